@@ -196,7 +196,7 @@ async fn load_balancers(azure: Result<ClusterTarget, String>, ledger: &Ledger) -
     };
     let listing = tokio::select! {
         answer = timeout(ARM_TIMEOUT, answered) => answer,
-        () = list_on_request(arm.clone(), scope.clone(), recorded_pools, requested, listings) => return Err("listing has ended".to_owned()),
+        () = list_on_request(None, arm.clone(), scope.clone(), recorded_pools, requested, listings) => return Err("listing has ended".to_owned()),
     };
     let Ok(Ok(listing)) = listing else {
         return Err(format!("ARM did not answer within {} s", ARM_TIMEOUT.as_secs()));

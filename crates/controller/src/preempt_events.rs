@@ -17,6 +17,7 @@ use headgate_clock::Clock;
 use headgate_kubernetes::{ClusterEventRecorder, NodeReference, WatchReporter, watch_events};
 use headgate_node::DRAINING_TAINT;
 use headgate_spot::{TaintChange, TaintPatch, plan_for_event};
+use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::watcher;
@@ -61,8 +62,8 @@ pub struct PreemptEvents {
 
 impl PreemptEvents {
     /// Watches the events and keeps the taints until the task is aborted.
-    /// `tainted` has the names of the Nodes with the draining taint.
-    pub async fn run(self, mut tainted: watch::Receiver<BTreeSet<String>>) {
+    /// `tainted` has the names of the Nodes with the draining taint, `term` is for the spans.
+    pub async fn run(self, term: Option<i32>, mut tainted: watch::Receiver<BTreeSet<String>>) {
         let reporter = WatchReporter::new("events", self.metrics.watch_errors(), self.clock.clone());
         let selector = watcher::Config::default()
             .fields(&format!("reason={REASON},involvedObject.kind=Node"))
@@ -102,7 +103,12 @@ impl PreemptEvents {
                     let names = due.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone());
                     let names: Vec<_> = names.take(MAX_NODES_PER_TURN).collect();
                     for name in names {
-                        let is_done = self.reconcile(&nodes, &name, &mut latest).await;
+                        let span = ReconcileSpan::start(Reconciled::DrainingTaint, || Reconcile {
+                            term,
+                            node: Some(&name),
+                            ..Reconcile::default()
+                        });
+                        let is_done = span.run(self.reconcile(&nodes, &name, &mut latest, &span)).await;
                         due.remove(&name);
                         if !is_done {
                             due.insert(name, Instant::now() + RETRY_INTERVAL);
@@ -116,7 +122,13 @@ impl PreemptEvents {
     }
 
     /// Brings one Node to its target state; returns whether that succeeded.
-    async fn reconcile(&self, nodes: &Api<DynamicObject>, name: &str, latest: &mut LatestMessages) -> bool {
+    async fn reconcile(
+        &self,
+        nodes: &Api<DynamicObject>,
+        name: &str,
+        latest: &mut LatestMessages,
+        span: &ReconcileSpan,
+    ) -> bool {
         for _ in 0..MAX_CONFLICTS {
             let attempt = timeout(ATTEMPT_TIMEOUT, self.attempt(nodes, name, latest));
             let outcome = attempt.await.unwrap_or(Err(Outcome::Timeout));
@@ -125,6 +137,7 @@ impl PreemptEvents {
                 Err(Outcome::Conflict) => self.metrics.count(Outcome::Conflict),
                 Err(outcome) => {
                     self.metrics.count(outcome);
+                    span.fail(outcome.as_str(), &"draining taint not written");
                     tracing::warn!(node = name, outcome = outcome.as_str(), retry_in = ?RETRY_INTERVAL, "draining taint not written");
                     return false;
                 }

@@ -13,6 +13,7 @@ use headgate_node::{
     DueMarker, MarkerFact, MarkerState, MarkerStatus, NodeIdentity, NodeObjectState, NodeReport, Source, WrittenMarker,
     write_marker,
 };
+use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -59,7 +60,11 @@ impl ProbesMarker {
             if let (Some(state), Some(due)) = (&state, due)
                 && !matches!(due, DueMarker::NotBefore(_))
             {
-                let is_written = self.write(&nodes, state, due).await;
+                let span = ReconcileSpan::start(Reconciled::Marker, || Reconcile {
+                    node: Some(&self.node_name),
+                    ..Reconcile::default()
+                });
+                let is_written = span.run(self.write(&nodes, state, due, &span)).await;
                 written = Some(state.attempted(is_written, Instant::now()));
                 continue;
             }
@@ -114,7 +119,7 @@ impl ProbesMarker {
     }
 
     /// Writes the condition; returns whether it was written.
-    async fn write(&self, nodes: &Api<Node>, state: &MarkerState, due: DueMarker) -> bool {
+    async fn write(&self, nodes: &Api<Node>, state: &MarkerState, due: DueMarker, span: &ReconcileSpan) -> bool {
         let identity = NodeIdentity {
             uid: &state.uid,
             resource_version: None,
@@ -127,6 +132,7 @@ impl ProbesMarker {
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {} s", WRITE_TIMEOUT.as_secs()),
         };
+        span.fail("NotWritten", &error);
         tracing::warn!(node = self.node_name, error, "marker not written, retrying");
         false
     }

@@ -12,6 +12,7 @@ mod blackholes;
 mod budgets;
 mod caches;
 mod daemon_sets;
+mod evacuation_span;
 mod evacuations;
 mod events;
 mod executor;

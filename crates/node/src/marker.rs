@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
+use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
@@ -219,13 +220,18 @@ pub async fn expire_marker(
             },
             () = sleep_until(expires_at.unwrap_or_else(Instant::now)), if expires_at.is_some() => {
                 if let Some((shown, _)) = &expiry.observed {
-                    let attempt = timeout(ATTEMPT_TIMEOUT, expire(&client, &name, shown, ttl, &clock));
+                    let span = ReconcileSpan::start(Reconciled::Marker, || Reconcile {
+                        node: Some(&name),
+                        ..Reconcile::default()
+                    });
+                    let attempt = timeout(ATTEMPT_TIMEOUT, span.run(expire(&client, &name, shown, ttl, &clock)));
                     let error = match attempt.await {
                         Ok(Ok(())) => None,
                         Ok(Err(error)) => Some(headgate_telemetry::error_chain(&error)),
                         Err(_) => Some(format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs())),
                     };
                     if let Some(error) = error {
+                        span.fail("NotWritten", &error);
                         tracing::warn!(node = name, error, retry_in = ?RETRY_INTERVAL, "unconfirmed marker not made unknown");
                     }
                 }

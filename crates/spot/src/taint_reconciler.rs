@@ -10,6 +10,7 @@ use std::time::Duration;
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use headgate_clock::Clock;
 use headgate_node::NodeReport;
+use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
@@ -62,7 +63,11 @@ pub async fn reconcile_taint(
         reports.mark_unchanged();
         snapshots.mark_unchanged();
         let recheck_after = if is_change_due(&reports.borrow(), &snapshots.borrow()) {
-            let attempt = attempt(&nodes, &name, &snapshots, &clock);
+            let span = ReconcileSpan::start(Reconciled::DrainingTaint, || Reconcile {
+                node: Some(&name),
+                ..Reconcile::default()
+            });
+            let attempt = span.run(attempt(&nodes, &name, &snapshots, &clock));
             let outcome = timeout(ATTEMPT_TIMEOUT, attempt).await.unwrap_or_else(|_| {
                 let error = format!("the API server did not answer within {} s", ATTEMPT_TIMEOUT.as_secs());
                 Err(AttemptError {
@@ -82,6 +87,7 @@ pub async fn reconcile_taint(
                 }
                 Err(failure) => {
                     failures += 1;
+                    span.fail(failure.outcome.as_str(), &failure.error);
                     metrics.count_write(failure.outcome);
                     let is_immediate = failure.outcome == WriteOutcome::Conflict && failures <= MAX_IMMEDIATE_RETRIES;
                     // The backoff has no last element.

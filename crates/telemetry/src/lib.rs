@@ -8,6 +8,7 @@ mod logs;
 mod metric_types;
 mod metrics_text;
 mod process_metrics;
+mod reconcile_span;
 mod terminal;
 
 pub use build_info::{VERSION, register_build_info};
@@ -15,4 +16,5 @@ pub use logs::{LogFormat, LogOptions, error_chain, install_logs, install_logs_wi
 pub use metric_types::{DescribedFamily, UnsuffixedCounter};
 pub use metrics_text::{MetricsFormat, encode_metrics};
 pub use process_metrics::register_process_metrics;
+pub use reconcile_span::{RECONCILE_SPAN_TARGET, Reconcile, ReconcileSpan, Reconciled};
 pub use terminal::{escape_json, escape_line, escape_lines};

@@ -10,7 +10,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
 /// The levels unless `RUST_LOG` sets others: `info` for headgate, warnings of libraries. kube's client logs errors
 /// only, because headgate itself logs a lost connection.
-const DEFAULT_FILTER: &str = "warn,headgate=info,kube_client=error";
+pub(crate) const DEFAULT_FILTER: &str = "warn,headgate=info,kube_client=error";
 
 /// The format of logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,9 +80,22 @@ where
         .ok()
         .or_else(configured)
         .unwrap_or_else(|| EnvFilter::new(DEFAULT_FILTER));
-    let layer = fmt::layer().with_writer(io::stderr);
-    let is_terminal = io::stderr().is_terminal();
-    let is_text = match options.format {
+    layer(options.format, filter, io::stderr().is_terminal(), io::stderr)
+}
+
+/// Lines with the fields of the spans that they are in.
+pub(crate) fn layer<S, W>(
+    format: LogFormat,
+    filter: EnvFilter,
+    is_terminal: bool,
+    writer: W,
+) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: tracing::Subscriber + for<'span> LookupSpan<'span>,
+    W: for<'writer> fmt::MakeWriter<'writer> + Send + Sync + 'static,
+{
+    let layer = fmt::layer().with_writer(writer);
+    let is_text = match format {
         LogFormat::Auto => is_terminal,
         LogFormat::Text => true,
         LogFormat::Json => false,
@@ -94,8 +107,9 @@ where
             .with_filter(filter)
             .boxed()
     } else {
+        // The list has the present span, too.
         let layer = layer.json().flatten_event(true).with_current_span(false);
-        layer.with_span_list(false).with_filter(filter).boxed()
+        layer.with_span_list(true).with_filter(filter).boxed()
     }
 }
 

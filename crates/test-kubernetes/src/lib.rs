@@ -16,6 +16,7 @@
 mod cluster;
 mod fake;
 mod random;
+mod recorded_spans;
 mod scratch;
 
 use std::time::Duration;
@@ -25,6 +26,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 pub use cluster::{Cluster, assets, control_plane, create_node, kubectl, own_control_plane};
 pub use fake::{ClientFaults, FakeApi, Fault, RecordedRequest, RequestFilter};
 pub use random::{Random, run_seeds};
+pub use recorded_spans::{RecordedSpan, RecordedSpans};
 pub use scratch::scratch;
 
 /// Repeats `attempt`, with a pause of 20 ms after each failure, until it returns a value. Panics after `within` with

@@ -124,7 +124,7 @@ pub(super) const PROCESS: &[Key] = &[
         schema: || schema::words(&LogFormat::ALL.map(LogFormat::as_str)),
         flag: None,
         about: "The format of the logs on standard error: `text`, `json`, or `auto`, which is text on a terminal and JSON \
-                otherwise.",
+                otherwise. docs/logs.md describes the fields of each line.",
         set: |settings, value| {
             settings.logging.format = value::log_format(value)?;
             Ok(())
@@ -155,8 +155,8 @@ pub(super) const PROCESS: &[Key] = &[
         is_optional: true,
         schema: || schema::text(),
         flag: None,
-        about: "Base address of an OpenTelemetry collector. headgate exports a span for each call to ARM and for each \
-                of its attempts: OTLP as protobuf over HTTP, to the path `/v1/traces` below this address; the usual \
+        about: "Base address of an OpenTelemetry collector. headgate exports a span for each reconcile (docs/logs.md), for \
+                each call to ARM and for each of its attempts: OTLP as protobuf over HTTP, to the path `/v1/traces` below this address; the usual \
                 port is 4318. With null the environment variable `OTEL_EXPORTER_OTLP_ENDPOINT` applies; without both, \
                 nothing is exported. A slow or missing collector loses spans: up to 2,048 wait in a queue, and further \
                 ones are dropped. Needs a program built with the feature `otlp`, as the image is with `--build-arg \

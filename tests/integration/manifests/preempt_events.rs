@@ -133,7 +133,7 @@ async fn a_controllers_token_turns_genuine_events_into_the_taint_once() {
         metrics: Metrics::register(&mut registry),
         clock: Clock::System,
     };
-    let running = tokio::spawn(task.run(known.subscribe()));
+    let running = tokio::spawn(task.run(None, known.subscribe()));
 
     emit(
         &administrator,

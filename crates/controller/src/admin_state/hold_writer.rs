@@ -14,6 +14,7 @@ use futures::stream::FuturesUnordered;
 use headgate_clock::Clock;
 use headgate_leader::Term;
 use headgate_node::HOLD_ANNOTATION;
+use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
@@ -55,9 +56,18 @@ pub(super) async fn write_holds(
         for write in due {
             let (nodes, term) = (nodes.clone(), term.clone());
             writes.push(async move {
-                let outcome = timeout(WRITE_TIMEOUT, write_hold(&nodes, &term, &write)).await;
+                let span = ReconcileSpan::start(Reconciled::Hold, || Reconcile {
+                    term: Some(term.number()),
+                    node: Some(&write.node),
+                    ..Reconcile::default()
+                });
+                let outcome = timeout(WRITE_TIMEOUT, span.run(write_hold(&nodes, &term, &write))).await;
                 let no_answer = |_| Err(format!("no answer within {} s", WRITE_TIMEOUT.as_secs()));
-                (write, outcome.unwrap_or_else(no_answer))
+                let outcome = outcome.unwrap_or_else(no_answer);
+                if let Err(error) = &outcome {
+                    span.fail("NotWritten", error);
+                }
+                (write, outcome)
             });
         }
         tokio::select! {

@@ -23,6 +23,7 @@ pub struct PreemptEventsFeature {
 /// Runs the feature, or does nothing if this process may not write other Nodes; never ends by itself.
 pub(super) async fn preempt_events(
     feature: PreemptEventsFeature,
+    term: i32,
     mut targets: watch::Receiver<Option<Arc<TargetStates>>>,
 ) {
     let PreemptEventsFeature { task, other_nodes } = feature;
@@ -43,7 +44,7 @@ pub(super) async fn preempt_events(
             }
         }
     };
-    futures::future::join(follow, task.run(tainted.subscribe())).await;
+    futures::future::join(follow, task.run(Some(term), tainted.subscribe())).await;
 }
 
 /// The names of the Nodes with the draining taint.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use headgate_azure::{AdminState, ArmClient, LoadBalancerId, PoolId};
 use headgate_clock::Moment;
+use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -32,6 +33,7 @@ fn missing_load_balancers(ledger: &Ledger, scope: &ListScope, listing: &Listing)
 
 /// Reads the missing load balancers after each list and publishes them. Ends when the sender of `listings` is dropped.
 pub(super) async fn read_recorded(
+    term: i32,
     arm: ArmClient,
     scope: ListScope,
     ledger: LedgerStore,
@@ -44,7 +46,12 @@ pub(super) async fn read_recorded(
         let previous = Arc::clone(&recorded.borrow());
         let started_at = Instant::now();
         if !missing.is_empty() {
-            let read = read_by_id(&arm, missing, &present.pool_ids(), &previous).await;
+            let span = ReconcileSpan::start(Reconciled::Listing, || Reconcile {
+                term: Some(term),
+                ..Reconcile::default()
+            });
+            let pools = present.pool_ids();
+            let read = span.run(read_by_id(&arm, missing, &pools, &previous)).await;
             recorded.send_replace(Arc::new(read));
         } else if previous.requested_at.is_some() {
             recorded.send_replace(Arc::default());

@@ -255,8 +255,7 @@ async fn work(
     tasks: &mut JoinSet<()>,
     deadline: Instant,
 ) -> Result<RestoreOutcome, RestoreError> {
-    let sender = watch::Sender::new(None);
-    let mut targets = sender.subscribe();
+    let (sender, mut targets) = watch::channel(None);
     let watch_config = NodeWatchConfig {
         // No taint is a signal, so that every target state is `None`.
         rules: SignalRules::default(),
@@ -272,19 +271,20 @@ async fn work(
         relaxed_number: 0,
         max_age: None,
     });
-    let listings = watch::Sender::new(Arc::new(Listing::default()));
-    let mut listed = listings.subscribe();
+    let (listings, mut listed) = watch::channel(Arc::new(Listing::default()));
     let ClusterTarget { arm, scope, .. } = context.target.clone();
     let requests = list_requests.subscribe();
     let recorded_ledger = ledger.clone();
     let recorded_pools: RecordedPools = Arc::new(move || recorded_ledger.ledger().pool_ids());
-    tasks.spawn(list_on_request(
+    let lists = list_on_request(
+        Some(term.number()),
         arm.clone(),
         scope.clone(),
         recorded_pools,
         requests,
         listings,
-    ));
+    );
+    tasks.spawn(lists);
     tokio::select! {
         () = term.handover_requested() => return Err(RestoreError::Interrupted),
         listed = targets.wait_for(Option::is_some) => drop(listed.map_err(|_| RestoreError::Nodes)?),

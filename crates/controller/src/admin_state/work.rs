@@ -388,7 +388,7 @@ async fn work_with(
         local_pools,
     };
     let requests = controller.list_requests.subscribe();
-    spawn_listings(&mut tasks, target, ledger, requests, (listings, recorded));
+    spawn_listings(&mut tasks, term, target, ledger, requests, (listings, recorded));
     let mut services = std::pin::pin!(futures::future::join3(record_events, record_service_events, follow_lock).fuse());
     let outcome = tokio::select! {
         outcome = controller.run(&mut tasks) => outcome,
@@ -415,7 +415,10 @@ fn spawn_features(
     markers: &watch::Sender<Arc<Markers>>,
 ) {
     if let Some(feature) = context.preempt_events.clone() {
-        tasks.spawn(TaskName::PreemptEvents, preempt_events(feature, targets.clone()));
+        tasks.spawn(
+            TaskName::PreemptEvents,
+            preempt_events(feature, term.number(), targets.clone()),
+        );
     }
     if let Some(feature) = context.marker.clone() {
         let write = write_markers(feature, term.clone(), markers.subscribe());
@@ -426,6 +429,7 @@ fn spawn_features(
 /// Starts the lists of load balancers, and the reads of those that only the ledger names.
 fn spawn_listings(
     tasks: &mut Tasks,
+    term: &Term,
     target: ClusterTarget,
     ledger: LedgerStore,
     requests: watch::Receiver<ListRequest>,
@@ -436,11 +440,18 @@ fn spawn_listings(
     let recorded_pools: RecordedPools = Arc::new(move || recorded_ledger.ledger().pool_ids());
     tasks.spawn(
         TaskName::Recorded,
-        read_recorded(arm, scope, ledger, listings.subscribe(), recorded),
+        read_recorded(term.number(), arm, scope, ledger, listings.subscribe(), recorded),
     );
     tasks.spawn(
         TaskName::Listing,
-        list_on_request(target.arm, target.scope, recorded_pools, requests, listings),
+        list_on_request(
+            Some(term.number()),
+            target.arm,
+            target.scope,
+            recorded_pools,
+            requests,
+            listings,
+        ),
     );
 }
 

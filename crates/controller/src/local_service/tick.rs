@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use headgate_leader::{ArmLock, Term};
 use headgate_local_pools::{NamespacedName, PlacementSkip, PoolUnavailable, TickSchedule, Updater};
+use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -65,7 +66,11 @@ impl<F: FnMut(&mut Updater) -> bool + Send> Ticks<F> {
                 () = self.term.handover_requested() => std::future::pending().await,
             }
             if self.prepare(&mut listed_at, &mut skips, &mut stale).await {
-                self.tick().await;
+                let span = ReconcileSpan::start(Reconciled::LocalPools, || Reconcile {
+                    term: Some(self.term.number()),
+                    ..Reconcile::default()
+                });
+                span.run(self.tick(&span)).await;
             }
             schedule.tick_ended(Instant::now());
         }
@@ -129,11 +134,12 @@ impl<F: FnMut(&mut Updater) -> bool + Send> Ticks<F> {
     }
 
     /// Makes what is eligible due, under the shared Lease.
-    async fn tick(&self) {
+    async fn tick(&self, span: &ReconcileSpan) {
         let deadline = Instant::now() + self.interval.min(MAX_LEASE_WAIT);
         let guard = match self.lock.acquire(LOCK_CALLER, deadline).await {
             Ok(guard) => guard,
             Err(error) => {
+                span.fail("LeaseHeld", &error);
                 tracing::info!(%error, "updates of local service pools wait for the next tick");
                 return;
             }

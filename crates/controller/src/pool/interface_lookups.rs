@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use headgate_azure::{ArmClient, ArmError, NetworkInterfaceId};
+use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use tokio::time::{Instant, timeout};
 
 use super::interface_cache::InterfaceCache;
@@ -24,6 +25,8 @@ type LookupResult = (NetworkInterfaceId, Result<Option<String>, ArmError>);
 
 /// The lookups of one load balancer.
 pub(super) struct InterfaceLookups {
+    /// The term of the spans; a report has none.
+    term: Option<i32>,
     arm: ArmClient,
     /// Not sent yet, with the deadline of each.
     waiting: VecDeque<(NetworkInterfaceId, Instant)>,
@@ -35,8 +38,9 @@ pub(super) struct InterfaceLookups {
 }
 
 impl InterfaceLookups {
-    pub(super) fn new(arm: ArmClient) -> Self {
+    pub(super) fn new(term: Option<i32>, arm: ArmClient) -> Self {
         Self {
+            term,
             arm,
             waiting: VecDeque::new(),
             running: FuturesUnordered::new(),
@@ -60,11 +64,15 @@ impl InterfaceLookups {
         {
             self.running_ids.insert(id.clone());
             let arm = self.arm.clone();
+            let span = ReconcileSpan::start(Reconciled::Interface, || Reconcile {
+                term: self.term,
+                ..Reconcile::default()
+            });
             let lookup = async move {
                 let result = arm.get_interface_virtual_machine(&id, deadline).await;
                 (id, result)
             };
-            self.running.push(lookup.boxed());
+            self.running.push(span.run(lookup).boxed());
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use headgate_azure::{ArmClient, ArmError, LoadBalancerId, LoadBalancerList, PoolId, ResourceGroupId};
+use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -151,7 +152,7 @@ impl Listing {
     pub async fn look_up_interfaces(&self, arm: &ArmClient, deadline: Instant) -> InterfaceCache {
         let mut all = InterfaceCache::default();
         for view in self.load_balancers.values() {
-            let (mut interfaces, mut lookups) = (InterfaceCache::default(), InterfaceLookups::new(arm.clone()));
+            let (mut interfaces, mut lookups) = (InterfaceCache::default(), InterfaceLookups::new(None, arm.clone()));
             lookups.start_due(&mut interfaces, view, deadline);
             lookups.finish_all().await;
             lookups.store_results(&mut interfaces);
@@ -161,8 +162,10 @@ impl Listing {
     }
 }
 
-/// Lists the load balancers as the requests say and publishes the result. Ends when the sender of `requests` is dropped.
+/// Lists the load balancers as the requests say and publishes the result. Ends when the sender of `requests` is dropped. `term` is
+/// for the spans; a report has none.
 pub async fn list_on_request(
+    term: Option<i32>,
     arm: ArmClient,
     scope: ListScope,
     recorded_pools: RecordedPools,
@@ -202,7 +205,12 @@ pub async fn list_on_request(
         requested_at = None;
         let started_at = Instant::now();
         let previous = Arc::clone(&listings.borrow());
-        match list(&arm, &scope, &previous, &recorded_pools, started_at + LIST_TIMEOUT).await {
+        let span = ReconcileSpan::start(Reconciled::Listing, || Reconcile {
+            term,
+            ..Reconcile::default()
+        });
+        let listed = list(&arm, &scope, &previous, &recorded_pools, started_at + LIST_TIMEOUT);
+        match span.run(listed).await {
             Ok(load_balancers) => {
                 backoff.reset();
                 let pools = load_balancers.values().flat_map(|view| &view.pools);
@@ -219,6 +227,7 @@ pub async fn list_on_request(
             }
             Err(error) => {
                 let retry_in = backoff.delay_after(&error);
+                span.fail(error.code(), &error);
                 tracing::warn!(%error, ?retry_in, "load balancers not listed");
                 not_before = Instant::now() + retry_in;
                 let mut listing = Listing::clone(&listings.borrow());

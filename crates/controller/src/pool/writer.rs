@@ -21,6 +21,7 @@ use futures::future::BoxFuture;
 use headgate_azure::{ArmClient, ArmError, LoadBalancerId};
 use headgate_leader::{ArmLock, LockError, LockGuard, Term};
 use headgate_local_pools::MemberRejection;
+use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -37,6 +38,7 @@ mod attempts;
 mod batch;
 mod documents;
 mod planned_from;
+mod put;
 mod single_pools;
 
 use attempts::{AfterAttempt, AttemptError, Attempts};
@@ -161,6 +163,8 @@ enum Phase {
 }
 
 struct LeaseRequest {
+    /// The span of the attempt, from here to its end.
+    span: ReconcileSpan,
     acquired: BoxFuture<'static, Result<LockGuard, LockError>>,
     /// The plan that the Lease was requested for.
     plan: Vec<PoolEdit>,
@@ -204,7 +208,7 @@ impl PoolWriter {
     /// Writes what the editor plans; never ends by itself.
     pub async fn run<E: Editor>(mut self, mut editor: E) {
         let mut state = State::default();
-        let mut lookups = InterfaceLookups::new(self.arm.clone());
+        let mut lookups = InterfaceLookups::new(Some(self.term.number()), self.arm.clone());
         let mut phase = Phase::Idle;
         loop {
             // Observe. A batch has just read the load balancer.
@@ -222,8 +226,9 @@ impl PoolWriter {
             // Act.
             phase = match phase {
                 Phase::Writing(batch) => {
+                    let span = batch.span.clone();
                     let step = self.continue_batch(batch, edits, &mut state, &mut editor);
-                    lookups.run_beside(step).await
+                    lookups.run_beside(span.run(step)).await
                 }
                 Phase::AwaitingLease(request) if !edits.is_empty() => {
                     let bypass_at = self.bypass.due_at(&edits);
@@ -280,7 +285,13 @@ impl PoolWriter {
     fn request_lease(&self, plan: Vec<PoolEdit>) -> LeaseRequest {
         let (lock, caller) = (self.lock.clone(), self.labels.lock_caller);
         let deadline = Instant::now() + LEASE_WAIT_TIMEOUT;
+        let span = ReconcileSpan::start(Reconciled::LoadBalancer, || Reconcile {
+            term: Some(self.term.number()),
+            load_balancer: Some(self.load_balancer.name()),
+            ..Reconcile::default()
+        });
         LeaseRequest {
+            span,
             acquired: async move { lock.acquire(caller, deadline).await }.boxed(),
             plan,
         }
@@ -302,12 +313,16 @@ impl PoolWriter {
             () = listing_changed(&mut self.listings) => return Phase::AwaitingLease(request),
             () = sleep_until(bypass_at.unwrap_or_else(Instant::now)), if bypass_at.is_some() => Ok(self.lock.bypass(BYPASS_TTL)),
         };
+        let LeaseRequest { span, plan, .. } = request;
         match acquired {
             Ok(guard) => {
-                let batch = Batch::new(guard, request.plan, state.is_recording_failing);
-                self.read(Box::new(batch), state, editor).await
+                let batch = Batch::new(guard, span.clone(), plan, state.is_recording_failing);
+                span.run(self.read(Box::new(batch), state, editor)).await
             }
-            Err(error) => self.end_attempt(request.plan, Err(error.into()), state, editor).await,
+            Err(error) => {
+                span.run(self.end_attempt(plan, Err(error.into()), &span, state, editor))
+                    .await
+            }
         }
     }
 
@@ -317,6 +332,7 @@ impl PoolWriter {
         &self,
         plan: Vec<PoolEdit>,
         result: Result<(), AttemptError>,
+        span: &ReconcileSpan,
         state: &mut State,
         editor: &mut E,
     ) -> Phase {
@@ -332,7 +348,10 @@ impl PoolWriter {
         match state.attempts.end(&self.load_balancer, plan, result) {
             AfterAttempt::PlanAgain => {}
             AfterAttempt::WaitForArm(delay) => sleep(delay).await,
-            AfterAttempt::Failed(error) => editor.handle_outcome(WriteOutcome::Failed(error)),
+            AfterAttempt::Failed(error) => {
+                span.fail(&error.code, &error.message);
+                editor.handle_outcome(WriteOutcome::Failed(error));
+            }
         }
         Phase::Idle
     }

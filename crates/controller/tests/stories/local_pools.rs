@@ -6,7 +6,7 @@
 //! what happens to a Service that is deleted and created again, `stale` what happens while a watch fails, `large` what a large load
 //! balancer costs, `random` what holds whatever happens.
 
-mod cluster;
+pub(crate) mod cluster;
 mod defects;
 mod desired;
 mod guarded;

@@ -33,5 +33,6 @@ mod preempt_events;
 mod random;
 mod random_signals;
 mod rows;
+mod spans;
 mod stale_nodes;
 mod world;

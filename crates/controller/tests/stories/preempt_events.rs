@@ -139,7 +139,7 @@ fn start(
         metrics: Metrics::register(registry),
         clock: clock.clone(),
     };
-    tokio::spawn(task.run(tainted.subscribe()))
+    tokio::spawn(task.run(None, tainted.subscribe()))
 }
 
 async fn notes(client: &Client, reason: &str) -> usize {

@@ -10,6 +10,7 @@ use kube::ResourceExt as _;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::caches::Caches;
+use super::evacuation_span::evacuation_span;
 use super::writer::{WriteError, Writer};
 use super::{MaintenanceContext, whole_seconds};
 use crate::api::names::DAEMON_SET_EVACUATOR;
@@ -132,7 +133,9 @@ impl DaemonSetEvacuator {
             self.writer.write_evacuation_status(&evacuation, status).await?;
             self.writer.delete_pod(&pod.namespace, &pod.name, &pod.uid).await
         };
-        match deleted.await {
+        let span = evacuation_span(self.writer.term.number(), &evacuation, Some(&pod));
+        let deleted = span.run(deleted).await;
+        match deleted {
             Ok(()) => {
                 tracing::info!(
                     namespace = pod.namespace,
@@ -146,6 +149,7 @@ impl DaemonSetEvacuator {
             // The cache will show another Evacuation or pod.
             Err(WriteError::Conflict | WriteError::Gone) => {}
             Err(error) => {
+                span.fail(error.outcome().as_str(), &error);
                 tracing::warn!(namespace = pod.namespace, pod = pod.name, %error, "pod of daemonset not deleted");
                 let repeat_at = Instant::now() + REPEAT_INTERVAL;
                 self.repeat_at.insert(evacuation.uid().unwrap_or_default(), repeat_at);

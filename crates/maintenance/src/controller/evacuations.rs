@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use headgate_clock::Clock;
+use headgate_telemetry::ReconcileSpan;
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
@@ -18,11 +19,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::budgets::have_room;
 use super::caches::Caches;
+use super::evacuation_span::evacuation_span;
 use super::objects::{CachedPod, PodObject};
 use super::writer::{WriteError, Writer};
 use super::{MaintenanceContext, whole_seconds};
-use crate::api::Evacuation;
-use crate::api::names::PROTECTION_FINALIZER;
+use crate::api::{Evacuation, names::PROTECTION_FINALIZER};
 use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome, pause};
 use crate::evacuation::state::{FinishReason, PodState, Step, step};
 use crate::snapshot::{BudgetFacts, PodFacts};
@@ -158,7 +159,9 @@ impl EvacuationController {
         let (writer, clock) = (&self.writer, &self.clock);
         let worked: Vec<_> = stream::iter(due)
             .map(|due| async move {
-                let worked = work_on(writer, &due, whole_seconds(clock.now().wall)).await;
+                let span = evacuation_span(writer.term.number(), &due.evacuation, due.pod.as_ref());
+                let now = whole_seconds(clock.now().wall);
+                let worked = span.run(work_on(writer, &due, &span, now)).await;
                 (due, worked)
             })
             .buffer_unordered(MAX_CONCURRENT_STEPS)
@@ -265,7 +268,7 @@ impl Memory {
 }
 
 /// Makes the step that is due. A pod that no cache has is read first.
-async fn work_on(writer: &Writer, due: &Due, now: Timestamp) -> Worked {
+async fn work_on(writer: &Writer, due: &Due, span: &ReconcileSpan, now: Timestamp) -> Worked {
     let evacuation = &due.evacuation;
     let (namespace, reference) = (evacuation.namespace().unwrap_or_default(), &evacuation.spec.pod_ref);
     let read;
@@ -281,7 +284,7 @@ async fn work_on(writer: &Writer, due: &Due, now: Timestamp) -> Worked {
                 (PodState::Exists(&read), is_it.then(|| read.node.clone()))
             }
             Err(error) => {
-                log_failure("pod", evacuation, &error);
+                log_failure("pod", evacuation, span, &error);
                 return Worked::Stepped;
             }
         }
@@ -291,7 +294,7 @@ async fn work_on(writer: &Writer, due: &Due, now: Timestamp) -> Worked {
         (Step::Wait(_), _) => Worked::Waits { located_on },
         // Evictions begin once the cache has the pod: it shows when the pod terminates.
         (Step::Evict, _) if located_on.is_some() => Worked::Waits { located_on },
-        (Step::Evict, PodState::Exists(pod)) => evict(writer, evacuation, pod, now).await,
+        (Step::Evict, PodState::Exists(pod)) => evict(writer, evacuation, pod, span, now).await,
         (Step::Evict, PodState::Gone) => Worked::Stepped,
         (step, pod) => {
             let fills_in = matches!(step, Step::SetEvacuators(_));
@@ -303,14 +306,15 @@ async fn work_on(writer: &Writer, due: &Due, now: Timestamp) -> Worked {
                 }
                 // The evacuator or an instigator wrote at the same time, or it has ended.
                 Err(WriteError::Conflict | WriteError::Gone) => {}
-                Err(error) => log_failure("evacuation", evacuation, &error),
+                Err(error) => log_failure("evacuation", evacuation, span, &error),
             }
             Worked::Stepped
         }
     }
 }
 
-fn log_failure(what: &str, evacuation: &Evacuation, error: &WriteError) {
+fn log_failure(what: &str, evacuation: &Evacuation, span: &ReconcileSpan, error: &WriteError) {
+    span.fail(error.outcome().as_str(), error);
     let (namespace, name) = (evacuation.namespace().unwrap_or_default(), evacuation.name_any());
     tracing::warn!(what, namespace, name, %error, retry_in = ?REPEAT_INTERVAL, "evacuation step failed");
 }
@@ -351,11 +355,17 @@ async fn make(writer: &Writer, evacuation: &Evacuation, step: Step) -> Result<()
 }
 
 /// Calls the Eviction API, and writes a failure to the status.
-async fn evict(writer: &Writer, evacuation: &Evacuation, pod: &PodFacts, now: Timestamp) -> Worked {
+async fn evict(
+    writer: &Writer,
+    evacuation: &Evacuation,
+    pod: &PodFacts,
+    span: &ReconcileSpan,
+    now: Timestamp,
+) -> Worked {
     let outcome = match writer.evict(&pod.namespace, &pod.name, &pod.uid).await {
         Ok(outcome) => outcome,
         Err(error) => {
-            log_failure("eviction", evacuation, &error.into());
+            log_failure("eviction", evacuation, span, &error.into());
             return Worked::Stepped;
         }
     };
@@ -372,6 +382,7 @@ async fn evict(writer: &Writer, evacuation: &Evacuation, pod: &PodFacts, now: Ti
         EvictionOutcome::OtherPod => return Worked::Stepped,
         EvictionOutcome::Failed { reason, message } => (reason, message),
     };
+    span.fail(reason.as_str(), &message);
     let status = failed_status(evacuation, reason, message, now);
     let failures = status.failed_eviction_counter;
     tracing::info!(
@@ -383,7 +394,7 @@ async fn evict(writer: &Writer, evacuation: &Evacuation, pod: &PodFacts, now: Ti
         "eviction failed"
     );
     if let Err(error) = writer.write_evacuation_status(evacuation, status).await {
-        log_failure("status", evacuation, &error);
+        log_failure("status", evacuation, span, &error);
     }
     Worked::Refused { failures, reason }
 }

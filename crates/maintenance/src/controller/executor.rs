@@ -6,8 +6,10 @@
 //! turn plans the rest again.
 
 mod evacuation_writes;
+mod spans;
+mod turn;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
@@ -24,13 +26,15 @@ use super::node_patch::{condition_operations, node_operations};
 use super::objects::facts_of;
 use super::writer::{WriteError, Writer};
 use crate::api::names::COMPLETION_FINALIZER;
-use crate::api::{Evacuation, NodeMaintenance, NodeMaintenanceStatus, Stage};
+use crate::api::{NodeMaintenance, NodeMaintenanceStatus, Stage};
 use crate::cordon_race::{CordonRaceDetector, is_revert};
 use crate::plan::action::{Action, Event, NodeChange, NodeConditionChange};
 use crate::plan::conditions::{self, COMPLETED, PROGRESSING};
-use crate::snapshot::{NodeFacts, PodFacts, Snapshot};
+use crate::snapshot::{NodeFacts, Snapshot};
 
 use evacuation_writes::{change_evacuation, name_of};
+use spans::{action_span, evacuation_span, finalizer_span, turn_span};
+use turn::Turn;
 
 /// Evacuations that are created or cancelled at the same time.
 const MAX_CONCURRENT_WRITES: usize = 8;
@@ -48,91 +52,80 @@ pub(super) struct Executor {
     pub(super) evacuated: BTreeSet<(String, String)>,
 }
 
-/// The objects of one turn.
-struct Turn<'a> {
-    snapshot: &'a Snapshot,
-    maintenances: BTreeMap<&'a str, &'a NodeMaintenance>,
-    nodes: BTreeMap<&'a str, &'a NodeFacts>,
-    evacuations: BTreeMap<&'a str, &'a Evacuation>,
-    /// The pods of the snapshot, by UID.
-    pods: BTreeMap<&'a str, &'a PodFacts>,
-    /// Nodes on which no Evacuation is created in this turn.
-    blocked_nodes: BTreeSet<String>,
-    failures: usize,
-}
-
-impl<'a> Turn<'a> {
-    fn new(snapshot: &'a Snapshot) -> Self {
-        fn name(object: &NodeMaintenance) -> &str {
-            object.metadata.name.as_deref().unwrap_or_default()
-        }
-        Self {
-            snapshot,
-            maintenances: snapshot.maintenances.iter().map(|one| (name(one), one)).collect(),
-            nodes: snapshot.nodes.iter().map(|node| (node.name.as_str(), node)).collect(),
-            evacuations: snapshot
-                .evacuations
-                .iter()
-                .filter_map(|one| Some((one.metadata.uid.as_deref()?, one)))
-                .collect(),
-            pods: snapshot.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect(),
-            blocked_nodes: BTreeSet::new(),
-            failures: 0,
-        }
-    }
-
-    fn failed(&mut self, what: &str, name: &str, error: &WriteError) {
-        self.failures += 1;
-        match error {
-            // Another writer was first, or the term is over: the next turn knows more.
-            WriteError::Conflict | WriteError::Gone | WriteError::NotPermitted(_) => {
-                tracing::debug!(what, name, %error, "maintenance write postponed");
-            }
-            WriteError::Refused(_) | WriteError::Failed(_) => {
-                tracing::warn!(what, name, %error, "maintenance write failed");
-            }
-        }
-    }
-}
-
 impl Executor {
     /// Carries out all actions; gives how many failed.
     pub(super) async fn execute(&mut self, snapshot: &Snapshot, actions: Vec<Action>, now: Timestamp) -> usize {
+        let span = turn_span(&self.writer.term, &actions);
+        let turn = span.run(self.execute_in_span(snapshot, actions, now)).await;
+        if turn.errors > 0 {
+            span.fail("WriteFailed", &format_args!("{} writes failed", turn.errors));
+        }
+        turn.failures
+    }
+
+    async fn execute_in_span<'a>(&mut self, snapshot: &'a Snapshot, actions: Vec<Action>, now: Timestamp) -> Turn<'a> {
         let mut turn = Turn::new(snapshot);
         let mut events: Vec<Event> = Vec::new();
         let (mut parallel, mut last) = (Vec::new(), Vec::new());
         for action in actions {
+            let action = match action {
+                Action::RecordEvent(event) => {
+                    events.push(event);
+                    continue;
+                }
+                Action::RemoveFinalizer { maintenance } => {
+                    last.push(maintenance);
+                    continue;
+                }
+                Action::CreateEvacuation { .. }
+                | Action::AddInstigator { .. }
+                | Action::RemoveInstigator { .. }
+                | Action::DeleteEvacuation { .. } => {
+                    parallel.push(action);
+                    continue;
+                }
+                action => action,
+            };
+            let span = action_span(&self.writer.term, &action);
+            turn.span = Some(span.clone());
             match action {
-                Action::AddFinalizer { maintenance } => self.add_finalizer(&mut turn, &maintenance).await,
-                Action::SetStageComplete { maintenance } => self.set_stage_complete(&mut turn, &maintenance).await,
-                Action::RecordEvent(event) => events.push(event),
+                Action::AddFinalizer { maintenance } => span.run(self.add_finalizer(&mut turn, &maintenance)).await,
+                Action::SetStageComplete { maintenance } => {
+                    span.run(self.set_stage_complete(&mut turn, &maintenance)).await;
+                }
                 Action::UpdateStatus { maintenance, status } => {
                     let own;
                     (own, events) = events.into_iter().partition(|event| event.maintenance == maintenance);
-                    self.update_status(&mut turn, &maintenance, *status, own, now).await;
+                    span.run(self.update_status(&mut turn, &maintenance, *status, own, now))
+                        .await;
                 }
                 Action::UpdateNode { ref node, ref change } => {
                     let is_revert = turn
                         .nodes
                         .get(node.as_str())
                         .is_some_and(|facts| is_revert(&action, facts));
-                    self.update_node(&mut turn, node, change, is_revert).await;
+                    span.run(self.update_node(&mut turn, node, change, is_revert)).await;
                 }
                 Action::UpdateNodeConditions { node, set, remove } => {
-                    self.update_conditions(&mut turn, &node, &set, &remove, now).await;
+                    span.run(self.update_conditions(&mut turn, &node, &set, &remove, now))
+                        .await;
                 }
-                Action::RemoveFinalizer { maintenance } => last.push(maintenance),
-                Action::CreateEvacuation { .. }
+                // Collected above.
+                Action::RecordEvent(_)
+                | Action::RemoveFinalizer { .. }
+                | Action::CreateEvacuation { .. }
                 | Action::AddInstigator { .. }
                 | Action::RemoveInstigator { .. }
-                | Action::DeleteEvacuation { .. } => parallel.push(action),
+                | Action::DeleteEvacuation { .. } => {}
             }
         }
         self.change_evacuations(&mut turn, parallel, now).await;
         for maintenance in last {
-            self.remove_finalizer(&mut turn, &maintenance).await;
+            let span = finalizer_span(&self.writer.term, &maintenance);
+            turn.span = Some(span.clone());
+            span.run(self.remove_finalizer(&mut turn, &maintenance)).await;
         }
-        turn.failures
+        turn
     }
 
     fn maintenance_api(&self) -> Api<NodeMaintenance> {
@@ -350,13 +343,15 @@ impl Executor {
         let (writer, evacuations, pods) = (&self.writer, &turn.evacuations, &turn.pods);
         let outcomes: Vec<_> = stream::iter(due)
             .map(|(node, action)| async move {
-                let outcome = change_evacuation(writer, evacuations, pods, &action).await;
-                (node, action, outcome)
+                let span = evacuation_span(&writer.term, &action, pods);
+                let outcome = span.run(change_evacuation(writer, evacuations, pods, &action)).await;
+                (node, action, span, outcome)
             })
             .buffer_unordered(MAX_CONCURRENT_WRITES)
             .collect()
             .await;
-        for (node, action, outcome) in outcomes {
+        for (node, action, span, outcome) in outcomes {
+            turn.span = Some(span);
             match (outcome, node) {
                 (Ok(()), Some(node)) => self.measure_first_evacuation(turn, &node, now),
                 (Ok(()), None) => {}

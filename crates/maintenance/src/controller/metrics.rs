@@ -45,7 +45,7 @@ impl Outcome {
         Self::Failed,
     ];
 
-    fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::Conflict => "conflict",

@@ -59,7 +59,7 @@ impl WriteError {
     }
 
     /// The label of the metric.
-    fn outcome(&self) -> Outcome {
+    pub(super) fn outcome(&self) -> Outcome {
         match self {
             Self::Conflict | Self::Gone => Outcome::Conflict,
             Self::Refused(_) => Outcome::Refused,

@@ -14,4 +14,5 @@ mod ends;
 mod evacuators;
 mod gates;
 mod probes;
+mod spans;
 mod world;

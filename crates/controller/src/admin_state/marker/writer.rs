@@ -10,6 +10,7 @@ use futures::{StreamExt as _, stream};
 use headgate_clock::Clock;
 use headgate_leader::Term;
 use headgate_node::{DueMarker, MarkerState, NodeIdentity, WrittenMarker, write_marker};
+use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -100,7 +101,12 @@ impl MarkerWriter {
                 .map(|(name, state, due)| {
                     let (writer, nodes, term) = (self.clone(), nodes.clone(), term.clone());
                     async move {
-                        let outcome = writer.write(&nodes, &term, &name, &state, due).await;
+                        let span = ReconcileSpan::start(Reconciled::Marker, || Reconcile {
+                            term: Some(term.number()),
+                            node: Some(&name),
+                            ..Reconcile::default()
+                        });
+                        let outcome = span.run(writer.write(&nodes, &term, &name, &state, due, &span)).await;
                         (name, state.attempted(outcome.is_ok(), Instant::now()), outcome)
                     }
                 })
@@ -131,6 +137,7 @@ impl MarkerWriter {
         name: &str,
         state: &MarkerState,
         due: DueMarker,
+        span: &ReconcileSpan,
     ) -> Result<&'static str, &'static str> {
         if term.permit().is_err() {
             return Err("error");
@@ -156,6 +163,7 @@ impl MarkerWriter {
             Err(_) => ("error", format!("no answer within {} s", WRITE_TIMEOUT.as_secs())),
         };
         if outcome != "gone" {
+            span.fail(outcome, &error);
             tracing::warn!(node = name, outcome, error, "marker not written, retrying");
         }
         Err(outcome)

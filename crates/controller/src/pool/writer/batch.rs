@@ -4,23 +4,20 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{ArmError, ErrorClass, Pool, PoolId, WritePermit};
+use headgate_azure::{ArmError, ErrorClass, Pool, PoolId};
 use headgate_leader::LockGuard;
+use headgate_telemetry::ReconcileSpan;
 use tokio::time::{Instant, sleep};
 
 use super::super::edit::{AppliedEdit, PoolEdit};
 use super::super::load_balancer_read::read_load_balancer;
 use super::super::view::LoadBalancerView;
-use super::attempts::{AttemptError, concerns_one_pool, has_no_effect};
+use super::attempts::{AttemptError, concerns_one_pool};
 use super::documents::{Document, Documents};
 use super::planned_from::PlannedFrom;
 use super::single_pools::SinglePools;
-use super::{
-    Editor, IntentNotRecorded, MembersOutcome, Observation, Phase, PoolWriter, READ_TIMEOUT, State, WriteOutcome,
-};
+use super::{Editor, IntentNotRecorded, MembersOutcome, Observation, Phase, PoolWriter, READ_TIMEOUT, State};
 
-/// From a PUT to the end of its operation. ARM's operations take seconds; the Lease expires after 15 min.
-const WRITE_TIMEOUT: Duration = Duration::from_mins(10);
 /// Reads in a row that do not show a write, all under the hold of the write; then ARM has ignored it (docs/decisions.md 57).
 const MAX_READS_WITHOUT_WRITE: u32 = 2;
 /// Between these reads: ARM may be late.
@@ -31,6 +28,8 @@ const MAX_STALE_WRITES: u32 = 2;
 /// The writes under one hold of the shared Lease. A pool whose write is rejected delays no other pool.
 pub(super) struct Batch {
     guard: LockGuard,
+    /// The span of the attempt.
+    pub(super) span: ReconcileSpan,
     /// What was left to write at the last plan.
     plan: Vec<PoolEdit>,
     /// What the last read left for a write.
@@ -83,9 +82,10 @@ enum BatchStep {
 }
 
 impl Batch {
-    pub(super) fn new(guard: LockGuard, plan: Vec<PoolEdit>, is_recording_failing: bool) -> Self {
+    pub(super) fn new(guard: LockGuard, span: ReconcileSpan, plan: Vec<PoolEdit>, is_recording_failing: bool) -> Self {
         Self {
             guard,
+            span,
             plan,
             documents: Documents::default(),
             written: HashMap::new(),
@@ -212,7 +212,7 @@ impl PoolWriter {
     ) -> Phase {
         state.is_recording_failing = batch.is_recording_failing;
         batch.guard.release().await;
-        self.end_attempt(batch.plan, result, state, editor).await
+        self.end_attempt(batch.plan, result, &batch.span, state, editor).await
     }
 
     async fn write_first<E: Editor>(
@@ -353,47 +353,5 @@ impl PoolWriter {
             open.retain(|other| other.pool != edit.pool);
         }
         Ok(NextWrite::Nothing)
-    }
-
-    /// Sends one PUT and follows its operation to the end.
-    async fn put<E: Editor>(
-        &self,
-        pool: Pool,
-        edit: &PoolEdit,
-        guard: &mut LockGuard,
-        editor: &mut E,
-    ) -> Result<(), ArmError> {
-        let (term, still_held) = (self.term.clone(), guard.held_check());
-        let permit = WritePermit::new(move || term.permit().is_ok() && still_held());
-        let deadline = Instant::now() + WRITE_TIMEOUT;
-        let (request, source) = (self.labels.request, self.labels.source);
-        // The editor measures updates of members, whose attempts are no outcomes.
-        let operation = (!edit.is_members_only()).then(|| {
-            let metrics = self.arm.metrics();
-            metrics.start_operation(request, self.load_balancer.group(), source)
-        });
-        guard.mark_written();
-        let sent = self.arm.put_pool(&pool, permit, deadline).await;
-        // It may be large, and the operation may take minutes.
-        drop(pool);
-        let outcome = match sent {
-            Ok(accepted) => {
-                editor.handle_outcome(WriteOutcome::Accepted(edit.clone()));
-                self.arm.poll_until_done(&accepted, deadline).await
-            }
-            Err(error) => {
-                if has_no_effect(&error) {
-                    editor.handle_outcome(WriteOutcome::Rejected);
-                }
-                Err(error)
-            }
-        };
-        if let Some(operation) = operation {
-            operation.finish(outcome.is_ok());
-        }
-        for change in &edit.admin_states {
-            self.arm.metrics().count_admin_state_change(change.to, outcome.is_ok());
-        }
-        outcome
     }
 }

@@ -1,0 +1,95 @@
+//! One PUT of a pool and its operation, in a span of its own: the calls to ARM are its children.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use headgate_azure::{ArmError, Pool, WritePermit};
+use headgate_leader::LockGuard;
+use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use tokio::time::Instant;
+
+use super::super::edit::PoolEdit;
+use super::attempts::has_no_effect;
+use super::{Editor, PoolWriter, WriteOutcome};
+
+/// From a PUT to the end of its operation. ARM's operations take seconds; the Lease expires after 15 min.
+const WRITE_TIMEOUT: Duration = Duration::from_mins(10);
+
+impl PoolWriter {
+    /// Sends one PUT and follows its operation to the end.
+    pub(super) async fn put<E: Editor>(
+        &self,
+        pool: Pool,
+        edit: &PoolEdit,
+        guard: &mut LockGuard,
+        editor: &mut E,
+    ) -> Result<(), ArmError> {
+        let span = self.pool_span(edit);
+        let outcome = span.run(self.put_and_wait(pool, edit, guard, editor)).await;
+        if let Err(error) = &outcome {
+            span.fail(error.code(), error);
+        }
+        outcome
+    }
+
+    async fn put_and_wait<E: Editor>(
+        &self,
+        pool: Pool,
+        edit: &PoolEdit,
+        guard: &mut LockGuard,
+        editor: &mut E,
+    ) -> Result<(), ArmError> {
+        let (term, still_held) = (self.term.clone(), guard.held_check());
+        let permit = WritePermit::new(move || term.permit().is_ok() && still_held());
+        let deadline = Instant::now() + WRITE_TIMEOUT;
+        let (request, source) = (self.labels.request, self.labels.source);
+        // The editor measures updates of members, whose attempts are no outcomes.
+        let operation = (!edit.is_members_only()).then(|| {
+            let metrics = self.arm.metrics();
+            metrics.start_operation(request, self.load_balancer.group(), source)
+        });
+        guard.mark_written();
+        let sent = self.arm.put_pool(&pool, permit, deadline).await;
+        // It may be large, and the operation may take minutes.
+        drop(pool);
+        let outcome = match sent {
+            Ok(accepted) => {
+                editor.handle_outcome(WriteOutcome::Accepted(edit.clone()));
+                self.arm.poll_until_done(&accepted, deadline).await
+            }
+            Err(error) => {
+                if has_no_effect(&error) {
+                    editor.handle_outcome(WriteOutcome::Rejected);
+                }
+                Err(error)
+            }
+        };
+        if let Some(operation) = operation {
+            operation.finish(outcome.is_ok());
+        }
+        for change in &edit.admin_states {
+            self.arm.metrics().count_admin_state_change(change.to, outcome.is_ok());
+        }
+        outcome
+    }
+
+    /// The span of one PUT. It names the Node whose admin state changes, or counts the Nodes if there are several or none.
+    fn pool_span(&self, edit: &PoolEdit) -> ReconcileSpan {
+        ReconcileSpan::start(Reconciled::Pool, || {
+            let nodes: BTreeSet<_> = edit
+                .admin_states
+                .iter()
+                .map(|change| change.node.name.as_str())
+                .collect();
+            let node = nodes.first().copied().filter(|_| nodes.len() == 1);
+            Reconcile {
+                term: Some(self.term.number()),
+                node,
+                nodes: node.is_none().then_some(nodes.len()),
+                load_balancer: Some(self.load_balancer.name()),
+                pool: Some(edit.pool.name()),
+                ..Reconcile::default()
+            }
+        })
+    }
+}

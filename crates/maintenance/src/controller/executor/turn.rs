@@ -1,0 +1,66 @@
+//! The objects of one turn, and its failures.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use headgate_telemetry::ReconcileSpan;
+
+use super::super::writer::WriteError;
+use crate::api::{Evacuation, NodeMaintenance};
+use crate::snapshot::{NodeFacts, PodFacts, Snapshot};
+
+/// The objects of one turn.
+pub(super) struct Turn<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) maintenances: BTreeMap<&'a str, &'a NodeMaintenance>,
+    pub(super) nodes: BTreeMap<&'a str, &'a NodeFacts>,
+    pub(super) evacuations: BTreeMap<&'a str, &'a Evacuation>,
+    /// The pods of the snapshot, by UID.
+    pub(super) pods: BTreeMap<&'a str, &'a PodFacts>,
+    /// Nodes on which no Evacuation is created in this turn.
+    pub(super) blocked_nodes: BTreeSet<String>,
+    pub(super) failures: usize,
+    /// Those of the failures that are not for another turn to resolve.
+    pub(super) errors: usize,
+    /// The span of the present write.
+    pub(super) span: Option<ReconcileSpan>,
+}
+
+impl<'a> Turn<'a> {
+    pub(super) fn new(snapshot: &'a Snapshot) -> Self {
+        fn name(object: &NodeMaintenance) -> &str {
+            object.metadata.name.as_deref().unwrap_or_default()
+        }
+        Self {
+            snapshot,
+            maintenances: snapshot.maintenances.iter().map(|one| (name(one), one)).collect(),
+            nodes: snapshot.nodes.iter().map(|node| (node.name.as_str(), node)).collect(),
+            evacuations: snapshot
+                .evacuations
+                .iter()
+                .filter_map(|one| Some((one.metadata.uid.as_deref()?, one)))
+                .collect(),
+            pods: snapshot.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect(),
+            blocked_nodes: BTreeSet::new(),
+            failures: 0,
+            errors: 0,
+            span: None,
+        }
+    }
+
+    pub(super) fn failed(&mut self, what: &str, name: &str, error: &WriteError) {
+        self.failures += 1;
+        match error {
+            // Another writer was first, or the term is over: the next turn knows more.
+            WriteError::Conflict | WriteError::Gone | WriteError::NotPermitted(_) => {
+                tracing::debug!(what, name, %error, "maintenance write postponed");
+            }
+            WriteError::Refused(_) | WriteError::Failed(_) => {
+                self.errors += 1;
+                if let Some(span) = &self.span {
+                    span.fail(error.outcome().as_str(), error);
+                }
+                tracing::warn!(what, name, %error, "maintenance write failed");
+            }
+        }
+    }
+}
