@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use expect_test::expect_file;
 use headgate::config::{Settings, reference, schema};
+use serde_json::Value;
 
 #[test]
 fn generated_settings_reference() {
@@ -14,6 +15,36 @@ fn generated_settings_reference() {
 fn generated_settings_schema() {
     let text = serde_json::to_string_pretty(&schema()).unwrap() + "\n";
     expect_file!["../../docs/settings.schema.json"].assert_eq(&text);
+}
+
+/// The settings in the schema of the chart's values: one generated line of a file that is written by hand otherwise.
+#[test]
+fn generated_settings_in_the_chart() {
+    let mut settings = without_texts(&schema(), false);
+    // The chart sets apiVersion and kind.
+    settings.as_object_mut().unwrap().remove("required");
+    let text = std::fs::read_to_string("charts/headgate/values.schema.json").unwrap();
+    let is_settings = |line: &str| line.starts_with("    \"settings\": {\"additionalProperties\"");
+    let lines = text.lines().map(|line| match line {
+        line if is_settings(line) => format!("    \"settings\": {settings}\n"),
+        line => format!("{line}\n"),
+    });
+    assert_eq!(text.lines().filter(|line| is_settings(line)).count(), 1);
+    expect_file!["../../charts/headgate/values.schema.json"].assert_eq(&lines.collect::<String>());
+}
+
+/// A schema without what is for readers only. `names` says that the keys are names of settings.
+fn without_texts(schema: &Value, names: bool) -> Value {
+    const TEXTS: [&str; 5] = ["$schema", "default", "description", "examples", "title"];
+    match schema {
+        Value::Object(map) => {
+            let kept = map.iter().filter(|(key, _)| names || !TEXTS.contains(&key.as_str()));
+            kept.map(|(key, value)| (key.clone(), without_texts(value, key == "properties")))
+                .collect()
+        }
+        Value::Array(items) => items.iter().map(|item| without_texts(item, false)).collect(),
+        value => value.clone(),
+    }
 }
 
 #[test]

@@ -32,7 +32,50 @@ fn values_that_cannot_work_are_refused_by_name() {
         (json!({"azure": {"enabled": "yes"}}), "enabled"),
         (json!({"azure": {"workloadIdentity": {"mode": "pod"}}}), "mode"),
         (json!({"settings": {"adminState": {"mode": "dry-run"}}}), "mode"),
+        (json!({"settings": {"adminstate": {"mode": "observe"}}}), "adminstate"),
+        (json!({"settings": {"node": {"shutdownDelay": 5}}}), "shutdownDelay"),
         (json!({"uninstall": {"timeout": "soon"}}), "timeout"),
+        (
+            json!({"azure": {"enabled": true, "secretName": "Azure_Config"}}),
+            "secretName",
+        ),
+        (
+            json!({"azure": {"enabled": true, "configSecret": "-azure"}}),
+            "configSecret",
+        ),
+        (json!({"imagePullSecrets": [{"nmae": "registry"}]}), "imagePullSecrets"),
+        (
+            json!({"agent": {"priorityClassName": "Very High"}}),
+            "priorityClassName",
+        ),
+        (
+            json!({"settings": {"maintenance": {"enabled": true}}}),
+            "settings.maintenance.enabled needs the value maintenance.enabled",
+        ),
+        (
+            json!({"settings": {"node": {"scheduledEvents": true}}}),
+            "settings.node.scheduledEvents needs the value spot.enabled",
+        ),
+        (
+            json!({"settings": {"node": {"serviceHealth": "path"}}}),
+            "settings.node.serviceHealth needs the value serviceHealth",
+        ),
+        (
+            json!({"serviceHealth": "path", "settings": {"node": {"serviceHealth": "nodePorts"}}}),
+            "settings.node.serviceHealth needs the value serviceHealth",
+        ),
+        (
+            json!({"settings": {"marker": {"mode": "adminState"}}}),
+            "settings.marker.mode needs the value marker.enabled",
+        ),
+        (
+            json!({"settings": {"holdDeletion": {"clusterAutoscaler": "candidates"}}}),
+            "settings.holdDeletion.clusterAutoscaler needs the value holdDeletion.clusterAutoscaler",
+        ),
+        (
+            json!({"azure": {"enabled": true}, "settings": {"azure": {"configSecret": "kube-system/other"}}}),
+            "settings.azure.configSecret needs the value azure.configSecret",
+        ),
         (
             json!({"controller": {"enabled": true}}),
             "controller.enabled needs azure.enabled",
@@ -40,6 +83,10 @@ fn values_that_cannot_work_are_refused_by_name() {
         (
             json!({"maintenance": {"enabled": true}}),
             "maintenance.enabled needs controller.enabled",
+        ),
+        (
+            json!({"controller": {"enabled": true}, "maintenance": {"enabled": true}}),
+            "azure.enabled or settings.node.markerProbes",
         ),
         (
             json!({"azure": {"enabled": true}, "marker": {"enabled": true}}),
@@ -58,6 +105,34 @@ fn values_that_cannot_work_are_refused_by_name() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && errors.contains(named), "{values}: {errors}");
     }
+}
+
+#[test]
+fn maintenances_are_installed_without_azure() {
+    let values = json!({"controller": {"enabled": true}, "maintenance": {"enabled": true},
+        "settings": {"node": {"markerProbes": 3}}});
+    let objects = rendered("kube-system", &values, &[]);
+    let controller = &only(&objects, "Deployment")["spec"]["template"]["spec"];
+    assert_eq!(
+        controller["containers"][0]["args"],
+        json!(["agent", "--config=/etc/headgate/settings.yaml", "--role=controller"])
+    );
+    assert_eq!(
+        controller["volumes"][0],
+        json!({"name": "settings", "configMap": {"name": "headgate-settings"}})
+    );
+    let named = |kind: &str, name: &str| {
+        let found = objects
+            .iter()
+            .find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+        found.unwrap_or_else(|| panic!("no {kind} {name}"))
+    };
+    // It stands for election, and agents write the condition of their own Nodes.
+    let binding = named("RoleBinding", "headgate-leader");
+    assert_eq!(binding["subjects"][0]["name"], "headgate-controller");
+    named("ClusterRole", "headgate-marker");
+    named("ValidatingAdmissionPolicy", "headgate-leader");
+    named("CustomResourceDefinition", "nodemaintenances.headgate.dev");
 }
 
 #[test]
