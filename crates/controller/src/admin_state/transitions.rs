@@ -76,7 +76,8 @@ impl NodeEvent {
             node: Arc::clone(node),
             kind: EventKind::UpdateFailed,
             note: truncate(format!(
-                "Admin state not updated: {reason}. headgate retries at growing intervals."
+                "Admin state not updated: {}. headgate retries at growing intervals.",
+                reason.trim_end_matches('.')
             )),
         }
     }
@@ -352,7 +353,10 @@ impl TransitionTracker {
         effects.events.push(NodeEvent {
             node: Arc::clone(node),
             kind: EventKind::UpdateFailed,
-            note: truncate(format!("Admin state not updated: {}. {outlook}.", error.message)),
+            note: truncate(format!(
+                "Admin state not updated: {}. {outlook}.",
+                error.message.trim_end_matches('.')
+            )),
         });
     }
 

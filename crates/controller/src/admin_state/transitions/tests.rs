@@ -341,8 +341,11 @@ async fn unreadable_interface_gets_an_event_on_nodes_that_may_have_it() {
             .starts_with("Admin state not updated: nic cannot be read. headgate retries at growing intervals")
     );
     assert!(scenario.evaluate_pools(pools).is_empty(), "once");
-    scenario.unreadable_pools[0].last_error.class = ErrorClass::Retriable;
-    assert_eq!(scenario.evaluate_pools(pools).len(), 1, "another class");
+    let error = &mut scenario.unreadable_pools[0].last_error;
+    (error.class, error.message) = (ErrorClass::Retriable, "nic cannot be read.".to_owned());
+    let events = scenario.evaluate_pools(pools);
+    assert_eq!(events.len(), 1, "another class");
+    assert!(events[0].2.contains("cannot be read. headgate"), "{events:?}");
     tokio::time::advance(FAILURE_REPEAT_INTERVAL).await;
     assert_eq!(scenario.evaluate_pools(pools).len(), 1, "repeated");
     // A plan from before the signal says nothing about it.
