@@ -43,6 +43,10 @@ pub(super) struct Arguments {
     #[arg(long, conflicts_with = "kubeconfig")]
     workloads: bool,
 
+    /// Start no agents, to install headgate and run its processes yourself (docs/trial.md)
+    #[arg(long, conflicts_with_all = ["workloads", "kubeconfig"])]
+    no_agents: bool,
+
     /// Number of nodes, from 1 to 50
     #[arg(long, value_name = "COUNT", default_value_t = 3, default_value_if("workloads", "true", "5"),
         value_parser = clap::value_parser!(u8).range(1..=50))]
@@ -67,6 +71,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         kubeconfig: arguments.kubeconfig.clone(),
         nodes: arguments.nodes,
         has_workloads: arguments.workloads,
+        has_agents: !arguments.no_agents,
         directory: arguments.dir.clone(),
         exit_after: arguments.exit_after,
     };

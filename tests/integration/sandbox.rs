@@ -61,6 +61,31 @@ async fn a_taint_shows_as_503_and_ctrl_c_removes_everything() {
 }
 
 #[tokio::test]
+async fn a_sandbox_without_agents_has_nodes_and_pools_for_an_installation() {
+    let mut sandbox = Sandbox::start(&["--no-agents", "--nodes", "2"]);
+    let description = sandbox.description().await;
+    assert_eq!(description["nodes"], serde_json::json!([]), "no agent has an address");
+    let kubeconfig = description["kubeconfig"].as_str().unwrap();
+    let mut status = std::process::Command::new(env!("CARGO_BIN_EXE_headgate"));
+    status.args(["status", "--all", "-o", "json", "--kubeconfig", kubeconfig]);
+    status.args(["--azure-config-file", description["azureJson"].as_str().unwrap()]);
+    let output = status.output().unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    for part in ["node-1", "node-2", "kubernetes-IPv6"] {
+        assert!(shown.contains(part), "{part} in {output:?}");
+    }
+    let (directory, hints) = (sandbox.directory(), sandbox.errors());
+    assert!(
+        hints.contains(&format!("export KUBECONFIG={kubeconfig} AZURE_JSON=")),
+        "{hints}"
+    );
+    sandbox.signal(Signal::SIGTERM);
+    assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());
+    assert!(!directory.join("logs/agent-node-1.log").exists());
+    sandbox.assert_nothing_left(&directory);
+}
+
+#[tokio::test]
 async fn a_sandbox_with_a_duration_exits_and_keeps_only_the_logs() {
     let directory = scratch("named").join("made");
     let mut sandbox = Sandbox::start(&[

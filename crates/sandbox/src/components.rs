@@ -126,6 +126,9 @@ impl Components {
         if options.has_workloads {
             self.start_workloads(program, directory, progress, arm, &nodes).await?;
         }
+        if !options.has_agents {
+            return Ok(());
+        }
         progress.print(format_args!("starting {} agents", nodes.len()));
         let configs: Vec<AgentConfig> = nodes
             .into_iter()

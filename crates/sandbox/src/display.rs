@@ -39,10 +39,16 @@ pub(super) fn print_hints(text: &str) -> io::Result<()> {
 pub(super) async fn run(nodes: &[NodeAddresses], control: SocketAddr, client: Client) -> io::Result<()> {
     let health_client = node_health::client();
     let (answers, mut answer_receiver) = mpsc::channel(nodes.len().max(1));
-    let probing =
+    let probed =
         join_all(nodes.iter().enumerate().map(|(number, node)| {
             node_health::follow(&health_client, number, node.addresses.healthz, answers.clone())
         }));
+    let probing = async {
+        probed.await;
+        if nodes.is_empty() {
+            std::future::pending::<()>().await;
+        }
+    };
     let (pools, mut pool_receiver) = mpsc::channel(1);
     let (pages, mut page_receiver) = mpsc::channel(1);
     let (leaders, mut leader_receiver) = mpsc::channel(1);
@@ -101,7 +107,7 @@ pub(super) async fn run(nodes: &[NodeAddresses], control: SocketAddr, client: Cl
         }
     };
     tokio::select! {
-        _ = probing => Ok(()),
+        () = probing => Ok(()),
         () = polling => Ok(()),
         shown = drawing => shown,
     }

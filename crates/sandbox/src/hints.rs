@@ -51,7 +51,9 @@ pub(super) fn text(context: &HintContext<'_>) -> String {
     let headgate = quoted(&program.to_string_lossy());
     let azure_json = quoted(&azure_json.to_string_lossy());
     let mut text = String::new();
-    let Some(first) = nodes.first() else { return text };
+    let Some(first) = nodes.first() else {
+        return without_agents(&kubectl, &headgate, &kubeconfig, &azure_json, context);
+    };
     let (name, address, operations) = (&first.name, first.addresses.healthz, first.addresses.metrics);
     let commands = [
         (
@@ -102,6 +104,25 @@ pub(super) fn text(context: &HintContext<'_>) -> String {
     }
     let _ = write!(text, "\nLogs are in {}. Ctrl-C stops the sandbox.\n", logs.display());
     text
+}
+
+/// The commands for a sandbox in which the user installs headgate.
+fn without_agents(
+    kubectl: &str,
+    headgate: &str,
+    kubeconfig: &str,
+    azure_json: &str,
+    context: &HintContext<'_>,
+) -> String {
+    let (control, logs) = (context.control, context.logs.display());
+    format!(
+        "No agent runs. docs/trial.md installs the Helm chart here and runs its processes. It uses these:\n  \
+         export KUBECONFIG={kubeconfig} AZURE_JSON={azure_json} EMULATOR=http://{control}\n\
+         List the nodes:\n  {kubectl} get nodes\n\
+         Show the nodes and the load balancers of the emulated Azure:\n  \
+         {headgate} status --all --kubeconfig {kubeconfig} --azure-config-file {azure_json}\n\
+         \nLogs are in {logs}. Ctrl-C stops the sandbox.\n"
+    )
 }
 
 /// The commands about the Local Service: endpoints on one node, on the others, and a write that Azure refuses.
@@ -256,6 +277,27 @@ mod tests {
             "/usr/bin/headgate status --kubeconfig '/tmp/a b/kubeconfig' --azure-config-file '/tmp/a b/azure.json' --statusz node-1=http://127.0.0.1:1235/statusz",
             "curl -s http://127.0.0.1:1236/emulator/v1/state",
             "/usr/bin/headgate why node-1 --kubeconfig '/tmp/a b/kubeconfig' --statusz http://127.0.0.1:1235/statusz",
+        ] {
+            assert!(text.lines().any(|line| line.trim() == command), "{command}\n{text}");
+        }
+    }
+
+    #[test]
+    fn without_agents_the_commands_are_about_the_installation() {
+        let text = text(&HintContext {
+            program: Path::new("/usr/bin/headgate"),
+            kubeconfig: Path::new("/tmp/a b/kubeconfig"),
+            assets: None,
+            nodes: &[],
+            azure_json: Path::new("/tmp/azure.json"),
+            control: "127.0.0.1:1236".parse().unwrap(),
+            logs: Path::new("/tmp/logs"),
+            has_local_service: true,
+            maintenances: &[],
+        });
+        for command in [
+            "export KUBECONFIG='/tmp/a b/kubeconfig' AZURE_JSON=/tmp/azure.json EMULATOR=http://127.0.0.1:1236",
+            "/usr/bin/headgate status --all --kubeconfig '/tmp/a b/kubeconfig' --azure-config-file /tmp/azure.json",
         ] {
             assert!(text.lines().any(|line| line.trim() == command), "{command}\n{text}");
         }

@@ -48,6 +48,8 @@ pub struct Options {
     pub nodes: u8,
     /// Whether pods run on the nodes, and controllers act on maintenances. Not with `kubeconfig`.
     pub has_workloads: bool,
+    /// Whether an agent runs for each node.
+    pub has_agents: bool,
     /// Directory for its files; `None` makes a temporary one.
     pub directory: Option<PathBuf>,
     /// How long it runs after it is ready; `None` until it is interrupted.
