@@ -59,7 +59,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve /healthz and /livez for one node, beside kube-proxy
+    /// Serve /healthz and /livez for one node beside kube-proxy, and lead: write admin states, act on maintenances
     Agent(agent::Arguments),
     /// Explain why new connections are sent to a node or not, since when, and what would change that
     Why(why::Arguments),

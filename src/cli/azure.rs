@@ -15,7 +15,7 @@ use super::{Failure, print_notices};
 
 #[derive(Debug, Args)]
 pub(super) struct AzureArguments {
-    /// Settings file of the agents
+    /// Settings file of the agents; without it the defaults apply, also for what is shown as adminState.mode
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
