@@ -1,5 +1,6 @@
 //! The rows: one for each case in which maintenances must hold their promises.
 
+mod dry_run;
 mod ends;
 mod evacuators;
 mod gates;
@@ -79,9 +80,12 @@ pub(crate) const ROWS: &[Row] = &[
     row("a third-party evacuator registered by annotation", &["third-party-1"],
         |scene| evacuators::third_party(scene).boxed_local()),
     row("a foreign finalizer", &["foreign-1"], |scene| evacuators::foreign_finalizer(scene).boxed_local()),
+    row("a plain finalizer that stays after its pod", &["plain-1"],
+        |scene| evacuators::plain_finalizer(scene).boxed_local()),
     row("Forbid", &["forbid-1"], |scene| evacuators::forbid(scene).boxed_local()),
     killed(row("cancellation in each stage", &["cancel-1", "cancel-2", "cancel-3", "cancel-4", "cancel-5"],
         |scene| ends::cancelled_in_each_stage(scene).boxed_local())),
+    row("a dry run", &["dry-1", "dry-2"], |scene| dry_run::dry_run(scene).boxed_local()),
     row("a cordon and a taint of others stay", &["others-1"], |scene| ends::what_others_set(scene).boxed_local()),
     row("the leader on the drained node", &LEADERS, |scene| nodes::leader(scene).boxed_local()),
     row("the guard allows it", &[GUARDED], |scene| gates::guard(scene).boxed_local()),

@@ -95,6 +95,46 @@ pub(super) async fn foreign_finalizer(scene: Scene) {
     scene.release("held").await;
 }
 
+/// A finalizer that is no instigator's keeps an Evacuation after its pod is gone. The maintenance does not wait for it, and a new
+/// pod of the same name has an Evacuation of its own.
+pub(super) async fn plain_finalizer(scene: Scene) {
+    let (name, node, other) = ("plain-nm", scene.nodes[0], "example.com/audit");
+    scene.hold("held").await;
+    let held = json!({"metadata": {"labels": {"hold": "held"}}});
+    let pod = scene.pod(node, "held", &held).await;
+    scene.maintain(name, &[node], &json!({})).await;
+    let evacuation = scene.until_evacuation("it exists", &pod, |_| true).await;
+    let path = format!(
+        "{}/{}",
+        scene.evacuations(),
+        evacuation["metadata"]["name"].as_str().unwrap()
+    );
+    let own = evacuation["metadata"]["finalizers"][0].clone();
+    scene
+        .merge(&path, json!({"metadata": {"finalizers": [own, other]}}))
+        .await;
+    scene.release("held").await;
+    scene.drained(name).await;
+    let is_left_to_its_owner = |one: &Value| {
+        one["metadata"]["finalizers"] == json!([other]) && one["metadata"]["deletionTimestamp"].is_string()
+    };
+    scene
+        .until("it is left to its owner", &path, is_left_to_its_owner)
+        .await;
+    // The pods of this node leave all the same.
+    let again = json!({"metadata": {"name": "held"}, "spec": {"nodeName": node, "terminationGracePeriodSeconds": 1,
+        "containers": [{"name": "c", "image": "none"}]}});
+    let again = scene.create(&scene.pods(), &again).await;
+    assert_ne!(again["metadata"]["uid"], pod["metadata"]["uid"]);
+    scene.gone(&format!("{}/held", scene.pods())).await;
+    scene.drained(name).await;
+    scene.end(name).await;
+    let left = scene.get(&path).await.expect("it outlives the maintenance");
+    assert!(is_left_to_its_owner(&left), "{left}");
+    scene.merge(&path, json!({"metadata": {"finalizers": null}})).await;
+    scene.gone(&path).await;
+}
+
 pub(super) async fn forbid(scene: Scene) {
     let (name, node) = ("forbid-nm", scene.nodes[0]);
     scene.hold("held").await;
