@@ -7,6 +7,7 @@
 //! around them does the I/O.
 
 pub mod agent;
+mod api_error;
 pub mod cli;
 pub mod config;
 pub mod drain;

@@ -33,10 +33,23 @@ pub(super) struct AzureArguments {
 }
 
 impl AzureArguments {
+    /// The flags that are given.
+    pub(super) fn given(&self) -> Vec<&'static str> {
+        let flags = [
+            ("--config", self.config.is_some()),
+            ("--azure-config-file", self.azure_config_file.is_some()),
+            ("--azure-config-secret", self.azure_config_secret.is_some()),
+            ("--cluster-name", self.cluster_name.is_some()),
+        ];
+        let given = flags.into_iter().filter(|(_, is_given)| *is_given);
+        given.map(|(flag, _)| flag).collect()
+    }
+
     /// The agents' settings, with these flags over them.
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
+        let file = self.azure_config_file.as_deref().map(absolute);
         let flags = [
-            ("--azure-config-file", "azure.configFile", &self.azure_config_file),
+            ("--azure-config-file", "azure.configFile", &file),
             ("--azure-config-secret", "azure.configSecret", &self.azure_config_secret),
             ("--cluster-name", "azure.clusterName", &self.cluster_name),
         ];
@@ -74,6 +87,46 @@ impl AzureArguments {
             ),
             Err(ArmConnectError::Config(error)) if self.azure_config_file.is_some() => Err(Failure::settings(error)),
             Err(error) => Ok(Err(error.to_string())),
+        }
+    }
+}
+
+/// A path as the settings take it: from the directory in which the command runs. A person's command has one; the agents'
+/// settings are absolute, because a service has none of its own.
+fn absolute(path: &str) -> String {
+    // "none" is the setting's word for no file.
+    if path.is_empty() || path == "none" {
+        return path.to_owned();
+    }
+    let absolute = std::path::absolute(path).ok();
+    let absolute = absolute.and_then(|path| path.into_os_string().into_string().ok());
+    absolute.unwrap_or_else(|| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_looked_for_where_the_command_runs() {
+        let here = std::env::current_dir().unwrap();
+        let here = here.to_str().unwrap();
+        for (given, expected) in [
+            ("azure.json", format!("{here}/azure.json")),
+            ("azure/azure.json", format!("{here}/azure/azure.json")),
+            ("/etc/kubernetes/azure.json", "/etc/kubernetes/azure.json".to_owned()),
+            ("none", "none".to_owned()),
+            ("", String::new()),
+        ] {
+            let arguments = AzureArguments {
+                config: None,
+                azure_config_file: Some(given.to_owned()),
+                azure_config_secret: None,
+                cluster_name: None,
+            };
+            assert_eq!(absolute(given), expected);
+            let settings = arguments.settings();
+            assert_eq!(settings.is_ok(), !given.is_empty(), "{given:?}");
         }
     }
 }

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use headgate_maintenance::api::NodeMaintenance;
-use headgate_telemetry::error_chain;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt as _};
 use tokio::time::timeout;
+
+use crate::api_error::api_error_text;
 
 /// For one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -125,7 +126,7 @@ async fn bounded<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T,
                 kube::Error::Api(status) => status.code,
                 _ => 0,
             };
-            let error = error_chain(&error);
+            let error = api_error_text(&error);
             Err(Refusal { code, error })
         }
         Err(_) => Err(Refusal {

@@ -8,7 +8,6 @@ use headgate_controller::admin_state::MinimumInService;
 use headgate_maintenance::api::NodeMaintenance;
 use headgate_maintenance::plan::phase::Maintenance;
 use headgate_maintenance::snapshot::{BudgetFacts, NodeFacts, PodFacts};
-use headgate_telemetry::error_chain;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -17,6 +16,7 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use crate::api_error::api_error_text;
 use crate::status::{SnapshotRequest, StatusReport};
 
 /// Objects in one response.
@@ -144,7 +144,7 @@ where
         let page = timeout(PAGE_TIMEOUT, api.list(&params)).await;
         let page = page
             .map_err(|_| failed(format!("no answer within {} s", PAGE_TIMEOUT.as_secs())))?
-            .map_err(|error| failed(error_chain(&error)))?;
+            .map_err(|error| failed(api_error_text(&error)))?;
         found.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),

@@ -22,6 +22,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
+use crate::api_error::api_error_text;
+
 /// Objects in one response.
 const MAX_OBJECTS_PER_PAGE: u32 = 500;
 /// Time for one page.
@@ -320,7 +322,7 @@ where
                     PAGE_TIMEOUT.as_secs()
                 )
             })?
-            .map_err(|error| format!("{plural} cannot be listed: {}", headgate_telemetry::error_chain(&error)))?;
+            .map_err(|error| format!("{plural} cannot be listed: {}", api_error_text(&error)))?;
         found.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),

@@ -13,6 +13,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::time::timeout;
 
+use crate::api_error::api_error_text;
+
 /// Nodes in one response.
 const MAX_NODES_PER_PAGE: u32 = 500;
 /// Time for one page.
@@ -52,7 +54,7 @@ pub(super) async fn list(client: &Client) -> Result<Vec<ListedNode>, String> {
         let page = timeout(PAGE_TIMEOUT, api.list(&params)).await;
         let page = page
             .map_err(|_| format!("no answer within {} s", PAGE_TIMEOUT.as_secs()))?
-            .map_err(|error| headgate_telemetry::error_chain(&error))?;
+            .map_err(|error| api_error_text(&error))?;
         found.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),

@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout};
 
 use super::local_pools::{LocalPoolsRequest, LocalPoolsSnapshot, take_local_pools};
 use super::nodes;
+use crate::api_error::api_error_text;
 use crate::config::Settings;
 use crate::why::{MaintenanceRow, list_maintenances};
 
@@ -173,7 +174,7 @@ async fn lease(client: &Client) -> Result<Option<Lease>, String> {
         .map_err(|error| {
             format!(
                 "the Lease {namespace}/{name} cannot be read: {}",
-                headgate_telemetry::error_chain(&error)
+                api_error_text(&error)
             )
         })
 }

@@ -124,9 +124,13 @@ pub fn explain(name: &str, observations: &Observations, now: Timestamp) -> Expla
     {
         notes.push(format!("NodeMaintenances are not known: {error}"));
     }
+    let maintenances = observations.maintenances.clone().unwrap_or_default();
+    for reason in reasons.iter_mut().filter(|reason| reason.name == MAINTENANCE_TAINT) {
+        explain_maintenance_taint(reason, &maintenances);
+    }
     reasons.sort_by(|a, b| a.name.cmp(&b.name));
     Explanation {
-        maintenances: observations.maintenances.clone().unwrap_or_default(),
+        maintenances,
         node: name.to_owned(),
         sent,
         since,
@@ -203,6 +207,18 @@ impl fmt::Display for Since {
                 self.1.duration_since(since).as_secs().max(0)
             ),
         }
+    }
+}
+
+/// While a maintenance drains the node, its taint comes back where it is removed by hand.
+fn explain_maintenance_taint(reason: &mut Reason, maintenances: &[MaintenanceRow]) {
+    let draining = maintenances.iter().filter(|row| row.stage == "Drain" && !row.dry_run);
+    let names: Vec<_> = draining.map(|row| row.name.as_str()).collect();
+    if !names.is_empty() {
+        reason.ends = format!(
+            "that of NodeMaintenance {}; removed by hand, the taint comes back",
+            names.join(", ")
+        );
     }
 }
 

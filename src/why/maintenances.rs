@@ -9,6 +9,8 @@ use kube::{Api, Client};
 use serde::Serialize;
 use tokio::time::timeout;
 
+use crate::api_error::api_error_text;
+
 /// Objects in one response.
 const PAGE_SIZE: u32 = 100;
 /// Time for one page.
@@ -218,7 +220,7 @@ pub async fn list_maintenances(client: &Client) -> Result<Vec<MaintenanceRow>, S
         let page = match timeout(PAGE_TIMEOUT, api.list(&params)).await {
             Err(_) => return Err(format!("no answer within {} s", PAGE_TIMEOUT.as_secs())),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(rows),
-            Ok(Err(error)) => return Err(headgate_telemetry::error_chain(&error)),
+            Ok(Err(error)) => return Err(api_error_text(&error)),
             Ok(Ok(page)) => page,
         };
         rows.extend(page.items.iter().map(MaintenanceRow::new));

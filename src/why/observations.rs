@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use super::agent_access::{AgentAccess, fetch_agent};
 use super::maintenances::{MaintenanceRow, list_maintenances};
+use crate::api_error::api_error_text;
 
 /// Time for the agent's answer, which comes from memory.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -211,7 +212,7 @@ impl Observations {
         let request = Api::<Node>::all(client.clone());
         let api = match tokio::time::timeout(API_SERVER_TIMEOUT, request.get_opt(name)).await {
             Err(_) => Err(format!("no answer within {} s", API_SERVER_TIMEOUT.as_secs())),
-            Ok(Err(error)) => Err(headgate_telemetry::error_chain(&error)),
+            Ok(Err(error)) => Err(api_error_text(&error)),
             Ok(Ok(None)) => return Err(WhyError::NoSuchNode { name: name.to_owned() }),
             Ok(Ok(Some(node))) => Ok(NodeObject::new(&node, rules)),
         };

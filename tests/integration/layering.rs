@@ -167,14 +167,16 @@ const CRATES: &[Crate] = &[
                     "server",
                 ],
             ),
-            ("drain", &["maintenance"]),
-            ("preview", &["admin_state", "maintenance", "status"]),
-            ("why", &["maintenance", "node"]),
+            ("api_error", &[]),
+            ("drain", &["api_error", "maintenance"]),
+            ("preview", &["admin_state", "api_error", "maintenance", "status"]),
+            ("why", &["api_error", "maintenance", "node"]),
             ("uninstall", &["admin_state"]),
             (
                 "status",
                 &[
                     "admin_state",
+                    "api_error",
                     "azure",
                     "config",
                     "leader",
@@ -210,6 +212,7 @@ const CRATES: &[Crate] = &[
                 &[
                     "admin_state",
                     "agent",
+                    "api_error",
                     "azure",
                     "azure_emulator",
                     "config",

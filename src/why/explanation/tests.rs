@@ -116,6 +116,31 @@ fn maintenances_of_the_node_say_what_they_wait_for() {
 }
 
 #[test]
+fn the_taint_of_a_maintenance_ends_with_it() {
+    let ends = |maintenances: Vec<MaintenanceRow>| {
+        let mut observed = observations(
+            Err("gone".to_owned()),
+            Ok(api(&["headgate.dev/maintenance"], true, false)),
+        );
+        observed.maintenances = Ok(maintenances);
+        let reasons = explain("n", &observed, at(22)).reasons;
+        assert_eq!(reasons.len(), 1, "{reasons:?}");
+        reasons[0].ends.clone()
+    };
+    let by_hand = "the removal of the taint: kubectl taint node n headgate.dev/maintenance-";
+    assert_eq!(ends(Vec::new()), by_hand, "people set it, too");
+    let dry = MaintenanceRow {
+        dry_run: true,
+        ..maintenance("a")
+    };
+    assert_eq!(ends(vec![dry.clone()]), by_hand);
+    assert_eq!(
+        ends(vec![dry, maintenance("kernel")]),
+        "that of NodeMaintenance kernel; removed by hand, the taint comes back"
+    );
+}
+
+#[test]
 fn text_of_maintenances_cannot_control_the_terminal() {
     let mut observed = observations(Ok(agent(200, &[], "watch", 200)), Ok(api(&[], false, false)));
     observed.maintenances = Ok(vec![maintenance(HOSTILE)]);
