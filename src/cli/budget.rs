@@ -12,6 +12,7 @@ use super::{Failure, azure, build_runtime, duration_up_to, print, print_json};
 
 mod autoscaler;
 mod cluster;
+mod controllers;
 mod text;
 
 /// No cluster has longer times.
@@ -28,12 +29,14 @@ const DEFAULT_COUNT: u32 = 6;
 /// Autoscaling and Upgrade", which counts the drain time as lost. New connections are lost only until the load balancer's
 /// probes notice: that is the expected loss.
 ///
-/// With --from-cluster the output has an entry for each Service of type `LoadBalancer`. It reads Services, Pods, Nodes,
-/// Deployments and `DaemonSets` of all namespaces, and needs the right to list them. Probe settings come from the rules
-/// of the load balancers where azure.json is given, otherwise from annotations, otherwise from the provider's defaults.
+/// With --from-cluster the output has an entry for each Service of type LoadBalancer. It reads Services, Pods, Nodes and
+/// the controllers of Pods of all namespaces, and needs the right to list them. Probe settings come from the rules of the
+/// load balancers where azure.json is given, otherwise from annotations, otherwise from the provider's defaults.
+///
+/// Exit codes: 0 the budget is shown, whatever it says; 1 the cluster or Azure cannot be read; 2 wrong arguments or settings.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Read a cluster: an entry for each Service of type `LoadBalancer`
+    /// Read a cluster: an entry for each Service of type LoadBalancer
     #[arg(long, conflicts_with_all = ["pods", "nodes"])]
     from_cluster: bool,
 
@@ -124,11 +127,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.from_cluster {
         return run_from_cluster(arguments);
     }
+    let given = arguments.cluster.given().into_iter().chain(arguments.azure.given());
+    if let [flag, ..] = given.collect::<Vec<_>>().as_slice() {
+        return Err(Failure::settings(anyhow::anyhow!(
+            "{flag} has no effect without --from-cluster; give both, or neither"
+        )));
+    }
     let inputs = arguments.inputs();
     let computed = budget(&inputs).map_err(Failure::settings)?;
     match arguments.output {
         Output::Json => print_json(&computed),
-        Output::Text => print(text::budget(&computed, inputs.pods, inputs.delete_delay.as_secs_f64()).as_bytes()),
+        Output::Text => {
+            let text = text::budget(&computed, inputs.pods, inputs.delete_delay.as_secs_f64());
+            print(format!("{text}\n{}", text::POST).as_bytes())
+        }
     }
 }
 
@@ -145,7 +157,7 @@ fn run_from_cluster(arguments: &Arguments) -> Result<(), Failure> {
             } else {
                 None
             };
-        let read = cluster::read(&client, azure).await;
+        let read = Box::pin(cluster::read(&client, azure)).await;
         read.map_err(|reason| Failure::runtime(anyhow::anyhow!(reason)))
     })?;
     let overrides = cluster::Overrides {
@@ -177,8 +189,10 @@ fn run_from_cluster(arguments: &Arguments) -> Result<(), Failure> {
         Output::Json => print_json(&budgets),
         Output::Text if budgets.is_empty() => print(b"The cluster has no Service of type LoadBalancer.\n"),
         Output::Text => {
-            let texts: Vec<_> = budgets.iter().map(text::service).collect();
-            print(texts.join("\n\n").as_bytes())
+            let mut texts: Vec<_> = budgets.iter().map(text::service).collect();
+            texts.push(text::POST.to_owned());
+            // Names of rules and probes are Azure's.
+            print(headgate_telemetry::escape_lines(&texts.join("\n\n")).as_bytes())
         }
     }
 }
@@ -225,5 +239,22 @@ mod tests {
         assert_eq!(parse("--provider gcp").inputs().probe, Provider::Gcp.probe());
         let probe = parse("--provider gcp --probe-threshold 5").inputs().probe;
         assert_eq!((probe.interval, probe.unhealthy_threshold), (Duration::from_secs(8), 5));
+    }
+
+    #[test]
+    fn flags_about_a_cluster_are_rejected_without_one() {
+        for flag in [
+            "--context c",
+            "--kubeconfig k",
+            "--config c",
+            "--azure-config-file /a",
+            "--cluster-name n",
+        ] {
+            let failure = run(&parse(flag)).unwrap_err();
+            let name = flag.split(' ').next().unwrap();
+            assert_eq!(failure.code, 2, "{flag}");
+            let expected = format!("{name} has no effect without --from-cluster; give both, or neither");
+            assert_eq!(failure.error.to_string(), expected);
+        }
     }
 }

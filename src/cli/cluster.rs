@@ -31,6 +31,18 @@ pub(super) struct ClusterArguments {
 }
 
 impl ClusterArguments {
+    /// The flags that are given.
+    pub(super) fn given(&self) -> Vec<&'static str> {
+        let flags = [
+            ("--kubeconfig", self.kubeconfig.is_some()),
+            ("--context", self.context.is_some()),
+            ("--cluster", self.cluster.is_some()),
+            ("--user", self.user.is_some()),
+        ];
+        let given = flags.into_iter().filter(|(_, is_given)| *is_given);
+        given.map(|(flag, _)| flag).collect()
+    }
+
     /// A client for the selected cluster.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
         let selection = KubeconfigSelection {

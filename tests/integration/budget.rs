@@ -1,6 +1,8 @@
 //! `headgate budget --from-cluster` with the real kube-apiserver, with no more rights than its page names, and with the ARM
 //! emulator.
 
+mod controllers;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -35,13 +37,14 @@ where
     api.create(&PostParams::default(), &object).await.unwrap()
 }
 
-/// A ready Pod of an application on a node, on the host's network or not, with this preStop hook.
-async fn create_pod(client: &Client, app: &str, node: &str, host_network: bool, pre_stop: Value) {
+/// A ready Pod of an application on a node, on the host's network or not, with this preStop hook and these owners.
+async fn create_pod(client: &Client, app: &str, node: &str, host_network: bool, pre_stop: Value, owners: &Value) {
     let name = format!("{app}-{node}");
     let port = json!({"name": "http", "containerPort": 8080, "hostPort": host_network.then_some(8080)});
     let spec = json!({"nodeName": node, "serviceAccountName": "web", "hostNetwork": host_network, "containers": [
         {"name": "c", "image": "none", "ports": [port], "lifecycle": {"preStop": pre_stop}}]});
-    let pod = json!({"metadata": {"name": name, "labels": {"app": app}}, "spec": spec});
+    let metadata = json!({"name": name, "labels": {"app": app}, "ownerReferences": owners});
+    let pod = json!({"metadata": metadata, "spec": spec});
     create::<Pod>(client, pod).await;
     let ready = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
     let pods = Api::<Pod>::namespaced(client.clone(), "default");
@@ -73,15 +76,26 @@ async fn populate(client: &Client) -> Service {
         "-c",
         "curl -X POST http://localhost:9901/healthcheck/fail && sleep 300",
     ];
-    for node in ["node-1", "node-2"] {
-        create_pod(client, "envoy", node, true, json!({"exec": {"command": shell}})).await;
-    }
-    create_pod(client, "web", "node-3", false, json!({"sleep": {"seconds": 20}})).await;
     let template = |app: &str| json!({"metadata": {"labels": {"app": app}}, "spec": {"containers": [{"name": "c", "image": "none"}]}});
     let selector = |app: &str| json!({"matchLabels": {"app": app}});
     let set = json!({"metadata": {"name": "envoy"}, "spec": {"selector": selector("envoy"), "template": template("envoy"),
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}}});
-    create::<DaemonSet>(client, set).await;
+    let set = create::<DaemonSet>(client, set).await;
+    let owners = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "envoy", "uid": set.metadata.uid,
+        "controller": true}]);
+    for node in ["node-1", "node-2"] {
+        create_pod(
+            client,
+            "envoy",
+            node,
+            true,
+            json!({"exec": {"command": shell}}),
+            &owners,
+        )
+        .await;
+    }
+    let sleep = json!({"sleep": {"seconds": 20}});
+    create_pod(client, "web", "node-3", false, sleep, &json!([])).await;
     let mut autoscaler = template("scaler");
     autoscaler["spec"]["containers"][0] = json!({"name": "c", "image": "example.com/cluster-autoscaler:v1.36.0",
         "command": ["./cluster-autoscaler", "--node-delete-delay-after-taint=40s"]});

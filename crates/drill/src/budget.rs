@@ -12,6 +12,7 @@ use crate::probe::ProbeSettings;
 
 pub mod pods;
 pub mod probes;
+pub mod rollout;
 pub mod service;
 
 /// What is known of a cluster.

@@ -36,7 +36,9 @@ pub(super) fn delete_delay(deployment: &Deployment) -> Option<DeleteDelay> {
         name == Some("cluster-autoscaler")
     })?;
     let name = deployment.metadata.name.as_deref().unwrap_or_default();
-    let words: Vec<_> = container.command.iter().chain(&container.args).flatten().collect();
+    // A shell gets all words in one argument.
+    let arguments = container.command.iter().chain(&container.args).flatten();
+    let words: Vec<_> = arguments.flat_map(|argument| argument.split_whitespace()).collect();
     let place = words.iter().position(|word| word.starts_with(FLAG));
     let Some(place) = place else {
         return Some(DeleteDelay {
@@ -46,7 +48,7 @@ pub(super) fn delete_delay(deployment: &Deployment) -> Option<DeleteDelay> {
     };
     let value = match words[place].split_once('=') {
         Some((_, value)) => value,
-        None => words.get(place + 1)?.as_str(),
+        None => words.get(place + 1)?,
     };
     Some(DeleteDelay {
         delay: parse_duration(value, Duration::ZERO, MAX_TIME).ok()?,
@@ -78,6 +80,8 @@ mod tests {
             found(image, &["./ca", "--node-delete-delay-after-taint", "20s"]),
             Some(20)
         );
+        let shell = "exec ./ca --v=4 --node-delete-delay-after-taint=40s 2>&1";
+        assert_eq!(found(image, &["/bin/sh", "-c", shell]), Some(40));
         assert_eq!(found(image, &["./ca", "--node-delete-delay-after-taint=soon"]), None);
         assert_eq!(found("example.com/cluster-autoscaler-status", &[]), None);
     }

@@ -1,25 +1,26 @@
 //! Reads what the budget of a live cluster needs: Services, Pods, Nodes and controllers from the API server, rules and
 //! probes from ARM. It only reads; `headgate_drill::budget` computes.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headgate_azure::LoadBalancerSummary;
 use headgate_controller::admin_state::ClusterTarget;
-use headgate_drill::budget::pods::{PodFacts, Rollout};
+use headgate_drill::budget::pods::PodFacts;
 use headgate_drill::budget::probes::{FoundProbe, from_annotations, from_rules};
 use headgate_drill::budget::service::{ServiceFacts, Target};
 use headgate_drill::probe::Provider;
 use headgate_local_pools::{base_name, is_rule_of};
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::ListParams;
+use kube::api::{ListParams, ObjectList};
+use kube::core::PartialObjectMeta;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout};
 
+use crate::api_error::api_error_text;
+
 use super::autoscaler::{DeleteDelay, delete_delay};
+use super::controllers::{Controllers, Owners};
 
 /// Objects in one response.
 const MAX_OBJECTS_PER_PAGE: u32 = 500;
@@ -45,8 +46,7 @@ pub(super) struct Overrides {
 pub(super) struct ClusterObjects {
     services: Vec<ServicePods>,
     nodes: Vec<Node>,
-    deployments: Vec<Deployment>,
-    daemon_sets: Vec<DaemonSet>,
+    controllers: Controllers,
     load_balancers: Vec<LoadBalancerSummary<()>>,
 }
 
@@ -54,8 +54,8 @@ pub(super) struct ClusterObjects {
 struct ServicePods {
     service: Service,
     pods: Vec<PodFacts>,
-    /// The labels of one of the Pods, by which its controller is found.
-    labels: BTreeMap<String, String>,
+    /// What owns the Pods.
+    owners: Owners,
 }
 
 /// Reads a cluster; of the Pods only those that one of the Services selects.
@@ -63,11 +63,10 @@ struct ServicePods {
 /// # Errors
 /// A text that says what cannot be listed.
 pub(super) async fn read(client: &Client, azure: Option<ClusterTarget>) -> Result<ClusterObjects, String> {
-    let (services, nodes, deployments, daemon_sets, load_balancers) = futures::try_join!(
+    let (services, nodes, controllers, load_balancers) = futures::try_join!(
         list::<Service>(Api::all(client.clone()), ""),
         list::<Node>(Api::all(client.clone()), ""),
-        list::<Deployment>(Api::all(client.clone()), ""),
-        list::<DaemonSet>(Api::all(client.clone()), ""),
+        Controllers::read(client),
         load_balancers(azure),
     )?;
     let is_load_balancer = |service: &Service| {
@@ -81,8 +80,7 @@ pub(super) async fn read(client: &Client, azure: Option<ClusterTarget>) -> Resul
     Ok(ClusterObjects {
         services: found,
         nodes,
-        deployments,
-        daemon_sets,
+        controllers,
         load_balancers,
     })
 }
@@ -99,29 +97,50 @@ async fn with_pods(client: &Client, service: Service) -> Result<ServicePods, Str
     };
     let ports = spec.ports.unwrap_or_default();
     let target_port = ports.first().and_then(|port| port.target_port.as_ref());
+    let known = pods
+        .iter()
+        .filter_map(|pod| Some((pod, PodFacts::new(pod, target_port)?)));
+    let (pods, facts): (Vec<_>, Vec<_>) = known.unzip();
     Ok(ServicePods {
         service,
-        pods: pods.iter().filter_map(|pod| PodFacts::new(pod, target_port)).collect(),
-        labels: pods
-            .first()
-            .and_then(|pod| pod.metadata.labels.clone())
-            .unwrap_or_default(),
+        owners: Owners::of(pods),
+        pods: facts,
     })
 }
 
 /// Lists objects with these labels, page by page.
-async fn list<K>(api: Api<K>, labels: &str) -> Result<Vec<K>, String>
+pub(super) async fn list<K>(api: Api<K>, labels: &str) -> Result<Vec<K>, String>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
+    let api = &api;
+    let page = async |params: ListParams| api.list(&params).await;
+    pages(&K::plural(&()), ListParams::default().labels(labels), page).await
+}
+
+/// Lists the metadata of objects, page by page.
+pub(super) async fn list_metadata<K>(api: Api<K>) -> Result<Vec<PartialObjectMeta<K>>, String>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let api = &api;
+    let page = async |params: ListParams| api.list_metadata(&params).await;
+    pages(&K::plural(&()), ListParams::default(), page).await
+}
+
+async fn pages<T: Clone>(
+    plural: &str,
+    params: ListParams,
+    page: impl AsyncFn(ListParams) -> kube::Result<ObjectList<T>>,
+) -> Result<Vec<T>, String> {
     let mut found = Vec::new();
-    let mut params = ListParams::default().limit(MAX_OBJECTS_PER_PAGE).labels(labels);
-    let failed = |reason: String| format!("the {} of the cluster cannot be listed: {reason}", K::plural(&()));
+    let mut params = params.limit(MAX_OBJECTS_PER_PAGE);
+    let failed = |reason: String| format!("the {plural} of the cluster cannot be listed: {reason}");
     loop {
-        let page = timeout(PAGE_TIMEOUT, api.list(&params)).await;
+        let page = timeout(PAGE_TIMEOUT, page(params.clone())).await;
         let page = page
             .map_err(|_| failed(format!("no answer within {} s", PAGE_TIMEOUT.as_secs())))?
-            .map_err(|error| failed(headgate_telemetry::error_chain(&error)))?;
+            .map_err(|error| failed(api_error_text(&error)))?;
         found.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
@@ -161,12 +180,12 @@ impl ClusterObjects {
             delay,
             source: "flag".to_owned(),
         });
-        let found = || self.deployments.iter().find_map(delete_delay);
+        let found = || self.controllers.deployments.iter().find_map(delete_delay);
         stated.or_else(found).unwrap_or_else(DeleteDelay::unseen)
     }
 
     fn facts(&self, found: &ServicePods, overrides: &Overrides) -> ServiceFacts {
-        let ServicePods { service, pods, labels } = found;
+        let ServicePods { service, pods, owners } = found;
         let spec = service.spec.clone().unwrap_or_default();
         let namespace = service.metadata.namespace.clone().unwrap_or_default();
         let name = service.metadata.name.clone().unwrap_or_default();
@@ -187,7 +206,7 @@ impl ClusterObjects {
             probe: self
                 .probe_of_rules(service)
                 .unwrap_or_else(|| from_annotations(provider, &annotations, &ports)),
-            rollout: self.rollout(&namespace, labels, pods.len()),
+            rollout: self.controllers.rollout(owners),
             pods: pods.clone(),
             cluster_nodes: self.nodes_in_load_balancers(),
             drain: overrides.drain,
@@ -232,30 +251,5 @@ impl ClusterObjects {
                 .any(|(key, _)| key == EXCLUDED_LABEL)
         };
         u32::try_from(self.nodes.iter().filter(is_used).count()).unwrap_or(u32::MAX)
-    }
-
-    /// How the controller that selects Pods with these labels replaces them.
-    fn rollout(&self, namespace: &str, pod: &BTreeMap<String, String>, pods: usize) -> Option<Rollout> {
-        let selects = |owner: Option<&str>, selector: Option<&LabelSelector>| {
-            let labels = selector.and_then(|selector| selector.match_labels.as_ref());
-            let mut labels = labels.into_iter().flatten().peekable();
-            owner == Some(namespace)
-                && labels.peek().is_some()
-                && labels.all(|(key, value)| pod.get(key) == Some(value))
-        };
-        let mut sets = self.daemon_sets.iter();
-        let set = sets.find(|set| {
-            let selector = set.spec.as_ref().map(|spec| &spec.selector);
-            selects(set.metadata.namespace.as_deref(), selector)
-        });
-        if let Some(set) = set {
-            return Some(Rollout::of_daemon_set(set, u32::try_from(pods).unwrap_or(u32::MAX)));
-        }
-        let mut deployments = self.deployments.iter();
-        let deployment = deployments.find(|deployment| {
-            let selector = deployment.spec.as_ref().map(|spec| &spec.selector);
-            selects(deployment.metadata.namespace.as_deref(), selector)
-        });
-        deployment.map(Rollout::of_deployment)
     }
 }

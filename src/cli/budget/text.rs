@@ -5,6 +5,11 @@ use std::fmt::Write as _;
 use headgate_drill::budget::Budget;
 use headgate_drill::budget::service::{ServiceBudget, Target};
 
+/// What the words of the figures refer to.
+pub(super) const POST: &str = "\
+The post is \"Layer-4 Load Balancer & Zero-downtime Autoscaling and Upgrade\". Its worst case counts the drain time as lost;\n\
+new connections are lost only until probes notice.\n";
+
 /// The figures, then the advice.
 pub(super) fn budget(budget: &Budget, pods: u32, delete_delay_seconds: f64) -> String {
     let detection = &budget.detection_seconds;

@@ -1,14 +1,12 @@
-//! What a Pod's specification and its controller say about its end, as plain data.
+//! What a Pod's specification says about its end, as plain data.
 //!
 //! The duration of a preStop hook is known for `sleep`, both kubelet's own action and the command; other commands are not
 //! guessed.
 
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use serde::Serialize;
 
 /// `terminationGracePeriodSeconds` where a Pod has none.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
@@ -145,90 +143,6 @@ fn sleep_argument(text: &str) -> Option<Duration> {
     (time <= MAX_SLEEP).then_some(time)
 }
 
-/// How a controller replaces Pods.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Rollout {
-    /// The kind and name of the controller, such as `DaemonSet envoy`.
-    pub controller: String,
-    /// Pods that may be away at once.
-    pub max_unavailable: u32,
-    /// Pods that may be there in addition.
-    pub max_surge: u32,
-}
-
-impl Rollout {
-    /// That of a Deployment; `Recreate` has all Pods away at once.
-    #[must_use]
-    pub fn of_deployment(deployment: &Deployment) -> Self {
-        let spec = deployment.spec.as_ref();
-        let replicas = spec.and_then(|spec| spec.replicas).unwrap_or(1);
-        let replicas = u32::try_from(replicas).unwrap_or_default();
-        let strategy = spec.and_then(|spec| spec.strategy.as_ref());
-        let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
-        let quarter = IntOrString::String("25%".to_owned());
-        let surge = rolling
-            .and_then(|rolling| rolling.max_surge.as_ref())
-            .unwrap_or(&quarter);
-        let away = rolling
-            .and_then(|rolling| rolling.max_unavailable.as_ref())
-            .unwrap_or(&quarter);
-        let (max_unavailable, max_surge) =
-            if strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("Recreate")) {
-                (replicas, 0)
-            } else {
-                bounds(away, surge, replicas)
-            };
-        Self {
-            controller: format!("Deployment {}", deployment.metadata.name.clone().unwrap_or_default()),
-            max_unavailable,
-            max_surge,
-        }
-    }
-
-    /// That of a `DaemonSet` with this many Pods; with `OnDelete` nothing is replaced by itself.
-    #[must_use]
-    pub fn of_daemon_set(set: &DaemonSet, pods: u32) -> Self {
-        let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
-        let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
-        let (one, none) = (IntOrString::Int(1), IntOrString::Int(0));
-        let surge = rolling.and_then(|rolling| rolling.max_surge.as_ref()).unwrap_or(&none);
-        let away = rolling
-            .and_then(|rolling| rolling.max_unavailable.as_ref())
-            .unwrap_or(&one);
-        let (max_unavailable, max_surge) =
-            if strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("OnDelete")) {
-                (0, 0)
-            } else {
-                bounds(away, surge, pods)
-            };
-        Self {
-            controller: format!("DaemonSet {}", set.metadata.name.clone().unwrap_or_default()),
-            max_unavailable,
-            max_surge,
-        }
-    }
-}
-
-/// Kubernetes rounds a percentage of Pods that are away down, and of additional Pods up; one of the two is at least 1.
-fn bounds(away: &IntOrString, surge: &IntOrString, pods: u32) -> (u32, u32) {
-    let surge = resolved(surge, pods, true);
-    let away = resolved(away, pods, false);
-    if away == 0 && surge == 0 { (1, 0) } else { (away, surge) }
-}
-
-fn resolved(value: &IntOrString, pods: u32, up: bool) -> u32 {
-    match value {
-        IntOrString::Int(count) => u32::try_from(*count).unwrap_or_default(),
-        IntOrString::String(text) => {
-            let percent: u64 = text.trim_end_matches('%').parse().unwrap_or_default();
-            let hundredths = percent.saturating_mul(u64::from(pods));
-            let count = if up { hundredths.div_ceil(100) } else { hundredths / 100 };
-            u32::try_from(count).unwrap_or(u32::MAX)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -293,32 +207,5 @@ mod tests {
                 "{gone}"
             );
         }
-    }
-
-    #[test]
-    fn percentages_are_rounded_as_kubernetes_does() {
-        let deployment = |strategy: Value| {
-            let object = json!({"metadata": {"name": "web"}, "spec": {"replicas": 6, "strategy": strategy,
-                "selector": {}, "template": {}}});
-            let rollout = Rollout::of_deployment(&serde_json::from_value(object).unwrap());
-            (rollout.max_unavailable, rollout.max_surge)
-        };
-        let rolling = |away: Value, surge: Value| json!({"rollingUpdate": {"maxUnavailable": away, "maxSurge": surge}});
-        assert_eq!(deployment(Value::Null), (1, 2), "25 % of 6, down and up");
-        assert_eq!(deployment(rolling(json!(0), json!("10%"))), (0, 1));
-        assert_eq!(
-            deployment(rolling(json!("10%"), json!(0))),
-            (1, 0),
-            "at least one of them"
-        );
-        assert_eq!(deployment(json!({"type": "Recreate"})), (6, 0));
-        let set = |strategy: Value| {
-            let object = json!({"metadata": {"name": "envoy"}, "spec": {"updateStrategy": strategy,
-                "selector": {}, "template": {}}});
-            Rollout::of_daemon_set(&serde_json::from_value(object).unwrap(), 6)
-        };
-        assert_eq!((set(Value::Null).max_unavailable, set(Value::Null).max_surge), (1, 0));
-        assert_eq!(set(json!({"type": "OnDelete"})).max_unavailable, 0);
-        assert_eq!(set(Value::Null).controller, "DaemonSet envoy");
     }
 }

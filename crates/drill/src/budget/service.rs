@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::pods::{PodFacts, PreStop, Rollout};
+use super::pods::{PodFacts, PreStop};
 use super::probes::FoundProbe;
+use super::rollout::Rollout;
 use super::{Budget, BudgetError, GRACE_MARGIN, Inputs, budget_with, drain_advice, node_advice, pod_advice};
 
 /// Where a Service's load balancer sends connections, and what its probes see.
@@ -73,7 +74,7 @@ pub struct ServiceBudget {
     pub delete_delay_seconds: f64,
     /// Where that delay is from.
     pub delete_delay_source: String,
-    /// How the Pods' controller replaces them; none if no Deployment or `DaemonSet` selects them.
+    /// How the Pods' controller replaces them; none if no known controller owns them.
     pub rollout: Option<Rollout>,
     /// The shortest time for which a terminating Pod of the Service is known to go on serving.
     pub serving_seconds: f64,
@@ -171,7 +172,9 @@ fn advice(facts: &ServiceFacts, inputs: &Inputs, nodes: u32) -> Vec<String> {
             advice.extend(readiness_advice(facts));
             advice.extend(pod_advice(inputs));
             advice.extend(drain_advice(inputs));
-            advice.extend(rollout_advice(facts, nodes));
+            let uses_host_network = facts.pods.iter().any(|pod| pod.uses_host_network);
+            let rollout = facts.rollout.iter();
+            advice.extend(rollout.flat_map(|rollout| rollout.advice(nodes, uses_host_network)));
         }
         Target::Local | Target::PodAddresses => {}
     }
@@ -222,30 +225,6 @@ fn grace_advice(facts: &ServiceFacts) -> Vec<String> {
         }
     }
     advice.into_iter().collect()
-}
-
-fn rollout_advice(facts: &ServiceFacts, nodes: u32) -> Vec<String> {
-    let Some(rollout) = &facts.rollout else {
-        return Vec::new();
-    };
-    let mut advice = Vec::new();
-    if rollout.max_unavailable > 1 {
-        advice.push(format!(
-            "{} replaces up to {} Pods at once: the share of lost connections is up to {:.1} % and not that of one node. \
-             Set maxUnavailable: 1.",
-            rollout.controller,
-            rollout.max_unavailable,
-            (f64::from(rollout.max_unavailable) / f64::from(nodes.max(1))).min(1.0) * 100.0,
-        ));
-    }
-    if rollout.max_surge > 0 && facts.pods.iter().any(|pod| pod.uses_host_network) {
-        advice.push(format!(
-            "{} may start a Pod beside the old one (maxSurge {}), but two Pods with the same ports do not fit on one node's \
-             network. Set maxUnavailable: 1 and maxSurge: 0.",
-            rollout.controller, rollout.max_surge,
-        ));
-    }
-    advice
 }
 
 #[cfg(test)]
