@@ -11,7 +11,7 @@ use headgate_drill::network::namespace::acquire_privileges;
 use headgate_drill::probe::Provider;
 use headgate_drill::progress::{ProgressDisplay, UPDATE_INTERVAL};
 use headgate_drill::report::saved::from_results;
-use headgate_drill::report::{assumptions, table, warning};
+use headgate_drill::report::{assumptions, name, table, warning};
 use headgate_drill::requirement::violations;
 use headgate_drill::result::rows;
 use headgate_drill::rotation::NoHealthyBackends;
@@ -21,7 +21,7 @@ use headgate_drill::strategy::{PodTimes, Strategy};
 use headgate_sandbox::Interrupts;
 
 use super::drill_report::Outputs;
-use super::{Failure, build_runtime, duration_up_to, print, print_json};
+use super::{EXIT_INTERRUPTED, Failure, build_runtime, duration_up_to, print, print_json};
 
 /// No scenario needs a longer time.
 const MAX_TIME: Duration = Duration::from_hours(1);
@@ -31,11 +31,14 @@ const MAX_TIME: Duration = Duration::from_hours(1);
 /// Builds clients, a layer-4 load balancer and nodes as network namespaces: the kernel's nftables spreads flows by a
 /// hash and its conntrack keeps established ones. Clients open connections at a steady rate and hold long-lived ones
 /// while nodes go away as in the scenario. Each strategy is another way for the load balancer to notice. Strategies
-/// with headgate run real agents, kube-apiserver and the ARM emulator; the load balancer's probes, its use of admin
-/// states, kubelet and kube-proxy are modelled.
+/// with headgate run real agents, kube-apiserver and the ARM emulator; those about kube-proxy run its own process. The
+/// load balancer's probes, its use of admin states and kubelet are modelled.
 ///
 /// Needs root or user namespaces, and the programs ip and nft. Ctrl-C ends and removes everything. Nothing outside of
 /// its own namespaces is changed.
+///
+/// Exit codes: 0 the results are shown; 1 the drill failed, or --expect-no-loss was not met; 2 wrong arguments; 130
+/// interrupted.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// How the nodes go away
@@ -78,7 +81,8 @@ pub(super) struct Arguments {
     #[arg(long, value_enum, default_value = "azure")]
     provider: Provider,
 
-    /// Time from a node's deregistration until it gets no new flows, at most 1h [default: the provider's]
+    /// Time from a node's deregistration until it gets no new flows, in the strategy deregistration, at most 1h [default:
+    /// the provider's]
     #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIME))]
     deregistration_delay: Option<Duration>,
 
@@ -98,7 +102,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration_up_to(MAX_TIME))]
     delete_delay: Duration,
 
-    /// Notice that a spot machine gets, at most 1h
+    /// Notice that a spot machine gets in spot, at most 1h
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration_up_to(MAX_TIME))]
     notice: Duration,
 
@@ -155,7 +159,34 @@ fn speed(text: &str) -> Result<Speed, String> {
     Speed::new(factor).map_err(|error| error.to_string())
 }
 
+/// Flags that cannot have an effect together.
+#[derive(Debug, thiserror::Error)]
+enum FlagError {
+    #[error("--expect-no-loss names {0}, which does not run; name one of the strategies that run: {1}")]
+    NotRun(String, String),
+    #[error(
+        "--deregistration-delay has no effect without the strategy deregistration, which needs --provider aws-cluster, aws-local or gcp"
+    )]
+    NoDeregistration,
+}
+
 impl Arguments {
+    /// Checks before anything runs what would show at the end, or not at all.
+    fn check(&self, options: &Options) -> Result<(), FlagError> {
+        let names = |strategies: &[Strategy]| strategies.iter().map(name).collect::<Vec<_>>().join(", ");
+        let not_run = self
+            .expect_no_loss
+            .iter()
+            .find(|named| !options.strategies.contains(named));
+        if let Some(named) = not_run {
+            return Err(FlagError::NotRun(name(named), names(&options.strategies)));
+        }
+        if self.deregistration_delay.is_some() && !options.strategies.contains(&Strategy::Deregistration) {
+            return Err(FlagError::NoDeregistration);
+        }
+        Ok(())
+    }
+
     fn options(&self) -> io::Result<Options> {
         let all = || Strategy::value_variants().iter().copied();
         let mut drain_rules = self.provider.drain_rules();
@@ -166,9 +197,18 @@ impl Arguments {
             let is_possible = *strategy != Strategy::Deregistration || drain_rules.deregistration.is_some();
             is_possible && strategy.applies_to(self.scenario)
         };
-        let strategies = match self.strategy.as_slice() {
-            [] => all().filter(has_part).collect(),
-            named => named.to_vec(),
+        let named = &self.strategy;
+        let strategies = if named.is_empty() {
+            all().filter(has_part).collect()
+        } else {
+            // In their order, each once: two rounds of one strategy would have the same seeds.
+            let is_first = |(at, strategy): &(usize, &Strategy)| !named[..*at].contains(strategy);
+            named
+                .iter()
+                .enumerate()
+                .filter(is_first)
+                .map(|(_, strategy)| *strategy)
+                .collect()
         };
         Ok(Options {
             scenario: self.scenario,
@@ -203,6 +243,7 @@ impl Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let options = arguments.options().map_err(Failure::runtime)?;
     options.validate().map_err(Failure::settings)?;
+    arguments.check(&options).map_err(Failure::settings)?;
     // Before the runtime: a process with several threads cannot enter a user namespace.
     acquire_privileges().map_err(Failure::runtime)?;
     // On this thread, because the control plane's processes end with the thread that starts them.
@@ -212,7 +253,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let show = |progress| display.borrow_mut().show(progress, Instant::now());
         let results = tokio::select! {
             results = headgate_drill::drill::run(&options, show) => results.map_err(Failure::runtime),
-            () = interrupts.next() => Err(Failure::runtime(anyhow::anyhow!("interrupted; everything it started is gone"))),
+            () = interrupts.next() => Err(Failure {
+                code: EXIT_INTERRUPTED,
+                error: anyhow::anyhow!("interrupted; everything it started is gone"),
+            }),
             () = update(&display) => Err(Failure::runtime(anyhow::anyhow!("the progress display ended"))),
         }?;
         if let Some(warning) = warning(&results) {
@@ -283,5 +327,36 @@ mod tests {
         let misplaced = parse("--scenario spot --strategy pod-ip").unwrap();
         assert!(matches!(misplaced.validate(), Err(DrillError::NotApplicable { .. })));
         assert!(parse("--scenario scale-down --speed 0").is_err());
+        let twice = parse("--scenario scale-down --strategy none,healthz,none").unwrap();
+        assert_eq!(twice.strategies, [Strategy::None, Strategy::Healthz]);
+    }
+
+    #[test]
+    fn flags_without_an_effect_are_rejected_before_anything_runs() {
+        let check = |flags: &str| {
+            let flags = std::iter::once("drill").chain(flags.split_whitespace());
+            let arguments = Whole::try_parse_from(flags).unwrap().arguments;
+            let checked = arguments.check(&arguments.options().unwrap());
+            checked.map_err(|error| error.to_string())
+        };
+        check("--scenario scale-down --strategy none,healthz --expect-no-loss healthz").unwrap();
+        check("--scenario scale-down --expect-no-loss admin-state").unwrap();
+        check("--scenario scale-down --provider gcp --deregistration-delay 10s").unwrap();
+        let error = check("--scenario scale-down --strategy none,healthz --expect-no-loss admin-state").unwrap_err();
+        assert!(
+            error.contains("names admin-state") && error.contains("none, healthz"),
+            "{error}"
+        );
+        for flags in [
+            "--scenario scale-down --deregistration-delay 10s",
+            "--scenario scale-down --provider gcp --strategy none --deregistration-delay 10s",
+        ] {
+            assert!(
+                check(flags)
+                    .unwrap_err()
+                    .contains("--deregistration-delay has no effect"),
+                "{flags}"
+            );
+        }
     }
 }

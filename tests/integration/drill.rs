@@ -1,6 +1,8 @@
 //! `headgate drill` as a program: real agents on the data plane of this machine's kernel.
 
 mod kep;
+mod missing;
+mod terminal;
 
 use std::io::Write as _;
 use std::process::Command;
@@ -245,7 +247,7 @@ fn interrupt(flags: &str, program: &str) {
         assert!(files() > 1, "the log, and the files of the control plane");
         process.signal(Signal::SIGINT);
         let status = process.wait(Duration::from_secs(30)).await.unwrap();
-        assert_eq!(status.code(), Some(1));
+        assert_eq!(status.code(), Some(130));
         let alive = || children.iter().filter(|child| is_alive(**child)).count();
         for _ in 0..100 {
             if alive() == 0 {

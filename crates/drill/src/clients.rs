@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use crate::network::addresses::{FRONTEND, FRONTEND_PORT};
@@ -78,7 +78,7 @@ pub async fn run(settings: ClientSettings, mut stop: watch::Receiver<bool>) -> O
     loop {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => break,
-            Some(Ok(attempted)) = attempts.join_next() => observed.attempts.push(attempted),
+            Some(joined) = attempts.join_next() => observed.attempts.extend(finished(joined)),
             scheduled = due.tick() => {
                 observed.longest_lag = observed.longest_lag.max(scheduled.elapsed());
                 attempts.spawn(attempt(settings));
@@ -86,15 +86,24 @@ pub async fn run(settings: ClientSettings, mut stop: watch::Receiver<bool>) -> O
         }
     }
     while let Some(joined) = attempts.join_next().await {
-        observed.attempts.extend(joined.ok());
+        observed.attempts.extend(finished(joined));
     }
     while let Some(joined) = holders.join_next().await {
-        let (attempts, held) = joined.unwrap_or_default();
+        let (attempts, held) = finished(joined).unwrap_or_default();
         observed.attempts.extend(attempts);
         observed.held.extend(held);
     }
     observed.attempts.sort_by_key(|attempted| attempted.at);
     observed
+}
+
+/// What a task gave. Its panic is the caller's, so that no connection is missing from the results; no task is aborted.
+fn finished<T>(joined: Result<T, JoinError>) -> Option<T> {
+    match joined.map_err(JoinError::try_into_panic) {
+        Ok(value) => Some(value),
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        Err(Err(_)) => None,
+    }
 }
 
 async fn attempt(settings: ClientSettings) -> Attempted {
@@ -177,4 +186,18 @@ async fn live(
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    #[should_panic(expected = "a client's mistake")]
+    async fn a_client_that_panics_ends_the_run_instead_of_missing_in_it() {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async { panic!("a client's mistake") });
+        let joined: Result<(), JoinError> = tasks.join_next().await.unwrap();
+        finished(joined);
+    }
 }

@@ -10,8 +10,8 @@ use crate::strategy::Strategy;
 
 /// Between two updates of the bar.
 pub const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
-/// The bar, the share that is done, the step, and the time left.
-const TEMPLATE: &str = "{bar:30} {percent:>3} %  {msg}  ({eta} left)";
+/// The bar, the share that is done, the step, and the time that runs will take. It fits into 80 columns.
+const TEMPLATE: &str = "{bar:30} {percent:>3} %  {msg}  ({prefix} left)";
 
 /// What a drill is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,8 @@ impl Progress {
 pub struct ProgressDisplay {
     /// None where standard error is no terminal.
     bar: Option<ProgressBar>,
+    /// The real time of all runs.
+    total: Duration,
     /// The real time of the runs that have ended.
     done: Duration,
     /// When the present run started, and how long it takes.
@@ -57,15 +59,19 @@ impl ProgressDisplay {
     /// For a drill whose runs take this long together, really.
     #[must_use]
     pub fn new(total: Duration) -> Self {
-        Self::with(io::stderr().is_terminal().then(|| ProgressBar::new(millis(total))))
+        let bar = io::stderr().is_terminal().then(|| ProgressBar::new(millis(total)));
+        Self::with(bar, total)
     }
 
-    fn with(bar: Option<ProgressBar>) -> Self {
+    fn with(bar: Option<ProgressBar>, total: Duration) -> Self {
         if let (Some(bar), Ok(style)) = (&bar, ProgressStyle::with_template(TEMPLATE)) {
             bar.set_style(style);
+            bar.set_prefix(clock(total));
+            bar.set_message("starting");
         }
         Self {
             bar,
+            total,
             done: Duration::ZERO,
             run: None,
         }
@@ -80,11 +86,12 @@ impl ProgressDisplay {
         if let Progress::Run { length, .. } = progress {
             self.run = Some((now, length));
         }
-        match &self.bar {
-            Some(bar) => bar.set_message(progress.text()),
-            None => print_line(&progress.text()),
+        if let Some(bar) = &self.bar {
+            self.update(now);
+            bar.set_message(progress.text());
+        } else {
+            print_line(&progress.text());
         }
-        self.update(now);
     }
 
     /// Moves the bar on.
@@ -93,8 +100,10 @@ impl ProgressDisplay {
             let of_run = self.run.map_or(Duration::ZERO, |(start, length)| {
                 now.saturating_duration_since(start).min(length)
             });
-            bar.set_position(millis(self.done + of_run));
-            bar.tick();
+            let done = self.done + of_run;
+            bar.set_position(millis(done));
+            // The lengths of runs are known: no estimate from what went before.
+            bar.set_prefix(clock(self.total.saturating_sub(done)));
         }
     }
 
@@ -120,6 +129,12 @@ fn print_line(text: &str) {
     let _ = writeln!(io::stderr(), "headgate drill: {}", text.trim_end());
 }
 
+/// Minutes and seconds, rounded up.
+fn clock(time: Duration) -> String {
+    let seconds = time.as_millis().div_ceil(1000);
+    format!("{}:{:02}", seconds / 60, seconds % 60)
+}
+
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
@@ -135,7 +150,7 @@ mod tests {
         let terminal = InMemoryTerm::new(10, 100);
         let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
         let bar = ProgressBar::with_draw_target(Some(20_000), target);
-        let mut display = ProgressDisplay::with(Some(bar.clone()));
+        let mut display = ProgressDisplay::with(Some(bar.clone()), Duration::from_secs(20));
         let start = Instant::now();
         let run = |number| Progress::Run {
             strategy: Strategy::AdminState,
@@ -149,7 +164,9 @@ mod tests {
         display.update(start + Duration::from_secs(5));
         assert_eq!(bar.position(), 5_000);
         assert!(
-            terminal.contents().contains("25 %  admin-state, run 1 of 2"),
+            terminal
+                .contents()
+                .contains("25 %  admin-state, run 1 of 2  (0:15 left)"),
             "{}",
             terminal.contents()
         );
@@ -157,6 +174,7 @@ mod tests {
         assert_eq!(bar.position(), 10_000, "a run that takes longer does not run ahead");
         display.show(run(2), start + Duration::from_mins(1));
         assert_eq!(bar.position(), 10_000);
+        assert_eq!(clock(Duration::from_millis(125_001)), "2:06");
         drop(display);
         assert!(!terminal.contents().contains("admin-state"), "{}", terminal.contents());
     }

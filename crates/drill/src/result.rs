@@ -80,7 +80,8 @@ pub struct RunResult {
     pub established: usize,
     /// Those that the client did not end itself.
     pub established_lost: usize,
-    /// Those of them lost although no machine was dead yet, or another one.
+    /// Those of them lost before the first machine was switched off, or in a run in which none was. Of later ones
+    /// the machine is not known.
     pub established_lost_before_node_gone: usize,
     /// Seconds for which the new connections of one node were lost, summed over nodes: the failed share, times the
     /// length of the run, times the nodes.
@@ -187,7 +188,8 @@ pub struct Row {
     pub established_lost_before_node_gone: Spread,
     /// See [`RunResult::blackhole_seconds`].
     pub blackhole_seconds: Spread,
-    /// From the first signal until the load balancer stopped sending new flows; of the runs in which it did.
+    /// From a node's signal until the load balancer stopped sending new flows to it, of the slowest node; of the runs in
+    /// which it did.
     pub out_of_rotation_seconds: Option<Spread>,
 }
 
@@ -226,10 +228,16 @@ pub fn rows(results: &[RunResult]) -> Vec<Row> {
     kinds.into_iter().map(row).collect()
 }
 
-/// From the first signal to the first node out of rotation, in seconds of the scenario.
+/// From a node's first signal until it is out of rotation, in seconds of the scenario: of several nodes the longest time.
 fn time_to_out_of_rotation(timeline: &[TimelineEvent]) -> Option<f64> {
-    let first = |event: Event| timeline.iter().find(|found| found.event == event).map(|found| found.t);
-    Some(first(Event::OutOfRotation)? - first(Event::Signal)?)
+    let signals = timeline.iter().filter(|found| found.event == Event::Signal);
+    let times = signals.filter_map(|signal| {
+        let mut later = timeline
+            .iter()
+            .filter(|found| found.node == signal.node && found.t >= signal.t);
+        Some(later.find(|found| found.event == Event::OutOfRotation)?.t - signal.t)
+    });
+    times.reduce(f64::max)
 }
 
 fn share(part: usize, whole: usize) -> f64 {
@@ -330,6 +338,22 @@ mod tests {
         );
         assert!(json.get("attempts").is_none());
         assert_eq!(json["conditions"], serde_json::Value::Null, "stated by the caller");
+    }
+
+    #[test]
+    fn the_slowest_node_decides_when_a_run_is_out_of_rotation() {
+        let at = |t: f64, event: Event, node: usize| TimelineEvent { t, event, node };
+        let timeline = [
+            at(5.0, Event::Signal, 0),
+            at(5.0, Event::Signal, 1),
+            at(6.0, Event::OutOfRotation, 0),
+            at(30.0, Event::Signal, 2),
+            at(13.0, Event::OutOfRotation, 1),
+            at(31.0, Event::OutOfRotation, 2),
+            at(90.0, Event::OutOfRotation, 2),
+        ];
+        assert_eq!(time_to_out_of_rotation(&timeline), Some(8.0));
+        assert_eq!(time_to_out_of_rotation(&timeline[..2]), None);
     }
 
     #[test]

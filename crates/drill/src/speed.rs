@@ -1,7 +1,8 @@
 //! Shortened time: a drill divides every interval and delay of its scenario by one factor.
 //!
 //! What is not of the scenario is not shortened: headgate's own work, the kernel, network latency on this machine. So at
-//! a higher speed these look slower than they are; results are never flattered by it.
+//! a higher speed these look slower than they are. One bound of clients is not shortened either: they wait at least 0.9 real
+//! seconds for an answer. So at a higher speed a stall of the network shorter than that is no loss.
 
 use std::time::Duration;
 

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 pub enum NamespaceError {
     /// The process may not create network namespaces.
     #[error(
-        "cannot create a network namespace: {0}; run as root, or allow user namespaces \
+        "cannot create a network namespace: {0}; run as root (in a container with CAP_SYS_ADMIN), or allow user namespaces \
          (sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0)"
     )]
     Create(io::Error),

@@ -14,6 +14,8 @@ use crate::spread::Spread;
 const MAX_SECONDS: f64 = 1e6;
 /// More runs than any drill has.
 const MAX_RUNS: usize = 10_000;
+/// More connections than any run has.
+const MAX_CONNECTIONS: u64 = 1_000_000_000;
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -85,6 +87,21 @@ pub enum SavedError {
         /// The time that is out of range.
         seconds: f64,
     },
+    /// Counts that do not fit together.
+    #[error(
+        "in a run of the strategy {strategy:?}, {lost} of {all} {what} were lost; allowed: not more than there were, and at most \
+         {MAX_CONNECTIONS}"
+    )]
+    Counts {
+        /// The strategy of the run.
+        strategy: String,
+        /// What was lost.
+        what: &'static str,
+        /// How many were lost.
+        lost: u64,
+        /// How many there were.
+        all: u64,
+    },
 }
 
 /// Reads the JSON array of a drill, or several of them one after another.
@@ -113,6 +130,7 @@ fn check(runs: Vec<SavedRun>) -> Result<Vec<SavedRun>, SavedError> {
         return Err(SavedError::TooMany(runs.len()));
     }
     for run in &runs {
+        run.check_counts()?;
         let times = run.timeline.iter().map(|event| event.t);
         let seconds = run.per_second.iter().map(|second| f64::from(second.t));
         let lost = run.established_lost_at.iter().copied();
@@ -194,24 +212,64 @@ impl StrategyRuns<'_> {
         (sum(|run| run.attempted), sum(|run| run.failed))
     }
 
-    /// From the first signal to the first node out of rotation, over the runs in which there is one.
+    /// From a node's signal until it is out of rotation, of the slowest node; over the runs in which one is.
     pub(super) fn out_of_rotation(&self) -> Option<Spread> {
-        let times: Vec<_> = self
-            .runs
-            .iter()
-            .filter_map(|run| Some(run.first_event("outOfRotation")? - run.first_event("signal")?))
-            .collect();
+        let times: Vec<_> = self.runs.iter().filter_map(|run| run.out_of_rotation()).collect();
         (!times.is_empty()).then(|| Spread::new(&times))
     }
 }
 
 impl SavedRun {
+    fn check_counts(&self) -> Result<(), SavedError> {
+        let seconds = self.per_second.iter();
+        let seconds = seconds.map(|second| {
+            (
+                "new connections of one second",
+                second.failed.into(),
+                second.attempted.into(),
+            )
+        });
+        let totals = [
+            ("new connections", self.failed, self.attempted),
+            ("established connections", self.established_lost, self.established),
+            (
+                "established connections before a node was gone",
+                self.established_lost_before_node_gone,
+                self.established,
+            ),
+        ];
+        let wrong = totals
+            .into_iter()
+            .chain(seconds)
+            .find(|(_, lost, all)| lost > all || *all > MAX_CONNECTIONS);
+        wrong.map_or(Ok(()), |(what, lost, all)| {
+            Err(SavedError::Counts {
+                strategy: self.strategy.clone(),
+                what,
+                lost,
+                all,
+            })
+        })
+    }
+
     /// The time of the first event of this name.
     pub(super) fn first_event(&self, name: &str) -> Option<f64> {
         self.timeline
             .iter()
             .find(|event| event.event == name)
             .map(|event| event.t)
+    }
+
+    fn out_of_rotation(&self) -> Option<f64> {
+        let signals = self.timeline.iter().filter(|event| event.event == "signal");
+        let times = signals.filter_map(|signal| {
+            let mut later = self
+                .timeline
+                .iter()
+                .filter(|event| event.node == signal.node && event.t >= signal.t);
+            Some(later.find(|event| event.event == "outOfRotation")?.t - signal.t)
+        });
+        times.reduce(f64::max)
     }
 }
 
@@ -291,11 +349,22 @@ pub(super) mod tests {
     fn what_no_drill_prints_is_rejected() {
         let mut far = serde_json::to_value([run(Strategy::None, 1, 12)]).unwrap();
         far[0]["timeline"][0]["t"] = 1e9.into();
+        let changed = |field: &str, value: u64| {
+            let mut runs = serde_json::to_value([run(Strategy::None, 1, 12)]).unwrap();
+            runs[0][field] = value.into();
+            runs.to_string()
+        };
         for (text, expected) in [
             ("[]".to_owned(), "no run"),
             ("{}".to_owned(), "not the output"),
             ("[{\"scenario\": \"spot\"}]".to_owned(), "missing field"),
             (far.to_string(), "contains the time 1000000000"),
+            (changed("failed", 401), "401 of 400 new connections were lost"),
+            (changed("attempted", u64::MAX), "at most 1000000000"),
+            (
+                changed("establishedLost", 5),
+                "5 of 4 established connections were lost",
+            ),
         ] {
             let error = parse(&text).unwrap_err().to_string();
             assert!(error.contains(expected), "{expected} in {error}");

@@ -1,0 +1,62 @@
+//! `headgate drill` where what it needs is missing: it says what, and what to do.
+
+use std::process::Command;
+
+use headgate_sandbox::process::command_in;
+use headgate_test_kubernetes::scratch;
+
+use super::can_run;
+
+const FLAGS: [&str; 8] = [
+    "drill",
+    "--scenario",
+    "scale-down",
+    "--strategy",
+    "none",
+    "--nodes",
+    "2",
+    "--speed=20",
+];
+
+/// The exit code and standard error of a drill that cannot run.
+fn fails(mut command: Command) -> (Option<i32>, String) {
+    let output = command.output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn without_its_programs_a_drill_says_which_packages_have_them() {
+    if !can_run("without_its_programs_a_drill_says_which_packages_have_them") {
+        return;
+    }
+    let mut command = command_in(env!("CARGO_BIN_EXE_headgate"), &scratch("drill-programs"));
+    command.args(FLAGS).env("PATH", "/nonexistent");
+    let (code, text) = fails(command);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("cannot run ip") && text.contains("apt-get install iproute2 nftables"),
+        "{text}"
+    );
+}
+
+#[test]
+fn without_the_right_to_namespaces_a_drill_says_who_has_it() {
+    // Root, who has lost all capabilities; another user may have user namespaces.
+    if !can_run("without_the_right_to_namespaces_a_drill_says_who_has_it") || !nix::unistd::Uid::effective().is_root() {
+        return;
+    }
+    let mut command = command_in("setpriv", &scratch("drill-capabilities"));
+    command
+        .args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_headgate")])
+        .args(FLAGS);
+    let (code, text) = fails(command);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("cannot create a network namespace: Operation not permitted"),
+        "{text}"
+    );
+    assert!(
+        text.contains("CAP_SYS_ADMIN") && text.contains("user namespaces"),
+        "{text}"
+    );
+}
