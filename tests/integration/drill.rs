@@ -170,6 +170,21 @@ fn kube_proxys_own_process_takes_nodes_out_and_keeps_terminating_pods_in_use() {
     assert!(fail["failed"].as_u64().unwrap() > 0, "not ready means not used: {fail}");
 }
 
+/// An API server that stops and starts, and agents that restart, take seconds at any speed. The node dies at its time all the same.
+#[test]
+fn an_outage_of_the_api_server_delays_no_death() {
+    if !can_run("an_outage_of_the_api_server_delays_no_death") {
+        return;
+    }
+    let runs = results("--scenario api-outage --strategy healthz,kube-proxy --nodes 3 --runs 2");
+    assert_eq!(runs.len(), 4, "each one after the API server is back");
+    for run in &runs {
+        // Planned for second 10; a second of this machine is ten of the scenario.
+        let gone = time(run, "nodeGone").unwrap();
+        assert!((10.0..20.0).contains(&gone), "{run}");
+    }
+}
+
 #[test]
 fn controllers_evict_the_pod_after_the_load_balancer_is_out() {
     if !can_run("controllers_evict_the_pod_after_the_load_balancer_is_out") {

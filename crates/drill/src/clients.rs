@@ -59,7 +59,7 @@ pub struct Observations {
     pub attempts: Vec<Attempted>,
     /// The long-lived connections that clients held.
     pub held: Vec<Held>,
-    /// The longest time by which a new connection was begun too late, because this machine was busy.
+    /// The longest time by which a new connection was begun, or a step of the timeline, too late.
     pub longest_lag: Duration,
 }
 

@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use self::api_server::ApiServer;
 use self::emulator::EmulatorAddresses;
 pub use self::error::ClusterError;
 pub use self::maintenance::MaintenanceSettings;
@@ -35,6 +36,7 @@ use crate::strategy::HeadgatePart;
 use crate::tunnel::{self, Tunnel};
 use crate::world::WorldError;
 
+mod api_server;
 mod emulator;
 mod error;
 mod maintenance;
@@ -94,7 +96,9 @@ pub struct Cluster {
     events: mpsc::UnboundedReceiver<Observed>,
     _tasks: JoinSet<()>,
     controllers: Option<Process>,
-    processes: Processes,
+    kubeconfig: PathBuf,
+    logs: PathBuf,
+    api_server: ApiServer,
     directory: TempDir,
 }
 
@@ -157,7 +161,9 @@ impl Cluster {
             events,
             _tasks: tasks,
             controllers: None,
-            processes,
+            kubeconfig: processes.kubeconfig().to_owned(),
+            logs: processes.logs(),
+            api_server: ApiServer::new(processes),
             directory,
         };
         for node in 0..cluster.settings.nodes {
@@ -177,7 +183,8 @@ impl Cluster {
     /// # Errors
     /// The API server rejects it.
     pub async fn restore(&mut self) -> Result<(), ClusterError> {
-        self.processes.start_apiserver().await?;
+        self.api_server.start().await?;
+        self.api_server.wait().await?;
         self.end_maintenance().await?;
         for node in 0..self.settings.nodes {
             self.withdraw_signals(node).await?;
@@ -212,7 +219,7 @@ impl Cluster {
             .await
             .map_err(|_| ClusterError::NoLeader {
                 waited: ELECTION_TIMEOUT,
-                logs: self.processes.logs(),
+                logs: self.logs.clone(),
             })
     }
 }
@@ -222,8 +229,8 @@ impl ControlPlane for Cluster {
         match step.action {
             Action::Signal(signal) => self.signal(step.node, signal).await?,
             Action::EndPod => self.remove_pod().await?,
-            Action::StopApiServer => self.processes.stop_apiserver().await,
-            Action::StartApiServer => self.processes.start_apiserver().await.map_err(ClusterError::from)?,
+            Action::StopApiServer => self.api_server.kill().await?,
+            Action::StartApiServer => self.api_server.start().await?,
             _ => {}
         }
         Ok(())
@@ -235,6 +242,10 @@ impl ControlPlane for Cluster {
 
     async fn publish(&mut self, endpoints: &[Endpoint]) -> Result<(), WorldError> {
         Ok(self.publish_endpoints(endpoints).await?)
+    }
+
+    async fn settle(&mut self) -> Result<(), WorldError> {
+        Ok(self.api_server.wait().await?)
     }
 
     fn admin_states(&self) -> watch::Receiver<Vec<AdminState>> {

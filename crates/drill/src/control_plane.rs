@@ -11,7 +11,7 @@ use crate::world::WorldError;
 
 /// Receives the actions of a run that concern the control plane, and gives admin states.
 pub trait ControlPlane {
-    /// Carries out its part of a step, and returns once that is done.
+    /// Carries out its part of a step, and returns once that is done; what takes seconds at any speed goes on after it.
     ///
     /// # Errors
     /// It cannot be done.
@@ -28,6 +28,12 @@ pub trait ControlPlane {
     /// # Errors
     /// They cannot be written.
     fn publish(&mut self, endpoints: &[Endpoint]) -> impl Future<Output = Result<(), WorldError>>;
+
+    /// Returns once all that steps have begun is done.
+    ///
+    /// # Errors
+    /// Something of it cannot be done.
+    fn settle(&mut self) -> impl Future<Output = Result<(), WorldError>>;
 
     /// What it shows for each backend.
     fn admin_states(&self) -> watch::Receiver<Vec<AdminState>>;
@@ -64,6 +70,10 @@ impl ControlPlane for NoControlPlane {
     }
 
     async fn publish(&mut self, _endpoints: &[Endpoint]) -> Result<(), WorldError> {
+        Ok(())
+    }
+
+    async fn settle(&mut self) -> Result<(), WorldError> {
         Ok(())
     }
 

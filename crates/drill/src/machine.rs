@@ -98,6 +98,8 @@ pub enum Command {
     StartKubeProxy,
     /// An agent starts. One that runs already is stopped once the new one answers, as a `DaemonSet` with `maxSurge: 1` does.
     StartAgent(Box<AgentConfig>),
+    /// The same, and the command is carried out before the new agent answers.
+    RestartAgent(Box<AgentConfig>),
     /// Fails if kube-proxy's process has ended by itself.
     CheckKubeProxy,
     /// All packets are dropped from now on, then its processes end.
@@ -168,6 +170,10 @@ struct State {
     pod: Option<Pod>,
     kube_proxy: KubeProxy,
     agent: Option<Agent>,
+    /// Agents that have been started by `RestartAgent` and do not answer yet.
+    starting: JoinSet<Result<Agent, AgentError>>,
+    /// Why one of them could not be started; an error of the next command, or of the machine's end.
+    failed: Option<MachineError>,
     /// Agents that were replaced, on their way out.
     stopping: JoinSet<()>,
 }
@@ -193,15 +199,31 @@ async fn run(
             None => KubeProxy::model().await.map_err(cannot_listen)?,
         },
         agent: None,
+        starting: JoinSet::new(),
+        failed: None,
         stopping: JoinSet::new(),
     };
     // The starter may have gone away; then there will be no orders either.
     let _ = started.send(());
-    while let Some((command, done)) = orders.recv().await {
-        let result = state.carry_out(command).await;
-        let _ = done.send(result);
+    loop {
+        tokio::select! {
+            order = orders.recv() => {
+                let Some((command, done)) = order else { break };
+                let result = match state.failed.take() {
+                    Some(error) => Err(error),
+                    None => state.carry_out(command).await,
+                };
+                let _ = done.send(result);
+            }
+            Some(started) = state.starting.join_next() => match started {
+                Ok(Ok(agent)) => state.replace_agent(agent),
+                Ok(Err(error)) => state.failed = Some(error.into()),
+                // Only a machine that is switched off aborts it.
+                Err(_) => {}
+            }
+        }
     }
-    Ok(())
+    state.failed.map_or(Ok(()), Err)
 }
 
 /// A task that ends with its owner.
@@ -236,11 +258,18 @@ impl State {
             }
             Command::EndPod => self.end_pod().await,
             Command::StartKubeProxy => self.kube_proxy.start().await?,
-            Command::StartAgent(config) => self.start_agent(&config).await?,
+            Command::StartAgent(config) => {
+                let agent = config.start().await?;
+                self.replace_agent(agent);
+            }
+            Command::RestartAgent(config) => {
+                self.starting.spawn(async move { config.start().await });
+            }
             Command::CheckKubeProxy => self.kube_proxy.check()?,
             Command::PowerOff => {
                 tool::nft(&ruleset::powered_off()).await?;
                 self.kube_proxy.kill().await;
+                self.starting.shutdown().await;
                 if let Some(agent) = self.agent.take() {
                     agent.process.kill().await;
                 }
@@ -252,15 +281,13 @@ impl State {
         Ok(())
     }
 
-    async fn start_agent(&mut self, config: &AgentConfig) -> Result<(), MachineError> {
-        let started = config.start().await?;
+    fn replace_agent(&mut self, started: Agent) {
         while self.stopping.try_join_next().is_some() {}
         if let Some(replaced) = self.agent.replace(started) {
             self.stopping.spawn(async move {
                 replaced.process.stop(AGENT_STOP_TIMEOUT).await;
             });
         }
-        Ok(())
     }
 
     async fn end_pod(&mut self) {

@@ -86,8 +86,8 @@ pub struct RunResult {
     /// Seconds for which the new connections of one node were lost, summed over nodes: the failed share, times the
     /// length of the run, times the nodes.
     pub blackhole_seconds: f64,
-    /// The longest real time by which a new connection was begun too late, because this machine was busy. Above
-    /// [`LAG_LIMIT`] the run shows this machine more than its strategy.
+    /// The longest real time by which a new connection or a step of the scenario was begun too late, because this machine
+    /// was busy. Above [`LAG_LIMIT`] the run shows this machine more than its strategy.
     pub longest_lag_seconds: f64,
     /// What happened when, in order.
     pub timeline: Vec<TimelineEvent>,
@@ -119,7 +119,7 @@ pub struct RunIdentity {
     pub longest_lag: Duration,
 }
 
-/// A run whose clients lagged longer is not trusted, in real time.
+/// A run whose clients or steps lagged longer is not trusted, in real time.
 pub const LAG_LIMIT: Duration = Duration::from_millis(300);
 
 /// A request is sent and a machine dies at nearly the same time: within this, the machine was first.

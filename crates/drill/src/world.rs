@@ -158,6 +158,21 @@ impl World {
         Ok(())
     }
 
+    /// kube-proxy starts again, and an agent in the place of the one that runs. Neither answers yet.
+    async fn restart_processes(&self, node: usize) -> Result<(), WorldError> {
+        let (machine, processes) = (&self.machines[node], self.settings.processes.get(node));
+        let Some(processes) = processes.filter(|_| !self.is_off[node]) else {
+            return Ok(());
+        };
+        if processes.kube_proxy.is_some() {
+            machine.command(Command::StartKubeProxy).await?;
+        }
+        if let Some(agent) = &processes.agent {
+            machine.command(Command::RestartAgent(Box::new(agent.clone()))).await?;
+        }
+        Ok(())
+    }
+
     async fn start_pods(&mut self) -> Result<(), WorldError> {
         for node in self.settings.empty_nodes..self.settings.nodes {
             self.start_pod(node).await?;
@@ -220,7 +235,7 @@ impl World {
                 self.machines[node].command(Command::PowerOff).await?;
                 self.is_off[node] = true;
             }
-            Action::RestartAgent => self.start_processes(|other| other == node).await?,
+            Action::RestartAgent => self.restart_processes(node).await?,
             Action::Signal(_) | Action::AwaitEviction | Action::StopApiServer | Action::StartApiServer => {}
         }
         Ok(())

@@ -194,6 +194,13 @@ impl ControlPlane {
         }
     }
 
+    /// Kills kube-apiserver, as the end of its machine does: it ends within milliseconds, and without a last answer.
+    pub async fn kill_apiserver(&mut self) {
+        if let Some(apiserver) = self.apiserver.take() {
+            apiserver.kill().await;
+        }
+    }
+
     /// Starts kube-apiserver at the same address as before, if it is not running, and waits until it is ready.
     ///
     /// # Errors

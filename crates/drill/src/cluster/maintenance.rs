@@ -83,14 +83,14 @@ impl Cluster {
         command.args(["agent", "--role=controller", "--node-name", &node]);
         command.args(["--metrics-bind-address", "127.0.0.1:0"]);
         for (flag, path) in [
-            ("--kubeconfig", self.processes.kubeconfig()),
-            ("--config", &settings),
+            ("--kubeconfig", self.kubeconfig.as_path()),
+            ("--config", settings.as_path()),
             ("--azure-config-file", &azure),
             ("--state-dir", &directory),
         ] {
             command.arg(flag).arg(path);
         }
-        let log = self.processes.logs().join("controllers.log");
+        let log = self.logs.join("controllers.log");
         Ok(Process::start("headgate's controllers", command, &log)?)
     }
 
@@ -214,7 +214,7 @@ impl Cluster {
         timeout(bound, waiting).await.map_err(|_| ClusterError::NotYet {
             what,
             waited: bound,
-            logs: self.processes.logs(),
+            logs: self.logs.clone(),
         })
     }
 }

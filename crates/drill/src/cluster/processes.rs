@@ -39,9 +39,9 @@ impl Cluster {
         let name = azure::name(node);
         Ok(Some(KubeProxyConfig {
             program: self.settings.assets.program("kube-proxy")?,
-            kubeconfig: self.processes.kubeconfig().to_owned(),
+            kubeconfig: self.kubeconfig.clone(),
             directory: self.directory.path().join("kube-proxy").join(&name),
-            log: self.processes.logs().join(format!("kube-proxy-{name}.log")),
+            log: self.logs.join(format!("kube-proxy-{name}.log")),
             min_sync_period: kube_proxy.min_sync_period,
             node: name,
         }))
@@ -58,8 +58,8 @@ impl Cluster {
         }
         Ok(AgentConfig {
             program: self.settings.program.clone(),
-            kubeconfig: self.processes.kubeconfig().to_owned(),
-            log: self.processes.logs().join(format!("agent-{name}.log")),
+            kubeconfig: self.kubeconfig.clone(),
+            log: self.logs.join(format!("agent-{name}.log")),
             settings: settings_file(settings),
             healthz: SocketAddr::from(([0, 0, 0, 0], HEADGATE_HEALTH_PORT)),
             arguments: Vec::new(),

@@ -85,6 +85,13 @@ impl ControlPlane for Control {
         }
     }
 
+    async fn settle(&mut self) -> Result<(), WorldError> {
+        match self {
+            Self::None(none) => none.settle().await,
+            Self::Cluster(cluster) => cluster.settle().await,
+        }
+    }
+
     fn admin_states(&self) -> watch::Receiver<Vec<AdminState>> {
         match self {
             Self::None(none) => none.admin_states(),

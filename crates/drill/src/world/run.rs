@@ -166,6 +166,7 @@ impl World {
         let mut events = Vec::new();
         // What waits for others moves all that comes after it.
         let mut shift = Duration::ZERO;
+        let mut longest_lag = Duration::ZERO;
         for step in &timeline.steps {
             sleep_until(start + step.at + shift).await;
             if step.action == Action::AwaitEviction {
@@ -174,6 +175,7 @@ impl World {
                 continue;
             }
             let at = Instant::now();
+            longest_lag = longest_lag.max(at.saturating_duration_since(start + step.at + shift));
             let is_first = !events
                 .iter()
                 .any(|seen: &Observed| seen.node == step.node && seen.event == Event::Signal);
@@ -212,9 +214,12 @@ impl World {
         sleep_until(start + timeline.end + shift).await;
         stop.send_replace(true);
         let bound = run.clients.timeout * 2 + CLIENTS_TIMEOUT;
-        let observations = timeout(bound, running.join())
+        let mut observations = timeout(bound, running.join())
             .await
             .map_err(|_| WorldError::ClientsTimeout(bound))??;
+        // A node that dies later than the timeline says leaves more time to take it out.
+        observations.longest_lag = observations.longest_lag.max(longest_lag);
+        control_plane.settle().await?;
         Ok((start, observations, events))
     }
 }
