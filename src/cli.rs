@@ -2,12 +2,14 @@
 //!
 //! Exit codes of every subcommand: 0 success, 1 a failure while running, 2 wrong arguments or settings. `drain --wait` has two more.
 
+use std::ffi::OsStr;
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
 use headgate_settings::parse_duration;
 use hyper::Uri;
 use tokio::runtime::{Builder, Runtime};
@@ -30,6 +32,7 @@ mod drill;
 mod drill_report;
 mod generate;
 mod hold;
+mod output;
 mod plan;
 mod prepare_uninstall;
 mod probe;
@@ -48,6 +51,9 @@ const EXIT_RUNTIME: u8 = 1;
 const EXIT_TIMEOUT: u8 = 3;
 /// Exit code after Ctrl-C while following: 128 and the number of SIGINT.
 const EXIT_INTERRUPTED: u8 = 130;
+
+/// The file by which `kubectl headgate` finds the program.
+const PLUGIN_FILE: &str = "kubectl-headgate";
 
 /// Stops load-balancer traffic to a Kubernetes node before the node goes away.
 #[derive(Debug, Parser)]
@@ -94,13 +100,29 @@ pub fn definition() -> clap::Command {
     Arguments::command()
 }
 
+/// The name by which the program was called, for usage lines: that of a plugin of `kubectl` is `kubectl headgate`.
+fn bin_name(program: &OsStr) -> &'static str {
+    match Path::new(program).file_name() {
+        Some(name) if name == PLUGIN_FILE => "kubectl headgate",
+        _ => "headgate",
+    }
+}
+
+/// The arguments of the process. Exits after `--help`, `--version` and wrong ones.
+fn parse_arguments() -> Arguments {
+    let program = std::env::args_os().next().unwrap_or_default();
+    let mut definition = definition().bin_name(bin_name(&program));
+    let parsed = Arguments::from_arg_matches(&definition.get_matches_mut());
+    parsed.unwrap_or_else(|error| error.format(&mut definition).exit())
+}
+
 /// Parses the arguments of the process and runs their subcommand.
 #[must_use]
 pub fn run() -> ExitCode {
     if complete::answer() {
         return ExitCode::SUCCESS;
     }
-    let outcome = match Arguments::parse().command {
+    let outcome = match parse_arguments().command {
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Why(arguments) => why::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
@@ -222,6 +244,22 @@ mod tests {
     use clap::error::ErrorKind;
 
     use super::*;
+
+    #[test]
+    fn usage_names_the_program_as_it_was_called() {
+        for (program, expected) in [
+            ("/root/.krew/bin/kubectl-headgate", "Usage: kubectl headgate why "),
+            ("kubectl-headgate", "Usage: kubectl headgate why "),
+            ("/usr/bin/headgate", "Usage: headgate why "),
+            ("", "Usage: headgate why "),
+        ] {
+            let mut definition = definition().bin_name(bin_name(OsStr::new(program)));
+            let help = definition
+                .try_get_matches_from_mut(["any", "why", "--help"])
+                .unwrap_err();
+            assert!(help.to_string().contains(expected), "{program}: {help}");
+        }
+    }
 
     #[test]
     fn every_duration_flag_has_a_documented_maximum() {

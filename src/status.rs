@@ -17,6 +17,7 @@ mod text_format;
 pub use agents::{AgentEndpoints, query_agents};
 pub use local_pools::{LocalPoolRow, LocalPoolsSnapshot, QueuedRow, explain_service, fetch_queue};
 pub use order::NoSuchField;
+pub(crate) use order::sort_by_field;
 pub use report::{
     EntryRow, LedgerRow, LoadBalancerRow, MarkerRow, NodeRow, Owner, PoolRow, ProbeRow, RuleRow, Selection, SignalRow,
     StatusReport, UnreadableRow, VerdictRow,

@@ -9,6 +9,7 @@ mod explanation;
 mod maintenances;
 mod observations;
 mod reasons;
+mod wide;
 
 use headgate_node::SignalRules;
 use hyper::Uri;
@@ -20,6 +21,7 @@ pub use agent_access::{AgentAccess, AgentPods, AgentRoute};
 pub use explanation::{Explanation, NewConnections, Reason, explain};
 pub use maintenances::{BlockerRow, ConditionRow, GateRow, MaintainedNodeRow, MaintenanceRow, list_maintenances};
 pub use observations::{AgentStatus, NodeObject, Observations, WhyError, statusz_uri};
+pub use wide::{AgentFacts, NodeObjectFacts};
 
 /// Queries the API server and the agent, and explains the node `name`. `statusz` is the address of the agent's
 /// `/statusz`, if it is not found by `access`.

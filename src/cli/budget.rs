@@ -8,7 +8,7 @@ use headgate_drill::budget::{Inputs, budget};
 use headgate_drill::probe::{ProbeSettings, Provider};
 
 use super::cluster::ClusterArguments;
-use super::{Failure, azure, build_runtime, duration_up_to, print, print_json};
+use super::{Failure, azure, build_runtime, duration_up_to, print, print_json, print_yaml};
 
 mod autoscaler;
 mod cluster;
@@ -98,6 +98,7 @@ pub(super) struct Arguments {
 enum Output {
     Text,
     Json,
+    Yaml,
 }
 
 impl Arguments {
@@ -137,6 +138,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let computed = budget(&inputs).map_err(Failure::settings)?;
     match arguments.output {
         Output::Json => print_json(&computed),
+        Output::Yaml => print_yaml(&computed),
         Output::Text => {
             let text = text::budget(&computed, inputs.pods, inputs.delete_delay.as_secs_f64());
             print(format!("{text}\n{}", text::POST).as_bytes())
@@ -187,6 +189,7 @@ fn run_from_cluster(arguments: &Arguments) -> Result<(), Failure> {
     }
     match arguments.output {
         Output::Json => print_json(&budgets),
+        Output::Yaml => print_yaml(&budgets),
         Output::Text if budgets.is_empty() => print(b"The cluster has no Service of type LoadBalancer.\n"),
         Output::Text => {
             let mut texts: Vec<_> = budgets.iter().map(text::service).collect();

@@ -7,20 +7,23 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use headgate_clock::Clock;
 use headgate_maintenance::api::NodeMaintenance;
+use jiff::Timestamp;
+use kube::Client;
 
 use crate::config::Settings;
 use crate::drain::{ManifestRequest, node_names};
 use crate::preview::{self, Preview, PreviewRequest};
-use crate::status::SnapshotRequest;
+use crate::status::{Detail, SnapshotRequest};
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
 use super::drain::read_plan;
-use super::{Failure, azure, build_runtime, print, print_json, print_yaml};
+use super::output::{self, Output, Report, WatchArguments};
+use super::{Failure, azure, build_runtime};
 
 /// The name of a maintenance that is never created.
 const PREVIEW_NAME: &str = "preview";
@@ -45,16 +48,16 @@ pub(super) struct Arguments {
     #[command(flatten)]
     azure: azure::AzureArguments,
 
-    /// Output format
+    #[command(flatten)]
+    watch: WatchArguments,
+
+    /// Order of the nodes: a field of the nodes in -o json, such as .pods [default: .name]; the order of the pods is the plan's
+    #[arg(long, value_name = "FIELD")]
+    sort_by: Option<String>,
+
+    /// Output format; name prints the nodes
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Output {
-    Text,
-    Json,
-    Yaml,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -71,29 +74,42 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let maintenance = request.build().map_err(Failure::settings)?;
     let runtime = build_runtime()?;
-    let preview = runtime.block_on(read(arguments, &settings, maintenance, &nodes));
+    let outcome = runtime.block_on(async {
+        let client = arguments.cluster.client().await?;
+        let read = async || read(arguments, &settings, &client, maintenance.clone(), &nodes).await;
+        output::show(arguments.output, &arguments.watch, read).await
+    });
     runtime.shutdown_background();
-    let preview = preview?;
-    match arguments.output {
-        Output::Text => print(preview::render(&preview).as_bytes()),
-        Output::Json => print_json(&preview),
-        Output::Yaml => print_yaml(&preview),
+    outcome
+}
+
+impl Report for Preview {
+    fn taken_at(&self) -> Timestamp {
+        self.taken_at
+    }
+
+    fn text(&self, detail: Detail) -> String {
+        preview::render(self, detail)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| format!("node/{}", node.name)).collect()
     }
 }
 
 async fn read(
     arguments: &Arguments,
     settings: &Settings,
+    client: &Client,
     maintenance: NodeMaintenance,
     nodes: &[String],
 ) -> Result<Preview, Failure> {
-    let client = arguments.cluster.client().await?;
     let request = PreviewRequest {
         maintenance,
         nodes,
         status: SnapshotRequest {
-            client: &client,
-            azure: arguments.azure.connect(settings, &client).await?,
+            client,
+            azure: arguments.azure.connect(settings, client).await?,
             settings,
             clock: Clock::System,
         },
@@ -101,5 +117,9 @@ async fn read(
     let snapshot = Box::pin(preview::take_snapshot(request))
         .await
         .map_err(Failure::runtime)?;
-    Ok(Preview::from_snapshot(&snapshot))
+    let mut preview = Preview::from_snapshot(&snapshot);
+    if let Some(field) = &arguments.sort_by {
+        preview.sort_nodes_by(field).map_err(Failure::settings)?;
+    }
+    Ok(preview)
 }

@@ -1,20 +1,20 @@
 //! `headgate status`: also as `kubectl headgate status`, when the binary is called kubectl-headgate.
 
-use std::time::Duration;
-
-use clap::{Args, ValueEnum};
+use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use headgate_clock::Clock;
 use hyper::Uri;
+use jiff::Timestamp;
 use kube::Client;
+use serde_json::Value;
 
 use crate::config::Settings;
 use crate::status::{self, AgentEndpoints, Detail, SnapshotRequest, StatusError, StatusReport};
 
 use super::cluster::{AgentArguments, ClusterArguments};
-use super::colour::print_coloured;
 use super::complete::node_candidates;
-use super::{Failure, azure, build_runtime, duration_up_to, print, print_json, print_yaml};
+use super::output::{self, Output, Report, WatchArguments};
+use super::{Failure, azure, build_runtime};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -43,13 +43,8 @@ pub(super) struct Arguments {
     #[arg(long)]
     no_agents: bool,
 
-    /// Read again every --interval, and print the report whenever it has changed
-    #[arg(short, long)]
-    watch: bool,
-
-    /// Time between two reads of --watch, at most 1h
-    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_INTERVAL), default_value = "5s", requires = "watch")]
-    interval: Duration,
+    #[command(flatten)]
+    watch: WatchArguments,
 
     /// Order of the nodes: a field of the nodes in -o json, such as .verdict.healthz [default: .name]
     #[arg(long, value_name = "FIELD")]
@@ -58,21 +53,6 @@ pub(super) struct Arguments {
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
-}
-
-/// The longest `--interval`. The help has it, too.
-const MAX_INTERVAL: Duration = Duration::from_hours(1);
-/// The shortest, so that a watch does not load the API server and ARM.
-const MIN_INTERVAL: Duration = Duration::from_secs(1);
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Output {
-    Text,
-    Wide,
-    Json,
-    Yaml,
-    /// node/NAME, one a line
-    Name,
 }
 
 fn node_and_url(text: &str) -> Result<(String, Uri), String> {
@@ -91,61 +71,31 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let runtime = build_runtime()?;
     let outcome = runtime.block_on(async {
         let client = arguments.cluster.client().await?;
-        let report = read_report(arguments, &settings, &client).await?;
-        print_report(arguments.output, &report)?;
-        if arguments.watch {
-            watch(arguments, &settings, &client, report).await?;
-        }
-        Ok(())
+        let read = async || read_report(arguments, &settings, &client).await;
+        output::show(arguments.output, &arguments.watch, read).await
     });
     // Requests that got no answer are abandoned.
     runtime.shutdown_background();
     outcome
 }
 
-/// Prints the report whenever it has changed, until the process is stopped or nothing reads its output. A failed read is reported
-/// once, and tried again.
-async fn watch(
-    arguments: &Arguments,
-    settings: &Settings,
-    client: &Client,
-    mut shown: StatusReport,
-) -> Result<(), Failure> {
-    let mut failure = None;
-    loop {
-        tokio::time::sleep(arguments.interval.max(MIN_INTERVAL)).await;
-        match read_report(arguments, settings, client).await {
-            Ok(report) => {
-                failure = None;
-                if !report.shows_the_same_as(&shown) {
-                    if matches!(arguments.output, Output::Text | Output::Wide) {
-                        print(format!("\n{:.0}\n", report.taken_at).as_bytes())?;
-                    }
-                    print_report(arguments.output, &report)?;
-                    shown = report;
-                }
-            }
-            Err(error) => {
-                let text = error.error.to_string();
-                if failure.as_ref() != Some(&text) {
-                    super::report(&error.error);
-                    failure = Some(text);
-                }
-            }
-        }
-    }
-}
+impl Report for StatusReport {
+    const IS_COLOURED: bool = true;
 
-fn print_report(output: Output, report: &StatusReport) -> Result<(), Failure> {
-    match output {
-        Output::Text => print_coloured(&status::render(report, Detail::Narrow)),
-        Output::Wide => print_coloured(&status::render(report, Detail::Wide)),
-        Output::Json => print_json(report),
-        Output::Yaml => print_yaml(report),
-        Output::Name => {
-            let names = report.nodes.iter().map(|node| format!("node/{}\n", node.name));
-            print(names.collect::<String>().as_bytes())
-        }
+    fn taken_at(&self) -> Timestamp {
+        self.taken_at
+    }
+
+    fn text(&self, detail: Detail) -> String {
+        status::render(self, detail)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| format!("node/{}", node.name)).collect()
+    }
+
+    fn comparable(&self) -> Value {
+        self.without_times()
     }
 }
 

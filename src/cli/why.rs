@@ -1,18 +1,23 @@
 //! `headgate why NODE` and `headgate why service NAMESPACE/NAME`: also as `kubectl headgate why`, when the binary is called
 //! kubectl-headgate.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use headgate_clock::Clock;
 use hyper::Uri;
+use jiff::Timestamp;
+use kube::Client;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use crate::config::Settings;
-use crate::status::{self, SnapshotRequest};
-use crate::why;
+use crate::status::{self, Detail, LocalPoolRow, LocalPoolsSnapshot, SnapshotRequest};
+use crate::why::{self, Explanation};
 
 use super::cluster::{AgentArguments, ClusterArguments};
 use super::complete::node_candidates;
-use super::{Failure, azure, build_runtime, print, print_json, print_yaml};
+use super::output::{self, Output, Report, WatchArguments};
+use super::{Failure, azure, build_runtime};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -41,16 +46,12 @@ pub(super) struct Arguments {
     #[command(flatten)]
     azure: azure::AzureArguments,
 
+    #[command(flatten)]
+    watch: WatchArguments,
+
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Text,
-    Json,
-    Yaml,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -60,22 +61,39 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return explain_service(arguments, &settings, &service);
     }
     let node = arguments.node.strip_prefix("node/").unwrap_or(&arguments.node);
-    let explanation = build_runtime()?.block_on(async {
+    let runtime = build_runtime()?;
+    let outcome = runtime.block_on(async {
         let client = arguments.cluster.client().await?;
-        why::explain_node(
-            &client,
-            node,
-            &arguments.agents.access(),
-            arguments.statusz.clone(),
-            &settings.signals.health,
-        )
-        .await
-        .map_err(Failure::runtime)
-    })?;
-    match arguments.output {
-        Output::Text => print(explanation.to_string().as_bytes()),
-        Output::Json => print_json(&explanation),
-        Output::Yaml => print_yaml(&explanation),
+        let access = arguments.agents.access();
+        let read = async || {
+            let statusz = arguments.statusz.clone();
+            let explanation = why::explain_node(&client, node, &access, statusz, &settings.signals.health).await;
+            explanation.map_err(Failure::runtime)
+        };
+        output::show(arguments.output, &arguments.watch, read).await
+    });
+    runtime.shutdown_background();
+    outcome
+}
+
+impl Report for Explanation {
+    fn taken_at(&self) -> Timestamp {
+        self.taken_at
+    }
+
+    fn text(&self, detail: Detail) -> String {
+        match detail {
+            Detail::Narrow => self.to_string(),
+            Detail::Wide => self.wide_text(),
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![format!("node/{}", self.node)]
+    }
+
+    fn comparable(&self) -> Value {
+        self.without_times()
     }
 }
 
@@ -109,41 +127,92 @@ fn explain_service(arguments: &Arguments, settings: &Settings, service: &str) ->
         )));
     }
     let runtime = build_runtime()?;
-    let mut snapshot = runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         let client = arguments.cluster.client().await?;
-        let azure = arguments.azure.connect(settings, &client).await?;
-        if let Err(reason) = azure {
-            return Err(Failure::settings(anyhow::anyhow!(
-                "the load balancers cannot be read: {reason}"
-            )));
-        }
-        let snapshot = status::take_snapshot(SnapshotRequest {
-            client: &client,
-            azure,
-            settings,
-            clock: Clock::System,
-        });
-        snapshot.await.map_err(Failure::runtime)
-    })?;
+        let read = async || read_service(arguments, settings, &client, service).await;
+        output::show(arguments.output, &arguments.watch, read).await
+    });
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn read_service(
+    arguments: &Arguments,
+    settings: &Settings,
+    client: &Client,
+    service: &str,
+) -> Result<ServiceReport, Failure> {
+    let azure = arguments.azure.connect(settings, client).await?;
+    if let Err(reason) = azure {
+        return Err(Failure::settings(anyhow::anyhow!(
+            "the load balancers cannot be read: {reason}"
+        )));
+    }
+    let snapshot = status::take_snapshot(SnapshotRequest {
+        client,
+        azure,
+        settings,
+        clock: Clock::System,
+    });
+    let mut snapshot = snapshot.await.map_err(Failure::runtime)?;
     if let Err(error) = &snapshot.azure {
         return Err(Failure::runtime(anyhow::anyhow!(
             "the load balancers cannot be read: {error}"
         )));
     }
     if let Some(leader) = arguments.statusz.clone() {
-        let queue = runtime.block_on(status::fetch_queue(leader));
+        let queue = status::fetch_queue(leader).await;
         snapshot.local_pools.queue = queue.map_err(|error| Failure::runtime(anyhow::anyhow!(error)))?;
     }
-    match arguments.output {
-        Output::Text => print(status::explain_service(service, &snapshot.local_pools).as_bytes()),
-        Output::Json | Output::Yaml => {
-            let rows = snapshot.local_pools.rows.into_iter();
-            let own: Vec<_> = rows.filter(|row| row.service == service).collect();
-            if arguments.output == Output::Yaml {
-                print_yaml(&own)
-            } else {
-                print_json(&own)
-            }
-        }
+    Ok(ServiceReport {
+        service: service.to_owned(),
+        local_pools: snapshot.local_pools,
+        taken_at: Timestamp::now(),
+    })
+}
+
+/// The pools of one Service.
+struct ServiceReport {
+    service: String,
+    local_pools: LocalPoolsSnapshot,
+    taken_at: Timestamp,
+}
+
+impl ServiceReport {
+    fn rows(&self) -> impl Iterator<Item = &LocalPoolRow> {
+        let rows = self.local_pools.rows.iter();
+        rows.filter(|row| row.service == self.service)
+    }
+}
+
+/// The rows of the pools.
+impl Serialize for ServiceReport {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.rows())
+    }
+}
+
+impl Report for ServiceReport {
+    fn taken_at(&self) -> Timestamp {
+        self.taken_at
+    }
+
+    /// Both are the same: the text leaves nothing out.
+    fn text(&self, _: Detail) -> String {
+        status::explain_service(&self.service, &self.local_pools)
+    }
+
+    /// The Service, if it has pools of its own.
+    fn names(&self) -> Vec<String> {
+        let name = self
+            .service
+            .split_once('/')
+            .map_or(self.service.as_str(), |(_, name)| name);
+        self.rows().take(1).map(|_| format!("service/{name}")).collect()
+    }
+
+    /// With the queue, which only the text has.
+    fn comparable(&self) -> Value {
+        self.text(Detail::Wide).into()
     }
 }

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::snapshot::PreviewSnapshot;
-use crate::status::StatusReport;
+use crate::status::{NoSuchField, StatusReport, sort_by_field};
 
 /// What a drain would do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -202,6 +202,14 @@ impl Preview {
             Err(error) => preview.azure_error = Some(error.clone()),
         }
         preview
+    }
+
+    /// Sorts the nodes by a field of their JSON.
+    ///
+    /// # Errors
+    /// When no node has the field.
+    pub fn sort_nodes_by(&mut self, field: &str) -> Result<(), NoSuchField> {
+        sort_by_field(&mut self.nodes, field, ".name, .pods, .ready or .cordoned")
     }
 }
 

@@ -8,16 +8,16 @@ use headgate_maintenance::api::{DrainPlanEntry, LoadBalancerGatePolicy, PodType}
 use headgate_telemetry::escape_line;
 
 use super::report::{PoolPreviewRow, Preview, StepRow};
-use crate::status::format_columns;
+use crate::status::{Detail, format_columns};
 
-/// Pods of one step that are shown.
+/// Pods of one step in a narrow text.
 const MAX_PODS: usize = 20;
-/// Blocked pods, budgets and annotations that are shown.
+/// Blocked pods, budgets and annotations in a narrow text.
 const MAX_ROWS: usize = 20;
 
-/// Renders the preview as text. `-o json` has all that the text leaves out.
+/// Renders the preview as text. The narrow one leaves out rows beyond a number, and columns.
 #[must_use]
-pub fn render(preview: &Preview) -> String {
+pub fn render(preview: &Preview, detail: Detail) -> String {
     let mut text = String::new();
     let nodes = preview.nodes.len();
     let pods: usize = preview.nodes.iter().map(|node| node.pods).sum();
@@ -31,12 +31,12 @@ pub fn render(preview: &Preview) -> String {
         text.push_str("The selector matches no node.\n");
         return text;
     }
-    text += &nodes_table(preview);
+    text += &nodes_table(preview, detail);
     text.push('\n');
-    text += &pools_text(preview);
+    text += &pools_text(preview, detail);
     text.push('\n');
-    text += &steps_text(preview);
-    let below = notes(preview);
+    text += &steps_text(preview, detail);
+    let below = notes(preview, detail);
     if !below.is_empty() {
         text.push('\n');
     }
@@ -46,11 +46,20 @@ pub fn render(preview: &Preview) -> String {
     text
 }
 
+/// How many rows are shown where the narrow text has `narrow` at most.
+fn limit(detail: Detail, narrow: usize) -> usize {
+    match detail {
+        Detail::Narrow => narrow,
+        Detail::Wide => usize::MAX,
+    }
+}
+
 fn cells<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }
 
-fn nodes_table(preview: &Preview) -> String {
+fn nodes_table(preview: &Preview, detail: Detail) -> String {
+    let is_wide = detail == Detail::Wide;
     let rows: Vec<_> = preview
         .nodes
         .iter()
@@ -61,19 +70,27 @@ fn nodes_table(preview: &Preview) -> String {
                 (false, false) => "not Ready",
                 (false, true) => "not Ready, cordoned",
             };
-            vec![
+            let mut row = vec![
                 node.name.clone(),
                 state.to_owned(),
                 node.pods.to_string(),
                 (node.exempt + node.unsupported).to_string(),
-            ]
+            ];
+            if is_wide {
+                row.extend([node.exempt.to_string(), node.unsupported.to_string()]);
+            }
+            row
         })
         .collect();
-    format_columns(&cells(["NODE", "STATE", "PODS THAT LEAVE", "PODS THAT STAY"]), &rows)
+    let mut header = cells(["NODE", "STATE", "PODS THAT LEAVE", "PODS THAT STAY"]);
+    if is_wide {
+        header.extend(cells(["OF DAEMONSETS", "STATIC"]));
+    }
+    format_columns(&header, &rows)
 }
 
 /// The first step: out of the load balancers.
-fn pools_text(preview: &Preview) -> String {
+fn pools_text(preview: &Preview, detail: Detail) -> String {
     let mut text = String::from("1. Out of the load balancers.");
     let gate = preview.maintenance.spec.load_balancer;
     let _ = match gate.policy {
@@ -96,26 +113,32 @@ fn pools_text(preview: &Preview) -> String {
         text.push_str("   No managed pool has an entry of these nodes.\n");
         return text;
     }
+    let is_wide = detail == Detail::Wide;
     let row = |pool: &PoolPreviewRow| {
-        vec![
+        let mut row = vec![
             format!("   {}", pool.load_balancer),
             pool.pool.clone(),
             pool.entries.to_string(),
             pool.down.to_string(),
             pool.leaving.to_string(),
             pool.remaining.to_string(),
-        ]
+        ];
+        if is_wide {
+            row.extend([pool.minimum_in_service.to_string(), pool.nodes.join(", ")]);
+        }
+        row
     };
     let rows: Vec<_> = preview.pools.iter().map(row).collect();
-    text += &format_columns(
-        &cells(["   LOAD BALANCER", "POOL", "ENTRIES", "DOWN", "LEAVING", "REMAINING"]),
-        &rows,
-    );
+    let mut header = cells(["   LOAD BALANCER", "POOL", "ENTRIES", "DOWN", "LEAVING", "REMAINING"]);
+    if is_wide {
+        header.extend(cells(["MINIMUM", "NODES THAT LEAVE"]));
+    }
+    text += &format_columns(&header, &rows);
     text
 }
 
 /// The steps in which pods leave.
-fn steps_text(preview: &Preview) -> String {
+fn steps_text(preview: &Preview, detail: Detail) -> String {
     let mut text = String::new();
     for (index, step) in preview.steps.iter().enumerate() {
         let _ = writeln!(
@@ -125,7 +148,7 @@ fn steps_text(preview: &Preview) -> String {
             entry_text(&step.entry),
             counted(step.pods.len(), "pod")
         );
-        text += &pods_text(step);
+        text += &pods_text(step, detail);
     }
     if preview.steps.is_empty() {
         text.push_str("2. No pod has to leave.\n");
@@ -146,7 +169,8 @@ fn entry_text(entry: &DrainPlanEntry) -> String {
     format!("{kind} of priority {} or lower{selector}", entry.pod_priority)
 }
 
-fn pods_text(step: &StepRow) -> String {
+fn pods_text(step: &StepRow, detail: Detail) -> String {
+    let limit = limit(detail, MAX_PODS);
     let row = |pod: &super::report::LeavingPodRow| {
         let by = match step.entry.pod_type {
             PodType::DaemonSet => "deleted".to_owned(),
@@ -160,11 +184,11 @@ fn pods_text(step: &StepRow) -> String {
             by,
         ]
     };
-    let rows: Vec<_> = step.pods.iter().take(MAX_PODS).map(row).collect();
+    let rows: Vec<_> = step.pods.iter().take(limit).map(row).collect();
     let mut text = format_columns(&cells(["   POD", "NODE", "PRIORITY", "LEAVES BY"]), &rows);
-    let more = step.pods.len().saturating_sub(MAX_PODS);
+    let more = step.pods.len().saturating_sub(limit);
     if more > 0 {
-        let _ = writeln!(text, "   {more} more pods; -o json has all.");
+        let _ = writeln!(text, "   {more} more pods; -o wide has all.");
     }
     text
 }
@@ -175,7 +199,8 @@ fn counted(number: usize, noun: &str) -> String {
 }
 
 /// What would stop or slow the drain down, one line for each.
-fn notes(preview: &Preview) -> Vec<String> {
+fn notes(preview: &Preview, detail: Detail) -> Vec<String> {
+    let limit = limit(detail, MAX_ROWS);
     let mut notes = Vec::new();
     for pool in preview.pools.iter().filter(|pool| pool.is_below_minimum()) {
         notes.push(format!(
@@ -197,10 +222,10 @@ fn notes(preview: &Preview) -> Vec<String> {
         ));
     }
     let mut limited = |rows: Vec<String>, what: &str| {
-        let more = rows.len().saturating_sub(MAX_ROWS);
-        notes.extend(rows.into_iter().take(MAX_ROWS));
+        let more = rows.len().saturating_sub(limit);
+        notes.extend(rows.into_iter().take(limit));
         if more > 0 {
-            notes.push(format!("{more} more {what}; -o json has all."));
+            notes.push(format!("{more} more {what}; -o wide has all."));
         }
     };
     let blocked = preview.blocked.iter();

@@ -1,64 +1,73 @@
-//! The order of the report's nodes by a field of their JSON, and whether two reports differ. Pure.
+//! The order of rows by a field of their JSON, and what of a report a watch compares. Pure.
 
 use std::cmp::Ordering;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::report::StatusReport;
 
 /// No node has the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "--sort-by: no node has the field {field:?}; allowed: a field of the nodes in -o json, such as .name, .address, .verdict.healthz or .verdict.since"
-)]
+#[error("--sort-by: no node has the field {field:?}; allowed: a field of the nodes in -o json, such as {examples}")]
 pub struct NoSuchField {
     /// The field as it was given.
     pub field: String,
+    /// Some that they have.
+    pub examples: &'static str,
 }
 
-impl StatusReport {
-    /// Sorts the nodes by a field of their JSON, as `kubectl --sort-by` does: a path of names such as `.verdict.healthz`, also in
-    /// braces. Nodes without a value come first; nodes with the same value stay in their order.
-    ///
-    /// # Errors
-    /// When no node has the field.
-    pub fn sort_nodes_by(&mut self, field: &str) -> Result<(), NoSuchField> {
-        let path = field.trim().trim_start_matches('{').trim_end_matches('}');
-        let pointer = format!("/{}", path.trim_start_matches('.').replace('.', "/"));
-        let rows = std::mem::take(&mut self.nodes);
-        let mut keyed: Vec<_> = rows
-            .into_iter()
-            .map(|row| {
-                let json = serde_json::to_value(&row).unwrap_or_default();
-                (json.pointer(&pointer).cloned(), row)
-            })
-            .collect();
-        let is_known = keyed.is_empty() || keyed.iter().any(|(key, _)| key.is_some());
-        keyed.sort_by(|(a, _), (b, _)| compare(a.as_ref(), b.as_ref()));
-        self.nodes = keyed.into_iter().map(|(_, row)| row).collect();
-        if is_known {
-            Ok(())
-        } else {
-            Err(NoSuchField {
-                field: field.to_owned(),
-            })
-        }
+/// Sorts rows by a field of their JSON, as `kubectl --sort-by` does: a path of names such as `.verdict.healthz`, also in braces.
+/// Rows without a value come first; rows with the same value stay in their order.
+///
+/// # Errors
+/// When no row has the field; `examples` are in the error.
+pub(crate) fn sort_by_field<T: Serialize>(
+    rows: &mut Vec<T>,
+    field: &str,
+    examples: &'static str,
+) -> Result<(), NoSuchField> {
+    let path = field.trim().trim_start_matches('{').trim_end_matches('}');
+    let pointer = format!("/{}", path.trim_start_matches('.').replace('.', "/"));
+    let mut keyed: Vec<_> = std::mem::take(rows)
+        .into_iter()
+        .map(|row| {
+            let json = serde_json::to_value(&row).unwrap_or_default();
+            (json.pointer(&pointer).cloned(), row)
+        })
+        .collect();
+    let is_known = keyed.is_empty() || keyed.iter().any(|(key, _)| key.is_some());
+    keyed.sort_by(|(a, _), (b, _)| compare(a.as_ref(), b.as_ref()));
+    *rows = keyed.into_iter().map(|(_, row)| row).collect();
+    if is_known {
+        Ok(())
+    } else {
+        Err(NoSuchField {
+            field: field.to_owned(),
+            examples,
+        })
     }
 }
 
 impl StatusReport {
-    /// Whether both reports show the same, whenever they were taken and the leader renewed its Lease.
+    /// Sorts the nodes by a field of their JSON.
+    ///
+    /// # Errors
+    /// When no node has the field.
+    pub fn sort_nodes_by(&mut self, field: &str) -> Result<(), NoSuchField> {
+        let examples = ".name, .address, .verdict.healthz or .verdict.since";
+        sort_by_field(&mut self.nodes, field, examples)
+    }
+
+    /// What two reports show differently: their JSON without the time of the read and of the Lease's renewal.
     #[must_use]
-    pub fn shows_the_same_as(&self, other: &Self) -> bool {
-        let shown = |report: &Self| {
-            let mut json = serde_json::to_value(report).unwrap_or_default();
-            json["askedAt"] = Value::Null;
-            if let Some(leader) = json["leader"].as_object_mut() {
-                leader.remove("renewed");
-            }
-            json
-        };
-        shown(self) == shown(other)
+    pub fn without_times(&self) -> Value {
+        let mut json = serde_json::to_value(self).unwrap_or_default();
+        json["askedAt"] = Value::Null;
+        if let Some(leader) = json["leader"].as_object_mut() {
+            leader.remove("renewed");
+        }
+        json
     }
 }
 

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::maintenances::MaintenanceRow;
 use super::observations::{AgentStatus, NodeObject, Observations};
 use super::reasons;
+use super::wide::{AgentFacts, NodeObjectFacts};
 
 /// Whether new connections are sent to the node, as far as probes and the Node's labels decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -59,6 +60,10 @@ pub struct Explanation {
     /// Whether the agent answered; otherwise only the Node object is known.
     #[serde(rename = "agentAsked")]
     pub agent_answered: bool,
+    /// What the agent answered about itself, if it did.
+    pub agent: Option<AgentFacts>,
+    /// What the API server answered about the Node, if it did.
+    pub node_object: Option<NodeObjectFacts>,
     /// The time of the queries.
     #[serde(rename = "askedAt")]
     pub taken_at: Timestamp,
@@ -138,6 +143,8 @@ pub fn explain(name: &str, observations: &Observations, now: Timestamp) -> Expla
         reasons,
         notes,
         agent_answered: observations.agent.is_ok(),
+        agent: observations.agent.as_ref().ok().map(AgentFacts::new),
+        node_object: observations.api.as_ref().ok().map(NodeObjectFacts::new),
         taken_at: now,
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::preview::render;
-use crate::status::{EntryRow, LoadBalancerRow, NodeRow, PoolRow, Selection, VerdictRow};
+use crate::status::{Detail, EntryRow, LoadBalancerRow, NodeRow, PoolRow, Selection, VerdictRow};
 
 fn node(name: &str) -> NodeFacts {
     NodeFacts {
@@ -182,7 +182,7 @@ fn pods_leave_in_the_order_of_the_drain_plan() {
         .map(|node| (node.name.as_str(), node.pods, node.exempt, node.unsupported))
         .collect();
     assert_eq!(counts, [("one", 4, 1, 1), ("two", 1, 0, 0)]);
-    let text = render(&preview);
+    let text = render(&preview, Detail::Narrow);
     for part in [
         "5 pods would leave 2 nodes. Nothing was written.",
         "The pools are not known: not configured",
@@ -249,7 +249,7 @@ fn blockers_and_narrow_budgets_are_named() {
             ("shop/web", 1, 2)
         ]
     );
-    let text = render(&preview);
+    let text = render(&preview, Detail::Narrow);
     for part in [
         "Blocked now: pod shop/db on one: PodDisruptionBudget db allows 0 disruptions.",
         "PodDisruptionBudget shop/web allows 1 disruptions now, and is about 2 of these pods",
@@ -301,7 +301,10 @@ fn pools_lose_the_entries_that_are_not_down_yet() {
         };
         assert_eq!((pool.down, pool.leaving, pool.remaining), expected, "{states:?}");
         assert_eq!(pool.is_below_minimum(), is_below, "{states:?} {minimum}");
-        assert_eq!(render(&preview).contains("guard.minimumInService"), is_below);
+        assert_eq!(
+            render(&preview, Detail::Narrow).contains("guard.minimumInService"),
+            is_below
+        );
     }
     let mut elsewhere = status(&[("three", "None")]);
     elsewhere.azure_error = Some("ARM is away".to_owned());
@@ -341,7 +344,7 @@ fn other_maintenances_and_evacuators_are_named() {
     assert_eq!(preview.other_maintenances[0].nodes, ["one"]);
     assert_eq!(preview.steps[0].pods[0].evacuators, ["move.example", "backup.example"]);
     assert_eq!(preview.malformed_annotations.len(), 1);
-    let text = render(&preview);
+    let text = render(&preview, Detail::Narrow);
     for part in [
         "move.example, backup.example, then Eviction API",
         "NodeMaintenance older (stage Cordon) has the same nodes: one.",
@@ -354,6 +357,38 @@ fn other_maintenances_and_evacuators_are_named() {
 #[test]
 fn names_of_others_cannot_control_the_terminal() {
     let snapshot = snapshot(&["one"], vec![pod("one", "a\n\u{1b}[2J", 0)]);
-    let text = render(&Preview::from_snapshot(&snapshot));
+    let text = render(&Preview::from_snapshot(&snapshot), Detail::Narrow);
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+}
+
+#[test]
+fn wide_text_has_all_pods_and_columns_and_nodes_are_sorted() {
+    let pods = (0..21).map(|number| pod("one", &format!("p{number:02}"), 0)).collect();
+    let mut snapshot = snapshot(&["one", "two"], pods);
+    snapshot.load_balancers = Ok(status(&[("one", "None"), ("two", "None"), ("three", "None")]));
+    let mut preview = Preview::from_snapshot(&snapshot);
+    let (narrow, wide) = (render(&preview, Detail::Narrow), render(&preview, Detail::Wide));
+    assert!(
+        narrow.contains("   1 more pods; -o wide has all.\n") && !narrow.contains("shop/p20"),
+        "{narrow}"
+    );
+    for part in [
+        "shop/p20",
+        "OF DAEMONSETS   STATIC",
+        "MINIMUM   NODES THAT LEAVE",
+        "one, two\n",
+    ] {
+        assert!(
+            wide.contains(part) && !narrow.contains(part),
+            "{part:?} in\n{wide}\n{narrow}"
+        );
+    }
+    preview.sort_nodes_by(".pods").unwrap();
+    let names: Vec<_> = preview.nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(names, ["two", "one"]);
+    let error = preview.sort_nodes_by(".since").unwrap_err().to_string();
+    assert!(
+        error.contains("\".since\"; allowed: a field") && error.contains(".pods"),
+        "{error}"
+    );
 }

@@ -393,3 +393,49 @@ fn what_others_sent_is_text_on_one_line() {
         assert_eq!(text.lines().count(), harmless.lines().count(), "{text}\n{harmless}");
     }
 }
+
+#[test]
+fn wide_text_has_the_facts_behind_the_explanation() {
+    let mut observed = observations(
+        Ok(agent(503, &["drain"], "watch", 200)),
+        Ok(api(&["drain"], true, false)),
+    );
+    let explanation = explain("n", &observed, at(22));
+    let facts = "\n  InternalIP:         none\n  Taints:             example.com/mine\n  Cordoned:           yes\n  \
+                 Excluded by label:  no\n  Agent:              0.1.0, state of the Node from: watch\n  \
+                 /livez:             200, since 1970-01-01T00:00:05Z\n  kube-proxy:         http://p, healthy or unknown\n  \
+                 Listener:           healthz [::]:10456\n";
+    assert_eq!(explanation.wide_text(), format!("{explanation}{facts}"));
+
+    // Of what did not answer there are none, and what others sent cannot control the terminal.
+    let mut hostile = agent(200, &[], HOSTILE, 200);
+    HOSTILE.clone_into(&mut hostile.version);
+    hostile.proxy.server = Some(HOSTILE.to_owned());
+    hostile.listeners = [(HOSTILE.to_owned(), HOSTILE.to_owned())].into();
+    observed.agent = Ok(hostile);
+    observed.api = Err("refused".to_owned());
+    let text = explain("n", &observed, at(22)).wide_text();
+    assert!(!text.contains("Taints:") && text.contains("\n  Agent: "), "{text}");
+    assert!(
+        !text.chars().any(|c| c != '\n' && (c.is_control() || c == '\u{202e}')),
+        "{text:?}"
+    );
+}
+
+#[test]
+fn a_watch_sees_no_change_in_time_alone() {
+    let mut failing = agent(200, &[], "watch", 200);
+    let failure = |since| WatchErrorStatus {
+        error: "refused".to_owned(),
+        since: Some(at(since)),
+    };
+    failing.node.watch_error = Some(failure(3));
+    let mut observed = observations(Ok(failing.clone()), Ok(api(&[], false, false)));
+    let shown = explain("n", &observed, at(22));
+    let later = explain("n", &observed, at(27));
+    assert_ne!(shown, later);
+    assert_eq!(shown.without_times(), later.without_times());
+    failing.node.watch_error = Some(failure(4));
+    observed.agent = Ok(failing);
+    assert_ne!(shown.without_times(), explain("n", &observed, at(22)).without_times());
+}

@@ -141,6 +141,11 @@ fn previews(headgate: &CommandLine, plan: &str) {
         yaml.contains("remaining: 1") && yaml.contains("azureError: null"),
         "{yaml}"
     );
+    let names = |more: &[&str]| headgate.done(&[&["plan", "node-1", "node-2", "-o", "name"], more].concat());
+    assert_eq!(names(&[]), "node/node-1\nnode/node-2\n");
+    assert_eq!(names(&["--sort-by", ".pods"]), "node/node-2\nnode/node-1\n");
+    let wide = headgate.done(&["plan", "node-1", "-o", "wide"]);
+    assert!(wide.contains("NODES THAT LEAVE") && wide.contains("node-1\n"), "{wide}");
     let (code, error) = headgate.fails(&["plan", "node-1", "nowhere"]);
     assert_eq!(code, Some(1), "{error}");
     assert!(error.contains("there is no Node \"nowhere\""), "{error}");
@@ -239,6 +244,8 @@ fn explains(headgate: &CommandLine) {
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
+    let wide = headgate.done(&["why", "node-1", "-o", "wide"]);
+    assert!(wide.contains("  Cordoned:           yes\n"), "{wide}");
     let why = headgate.json(&["why", "node-1", "-o", "json"]);
     assert_eq!(
         why["maintenances"][0]["nodes"][0]["blockers"][0]["pod"], "default/web",

@@ -1,12 +1,61 @@
 //! The conventions of `kubectl` that `headgate status` and `why` follow: formats, order, watching, entries of the kubeconfig.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
 use super::world::World;
 use super::{DRAIN, refused, stdout_of};
+
+/// A command that follows the cluster.
+fn start_watch(world: &World, arguments: &[&str]) -> Child {
+    let mut watch = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    watch.args(arguments).args(["-w", "--interval=1s", "--kubeconfig"]);
+    watch.arg(world.control_plane.kubeconfig()).stdin(Stdio::null());
+    watch.stdout(Stdio::piped()).spawn().unwrap()
+}
+
+#[tokio::test]
+async fn why_and_plan_have_the_formats_and_the_watch_too() {
+    let world = World::start().await;
+    let agents = ["--agents-via", "direct"];
+    let why = |format: &str| stdout_of(world.headgate(&[&["why", "node/node-2", "-o", format][..], &agents].concat()));
+    assert_eq!(why("name"), "node/node-2\n");
+    let wide = why("wide");
+    assert!(
+        wide.contains("\n  Taints:             none\n  Cordoned:           no\n"),
+        "{wide}"
+    );
+    let yaml: Value = serde_yaml::from_str(&why("yaml")).unwrap();
+    assert_eq!(
+        (&yaml["node"], &yaml["nodeObject"]["taints"]),
+        (&json!("node-2"), &json!([]))
+    );
+    let names = stdout_of(world.headgate(&["plan", "node-3", "node/node-1", "-o", "name"]));
+    assert_eq!(names, "node/node-1\nnode/node-3\n");
+
+    // The first print is the state, and the next one, below the time, the change.
+    let mut watch = start_watch(&world, &[&["why", "node-2", "-o", "wide"][..], &agents].concat());
+    let mut lines = BufReader::new(watch.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
+    let (first, mut lines) = tokio::task::spawn_blocking(move || (lines.next(), lines))
+        .await
+        .unwrap();
+    assert!(
+        first.as_deref().is_some_and(|line| line.starts_with("node-2: ")),
+        "{first:?}"
+    );
+    world
+        .taint("node-2", json!([{"key": DRAIN, "effect": "NoSchedule"}]))
+        .await;
+    let expected = format!("  Taints:             {DRAIN}");
+    let changed = tokio::task::spawn_blocking(move || lines.any(|line| line == expected));
+    assert!(changed.await.unwrap());
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+}
 
 #[tokio::test]
 async fn formats_order_and_watch_are_kubectls() {
@@ -15,18 +64,7 @@ async fn formats_order_and_watch_are_kubectls() {
     assert_eq!(names, "node/node-1\nnode/node-2\nnode/node-3\n");
 
     // A watch prints what changes.
-    let mut watch = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    watch.args([
-        "status",
-        "--no-agents",
-        "-w",
-        "--interval=1s",
-        "-o",
-        "name",
-        "--kubeconfig",
-    ]);
-    watch.arg(world.control_plane.kubeconfig()).stdin(Stdio::null());
-    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let mut watch = start_watch(&world, &["status", "--no-agents", "-o", "name"]);
     let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
     world
         .taint("node-2", json!([{"key": DRAIN, "effect": "NoSchedule"}]))

@@ -1,0 +1,126 @@
+//! The formats of the commands that show something, and `-w`: those of `kubectl`.
+//!
+//! Invariant: a watch prints a report only if it differs from the one before in more than its time. What a report shows is the
+//! report's own; tables and JSON are made there.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::status::Detail;
+
+use super::colour::print_coloured;
+use super::{Failure, duration_up_to, print, print_json, print_yaml};
+
+/// The longest `--interval`. The help has it, too.
+const MAX_INTERVAL: Duration = Duration::from_hours(1);
+/// The shortest, so that a watch does not load the API server and ARM.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum Output {
+    Text,
+    /// Text with further columns or facts, and all rows
+    Wide,
+    Json,
+    Yaml,
+    /// TYPE/NAME, one a line, such as node/n1
+    Name,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct WatchArguments {
+    /// Read again every --interval, and print the report whenever it has changed
+    #[arg(short, long)]
+    watch: bool,
+
+    /// Time between two reads of --watch, at most 1h
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_INTERVAL), default_value = "5s", requires = "watch")]
+    interval: Duration,
+}
+
+/// What a command shows; its JSON is that of `-o json`.
+pub(super) trait Report: Serialize {
+    /// Whether cells of the text get colours on a terminal.
+    const IS_COLOURED: bool = false;
+
+    /// The time of the read, which is no change.
+    fn taken_at(&self) -> Timestamp;
+
+    fn text(&self, detail: Detail) -> String;
+
+    /// The objects that are shown, as `TYPE/NAME`.
+    fn names(&self) -> Vec<String>;
+
+    /// What a watch compares.
+    fn comparable(&self) -> Value {
+        let mut json = serde_json::to_value(self).unwrap_or_default();
+        if let Some(fields) = json.as_object_mut() {
+            fields.remove("askedAt");
+        }
+        json
+    }
+}
+
+/// Prints what `read` returns, and with `--watch` again whenever it has changed, until the process is stopped or its output is no
+/// longer read. A failed read of a watch is reported once, and tried again.
+pub(super) async fn show<T: Report>(
+    output: Output,
+    arguments: &WatchArguments,
+    read: impl AsyncFn() -> Result<T, Failure>,
+) -> Result<(), Failure> {
+    let mut shown = read().await?;
+    print_report(output, &shown)?;
+    if !arguments.watch {
+        return Ok(());
+    }
+    let mut failure = None;
+    loop {
+        tokio::time::sleep(arguments.interval.max(MIN_INTERVAL)).await;
+        match read().await {
+            Ok(report) => {
+                failure = None;
+                if report.comparable() != shown.comparable() {
+                    if matches!(output, Output::Text | Output::Wide) {
+                        print(format!("\n{:.0}\n", report.taken_at()).as_bytes())?;
+                    }
+                    print_report(output, &report)?;
+                    shown = report;
+                }
+            }
+            Err(error) => {
+                let text = error.error.to_string();
+                if failure.as_ref() != Some(&text) {
+                    super::report(&error.error);
+                    failure = Some(text);
+                }
+            }
+        }
+    }
+}
+
+fn print_report<T: Report>(output: Output, report: &T) -> Result<(), Failure> {
+    let print_text = |text: &str| {
+        if T::IS_COLOURED {
+            print_coloured(text)
+        } else {
+            print(text.as_bytes())
+        }
+    };
+    match output {
+        Output::Text => print_text(&report.text(Detail::Narrow)),
+        Output::Wide => print_text(&report.text(Detail::Wide)),
+        Output::Json => print_json(report),
+        Output::Yaml => print_yaml(report),
+        Output::Name => {
+            let names = report.names();
+            let lines = names
+                .iter()
+                .map(|name| format!("{}\n", headgate_telemetry::escape_line(name)));
+            print(lines.collect::<String>().as_bytes())
+        }
+    }
+}
