@@ -4,7 +4,7 @@
 //! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`, `leader_work`, `holds`), that maintenances run with their rights (`maintenance`), what the hardened overlay adds (`hardened`),
 //! the Node condition that other tools wait for (`marker`),
 //! the Helm chart that renders the same objects (`chart`), and the ports that the `NetworkPolicy` opens (`network_policy`), what makes autoscalers wait (`autoscalers`),
-//! and the mounts of the webhook's URL (`webhook`).
+//! the mounts of the webhook's URL (`webhook`), and the kinds of the Prometheus operator (`prometheus_operator`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,6 +31,7 @@ mod marker;
 mod network_policy;
 mod policy;
 mod preempt_events;
+mod prometheus_operator;
 mod rights;
 mod settings;
 mod uninstall;

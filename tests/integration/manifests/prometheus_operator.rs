@@ -1,0 +1,66 @@
+//! The `PodMonitor` and the `PrometheusRule`s against the real Prometheus operator's CRDs: the API server accepts each with strict
+//! validation, and keeps every field.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use headgate_test_kubernetes::{kubectl, own_control_plane, scratch};
+use serde_json::Value;
+
+use super::{repository, stdout_of, text};
+
+/// Files of components, each with one object of the operator's kinds.
+const FILES: [&str; 3] = [
+    "manifests/components/alerts/prometheusrule.yaml",
+    "manifests/components/alerts-azure/prometheusrule.yaml",
+    "manifests/components/podmonitor/podmonitor.yaml",
+];
+
+/// The directory with the operator's CRDs, which tests/prometheus-operator/build.sh prints.
+fn definitions() -> PathBuf {
+    let script = repository("tests/prometheus-operator/build.sh");
+    let output = Command::new(&script).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {errors}", script.display());
+    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end())
+}
+
+#[tokio::test]
+async fn operator_accepts_monitors_and_rules_and_keeps_every_field() {
+    let control_plane = own_control_plane().await;
+    let run = |arguments: &[&str], file: Option<&Path>| {
+        let mut command = kubectl(control_plane.kubeconfig());
+        command.args(arguments).args(file.map(|_| "-f")).args(file);
+        command
+    };
+    let definitions = definitions();
+    stdout_of(&mut run(&["create"], Some(&definitions)));
+    let established = ["wait", "--for=condition=Established", "--timeout=60s"];
+    stdout_of(&mut run(&established, Some(&definitions)));
+
+    let strict = ["create", "--validate=strict", "-o", "json"];
+    for file in FILES {
+        let created: Value = serde_json::from_str(&stdout_of(&mut run(&strict, Some(&repository(file))))).unwrap();
+        let given: Value = serde_yaml::from_str(&text(file)).unwrap();
+        assert_eq!(created["spec"], given["spec"], "{file}");
+    }
+
+    // The validation is the operator's: a field that it does not have, and a value that it refuses.
+    let podmonitor = text(FILES[2]).replace("name: headgate\n  namespace", "name: other\n  namespace");
+    for (from, to, expected) in [
+        (
+            "  selector:\n",
+            "  unknownField: 1\n  selector:\n",
+            "unknown field \"spec.unknownField\"",
+        ),
+        ("targetLabel: node", "action: nowhere", "Unsupported value: \"nowhere\""),
+    ] {
+        assert!(podmonitor.contains(from), "{podmonitor}");
+        let file = scratch("podmonitor").join("podmonitor.yaml");
+        std::fs::write(&file, podmonitor.replacen(from, to, 1)).unwrap();
+        let output = run(&strict, Some(&file)).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains(expected), "{errors}");
+    }
+    control_plane.stop().await;
+}
