@@ -15,6 +15,7 @@ install_tool := cargo install --locked --debug --config profile.dev.debug=0
 target_dir := $(or $(CARGO_TARGET_DIR),target)
 control_plane := tests/control-plane/build.sh
 helm := tests/helm/build.sh
+krew := tests/krew/build.sh
 azure_clients := tests/azure-clients/build.sh
 cloud_controller_manager := tests/cloud-controller-manager/build.sh
 autoscalers := tests/autoscalers/build.sh
@@ -62,7 +63,7 @@ drill-picture: build-tools namespace-tools ## run the drill of the README's pict
 	$(target_dir)/debug/headgate drill-report $(picture).json --svg $(picture).svg
 
 .PHONY: test
-test: build-tools namespace-tools browser prometheus-tools azure-clients helm static-binary ## run all tests, with the real control plane and the static binary
+test: build-tools namespace-tools browser prometheus-tools azure-clients helm krew static-binary ## run all tests, with the real control plane and the static binary
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo test --locked --workspace $(ARGS)
 
 .PHONY: lint
@@ -126,6 +127,10 @@ azure-clients: client-tools ## fetch or build Microsoft's Python and Go clients 
 .PHONY: helm
 helm: ## build the real helm for the chart's tests; print its directory
 	@$(helm)
+
+.PHONY: krew
+krew: ## build the real krew for the check of the plugin manifest; print its directory
+	@$(krew)
 
 .PHONY: chart
 chart: ## package the Helm chart, also as an OCI artefact in a layout on disk, in target/chart

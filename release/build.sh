@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds what a release consists of into a directory: static programs for amd64 and arm64, an OCI image layout for both, a
-# CycloneDX bill of materials, manifests, CRDs, the chart, man pages, completions and checksums.
+# CycloneDX bill of materials, manifests, CRDs, the chart, man pages, completions, a plugin manifest for krew and checksums.
 #
 #   release/build.sh VERSION DIRECTORY
 #
@@ -9,6 +9,7 @@
 #
 #   CARGO_TARGET_DIR  where programs are built; otherwise target
 #   CA_BUNDLE         the authorities in the image; otherwise those of this machine
+#   REPOSITORY_URL    where the release will be published, for the plugin manifest; otherwise a placeholder
 set -euo pipefail
 export LC_ALL=C TZ=UTC
 umask 022
@@ -40,6 +41,7 @@ declared=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Carg
 revision=$(git rev-parse HEAD)
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
+[[ -n ${REPOSITORY_URL:-} ]] || say 'warning: REPOSITORY_URL is not set, so the plugin manifest for krew has a placeholder'
 if [[ -n $(git status --porcelain --untracked-files=no) ]]; then
   say "warning: the working tree has changes that $revision does not have"
 fi
@@ -121,5 +123,6 @@ if [[ -d charts/headgate ]]; then
   # As `helm package` does it, which writes the present time.
   archive "$out/headgate-$version-chart.tgz" charts headgate
 fi
+release/krew.sh "$version" "$out"
 (cd -- "$out" && sha256sum -- headgate-* >SHA256SUMS)
 say "done: $out"

@@ -2,8 +2,11 @@
 # Builds a release twice, in two directories, and checks that both have the same bytes, that each program runs (arm64 in
 # QEMU's user mode), and that skopeo reads the image for both platforms.
 #
-#   release/twice.sh [VERSION]      by default the version of Cargo.toml; builds the commit HEAD
+#   release/twice.sh [VERSION [DIRECTORY]]     by default the version of Cargo.toml; builds the commit HEAD
+#
+# With DIRECTORY, the first release is the one that `make release` has put there, and only the second one is built.
 set -euo pipefail
+earlier=${2:+$(cd -- "$2" && pwd)}
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 version=${1:-$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)}
 target=${CARGO_TARGET_DIR:-target}
@@ -11,8 +14,13 @@ mkdir -p -- "$target/release-twice"
 work=$(cd -- "$target/release-twice" && pwd)
 unset CARGO_TARGET_DIR
 
-rm -rf -- "$work"/{first,second,out-first,out-second}
-for copy in first second; do
+rm -rf -- "$work"/{first,second,out-first,out-second,image,copied-amd64,copied-arm64}
+copies=(first second)
+if [[ -n $earlier ]]; then
+  cp -r -- "$earlier" "$work/out-first"
+  copies=(second)
+fi
+for copy in "${copies[@]}"; do
   git clone --quiet --no-hardlinks . "$work/$copy"
   "$work/$copy/release/build.sh" "$version" "$work/out-$copy"
   # The second one finds no artefact of the first, and there is no need for both.

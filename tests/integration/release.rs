@@ -1,9 +1,11 @@
-//! What `make release` writes without a compiler: the OCI image layout. Building the programs takes too long for CI;
+//! What `make release` writes without a compiler: the OCI image layout, and the plugin manifest for krew. Building the programs takes too long for CI;
 //! `release/twice.sh` does it, twice.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use headgate::config::{HEALTHZ_PORT, METRICS_PORT};
 use headgate_test_kubernetes::scratch;
@@ -138,4 +140,95 @@ fn image_layout_has_an_image_for_each_platform() {
 #[test]
 fn same_input_gives_the_same_layout() {
     assert_eq!(files(&layout()), files(&layout()));
+}
+
+/// What release/krew.sh does with archives of a program for both platforms in `directory`.
+fn krew(directory: &Path, repository: &str) -> Output {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("release/krew.sh");
+    let mut command = Command::new(script);
+    command.arg("1.2.3").arg(directory).env("REPOSITORY_URL", repository);
+    command.output().unwrap()
+}
+
+/// An archive as release/build.sh writes it, with these files, each with its name as its content.
+fn archive(directory: &Path, architecture: &str, files: &[&str]) {
+    let name = format!("headgate-1.2.3-linux-{architecture}");
+    std::fs::create_dir_all(directory.join(&name)).unwrap();
+    for file in files {
+        let path = directory.join(&name).join(file);
+        std::fs::write(&path, file).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    }
+    let archive = directory.join(format!("{name}.tar.gz"));
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--gzip", "--file"])
+        .arg(archive)
+        .arg("--directory");
+    assert!(tar.arg(directory).arg(name).status().unwrap().success());
+}
+
+#[test]
+fn krew_accepts_the_plugin_manifest_and_installs_the_archives() {
+    let directory = scratch("krew");
+    for architecture in ["amd64", "arm64"] {
+        archive(&directory, architecture, &["headgate", "LICENSE"]);
+    }
+    let output = krew(&directory, "https://example.com/o/headgate");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let manifest = std::fs::read_to_string(directory.join("headgate-1.2.3-krew.yaml")).unwrap();
+    let manifest: Value = serde_yaml::from_str(&manifest).unwrap();
+    assert_eq!(manifest["spec"]["version"], "v1.2.3");
+    for (platform, architecture) in manifest["spec"]["platforms"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(["amd64", "arm64"])
+    {
+        let archive = format!("headgate-1.2.3-linux-{architecture}.tar.gz");
+        let digest = filtered("sha256sum", &[], &std::fs::read(directory.join(&archive)).unwrap());
+        assert!(digest.starts_with(platform["sha256"].as_str().unwrap()), "{platform}");
+        let url = format!("https://example.com/o/headgate/releases/download/v1.2.3/{archive}");
+        assert_eq!(platform["uri"], url);
+    }
+}
+
+#[test]
+fn krew_refuses_archives_without_the_files_that_the_manifest_names() {
+    for files in [["headgate", "README"], ["program", "LICENSE"]] {
+        let directory = scratch("krew");
+        archive(&directory, "amd64", &["headgate", "LICENSE"]);
+        archive(&directory, "arm64", &files);
+        let output = krew(&directory, "https://example.com/o/headgate");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && errors.contains("failed: "),
+            "{files:?}: {errors}"
+        );
+        assert!(!directory.join("headgate-1.2.3-krew.yaml").exists());
+    }
+    let output = krew(&scratch("krew"), "http://example.com/$(id)");
+    assert!(!output.status.success());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("allowed: an https URL"), "{errors}");
+}
+
+#[test]
+fn notes_are_the_section_of_the_version() {
+    let notes = |version: &str| {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("release/notes.sh");
+        Command::new(script).arg(version).output().unwrap()
+    };
+    let changelog = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("CHANGELOG.md")).unwrap();
+    let (_, rest) = changelog.split_once("\n## [").unwrap();
+    let (heading, section) = rest.split_once('\n').unwrap();
+    let section = section.split("\n## [").next().unwrap();
+    let output = notes(heading.split(']').next().unwrap());
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), section.trim());
+    let output = notes("0.0.0");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && errors.contains("has no section 0.0.0"),
+        "{errors}"
+    );
 }
