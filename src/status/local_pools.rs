@@ -8,6 +8,7 @@ use std::time::Duration;
 use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetState, TargetStates};
 use headgate_controller::local_service::{
     EffectiveSettings, LocalPoolsSettings, SlimEndpointSlice, SlimService, apply_nodes, convert_load_balancer,
+    load_balancer_services,
 };
 use headgate_controller::pool::Listing;
 use headgate_http::bounded_client::BoundedClient;
@@ -193,8 +194,8 @@ pub(super) async fn take_local_pools(request: LocalPoolsRequest<'_>) -> LocalPoo
         return LocalPoolsSnapshot::default();
     };
     let listed = async {
-        let services =
-            list::<SlimService>(request.client, ListParams::default().fields("spec.type=LoadBalancer")).await?;
+        let (selecting, load_balancers) = load_balancer_services(request.client);
+        let services = list::<SlimService>(&selecting, load_balancers).await?;
         let slices = list::<SlimEndpointSlice>(request.client, ListParams::default()).await?;
         Ok::<_, String>((services, slices))
     };

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::TryStreamExt as _;
-use headgate_test_kubernetes::{FakeApi, control_plane};
+use headgate_test_kubernetes::{FakeApi, control_plane, is_kubernetes_1_30};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams};
@@ -166,11 +166,12 @@ async fn a_replacement_has_the_current_version_or_none(client: Client, name: &st
 }
 
 async fn a_missing_object_is_not_replaced(client: Client, name: &str) {
-    let maps = config_maps(client);
+    let maps = config_maps(client.clone());
     assert_eq!(maps.replace(&parse(config_map(name, "1"))).await.unwrap_err(), 404);
     let gone = maps.create(config_map(name, "1")).await.unwrap();
     maps.delete(name, &DeleteParams::default()).await.unwrap();
-    assert_eq!(maps.replace(&gone).await.unwrap_err(), 404);
+    let expected = if is_kubernetes_1_30(&client).await { 409 } else { 404 };
+    assert_eq!(maps.replace(&gone).await.unwrap_err(), expected);
 }
 
 async fn an_unchanged_object_gets_no_new_version(client: Client, name: &str) {

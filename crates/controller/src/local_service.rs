@@ -24,4 +24,4 @@ pub use observation::convert_load_balancer;
 pub use reporter::{Reporter, ServiceNotice, record_service_events};
 pub use settings::{EffectiveSettings, LocalPoolsSettings, LocalPoolsTarget};
 pub use tick::Ticks;
-pub use watch::{Freshness, SharedUpdater, WatchReporters, watch_services};
+pub use watch::{Freshness, SharedUpdater, WatchReporters, load_balancer_services, watch_services};

@@ -1,16 +1,18 @@
 //! Access to the Kubernetes API: the connection, watches that continue after errors, and events.
 //!
 //! Invariant: one request of a caller is one request to the API server; nothing here retries, except that a watch is
-//! started again. Which objects are watched, and what follows from them, is left to the other crates.
+//! started again, and that Services are listed without a selector that the API server does not know. Which objects are watched, and what follows from them, is left to the other crates.
 
 pub mod api_server;
 mod events;
+mod load_balancer_services;
 mod watch;
 
 pub use events::{
     ClusterEventRecorder, EventObserver, NodeEventRecorder, NodeReference, ObservedEvent, ServiceReference,
     WarningEvent,
 };
+pub use load_balancer_services::{LOAD_BALANCER_SERVICES, with_selection_fallback};
 pub use watch::{
     WatchErrorCounter, WatchErrorReason, WatchFailure, WatchReporter, WatchStream, watch_events, watch_object,
 };

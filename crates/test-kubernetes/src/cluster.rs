@@ -108,6 +108,13 @@ pub async fn create_node(client: &Client, prefix: &str) -> String {
     name
 }
 
+/// Whether the API server is that of Kubernetes 1.30, the oldest that headgate supports. docs/compatibility.md lists how it differs.
+pub async fn is_kubernetes_1_30(client: &Client) -> bool {
+    let request = hyper::Request::get("/version").body(Vec::new()).unwrap();
+    let version: serde_json::Value = client.request(request).await.unwrap();
+    (version["major"].as_str(), version["minor"].as_str()) == (Some("1"), Some("30"))
+}
+
 /// A control plane for one test, on the thread of the test. Stop it at the end of the test.
 pub async fn own_control_plane() -> ControlPlane {
     ControlPlane::start(assets().clone(), &scratch("own"))

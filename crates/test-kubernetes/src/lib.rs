@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
 
-pub use cluster::{Cluster, assets, control_plane, create_node, kubectl, own_control_plane};
+pub use cluster::{Cluster, assets, control_plane, create_node, is_kubernetes_1_30, kubectl, own_control_plane};
 pub use fake::{ClientFaults, FakeApi, Fault, RecordedRequest, RequestFilter};
 pub use random::{Random, run_seeds};
 pub use recorded_spans::{RecordedSpan, RecordedSpans};

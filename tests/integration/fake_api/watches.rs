@@ -4,8 +4,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::TryStreamExt as _;
-use headgate_test_kubernetes::FakeApi;
-use headgate_test_kubernetes::{control_plane, own_control_plane};
+use headgate_kubernetes::{LOAD_BALANCER_SERVICES, with_selection_fallback};
+use headgate_test_kubernetes::{FakeApi, control_plane, is_kubernetes_1_30, own_control_plane};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, ListParams, WatchParams};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
-use super::{NAMESPACE, Requests, by_name, config_map, config_maps, parse, resource_version};
+use super::{NAMESPACE, Requests, by_name, code, config_map, config_maps, parse, resource_version};
 
 async fn a_list_selects_by_name_and_has_pages(client: Client, name: &str) {
     let maps = config_maps(client);
@@ -70,14 +70,27 @@ fn service(name: &str, service_type: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"type": service_type, "ports": [{"port": 80, "protocol": "TCP"}]}})
 }
 
+/// Kubernetes 1.30 refuses the selector; a client with the fallback gets all Services.
+async fn services_are_not_selected_by_1_30(client: &Client, other: &str) {
+    let list = ListParams::default().fields(LOAD_BALANCER_SERVICES);
+    let services = |client: &Client| Api::<Service>::namespaced(client.clone(), NAMESPACE);
+    let error = services(client).list(&list).await.unwrap_err();
+    assert_eq!(code(&error), 400, "{error}");
+    let listed = services(&with_selection_fallback(client)).list(&list).await.unwrap();
+    assert!(listed.items.iter().any(|service| service.name_any() == other));
+}
+
 async fn services_are_selected_by_type(client: Client, name: &str) {
-    let services = Requests::<Service>(Api::namespaced(client, NAMESPACE));
+    let services = Requests::<Service>(Api::namespaced(client.clone(), NAMESPACE));
     let other = services
         .create(service(&format!("{name}-0"), "ClusterIP"))
         .await
         .unwrap();
-    let named = |name: &str| format!("metadata.name={name},spec.type=LoadBalancer");
-    let list = ListParams::default().fields("spec.type=LoadBalancer");
+    if is_kubernetes_1_30(&client).await {
+        return services_are_not_selected_by_1_30(&client, &other.name_any()).await;
+    }
+    let named = |name: &str| format!("metadata.name={name},{LOAD_BALANCER_SERVICES}");
+    let list = ListParams::default().fields(LOAD_BALANCER_SERVICES);
     let selected = async |name: &str| {
         let list = services.0.list(&list).await.unwrap();
         list.items.iter().any(|service| service.name_any() == name)

@@ -10,7 +10,7 @@ use headgate_leader::{
 };
 use headgate_node::NodeReport;
 use headgate_sandbox::control_plane::ControlPlane;
-use headgate_test_kubernetes::{create_node, own_control_plane};
+use headgate_test_kubernetes::{create_node, is_kubernetes_1_30, own_control_plane};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -118,7 +118,8 @@ async fn rights(administrator: &Caller, account: Account, name: &str) -> Vec<Rig
         rights.push(Right::new(&role, ("nodes", None), verb, ask));
     }
     let (role, namespace) = if account == CONTROLLER {
-        rights.extend(rights_for_local_pools(&role));
+        let selects_services = !is_kubernetes_1_30(&administrator.client).await;
+        rights.extend(rights_for_local_pools(&role, selects_services));
         // An event about a Service is in its namespace.
         (role, "kube-public")
     } else {
@@ -137,10 +138,15 @@ async fn rights(administrator: &Caller, account: Account, name: &str) -> Vec<Rig
 }
 
 /// The requests for the pools of Local Services.
-fn rights_for_local_pools(role: &str) -> Vec<Right> {
+fn rights_for_local_pools(role: &str, selects_services: bool) -> Vec<Right> {
     let mut rights = Vec::new();
+    let services = if selects_services {
+        "/api/v1/services?fieldSelector=spec.type%3DLoadBalancer&"
+    } else {
+        "/api/v1/services?"
+    };
     for (path, resource) in [
-        ("/api/v1/services?fieldSelector=spec.type%3DLoadBalancer&", "services"),
+        (services, "services"),
         ("/apis/discovery.k8s.io/v1/endpointslices?", "endpointslices"),
     ] {
         for (verb, query) in [("list", "limit=1"), ("watch", "watch=true&timeoutSeconds=1")] {

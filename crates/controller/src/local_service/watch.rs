@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use headgate_kubernetes::{WatchReporter, watch_events};
+use headgate_kubernetes::{LOAD_BALANCER_SERVICES, WatchReporter, watch_events, with_selection_fallback};
 use headgate_local_pools::{NamespacedName, Updater};
+use kube::api::ListParams;
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -81,12 +82,21 @@ impl Freshness {
     }
 }
 
-/// Feeds the updater until the task is aborted. The API server sends only Services of type `LoadBalancer`; it cannot select
-/// EndpointSlices by their Service, so it sends all.
+/// A client and the parameters for one list of Services of type `LoadBalancer`; where the API server cannot select them, the list has
+/// all.
+#[must_use]
+pub fn load_balancer_services(client: &Client) -> (Client, ListParams) {
+    let selected = ListParams::default().fields(LOAD_BALANCER_SERVICES);
+    (with_selection_fallback(client), selected)
+}
+
+/// Feeds the updater until the task is aborted. The API server sends only Services of type `LoadBalancer`, where it can
+/// select them; it cannot select EndpointSlices by their Service, so it sends all.
 pub async fn watch_services(client: Client, updater: SharedUpdater, reporters: WatchReporters) {
     let config = || Config::default().page_size(PAGE_SIZE).timeout(WATCH_PERIOD_SECONDS);
-    let load_balancers = config().fields("spec.type=LoadBalancer");
-    let mut services = watch_events(&client, Api::<SlimService>::all, load_balancers, reporters.services);
+    let load_balancers = config().fields(LOAD_BALANCER_SERVICES);
+    let selecting = with_selection_fallback(&client);
+    let mut services = watch_events(&selecting, Api::<SlimService>::all, load_balancers, reporters.services);
     let mut slices = watch_events(
         &client,
         Api::<SlimEndpointSlice>::all,

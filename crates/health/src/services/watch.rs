@@ -1,14 +1,14 @@
 //! The watches of Services and EndpointSlices, which feed the index; each new table is published.
 //!
 //! Both watches run until the task is aborted. While one fails, the last table stays. `headgate-kubernetes` retries,
-//! counts and logs the failures. The API server sends only Services of type LoadBalancer; it cannot select
-//! EndpointSlices by their Service's type, so it sends all.
+//! counts and logs the failures. The API server sends only Services of type LoadBalancer, where it can
+//! select them (that of Kubernetes 1.30 cannot); it cannot select EndpointSlices by their Service's type, so it sends all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
-use headgate_kubernetes::{WatchFailure, WatchReporter, watch_events};
+use headgate_kubernetes::{LOAD_BALANCER_SERVICES, WatchFailure, WatchReporter, watch_events, with_selection_fallback};
 use kube::runtime::watcher::Config;
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -47,8 +47,9 @@ pub async fn watch_services(
     reporters: WatchReporters,
 ) {
     let config = || Config::default().labels(LABEL_SELECTOR).page_size(LIST_PAGE_SIZE);
-    let load_balancers = config().fields("spec.type=LoadBalancer");
-    let mut services = watch_events(&client, Api::all, load_balancers, reporters.services);
+    let load_balancers = config().fields(LOAD_BALANCER_SERVICES);
+    let selecting = with_selection_fallback(&client);
+    let mut services = watch_events(&selecting, Api::all, load_balancers, reporters.services);
     let mut slices = watch_events(&client, Api::all, config(), reporters.endpoint_slices);
     let mut index = ServiceIndex::new(node_name);
     loop {

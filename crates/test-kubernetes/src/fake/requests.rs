@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, Response};
 use kube::client::Body;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use tower::BoxError;
 
@@ -129,6 +129,10 @@ impl FakeApi {
         request: Request<Body>,
         faults: ClientFaults,
     ) -> Result<Response<ResponseBody>, BoxError> {
+        if request.uri().path() == "/version" {
+            // It behaves as the newest one in the tests.
+            return response(200, &json!({"major": "1", "minor": "36", "gitVersion": "fake"}));
+        }
         let request = ParsedRequest::parse(request).await?;
         faults.tries.fetch_add(1, Ordering::Relaxed);
         let fault = faults.fault(&request.recorded);
