@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Provides a control plane of the oldest Kubernetes version that headgate supports (docs/compatibility.md), building it
 # where that has not been done yet. Reports on stderr what it does and prints one line on stdout: the directory that holds
-# etcd and kube-apiserver, kube-controller-manager and kubectl of that version. etcd is that of ../control-plane.
+# etcd and kube-apiserver, kube-controller-manager, kube-scheduler and kubectl of that version. etcd and promlint are those of
+# ../control-plane.
 # It is not built in CI, so the build also checks the Go code as `make lint` does elsewhere.
 #
 #   HEADGATE_CACHE  where builds are kept; otherwise $XDG_CACHE_HOME/headgate or ~/.cache/headgate
 set -euo pipefail
 
-programs=(kube-apiserver kube-controller-manager kubectl)
+programs=(kube-apiserver kube-controller-manager kube-scheduler kubectl)
 
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 what=oldest-control-plane
@@ -49,5 +50,8 @@ current=$(KUBEBUILDER_ASSETS='' ../control-plane/build.sh)
 if [[ ! -e $assets/finished ]]; then
   locked build_unless_built >&2
 fi
-ln -sfn -- "$current/etcd" "$assets/etcd"
+# Neither is part of Kubernetes' release.
+for program in etcd promlint; do
+  ln -sfn -- "$current/$program" "$assets/$program"
+done
 printf '%s\n' "$assets"

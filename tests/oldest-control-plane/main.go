@@ -19,14 +19,19 @@ import (
 	kubectl "k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 )
 
 // Each makes one component's command, which reads os.Args as that component expects them.
 var components = map[string]func() *cobra.Command{
 	"kube-apiserver":          apiserver.NewAPIServerCommand,
 	"kube-controller-manager": controllermanager.NewControllerManagerCommand,
+	"kube-scheduler":          newSchedulerCommand,
 	"kubectl":                 kubectl.NewDefaultKubectlCommand,
 }
+
+// The scheduler takes options, of which there are none here.
+func newSchedulerCommand() *cobra.Command { return scheduler.NewSchedulerCommand() }
 
 func main() {
 	component, known := components[filepath.Base(os.Args[0])]
