@@ -65,8 +65,8 @@ pub(super) trait Report: Serialize {
     }
 }
 
-/// Prints what `read` returns, and with `--watch` again whenever it has changed, until the process is stopped or its output is no
-/// longer read. A failed read of a watch is reported once, and tried again.
+/// Prints what `read` returns, and with `--watch` again whenever it has changed, until the process is stopped. A failed read of a
+/// watch is reported once, and tried again.
 pub(super) async fn show<T: Report>(
     output: Output,
     arguments: &WatchArguments,
