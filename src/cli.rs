@@ -20,7 +20,6 @@ mod agent;
 mod azure;
 #[cfg(feature = "sandbox")]
 mod azure_emulator;
-#[cfg(feature = "sandbox")]
 mod budget;
 mod cluster;
 mod colour;
@@ -86,7 +85,6 @@ enum Command {
     Drill(Box<drill::Arguments>),
     #[cfg(feature = "sandbox")]
     DrillReport(drill_report::Arguments),
-    #[cfg(feature = "sandbox")]
     Budget(budget::Arguments),
     /// Print a completion script for a shell
     Completions(generate::CompletionsArguments),
@@ -140,7 +138,6 @@ pub fn run() -> ExitCode {
         Command::Drill(arguments) => drill::run(&arguments),
         #[cfg(feature = "sandbox")]
         Command::DrillReport(arguments) => drill_report::run(&arguments),
-        #[cfg(feature = "sandbox")]
         Command::Budget(arguments) => budget::run(&arguments),
         Command::Completions(arguments) => generate::completions(&arguments),
         Command::Man => generate::man(),

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use headgate_drill::budget::service::{ServiceBudget, service_budget};
-use headgate_drill::budget::{Inputs, budget};
-use headgate_drill::probe::{ProbeSettings, Provider};
+use headgate_budget::probe::{ProbeSettings, Provider};
+use headgate_budget::service::{ServiceBudget, service_budget};
+use headgate_budget::{Inputs, budget};
 
 use super::cluster::ClusterArguments;
 use super::{Failure, azure, build_runtime, duration_up_to, print, print_json, print_yaml};

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use headgate_budget::probe::Provider;
+use headgate_drill::draining::DrainRules;
 use headgate_drill::drill::{KubeProxyPart, Options};
 use headgate_drill::network::namespace::acquire_privileges;
-use headgate_drill::probe::Provider;
 use headgate_drill::progress::{ProgressDisplay, UPDATE_INTERVAL};
 use headgate_drill::report::saved::from_results;
 use headgate_drill::report::{assumptions, name, table, warning};
@@ -189,7 +190,7 @@ impl Arguments {
 
     fn options(&self) -> io::Result<Options> {
         let all = || Strategy::value_variants().iter().copied();
-        let mut drain_rules = self.provider.drain_rules();
+        let mut drain_rules = DrainRules::of(self.provider);
         if let (Some(rule), Some(delay)) = (&mut drain_rules.deregistration, self.deregistration_delay) {
             rule.new_flows_stop = delay;
         }

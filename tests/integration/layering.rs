@@ -140,10 +140,22 @@ const CRATES: &[Crate] = &[
         tests: &["azure_emulator", "node"],
     },
     Crate {
+        directory: "crates/budget",
+        modules: &[("budget", &[])],
+        tests: &[],
+    },
+    Crate {
         directory: "crates/drill",
         modules: &[(
             "drill",
-            &["azure_emulator", "kubernetes", "leader", "maintenance", "sandbox"],
+            &[
+                "azure_emulator",
+                "budget",
+                "kubernetes",
+                "leader",
+                "maintenance",
+                "sandbox",
+            ],
         )],
         tests: &[],
     },
@@ -215,6 +227,7 @@ const CRATES: &[Crate] = &[
                     "api_error",
                     "azure",
                     "azure_emulator",
+                    "budget",
                     "config",
                     "drain",
                     "drill",

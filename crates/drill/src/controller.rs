@@ -6,6 +6,7 @@
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
+use headgate_budget::probe::ProbeSettings;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
@@ -13,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 use crate::draining::{DrainRules, Drains, FlowEnd};
 use crate::http::Probe;
 use crate::network::{ruleset, tool, tool::ToolError};
-use crate::probe::{ProbeSettings, ProbeStatus, ProbeTracker};
+use crate::probe::{ProbeStatus, ProbeTracker};
 use crate::rotation::{AdminState, Backend, NoHealthyBackends, Propagation, rotation};
 
 /// Between two requests that look for the first failing health answer; no part of the load balancer.

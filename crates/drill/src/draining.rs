@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use crate::probe::{ProbeStatus, Provider};
+use headgate_budget::probe::Provider;
+
+use crate::probe::ProbeStatus;
 
 /// How a load balancer ends a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,16 +46,16 @@ pub struct DrainRules {
     pub deregistration: Option<Deregistration>,
 }
 
-impl Provider {
-    /// What this provider's load balancer does by default.
+impl DrainRules {
+    /// What the provider's load balancer does by default.
     #[must_use]
-    pub const fn drain_rules(self) -> DrainRules {
-        match self {
-            Self::Azure => DrainRules {
+    pub const fn of(provider: Provider) -> Self {
+        match provider {
+            Provider::Azure => Self {
                 unhealthy: None,
                 deregistration: None,
             },
-            Self::AwsCluster | Self::AwsLocal => DrainRules {
+            Provider::AwsCluster | Provider::AwsLocal => Self {
                 unhealthy: Some(Ending {
                     after: Duration::ZERO,
                     how: FlowEnd::Reset,
@@ -63,7 +65,7 @@ impl Provider {
                     established: None,
                 }),
             },
-            Self::Gcp => DrainRules {
+            Provider::Gcp => Self {
                 unhealthy: None,
                 deregistration: Some(Deregistration {
                     new_flows_stop: Duration::ZERO,
@@ -75,9 +77,7 @@ impl Provider {
             },
         }
     }
-}
 
-impl DrainRules {
     /// The same with other times.
     #[must_use]
     pub fn map(self, time: impl Fn(Duration) -> Duration) -> Self {
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn azure_ends_no_flow_and_deregisters_nothing() {
-        let mut drains = Drains::new(Provider::Azure.drain_rules(), 2);
+        let mut drains = Drains::new(DrainRules::of(Provider::Azure), 2);
         drains.probed(0, ProbeStatus::Down, seconds(1));
         drains.deregister(1, seconds(1));
         assert!(drains.ended(seconds(1000)).is_empty());
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn aws_resets_flows_of_unhealthy_targets_and_stops_new_ones_late() {
-        let mut drains = Drains::new(Provider::AwsCluster.drain_rules(), 2);
+        let mut drains = Drains::new(DrainRules::of(Provider::AwsCluster), 2);
         drains.probed(0, ProbeStatus::Down, seconds(7));
         assert_eq!(drains.ended(seconds(7)), [(0, FlowEnd::Reset)]);
         drains.probed(0, ProbeStatus::Up, seconds(9));
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn gcp_stops_new_flows_at_once_and_drops_the_others_after_the_timeout() {
-        let rules = Provider::Gcp.drain_rules().map(|time| time / 10);
+        let rules = DrainRules::of(Provider::Gcp).map(|time| time / 10);
         let mut drains = Drains::new(rules, 1);
         drains.deregister(0, seconds(5));
         assert!(!drains.is_registered(0, seconds(5)));

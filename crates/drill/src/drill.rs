@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use headgate_budget::probe::ProbeSettings;
 use headgate_sandbox::assets::AssetsError;
 
 use self::control::Control;
@@ -12,7 +13,6 @@ pub use self::options::{KubeProxyPart, Options};
 use crate::clients::ClientSettings;
 use crate::cluster::ClusterError;
 use crate::control_plane::Observed;
-use crate::probe::ProbeSettings;
 use crate::progress::Progress;
 use crate::result::{Attempt, Connection, RunIdentity, RunResult, TimelineEvent, summarize};
 use crate::scenario::{Parameters, Scenario, Step, Timeline};

@@ -5,7 +5,6 @@
 //! loss are the kernel's.
 
 pub mod azure;
-pub mod budget;
 pub mod clients;
 pub mod cluster;
 pub mod conditions;

@@ -1,73 +1,6 @@
-//! Health probes as load balancers do them: an interval, a timeout, and how many results in a row change the status.
+//! The status of a backend as health probes find it: how many results in a row change it.
 
-use std::time::Duration;
-
-use clap::ValueEnum;
-
-/// How a load balancer probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProbeSettings {
-    /// From one probe to the next.
-    pub interval: Duration,
-    /// How long a probe waits for its answer.
-    pub timeout: Duration,
-    /// Failures in a row that mark a backend down.
-    pub unhealthy_threshold: u32,
-    /// Successes in a row that mark it up again.
-    pub healthy_threshold: u32,
-}
-
-/// The cloud provider whose probe settings apply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Provider {
-    /// cloud-provider-azure's defaults, `probeThreshold` both ways. Azure waits for an answer as long as the interval.
-    Azure,
-    /// cloud-provider-aws for a Network Load Balancer whose Services have `externalTrafficPolicy: Cluster`.
-    AwsCluster,
-    /// The same with `externalTrafficPolicy: Local`.
-    AwsLocal,
-    /// cloud-provider-gcp's defaults, the same for both traffic policies.
-    Gcp,
-}
-
-impl Provider {
-    /// The probe settings that this provider's cloud controller manager writes by default.
-    #[must_use]
-    pub const fn probe(self) -> ProbeSettings {
-        let (interval, timeout, unhealthy_threshold, healthy_threshold) = match self {
-            Self::Azure => (5, 5, 2, 2),
-            Self::AwsCluster => (30, 10, 3, 3),
-            Self::AwsLocal => (10, 10, 2, 2),
-            Self::Gcp => (8, 1, 3, 1),
-        };
-        ProbeSettings {
-            interval: Duration::from_secs(interval),
-            timeout: Duration::from_secs(timeout),
-            unhealthy_threshold,
-            healthy_threshold,
-        }
-    }
-}
-
-impl ProbeSettings {
-    /// The shortest time from the first failing answer to the status `Down`: the first probe comes at once.
-    #[must_use]
-    pub fn shortest_detection(&self) -> Duration {
-        self.interval * self.unhealthy_threshold.saturating_sub(1)
-    }
-
-    /// The mean time, for failures that begin at a random point between two probes.
-    #[must_use]
-    pub fn mean_detection(&self) -> Duration {
-        (self.shortest_detection() + self.longest_detection()) / 2
-    }
-
-    /// The longest time: a probe has just succeeded.
-    #[must_use]
-    pub fn longest_detection(&self) -> Duration {
-        self.interval * self.unhealthy_threshold
-    }
-}
+use headgate_budget::probe::ProbeSettings;
 
 /// What a load balancer takes a backend for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,8 +47,9 @@ impl ProbeTracker {
 }
 
 #[cfg(test)]
-#[expect(clippy::float_cmp, reason = "the values are exact")]
 mod tests {
+    use headgate_budget::probe::Provider;
+
     use super::*;
 
     #[test]
@@ -128,22 +62,5 @@ mod tests {
         let up_at = changes.iter().position(|change| *change == Some(ProbeStatus::Up));
         assert_eq!((down_at, up_at), (Some(3), Some(6)));
         assert_eq!(changes.iter().flatten().count(), 2);
-    }
-
-    #[test]
-    fn detection_of_each_provider_is_as_published() {
-        let seconds = |provider: Provider| {
-            let probe = provider.probe();
-            [
-                probe.shortest_detection(),
-                probe.mean_detection(),
-                probe.longest_detection(),
-            ]
-            .map(|time| time.as_secs_f64())
-        };
-        assert_eq!(seconds(Provider::Azure), [5.0, 7.5, 10.0]);
-        assert_eq!(seconds(Provider::Gcp), [16.0, 20.0, 24.0]);
-        assert_eq!(seconds(Provider::AwsCluster), [60.0, 75.0, 90.0]);
-        assert_eq!(seconds(Provider::AwsLocal), [10.0, 15.0, 20.0]);
     }
 }

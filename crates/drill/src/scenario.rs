@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
+use headgate_budget::probe::ProbeSettings;
 use serde::Serialize;
 
 pub use self::signal::Signal;
-use crate::probe::ProbeSettings;
 use crate::strategy::PodShutdown;
 
 mod signal;
@@ -245,8 +245,9 @@ impl Steps {
 
 #[cfg(test)]
 mod tests {
+    use headgate_budget::probe::Provider;
+
     use super::*;
-    use crate::probe::Provider;
 
     fn parameters() -> Parameters {
         Parameters {

@@ -1,8 +1,10 @@
-//! A rolling update simulated probe by probe, to check the closed forms of [`budget`](crate::budget).
+//! A rolling update simulated probe by probe, to check the closed forms of the [budget](headgate_budget).
 
 use std::time::Duration;
 
-use crate::probe::{ProbeSettings, ProbeStatus, ProbeTracker};
+use headgate_budget::probe::ProbeSettings;
+
+use crate::probe::{ProbeStatus, ProbeTracker};
 
 /// How long new connections to one node are lost when its Pod is replaced, in seconds. The health check fails at time
 /// zero and passes again once the new Pod is ready; probes come at `phase` and every interval after it.
@@ -25,9 +27,10 @@ pub fn lost_seconds(probe: &ProbeSettings, serving: Duration, restart: Duration,
 
 #[cfg(test)]
 mod tests {
+    use headgate_budget::expected_loss;
+    use headgate_budget::probe::Provider;
+
     use super::*;
-    use crate::budget::expected_loss;
-    use crate::probe::Provider;
 
     /// Seeds, each a roll of [`NODES`] nodes.
     const SEEDS: u64 = 60;

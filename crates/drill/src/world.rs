@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
+use headgate_budget::probe::ProbeSettings;
 use tokio::time::Instant;
 
 pub use self::error::WorldError;
@@ -15,7 +16,6 @@ use crate::draining::DrainRules;
 use crate::endpoints::{Endpoint, has_ready_endpoint};
 use crate::machine::{Command, Machine, NodeProcesses};
 use crate::network::Network;
-use crate::probe::ProbeSettings;
 use crate::rotation::NoHealthyBackends;
 use crate::scenario::{Action, Step};
 use crate::strategy::Plan;

@@ -10,11 +10,12 @@ use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use headgate_drill::budget::expected_loss;
+use headgate_budget::expected_loss;
+use headgate_budget::probe::{ProbeSettings, Provider};
 use headgate_drill::clients::ClientSettings;
 use headgate_drill::control_plane::NoControlPlane;
+use headgate_drill::draining::DrainRules;
 use headgate_drill::network::namespace::Namespace;
-use headgate_drill::probe::{ProbeSettings, Provider};
 use headgate_drill::result::Event;
 use headgate_drill::rotation::NoHealthyBackends;
 use headgate_drill::scenario::{Action, Scenario, Step, Timeline};
@@ -128,7 +129,7 @@ fn samples(serving: Duration, seeds: std::ops::Range<usize>) -> Vec<Sample> {
         probe: probe(),
         no_healthy: NoHealthyBackends::AllProbedDown,
         propagation: Duration::ZERO,
-        drain_rules: Provider::Azure.drain_rules(),
+        drain_rules: DrainRules::of(Provider::Azure),
         processes: Vec::new(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()

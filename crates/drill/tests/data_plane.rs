@@ -7,11 +7,12 @@ use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use headgate_budget::probe::{ProbeSettings, Provider};
 use headgate_drill::clients::{ClientSettings, Observations};
 use headgate_drill::control_plane::NoControlPlane;
+use headgate_drill::draining::DrainRules;
 use headgate_drill::endpoints::TrafficPolicy;
 use headgate_drill::network::namespace::Namespace;
-use headgate_drill::probe::{ProbeSettings, Provider};
 use headgate_drill::result::Event;
 use headgate_drill::rotation::{AdminState, NoHealthyBackends};
 use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
@@ -71,7 +72,7 @@ fn settings(plan: Plan, empty_nodes: usize) -> WorldSettings {
         probe: probe(),
         no_healthy: NoHealthyBackends::AllProbedDown,
         propagation: millis(50),
-        drain_rules: Provider::Azure.drain_rules(),
+        drain_rules: DrainRules::of(Provider::Azure),
         processes: Vec::new(),
     }
 }

@@ -6,12 +6,12 @@ use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use headgate_budget::probe::{ProbeSettings, Provider};
 use headgate_drill::clients::{ClientSettings, Held};
 use headgate_drill::control_plane::NoControlPlane;
 use headgate_drill::draining::{Deregistration, DrainRules, Ending, FlowEnd};
 use headgate_drill::endpoints::TrafficPolicy;
 use headgate_drill::network::namespace::Namespace;
-use headgate_drill::probe::{ProbeSettings, Provider};
 use headgate_drill::result::Event;
 use headgate_drill::rotation::NoHealthyBackends;
 use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
@@ -125,7 +125,7 @@ fn aws_resets_connections_of_a_node_that_fails_its_health_check() {
     if !can_run("aws_resets_connections_of_a_node_that_fails_its_health_check") {
         return;
     }
-    let rules = Provider::AwsLocal.drain_rules();
+    let rules = DrainRules::of(Provider::AwsLocal);
     let recording = record(Strategy::KubeProxy, rules);
     let out = out_of_rotation(&recording);
     for held in held_on(&recording, true) {

@@ -1,14 +1,14 @@
 //! Reads what the budget of a live cluster needs: Services, Pods, Nodes and controllers from the API server, rules and
-//! probes from ARM. It only reads; `headgate_drill::budget` computes.
+//! probes from ARM. It only reads; `headgate_budget` computes.
 
 use std::time::Duration;
 
 use headgate_azure::LoadBalancerSummary;
+use headgate_budget::pods::PodFacts;
+use headgate_budget::probe::Provider;
+use headgate_budget::probes::{FoundProbe, from_annotations, from_rules};
+use headgate_budget::service::{ServiceFacts, Target};
 use headgate_controller::admin_state::ClusterTarget;
-use headgate_drill::budget::pods::PodFacts;
-use headgate_drill::budget::probes::{FoundProbe, from_annotations, from_rules};
-use headgate_drill::budget::service::{ServiceFacts, Target};
-use headgate_drill::probe::Provider;
 use headgate_local_pools::{base_name, is_rule_of};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::api::{ListParams, ObjectList};

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use headgate_drill::budget::rollout::Rollout;
+use headgate_budget::rollout::Rollout;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};

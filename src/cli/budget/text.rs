@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use headgate_drill::budget::Budget;
-use headgate_drill::budget::service::{ServiceBudget, Target};
+use headgate_budget::Budget;
+use headgate_budget::service::{ServiceBudget, Target};
 
 /// What the words of the figures refer to.
 pub(super) const POST: &str = "\

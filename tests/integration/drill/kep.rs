@@ -5,10 +5,11 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use headgate_budget::probe::{ProbeSettings, Provider};
 use headgate_drill::clients::ClientSettings;
 use headgate_drill::cluster::{Cluster, ClusterSettings, KubeProxySettings, MaintenanceSettings};
+use headgate_drill::draining::DrainRules;
 use headgate_drill::endpoints::TrafficPolicy;
-use headgate_drill::probe::{ProbeSettings, Provider};
 use headgate_drill::result::Event;
 use headgate_drill::rotation::NoHealthyBackends;
 use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
@@ -61,7 +62,7 @@ async fn terminating_node(strategy: Strategy) -> Recording {
         },
         no_healthy: NoHealthyBackends::AllProbedDown,
         propagation: Duration::ZERO,
-        drain_rules: Provider::Azure.drain_rules(),
+        drain_rules: DrainRules::of(Provider::Azure),
         processes: cluster.processes(),
     };
     let mut world = World::start(settings).await.unwrap();

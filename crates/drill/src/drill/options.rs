@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use headgate_budget::probe::ProbeSettings;
 
 use super::DrillError;
 use crate::draining::DrainRules;
 use crate::network::addresses::{CLIENTS, MAX_NODES};
-use crate::probe::ProbeSettings;
 use crate::rotation::NoHealthyBackends;
 use crate::scenario::{Autoscaler, Scenario};
 use crate::speed::Speed;
@@ -118,8 +118,9 @@ impl Options {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use headgate_budget::probe::Provider;
+
     use super::*;
-    use crate::probe::Provider;
 
     pub(in crate::drill) fn options() -> Options {
         Options {
@@ -142,7 +143,7 @@ pub(super) mod tests {
                 connection_lifetime: Duration::from_secs(20),
             },
             probe: Provider::Azure.probe(),
-            drain_rules: Provider::Azure.drain_rules(),
+            drain_rules: DrainRules::of(Provider::Azure),
             no_healthy: NoHealthyBackends::AllProbedDown,
             propagation: Duration::ZERO,
             operation_delay: Duration::from_millis(100),

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::probe::ProbeSettings;
 
 pub mod pods;
+pub mod probe;
 pub mod probes;
 pub mod rollout;
 pub mod service;
