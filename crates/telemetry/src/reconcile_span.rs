@@ -138,12 +138,19 @@ impl ReconcileSpan {
 mod tests {
     use std::cell::Cell;
     use std::io::{self, Write};
-    use std::sync::{Arc, Mutex};
+    use std::process::Command;
+    use std::sync::{Arc, LazyLock, Mutex};
 
+    use tracing::Dispatch;
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
     use crate::logs::{LogFormat, layer};
+
+    /// While a process has one subscriber, tracing asks the subscriber of the thread that reaches a span first, and keeps the answer
+    /// for all threads, so for other tests. With these it asks all subscribers.
+    static OTHER_SUBSCRIBERS: LazyLock<[Dispatch; 2]> =
+        LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
 
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
@@ -191,6 +198,7 @@ mod tests {
 
     #[test]
     fn json_lines_of_calls_have_the_fields_of_their_reconcile() {
+        LazyLock::force(&OTHER_SUBSCRIBERS);
         let (text, computed) = logged(LogFormat::Json, "headgate=debug");
         assert_eq!(computed, 1);
         let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -210,6 +218,7 @@ mod tests {
 
     #[test]
     fn default_filter_logs_the_reconcile_and_not_the_span_of_the_call() {
+        LazyLock::force(&OTHER_SUBSCRIBERS);
         let (text, computed) = logged(LogFormat::Json, crate::logs::DEFAULT_FILTER);
         assert_eq!(computed, 1);
         let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
@@ -240,6 +249,16 @@ mod tests {
 
     #[test]
     fn disabled_span_computes_no_field() {
+        // In a process of its own: a span is disabled only if no subscriber wants it, also none of another test.
+        const ALONE: &str = "HEADGATE_TEST_ALONE";
+        if std::env::var_os(ALONE).is_none() {
+            let mut alone = Command::new(std::env::current_exe().unwrap());
+            let alone = alone.args(["--exact", "reconcile_span::tests::disabled_span_computes_no_field"]);
+            let output = alone.env(ALONE, "1").output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains("1 passed"), "{text}");
+            return;
+        }
         let (text, computed) = logged(LogFormat::Json, "warn");
         assert_eq!(computed, 0);
         let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::DefaultGuard;
-use tracing::{Level, Subscriber};
+use tracing::{Dispatch, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{FilterFn, LevelFilter};
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
@@ -39,10 +39,16 @@ pub struct RecordedSpans(Arc<Mutex<Vec<RecordedSpan>>>);
 /// The index of a span, in its extensions.
 struct Index(usize);
 
+/// While a process has one subscriber, tracing asks the subscriber of the thread that reaches a span first, and keeps the answer
+/// for all threads: a test without a subscriber would disable the spans of another test. With these it asks all subscribers.
+static OTHER_SUBSCRIBERS: LazyLock<[Dispatch; 2]> =
+    LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
+
 impl RecordedSpans {
     /// Records headgate's spans of this thread until the guard is dropped, down to DEBUG.
     #[must_use]
     pub fn start() -> (Self, DefaultGuard) {
+        LazyLock::force(&OTHER_SUBSCRIBERS);
         let spans = Self::default();
         let own = FilterFn::new(|metadata| metadata.is_span() && metadata.target().starts_with("headgate"));
         let layer = Recorder(spans.clone()).with_filter(own.with_max_level_hint(LevelFilter::from_level(Level::DEBUG)));
