@@ -115,6 +115,14 @@ impl DrainPlan {
         self.entries[index.min(self.last())].position()
     }
 
+    /// The index of the first entry that does not stand before `position`, or of the last entry.
+    #[must_use]
+    pub fn first_at(&self, position: Position) -> usize {
+        self.entries
+            .partition_point(|entry| entry.position() < position)
+            .min(self.last())
+    }
+
     /// What a node is to be drained of at `index` (DT-06): for each type that is reached, the highest entry without a
     /// selector, and each selector of that type at the higher of that and its own highest entry.
     #[must_use]

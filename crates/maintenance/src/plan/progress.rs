@@ -5,7 +5,7 @@
 //!
 //! 1. no node of its own has a pod left at the node's targets,
 //! 2. none of its nodes is held below its cursor, and
-//! 3. no node of an intersecting maintenance that is not further on has a pod left.
+//! 3. both hold for every intersecting maintenance that is not further on.
 //!
 //! All moves of a step are computed before any is made, so the order of maintenances does not matter. The maintenance with the
 //! lowest cursor is never held by (2), so some maintenance can always move once pods are gone.
@@ -121,18 +121,23 @@ impl Progress {
 
     fn may_move(&self, index: usize, busy: &BTreeSet<String>) -> bool {
         let own = &self.participants[index];
-        let is_held = |node| self.targets.get(node).and_then(DrainTargets::position) < Some(own.position());
+        let is_done = |one: &Participant| one.nodes.is_disjoint(busy) && !self.is_held(one);
         let others = self
             .participants
             .iter()
             .enumerate()
             .filter(|(other, _)| *other != index);
         own.cursor < own.plan.last()
-            && own.nodes.is_disjoint(busy)
-            && !own.nodes.iter().any(is_held)
+            && is_done(own)
             && others
                 .filter(|(_, other)| other.position() <= own.position() && other.intersects(own))
-                .all(|(_, other)| other.nodes.is_disjoint(busy))
+                .all(|(_, other)| is_done(other))
+    }
+
+    /// Whether another maintenance keeps a node of this one below its cursor.
+    fn is_held(&self, one: &Participant) -> bool {
+        let mut nodes = one.nodes.iter();
+        nodes.any(|node| self.targets.get(node).and_then(DrainTargets::position) < Some(one.position()))
     }
 
     /// The targets of each node become those of its lowest cursor, unless they are higher already.

@@ -127,24 +127,47 @@ pub(super) fn previous_status<'a>(maintenance: &Maintenance<'a>, node: &str) -> 
 }
 
 /// The drains as the statuses have them.
+///
+/// A step moves the cursors of maintenances that intersect together, but each status is a write of its own. Where a leader dies
+/// between two of them, one status has higher targets for a shared node than the other. A node's targets rise only once every
+/// maintenance that drains it has reached them, so the maintenance with the older status continues from there.
 fn resume(maintenances: &[Maintenance<'_>], now: Timestamp) -> Progress {
+    let draining = || maintenances.iter().filter(|one| one.phase == Phase::Drain);
     let mut reached: BTreeMap<String, DrainTargets> = BTreeMap::new();
-    let mut participants = Vec::new();
-    for maintenance in maintenances.iter().filter(|one| one.phase == Phase::Drain) {
-        let status = maintenance.object.status.as_ref();
-        for node in status.iter().flat_map(|status| &status.node_statuses) {
-            let targets: DrainTargets = node.drain_targets.iter().collect();
-            reached.entry(node.node_ref.name.clone()).or_default().join(&targets);
-        }
-        let cursor = status.and_then(|status| status.drain_plan_index).unwrap_or(0);
+    for (node, targets) in draining().flat_map(recorded_targets) {
+        reached.entry(node.to_owned()).or_default().join(&targets);
+    }
+    let participants = draining().map(|maintenance| {
+        let cursor = maintenance
+            .object
+            .status
+            .as_ref()
+            .and_then(|status| status.drain_plan_index);
+        let cursor = usize::try_from(cursor.unwrap_or(0))
+            .unwrap_or(0)
+            .min(maintenance.plan.last());
+        let missed = recorded_targets(maintenance).filter_map(|(node, targets)| {
+            // Without targets of its own it is new on the node, and is fast-forwarded only there.
+            let own = targets.position()?;
+            let joined = reached.get(node)?.position()?;
+            (own < joined).then(|| maintenance.plan.first_at(joined))
+        });
         let created = maintenance.object.metadata.creation_timestamp.as_ref();
-        participants.push(Participant {
+        Participant {
             name: maintenance.name.to_owned(),
             created: created.map_or(now, |time| time.0),
-            cursor: usize::try_from(cursor).unwrap_or(0).min(maintenance.plan.last()),
+            cursor: missed.fold(cursor, usize::max),
             plan: maintenance.plan.clone(),
             nodes: maintenance.nodes.clone(),
-        });
-    }
+        }
+    });
+    let participants = participants.collect();
     Progress::new(participants, reached)
+}
+
+/// The targets of each node in the status of a maintenance.
+fn recorded_targets<'a>(maintenance: &'a Maintenance<'_>) -> impl Iterator<Item = (&'a str, DrainTargets)> {
+    let status = maintenance.object.status.iter();
+    let nodes = status.flat_map(|status| &status.node_statuses);
+    nodes.map(|node| (node.node_ref.name.as_str(), node.drain_targets.iter().collect()))
 }

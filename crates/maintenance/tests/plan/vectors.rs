@@ -2,7 +2,7 @@
 
 use headgate_maintenance::api::{PodType, Stage};
 use headgate_maintenance::drain_plan::PodSelector;
-use headgate_maintenance::plan::action::EventReason;
+use headgate_maintenance::plan::action::{Action, EventReason};
 
 use crate::world::{World, entry};
 
@@ -264,5 +264,75 @@ fn a_newer_maintenance_adds_nothing_to_a_node_that_is_further_on() {
     assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), ["pod-0001"]);
     world.leave("one", 1);
     world.settle();
+    assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), ["pod-0002"]);
+}
+
+/// Both maintenances of node one move in the same plan, and only the first status is written.
+fn write_one_of_two_statuses(world: &mut World, maintenance: &str) {
+    let is_status_of =
+        |action: &Action| matches!(action, Action::UpdateStatus { maintenance: of, .. } if of == maintenance);
+    let actions = world.plan().actions;
+    let (written, lost): (Vec<_>, Vec<_>) = actions.into_iter().partition(is_status_of);
+    assert_eq!(written.len(), 1);
+    assert!(lost.iter().any(|action| matches!(action, Action::UpdateStatus { .. })));
+    for action in written {
+        world.apply(action);
+    }
+}
+
+#[test]
+fn a_maintenance_whose_status_was_lost_is_not_held_by_the_node_that_it_shares() {
+    for written in ["a", "b"] {
+        let mut world = World::default()
+            .nodes(&["one", "two", "three"])
+            .pods("one", 1, PodType::DaemonSet, 0)
+            .pods("two", 1, PodType::Default, 0)
+            .pods("three", 1, PodType::DaemonSet, 0);
+        world.maintain("a", Stage::Drain, &["one", "two"], &[]);
+        world.maintain("b", Stage::Drain, &["one", "three"], &[]);
+        world.settle();
+        world.leave("two", 1);
+        write_one_of_two_statuses(&mut world, written);
+        world.settle();
+        let evacuated: Vec<_> = world.evacuated_pods().into_iter().collect();
+        assert_eq!(evacuated, ["pod-0001", "pod-0003"], "{written}");
+    }
+}
+
+#[test]
+fn a_maintenance_whose_status_was_lost_is_not_overtaken() {
+    for written in ["a", "b"] {
+        let mut world = World::default()
+            .nodes(&["one", "two", "three"])
+            .pods("one", 1, PodType::Default, 0)
+            .pods("two", 1, PodType::DaemonSet, 0)
+            .pods("three", 1, PodType::Default, i32::MAX);
+        world.maintain("a", Stage::Drain, &["one", "two"], &[]);
+        world.maintain("b", Stage::Drain, &["one", "three"], &[]);
+        world.settle();
+        world.leave("one", 1);
+        write_one_of_two_statuses(&mut world, written);
+        world.settle();
+        let evacuated: Vec<_> = world.evacuated_pods().into_iter().collect();
+        assert_eq!(evacuated, ["pod-0003"], "{written}");
+    }
+}
+
+#[test]
+fn a_maintenance_that_another_one_holds_is_not_overtaken() {
+    let mut world = World::default()
+        .nodes(&["one", "two", "three"])
+        .pods("one", 1, PodType::Default, 0)
+        .pods("one", 1, PodType::Default, i32::MAX)
+        .pods("three", 1, PodType::DaemonSet, 0);
+    let mut labelled = entry(PodType::Default, i32::MAX);
+    labelled.pod_selector = Some(PodSelector::label("app", "db").to_label_selector());
+    world.maintain("holding", Stage::Drain, &["one"], &[labelled]);
+    world.maintain("held", Stage::Drain, &["one", "two"], &[]);
+    world.maintain("behind", Stage::Drain, &["two", "three"], &[]);
+    world.settle();
+    world.leave("one", 1);
+    world.settle();
+    // The entry with the label takes "holding" one step more, in which "held" is idle but not done.
     assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), ["pod-0002"]);
 }
