@@ -14,7 +14,7 @@ use serde_json::Value;
 /// Time until it is ready; two control planes may start at the same time.
 const START_TIMEOUT: Duration = Duration::from_mins(2);
 /// Time until its output shows a change.
-pub(super) const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a complete run: a start, and some seconds.
 const RUN_TIMEOUT: Duration = Duration::from_mins(2);
 
@@ -83,18 +83,8 @@ impl Sandbox {
     /// Waits for a line about a node, a pool (`LOAD BALANCER/POOL`) or a caller of ARM, after the last one that was
     /// waited for. Skips lines in between.
     pub(super) async fn wait_for_line(&mut self, node: &str, is_expected: impl Fn(&Value) -> bool) -> Value {
-        self.wait_for_line_within(OUTPUT_TIMEOUT, node, is_expected).await
-    }
-
-    /// The same, for a line whose cause takes long.
-    pub(super) async fn wait_for_line_within(
-        &mut self,
-        within: Duration,
-        node: &str,
-        is_expected: impl Fn(&Value) -> bool,
-    ) -> Value {
         let read = self.read.get(node).copied().unwrap_or(0);
-        let (number, line) = eventually(within, &format!("a line about {node}"), async || {
+        let (number, line) = eventually(OUTPUT_TIMEOUT, &format!("a line about {node}"), async || {
             let mut lines = self.lines(node).into_iter().enumerate().skip(read);
             let found = lines.find(|(_, line)| is_expected(line));
             found.ok_or_else(|| format!("{:?}", self.lines(node)))

@@ -11,7 +11,7 @@ use headgate_test_kubernetes::kubectl;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::command::{OUTPUT_TIMEOUT, Sandbox};
+use super::command::Sandbox;
 use crate::harness::http;
 
 const POOLS: [&str; 3] = [
@@ -147,7 +147,6 @@ async fn a_taint_sets_a_node_down_in_every_pool_until_it_is_removed() {
 #[tokio::test]
 async fn the_pool_of_the_local_service_follows_its_endpoints() {
     const POOL: &str = "kubernetes/default-web";
-    const TICK_INTERVAL: Duration = Duration::from_secs(5);
     let mut sandbox = Sandbox::start(&["--nodes", "3"]);
     let description = sandbox.description().await;
     let file = |name: &str| description[name].as_str().unwrap().to_owned();
@@ -197,16 +196,7 @@ async fn the_pool_of_the_local_service_follows_its_endpoints() {
         .await
         .unwrap();
     assert_eq!(answer.status / 100, 2, "{}", answer.text());
-    patch(others);
-    // The refused write and its retry: one tick each.
-    let within = 2 * TICK_INTERVAL + OUTPUT_TIMEOUT;
-    sandbox
-        .wait_for_line_within(within, POOL, |line| line["addresses"] == 2)
-        .await;
-    for (reason, at_least) in [
-        ("LoadBalancerBackendPoolUpdated", 2),
-        ("LoadBalancerBackendPoolUpdateRetrying", 1),
-    ] {
+    let reported = async |reason: &str, at_least: u64| {
         let selector = format!("involvedObject.name=web,reason={reason}");
         eventually(Duration::from_secs(10), reason, async || {
             let text = kube(&["get", "events", "--field-selector", &selector, "-o", "json"]);
@@ -216,7 +206,12 @@ async fn the_pool_of_the_local_service_follows_its_endpoints() {
             if count >= at_least { Ok(()) } else { Err(text) }
         })
         .await;
-    }
+    };
+    patch(others);
+    // One tick for the refused write, another one for its retry.
+    reported("LoadBalancerBackendPoolUpdateRetrying", 1).await;
+    sandbox.wait_for_line(POOL, |line| line["addresses"] == 2).await;
+    reported("LoadBalancerBackendPoolUpdated", 2).await;
     let mut why = Command::new(env!("CARGO_BIN_EXE_headgate"));
     why.args(["why", "service", "default/web", "--kubeconfig", &kubeconfig]);
     let text = output(why.args(["--azure-config-file", &azure_json])).unwrap();
