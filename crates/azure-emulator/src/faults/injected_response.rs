@@ -50,6 +50,8 @@ pub(crate) enum KnownError {
     AnotherOperationInProgress,
     /// The etag is stale.
     PreconditionFailed,
+    /// The identity has no role with the right.
+    AuthorizationFailed,
 }
 
 /// The errors by the name that a rule gives.
@@ -68,6 +70,7 @@ pub(crate) const KNOWN_ERRORS: &[(&str, KnownError)] = &[
     ),
     ("AnotherOperationInProgress", KnownError::AnotherOperationInProgress),
     ("PreconditionFailed", KnownError::PreconditionFailed),
+    ("AuthorizationFailed", KnownError::AuthorizationFailed),
 ];
 
 /// Seconds in ARM's throttling message where the rule has no `retryAfter`; as in the published one.
@@ -82,6 +85,7 @@ impl KnownError {
             | Self::RetryableErrorDueToAnotherOperation => StatusCode::TOO_MANY_REQUESTS,
             Self::AnotherOperationInProgress => StatusCode::CONFLICT,
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+            Self::AuthorizationFailed => StatusCode::FORBIDDEN,
         }
     }
 
@@ -165,6 +169,15 @@ impl InjectedResponse {
                 error("PreconditionFailed", "Precondition failed.".to_owned())
                     .detail("PreconditionFailedEtagMismatch", message)
             }
+            KnownError::AuthorizationFailed => {
+                let message = format!(
+                    "The client '{principal}' with object id '{principal}' does not have authorization to perform action '{}' over \
+                     scope '{path}' or the scope is invalid. If access was recently granted, please refresh your credentials.",
+                    action(request.method, path),
+                    principal = request.principal.unwrap_or_default(),
+                );
+                error("AuthorizationFailed", message)
+            }
         }
     }
 }
@@ -195,6 +208,21 @@ fn segment_after<'a>(path: &'a str, name: &str) -> Option<&'a str> {
         .split('/')
         .skip_while(|segment| !segment.eq_ignore_ascii_case(name));
     segments.nth(1).filter(|segment| !segment.is_empty())
+}
+
+/// The right that a request needs, such as `Microsoft.Network/loadBalancers/write`.
+fn action(method: &str, path: &str) -> String {
+    let verb = match method {
+        "GET" | "HEAD" => "read",
+        "DELETE" => "delete",
+        _ => "write",
+    };
+    let mut segments = path.split('/').skip_while(|segment| *segment != "providers").skip(1);
+    let provider = segments.next().unwrap_or("Microsoft.Resources");
+    // Types and names alternate.
+    let types = segments.step_by(2);
+    let parts: Vec<_> = std::iter::once(provider).chain(types).chain([verb]).collect();
+    parts.join("/")
 }
 
 /// An interface in the group of the resource, for an error that names one.
@@ -312,6 +340,23 @@ mod tests {
             message.ends_with(&format!("\" of resource {POOL} in NRP data store.")),
             "{message}"
         );
+    }
+
+    #[test]
+    fn a_missing_right_is_named_with_its_action() {
+        for (method, verb) in [("GET", "read"), ("PUT", "write"), ("DELETE", "delete")] {
+            let message = format!(
+                "The client 'actor' with object id 'actor' does not have authorization to perform action \
+                 'Microsoft.Network/loadBalancers/backendAddressPools/{verb}' over scope '{POOL}' or the scope is invalid. If \
+                 access was recently granted, please refresh your credentials."
+            );
+            assert_eq!(
+                send(KnownError::AuthorizationFailed, None, method),
+                json!({"error": {"code": "AuthorizationFailed", "message": message}})
+            );
+        }
+        let list = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers";
+        assert_eq!(action("GET", list), "Microsoft.Network/loadBalancers/read");
     }
 
     #[test]
