@@ -2,17 +2,19 @@
 //!
 //! It is for clusters whose agents do not poll the metadata service (`node.scheduledEvents`). Invariants: a notice taints a Node once,
 //! because the Node's annotation records it by the same patch; each patch is planned from a fresh read of the Node and fails if the Node
-//! has changed; only a process of `components/controller` writes, which `other_nodes` checks. A failure here ends nothing else: it is
-//! counted, logged and retried. What a message means and what changes in a Node is left to `headgate-spot`.
+//! has changed; only a process of `components/controller` writes, which `other_nodes` checks; no Node waits for the requests of another
+//! one. A failure here ends nothing else: it is counted, logged and retried. What a message means and what changes in a Node is left to `headgate-spot`.
 
+mod due_nodes;
 mod latest;
 mod metrics;
 mod objects;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use headgate_clock::Clock;
 use headgate_kubernetes::{ClusterEventRecorder, NodeReference, WatchReporter, watch_events};
 use headgate_node::DRAINING_TAINT;
@@ -26,7 +28,8 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-pub use latest::{LatestMessages, ObservedEvent};
+use due_nodes::DueNodes;
+pub use latest::{LatestMessage, LatestMessages, ObservedEvent};
 pub use metrics::Metrics;
 pub use metrics::Outcome;
 use objects::NodeEventObject;
@@ -42,10 +45,19 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Between reads of a Node with headgate's taint, which show a reboot or the end of the notice.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(15);
-/// Nodes that are read in one turn; the others follow in the next.
-const MAX_NODES_PER_TURN: usize = 50;
 /// At once after a conflict.
 const MAX_CONFLICTS: u32 = 5;
+
+/// What a look at a Node found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Looked {
+    /// It is in its target state.
+    Done,
+    /// It does not exist.
+    Gone,
+    /// A request failed, and was counted.
+    Failed,
+}
 
 /// What the task needs.
 #[derive(Clone)]
@@ -73,10 +85,13 @@ impl PreemptEvents {
         let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Node>(&());
         let nodes = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
         let mut latest = LatestMessages::default();
-        // The Nodes that are read next, and when.
-        let mut due: BTreeMap<String, Instant> = BTreeMap::new();
+        let mut due = DueNodes::default();
+        let mut looks = FuturesUnordered::new();
         loop {
-            let next = due.values().min().copied();
+            for name in due.start(Instant::now()) {
+                looks.push(self.look(term, &nodes, latest.get(&name).cloned(), name));
+            }
+            let next = due.next_at();
             tokio::select! {
                 event = stream.next() => match event {
                     Some(Ok(Event::Apply(object) | Event::InitApply(object))) => {
@@ -95,72 +110,81 @@ impl PreemptEvents {
                         return std::future::pending().await;
                     }
                     for name in tainted.borrow_and_update().iter() {
-                        due.entry(name.clone()).or_insert_with(|| Instant::now() + RECHECK_INTERVAL);
+                        due.insert_new(name, Instant::now() + RECHECK_INTERVAL);
                     }
                 }
-                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {
-                    let now = Instant::now();
-                    let names = due.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone());
-                    let names: Vec<_> = names.take(MAX_NODES_PER_TURN).collect();
-                    for name in names {
-                        let span = ReconcileSpan::start(Reconciled::DrainingTaint, || Reconcile {
-                            term,
-                            node: Some(&name),
-                            ..Reconcile::default()
-                        });
-                        let is_done = span.run(self.reconcile(&nodes, &name, &mut latest, &span)).await;
-                        due.remove(&name);
-                        if !is_done {
-                            due.insert(name, Instant::now() + RETRY_INTERVAL);
-                        } else if tainted.borrow().contains(&name) {
-                            due.insert(name, Instant::now() + RECHECK_INTERVAL);
-                        }
+                Some((name, looked)) = looks.next() => {
+                    let again = match looked {
+                        Looked::Failed => Some(RETRY_INTERVAL),
+                        Looked::Done if tainted.borrow().contains(&name) => Some(RECHECK_INTERVAL),
+                        Looked::Done | Looked::Gone => None,
+                    };
+                    let is_due = due.finish(name.clone(), again.map(|again| Instant::now() + again));
+                    // An event since then is about another Node of this name.
+                    if looked == Looked::Gone && !is_due {
+                        latest.forget(&name);
                     }
                 }
+                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
             }
         }
     }
 
-    /// Brings one Node to its target state; returns whether that succeeded.
+    async fn look(
+        &self,
+        term: Option<i32>,
+        nodes: &Api<DynamicObject>,
+        message: Option<LatestMessage>,
+        name: String,
+    ) -> (String, Looked) {
+        let span = ReconcileSpan::start(Reconciled::DrainingTaint, || Reconcile {
+            term,
+            node: Some(&name),
+            ..Reconcile::default()
+        });
+        let looked = span.run(self.reconcile(nodes, &name, message.as_ref(), &span)).await;
+        (name, looked)
+    }
+
+    /// Brings one Node to its target state.
     async fn reconcile(
         &self,
         nodes: &Api<DynamicObject>,
         name: &str,
-        latest: &mut LatestMessages,
+        message: Option<&LatestMessage>,
         span: &ReconcileSpan,
-    ) -> bool {
+    ) -> Looked {
         for _ in 0..MAX_CONFLICTS {
-            let attempt = timeout(ATTEMPT_TIMEOUT, self.attempt(nodes, name, latest));
+            let attempt = timeout(ATTEMPT_TIMEOUT, self.attempt(nodes, name, message));
             let outcome = attempt.await.unwrap_or(Err(Outcome::Timeout));
             match outcome {
-                Ok(()) => return true,
+                Ok(looked) => return looked,
                 Err(Outcome::Conflict) => self.metrics.count(Outcome::Conflict),
                 Err(outcome) => {
                     self.metrics.count(outcome);
                     span.fail(outcome.as_str(), &"draining taint not written");
                     tracing::warn!(node = name, outcome = outcome.as_str(), retry_in = ?RETRY_INTERVAL, "draining taint not written");
-                    return false;
+                    return Looked::Failed;
                 }
             }
         }
-        false
+        Looked::Failed
     }
 
     async fn attempt(
         &self,
         nodes: &Api<DynamicObject>,
         name: &str,
-        latest: &mut LatestMessages,
-    ) -> Result<(), Outcome> {
+        message: Option<&LatestMessage>,
+    ) -> Result<Looked, Outcome> {
         let Some(node) = nodes.get_opt(name).await.map_err(|error| Outcome::of(&error))? else {
-            latest.forget(name);
-            return Ok(());
+            return Ok(Looked::Gone);
         };
         let now = self.clock.now().wall;
         let created = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        let message = latest.message(name, created, now);
-        let Some(TaintPatch { change, operations }) = plan_for_event(&node, message.as_ref(), now) else {
-            return Ok(());
+        let message = message.and_then(|message| message.about(created, now));
+        let Some(TaintPatch { change, operations }) = plan_for_event(&node, message, now) else {
+            return Ok(Looked::Done);
         };
         let patch = serde_json::from_value(operations).map_err(|_| Outcome::Error)?;
         let patch = Patch::<()>::Json(patch);
@@ -173,7 +197,7 @@ impl PreemptEvents {
             "draining taint and recorded notice written"
         );
         self.report(&node, change).await;
-        Ok(())
+        Ok(Looked::Done)
     }
 
     async fn report(&self, node: &DynamicObject, change: TaintChange) {

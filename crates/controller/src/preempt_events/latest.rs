@@ -28,10 +28,26 @@ pub struct ObservedEvent {
     pub last_seen: Timestamp,
 }
 
+/// The latest message about a Node, and the time of its latest repetition.
+#[derive(Clone, Debug)]
+pub struct LatestMessage {
+    message: PreemptMessage,
+    last_seen: Timestamp,
+}
+
 /// The latest genuine notice about each Node.
 #[derive(Clone, Debug, Default)]
 pub struct LatestMessages {
-    by_node: HashMap<String, (PreemptMessage, Timestamp)>,
+    by_node: HashMap<String, LatestMessage>,
+}
+
+impl LatestMessage {
+    /// The message, if it is about the Node that was created at `created`, and is still repeated.
+    #[must_use]
+    pub fn about(&self, created: Option<Timestamp>, now: Timestamp) -> Option<&PreemptMessage> {
+        let is_about_it = created.is_none_or(|created| self.last_seen >= created);
+        (is_about_it && !is_stale(self.last_seen, now)).then_some(&self.message)
+    }
 }
 
 impl LatestMessages {
@@ -50,26 +66,26 @@ impl LatestMessages {
             return None;
         }
         let is_new = match self.by_node.get(&event.node) {
-            Some((_, last_seen)) if *last_seen > event.last_seen => return None,
-            Some((known, _)) => *known != message,
+            Some(known) if known.last_seen > event.last_seen => return None,
+            Some(known) => known.message != message,
             None => true,
         };
         if self.by_node.len() >= MAX_NODES {
-            self.by_node.retain(|_, (_, last_seen)| !is_stale(*last_seen, now));
+            self.by_node.retain(|_, known| !is_stale(known.last_seen, now));
             if self.by_node.len() >= MAX_NODES {
                 return None;
             }
         }
-        self.by_node.insert(event.node.clone(), (message, event.last_seen));
+        let last_seen = event.last_seen;
+        self.by_node
+            .insert(event.node.clone(), LatestMessage { message, last_seen });
         is_new.then_some(event.node)
     }
 
-    /// The message about the Node that was created at `created`, if it is still repeated.
+    /// The latest message about a Node.
     #[must_use]
-    pub fn message(&self, node: &str, created: Option<Timestamp>, now: Timestamp) -> Option<PreemptMessage> {
-        let (message, last_seen) = self.by_node.get(node)?;
-        let is_about_it = created.is_none_or(|created| *last_seen >= created);
-        (is_about_it && !is_stale(*last_seen, now)).then(|| message.clone())
+    pub fn get(&self, node: &str) -> Option<&LatestMessage> {
+        self.by_node.get(node)
     }
 
     /// Forgets a Node that does not exist.
@@ -144,8 +160,9 @@ mod tests {
             );
         }
         assert!(latest.apply(event("n", NOTICE, 1120), at(1000), &metrics).is_some());
-        assert!(latest.message("n", None, at(1000)).is_some());
-        assert!(latest.message("n", Some(at(last)), at(last)).is_none());
+        let known = latest.get("n").unwrap();
+        assert!(known.about(None, at(1000)).is_some());
+        assert!(known.about(Some(at(last)), at(last)).is_none());
     }
 
     #[test]
@@ -153,7 +170,10 @@ mod tests {
         let metrics = Metrics::register(&mut Registry::default());
         let mut latest = LatestMessages::default();
         latest.apply(event("n", NOTICE, 1000), at(1000), &metrics);
-        let message = |latest: &LatestMessages, created, now| latest.message("n", created, at(now)).is_some();
+        let message = |latest: &LatestMessages, created, now| {
+            let known = latest.get("n");
+            known.is_some_and(|known| known.about(created, at(now)).is_some())
+        };
         assert!(message(&latest, None, 1001) && message(&latest, Some(at(1000)), 1001));
         assert!(
             !message(&latest, Some(at(1001)), 1002),

@@ -7,7 +7,7 @@ use headgate_clock::Clock;
 use headgate_controller::preempt_events::{Metrics, PreemptEvents};
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_node::DRAINING_TAINT;
-use headgate_test_kubernetes::FakeApi;
+use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, RecordedRequest};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::api::PostParams;
@@ -30,6 +30,7 @@ struct Scene {
     clock: Clock,
     tainted: watch::Sender<BTreeSet<String>>,
     registry: Registry,
+    faults: ClientFaults,
     task: JoinHandle<()>,
 }
 
@@ -49,7 +50,7 @@ impl Scene {
             node["status"] = json!({"nodeInfo": {"bootID": "boot-1"}});
         });
         let (tainted, mut registry) = (watch::Sender::default(), Registry::default());
-        let task = start(&fake, &clock, &tainted, &mut registry);
+        let (task, faults) = start(&fake, &clock, &tainted, &mut registry);
         sleep(SECOND).await;
         Self {
             fake,
@@ -57,6 +58,7 @@ impl Scene {
             clock,
             tainted,
             registry,
+            faults,
             task,
         }
     }
@@ -67,11 +69,15 @@ impl Scene {
     }
 
     async fn event_at(&self, message: &str, at: Timestamp) {
-        let name = format!("n.{:x}", message.len());
+        self.event_about("n", message, at).await;
+    }
+
+    async fn event_about(&self, node: &str, message: &str, at: Timestamp) {
+        let name = format!("{node}.{:x}", message.len());
         let event = json!({"metadata": {"name": name, "namespace": "default"}, "reason": "PreemptScheduled", "type": "Warning",
             "message": message, "lastTimestamp": Timestamp::from_second(at.as_second()).unwrap(),
-            "involvedObject": {"kind": "Node", "name": "n", "uid": "n"},
-            "source": {"component": "custom-scheduledevents-consolidated-preempt-plugin-monitor", "host": "n"}});
+            "involvedObject": {"kind": "Node", "name": node, "uid": node},
+            "source": {"component": "custom-scheduledevents-consolidated-preempt-plugin-monitor", "host": node}});
         let event: Event = serde_json::from_value(event).unwrap();
         let events = Api::<Event>::namespaced(self.client.clone(), "default");
         self.fake.delete::<Event>("default", &name);
@@ -131,15 +137,15 @@ fn start(
     clock: &Clock,
     tainted: &watch::Sender<BTreeSet<String>>,
     registry: &mut Registry,
-) -> JoinHandle<()> {
-    let (client, _) = fake.client();
+) -> (JoinHandle<()>, ClientFaults) {
+    let (client, faults) = fake.client();
     let task = PreemptEvents {
         events: ClusterEventRecorder::new(client.clone(), "leader".to_owned()),
         client,
         metrics: Metrics::register(registry),
         clock: clock.clone(),
     };
-    tokio::spawn(task.run(None, tainted.subscribe()))
+    (tokio::spawn(task.run(None, tainted.subscribe())), faults)
 }
 
 async fn notes(client: &Client, reason: &str) -> usize {
@@ -190,7 +196,7 @@ async fn notice_is_remembered_through_a_new_leader_and_a_failing_api_server() {
     scene.clear();
     scene.task.abort();
     let mut registry = Registry::default();
-    scene.task = start(&scene.fake, &scene.clock, &scene.tainted, &mut registry);
+    (scene.task, scene.faults) = start(&scene.fake, &scene.clock, &scene.tainted, &mut registry);
     sleep(60 * SECOND).await;
     assert!(!scene.is_tainted(), "the list of a new leader has the event");
     scene.fake.restart(10 * SECOND);
@@ -246,6 +252,30 @@ async fn events_of_an_earlier_node_and_old_ones_are_ignored() {
     assert!(!scene.is_tainted(), "about a Node of this name that was deleted");
     scene.event(FIRST).await;
     assert!(scene.is_tainted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_whose_requests_hang_delays_no_other_notice() {
+    let scene = Scene::new().await;
+    let other = json!({"metadata": {"name": "z"}, "spec": {"providerID": "azure:///z"}});
+    let other: Node = serde_json::from_value(other).unwrap();
+    let nodes = Api::<Node>::all(scene.client.clone());
+    nodes.create(&PostParams::default(), &other).await.unwrap();
+    scene.fake.change::<Node>("", "z", |node| {
+        node["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    });
+    // As with an admission webhook that hangs for one Node.
+    let is_hanging = |request: &RecordedRequest| request.path.ends_with("/nodes/n");
+    scene.faults.set_for(Fault::Slow(Duration::from_hours(1)), is_hanging);
+    scene.event(FIRST).await;
+    let now = scene.clock.now().wall;
+    scene.event_about("z", FIRST, now).await;
+    let other = serde_json::to_value(nodes.get("z").await.unwrap()).unwrap();
+    assert_eq!(other["spec"]["taints"][0]["key"], DRAINING_TAINT, "{other:#}");
+    assert!(!scene.is_tainted());
+    scene.faults.set(Fault::None);
+    sleep(15 * SECOND).await;
+    assert!(scene.is_tainted(), "it is tried again");
 }
 
 /// What the task observes is shared with nothing that outlives it.
