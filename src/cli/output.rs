@@ -3,10 +3,13 @@
 //! Invariant: a watch prints a report only if it differs from the one before in more than its time. What a report shows is the
 //! report's own; tables and JSON are made there.
 
+use std::io;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -65,8 +68,8 @@ pub(super) trait Report: Serialize {
     }
 }
 
-/// Prints what `read` returns, and with `--watch` again whenever it has changed, until the process is stopped. A failed read of a
-/// watch is reported once, and tried again.
+/// Prints what `read` returns, and with `--watch` again whenever it has changed, until the process is stopped or standard output
+/// has no reader left. A failed read of a watch is reported once, and tried again.
 pub(super) async fn show<T: Report>(
     output: Output,
     arguments: &WatchArguments,
@@ -80,6 +83,9 @@ pub(super) async fn show<T: Report>(
     let mut failure = None;
     loop {
         tokio::time::sleep(arguments.interval.max(MIN_INTERVAL)).await;
+        if !has_reader() {
+            return Ok(());
+        }
         match read().await {
             Ok(report) => {
                 failure = None;
@@ -100,6 +106,17 @@ pub(super) async fn show<T: Report>(
             }
         }
     }
+}
+
+/// Whether standard output can still be read by another program, as a pipe to `head` cannot once it has ended. A file or a terminal
+/// always can.
+fn has_reader() -> bool {
+    let stdout = io::stdout();
+    let mut descriptors = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    // Where the question itself fails, the next write decides.
+    let answered = poll(&mut descriptors, PollTimeout::ZERO).is_ok();
+    let closed = PollFlags::POLLERR | PollFlags::POLLHUP;
+    !answered || !descriptors[0].revents().is_some_and(|events| events.intersects(closed))
 }
 
 fn print_report<T: Report>(output: Output, report: &T) -> Result<(), Failure> {

@@ -1,19 +1,30 @@
 //! The conventions of `kubectl` that `headgate status` and `why` follow: formats, order, watching, entries of the kubeconfig.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout};
+use tokio::time::timeout;
 
 use super::world::World;
 use super::{DRAIN, refused, stdout_of};
 
-/// A command that follows the cluster.
-fn start_watch(world: &World, arguments: &[&str]) -> Child {
+/// A command that follows the cluster, and the lines that it prints. It ends with the test.
+fn start_watch(world: &World, arguments: &[&str]) -> (Child, Lines<BufReader<ChildStdout>>) {
     let mut watch = Command::new(env!("CARGO_BIN_EXE_headgate"));
     watch.args(arguments).args(["-w", "--interval=1s", "--kubeconfig"]);
     watch.arg(world.control_plane.kubeconfig()).stdin(Stdio::null());
-    watch.stdout(Stdio::piped()).spawn().unwrap()
+    let mut watch = tokio::process::Command::from(watch);
+    let mut watch = watch.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    (watch, lines)
+}
+
+async fn next_line(lines: &mut Lines<BufReader<ChildStdout>>) -> String {
+    let line = timeout(Duration::from_secs(30), lines.next_line()).await;
+    line.expect("nothing is printed").unwrap().expect("the watch has ended")
 }
 
 #[tokio::test]
@@ -36,25 +47,14 @@ async fn why_and_plan_have_the_formats_and_the_watch_too() {
     assert_eq!(names, "node/node-1\nnode/node-3\n");
 
     // The first print is the state, and the next one, below the time, the change.
-    let mut watch = start_watch(&world, &[&["why", "node-2", "-o", "wide"][..], &agents].concat());
-    let mut lines = BufReader::new(watch.stdout.take().unwrap())
-        .lines()
-        .map_while(Result::ok);
-    let (first, mut lines) = tokio::task::spawn_blocking(move || (lines.next(), lines))
-        .await
-        .unwrap();
-    assert!(
-        first.as_deref().is_some_and(|line| line.starts_with("node-2: ")),
-        "{first:?}"
-    );
+    let (_watch, mut lines) = start_watch(&world, &[&["why", "node-2", "-o", "wide"][..], &agents].concat());
+    let first = next_line(&mut lines).await;
+    assert!(first.starts_with("node-2: "), "{first:?}");
     world
         .taint("node-2", json!([{"key": DRAIN, "effect": "NoSchedule"}]))
         .await;
     let expected = format!("  Taints:             {DRAIN}");
-    let changed = tokio::task::spawn_blocking(move || lines.any(|line| line == expected));
-    assert!(changed.await.unwrap());
-    watch.kill().unwrap();
-    watch.wait().unwrap();
+    while next_line(&mut lines).await != expected {}
 }
 
 #[tokio::test]
@@ -64,15 +64,12 @@ async fn formats_order_and_watch_are_kubectls() {
     assert_eq!(names, "node/node-1\nnode/node-2\nnode/node-3\n");
 
     // A watch prints what changes.
-    let mut watch = start_watch(&world, &["status", "--no-agents", "-o", "name"]);
-    let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let (watch, mut lines) = start_watch(&world, &["status", "--no-agents", "-o", "name"]);
     world
         .taint("node-2", json!([{"key": DRAIN, "effect": "NoSchedule"}]))
         .await;
-    let first = tokio::task::spawn_blocking(|| lines.map_while(Result::ok).next()).await;
-    assert_eq!(first.unwrap().as_deref(), Some("node/node-2"));
-    watch.kill().unwrap();
-    watch.wait().unwrap();
+    assert_eq!(next_line(&mut lines).await, "node/node-2");
+    drop((watch, lines));
 
     let sorted = |field: &str| {
         let arguments = ["status", "--no-agents", "--all", "-o", "name", "--sort-by", field];
@@ -95,6 +92,18 @@ async fn formats_order_and_watch_are_kubectls() {
     }
     // Standard output is no terminal.
     assert!(!world.status(&["--all"]).contains('\u{1b}'));
+}
+
+#[tokio::test]
+async fn a_watch_ends_when_its_output_has_no_reader() {
+    let world = World::start().await;
+    let (mut watch, mut lines) = start_watch(&world, &["status", "--no-agents", "--all"]);
+    let first = next_line(&mut lines).await;
+    assert!(first.starts_with("Leader: "), "{first:?}");
+    // As `head -1` does; nothing changes that the watch would print.
+    drop(lines);
+    let ended = timeout(Duration::from_secs(10), watch.wait()).await;
+    assert_eq!(ended.expect("it still runs").unwrap().code(), Some(0));
 }
 
 #[tokio::test]
