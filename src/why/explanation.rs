@@ -244,11 +244,11 @@ impl Explanation {
             } else {
                 format!("; {}", node.message)
             };
-            let pods = format!(
-                "{} pods have to leave, {} of them evacuate",
-                node.pods_left(),
-                node.pods_evacuating
-            );
+            let pods = match (node.pods_left(), node.pods_evacuating) {
+                (1, 0) => "1 pod has to leave".to_owned(),
+                (1, _) => "1 pod has to leave and evacuates".to_owned(),
+                (left, evacuating) => format!("{left} pods have to leave, {evacuating} of them evacuate"),
+            };
             writeln!(
                 f,
                 "    The node is {}; {pods}{}",

@@ -111,7 +111,7 @@ fn node_status(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str) -> No
 
 fn message(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str, pods: usize) -> String {
     match (maintenance.phase, view.progress.participant(maintenance.name)) {
-        (Phase::DryRun, _) => format!("Dry run: {pods} pods would leave"),
+        (Phase::DryRun, _) => format!("Dry run: {} would leave", counted(pods)),
         (Phase::Drain, Some(own)) => {
             let waiting = view.progress.on(node).find_map(|one| {
                 let gate = view.gates.get(&(one.name.as_str(), node))?;
@@ -235,7 +235,9 @@ fn drain_conditions(
             first_of("in a load balancer", nodes),
         ),
         (_, pods, nodes) => {
-            let message = first_of(&format!("{pods} pods have to leave"), nodes);
+            let verb = if pods == 1 { "has" } else { "have" };
+            let pods = counted(usize::try_from(pods).unwrap_or_default());
+            let message = first_of(&format!("{pods} {verb} to leave"), nodes);
             conditions.set(conditions::DRAINED, false, "PodsLeft", message);
         }
     }
@@ -256,6 +258,10 @@ fn drain_conditions(
             );
         }
     }
+}
+
+fn counted(pods: usize) -> String {
+    format!("{pods} {}", if pods == 1 { "pod" } else { "pods" })
 }
 
 /// A message with the first nodes that it is about.

@@ -148,7 +148,7 @@ async fn nothing_is_done_in_the_idle_stage_and_in_a_dry_run() {
     assert!(world.evacuation("web").await.is_none());
     assert_eq!(
         world.node_status("dry", "one").drain_message,
-        "Dry run: 1 pods would leave"
+        "Dry run: 1 pod would leave"
     );
     assert_eq!(world.maintenance("idle").unwrap().metadata.finalizers, None);
     world.delete_maintenance("idle").await;
