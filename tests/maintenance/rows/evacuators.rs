@@ -70,16 +70,7 @@ pub(super) async fn foreign_finalizer(scene: Scene) {
         .pod(node, "held", &json!({"metadata": {"labels": {"hold": "held"}}}))
         .await;
     scene.maintain(name, &[node], &json!({})).await;
-    let evacuation = scene.until_evacuation("it exists", &pod, |_| true).await;
-    let path = format!(
-        "{}/{}",
-        scene.evacuations(),
-        evacuation["metadata"]["name"].as_str().unwrap()
-    );
-    let own = evacuation["metadata"]["finalizers"][0].clone();
-    scene
-        .merge(&path, json!({"metadata": {"finalizers": [own, other]}}))
-        .await;
+    let path = add_finalizer(&scene, &pod, other).await;
     scene.end(name).await;
     // The other instigator still wants it.
     let left = scene
@@ -95,6 +86,21 @@ pub(super) async fn foreign_finalizer(scene: Scene) {
     scene.release("held").await;
 }
 
+/// Waits for the Evacuation of a pod and adds a finalizer to it. Returns its path.
+async fn add_finalizer(scene: &Scene, pod: &Value, finalizer: &str) -> String {
+    let evacuation = scene.until_evacuation("it exists", pod, |_| true).await;
+    let path = format!(
+        "{}/{}",
+        scene.evacuations(),
+        evacuation["metadata"]["name"].as_str().unwrap()
+    );
+    let own = evacuation["metadata"]["finalizers"][0].clone();
+    scene
+        .merge(&path, json!({"metadata": {"finalizers": [own, finalizer]}}))
+        .await;
+    path
+}
+
 /// A finalizer that is no instigator's keeps an Evacuation after its pod is gone. The maintenance does not wait for it, and a new
 /// pod of the same name has an Evacuation of its own.
 pub(super) async fn plain_finalizer(scene: Scene) {
@@ -103,16 +109,7 @@ pub(super) async fn plain_finalizer(scene: Scene) {
     let held = json!({"metadata": {"labels": {"hold": "held"}}});
     let pod = scene.pod(node, "held", &held).await;
     scene.maintain(name, &[node], &json!({})).await;
-    let evacuation = scene.until_evacuation("it exists", &pod, |_| true).await;
-    let path = format!(
-        "{}/{}",
-        scene.evacuations(),
-        evacuation["metadata"]["name"].as_str().unwrap()
-    );
-    let own = evacuation["metadata"]["finalizers"][0].clone();
-    scene
-        .merge(&path, json!({"metadata": {"finalizers": [own, other]}}))
-        .await;
+    let path = add_finalizer(&scene, &pod, other).await;
     scene.release("held").await;
     scene.drained(name).await;
     let is_left_to_its_owner = |one: &Value| {
