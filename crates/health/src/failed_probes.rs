@@ -234,8 +234,7 @@ fn names<'a>(services: impl Iterator<Item = &'a ObjectKey>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ip_family::PerFamily;
-    use super::super::services::{LocalService, ServedService};
+    use super::super::services::ServedService;
     use super::*;
 
     const TWO: NonZeroU32 = NonZeroU32::new(2).unwrap();
@@ -291,23 +290,9 @@ mod tests {
     #[test]
     fn services_with_probes_of_their_own_count_if_they_are_probed() {
         let table = |endpoints: u32| {
-            let served = |name: &str| {
-                let service = LocalService {
-                    uid: "u".into(),
-                    port: 30_000,
-                    families: PerFamily { v4: true, v6: false },
-                };
-                let served = ServedService {
-                    service: Arc::new(service),
-                    endpoints: PerFamily { v4: endpoints, v6: 0 },
-                };
-                (ObjectKey::new("a", name), served)
-            };
-            Arc::new(
-                [served("probed"), served("quiet")]
-                    .into_iter()
-                    .collect::<ServiceTable>(),
-            )
+            let served = |name: &str| (ObjectKey::new("a", name), ServedService::example(endpoints));
+            let table: ServiceTable = [served("probed"), served("quiet")].into_iter().collect();
+            Arc::new(table)
         };
         let answers = ServiceAnswers::default();
         let service = ObjectKey::new("a", "probed");

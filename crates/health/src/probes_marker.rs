@@ -154,24 +154,13 @@ mod tests {
     use kube::client::Body;
     use prometheus_client::registry::Registry;
 
-    use super::super::ip_family::PerFamily;
     use super::super::proxy_status::ProxyStatus;
-    use super::super::services::{LocalService, ObjectKey, ServedService};
+    use super::super::services::{ObjectKey, ServedService};
     use super::*;
 
     fn table(services: std::ops::Range<u32>) -> Arc<ServiceTable> {
-        let served = services.map(|number| {
-            let service = LocalService {
-                uid: "u".into(),
-                port: 30_000,
-                families: PerFamily { v4: true, v6: false },
-            };
-            let served = ServedService {
-                service: Arc::new(service),
-                endpoints: PerFamily { v4: 0, v6: 0 },
-            };
-            (ObjectKey::new("a", &format!("service-{number}")), served)
-        });
+        let named = |number| ObjectKey::new("a", &format!("service-{number}"));
+        let served = services.map(|number| (named(number), ServedService::example(0)));
         Arc::new(served.collect())
     }
 

@@ -32,6 +32,14 @@ pub(super) struct HintContext<'a> {
     pub(super) maintenances: &'a [PathBuf],
 }
 
+/// The programs of the commands, and the files that they read, quoted for a shell.
+struct Programs {
+    kubectl: String,
+    headgate: String,
+    kubeconfig: String,
+    azure_json: String,
+}
+
 /// The text, with commands for the first node.
 pub(super) fn text(context: &HintContext<'_>) -> String {
     let HintContext {
@@ -47,13 +55,22 @@ pub(super) fn text(context: &HintContext<'_>) -> String {
     } = *context;
     let kubectl = kubectl(env::var_os("PATH").as_deref(), assets);
     let kubeconfig = quoted(&kubeconfig.to_string_lossy());
-    let kubectl = format!("{kubectl} --kubeconfig {kubeconfig}");
-    let headgate = quoted(&program.to_string_lossy());
-    let azure_json = quoted(&azure_json.to_string_lossy());
+    let programs = Programs {
+        kubectl: format!("{kubectl} --kubeconfig {kubeconfig}"),
+        headgate: quoted(&program.to_string_lossy()),
+        kubeconfig,
+        azure_json: quoted(&azure_json.to_string_lossy()),
+    };
     let mut text = String::new();
     let Some(first) = nodes.first() else {
-        return without_agents(&kubectl, &headgate, &kubeconfig, &azure_json, context);
+        return without_agents(&programs, context);
     };
+    let Programs {
+        kubectl,
+        headgate,
+        kubeconfig,
+        azure_json,
+    } = &programs;
     let (name, address, operations) = (&first.name, first.addresses.healthz, first.addresses.metrics);
     let commands = [
         (
@@ -91,29 +108,23 @@ pub(super) fn text(context: &HintContext<'_>) -> String {
         let _ = write!(text, "{what}\n  {command}\n");
     }
     if has_local_service {
-        text.push_str(&local_service_commands(
-            &kubectl,
-            &headgate,
-            &kubeconfig,
-            &azure_json,
-            context,
-        ));
+        text.push_str(&local_service_commands(&programs, context));
     }
     if !maintenances.is_empty() {
-        text.push_str(&maintenance_commands(&kubectl, maintenances));
+        text.push_str(&maintenance_commands(kubectl, maintenances));
     }
     let _ = write!(text, "\nLogs are in {}. Ctrl-C stops the sandbox.\n", logs.display());
     text
 }
 
 /// The commands for a sandbox in which the user installs headgate.
-fn without_agents(
-    kubectl: &str,
-    headgate: &str,
-    kubeconfig: &str,
-    azure_json: &str,
-    context: &HintContext<'_>,
-) -> String {
+fn without_agents(programs: &Programs, context: &HintContext<'_>) -> String {
+    let Programs {
+        kubectl,
+        headgate,
+        kubeconfig,
+        azure_json,
+    } = programs;
     let (control, logs) = (context.control, context.logs.display());
     format!(
         "No agent runs. docs/trial.md installs the Helm chart here and runs its processes. It uses these:\n  \
@@ -126,13 +137,13 @@ fn without_agents(
 }
 
 /// The commands about the Local Service: endpoints on one node, on the others, and a write that Azure refuses.
-fn local_service_commands(
-    kubectl: &str,
-    headgate: &str,
-    kubeconfig: &str,
-    azure_json: &str,
-    context: &HintContext<'_>,
-) -> String {
+fn local_service_commands(programs: &Programs, context: &HintContext<'_>) -> String {
+    let Programs {
+        kubectl,
+        headgate,
+        kubeconfig,
+        azure_json,
+    } = programs;
     let names: Vec<_> = context.nodes.iter().map(|node| node.name.as_str()).collect();
     let (first, others) = match names.as_slice() {
         [] => return String::new(),

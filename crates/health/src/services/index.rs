@@ -24,6 +24,20 @@ pub struct ServedService {
 }
 
 impl ServedService {
+    /// A Service of IPv4 with so many endpoints here.
+    #[cfg(test)]
+    pub(crate) fn example(endpoints: u32) -> Self {
+        let service = LocalService {
+            uid: "u".into(),
+            port: 30_000,
+            families: PerFamily { v4: true, v6: false },
+        };
+        Self {
+            service: Arc::new(service),
+            endpoints: PerFamily { v4: endpoints, v6: 0 },
+        }
+    }
+
     /// The number of endpoints for a request whose IP family is not known: the larger one, since a dual-stack Pod has
     /// an address in each family.
     #[must_use]
