@@ -3,7 +3,8 @@
 //! It is for clusters whose agents do not poll the metadata service (`node.scheduledEvents`). Invariants: a notice taints a Node once,
 //! because the Node's annotation records it by the same patch; each patch is planned from a fresh read of the Node and fails if the Node
 //! has changed; only a process of `components/controller` writes, which `other_nodes` checks; no Node waits for the requests of another
-//! one. A failure here ends nothing else: it is counted, logged and retried. What a message means and what changes in a Node is left to `headgate-spot`.
+//! one. A failure here ends nothing else: it is counted, logged and retried. What a message means and what changes in a Node is left
+//! to `headgate-spot`.
 
 mod due_nodes;
 mod latest;
