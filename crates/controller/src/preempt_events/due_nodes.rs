@@ -1,7 +1,7 @@
 //! Which Nodes are looked at next, and which are being looked at. Pure.
 //!
-//! Invariants: a Node is looked at once at a time, and those that have been due for the longest time come first. So a Node whose
-//! requests hang takes one place, and no other Node's turn.
+//! Invariants: no Node is looked at twice at the same time, and the one that has been due for the longest time is next. So a Node whose
+//! requests get no answer takes one place, and no other Node's turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,7 +75,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_node_is_looked_at_once_at_a_time() {
+    fn no_node_is_looked_at_twice_at_the_same_time() {
         let begin = Instant::now();
         let mut nodes = DueNodes::default();
         nodes.insert("n".to_owned(), begin);
