@@ -1,19 +1,21 @@
 //! The part of the writer's work under the shared Lease: pool after pool, each from a read of its own.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{ArmError, ErrorClass, Pool, PoolId};
 use headgate_leader::LockGuard;
 use headgate_telemetry::ReconcileSpan;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
 use super::super::edit::{AppliedEdit, PoolEdit};
-use super::super::load_balancer_read::read_load_balancer;
 use super::super::view::LoadBalancerView;
 use super::attempts::{AttemptError, concerns_one_pool};
 use super::documents::{Document, Documents};
+use super::overtake::OvertakenWrite;
 use super::planned_from::PlannedFrom;
 use super::single_pools::SinglePools;
 use super::{Editor, IntentNotRecorded, MembersOutcome, Observation, Phase, PoolWriter, READ_TIMEOUT, State};
@@ -27,7 +29,7 @@ const MAX_STALE_WRITES: u32 = 2;
 
 /// The writes under one hold of the shared Lease. A pool whose write is rejected delays no other pool.
 pub(super) struct Batch {
-    guard: LockGuard,
+    pub(super) guard: LockGuard,
     /// The span of the attempt.
     pub(super) span: ReconcileSpan,
     /// What was left to write at the last plan.
@@ -35,20 +37,24 @@ pub(super) struct Batch {
     /// What the last read left for a write.
     pub(super) documents: Documents,
     /// What ARM carried out in this batch, according to the operation.
-    written: HashMap<PoolId, Written>,
+    pub(super) written: HashMap<PoolId, Written>,
     /// Not written again in this batch.
-    rejected: HashSet<PoolId>,
+    pub(super) rejected: HashSet<PoolId>,
     first_rejection: Option<ArmError>,
     /// Why an edit could not be recorded; from then on the batch writes only what needs no record.
     unrecorded: Option<IntentNotRecorded>,
     /// Whether the last edit could not be recorded, in this batch or the one before. What needs no record is written first then.
     is_recording_failing: bool,
     stale_writes: u32,
+    /// The write of members that ARM may be carrying out still.
+    pub(super) overtaken: Option<OvertakenWrite>,
+    /// Whether ARM has refused a write that would have superseded another one, in this batch or one before.
+    pub(super) is_superseding_refused: bool,
 }
 
 /// A write whose operation has succeeded.
-struct Written {
-    edit: PoolEdit,
+pub(super) struct Written {
+    pub(super) edit: PoolEdit,
     /// Reads since then that do not show it.
     reads_without: u32,
 }
@@ -72,7 +78,7 @@ struct PoolWrite {
 }
 
 /// How a batch goes on after one plan.
-enum BatchStep {
+pub(super) enum BatchStep {
     /// The load balancer is read again.
     ReadAgain,
     /// Only these pools of it are read again.
@@ -82,7 +88,7 @@ enum BatchStep {
 }
 
 impl Batch {
-    pub(super) fn new(guard: LockGuard, span: ReconcileSpan, plan: Vec<PoolEdit>, is_recording_failing: bool) -> Self {
+    pub(super) fn new(guard: LockGuard, span: ReconcileSpan, plan: Vec<PoolEdit>, state: &State) -> Self {
         Self {
             guard,
             span,
@@ -92,8 +98,10 @@ impl Batch {
             rejected: HashSet::new(),
             first_rejection: None,
             unrecorded: None,
-            is_recording_failing,
+            is_recording_failing: state.is_recording_failing,
             stale_writes: 0,
+            overtaken: None,
+            is_superseding_refused: state.is_superseding_refused,
         }
     }
 
@@ -144,18 +152,14 @@ impl Batch {
 impl PoolWriter {
     /// Reads the load balancer, for the next plan of the batch.
     pub(super) async fn read<E: Editor>(&self, mut batch: Box<Batch>, state: &mut State, editor: &mut E) -> Phase {
-        let requested_at = Instant::now();
         let known = state
             .observation
             .as_ref()
             .map(|observation| Arc::clone(&observation.view));
-        // The pools of the ledger are among those that the list showed.
-        let recorded = BTreeSet::new();
-        let deadline = requested_at + READ_TIMEOUT;
         // The documents of the read before are not needed any more.
         batch.documents = Documents::default();
-        let read = read_load_balancer(&self.arm, &self.load_balancer, known.as_deref(), &recorded, deadline);
-        let view = match read.await {
+        let (requested_at, read) = self.read_beside_overtaken(&mut batch, known.as_deref(), editor).await;
+        let view = match read {
             Ok(read) => {
                 batch.documents = Documents::new(&read.summary, read.text);
                 let view = LoadBalancerView::from_read(read.summary, read.is_assembled);
@@ -193,8 +197,11 @@ impl PoolWriter {
         } else {
             edits
         };
-        let planned_from = PlannedFrom::of(state);
-        let step = self.write_first(&mut batch, edits, planned_from, editor).await;
+        if edits.iter().all(PoolEdit::is_members_only) {
+            // What the last read has shown of admin states is reported before documents are parsed, which takes milliseconds.
+            yield_now().await;
+        }
+        let step = self.write_first(&mut batch, edits, state, editor).await;
         match step {
             Ok(BatchStep::ReadAgain) => self.read(batch, state, editor).await,
             Ok(BatchStep::ReadPools(pools)) => self.read_single_pools(batch, pools, state, editor).await,
@@ -211,6 +218,8 @@ impl PoolWriter {
         editor: &mut E,
     ) -> Phase {
         state.is_recording_failing = batch.is_recording_failing;
+        state.is_superseding_refused = batch.is_superseding_refused;
+        editor.settle_overtaken_members(MembersOutcome::NotAttempted);
         batch.guard.release().await;
         self.end_attempt(batch.plan, result, &batch.span, state, editor).await
     }
@@ -219,9 +228,10 @@ impl PoolWriter {
         &self,
         batch: &mut Batch,
         edits: Vec<PoolEdit>,
-        planned_from: PlannedFrom<'_>,
+        state: &State,
         editor: &mut E,
     ) -> Result<BatchStep, AttemptError> {
+        let planned_from = PlannedFrom::of(state);
         if !edits.is_empty() && !batch.written.is_empty() && !batch.guard.held_check()() {
             // What a read does not show now may be undone by another writer.
             return Err(AttemptError::LeaseLost);
@@ -236,7 +246,16 @@ impl PoolWriter {
         let is_read_awaited = edits.iter().any(|(_, is_awaited)| *is_awaited);
         let open = edits.into_iter().filter(|(_, is_awaited)| !is_awaited);
         let mut open: Vec<_> = open.map(|(edit, _)| edit).collect();
-        if batch.next_edit(&open).is_some() {
+        if !planned_from.is_busy() {
+            batch.overtaken = None;
+        }
+        if batch.overtaken.is_some() {
+            let may_be_overtaken = open.iter().all(PoolEdit::is_members_only);
+            open.retain(|edit| !edit.is_members_only() && batch.may_supersede(&edit.pool));
+            if batch.next_edit(&open).is_none() || !batch.guard.accepts_writes() {
+                return self.follow_overtaken(batch, may_be_overtaken, state, editor).await;
+            }
+        } else if batch.next_edit(&open).is_some() {
             if !batch.guard.accepts_writes() {
                 return Err(AttemptError::HoldClosed);
             }
@@ -276,7 +295,10 @@ impl PoolWriter {
                 return Ok(BatchStep::ReadAgain);
             }
         }
-        let written = self.put(pool, &edit, &mut batch.guard, editor).await;
+        let written = match self.put_over_overtaken(pool, &edit, batch, state, editor).await? {
+            ControlFlow::Continue(written) => written,
+            ControlFlow::Break(step) => return Ok(step),
+        };
         if with_members {
             editor.settle_members(match &written {
                 Ok(()) => MembersOutcome::Written,

@@ -69,6 +69,14 @@ impl Documents {
         }
     }
 
+    /// The version of a pool in a read of the whole load balancer.
+    pub(super) fn etag(&self, id: &PoolId) -> Option<&Etag> {
+        match self {
+            Self::Whole(all) => all.etags.iter().find(|(pool, _)| pool == id)?.1.as_ref(),
+            Self::Single(_) => None,
+        }
+    }
+
     /// Takes the document of a pool.
     pub(super) async fn take(&mut self, arm: &ArmClient, id: &PoolId, deadline: Instant) -> Result<Document, ArmError> {
         match self {

@@ -1,0 +1,306 @@
+//! Admin states that become due while ARM carries out an update of members: they are written at once, ARM cancels the operation of
+//! the update, and that costs the update nothing.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use headgate_controller::local_service::LocalPoolsSettings;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::world::{SECOND, entries, load_balancer};
+use super::cluster::{INTERVAL, LocalCluster, Options, UPDATED, nodes, pool_path};
+
+const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
+const NAMES: [&str; 3] = ["a", "b", "c"];
+/// Far longer than the rest of a write.
+const OPERATION: Duration = Duration::from_secs(20);
+/// About as long as an operation, with the rest of a write.
+const ONE_OPERATION: RangeInclusive<Duration> = Duration::from_secs(18)..=Duration::from_secs(22);
+/// A pool of all nodes, which is no Service's.
+const NODE_POOL: &str = "kubernetes";
+const PUT_OF_A: &str = "/backendAddressPools/default-a$";
+const PUT_OF_NODE_POOL: &str = "/backendAddressPools/kubernetes$";
+
+async fn cluster_with(options: Options) -> LocalCluster {
+    let names = NAMES.map(|name| format!("default-{name}"));
+    let own = names.iter().map(|name| (name.as_str(), entries([1], false)));
+    let pools: Vec<_> = own.chain([(NODE_POOL, entries(1..=4, false))]).collect();
+    let mut document = load_balancer("kubernetes", &pools);
+    let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
+    for (number, rule) in rules.iter_mut().enumerate() {
+        // Rules of one load balancer need ports of their own.
+        rule["properties"]["frontendPort"] = json!(90 + number);
+        rule["properties"]["backendPort"] = json!(90 + number);
+    }
+    let cluster = LocalCluster::with(Options {
+        load_balancers: vec![document],
+        operation_delay: OPERATION,
+        ..options
+    })
+    .await;
+    for name in NAMES {
+        cluster.add_service(name).await;
+        cluster.set_slice(name, &format!("{name}-1"), &[1]).await;
+    }
+    cluster.tick().await;
+    assert_eq!(cluster.puts(), 0, "nothing differs");
+    cluster
+}
+
+/// The first of the updates is under way: ARM has got its PUT.
+async fn cluster_in_update(services: &[&str], options: Options) -> LocalCluster {
+    let cluster = cluster_with(options).await;
+    begin_update(&cluster, services).await;
+    cluster
+}
+
+async fn begin_update(cluster: &LocalCluster, services: &[&str]) {
+    let before = cluster.puts();
+    send_update(cluster, services).await;
+    // The answer has come.
+    sleep(SECOND).await;
+    assert_eq!(cluster.puts(), before + 1);
+}
+
+/// Returns right after ARM has got the first PUT.
+async fn send_update(cluster: &LocalCluster, services: &[&str]) {
+    let before = cluster.puts();
+    for name in services {
+        cluster.set_slice(name, &format!("{name}-1"), &[1, 2]).await;
+    }
+    while cluster.puts() == before {
+        sleep(SECOND / 20).await;
+    }
+}
+
+/// The time from the taint of a node to its `Down` in this pool.
+async fn time_to_down(cluster: &LocalCluster, node: usize, pool: &str) -> Duration {
+    let tainted = Instant::now();
+    cluster.world.taint(node, &[SIGNAL]).await;
+    let name = format!("node-{node}");
+    let is_down = async {
+        while !cluster.world.down("kubernetes", pool).contains(&name) {
+            sleep(SECOND / 20).await;
+        }
+    };
+    timeout(4 * OPERATION, is_down).await.unwrap();
+    tainted.elapsed()
+}
+
+/// How the operations of headgate's writes have ended: the pool, and the status.
+fn operations(cluster: &LocalCluster) -> Vec<(String, String)> {
+    let journal = cluster.world.control("GET", "journal?limit=1000", &Value::Null);
+    let entries = journal["entries"].as_array().unwrap().iter();
+    let ended = entries.filter(|entry| entry["kind"] == "operation");
+    let text = |value: &Value| value.as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+    ended
+        .map(|entry| (text(&entry["resource"]), text(&entry["status"])))
+        .collect()
+}
+
+async fn assert_updated(cluster: &LocalCluster, services: &[&str]) {
+    for name in services {
+        assert_eq!(
+            cluster.addresses(&format!("default-{name}")).await,
+            nodes(&[1, 2]),
+            "{name}"
+        );
+        assert_eq!(cluster.events(name).await, [1, 0, 0], "{name}");
+    }
+    let updated = u64::try_from(services.len()).unwrap();
+    assert_eq!((cluster.outcomes(), cluster.metric("retries_total")), ((updated, 0), 0));
+    assert_eq!(cluster.metric("queue_depth"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn admin_state_does_not_wait_for_an_operation_of_members() {
+    for max_kept_bytes in [None, Some(0)] {
+        let options = Options {
+            max_kept_bytes,
+            ..Options::default()
+        };
+        let cluster = cluster_in_update(&NAMES, options).await;
+        let took = time_to_down(&cluster, 4, NODE_POOL).await;
+        assert!(took < 2 * SECOND, "{took:?}");
+        assert_eq!((cluster.puts(), cluster.metric("overtaken_total")), (2, 1));
+        // The update that was overtaken is in the read that follows, so it is not sent again.
+        sleep(5 * OPERATION).await;
+        assert_updated(&cluster, &NAMES).await;
+        assert_eq!((cluster.puts(), cluster.metric("overtaken_total")), (4, 1));
+        let canceled = |(_, status): &&(String, String)| status == "Canceled";
+        let ended = operations(&cluster);
+        assert_eq!(ended.iter().filter(canceled).count(), 1, "{ended:?}");
+        assert_eq!(
+            cluster.world.down("kubernetes", NODE_POOL),
+            ["node-4".to_owned()].into()
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn admin_states_do_not_overtake_each_other() {
+    let cluster = cluster_in_update(&["a"], Options::default()).await;
+    let took = time_to_down(&cluster, 3, NODE_POOL).await;
+    assert!(took < 2 * SECOND, "{took:?}");
+    let took = time_to_down(&cluster, 4, NODE_POOL).await;
+    assert!(ONE_OPERATION.contains(&took), "{took:?}");
+    sleep(3 * OPERATION).await;
+    assert_updated(&cluster, &["a"]).await;
+    let ended: Vec<_> = operations(&cluster).into_iter().map(|(_, status)| status).collect();
+    assert_eq!(ended, ["Canceled", "Succeeded", "Succeeded"]);
+    assert_eq!((cluster.puts(), cluster.metric("overtaken_total")), (3, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn admin_state_of_the_pool_itself_carries_its_members() {
+    let cluster = cluster_in_update(&["a"], Options::default()).await;
+    // Node 1 is in each of the four pools.
+    cluster.world.taint(1, &[SIGNAL]).await;
+    sleep(2 * SECOND).await;
+    assert_eq!(cluster.puts(), 2);
+    sleep(6 * OPERATION).await;
+    assert_updated(&cluster, &["a"]).await;
+    for pool in ["default-a", "default-b", "default-c", NODE_POOL] {
+        assert_eq!(
+            cluster.world.down("kubernetes", pool),
+            ["node-1".to_owned()].into(),
+            "{pool}"
+        );
+    }
+    assert_eq!((cluster.puts(), cluster.metric("overtaken_total")), (5, 1));
+    let note = &cluster.notes(UPDATED, "a").await[0];
+    assert_eq!(note, "Load balancer backend pool updated successfully");
+}
+
+#[tokio::test(start_paused = true)]
+async fn answer_to_the_members_is_awaited_beside_the_read() {
+    // ARM is late with the effect of the PUT, or with its answer alone. In the first case the first read is older than the write.
+    for stall in [json!({"stall": "500ms"}), json!({"stall": "500ms", "when": "after"})] {
+        let cluster = cluster_with(Options::default()).await;
+        cluster.fault("PUT", PUT_OF_A, Some(1), &stall);
+        send_update(&cluster, &["a"]).await;
+        let took = time_to_down(&cluster, 4, NODE_POOL).await;
+        assert!(took < SECOND, "{stall}: {took:?}");
+        assert_eq!((cluster.puts(), cluster.metric("overtaken_total")), (2, 1), "{stall}");
+        sleep(3 * OPERATION).await;
+        assert_updated(&cluster, &["a"]).await;
+        assert_eq!(cluster.puts(), 2, "{stall}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_that_arm_refuses_while_they_are_overtaken_cost_a_retry() {
+    let cluster = cluster_with(Options::default()).await;
+    cluster.fault("PUT", PUT_OF_A, Some(1), &json!({"stall": "500ms"}));
+    send_update(&cluster, &["a"]).await;
+    // Another writer is faster, so ARM answers 412.
+    cluster
+        .world
+        .control("PUT", "settings", &json!({"operationDelay": "0s"}));
+    let path = pool_path("kubernetes", "default-c");
+    let mut document = cluster.world.get(&path).await;
+    document["futureField"] = json!(7);
+    assert!(cluster.world.put(&path, &document, None).await.status().is_success());
+    let took = time_to_down(&cluster, 4, NODE_POOL).await;
+    assert!(took < SECOND, "{took:?}");
+    sleep(4 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-a").await, nodes(&[1, 2]));
+    assert_eq!(cluster.events("a").await, [1, 1, 0]);
+    assert_eq!((cluster.outcomes(), cluster.metric("retries_total")), ((1, 0), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn put_without_an_answer_is_overtaken_after_a_second() {
+    let cluster = cluster_with(Options::default()).await;
+    let stall = json!({"stall": "5m"});
+    cluster.fault("PUT", PUT_OF_A, Some(1), &stall);
+    begin_update(&cluster, &["a"]).await;
+    let took = time_to_down(&cluster, 4, NODE_POOL).await;
+    assert!(took < 3 * SECOND, "{took:?}");
+    // ARM never got the members; the next ticks write them, and no retry was spent.
+    assert_eq!(cluster.addresses("default-a").await, nodes(&[1]));
+    sleep(4 * INTERVAL).await;
+    assert_updated(&cluster, &["a"]).await;
+    assert_eq!(cluster.metric("overtaken_total"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn admin_state_waits_where_arm_refuses_to_supersede() {
+    for status in [409, 429] {
+        let cluster = cluster_in_update(&["a"], Options::default()).await;
+        let refusal = json!({"answer": {"status": status, "code": "RetryableErrorDueToAnotherOperation"}});
+        cluster.fault("PUT", PUT_OF_NODE_POOL, Some(1), &refusal);
+        let took = time_to_down(&cluster, 4, NODE_POOL).await;
+        assert!(took < OPERATION + 2 * SECOND, "{status}: {took:?}");
+        sleep(3 * OPERATION).await;
+        assert_updated(&cluster, &["a"]).await;
+        let refused = cluster.puts();
+        assert_eq!(
+            refused, 3,
+            "{status}: the members, the refused admin state, and the admin state"
+        );
+
+        // The leader does not try it again.
+        begin_update(&cluster, &["b"]).await;
+        let took = time_to_down(&cluster, 3, NODE_POOL).await;
+        assert!(ONE_OPERATION.contains(&took), "{status}: {took:?}");
+        sleep(3 * OPERATION).await;
+        assert_updated(&cluster, &["a", "b"]).await;
+        assert_eq!(cluster.puts(), refused + 2, "{status}");
+        let ended = operations(&cluster);
+        assert!(ended.iter().all(|(_, status)| status == "Succeeded"), "{ended:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn operation_of_another_writer_is_not_superseded() {
+    let cluster = cluster_in_update(&["a"], Options::default()).await;
+    // Another writer supersedes the update of members right before the admin state.
+    let path = pool_path("kubernetes", "default-c");
+    let mut document = cluster.world.get(&path).await;
+    document["futureField"] = json!(7);
+    assert!(cluster.world.put(&path, &document, None).await.status().is_success());
+    let took = time_to_down(&cluster, 4, NODE_POOL).await;
+    assert!(ONE_OPERATION.contains(&took), "{took:?}");
+    sleep(4 * OPERATION).await;
+    assert_eq!(cluster.world.get(&path).await["futureField"], 7);
+    let ended = operations(&cluster);
+    let other: Vec<_> = ended.iter().filter(|(pool, _)| pool == "default-c").collect();
+    assert!(other.iter().all(|(_, status)| status == "Succeeded"), "{ended:?}");
+    assert_eq!(cluster.addresses("default-a").await, nodes(&[1, 2]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn admin_state_waits_where_the_setting_says_so() {
+    let options = Options {
+        settings: LocalPoolsSettings {
+            supersede: false,
+            ..LocalPoolsSettings::default()
+        },
+        ..Options::default()
+    };
+    let cluster = cluster_in_update(&["a"], options).await;
+    let took = time_to_down(&cluster, 4, NODE_POOL).await;
+    assert!(ONE_OPERATION.contains(&took), "{took:?}");
+    sleep(3 * OPERATION).await;
+    assert_updated(&cluster, &["a"]).await;
+    let ended = operations(&cluster);
+    assert!(ended.iter().all(|(_, status)| status == "Succeeded"), "{ended:?}");
+    assert_eq!(cluster.metric("overtaken_total"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn withdrawn_signal_leaves_the_update_alone() {
+    let cluster = cluster_in_update(&["a"], Options::default()).await;
+    // The read that an admin state needs takes so long that its signal is gone when it ends.
+    cluster.fault("GET", "/loadBalancers/kubernetes$", Some(1), &json!({"stall": "3s"}));
+    cluster.world.taint(4, &[SIGNAL]).await;
+    sleep(SECOND).await;
+    cluster.world.taint(4, &[]).await;
+    sleep(3 * OPERATION).await;
+    assert_updated(&cluster, &["a"]).await;
+    assert_eq!((cluster.puts(), cluster.metric("overtaken_total")), (1, 1));
+    let ended = operations(&cluster);
+    assert!(ended.iter().all(|(_, status)| status == "Succeeded"), "{ended:?}");
+}
