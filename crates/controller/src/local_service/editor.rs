@@ -246,9 +246,12 @@ impl MemberEditor {
     }
 
     fn settle_overtaken(&mut self, outcome: MembersOutcome<'_>) {
-        if let Some(overtaken) = self.overtaken.take() {
-            // A batch that is written waits for the read that shows it, as one that was not overtaken.
-            self.taken = self.settle_batch(overtaken, outcome).or(self.taken.take());
+        if let Some(overtaken) = self.overtaken.take()
+            && let Some(written) = self.settle_batch(overtaken, outcome)
+        {
+            // It waits for the read that shows it, as one that was not overtaken.
+            self.settle(MembersOutcome::NotAttempted);
+            self.taken = Some(written);
         }
     }
 
@@ -259,6 +262,8 @@ impl MemberEditor {
                 taken.is_written = true;
                 return Some(taken);
             }
+            // The next list of load balancers shows whether it lasts.
+            MembersOutcome::Confirmed => BatchOutcome::Updated,
             MembersOutcome::Unchanged => BatchOutcome::Unchanged,
             MembersOutcome::NotAttempted => BatchOutcome::NotAttempted,
             MembersOutcome::Failed(error) => batch_outcome(error),
@@ -275,12 +280,12 @@ impl MemberEditor {
     fn observe(&mut self, view: &LoadBalancerView, requested_at: Instant) {
         let read = convert_load_balancer(view, requested_at);
         self.source.updater.lock().observe_one(read);
-        let is_shown = |taken: &TakenBatch| {
-            let pool = view.pools.iter().find(|pool| pool.id == taken.pool);
-            pool.is_none_or(|pool| has_members(pool, &taken.desired, &taken.nodes))
+        let shown = |taken: &TakenBatch| {
+            let pool = view.pools.iter().find(|pool| pool.id == taken.pool)?;
+            Some(has_members(pool, &taken.desired, &taken.nodes))
         };
         if let Some(taken) = self.taken.take_if(|taken| taken.is_written) {
-            let outcome = if is_shown(&taken) {
+            let outcome = if shown(&taken).unwrap_or(true) {
                 BatchOutcome::Updated
             } else {
                 BatchOutcome::Failed {
@@ -291,7 +296,7 @@ impl MemberEditor {
             self.report(taken.batch, &outcome, Some(taken.operation));
         }
         if let Some(overtaken) = self.overtaken.take_if(|_| !view.is_busy) {
-            let outcome = if is_shown(&overtaken) {
+            let outcome = if shown(&overtaken).unwrap_or(false) {
                 BatchOutcome::Updated
             } else {
                 BatchOutcome::NotAttempted

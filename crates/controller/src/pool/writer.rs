@@ -78,6 +78,8 @@ pub enum MembersOutcome<'a> {
     NotAttempted,
     /// The operation of their PUT has succeeded. The next read shows whether they are there.
     Written,
+    /// The operation of their PUT has succeeded, and no read follows.
+    Confirmed,
     /// Their PUT failed.
     Failed(&'a ArmError),
     /// They cannot be written to this pool.

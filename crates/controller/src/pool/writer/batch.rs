@@ -47,7 +47,7 @@ pub(super) struct Batch {
     is_recording_failing: bool,
     stale_writes: u32,
     /// The write of members that ARM may be carrying out still.
-    pub(super) overtaken: Option<OvertakenWrite>,
+    pub(super) overtaken: Option<Box<OvertakenWrite>>,
     /// Whether ARM has refused a write that would have superseded another one, in this batch or one before.
     pub(super) is_superseding_refused: bool,
 }
@@ -212,14 +212,14 @@ impl PoolWriter {
 
     async fn end_batch<E: Editor>(
         &self,
-        batch: Box<Batch>,
+        mut batch: Box<Batch>,
         result: Result<(), AttemptError>,
         state: &mut State,
         editor: &mut E,
     ) -> Phase {
         state.is_recording_failing = batch.is_recording_failing;
         state.is_superseding_refused = batch.is_superseding_refused;
-        editor.settle_overtaken_members(MembersOutcome::NotAttempted);
+        self.end_overtaken(&mut batch, editor).await;
         batch.guard.release().await;
         self.end_attempt(batch.plan, result, &batch.span, state, editor).await
     }
@@ -251,9 +251,9 @@ impl PoolWriter {
         }
         if batch.overtaken.is_some() {
             let may_be_overtaken = open.iter().all(PoolEdit::is_members_only);
-            open.retain(|edit| !edit.is_members_only() && batch.may_supersede(&edit.pool));
+            open = batch.superseding(open, planned_from, editor);
             if batch.next_edit(&open).is_none() || !batch.guard.accepts_writes() {
-                return self.follow_overtaken(batch, may_be_overtaken, state, editor).await;
+                return Ok(self.follow_overtaken(batch, may_be_overtaken, state, editor).await);
             }
         } else if batch.next_edit(&open).is_some() {
             if !batch.guard.accepts_writes() {
@@ -360,6 +360,11 @@ impl PoolWriter {
             if edit.members.is_some() {
                 let pool = planned_from.pool(&edit.pool);
                 editor.join_members(&mut edit, pool, planned_from.interfaces);
+            }
+            if edit.members.is_some() && edit.is_members_only() && batch.overtaken.is_some() {
+                // The members that joined leave no admin state to write, and members supersede nothing.
+                edit.members = None;
+                editor.settle_members(MembersOutcome::NotAttempted);
             }
             let applied = edit.apply(&mut pool);
             if edit.members.is_some() && !applied.has_member_changes {

@@ -69,11 +69,11 @@ impl Documents {
         }
     }
 
-    /// The version of a pool in a read of the whole load balancer.
-    pub(super) fn etag(&self, id: &PoolId) -> Option<&Etag> {
+    /// Whether a read of the whole load balancer showed this version of every pool.
+    pub(super) fn all_have_version(&self, version: &Etag) -> bool {
         match self {
-            Self::Whole(all) => all.etags.iter().find(|(pool, _)| pool == id)?.1.as_ref(),
-            Self::Single(_) => None,
+            Self::Whole(all) => all.etags.iter().all(|(_, etag)| etag.as_ref() == Some(version)),
+            Self::Single(_) => false,
         }
     }
 

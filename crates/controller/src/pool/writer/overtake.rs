@@ -10,18 +10,21 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{BoxFuture, join};
-use headgate_azure::{ArmError, Etag, LoadBalancerRead, LoadBalancerSummary, Pool, PoolId, WriteOperation};
-use tokio::time::{Instant, timeout};
+use futures::future::BoxFuture;
+use headgate_azure::{AdminState, ArmError, Etag, LoadBalancerRead, LoadBalancerSummary, Pool, PoolId, WriteOperation};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use super::super::edit::PoolEdit;
+use super::super::edit::{AdminStateChange, PoolEdit};
 use super::super::load_balancer_read::read_load_balancer;
 use super::super::pool_entry::PoolEntry;
-use super::super::view::LoadBalancerView;
+use super::super::view::{LoadBalancerView, PoolView};
 use super::attempts::{AttemptError, has_no_effect};
 use super::batch::{Batch, BatchStep};
+use super::planned_from::PlannedFrom;
 use super::put::{PutEnd, WRITE_TIMEOUT};
 use super::{Editor, MembersOutcome, PoolWriter, READ_TIMEOUT, State, WriteOutcome};
 
@@ -38,54 +41,73 @@ pub(super) struct OvertakenWrite {
     /// The version that the PUT is to replace.
     replaces: Option<Etag>,
     progress: Progress,
+    /// The pool as it was before the write. The guard relies on no member that ARM is only about to add.
+    before: Option<Arc<PoolView>>,
+    /// Whether ARM has found another version than the read. Then the operation is not superseded any more.
+    is_outdated: bool,
 }
 
 enum Progress {
     /// ARM has not answered the PUT yet.
     Sent(SentPut),
     Accepted(WriteOperation),
-    /// The answer is not awaited any more.
-    Unknown,
 }
 
 impl OvertakenWrite {
     /// A PUT that ARM has not answered.
-    pub(super) fn sent(pool: PoolId, replaces: Option<Etag>, put: SentPut) -> Self {
-        Self {
+    pub(super) fn sent(pool: PoolId, replaces: Option<Etag>, put: SentPut) -> Box<Self> {
+        Box::new(Self {
             pool,
             replaces,
             progress: Progress::Sent(put),
-        }
+            before: None,
+            is_outdated: false,
+        })
     }
 
     /// A PUT that ARM has accepted.
-    pub(super) fn accepted(operation: WriteOperation) -> Self {
-        Self {
+    pub(super) fn accepted(operation: WriteOperation) -> Box<Self> {
+        Box::new(Self {
             pool: operation.pool().clone(),
             replaces: None,
             progress: Progress::Accepted(operation),
-        }
+            before: None,
+            is_outdated: false,
+        })
     }
 
     /// The version of the load balancer while ARM carries out the write.
     pub(super) fn version(&self) -> Option<&Etag> {
         match &self.progress {
-            Progress::Accepted(operation) => operation.etag(),
-            Progress::Sent(_) | Progress::Unknown => None,
+            Progress::Accepted(operation) if !self.is_outdated => operation.etag(),
+            Progress::Accepted(_) | Progress::Sent(_) => None,
         }
     }
 
-    /// Waits for ARM's answer, if it has not come, but not for long. Returns an answer that has come now.
-    pub(super) async fn answered(&mut self) -> Option<Result<(), ArmError>> {
+    /// Runs the read, and beside it waits for ARM's answer, if it has not come: for [`MAX_ANSWER_WAIT`] at most, and for the time of
+    /// the read. Returns an answer that has come now.
+    async fn answered_beside<T>(&mut self, read: impl Future<Output = T>) -> (T, Option<Result<(), ArmError>>) {
         let Progress::Sent(put) = &mut self.progress else {
-            return None;
+            return (read.await, None);
         };
-        let answer = timeout(MAX_ANSWER_WAIT, put).await.ok();
-        self.progress = Progress::Unknown;
-        answer.map(|answer| {
+        let (mut read, mut late) = (pin!(read), pin!(sleep(MAX_ANSWER_WAIT)));
+        let (mut shown, mut answer, mut is_late) = (None, None, false);
+        let shown = loop {
+            tokio::select! {
+                biased;
+                accepted = &mut *put, if answer.is_none() => answer = Some(accepted),
+                read = &mut read, if shown.is_none() => shown = Some(read),
+                () = &mut late, if !is_late => is_late = true,
+            }
+            if let Some(shown) = shown.take_if(|_| answer.is_some() || is_late) {
+                break shown;
+            }
+        };
+        let answer = answer.map(|answer| {
             self.progress = Progress::Accepted(answer?);
             Ok(())
-        })
+        });
+        (shown, answer)
     }
 
     /// Whether this read shows the pool as it was before the write.
@@ -96,10 +118,37 @@ impl OvertakenWrite {
 }
 
 impl Batch {
-    /// Whether an admin state of this pool may supersede the overtaken write, according to the last read.
-    pub(super) fn may_supersede(&self, pool: &PoolId) -> bool {
-        let version = self.overtaken.as_ref().and_then(OvertakenWrite::version);
-        !self.is_superseding_refused && version.is_some() && version == self.documents.etag(pool)
+    /// Those of the edits that may supersede the overtaken write, according to the last read.
+    pub(super) fn superseding<E: Editor>(
+        &self,
+        edits: Vec<PoolEdit>,
+        planned_from: PlannedFrom<'_>,
+        editor: &E,
+    ) -> Vec<PoolEdit> {
+        let Some(overtaken) = self.overtaken.as_deref().filter(|_| !self.is_superseding_refused) else {
+            return Vec::new();
+        };
+        if !overtaken
+            .version()
+            .is_some_and(|version| self.documents.all_have_version(version))
+        {
+            return Vec::new();
+        }
+        let edits = edits.into_iter().filter_map(|mut edit| {
+            if let Some(before) = overtaken.before.as_ref().filter(|_| edit.pool == overtaken.pool) {
+                let planned = editor.plan_pool(before, planned_from.interfaces).unwrap_or_default();
+                edit.admin_states.retain(|change| {
+                    let is_same = |other: &AdminStateChange| other.key == change.key && other.to == change.to;
+                    let is_new = before
+                        .entries
+                        .iter()
+                        .all(|entry| entry.key.as_ref() != Some(&change.key));
+                    change.to != AdminState::Down || is_new || planned.iter().any(is_same)
+                });
+            }
+            (!edit.is_members_only()).then_some(edit)
+        });
+        edits.collect()
     }
 
     /// Whether the batch would write an admin state of these edits now.
@@ -119,11 +168,15 @@ impl PoolWriter {
         if !self.supersedes_members || batch.is_superseding_refused {
             return std::future::pending().await;
         }
+        let mut deferred_until = state.attempts.ends_deferral_at();
         loop {
-            editor.changed().await;
+            tokio::select! {
+                () = editor.changed() => {}
+                () = sleep_until(deferred_until.unwrap_or_else(Instant::now)), if deferred_until.is_some() => {}
+            }
             let edits = state.plan(editor);
-            let is_deferred = state.attempts.deferred_until(&edits).is_some();
-            if !is_deferred && batch.guard.accepts_writes() && batch.writes_admin_state_of(&edits) {
+            deferred_until = state.attempts.deferred_until(&edits);
+            if deferred_until.is_none() && batch.guard.accepts_writes() && batch.writes_admin_state_of(&edits) {
                 return;
             }
         }
@@ -145,7 +198,7 @@ impl PoolWriter {
             let Some(overtaken) = &mut batch.overtaken else {
                 return (requested_at, read.await);
             };
-            let (read, answer) = join(read, overtaken.answered()).await;
+            let (read, answer) = overtaken.answered_beside(read).await;
             match answer {
                 // The answer has come, so the next read is not ahead of it.
                 Some(Ok(())) if read.as_ref().is_ok_and(|read| overtaken.is_ahead_of(&read.summary)) => {}
@@ -173,64 +226,109 @@ impl PoolWriter {
         editor: &mut E,
     ) -> Result<ControlFlow<BatchStep, Result<(), ArmError>>, AttemptError> {
         let overtaken = batch.overtaken.take();
-        let supersedes = overtaken.as_ref().and_then(OvertakenWrite::version).cloned();
+        let supersedes = overtaken.as_deref().and_then(OvertakenWrite::version).cloned();
         let written = match self.put(pool, edit, supersedes, batch, state, editor).await {
             PutEnd::Complete(written) => written,
-            PutEnd::Overtaken(overtaken) => {
+            PutEnd::Overtaken(mut overtaken) => {
+                let before = state.observation.as_ref().and_then(|known| known.view.pool(&edit.pool));
+                overtaken.before = before.cloned();
                 batch.overtaken = Some(overtaken);
                 editor.overtake_members();
                 return Ok(ControlFlow::Break(BatchStep::ReadAgain));
             }
         };
-        let (Some(_), Err(error)) = (&overtaken, &written) else {
+        let (Some(mut overtaken), Err(error)) = (overtaken, &written) else {
             return Ok(ControlFlow::Continue(written));
         };
-        if has_no_effect(error) {
-            batch.overtaken = overtaken;
-        }
-        if has_no_effect(error) && is_refused(error) {
+        let is_outdated = has_no_effect(error) && error.status().is_some_and(|status| status.as_u16() == 412);
+        let is_refused = has_no_effect(error) && error.is_resource_busy();
+        if is_refused {
             let load_balancer = &self.load_balancer;
             tracing::info!(%error, %load_balancer, "ARM does not supersede its operations; admin states wait for members in this term");
-            batch.is_superseding_refused = true;
+        }
+        batch.is_superseding_refused |= is_refused;
+        overtaken.is_outdated |= is_outdated;
+        if has_no_effect(error)
+            || matches!(
+                error,
+                ArmError::Throttled { .. } | ArmError::Token(_) | ArmError::NotPermitted
+            )
+        {
+            batch.overtaken = Some(overtaken);
+        }
+        if is_outdated || is_refused {
+            // The members have met nothing but headgate's own operation, or their next PUT shows what else.
             if edit.members.is_some() {
                 editor.settle_members(MembersOutcome::NotAttempted);
             }
-            let step = self.follow_overtaken(batch, false, state, editor).await?;
-            return Ok(ControlFlow::Break(step));
+            return Ok(ControlFlow::Break(BatchStep::ReadAgain));
         }
         Ok(ControlFlow::Continue(written))
     }
 
-    /// Follows the overtaken write to its end after all, or until an admin state is due that may overtake it. Then the load balancer
-    /// is read again. If ARM has not answered the PUT, ARM may be busy with anything.
+    /// Follows the overtaken write after all: to ARM's answer, or to the end of its operation, or until an admin state is due that may
+    /// overtake it. Then the load balancer is read again.
     pub(super) async fn follow_overtaken<E: Editor>(
         &self,
         batch: &mut Batch,
         may_be_overtaken: bool,
         state: &State,
         editor: &mut E,
-    ) -> Result<BatchStep, AttemptError> {
-        let Some(Progress::Accepted(operation)) = batch.overtaken.take().map(|overtaken| overtaken.progress) else {
-            return Err(AttemptError::Busy);
+    ) -> BatchStep {
+        let Some(mut overtaken) = batch.overtaken.take() else {
+            return BatchStep::ReadAgain;
         };
         let deadline = Instant::now() + WRITE_TIMEOUT;
-        tokio::select! {
-            biased;
-            ended = self.arm.poll_until_done(&operation, deadline) => editor.settle_overtaken_members(match &ended {
-                Ok(()) => MembersOutcome::Written,
-                Err(error) => MembersOutcome::Failed(error),
-            }),
-            () = self.admin_state_due(batch, state, editor), if may_be_overtaken => {
-                batch.overtaken = Some(OvertakenWrite::accepted(operation));
-            }
-        }
-        Ok(BatchStep::ReadAgain)
+        let ended = match &mut overtaken.progress {
+            Progress::Sent(put) => match put.await {
+                Ok(operation) => {
+                    overtaken.progress = Progress::Accepted(operation);
+                    batch.overtaken = Some(overtaken);
+                    return BatchStep::ReadAgain;
+                }
+                Err(error) => {
+                    if has_no_effect(&error) {
+                        editor.handle_outcome(WriteOutcome::Rejected);
+                    }
+                    Err(error)
+                }
+            },
+            Progress::Accepted(operation) => tokio::select! {
+                biased;
+                ended = self.arm.poll_until_done(operation, deadline) => ended,
+                () = self.admin_state_due(batch, state, editor), if may_be_overtaken => {
+                    batch.overtaken = Some(overtaken);
+                    return BatchStep::ReadAgain;
+                }
+            },
+        };
+        editor.settle_overtaken_members(match &ended {
+            Ok(()) => MembersOutcome::Written,
+            Err(error) => MembersOutcome::Failed(error),
+        });
+        BatchStep::ReadAgain
     }
-}
 
-/// Whether ARM refuses a write because it carries out another one.
-fn is_refused(error: &ArmError) -> bool {
-    error
-        .status()
-        .is_some_and(|status| matches!(status.as_u16(), 409 | 429))
+    /// The batch ends: follows the overtaken write to its end, under the Lease that it was sent with.
+    pub(super) async fn end_overtaken<E: Editor>(&self, batch: &mut Batch, editor: &mut E) {
+        if let Some(overtaken) = batch.overtaken.take()
+            && batch.guard.held_check()()
+        {
+            let deadline = Instant::now() + WRITE_TIMEOUT;
+            let OvertakenWrite { progress, .. } = *overtaken;
+            let operation = match progress {
+                Progress::Accepted(operation) => Ok(operation),
+                Progress::Sent(put) => put.await,
+            };
+            let ended = match operation {
+                Ok(operation) => self.arm.poll_until_done(&operation, deadline).await,
+                Err(error) => Err(error),
+            };
+            editor.settle_overtaken_members(match &ended {
+                Ok(()) => MembersOutcome::Confirmed,
+                Err(error) => MembersOutcome::Failed(error),
+            });
+        }
+        editor.settle_overtaken_members(MembersOutcome::NotAttempted);
+    }
 }

@@ -22,7 +22,7 @@ pub(super) enum PutEnd {
     /// With the end of the operation, or before there was one.
     Complete(Result<(), ArmError>),
     /// An admin state is due, and does not wait for these members.
-    Overtaken(OvertakenWrite),
+    Overtaken(Box<OvertakenWrite>),
 }
 
 impl PoolWriter {
