@@ -101,7 +101,7 @@ impl Metrics {
         );
         registry.register(
             "headgate_local_pools_overtaken",
-            "Updates for whose operation an admin state of the same load balancer did not wait",
+            "Updates whose operation the leader did not follow to its end at once, because an admin state of the same load balancer was due",
             metrics.overtaken.clone(),
         );
         registry.register(

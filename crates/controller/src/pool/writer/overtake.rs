@@ -2,9 +2,9 @@
 //!
 //! ARM does not queue writes of a load balancer. It cancels the operation of the older one, as reported, and keeps what that has
 //! written, as the emulator guesses. So the PUT of the admin state is planned from a read that shows the members as accepted.
-//! Invariants: only an operation of this writer, of members alone, is superseded. The read's etag proves that ARM works on nothing
-//! else, and is sent as `If-Match`. Where the etag does not prove it, or ARM refuses the PUT, the writer waits for the end of the
-//! operation instead; after a refusal, in the rest of the term too.
+//! Invariants: only an operation of this writer, of members alone, is superseded. If all pools in the read have the etag of that
+//! write, which they share, ARM has accepted nothing else; and it is sent as `If-Match`. Where the etags do not show that, or ARM
+//! refuses the PUT, the writer waits for the end of the operation instead; after a refusal, in the rest of the term too.
 //!
 //! What became of the overtaken members shows in the first read that ARM is not busy in: they cost no retry.
 
