@@ -359,12 +359,13 @@ impl PoolWriter {
             };
             if edit.members.is_some() {
                 let pool = planned_from.pool(&edit.pool);
+                let admin_states = batch.overtaken.is_some().then(|| edit.admin_states.clone());
                 editor.join_members(&mut edit, pool, planned_from.interfaces);
-            }
-            if edit.members.is_some() && edit.is_members_only() && batch.overtaken.is_some() {
-                // The members that joined leave no admin state to write, and members supersede nothing.
-                edit.members = None;
-                editor.settle_members(MembersOutcome::NotAttempted);
+                if let Some(admin_states) = admin_states.filter(|_| edit.is_members_only()) {
+                    // The entries leave with the members. But members supersede nothing, so they wait and the admin states do not.
+                    editor.settle_members(MembersOutcome::NotAttempted);
+                    (edit.admin_states, edit.members) = (admin_states, None);
+                }
             }
             let applied = edit.apply(&mut pool);
             if edit.members.is_some() && !applied.has_member_changes {

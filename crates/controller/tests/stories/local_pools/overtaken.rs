@@ -376,3 +376,68 @@ async fn guard_does_not_count_a_member_that_is_only_about_to_join() {
     );
     assert_updated(&cluster, &["a"]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn members_supersede_nothing_even_if_they_are_due_with_an_admin_state() {
+    let mut pools = Vec::from(NAMES.map(|name| (format!("default-{name}"), entries([1], false))));
+    pools[1].1 = entries([1, 3], false);
+    let pools: Vec<_> = pools
+        .iter()
+        .map(|(name, entries)| (name.as_str(), entries.clone()))
+        .collect();
+    let cluster = LocalCluster::with(Options {
+        load_balancers: vec![load_balancer("kubernetes", &pools)],
+        operation_delay: OPERATION,
+        ..Options::default()
+    })
+    .await;
+    for (name, numbers) in [("a", &[1][..]), ("b", &[1, 3]), ("c", &[1])] {
+        cluster.add_service(name).await;
+        cluster.set_slice(name, &format!("{name}-1"), numbers).await;
+    }
+    cluster.tick().await;
+    // Node 3 leaves the pool `b` with the same tick that updates `a`.
+    cluster.set_slice("b", "b-1", &[1]).await;
+    begin_update(&cluster, &["a"]).await;
+    let took = time_to_down(&cluster, 3, "default-b").await;
+    assert!(took < 2 * SECOND, "{took:?}");
+    assert_eq!(cluster.addresses("default-b").await, nodes(&[1, 3]));
+    sleep(2 * INTERVAL + 3 * OPERATION).await;
+    assert_eq!(cluster.addresses("default-a").await, nodes(&[1, 2]));
+    assert_eq!(cluster.addresses("default-b").await, nodes(&[1]));
+    assert_eq!((cluster.outcomes(), cluster.metric("retries_total")), ((2, 0), 0));
+    assert_eq!(operations(&cluster), ["Canceled", "Succeeded", "Succeeded"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_members_take_only_their_own_entries_out_of_the_ledger() {
+    let cluster = cluster_with(Options::default()).await;
+    cluster.world.taint(2, &[SIGNAL]).await;
+    // Node 2 is to join `a` as `Down`, which the ledger records before the PUT.
+    sleep(3 * OPERATION).await;
+    cluster.fault("PUT", PUT_OF_A, Some(1), &json!({"stall": "500ms"}));
+    cluster
+        .world
+        .control("PUT", "settings", &json!({"operationDelay": "0s"}));
+    send_update(&cluster, &["a"]).await;
+    let path = pool_path("kubernetes", "default-c");
+    let mut document = cluster.world.get(&path).await;
+    document["futureField"] = json!(7);
+    assert!(cluster.world.put(&path, &document, None).await.status().is_success());
+    let took = time_to_down(&cluster, 4, NODE_POOL).await;
+    assert!(took < SECOND, "{took:?}");
+    sleep(3 * INTERVAL).await;
+    assert_eq!(
+        cluster.world.down("kubernetes", "default-a"),
+        ["node-2".to_owned()].into()
+    );
+    // What is in the ledger is given back.
+    for node in [2, 4] {
+        cluster.world.taint(node, &[]).await;
+    }
+    sleep(INTERVAL).await;
+    for pool in ["default-a", NODE_POOL] {
+        assert_eq!(cluster.world.down("kubernetes", pool), [].into(), "{pool}");
+    }
+    assert_eq!(cluster.addresses("default-a").await, nodes(&[1, 2]));
+}
