@@ -101,7 +101,7 @@ impl Metrics {
         );
         registry.register(
             "headgate_local_pools_overtaken",
-            "Updates whose operation the leader did not follow to its end at once, because an admin state of the same load balancer was due",
+            "Updates of members during which an admin state of the same load balancer became due",
             metrics.overtaken.clone(),
         );
         registry.register(

@@ -295,7 +295,7 @@ impl PoolWriter {
                 return Ok(BatchStep::ReadAgain);
             }
         }
-        let written = match self.put_over_overtaken(pool, &edit, batch, state, editor).await? {
+        let written = match self.put_over_overtaken(pool, &edit, batch, state, editor).await {
             ControlFlow::Continue(written) => written,
             ControlFlow::Break(step) => return Ok(step),
         };

@@ -22,7 +22,7 @@ use super::super::edit::{AdminStateChange, PoolEdit};
 use super::super::load_balancer_read::read_load_balancer;
 use super::super::pool_entry::PoolEntry;
 use super::super::view::{LoadBalancerView, PoolView};
-use super::attempts::{AttemptError, has_no_effect};
+use super::attempts::has_no_effect;
 use super::batch::{Batch, BatchStep};
 use super::planned_from::PlannedFrom;
 use super::put::{PutEnd, WRITE_TIMEOUT};
@@ -111,7 +111,7 @@ impl OvertakenWrite {
     }
 
     /// Whether this read shows the pool as it was before the write.
-    pub(super) fn is_ahead_of<A>(&self, read: &LoadBalancerSummary<A>) -> bool {
+    pub(super) fn is_missing_in<A>(&self, read: &LoadBalancerSummary<A>) -> bool {
         let pool = read.pools.iter().find(|pool| pool.id == self.pool);
         self.replaces.is_some() && pool.is_some_and(|pool| pool.etag == self.replaces)
     }
@@ -200,15 +200,12 @@ impl PoolWriter {
             };
             let (read, answer) = overtaken.answered_beside(read).await;
             match answer {
-                // The answer has come, so the next read is not ahead of it.
-                Some(Ok(())) if read.as_ref().is_ok_and(|read| overtaken.is_ahead_of(&read.summary)) => {}
+                // The read is older than the write. The answer has come, so the next read is not.
+                Some(Ok(())) if read.as_ref().is_ok_and(|read| overtaken.is_missing_in(&read.summary)) => {}
                 None | Some(Ok(())) => return (requested_at, read),
                 Some(Err(error)) => {
                     batch.overtaken = None;
-                    if has_no_effect(&error) {
-                        editor.handle_outcome(WriteOutcome::Rejected);
-                    }
-                    editor.settle_overtaken_members(MembersOutcome::Failed(&error));
+                    fail_overtaken(&error, editor);
                     return (requested_at, read);
                 }
             }
@@ -224,7 +221,7 @@ impl PoolWriter {
         batch: &mut Batch,
         state: &State,
         editor: &mut E,
-    ) -> Result<ControlFlow<BatchStep, Result<(), ArmError>>, AttemptError> {
+    ) -> ControlFlow<BatchStep, Result<(), ArmError>> {
         let overtaken = batch.overtaken.take();
         let supersedes = overtaken.as_deref().and_then(OvertakenWrite::version).cloned();
         let written = match self.put(pool, edit, supersedes, batch, state, editor).await {
@@ -234,11 +231,11 @@ impl PoolWriter {
                 overtaken.before = before.cloned();
                 batch.overtaken = Some(overtaken);
                 editor.overtake_members();
-                return Ok(ControlFlow::Break(BatchStep::ReadAgain));
+                return ControlFlow::Break(BatchStep::ReadAgain);
             }
         };
         let (Some(mut overtaken), Err(error)) = (overtaken, &written) else {
-            return Ok(ControlFlow::Continue(written));
+            return ControlFlow::Continue(written);
         };
         let is_outdated = has_no_effect(error) && error.status().is_some_and(|status| status.as_u16() == 412);
         let is_refused = has_no_effect(error) && error.is_resource_busy();
@@ -261,9 +258,9 @@ impl PoolWriter {
             if edit.members.is_some() {
                 editor.settle_members(MembersOutcome::NotAttempted);
             }
-            return Ok(ControlFlow::Break(BatchStep::ReadAgain));
+            return ControlFlow::Break(BatchStep::ReadAgain);
         }
-        Ok(ControlFlow::Continue(written))
+        ControlFlow::Continue(written)
     }
 
     /// Follows the overtaken write after all: to ARM's answer, or to the end of its operation, or until an admin state is due that may
@@ -287,10 +284,8 @@ impl PoolWriter {
                     return BatchStep::ReadAgain;
                 }
                 Err(error) => {
-                    if has_no_effect(&error) {
-                        editor.handle_outcome(WriteOutcome::Rejected);
-                    }
-                    Err(error)
+                    fail_overtaken(&error, editor);
+                    return BatchStep::ReadAgain;
                 }
             },
             Progress::Accepted(operation) => tokio::select! {
@@ -320,15 +315,25 @@ impl PoolWriter {
                 Progress::Accepted(operation) => Ok(operation),
                 Progress::Sent(put) => put.await,
             };
-            let ended = match operation {
-                Ok(operation) => self.arm.poll_until_done(&operation, deadline).await,
-                Err(error) => Err(error),
-            };
-            editor.settle_overtaken_members(match &ended {
-                Ok(()) => MembersOutcome::Confirmed,
-                Err(error) => MembersOutcome::Failed(error),
-            });
+            match operation {
+                Ok(operation) => {
+                    let ended = self.arm.poll_until_done(&operation, deadline).await;
+                    editor.settle_overtaken_members(match &ended {
+                        Ok(()) => MembersOutcome::Confirmed,
+                        Err(error) => MembersOutcome::Failed(error),
+                    });
+                }
+                Err(error) => fail_overtaken(&error, editor),
+            }
         }
         editor.settle_overtaken_members(MembersOutcome::NotAttempted);
     }
+}
+
+/// ARM has not accepted the overtaken PUT. Nothing else was recorded in the ledger since then.
+fn fail_overtaken<E: Editor>(error: &ArmError, editor: &mut E) {
+    if has_no_effect(error) {
+        editor.handle_outcome(WriteOutcome::Rejected);
+    }
+    editor.settle_overtaken_members(MembersOutcome::Failed(error));
 }

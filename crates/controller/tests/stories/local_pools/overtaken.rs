@@ -75,6 +75,14 @@ async fn send_update(cluster: &LocalCluster, services: &[&str]) {
     }
 }
 
+/// Another writer writes the pool of `c`, without an etag.
+async fn write_as_another(cluster: &LocalCluster) {
+    let path = pool_path("kubernetes", "default-c");
+    let mut document = cluster.world.get(&path).await;
+    document["futureField"] = json!(7);
+    assert!(cluster.world.put(&path, &document, None).await.status().is_success());
+}
+
 /// The time from the taint of a node to its `Down` in this pool.
 async fn time_to_down(cluster: &LocalCluster, node: usize, pool: &str) -> Duration {
     let tainted = Instant::now();
@@ -198,10 +206,7 @@ async fn members_that_arm_refuses_while_they_are_overtaken_cost_a_retry() {
     cluster
         .world
         .control("PUT", "settings", &json!({"operationDelay": "0s"}));
-    let path = pool_path("kubernetes", "default-c");
-    let mut document = cluster.world.get(&path).await;
-    document["futureField"] = json!(7);
-    assert!(cluster.world.put(&path, &document, None).await.status().is_success());
+    write_as_another(&cluster).await;
     let took = time_to_down(&cluster, 4, NODE_POOL).await;
     assert!(took < SECOND, "{took:?}");
     sleep(4 * INTERVAL).await;
@@ -256,15 +261,13 @@ async fn admin_state_waits_where_arm_refuses_to_supersede() {
 async fn operation_of_another_writer_is_not_superseded() {
     let cluster = cluster_in_update(&["a"], Options::default()).await;
     // Another writer supersedes the update of members right before the admin state.
-    let path = pool_path("kubernetes", "default-c");
-    let mut document = cluster.world.get(&path).await;
-    document["futureField"] = json!(7);
-    assert!(cluster.world.put(&path, &document, None).await.status().is_success());
+    write_as_another(&cluster).await;
     let took = time_to_down(&cluster, 4, NODE_POOL).await;
     // The other operation began after the update of members, and the leader looks for its end less and less often.
     assert!(took > *ONE_OPERATION.start(), "{took:?}");
     sleep(4 * OPERATION).await;
-    assert_eq!(cluster.world.get(&path).await["futureField"], 7);
+    let document = cluster.pool("kubernetes", "default-c").await;
+    assert_eq!(document["futureField"], 7);
     // The other writer has canceled the update of members, and nothing its own operation.
     assert_eq!(operations(&cluster), ["Canceled", "Succeeded", "Succeeded"]);
     assert_eq!(cluster.addresses("default-a").await, nodes(&[1, 2]));
@@ -420,10 +423,7 @@ async fn refused_members_take_only_their_own_entries_out_of_the_ledger() {
         .world
         .control("PUT", "settings", &json!({"operationDelay": "0s"}));
     send_update(&cluster, &["a"]).await;
-    let path = pool_path("kubernetes", "default-c");
-    let mut document = cluster.world.get(&path).await;
-    document["futureField"] = json!(7);
-    assert!(cluster.world.put(&path, &document, None).await.status().is_success());
+    write_as_another(&cluster).await;
     let took = time_to_down(&cluster, 4, NODE_POOL).await;
     assert!(took < SECOND, "{took:?}");
     sleep(3 * INTERVAL).await;
