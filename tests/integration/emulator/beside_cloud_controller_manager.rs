@@ -25,6 +25,7 @@ use tokio::time::sleep;
 use super::cloud_controller_manager::SUBSCRIPTION;
 use super::real_cloud_controller_manager::{CLUSTER, Fixture};
 
+mod chaos;
 mod holds;
 
 const LOCK: &str = "aks-managed-resource-locker";
@@ -51,6 +52,12 @@ struct Controller {
 
 impl Controller {
     fn start(fixture: &Fixture, kubeconfig: &Path, node: &str) -> Self {
+        let several = json!([{"name": CLUSTER, "primaryVMSet": "agents"}]);
+        Self::start_with(fixture, kubeconfig, node, &several)
+    }
+
+    /// The same with these `multipleStandardLoadBalancerConfigurations`.
+    fn start_with(fixture: &Fixture, kubeconfig: &Path, node: &str, several: &Value) -> Self {
         let directory = scratch("controller");
         let settings = directory.join("settings.yaml");
         std::fs::write(&settings, format!("azure: {{clusterName: {CLUSTER}}}\n")).unwrap();
@@ -60,7 +67,7 @@ impl Controller {
             "aadClientId": "c11e0000-0000-4000-8000-000000000002", "aadClientSecret": "a secret",
             "subscriptionId": SUBSCRIPTION.rsplit('/').next(), "resourceGroup": "cluster", "location": "eastus",
             "loadBalancerSku": "standard", "loadBalancerBackendPoolConfigurationType": "nodeIP",
-            "multipleStandardLoadBalancerConfigurations": [{"name": CLUSTER, "primaryVMSet": "agents"}],
+            "multipleStandardLoadBalancerConfigurations": several,
         });
         let azure_file = directory.join("azure.json");
         std::fs::write(&azure_file, azure.to_string()).unwrap();

@@ -42,6 +42,12 @@ impl Fixture {
 
     /// The same with this duration of each operation of ARM.
     pub(super) async fn start_with_delay(client: Client, kubeconfig: &std::path::Path, delay: &str) -> Self {
+        let several = json!([{"name": CLUSTER, "primaryVMSet": "agents"}]);
+        Self::start_with(client, kubeconfig, delay, several).await
+    }
+
+    /// The same with these `multipleStandardLoadBalancerConfigurations`; with none, all Services share one pool.
+    pub(super) async fn start_with(client: Client, kubeconfig: &std::path::Path, delay: &str, several: Value) -> Self {
         let emulator = Emulator::start(&["--operation-delay", delay]).await;
         let arm = Controller::start(emulator.arm).await;
         let endpoint = format!("http://{}", emulator.arm);
@@ -52,7 +58,7 @@ impl Fixture {
             "subscriptionId": SUBSCRIPTION.rsplit('/').next(), "resourceGroup": "cluster", "location": "eastus",
             "vnetName": "vnet", "subnetName": "nodes", "securityGroupName": "nsg", "routeTableName": "routes",
             "vmType": "standard", "loadBalancerSku": "standard", "loadBalancerBackendPoolConfigurationType": "nodeIP",
-            "multipleStandardLoadBalancerConfigurations": [{"name": CLUSTER, "primaryVMSet": "agents"}],
+            "multipleStandardLoadBalancerConfigurations": several,
             "loadBalancerBackendPoolUpdateIntervalInSeconds": 1,
         });
         let file = emulator.directory.join("azure.json");
@@ -161,7 +167,7 @@ impl Fixture {
         self.arm.put(&path, Some(&old), &document).await;
     }
 
-    async fn control(&self, method: &str, path: &str, body: &Value) -> Value {
+    pub(super) async fn control(&self, method: &str, path: &str, body: &Value) -> Value {
         let (address, body) = (self.emulator.control, body.to_string());
         let request = format!(
             "{method} /emulator/v1/{path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n{body}",
