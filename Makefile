@@ -82,6 +82,10 @@ lint: build-tools lint-tools client-tools ## check formatting, clippy with and w
 	tests/workflows/build.sh
 	tests/book/build.sh $(target_dir)/book
 
+.PHONY: advisories
+advisories: build-tools deny-tools ## compare the dependencies with the RustSec database, which it fetches; scheduled, not part of lint
+	cargo deny --locked --workspace check advisories
+
 .PHONY: bench
 bench: build-tools namespace-tools ## run the agent's benchmarks, with the real control plane
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked $(ARGS)
@@ -143,6 +147,11 @@ cloud-controller-manager: build-tools ## test the emulator, and headgate's contr
 	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \
 	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager $(ARGS) -- real_cloud_controller_manager \
 	  beside_cloud_controller_manager::controllers --nocapture
+
+.PHONY: chaos
+chaos: build-tools ## run three controllers beside the real cloud-controller-manager through CHAOS_SECONDS (1800) of faults, signals and moves: no rule may be emptied
+	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \
+	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager $(ARGS) -- chaos --nocapture
 
 .PHONY: test-oldest
 test-oldest: build-tools ## run the tests of manifests, agents and leaders with the oldest supported kube-apiserver, which make test does not build
@@ -214,8 +223,11 @@ release-tools: build-tools
 	@tests/prerequisites.sh release
 	@[[ $$(cargo cyclonedx --version 2>&1) == *' $(cargo_cyclonedx)' ]] || $(install_tool) cargo-cyclonedx@$(cargo_cyclonedx)
 
-.PHONY: lint-tools
-lint-tools: build-tools book-tools
-	@tests/prerequisites.sh lint
+.PHONY: deny-tools
+deny-tools:
 	@[[ $$(cargo deny --version 2>&1) == *' $(cargo_deny)' ]] || $(install_tool) cargo-deny@$(cargo_deny)
+
+.PHONY: lint-tools
+lint-tools: build-tools book-tools deny-tools
+	@tests/prerequisites.sh lint
 	@[[ $$(cargo machete --version 2>&1) == '$(cargo_machete)' ]] || $(install_tool) cargo-machete@$(cargo_machete)

@@ -9,6 +9,7 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 stages=(
   'oldest-kubernetes make test-oldest'
   'cloud-controller-manager make cloud-controller-manager'
+  'chaos make chaos'
   'stories make stories'
   'fuzz make fuzz'
   'emulator-benchmark make bench-emulator'

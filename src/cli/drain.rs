@@ -31,7 +31,7 @@ const MAX_PLAN_BYTES: u64 = 1024 * 1024;
 /// Drain nodes: out of their load balancers first, then without pods, by creating a NodeMaintenance
 ///
 /// The leader's maintenance controllers do the work, so the drain goes on when this command ends. They need
-/// maintenance.enabled and manifests/components/maintenance. `kubectl delete nm NAME` ends or cancels the maintenance and makes
+/// maintenance.enabled and manifests/components/maintenance. `kubectl delete hgnm NAME` ends or cancels the maintenance and makes
 /// the nodes schedulable again. `headgate plan` shows beforehand what a drain does.
 ///
 /// Exit codes: 0 created, or drained with --wait; 1 refused, or ended before the nodes were drained; 2 wrong arguments or plan

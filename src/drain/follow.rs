@@ -58,7 +58,7 @@ pub enum FollowError {
 
 fn goes_on(name: &str) -> String {
     format!(
-        "The drain goes on: `kubectl get nm {name} -w` or the same command again follows it, `kubectl delete nm {name}` cancels it"
+        "The drain goes on: `kubectl get hgnm {name} -w` or the same command again follows it, `kubectl delete hgnm {name}` cancels it"
     )
 }
 

@@ -26,7 +26,7 @@ pub enum DrainError {
     NotInstalled,
     /// The name is taken.
     #[error(
-        "NodeMaintenance {name} exists and is another one: {difference}; `kubectl delete nm {name}` ends it, --name NAME gives another name"
+        "NodeMaintenance {name} exists and is another one: {difference}; `kubectl delete hgnm {name}` ends it, --name NAME gives another name"
     )]
     Exists {
         /// The name of both.

@@ -271,7 +271,7 @@ impl Explanation {
                 writeln!(f, "    {hidden} more pods are blocked.")?;
             }
         }
-        writeln!(f, "    Ends with its deletion: kubectl delete nm {name}")
+        writeln!(f, "    Ends with its deletion: kubectl delete hgnm {name}")
     }
 }
 

@@ -232,3 +232,36 @@ fn notes_are_the_section_of_the_version() {
         "{errors}"
     );
 }
+
+#[test]
+fn code_of_others_is_pinned_and_has_no_right_to_publish() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let is_hexadecimal = |text: &str, length| text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut seen = 0;
+    for entry in std::fs::read_dir(root.join(".github/workflows")).unwrap() {
+        let path = entry.unwrap().path();
+        let workflow: Value = serde_yaml::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(workflow["permissions"], json!({}), "{}", path.display());
+        for (name, job) in workflow["jobs"].as_object().unwrap() {
+            for step in job["steps"].as_array().unwrap() {
+                if let Some(action) = step["uses"].as_str() {
+                    assert!(is_hexadecimal(action.rsplit('@').next().unwrap(), 40), "{action}");
+                    seen += 1;
+                }
+                let runs = step["run"].as_str().unwrap_or_default();
+                let builds = ["make ", "cargo ", "release/", "apt-get", "pip "]
+                    .iter()
+                    .any(|it| runs.contains(it));
+                let is_allowed = job["permissions"] == json!({"contents": "read"});
+                assert!(!builds || is_allowed, "{name} runs code of others: {runs}");
+            }
+        }
+    }
+    assert!(seen >= 4, "{seen} actions");
+    let dockerfile = std::fs::read_to_string(root.join("Dockerfile")).unwrap();
+    let images = dockerfile.lines().filter_map(|line| line.strip_prefix("FROM "));
+    for image in images.filter(|image| *image != "scratch") {
+        let digest = image.split_once("@sha256:").map_or("", |(_, digest)| digest);
+        assert!(is_hexadecimal(digest.split(' ').next().unwrap(), 64), "{image}");
+    }
+}

@@ -203,15 +203,15 @@ fn maintenance_commands(kubectl: &str, manifests: &[PathBuf]) -> String {
             "Drain two nodes by each of two maintenances, which have one node in common:",
             format!("{kubectl} apply {}", files.join(" ")),
         ),
-        ("Follow them:", format!("{kubectl} get nm -w")),
+        ("Follow them:", format!("{kubectl} get hgnm -w")),
         (
             "Show what a maintenance waits for on each node, and its events:",
-            format!("{kubectl} describe nm {first}"),
+            format!("{kubectl} describe hgnm {first}"),
         ),
         ("List the pods that are evacuated:", format!("{kubectl} get evac -A")),
         (
             "Once both are drained, put the nodes back into service:",
-            format!("{kubectl} delete nm {first} {second}"),
+            format!("{kubectl} delete hgnm {first} {second}"),
         ),
     ];
     commands.iter().fold(String::new(), |text, (what, command)| {
@@ -277,8 +277,8 @@ mod tests {
         });
         for command in [
             "kubectl --kubeconfig '/tmp/a b/kubeconfig' apply -f '/tmp/a b/maintenance-a.yaml' -f /tmp/b.yaml",
-            "kubectl --kubeconfig '/tmp/a b/kubeconfig' get nm -w",
-            "kubectl --kubeconfig '/tmp/a b/kubeconfig' delete nm maintenance-a maintenance-b",
+            "kubectl --kubeconfig '/tmp/a b/kubeconfig' get hgnm -w",
+            "kubectl --kubeconfig '/tmp/a b/kubeconfig' delete hgnm maintenance-a maintenance-b",
             "kubectl --kubeconfig '/tmp/a b/kubeconfig' patch endpointslice web-1 --type=merge -p '{\"endpoints\":[{\"addresses\":[\"10.244.0.1\"],\"nodeName\":\"node-1\"}]}'",
             "kubectl --kubeconfig '/tmp/a b/kubeconfig' get events --field-selector involvedObject.name=web",
             "/usr/bin/headgate why service default/web --kubeconfig '/tmp/a b/kubeconfig' --azure-config-file '/tmp/a b/azure.json'",

@@ -240,7 +240,7 @@ fn explains(headgate: &CommandLine) {
         "For: kernel update",
         "The node is out of its load balancers since ",
         "default/web stays, since ",
-        "Ends with its deletion: kubectl delete nm kernel",
+        "Ends with its deletion: kubectl delete hgnm kernel",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }

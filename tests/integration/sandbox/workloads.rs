@@ -58,7 +58,7 @@ async fn two_maintenances_drain_the_workloads_with_the_printed_commands() {
         sandbox.wait_for_line(pool, is_out).await;
     }
 
-    kube(&printed(&hints, " delete nm "));
+    kube(&printed(&hints, " delete hgnm "));
     let nodes: Value = serde_json::from_str(&kube(&["get", "nodes", "-o", "json"])).unwrap();
     for node in nodes["items"].as_array().unwrap() {
         assert!(

@@ -18,7 +18,7 @@ use super::status::NodeMaintenanceStatus;
     group = "headgate.dev",
     version = "v1alpha1",
     kind = "NodeMaintenance",
-    shortname = "nm",
+    shortname = "hgnm",
     status = "NodeMaintenanceStatus",
     derive = "PartialEq",
     doc = "A request to take nodes out of service: out of the load balancers first, then without pods.",

@@ -304,7 +304,7 @@ async fn the_status_is_a_subresource() {
     let listed = cluster()
         .await
         .kubectl()
-        .args(["get", "nm", "with-status", "--no-headers"])
+        .args(["get", "hgnm", "with-status", "--no-headers"])
         .output()
         .unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
