@@ -2,7 +2,7 @@
 //!
 //! It is for clusters whose agents do not poll the metadata service (`node.scheduledEvents`). Invariants: a notice taints a Node once,
 //! because the Node's annotation records it by the same patch; each patch is planned from a fresh read of the Node and fails if the Node
-//! has changed; only a process of `components/controller` writes, which `other_nodes` checks; no Node waits for the requests of another
+//! has changed; only a Node that says that its VM is a spot VM gets the taint, and at most five in a minute; only a process of `components/controller` writes, which `other_nodes` checks; no Node waits for the requests of another
 //! one. A failure here ends nothing else: it is counted, logged and retried. What a message means and what changes in a Node is left
 //! to `headgate-spot`.
 
@@ -10,14 +10,17 @@ mod due_nodes;
 mod latest;
 mod metrics;
 mod objects;
+mod taint_limit;
 
 use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use headgate_clock::Clock;
 use headgate_kubernetes::{ClusterEventRecorder, NodeReference, WatchReporter, watch_events};
+use headgate_leader::Term;
 use headgate_node::DRAINING_TAINT;
 use headgate_spot::{TaintChange, TaintPatch, plan_for_event};
 use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
@@ -34,6 +37,7 @@ pub use latest::{LatestMessage, LatestMessages, ObservedEvent};
 pub use metrics::Metrics;
 pub use metrics::Outcome;
 use objects::NodeEventObject;
+use taint_limit::{TaintLimit, is_spot};
 
 /// The namespace of events about objects without one.
 const NAMESPACE: &str = "default";
@@ -56,6 +60,8 @@ enum Looked {
     Done,
     /// It does not exist.
     Gone,
+    /// Its taint is due later, because others have got theirs in the last minute.
+    Delayed(Instant),
     /// A request failed, and was counted.
     Failed,
 }
@@ -75,8 +81,9 @@ pub struct PreemptEvents {
 
 impl PreemptEvents {
     /// Watches the events and keeps the taints until the task is aborted.
-    /// `tainted` has the names of the Nodes with the draining taint, `term` is for the spans.
-    pub async fn run(self, term: Option<i32>, mut tainted: watch::Receiver<BTreeSet<String>>) {
+    /// `tainted` has the names of the Nodes with the draining taint. Each write needs a permit of the term; without one
+    /// (in tests) nothing limits writes to the leader.
+    pub async fn run(self, term: Option<Term>, mut tainted: watch::Receiver<BTreeSet<String>>) {
         let reporter = WatchReporter::new("events", self.metrics.watch_errors(), self.clock.clone());
         let selector = watcher::Config::default()
             .fields(&format!("reason={REASON},involvedObject.kind=Node"))
@@ -87,10 +94,11 @@ impl PreemptEvents {
         let nodes = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
         let mut latest = LatestMessages::default();
         let mut due = DueNodes::default();
+        let limit = Mutex::<TaintLimit>::default();
         let mut looks = FuturesUnordered::new();
         loop {
             for name in due.start(Instant::now()) {
-                looks.push(self.look(term, &nodes, latest.get(&name).cloned(), name));
+                looks.push(self.look(term.as_ref(), &nodes, latest.get(&name).cloned(), name, &limit));
             }
             let next = due.next_at();
             tokio::select! {
@@ -117,6 +125,7 @@ impl PreemptEvents {
                 Some((name, looked)) = looks.next() => {
                     let again = match looked {
                         Looked::Failed => Some(RETRY_INTERVAL),
+                        Looked::Delayed(until) => Some(until.saturating_duration_since(Instant::now())),
                         Looked::Done if tainted.borrow().contains(&name) => Some(RECHECK_INTERVAL),
                         Looked::Done | Looked::Gone => None,
                     };
@@ -133,30 +142,31 @@ impl PreemptEvents {
 
     async fn look(
         &self,
-        term: Option<i32>,
+        term: Option<&Term>,
         nodes: &Api<DynamicObject>,
         message: Option<LatestMessage>,
         name: String,
+        limit: &Mutex<TaintLimit>,
     ) -> (String, Looked) {
         let span = ReconcileSpan::start(Reconciled::DrainingTaint, || Reconcile {
-            term,
+            term: term.map(Term::number),
             node: Some(&name),
             ..Reconcile::default()
         });
-        let looked = span.run(self.reconcile(nodes, &name, message.as_ref(), &span)).await;
+        let attempt = || self.attempt(term, nodes, &name, message.as_ref(), limit);
+        let looked = span.run(self.reconcile(&name, attempt, &span)).await;
         (name, looked)
     }
 
     /// Brings one Node to its target state.
-    async fn reconcile(
+    async fn reconcile<A: Future<Output = Result<Looked, Outcome>>>(
         &self,
-        nodes: &Api<DynamicObject>,
         name: &str,
-        message: Option<&LatestMessage>,
+        attempt: impl Fn() -> A,
         span: &ReconcileSpan,
     ) -> Looked {
         for _ in 0..MAX_CONFLICTS {
-            let attempt = timeout(ATTEMPT_TIMEOUT, self.attempt(nodes, name, message));
+            let attempt = timeout(ATTEMPT_TIMEOUT, attempt());
             let outcome = attempt.await.unwrap_or(Err(Outcome::Timeout));
             match outcome {
                 Ok(looked) => return looked,
@@ -174,9 +184,11 @@ impl PreemptEvents {
 
     async fn attempt(
         &self,
+        term: Option<&Term>,
         nodes: &Api<DynamicObject>,
         name: &str,
         message: Option<&LatestMessage>,
+        limit: &Mutex<TaintLimit>,
     ) -> Result<Looked, Outcome> {
         let Some(node) = nodes.get_opt(name).await.map_err(|error| Outcome::of(&error))? else {
             return Ok(Looked::Gone);
@@ -187,8 +199,33 @@ impl PreemptEvents {
         let Some(TaintPatch { change, operations }) = plan_for_event(&node, message, now) else {
             return Ok(Looked::Done);
         };
+        if change == TaintChange::Tainted {
+            if !is_spot(&node) {
+                self.metrics.count(Outcome::NotSpot);
+                tracing::warn!(
+                    node = name,
+                    "eviction notice ignored: the Node has no label of a spot VM"
+                );
+                return Ok(Looked::Done);
+            }
+            let place = limit
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(Instant::now());
+            if let Err(until) = place {
+                self.metrics.count(Outcome::Delayed);
+                tracing::warn!(
+                    node = name,
+                    "draining taint delayed: five Nodes got it in the last minute"
+                );
+                return Ok(Looked::Delayed(until));
+            }
+        }
         let patch = serde_json::from_value(operations).map_err(|_| Outcome::Error)?;
         let patch = Patch::<()>::Json(patch);
+        if let Some(term) = term {
+            drop(term.permit().map_err(|_| Outcome::NotPermitted)?);
+        }
         let patched = nodes.patch(name, &PatchParams::default(), &patch).await;
         patched.map_err(|error| Outcome::of(&error))?;
         self.metrics.count(change.into());

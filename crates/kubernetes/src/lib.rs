@@ -6,6 +6,7 @@
 pub mod api_server;
 mod events;
 mod load_balancer_services;
+mod object_name;
 mod watch;
 
 pub use events::{
@@ -13,6 +14,7 @@ pub use events::{
     WarningEvent,
 };
 pub use load_balancer_services::{LOAD_BALANCER_SERVICES, with_selection_fallback};
+pub use object_name::is_dns_subdomain;
 pub use watch::{
     WatchErrorCounter, WatchErrorReason, WatchFailure, WatchReporter, WatchStream, watch_events, watch_object,
 };

@@ -104,8 +104,9 @@ pub(super) const LEADER: &[Key] = &[
                 `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`. Only the controllers of \
                 `manifests/components/controller` may write other Nodes: where a pod of the DaemonSet leads, it does nothing and \
                 records the event `ControllerRequired`. `node.scheduledEvents` is faster; both record the notice in the same \
-                annotation, so either may come first. Who may create events in the namespace `default` can have Nodes \
-                tainted: every kubelet may.",
+                annotation, so either may come first. Only Nodes with a label of spot VMs are \
+                tainted, at most five in a minute. Who may create events in the namespace `default` can have such Nodes tainted: \
+                every kubelet may.",
         set: |settings, value| {
             settings.azure.preempt_events = value::boolean(value)?;
             Ok(())

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use headgate_leader::Term;
 use headgate_node::DRAINING_TAINT;
 use tokio::sync::watch;
 
@@ -23,7 +24,7 @@ pub struct PreemptEventsFeature {
 /// Runs the feature, or does nothing if this process may not write other Nodes; never ends by itself.
 pub(super) async fn preempt_events(
     feature: PreemptEventsFeature,
-    term: i32,
+    term: Term,
     mut targets: watch::Receiver<Option<Arc<TargetStates>>>,
 ) {
     let PreemptEventsFeature { task, other_nodes } = feature;

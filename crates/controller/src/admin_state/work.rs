@@ -417,7 +417,7 @@ fn spawn_features(
     if let Some(feature) = context.preempt_events.clone() {
         tasks.spawn(
             TaskName::PreemptEvents,
-            preempt_events(feature, term.number(), targets.clone()),
+            preempt_events(feature, term.clone(), targets.clone()),
         );
     }
     if let Some(feature) = context.marker.clone() {

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use headgate_kubernetes::is_dns_subdomain;
 use headgate_spot::PreemptMessage;
 use jiff::{SignedDuration, Timestamp};
 
@@ -56,6 +57,7 @@ impl LatestMessages {
         let message = PreemptMessage::parse(&event.message);
         let ignored = match message {
             _ if is_stale(event.last_seen, now) => Some(Outcome::Stale),
+            _ if !is_dns_subdomain(&event.node) => Some(Outcome::Unknown),
             PreemptMessage::QueryFailed => Some(Outcome::QueryFailed),
             PreemptMessage::Advisory => Some(Outcome::Advisory),
             PreemptMessage::Unknown => Some(Outcome::Unknown),

@@ -22,8 +22,14 @@ pub enum Outcome {
     QueryFailed,
     /// Ignored: older than ten minutes.
     Stale,
-    /// Ignored: a message in no known form.
+    /// Ignored: a message in no known form, or about a name that no Node can have.
     Unknown,
+    /// Ignored: the Node has no label of a spot VM.
+    NotSpot,
+    /// Five Nodes got the taint in the last minute, so this one gets it later.
+    Delayed,
+    /// The term had ended, or could not be told to last, before the write was sent.
+    NotPermitted,
     /// The Node had changed since it was read.
     Conflict,
     /// The credentials lack the right, or the policy refuses the write.
@@ -35,7 +41,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 14] = [
         Self::Tainted,
         Self::Recorded,
         Self::Untainted,
@@ -43,6 +49,9 @@ impl Outcome {
         Self::QueryFailed,
         Self::Stale,
         Self::Unknown,
+        Self::NotSpot,
+        Self::Delayed,
+        Self::NotPermitted,
         Self::Conflict,
         Self::Forbidden,
         Self::Timeout,
@@ -60,6 +69,9 @@ impl Outcome {
             Self::QueryFailed => "ignored_query_failed",
             Self::Stale => "ignored_stale",
             Self::Unknown => "ignored_unknown",
+            Self::NotSpot => "ignored_not_spot",
+            Self::Delayed => "delayed",
+            Self::NotPermitted => "not_permitted",
             Self::Conflict => "conflict",
             Self::Forbidden => "forbidden",
             Self::Timeout => "timeout",

@@ -39,7 +39,7 @@ impl Scene {
         let fake = FakeApi::default();
         let (client, _) = fake.client();
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
-        let node = json!({"metadata": {"name": "n", "annotations": {"a": "b"}}, "spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]}});
+        let node = json!({"metadata": {"name": "n", "annotations": {"a": "b"}, "labels": {"kubernetes.azure.com/scalesetpriority": "spot"}}, "spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]}});
         let node: Node = serde_json::from_value(node).unwrap();
         Api::<Node>::all(client.clone())
             .create(&PostParams::default(), &node)
@@ -257,7 +257,7 @@ async fn events_of_an_earlier_node_and_old_ones_are_ignored() {
 #[tokio::test(start_paused = true)]
 async fn node_whose_requests_hang_delays_no_other_notice() {
     let scene = Scene::new().await;
-    let other = json!({"metadata": {"name": "z"}, "spec": {"providerID": "azure:///z"}});
+    let other = json!({"metadata": {"name": "z", "labels": {"karpenter.sh/capacity-type": "spot"}}, "spec": {"providerID": "azure:///z"}});
     let other: Node = serde_json::from_value(other).unwrap();
     let nodes = Api::<Node>::all(scene.client.clone());
     nodes.create(&PostParams::default(), &other).await.unwrap();
@@ -298,4 +298,74 @@ async fn node_that_does_not_exist_costs_one_read() {
         .into_iter()
         .filter(|request| request.path.ends_with("/nodes/gone"));
     assert_eq!(reads.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_that_is_no_spot_vm_is_not_tainted() {
+    let scene = Scene::new().await;
+    scene
+        .fake
+        .change::<Node>("", "n", |node| node["metadata"]["labels"] = json!({}));
+    scene.event(FIRST).await;
+    sleep(60 * SECOND).await;
+    assert!(!scene.is_tainted(), "{:#}", scene.node());
+    assert_eq!(scene.count("ignored_not_spot"), 1);
+}
+
+/// Anyone who may write events can announce all Nodes at once.
+#[tokio::test(start_paused = true)]
+async fn at_most_five_nodes_a_minute_are_tainted() {
+    let scene = Scene::new().await;
+    let nodes = Api::<Node>::all(scene.client.clone());
+    let now = scene.clock.now().wall;
+    for number in 0..12 {
+        let name = format!("spot-{number:02}");
+        let node = json!({"metadata": {"name": name, "labels": {"karpenter.sh/capacity-type": "spot"}}, "spec": {"providerID": "azure:///z"}});
+        nodes
+            .create(&PostParams::default(), &serde_json::from_value(node).unwrap())
+            .await
+            .unwrap();
+        scene.fake.change::<Node>("", &name, |node| {
+            node["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+        });
+        scene.event_about(&name, FIRST, now).await;
+    }
+    let tainted = async || {
+        let all = nodes.list(&kube::api::ListParams::default()).await.unwrap().items;
+        let is_tainted = |node: &&Node| node.spec.as_ref().is_some_and(|spec| spec.taints.is_some());
+        all.iter()
+            .filter(|node| node.metadata.name.as_deref() != Some("n"))
+            .filter(is_tainted)
+            .count()
+    };
+    assert_eq!(tainted().await, 5);
+    // The events came a second apart.
+    sleep(55 * SECOND).await;
+    assert_eq!(tainted().await, 10);
+    sleep(60 * SECOND).await;
+    assert_eq!(tainted().await, 12, "none is forgotten");
+    assert!(scene.count("delayed") >= 7);
+}
+
+/// The client puts names into URLs as they are.
+#[tokio::test(start_paused = true)]
+async fn name_that_no_node_can_have_is_not_requested() {
+    let scene = Scene::new().await;
+    let now = scene.clock.now().wall;
+    for name in ["n?dryRun=All", "n/status", "N"] {
+        let event = json!({"metadata": {"name": format!("e{}", name.len()), "namespace": "default"}, "reason": "PreemptScheduled",
+            "message": FIRST, "lastTimestamp": Timestamp::from_second(now.as_second()).unwrap(), "involvedObject": {"kind": "Node", "name": name}});
+        let events = Api::<Event>::namespaced(scene.client.clone(), "default");
+        events
+            .create(&PostParams::default(), &serde_json::from_value(event).unwrap())
+            .await
+            .unwrap();
+    }
+    sleep(60 * SECOND).await;
+    assert_eq!(scene.count("ignored_unknown"), 3);
+    let requests = scene.fake.requests();
+    assert!(
+        requests.iter().all(|request| !request.path.contains("/nodes/")),
+        "{requests:?}"
+    );
 }

@@ -67,7 +67,10 @@ fn default_progress_deadline_seconds() -> i32 {
 #[derive(Clone, Debug, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 pub struct PodReference {
     /// Name of the pod, 1 to 253 characters.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
     pub name: String,
     /// UID of the pod, which a later pod of the same name does not have.
     #[schemars(length(min = 1, max = 64))]

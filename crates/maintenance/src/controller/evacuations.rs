@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use headgate_clock::Clock;
+use headgate_kubernetes::is_dns_subdomain;
 use headgate_telemetry::ReconcileSpan;
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _};
@@ -274,6 +275,8 @@ async fn work_on(writer: &Writer, due: &Due, span: &ReconcileSpan, now: Timestam
     let read;
     let (pod, located_on) = if let Some(pod) = &due.pod {
         (PodState::Exists(pod), None)
+    } else if !is_dns_subdomain(&reference.name) {
+        (PodState::Gone, None)
     } else {
         let pods = Api::<PodObject>::namespaced(writer.client.clone(), &namespace);
         match writer.read(pods.get_opt(&reference.name)).await {

@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use headgate_kubernetes::is_dns_subdomain;
 use thiserror::Error;
 
 use crate::api::Evacuator;
@@ -74,7 +75,7 @@ impl ParsedEvacuators {
 }
 
 fn parse(class: &str, value: &str) -> Result<Evacuator, &'static str> {
-    if class.len() > MAX_CLASS || !is_subdomain(class) {
+    if class.len() > MAX_CLASS || !is_dns_subdomain(class) {
         return Err("the class has to be a lowercase DNS name of at most 54 characters");
     }
     let (priority, role) = match value.split_once('/') {
@@ -98,14 +99,6 @@ fn parse(class: &str, value: &str) -> Result<Evacuator, &'static str> {
         evacuator_class: class.to_owned(),
         priority,
         role: role.map(str::to_owned),
-    })
-}
-
-/// Whether the name is a DNS subdomain of RFC 1123, apart from its length.
-fn is_subdomain(name: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    name.split('.').all(|label| {
-        !label.is_empty() && !label.starts_with('-') && !label.ends_with('-') && label.bytes().all(is_inner)
     })
 }
 
