@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetState, TargetStates};
 use headgate_controller::local_service::{
-    EffectiveSettings, LocalPoolsSettings, SlimEndpointSlice, SlimService, apply_nodes, convert_load_balancer,
-    load_balancer_services,
+    EffectiveSettings, LocalPoolsSettings, ServiceIndex, SlimEndpointSlice, SlimService, apply_nodes,
+    convert_load_balancer, load_balancer_services,
 };
 use headgate_controller::pool::Listing;
 use headgate_http::bounded_client::BoundedClient;
@@ -178,9 +178,46 @@ pub struct LocalPoolsSnapshot {
     pub queue: Vec<QueuedRow>,
 }
 
+/// Services of type `LoadBalancer`, and all `EndpointSlices`.
+pub(super) struct ListedServices {
+    services: Vec<SlimService>,
+    slices: Vec<SlimEndpointSlice>,
+}
+
+/// Lists Services and `EndpointSlices`.
+pub(super) async fn list_services(client: &Client) -> Result<ListedServices, String> {
+    let (selecting, load_balancers) = load_balancer_services(client);
+    Ok(ListedServices {
+        services: list::<SlimService>(&selecting, load_balancers).await?,
+        slices: list::<SlimEndpointSlice>(client, ListParams::default()).await?,
+    })
+}
+
+impl ListedServices {
+    /// Which Nodes serve the rules of Local Services.
+    pub(super) fn index(&self, now: Instant) -> ServiceIndex {
+        let mut index = ServiceIndex::default();
+        let probes: Vec<_> = self.services.iter().filter_map(SlimService::probe).collect();
+        for probe in &probes {
+            index.apply_service(probe, now);
+        }
+        index.retain_services(&probes.into_iter().map(|probe| probe.name).collect(), now);
+        let slices: Vec<_> = self
+            .slices
+            .iter()
+            .cloned()
+            .filter_map(SlimEndpointSlice::convert)
+            .collect();
+        for slice in &slices {
+            index.apply_slice(slice, now);
+        }
+        index.retain_slices(&slices.into_iter().map(|slice| slice.name).collect(), now);
+        index
+    }
+}
+
 /// What the rows are computed from, besides Services and `EndpointSlices`.
 pub(super) struct LocalPoolsRequest<'a> {
-    pub(super) client: &'a Client,
     pub(super) settings: &'a LocalPoolsSettings,
     pub(super) target: &'a ClusterTarget,
     pub(super) listing: &'a Listing,
@@ -188,18 +225,15 @@ pub(super) struct LocalPoolsRequest<'a> {
     pub(super) mode: AdminStateMode,
 }
 
-/// Lists Services and `EndpointSlices` and compares the pools.
-pub(super) async fn take_local_pools(request: LocalPoolsRequest<'_>) -> LocalPoolsSnapshot {
+/// Compares the pools with what was listed.
+pub(super) fn take_local_pools(
+    request: &LocalPoolsRequest<'_>,
+    listed: Result<ListedServices, String>,
+) -> LocalPoolsSnapshot {
     let Some(effective) = EffectiveSettings::new(request.settings, &request.target.local_pools) else {
         return LocalPoolsSnapshot::default();
     };
-    let listed = async {
-        let (selecting, load_balancers) = load_balancer_services(request.client);
-        let services = list::<SlimService>(&selecting, load_balancers).await?;
-        let slices = list::<SlimEndpointSlice>(request.client, ListParams::default()).await?;
-        Ok::<_, String>((services, slices))
-    };
-    let (services, slices) = match listed.await {
+    let ListedServices { services, slices } = match listed {
         Ok(listed) => listed,
         Err(error) => {
             return LocalPoolsSnapshot {

@@ -31,6 +31,8 @@ pub struct StatusReport {
     pub azure_error: Option<String>,
     /// Why the ledger, and so the owner of a `Down`, is unknown.
     pub ledger_error: Option<String>,
+    /// Why it is unknown which Nodes serve the rules of Local Services.
+    pub services_error: Option<String>,
     /// `guard.minimumInService`, by the given settings.
     pub minimum_in_service: String,
     /// The agents' health port, by the given settings.
@@ -185,8 +187,10 @@ pub struct EntryRow {
     pub pending: bool,
     /// The target state, if it is pending.
     pub becomes: Option<&'static str>,
-    /// Whether `guard.minimumInService` keeps the entry in service although its Node has a signal.
+    /// Whether the guard keeps the entry in service although its Node has a signal.
     pub held_back: bool,
+    /// The Local Services, as `NAMESPACE/NAME`, for whose rules it does.
+    pub held_for: Vec<String>,
 }
 
 /// The row of a load balancer.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use headgate_clock::{Clock, Moment};
 use headgate_controller::admin_state::{AdminStateMode, MinimumInService};
 use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStates, read_ledger, read_recorded_once};
+use headgate_controller::local_service::ServiceIndex;
 use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request};
 use headgate_leader::LeaderStatus;
 use headgate_leader::LeaseName;
@@ -18,7 +19,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::local_pools::{LocalPoolsRequest, LocalPoolsSnapshot, take_local_pools};
+use super::local_pools::{LocalPoolsRequest, LocalPoolsSnapshot, list_services, take_local_pools};
 use super::nodes;
 use crate::api_error::api_error_text;
 use crate::config::Settings;
@@ -28,6 +29,8 @@ use crate::why::{MaintenanceRow, list_maintenances};
 const OBJECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for all requests to ARM together, throttling included.
 const ARM_TIMEOUT: Duration = Duration::from_mins(2);
+/// Why Services are not listed where load balancers are not queried.
+const NOT_NEEDED: &str = "load balancers are not queried";
 
 /// Why there is no snapshot.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +89,8 @@ pub struct ClusterSnapshot {
     pub health_port: u16,
     /// The signals with which agents answer 503, by the given settings.
     pub health_rules: SignalRules,
+    /// Which Nodes serve the rules of Local Services, or why that is unknown.
+    pub services: Result<ServiceIndex, String>,
     /// The pools of Local Services.
     pub local_pools: LocalPoolsSnapshot,
     /// The `NodeMaintenance`s, or why they cannot be listed.
@@ -117,11 +122,18 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
         let azure = load_balancers(azure, ledger.as_ref().unwrap_or(&Ledger::default())).await;
         (ledger, azure)
     };
-    let (listed, (ledger, azure), lease, maintenances) = futures::join!(
+    let listed_services = async {
+        match &target {
+            Some(_) => list_services(client).await,
+            None => Err(NOT_NEEDED.to_owned()),
+        }
+    };
+    let (listed, (ledger, azure), lease, maintenances, listed_services) = futures::join!(
         nodes::list(client),
         ledger_and_azure,
         lease(client),
-        list_maintenances(client)
+        list_maintenances(client),
+        listed_services
     );
     let now = clock.now();
     let (mut desired, mut health) = (TargetStates::default(), BTreeMap::new());
@@ -135,21 +147,25 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
             desired.apply(node, now);
         }
     }
+    let services = match &listed_services {
+        Ok(listed) => Ok(listed.index(now.mono)),
+        Err(error) => Err(error.clone()),
+    };
     let local_pools = match (&target, &azure) {
         (Some(target), Ok(azure)) => {
             let request = LocalPoolsRequest {
-                client,
                 settings: &settings.local_pools,
                 target,
                 listing: &azure.listing,
                 desired: &desired,
                 mode: policy.mode,
             };
-            take_local_pools(request).await
+            take_local_pools(&request, listed_services)
         }
         _ => LocalPoolsSnapshot::default(),
     };
     Ok(ClusterSnapshot {
+        services,
         local_pools,
         maintenances,
         now,

@@ -120,6 +120,13 @@ fn render_header(report: &StatusReport) -> String {
             escape_line(error)
         );
     }
+    if let Some(error) = &report.services_error {
+        let _ = writeln!(
+            text,
+            "Services:      {}\n               What the guard keeps in service for Local Services is not shown.",
+            escape_line(error)
+        );
+    }
     text
 }
 
@@ -255,6 +262,9 @@ fn format_entry(report: &StatusReport, entry: &EntryRow, is_wide: bool) -> Strin
     }
     if entry.held_back {
         text.push_str(" held back");
+        if !entry.held_for.is_empty() {
+            let _ = write!(text, " for {}", escape_line(&entry.held_for.join(", ")));
+        }
     }
     if let (Some(stage), Some(since)) = (entry.stage, entry.since)
         && (is_wide || entry.admin_state.is_none())

@@ -154,6 +154,7 @@ fn round(
             guard: GuardInputs {
                 settings: &GuardSettings::DISABLED,
                 held: &held,
+                services: None,
             },
             is_configured: true,
             now,

@@ -33,6 +33,8 @@ mod publish_limit;
 mod read_proof;
 mod recorded;
 mod restore_work;
+mod rule_guard;
+mod rule_holds;
 mod settings;
 mod target_states;
 mod transitions;
@@ -51,6 +53,7 @@ pub use plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, ProbeCoverage,
 pub use preempt_feature::PreemptEventsFeature;
 pub use recorded::read_recorded_once;
 pub use restore_work::{OwnedEntry, RestoreContext, RestoreError, RestoreOutcome, restore};
+pub use rule_guard::HeldFor;
 pub use settings::{AdminStateMode, AdminStateSettings, ForeignDown};
 pub use target_states::{SignalPeriod, SignalledNodes, TargetState, TargetStates};
 pub use work::{MarkerFeature, WorkContext, WorkError, run};

@@ -1,7 +1,7 @@
 //! Connects the updater of Local Services' pools (`headgate-local-pools`) with the cluster and with ARM.
 //!
 //! `objects` and `observation` convert what is watched and read into the updater's inputs, `failure` converts ARM's errors,
-//! and `watch` feeds Services and EndpointSlices. `tick` makes batches due, `editor` joins them to the edits of a load balancer's
+//! and `watch` feeds Services and EndpointSlices, also into `service_index`, by which the guard counts the Nodes that serve a rule. `tick` makes batches due, `editor` joins them to the edits of a load balancer's
 //! writer, `future_pool` brings the admin states of such a PUT in line with its members, `reporter` and `metrics` report. Which members a pool has and when it is written is decided in
 //! `headgate-local-pools`; what is written is sent by the one writer of each load balancer, in `pool`.
 
@@ -12,6 +12,7 @@ mod metrics;
 mod objects;
 mod observation;
 mod reporter;
+mod service_index;
 mod settings;
 mod tick;
 mod watch;
@@ -22,6 +23,7 @@ pub use metrics::{Metrics, QueuedUpdate};
 pub use objects::{SlimEndpointSlice, SlimService, apply_nodes};
 pub use observation::convert_load_balancer;
 pub use reporter::{Reporter, ServiceNotice, record_service_events};
+pub use service_index::{LocalService, ServiceIndex, ServiceProbe, Unknown};
 pub use settings::{EffectiveSettings, LocalPoolsSettings, LocalPoolsTarget};
 pub use tick::Ticks;
-pub use watch::{Freshness, SharedUpdater, WatchReporters, load_balancer_services, watch_services};
+pub use watch::{Freshness, ServiceFeed, SharedUpdater, WatchReporters, load_balancer_services, watch_services};

@@ -59,6 +59,7 @@ fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
         pending: false,
         becomes: None,
         held_back: false,
+        held_for: Vec::new(),
     };
     let nodes = admin_states.iter().map(|(name, admin_state)| NodeRow {
         name: (*name).to_owned(),
@@ -92,6 +93,7 @@ fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
         foreign_down: "keep",
         azure_error: None,
         ledger_error: None,
+        services_error: None,
         minimum_in_service: "1".to_owned(),
         health_port: 10456,
         probed_by_headgate: None,

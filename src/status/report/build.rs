@@ -70,6 +70,11 @@ impl StatusReport {
             foreign_down: snapshot.policy.foreign_down.as_str(),
             azure_error: snapshot.azure.as_ref().err().cloned(),
             ledger_error: snapshot.ledger.as_ref().err().cloned(),
+            services_error: snapshot
+                .azure
+                .is_ok()
+                .then(|| snapshot.services.as_ref().err().cloned())
+                .flatten(),
             minimum_in_service: snapshot.minimum_in_service.to_string(),
             health_port: snapshot.health_port,
             probed_by_headgate: snapshot
@@ -228,6 +233,7 @@ impl ReportBuilder<'_> {
                 guard: GuardInputs {
                     settings: &guard,
                     held: &held,
+                    services: self.snapshot.services.as_ref().ok(),
                 },
                 is_configured,
                 now: now.mono,
@@ -299,6 +305,8 @@ impl ReportBuilder<'_> {
             let becomes = status.and_then(|status| status.becomes);
             let mut entry = self.entry(id, key, (pool_entry.admin_state, becomes), ledger_entry, is_ours);
             entry.held_back = status.is_some_and(|status| status.is_held_back);
+            let services = status.into_iter().flat_map(|status| &status.held_for.services);
+            entry.held_for = services.cloned().collect();
             self.entries.entry(node.name.clone()).or_default().push(entry);
         }
         down_without_node
@@ -356,6 +364,7 @@ impl ReportBuilder<'_> {
             pending: becomes.is_some(),
             becomes,
             held_back: false,
+            held_for: Vec::new(),
         }
     }
 
@@ -395,6 +404,7 @@ impl ReportBuilder<'_> {
                 pending: false,
                 becomes: None,
                 held_back: false,
+                held_for: Vec::new(),
             });
         }
     }

@@ -22,6 +22,7 @@ fn entry(load_balancer: &str, state: &'static str) -> EntryRow {
         pending: false,
         becomes: None,
         held_back: false,
+        held_for: Vec::new(),
     }
 }
 
@@ -110,6 +111,7 @@ pub(in super::super) fn report() -> StatusReport {
         foreign_down: "keep",
         azure_error: None,
         ledger_error: None,
+        services_error: None,
         minimum_in_service: "1".to_owned(),
         health_port: 10456,
         probed_by_headgate: Some(true),

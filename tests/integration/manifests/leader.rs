@@ -117,9 +117,9 @@ async fn rights(administrator: &Caller, account: Account, name: &str) -> Vec<Rig
     ] {
         rights.push(Right::new(&role, ("nodes", None), verb, ask));
     }
+    let selects_services = !is_kubernetes_1_30(&administrator.client).await;
+    rights.extend(rights_for_services(selects_services));
     let (role, namespace) = if account == CONTROLLER {
-        let selects_services = !is_kubernetes_1_30(&administrator.client).await;
-        rights.extend(rights_for_local_pools(&role, selects_services));
         // An event about a Service is in its namespace.
         (role, "kube-public")
     } else {
@@ -137,8 +137,9 @@ async fn rights(administrator: &Caller, account: Account, name: &str) -> Vec<Rig
     rights
 }
 
-/// The requests for the pools of Local Services.
-fn rights_for_local_pools(role: &str, selects_services: bool) -> Vec<Right> {
+/// The requests by which a leader knows the nodes that serve Local Services.
+fn rights_for_services(selects_services: bool) -> Vec<Right> {
+    let role = "clusterroles/headgate-leader";
     let mut rights = Vec::new();
     let services = if selects_services {
         "/api/v1/services?fieldSelector=spec.type%3DLoadBalancer&"
@@ -338,6 +339,9 @@ async fn leaders_and_hardened_agents_have_no_other_permissions() {
     ];
     let plain = ["get,list,watch nodes "];
     let events = ["create,patch events ", "get,list,watch nodes "];
+    // Any leader counts the nodes that serve Local Services.
+    let services = ["list,watch endpointslices ", "list,watch services "];
+    let leading_agent = [plain[0], services[0], services[1]];
     // Only the controllers may write other Nodes, and read the events that they act on.
     let controller = [
         "create,patch events ",
@@ -350,7 +354,11 @@ async fn leaders_and_hardened_agents_have_no_other_permissions() {
         let (control_plane, administrator, name, leader) = scene(&folder, account).await;
         wait_for_status(&leader, ApiRequest::get(&format!("{LEASES}/{OWN}")), 404).await;
         wait_for_status(&leader, ApiRequest::get("/api/v1/nodes?limit=1"), 200).await;
-        let everywhere = if account == CONTROLLER { &controller[..] } else { &plain };
+        let everywhere = if account == CONTROLLER {
+            &controller[..]
+        } else {
+            &leading_agent
+        };
         let own = leading.iter().chain(everywhere).collect::<BTreeSet<_>>();
         assert!(rules(&leader, "kube-system").await.iter().eq(own), "{account:?}");
         let in_default = if account == CONTROLLER {
@@ -359,10 +367,10 @@ async fn leaders_and_hardened_agents_have_no_other_permissions() {
                 .chain(&["list,watch events "])
                 .collect::<BTreeSet<_>>()
         } else {
-            events.iter().collect()
+            events.iter().chain(&services).collect()
         };
         assert!(rules(&leader, "default").await.iter().eq(in_default), "{account:?}");
-        assert_eq!(rules(&leader, "headgate").await, everywhere, "{account:?}");
+        assert!(rules(&leader, "headgate").await.iter().eq(everywhere), "{account:?}");
         if account == CONTROLLER {
             let agent = acting_on(&control_plane, AGENT, &name).await;
             assert_eq!(rules(&agent, "kube-system").await, plain);
@@ -382,7 +390,7 @@ async fn refused_to_a_hardened_agent(administrator: &Caller, agent: &Caller, own
     let all = rights(administrator, AGENT, own).await;
     let theirs = all.into_iter().filter(|right| right.role.ends_with("headgate-leader"));
     let mut asks: Vec<ApiRequest> = theirs.map(|right| right.ask).collect();
-    assert_eq!(asks.len(), 11);
+    assert_eq!(asks.len(), 15);
     for path in [
         format!("{LEASES}/{OWN}"),
         format!("{LEASES}/{LOCK}"),

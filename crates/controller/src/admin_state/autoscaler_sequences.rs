@@ -79,6 +79,7 @@ fn after_plan(targets: &TargetStates, entry: &'static str, now: Moment) -> &'sta
             guard: GuardInputs {
                 settings: &GuardSettings::DISABLED,
                 held: &held,
+                services: None,
             },
             interfaces: &InterfaceCache::default(),
             targets,

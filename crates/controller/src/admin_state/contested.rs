@@ -198,7 +198,7 @@ mod tests {
                 targets: &target_states(&nodes, now),
                 ledger: &ledger(&recorded),
                 policy: Policy { mode: AdminStateMode::Enforce, foreign_down: ForeignDown::Keep },
-                guard: GuardInputs { settings: &GuardSettings::DISABLED, held: &HeldEntries::new() },
+                guard: GuardInputs { settings: &GuardSettings::DISABLED, held: &HeldEntries::new(), services: None, },
                 now: now.mono,
             });
             let changes: BTreeMap<usize, &str> = plan

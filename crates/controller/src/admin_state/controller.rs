@@ -28,11 +28,12 @@ use super::node_reads::node_reads;
 use super::plan::Policy;
 use super::read_proof::{LastReads, PlannedLoadBalancer, planned};
 use super::recorded::Evidence;
+use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, Snapshot, TransitionTracker};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
-use crate::local_service::JoinedEditor;
+use crate::local_service::{JoinedEditor, ServiceIndex};
 use crate::pool::{LeaseBypass, ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
 
 /// The values that the design of cloud-provider-azure gives these labels.
@@ -86,6 +87,8 @@ pub(super) struct Controller<'a> {
     /// The policy of the settings, `off` if `azure.json` says so.
     pub(super) policy: Policy,
     pub(super) targets: watch::Receiver<Option<Arc<TargetStates>>>,
+    /// Which Nodes serve the rules of Local Services.
+    pub(super) services: watch::Receiver<Arc<ServiceIndex>>,
     pub(super) ledger: LedgerStore,
     pub(super) lock: ArmLock,
     pub(super) listings: watch::Receiver<Arc<Listing>>,
@@ -110,6 +113,7 @@ pub(super) struct Controller<'a> {
     /// When the work began with these load balancers.
     pub(super) started_at: Instant,
     pub(super) hold_tracker: HoldTracker,
+    pub(super) rule_hold_tracker: RuleHoldTracker,
     pub(super) contested: ContestedTracker,
     /// The holds to record on Nodes.
     pub(super) holds: watch::Sender<Option<Arc<DesiredHolds>>>,
@@ -287,6 +291,7 @@ impl Controller<'_> {
                 policy: self.policy,
                 guard: self.context.guard.clone(),
                 held: HeldEntries::new(),
+                services: self.services.clone(),
                 is_configured: source == Source::List,
                 clock: self.context.clock.clone(),
                 observed_at: None,
@@ -423,6 +428,7 @@ impl Controller<'_> {
             targets,
             load_balancers,
             listing,
+            has_no_load_balancer_service: self.services.borrow().has_no_load_balancer_service(),
             mode: self.policy.mode,
             now: now.mono,
         }
@@ -457,7 +463,11 @@ impl Controller<'_> {
             AdminStateMode::Enforce => desired_holds(statuses, &self.unplanned(targets), targets, guard),
             AdminStateMode::Observe | AdminStateMode::Off => DesiredHolds::new(),
         };
-        for event in self.hold_tracker.evaluate(&holds, guard) {
+        let mut events = self.hold_tracker.evaluate(&holds, guard);
+        if self.policy.mode == AdminStateMode::Enforce {
+            events.extend(self.rule_hold_tracker.evaluate(statuses, targets));
+        }
+        for event in events {
             self.queue_event(event);
         }
         self.holds.send_if_modified(|published| {

@@ -12,6 +12,7 @@ use super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::ledger::{LedgerChange, LedgerEntry, LedgerStage, LedgerStore};
 use super::plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, plan};
 use super::target_states::TargetStates;
+use crate::local_service::ServiceIndex;
 use crate::pool::{
     AdminStateChange, Editor, EntryKey, IntentNotRecorded, InterfaceCache, LastError, LoadBalancerView, PoolEdit,
     PoolView, UnreadablePool, WriteOutcome,
@@ -56,6 +57,8 @@ pub(super) struct AdminStateEditor {
     /// Whether the load balancer is the cluster's.
     pub(super) is_configured: bool,
     pub(super) guard: GuardSettings,
+    /// Which Nodes serve the rules of Local Services.
+    pub(super) services: watch::Receiver<Arc<ServiceIndex>>,
     /// The entries that the last plan held back.
     pub(super) held: HeldEntries,
     pub(super) clock: Clock,
@@ -83,6 +86,7 @@ impl AdminStateEditor {
     }
 
     fn plan_view(&self, view: &LoadBalancerView, targets: &TargetStates, interfaces: &InterfaceCache) -> Plan {
+        let services = &**self.services.borrow();
         let inputs = PlanInputs {
             interfaces,
             targets,
@@ -91,6 +95,7 @@ impl AdminStateEditor {
             guard: GuardInputs {
                 settings: &self.guard,
                 held: &self.held,
+                services: Some(services),
             },
             is_configured: self.is_configured,
             now: self.clock.now().mono,
@@ -124,13 +129,23 @@ impl AdminStateEditor {
 impl Editor for AdminStateEditor {
     async fn changed(&mut self) {
         loop {
-            if self.targets.changed().await.is_err() {
-                // The watch of the Nodes ends with the term, and so does this task.
+            let (changed, is_about_nodes) = tokio::select! {
+                changed = self.targets.changed() => (changed, true),
+                changed = self.services.changed() => (changed, false),
+            };
+            if changed.is_err() {
+                // The watches end with the term, and so does this task.
                 std::future::pending::<()>().await;
             }
-            // The condition that headgate writes on a Node leads to no other plan.
-            let generation = self.targets.borrow().as_ref().map(|targets| targets.generation);
-            if generation != self.last_generation {
+            let targets = self.targets.borrow();
+            let targets = targets.as_ref();
+            // The condition that headgate writes on a Node leads to no other plan, and what serves counts beside a signal only.
+            let is_due = if is_about_nodes {
+                targets.map(|targets| targets.generation) != self.last_generation
+            } else {
+                targets.is_some_and(|targets| targets.has_signal_periods())
+            };
+            if is_due {
                 return;
             }
         }
@@ -144,6 +159,7 @@ impl Editor for AdminStateEditor {
         let Some(targets) = self.targets.borrow_and_update().clone() else {
             return Vec::new();
         };
+        self.services.mark_unchanged();
         self.last_generation = Some(targets.generation);
         let plan = self.plan_view(view, &targets, interfaces);
         let changes = plan.change_count();

@@ -6,6 +6,8 @@
 //! by their own clocks, so one that must last may count for them before it counts for the leader.
 //! If fewer than the minimum can serve, entries of Ready Nodes whose signals are all revocable are held back.
 //!
+//! `rule_guard` counts the Nodes of single rules, which may need more of a Node.
+//!
 //! Invariants: an entry is held back only while too few others can serve, as the last read showed them; so it is released only
 //! after a read shows a replacement. A held entry stays the choice while it is valid. An entry of a Node that is about to
 //! end (`ClusterNode::is_terminal`) is never held back. A `Down` that is not headgate's is never lifted.
@@ -18,6 +20,7 @@ use headgate_node::{Signal, SignalRules};
 
 use super::ledger::{LedgerEntry, LedgerStage};
 use super::target_states::{TargetState, TargetStates};
+use crate::local_service::ServiceIndex;
 use crate::pool::{ClusterNode, InterfaceCache, PoolView};
 
 /// `guard.minimumInService`: how many entries of each pool stay in service.
@@ -91,6 +94,8 @@ pub struct GuardInputs<'a> {
     pub settings: &'a GuardSettings,
     /// The present choice.
     pub held: &'a HeldEntries,
+    /// Which Nodes serve the rules of Local Services; `None` leaves these rules out.
+    pub services: Option<&'a ServiceIndex>,
 }
 
 /// An entry whose Node has a signal, with what decides whether it may be held back.

@@ -1,7 +1,7 @@
 //! The holds of all Nodes, from the plans of all load balancers, and the events about new ones. Pure.
 //!
 //! A hold names the pools in which the guard keeps the Node's entries in service, and the signals that it covers: those of the
-//! Node now, for admin states and for health answers. So a new signal is covered only once the leader has planned with it. `hold_writer` records the holds.
+//! Node now, for admin states and for health answers. What rules of Local Services need is no such hold (see `rule_guard`). So a new signal is covered only once the leader has planned with it. `hold_writer` records the holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -83,7 +83,7 @@ pub(super) fn desired_holds(
         kept_holds(unplanned, targets)
     };
     let entries = load_balancers.iter().flat_map(|load_balancer| &load_balancer.entries);
-    for entry in entries.filter(|entry| entry.is_held_back) {
+    for entry in entries.filter(|entry| entry.held_for.minimum) {
         // The Node as it is now: the plan may be older.
         let node = targets.nodes.by_name(&entry.node.name);
         let Some(node) = node.filter(|node| node.uid == entry.node.uid) else {

@@ -11,12 +11,14 @@ use headgate_local_pools::Updater;
 use tokio::sync::{mpsc, watch};
 
 use super::cluster_target::ClusterTarget;
+use super::guard::MinimumInService;
 use super::plan::Policy;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::work::{TaskName, Tasks, WorkContext};
 use crate::local_service::{
-    EffectiveSettings, MemberSource, Reporter, ServiceNotice, SharedUpdater, Ticks, apply_nodes, watch_services,
+    EffectiveSettings, MemberSource, Reporter, ServiceFeed, ServiceIndex, ServiceNotice, SharedUpdater, Ticks,
+    apply_nodes, watch_services,
 };
 use crate::pool::Listing;
 
@@ -37,24 +39,36 @@ pub(super) struct LocalPools {
     pub(super) source: MemberSource,
 }
 
-/// Starts the updater, if it is active. The queue has the events to record; it ends at once if there is no updater.
+/// Starts the watches of Services and EndpointSlices, for the updater and for the guard of rules, and the updater if it is active. The
+/// queue has the events to record; it ends at once if there is no updater.
 pub(super) fn start(
     tasks: &mut Tasks,
     context: LocalPoolsContext<'_>,
+    index: watch::Sender<Arc<ServiceIndex>>,
 ) -> (Option<LocalPools>, mpsc::Receiver<ServiceNotice>) {
     let work = context.context;
     let (reporter, events) = Reporter::new(work.local_pools_metrics.clone(), work.clock.clone());
-    let Some(settings) = EffectiveSettings::new(&work.local_pools, &context.target.local_pools) else {
+    let settings = EffectiveSettings::new(&work.local_pools, &context.target.local_pools);
+    let reporters = work.local_pools_metrics.watch_reporters(&work.clock);
+    let freshness = reporters.freshness(work.stale_nodes_timeout);
+    let updater = settings
+        .as_ref()
+        .map(|settings| SharedUpdater::new(Updater::new(settings.updater)));
+    // The guard counts the Nodes that serve a rule; markers and maintenances ask whether any Service wants a load balancer.
+    let is_guarded = work.guard.minimum_in_service != MinimumInService::Count(0);
+    let is_needed = is_guarded || work.marker.is_some() || work.node_reads.is_some();
+    if updater.is_some() || is_needed && context.policy.mode != AdminStateMode::Off {
+        let feed = ServiceFeed {
+            updater: updater.clone(),
+            index,
+        };
+        let watch = watch_services(work.client.clone(), feed, reporters, work.stale_nodes_timeout);
+        tasks.spawn(TaskName::LocalServices, watch);
+    }
+    let (Some(settings), Some(updater)) = (settings, updater) else {
         return (None, events);
     };
     tracing::info!(interval = ?settings.interval, "updates of local service pools started");
-    let updater = SharedUpdater::new(Updater::new(settings.updater));
-    let reporters = work.local_pools_metrics.watch_reporters(&work.clock);
-    let freshness = reporters.freshness(work.stale_nodes_timeout);
-    tasks.spawn(
-        TaskName::LocalServices,
-        watch_services(work.client.clone(), updater.clone(), reporters),
-    );
     let due = watch::Sender::new(());
     let source = MemberSource {
         updater: updater.clone(),

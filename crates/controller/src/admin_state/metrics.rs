@@ -115,7 +115,7 @@ const POOL_GAUGES: [PoolGauge; 5] = [
     },
     PoolGauge {
         name: "headgate_pool_held_back",
-        help: "Entries of a backend pool that guard.minimumInService keeps in service although their Nodes have a signal; on the leader only.",
+        help: "Entries of a backend pool that the guard keeps in service although their Nodes have a signal, for guard.minimumInService or for a rule of a Local Service; on the leader only.",
         value: |pool| pool.held_back,
     },
 ];

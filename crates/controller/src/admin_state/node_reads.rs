@@ -12,6 +12,7 @@ use super::plan::EntryStatus;
 use super::read_proof::{
     LastReads, MAX_LIST_AGE, MissingProof, OwnEntry, ReadProof, entries_by_node, present_signal, prove,
 };
+use super::rule_guard::HeldFor;
 use super::settings::AdminStateMode;
 use super::target_states::{SignalPeriod, TargetState};
 use super::transitions::pool_names;
@@ -89,8 +90,11 @@ fn node_read(
             MissingProof::NodesStale(_) => unknown("the leader's list of Nodes is stale".to_owned()),
             MissingProof::NotPlanned => unknown("not every load balancer is planned with the signal yet".to_owned()),
             MissingProof::NotListed => unknown(not_listed(reads)),
-            // A cluster without load balancers can be drained.
-            MissingProof::NoLoadBalancer => NodeRead::NotUsed,
+            MissingProof::NoLoadBalancer => unknown(
+                "no load balancer has the cluster's names (azure.clusterName), which may be wrong: Services of type \
+                 LoadBalancer exist, or cannot be listed"
+                    .to_owned(),
+            ),
             MissingProof::NotIdentified => unknown(
                 "the Node has neither an InternalIP nor a providerID, by which pool entries are found".to_owned(),
             ),
@@ -106,18 +110,38 @@ fn node_read(
 }
 
 fn in_service(mode: AdminStateMode, node: &ClusterNode, entries: &[&EntryStatus]) -> NodeRead {
-    let (held_back, serving): (Vec<&EntryStatus>, Vec<_>) = entries.iter().partition(|entry| entry.is_held_back);
+    let (held_back, serving): (Vec<&EntryStatus>, Vec<_>) =
+        entries.iter().partition(|entry| entry.held_for.is_needed());
     if serving.is_empty() {
-        let detail = format!("in service in {}", pool_names(&held_back));
+        let detail = format!(
+            "in service in {}{}",
+            pool_names(&held_back),
+            needed_by_services(&held_back)
+        );
         return NodeRead::HeldBack { detail };
     }
+    let unknown = serving.iter().find_map(|entry| entry.held_for.unknown);
     let because = match (mode, node.exempting_label()) {
         (_, Some(label)) => format!("; the label {label} keeps headgate from setting it Down"),
         (AdminStateMode::Observe, None) => "; adminState.mode is observe".to_owned(),
-        _ => String::new(),
+        (AdminStateMode::Enforce | AdminStateMode::Off, None) => unknown.map_or_else(String::new, |why| {
+            format!("; a rule of a Local Service may need the node, and {why}")
+        }),
     };
     let detail = format!("in service in {}{because}", pool_names(&serving));
     NodeRead::In { detail }
+}
+
+/// Which Services need the entries, where some do.
+fn needed_by_services(entries: &[&EntryStatus]) -> String {
+    let mut held_for = HeldFor::default();
+    for entry in entries {
+        held_for.services.extend(entry.held_for.services.iter().cloned());
+    }
+    match held_for.reason() {
+        reason if reason.is_empty() => reason,
+        reason => format!(": {reason}"),
+    }
 }
 
 /// When the last entry became `Down`. A new leader has the times of the one before from the ledger.

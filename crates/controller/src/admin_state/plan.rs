@@ -8,7 +8,7 @@
 //! | no | `Down` | no | stays, or `None` with `adminState.foreignDown: restore` |
 //! | | `Up`, or an unknown value | | stays |
 //!
-//! The guard holds entries back (see `guard`): their target state is `None` although the Node has a signal for admin states or for
+//! The guard holds entries back (see `guard` and `rule_guard`): their target state is `None` although the Node has a signal for admin states or for
 //! health answers.
 //!
 //! In a load balancer that is not configured any more only the third row applies.
@@ -17,7 +17,7 @@
 //! Node that a label excludes from load balancers is not set `Down`, unless the Node is being deleted. If it is `Down` already, it
 //! stays so until the signal ends: the Node is about to leave the pool.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headgate_azure::{AdminState, PoolId};
@@ -25,6 +25,7 @@ use tokio::time::Instant;
 
 use super::guard::{GuardInputs, MinimumInService, SignalledEntry, entries_to_hold_back};
 use super::ledger::{Ledger, LedgerEntry, LedgerStage};
+use super::rule_guard::{ClaimedEntry, HeldFor, RuleGuard};
 use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::{SignalledNodes, TargetState, TargetStates};
 use crate::pool::{AdminStateChange, ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, PoolEdit, PoolView};
@@ -78,6 +79,8 @@ pub struct EntryStatus {
     pub probe_coverage: ProbeCoverage,
     /// Whether the guard keeps the entry in service although its Node has a signal.
     pub is_held_back: bool,
+    /// Why it does.
+    pub held_for: HeldFor,
 }
 
 impl EntryStatus {
@@ -193,13 +196,13 @@ impl Plan {
             held_back: 0,
             probes_headgate: pool.probes_headgate(inputs.guard.settings.health_port),
         };
-        let held_back = guarded.map_or_else(BTreeSet::new, |guarded| held_back(pool, inputs, guarded));
+        let held_back = guarded.map_or_else(BTreeMap::new, |guarded| held_back(pool, inputs, guarded));
         for (index, entry) in pool.entries.iter().enumerate() {
             let observed = entry.admin_state;
             counts.actual_down += usize::from(observed == Some(AdminState::Down));
             let mut planned = observed;
             let ledger_entry = entry.key.as_ref().and_then(|key| ledger.entry(key));
-            let is_held_back = held_back.contains(&index);
+            let is_held_back = held_back.contains_key(&index);
             let is_relevant = is_held_back
                 || ledger_entry.is_some()
                 || observed == Some(AdminState::Down)
@@ -238,6 +241,7 @@ impl Plan {
                         ledger_entry,
                         probe_coverage,
                         is_held_back,
+                        held_for: held_back.get(&index).cloned().unwrap_or_default(),
                     });
                 }
                 changes.extend(becomes.map(|to| AdminStateChange {
@@ -262,34 +266,55 @@ impl Plan {
     }
 }
 
-/// The indexes of the pool's entries that the guard keeps in service. `guarded` are the Nodes that it chooses from.
-fn held_back(pool: &PoolView, inputs: &PlanInputs<'_>, guarded: &SignalledNodes<'_>) -> BTreeSet<usize> {
+/// The pool's entries that the guard keeps in service, by their indexes. `guarded` are the Nodes that it chooses from.
+fn held_back(pool: &PoolView, inputs: &PlanInputs<'_>, guarded: &SignalledNodes<'_>) -> BTreeMap<usize, HeldFor> {
     if !pool.is_used() {
-        return BTreeSet::new();
+        return BTreeMap::new();
     }
     let ledger = inputs.ledger.pool(&pool.id);
     let entries = pool.entries.iter().enumerate();
     let may_match = entries.filter(|(_, entry)| guarded.may_match(&entry.matcher, inputs.interfaces));
-    let signalled = may_match.filter_map(|(index, entry)| {
-        let owner = inputs.targets.owner(entry, inputs.interfaces, inputs.now)?;
-        // The hold would be one claimant's, and the probe may reach another.
-        let node = Some(owner.node).filter(|_| owner.claimants.len() == 1)?;
-        entry.key.is_some().then(|| SignalledEntry {
+    let owned = may_match.filter_map(|(index, entry)| {
+        let key = entry.key.as_ref()?;
+        Some(ClaimedEntry {
             index,
-            node,
+            owner: inputs.targets.owner(entry, inputs.interfaces, inputs.now)?,
             observed: entry.admin_state,
-            ledger_entry: entry.key.as_ref().and_then(|key| ledger.entry(key)),
+            ledger_entry: ledger.entry(key),
         })
     });
+    let owned: Vec<_> = owned.collect();
+    // The hold would be one claimant's, and the probe may reach another.
+    let alone = owned.iter().filter(|entry| entry.owner.claimants.len() == 1);
+    let signalled = alone.map(|entry| SignalledEntry {
+        index: entry.index,
+        node: entry.owner.node,
+        observed: entry.observed,
+        ledger_entry: entry.ledger_entry,
+    });
     let signalled: Vec<_> = signalled.collect();
-    entries_to_hold_back(
+    let minimum = entries_to_hold_back(
         pool,
         &signalled,
         inputs.targets,
         inputs.interfaces,
         inputs.guard,
         inputs.now,
-    )
+    );
+    let for_minimum = || HeldFor {
+        minimum: true,
+        ..HeldFor::default()
+    };
+    let mut held = minimum.into_iter().map(|index| (index, for_minimum())).collect();
+    let rules = RuleGuard {
+        pool,
+        targets: inputs.targets,
+        interfaces: inputs.interfaces,
+        guard: inputs.guard,
+        now: inputs.now,
+    };
+    rules.hold_back(&owned, &mut held);
+    held
 }
 
 /// The table above: what an entry of this Node becomes; `None` if it stays.

@@ -38,6 +38,8 @@ pub(super) struct LastReads<'a> {
     pub(super) load_balancers: &'a [PlannedLoadBalancer<'a>],
     /// The last list. A pool writer does not adopt it while it waits for ARM.
     pub(super) listing: &'a Listing,
+    /// Whether it is known that the cluster has no Service of type `LoadBalancer`, and so no load balancer.
+    pub(super) has_no_load_balancer_service: bool,
     /// What the leader writes.
     pub(super) mode: AdminStateMode,
     /// The time of the evaluation.
@@ -77,7 +79,7 @@ pub(super) enum MissingProof {
     NotPlanned,
     /// The last list is too old, or there is none.
     NotListed,
-    /// No load balancer has the cluster's names.
+    /// No load balancer has the cluster's names, which may be wrong: Services want one, or are not known.
     NoLoadBalancer,
     /// The Node has nothing by which its entries are found.
     NotIdentified,
@@ -150,7 +152,7 @@ fn missing_proof(reads: &LastReads<'_>, node: &ClusterNode, is_planned: bool) ->
     if listed_at.is_none_or(|at| reads.now >= at + MAX_LIST_AGE) {
         return Some(MissingProof::NotListed);
     }
-    if reads.load_balancers.is_empty() {
+    if reads.load_balancers.is_empty() && !reads.has_no_load_balancer_service {
         return Some(MissingProof::NoLoadBalancer);
     }
     if node.addresses.is_empty() && node.machine.is_empty() {

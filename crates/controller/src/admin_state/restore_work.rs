@@ -169,6 +169,7 @@ impl Editor for RestoreEditor {
             guard: GuardInputs {
                 settings: &GuardSettings::DISABLED,
                 held: &held,
+                services: None,
             },
             interfaces,
             targets: &targets,

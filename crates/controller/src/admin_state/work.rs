@@ -39,10 +39,11 @@ use super::nodes::{NodeWatchConfig, watch_target_states};
 use super::plan::Policy;
 use super::preempt_feature::{PreemptEventsFeature, preempt_events};
 use super::recorded::read_recorded;
+use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
-use crate::local_service::{self, LocalPoolsSettings, record_service_events};
+use crate::local_service::{self, LocalPoolsSettings, ServiceIndex, record_service_events};
 use crate::other_nodes::OtherNodes;
 use crate::pool::{ListRequest, Listing, RecordedPools, list_on_request};
 
@@ -357,7 +358,9 @@ async fn work_with(
         listings: listings.subscribe(),
         lock: lock.clone(),
     };
-    let (local_pools, service_events) = local_pools::start(&mut tasks, local_pools);
+    let index = watch::Sender::new(Arc::new(ServiceIndex::default()));
+    let services = index.subscribe();
+    let (local_pools, service_events) = local_pools::start(&mut tasks, local_pools, index.clone());
     let record_service_events = record_service_events(context.events.clone(), service_events);
     let mut controller = Controller {
         term,
@@ -367,6 +370,7 @@ async fn work_with(
         managed: target.scope.managed.clone(),
         policy,
         targets,
+        services,
         ledger: ledger.clone(),
         lock,
         listings: listings.subscribe(),
@@ -380,6 +384,7 @@ async fn work_with(
         status_changed: Arc::default(),
         transitions: TransitionTracker::default(),
         hold_tracker: HoldTracker::default(),
+        rule_hold_tracker: RuleHoldTracker::default(),
         contested: ContestedTracker::default(),
         holds,
         markers,

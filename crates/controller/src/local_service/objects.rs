@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::Deserialize;
 
+use super::service_index::ServiceProbe;
 use crate::pool::{ClusterNode, NodeIndex};
 
 /// The label of an EndpointSlice with the name of its Service.
@@ -30,6 +31,8 @@ struct ServiceSpec {
     external_traffic_policy: String,
     load_balancer_class: Option<String>,
     ip_families: Vec<String>,
+    /// 0 without one.
+    health_check_node_port: u16,
 }
 
 /// An EndpointSlice without addresses, ports, zones and hints.
@@ -65,6 +68,18 @@ pub(super) fn object_name(metadata: &ObjectMeta) -> Option<NamespacedName> {
 }
 
 impl SlimService {
+    /// What decides who serves its rules; `None` for an object without a name.
+    #[must_use]
+    pub fn probe(&self) -> Option<ServiceProbe> {
+        let class = self.spec.load_balancer_class.as_deref().unwrap_or_default();
+        let is_local = self.spec.external_traffic_policy == "Local";
+        Some(ServiceProbe {
+            name: object_name(&self.metadata)?,
+            is_load_balancer: self.spec.r#type == "LoadBalancer" && class.is_empty(),
+            health_check_port: if is_local { self.spec.health_check_node_port } else { 0 },
+        })
+    }
+
     /// The updater's input; `None` for an object without a name.
     #[must_use]
     pub fn convert(self) -> Option<Service> {

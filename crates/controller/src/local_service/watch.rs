@@ -1,4 +1,4 @@
-//! The watches of Services and EndpointSlices, which feed the updater.
+//! The watches of Services and EndpointSlices, which feed the updater and the index of serving Nodes.
 //!
 //! Invariants: an event costs no more than its object's size and waits for no request; while a watch fails, the last known
 //! state stays, and `Freshness` says whether it may still be acted on; an object is forgotten when a complete list does not have it. Failures are retried, counted and logged by
@@ -15,14 +15,21 @@ use kube::api::ListParams;
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::objects::{SlimEndpointSlice, SlimService, object_name};
+use super::service_index::ServiceIndex;
 
 /// Objects in one page of a list; bounds the memory for objects that are not converted yet.
 const PAGE_SIZE: u32 = 500;
 /// The period of a watch; the API server confirms a watch without changes once in each, as that of the Nodes.
 const WATCH_PERIOD_SECONDS: u32 = 50;
+/// For the first lists, before their absence is reported.
+const FIRST_LIST_TIME: Duration = Duration::from_secs(15);
+/// Between two publications of the index: each may lead to plans.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
+/// While a watch is stale.
+const STALE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The updater, shared by the watches, the ticks and the writers. It is locked for pure computations only.
 #[derive(Clone, Debug)]
@@ -71,6 +78,12 @@ pub struct Freshness {
 }
 
 impl Freshness {
+    /// From when on one of them is stale, unless it is confirmed before.
+    fn stale_at(&self) -> Instant {
+        let (services, slices) = (*self.services.borrow(), *self.endpoint_slices.borrow());
+        services.min(slices) + self.timeout
+    }
+
     /// The plural name of the resource that was not confirmed for too long, if there is one.
     #[must_use]
     pub fn stale_resource(&self, now: Instant) -> Option<&'static str> {
@@ -90,9 +103,19 @@ pub fn load_balancer_services(client: &Client) -> (Client, ListParams) {
     (with_selection_fallback(client), selected)
 }
 
-/// Feeds the updater until the task is aborted. The API server sends only Services of type `LoadBalancer`, where it can
+/// What the watches feed.
+#[derive(Debug)]
+pub struct ServiceFeed {
+    /// The updater of Local Services' pools, where there is one.
+    pub updater: Option<SharedUpdater>,
+    /// Which Nodes serve the rules of Local Services. It is changed in place unless a receiver holds it, so receivers hold it briefly.
+    pub index: watch::Sender<Arc<ServiceIndex>>,
+}
+
+/// Feeds the updater and the index until the task is aborted. The API server sends only Services of type `LoadBalancer`, where it can
 /// select them; it cannot select EndpointSlices by their Service, so it sends all.
-pub async fn watch_services(client: Client, updater: SharedUpdater, reporters: WatchReporters) {
+pub async fn watch_services(client: Client, feed: ServiceFeed, reporters: WatchReporters, stale_timeout: Duration) {
+    let freshness = reporters.freshness(stale_timeout);
     let config = || Config::default().page_size(PAGE_SIZE).timeout(WATCH_PERIOD_SECONDS);
     let load_balancers = config().fields(LOAD_BALANCER_SERVICES);
     let selecting = with_selection_fallback(&client);
@@ -104,17 +127,107 @@ pub async fn watch_services(client: Client, updater: SharedUpdater, reporters: W
         reporters.endpoint_slices,
     );
     let (mut listed_services, mut listed_slices) = (HashSet::new(), HashSet::new());
+    let overdue_at = Instant::now() + FIRST_LIST_TIME;
+    let mut is_overdue = false;
+    let (mut is_changed, mut publish_at) = (false, Instant::now());
+    let mut stale = None;
     loop {
-        // The reporters have counted and logged the errors.
-        tokio::select! {
-            Some(event) = services.next() => if let Ok(event) = event {
-                apply_service(&mut updater.lock(), &mut listed_services, event);
-            },
-            Some(event) = slices.next() => if let Ok(event) = event {
-                apply_slice(&mut updater.lock(), &mut listed_slices, event);
-            },
-            else => return,
+        if is_changed && publish_at <= Instant::now() {
+            feed.index.send_modify(|_| {});
+            (is_changed, publish_at) = (false, Instant::now() + PUBLISH_INTERVAL);
         }
+        let check_at = match stale {
+            Some(_) => Instant::now() + STALE_CHECK_INTERVAL,
+            None => freshness.stale_at(),
+        };
+        // The reporters have counted and logged the errors.
+        is_changed |= tokio::select! {
+            Some(event) = services.next() => event.is_ok_and(|event| feed.apply_service(&mut listed_services, event)),
+            Some(event) = slices.next() => event.is_ok_and(|event| feed.apply_slice(&mut listed_slices, event)),
+            () = sleep_until(publish_at), if is_changed => true,
+            () = sleep_until(overdue_at), if !is_overdue => {
+                is_overdue = true;
+                feed.modify(|index| {
+                    index.set_overdue();
+                    index.unknown().is_some()
+                })
+            }
+            () = sleep_until(check_at) => {
+                let before = std::mem::replace(&mut stale, freshness.stale_resource(Instant::now()));
+                feed.modify(|index| index.set_stale(stale));
+                before != stale
+            }
+        };
+    }
+}
+
+impl ServiceFeed {
+    /// Changes the index without notifying receivers.
+    fn modify<T: Default>(&self, modify: impl FnOnce(&mut ServiceIndex) -> T) -> T {
+        let mut result = T::default();
+        self.index.send_if_modified(|index| {
+            result = modify(Arc::make_mut(index));
+            false
+        });
+        result
+    }
+
+    /// Returns whether the index changed. `listed` has the names of the list that is being received.
+    fn apply_service(&self, listed: &mut HashSet<NamespacedName>, event: Event<SlimService>) -> bool {
+        let now = Instant::now();
+        let is_changed = match &event {
+            Event::Init => false,
+            Event::InitDone => {
+                self.modify(|index| index.retain_services(listed, now));
+                true
+            }
+            Event::Delete(object) => {
+                object_name(&object.metadata).is_some_and(|name| self.modify(|index| index.delete_service(&name, now)))
+            }
+            Event::InitApply(object) | Event::Apply(object) => object
+                .probe()
+                .is_some_and(|probe| self.modify(|index| index.apply_service(&probe, now))),
+        };
+        match &self.updater {
+            Some(updater) => apply_service(&mut updater.lock(), listed, event),
+            None => note_listed(listed, &event, |object| object_name(&object.metadata)),
+        }
+        is_changed
+    }
+
+    /// The same for an EndpointSlice.
+    fn apply_slice(&self, listed: &mut HashSet<NamespacedName>, event: Event<SlimEndpointSlice>) -> bool {
+        let now = Instant::now();
+        let (is_changed, slice) = match &event {
+            Event::Init => (false, None),
+            Event::InitDone => {
+                self.modify(|index| index.retain_slices(listed, now));
+                (true, None)
+            }
+            Event::Delete(object) => {
+                let name = object_name(&object.metadata);
+                (
+                    name.is_some_and(|name| self.modify(|index| index.delete_slice(&name, now))),
+                    None,
+                )
+            }
+            Event::InitApply(object) | Event::Apply(object) => (false, object.clone().convert()),
+        };
+        let is_changed = slice.map_or(is_changed, |slice| self.modify(|index| index.apply_slice(&slice, now)));
+        match &self.updater {
+            Some(updater) => apply_slice(&mut updater.lock(), listed, event),
+            None => note_listed(listed, &event, |object| object_name(&object.metadata)),
+        }
+        is_changed
+    }
+}
+
+/// Keeps the names of the list that is being received.
+fn note_listed<T>(listed: &mut HashSet<NamespacedName>, event: &Event<T>, name: impl Fn(&T) -> Option<NamespacedName>) {
+    match event {
+        Event::Init | Event::InitDone => listed.clear(),
+        Event::InitApply(object) => listed.extend(name(object)),
+        Event::Apply(_) | Event::Delete(_) => {}
     }
 }
 

@@ -24,6 +24,7 @@ mod lease_bypass;
 mod ledger_loss;
 mod ledger_proof;
 mod local_pools;
+mod local_rules;
 mod marker;
 mod matchers;
 mod node_reads;

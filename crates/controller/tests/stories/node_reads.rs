@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_controller::admin_state::{AdminStateMode, NodeRead, NodeReads, Policy};
+use k8s_openapi::api::core::v1::Service;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -122,6 +125,35 @@ async fn a_node_in_no_pool_is_not_used() {
     let scene = Scene::new(TestCluster::without_leader(3, &pools).await, ENFORCE).await;
     scene.cluster.taint(3, &[MAINTENANCE]);
     scene.until("node-3", |read| *read == NodeRead::NotUsed).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_load_balancers_a_node_is_out_only_if_no_service_wants_one() {
+    let pools = [load_balancer("other", &[("kubernetes", entries([1, 2], false))])];
+    let cluster = TestCluster::without_leader(2, &pools).await;
+    let services = Api::<Service>::namespaced(cluster.world.client.clone(), "default");
+    let service = |class: Option<&str>| {
+        let service = json!({"metadata": {"name": "web"},
+            "spec": {"type": "LoadBalancer", "loadBalancerClass": class, "ports": [{"port": 80}]}});
+        serde_json::from_value::<Service>(service).unwrap()
+    };
+    let params = PostParams::default();
+    services.create(&params, &service(None)).await.unwrap();
+    let scene = Scene::new(cluster, ENFORCE).await;
+    scene.cluster.taint(1, &[MAINTENANCE]);
+    // Most likely `azure.clusterName` is wrong, and the load balancer sends on.
+    let is_unknown =
+        |read: &NodeRead| matches!(read, NodeRead::Unknown { reason } if reason.contains("azure.clusterName"));
+    scene.until("node-1", is_unknown).await;
+    sleep(10 * 60 * SECOND).await;
+    assert!(is_unknown(&scene.read("node-1").unwrap()), "{:?}", scene.read("node-1"));
+    // Another controller's Service needs no load balancer of cloud-controller-manager.
+    services.delete("web", &DeleteParams::default()).await.unwrap();
+    services
+        .create(&params, &service(Some("example.com/other")))
+        .await
+        .unwrap();
+    scene.until("node-1", |read| *read == NodeRead::NotUsed).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@ use headgate_azure::{ArmError, LoadBalancer, LoadBalancerId};
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown, MinimumInService};
 use headgate_controller::admin_state::{LedgerChange, LedgerStage, Policy, TargetStates};
+use headgate_controller::local_service::ServiceIndex;
 use headgate_controller::pool::{LastError, Listing, Taint};
 use headgate_node::{Signal, SignalRules};
 use jiff::Timestamp;
@@ -109,6 +110,7 @@ fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]
         minimum_in_service: MinimumInService::Count(0),
         health_port: 10456,
         health_rules: SignalRules::default(),
+        services: Ok(ServiceIndex::default()),
         local_pools: crate::status::LocalPoolsSnapshot::default(),
         maintenances: Ok(Vec::new()),
     }

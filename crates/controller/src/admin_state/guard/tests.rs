@@ -80,6 +80,7 @@ impl Cluster {
             guard: GuardInputs {
                 settings: &guard(self.minimum),
                 held: &self.held,
+                services: None,
             },
             now: self.now.mono,
         };
@@ -279,6 +280,7 @@ fn node_that_fails_its_probes_does_not_serve() {
             guard: GuardInputs {
                 settings: &settings,
                 held: &HeldEntries::new(),
+                services: None,
             },
             now: now.mono,
         };
@@ -313,6 +315,7 @@ fn signals_of_health_alone_hold_back_where_a_hold_has_an_effect() {
             guard: GuardInputs {
                 settings,
                 held: &HeldEntries::new(),
+                services: None,
             },
             now: now.mono,
         };
@@ -353,6 +356,7 @@ fn mode_off_holds_nothing() {
         guard: GuardInputs {
             settings: &guard(MinimumInService::Count(1)),
             held: &HeldEntries::new(),
+            services: None,
         },
         now: cluster.now.mono,
     };

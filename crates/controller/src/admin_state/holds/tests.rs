@@ -42,6 +42,7 @@ fn holds_beside(nodes: &[ClusterNode], unplanned: &Unplanned, guard: &GuardSetti
         guard: GuardInputs {
             settings: guard,
             held: &held,
+            services: None,
         },
         now: now.mono,
     };

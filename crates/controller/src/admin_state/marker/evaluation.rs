@@ -171,8 +171,8 @@ fn missing_message(missing: &MissingProof) -> (&'static str, String) {
 fn not_down_message(node: &ClusterNode, in_service: &[&EntryStatus]) -> String {
     let pools = pool_names(in_service.iter().copied());
     let mut message = format!("Not Down in {pools}.");
-    if in_service.iter().any(|entry| entry.is_held_back) {
-        message += " The guard holds the node back: too few others can serve.";
+    if let Some(entry) = in_service.iter().find(|entry| entry.is_held_back) {
+        message = format!("{message} The guard holds the node back: {}.", entry.held_for.reason());
     }
     if in_service.iter().any(|entry| entry.observed == Some(AdminState::Up)) {
         message += " An entry is Up, which is an operator's decision.";

@@ -17,6 +17,7 @@ fn planned(view: &LoadBalancerView, targets: &TargetStates, ledger: &Ledger, pol
         guard: GuardInputs {
             settings: &GuardSettings::DISABLED,
             held: &held,
+            services: None,
         },
         interfaces: &InterfaceCache::default(),
         targets,
@@ -93,6 +94,7 @@ fn load_balancer_that_is_not_configured_is_only_given_back() {
         guard: GuardInputs {
             settings: &GuardSettings::DISABLED,
             held: &held,
+            services: None,
         },
         interfaces: &InterfaceCache::default(),
         targets: &targets,

@@ -48,6 +48,7 @@ impl Scenario {
             guard: GuardInputs {
                 settings: &GuardSettings::DISABLED,
                 held: &held,
+                services: None,
             },
             interfaces: &InterfaceCache::default(),
             targets: &self.targets,

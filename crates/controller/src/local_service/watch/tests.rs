@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::*;
+use crate::local_service::Unknown;
 
 const UID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
 
 fn service(policy: &str) -> Value {
     json!({"metadata": {"namespace": "default", "name": "web", "uid": UID, "resourceVersion": "7"},
-        "spec": {"type": "LoadBalancer", "externalTrafficPolicy": policy}})
+        "spec": {"type": "LoadBalancer", "externalTrafficPolicy": policy, "healthCheckNodePort": 32000}})
 }
 
 fn slice(name: &str, node: &str) -> Value {
@@ -148,7 +149,13 @@ async fn lists_feed_the_updater() {
         services: reporter("services"),
         endpoint_slices: reporter("endpointslices"),
     };
-    let watching = tokio::spawn(watch_services(client, updater.clone(), reporters));
+    let index = watch::Sender::default();
+    let indexed = index.subscribe();
+    let feed = ServiceFeed {
+        updater: Some(updater.clone()),
+        index,
+    };
+    let watching = tokio::spawn(watch_services(client, feed, reporters, Duration::from_mins(5)));
     let fed = async {
         loop {
             if let Some(addresses) = pending(&mut updater.lock()) {
@@ -158,5 +165,45 @@ async fn lists_feed_the_updater() {
         }
     };
     assert_eq!(timeout(Duration::from_mins(1), fed).await.unwrap(), ["10.0.0.2"]);
+    {
+        let index = indexed.borrow();
+        let service = index.service_with_port(32000).unwrap();
+        assert_eq!(
+            (index.unknown(), service.nodes().collect::<Vec<_>>()),
+            (None, vec!["n2"])
+        );
+    }
+    // Both watches stay silent: without a confirmation, nothing is known from the stale timeout on.
+    tokio::time::sleep(Duration::from_mins(6)).await;
+    assert!(matches!(indexed.borrow().unknown(), Some(Unknown::Stale(_))));
+    watching.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_lists_are_overdue_after_a_while_and_need_no_updater() {
+    let refuse = |_: Request<Body>| async {
+        let status =
+            json!({"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no"});
+        let answer = Response::builder()
+            .status(403)
+            .body(Body::from(status.to_string().into_bytes()));
+        Ok::<_, std::io::Error>(answer.unwrap())
+    };
+    let client = Client::new(tower::service_fn(refuse), "default");
+    let reporter = |resource| WatchReporter::new(resource, WatchErrorCounter::default(), Clock::System);
+    let reporters = WatchReporters {
+        services: reporter("services"),
+        endpoint_slices: reporter("endpointslices"),
+    };
+    let index = watch::Sender::default();
+    let mut indexed = index.subscribe();
+    let feed = ServiceFeed { updater: None, index };
+    let watching = tokio::spawn(watch_services(client, feed, reporters, Duration::from_mins(5)));
+    assert_eq!(indexed.borrow().unknown(), Some(Unknown::Listing));
+    timeout(Duration::from_mins(1), indexed.changed())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(indexed.borrow().unknown(), Some(Unknown::NotListed));
     watching.abort();
 }

@@ -68,6 +68,7 @@ impl Scenario {
             guard: GuardInputs {
                 settings: &guard,
                 held: &held,
+                services: None,
             },
             interfaces: &InterfaceCache::default(),
             targets: &targets,
@@ -109,6 +110,7 @@ impl Scenario {
                     status: &status,
                 }],
                 listing: &listing,
+                has_no_load_balancer_service: false,
                 mode: self.mode,
                 now,
             },

@@ -1,0 +1,226 @@
+//! The guard of rules that probe a Service's `healthCheckNodePort`: such a rule is served only by Nodes with a serving endpoint of
+//! that Service, however many other Nodes the pool has. Pure.
+//!
+//! Invariants: as long as such a rule has a serving entry, a revocable signal does not take its last one. An entry stays until a
+//! read shows another entry in service whose Node is Ready, has no signal and serves the rule, or until its own Node serves it no
+//! longer. Where the serving Nodes are not known, no revocable signal sets an entry `Down` in a pool with a rule that may be such
+//! a one. A Node that is about to end is never held back.
+//!
+//! These holds are not recorded on Nodes, so agents answer 503 as before: rules that probe headgate have other Nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use headgate_azure::AdminState;
+use tokio::time::Instant;
+
+use super::guard::{GuardInputs, is_alive};
+use super::ledger::{LedgerEntry, LedgerStage};
+use super::target_states::{TargetState, TargetStates};
+use crate::local_service::{LocalService, ServiceIndex, Unknown};
+use crate::pool::{EntryOwner, InterfaceCache, PoolView, ProbeTarget, Rule};
+
+/// Ports that cannot be a `healthCheckNodePort`: kube-proxy's, and that of health-probe-proxy in front of it (the mode `shared`).
+const SHARED_PROBE_PORTS: [u16; 2] = [10256, 10356];
+
+/// The Services that one message names.
+const MAX_SERVICES_NAMED: usize = 4;
+
+/// Why the guard keeps an entry in service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldFor {
+    /// Fewer than `guard.minimumInService` others can serve.
+    pub minimum: bool,
+    /// The Services, as `NAMESPACE/NAME`, whose rules no other entry serves.
+    pub services: BTreeSet<String>,
+    /// A rule may need the entry, but the serving Nodes are not known.
+    pub unknown: Option<Unknown>,
+}
+
+impl HeldFor {
+    /// Whether it is known that the entry is needed.
+    #[must_use]
+    pub fn is_needed(&self) -> bool {
+        self.minimum || !self.services.is_empty()
+    }
+
+    /// The reasons, in a phrase.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        let minimum = self.minimum.then(|| "too few others can serve".to_owned());
+        let named: Vec<_> = self
+            .services
+            .iter()
+            .take(MAX_SERVICES_NAMED)
+            .map(String::as_str)
+            .collect();
+        let more = match self.services.len().saturating_sub(MAX_SERVICES_NAMED) {
+            0 => String::new(),
+            more => format!(", {more} more"),
+        };
+        let services = (!named.is_empty()).then(|| {
+            let named = named.join(", ");
+            format!("no other node in service without a signal has a ready endpoint of {named}{more} (externalTrafficPolicy: Local)")
+        });
+        let unknown = self
+            .unknown
+            .map(|why| format!("a rule of a Local Service may need it, and {why}"));
+        let reasons: Vec<_> = [minimum, services, unknown].into_iter().flatten().collect();
+        reasons.join("; ")
+    }
+}
+
+/// An entry, with the Node that decides about it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClaimedEntry<'a> {
+    pub(super) index: usize,
+    pub(super) owner: EntryOwner<'a>,
+    pub(super) observed: Option<AdminState>,
+    pub(super) ledger_entry: Option<LedgerEntry>,
+}
+
+/// What the choice is made from.
+#[derive(Clone, Copy)]
+pub(super) struct RuleGuard<'a> {
+    pub(super) pool: &'a PoolView,
+    pub(super) targets: &'a TargetStates,
+    pub(super) interfaces: &'a InterfaceCache,
+    pub(super) guard: GuardInputs<'a>,
+    pub(super) now: Instant,
+}
+
+/// What a rule's probe needs of a Node.
+enum Need<'a> {
+    Endpoint(LocalService<'a>),
+    /// A serving endpoint, if the probe is a Service's.
+    Unknown(Unknown),
+}
+
+/// The order in which entries are held back; the smallest comes first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Preference<'a> {
+    is_down: bool,
+    is_not_chosen: bool,
+    is_not_held: bool,
+    is_not_ready: bool,
+    /// Of several Nodes the one that has served longest stays.
+    since: Instant,
+    node: &'a str,
+    index: usize,
+}
+
+impl RuleGuard<'_> {
+    /// Adds what rules need to the entries that are held back. `owned` are the entries whose Nodes may have a signal.
+    pub(super) fn hold_back(&self, owned: &[ClaimedEntry<'_>], held: &mut BTreeMap<usize, HeldFor>) {
+        let Some(services) = self.guard.services else {
+            return;
+        };
+        let is_targeted = |entry: &&ClaimedEntry<'_>| {
+            let node = entry.owner.node;
+            self.targets.target_state(node, self.now) == TargetState::Down
+                && !node.is_terminal
+                && node.excluded.is_none()
+        };
+        let revocable: Vec<_> = owned.iter().filter(is_targeted).collect();
+        if revocable.is_empty() {
+            return;
+        }
+        let (mut needed, mut unknown) = (BTreeMap::new(), None);
+        for rule in &self.pool.rules {
+            match self.need(rule, services) {
+                Some(Need::Endpoint(service)) => drop(needed.insert(service.name, service)),
+                Some(Need::Unknown(why)) => unknown = Some(why),
+                None => {}
+            }
+        }
+        if let Some(why) = unknown {
+            let in_service = revocable
+                .iter()
+                .filter(|entry| entry.observed != Some(AdminState::Down));
+            for entry in in_service {
+                held.entry(entry.index).or_default().unknown = Some(why);
+            }
+        }
+        let may_lift = self.interfaces.covers_pool(self.pool);
+        for (name, service) in needed {
+            let serving = revocable.iter().filter_map(|entry| {
+                let claimants = entry.owner.claimants.iter();
+                let since = claimants.filter_map(|node| service.serves_since(&node.name)).min()?;
+                entry.may_be_in_service(may_lift).then_some((*entry, since))
+            });
+            let serving: Vec<_> = serving.collect();
+            if serving.is_empty() || self.is_served_by_others(service) {
+                continue;
+            }
+            let preferences = serving.iter().map(|(entry, since)| {
+                let node = entry.owner.node;
+                let key = (self.pool.id.clone(), node.uid.clone());
+                Preference {
+                    is_down: entry.observed == Some(AdminState::Down),
+                    is_not_chosen: !held.contains_key(&entry.index),
+                    is_not_held: !self.guard.held.contains(&key),
+                    is_not_ready: !node.ready,
+                    since: *since,
+                    node: &node.name,
+                    index: entry.index,
+                }
+            });
+            let chosen = preferences.min().map(|preference| preference.index);
+            if let Some(index) = chosen {
+                held.entry(index).or_default().services.insert(name.to_string());
+            }
+        }
+    }
+
+    /// Whether a rule needs more of a Node than that it works.
+    fn need<'s>(&self, rule: &Rule, services: &'s ServiceIndex) -> Option<Need<'s>> {
+        let probe = rule.probe.as_ref()?;
+        if ProbeTarget::from_rule(rule, self.guard.settings.health_port) != ProbeTarget::Elsewhere {
+            return None;
+        }
+        let Some(why) = services.unknown() else {
+            return services.service_with_port(probe.port).map(Need::Endpoint);
+        };
+        let is_other = ["tcp", "https"]
+            .iter()
+            .any(|known| probe.protocol.eq_ignore_ascii_case(known));
+        let may_be_local = !is_other && !SHARED_PROBE_PORTS.contains(&probe.port);
+        may_be_local.then_some(Need::Unknown(why))
+    }
+
+    /// Whether an entry is in service whose Node has no signal and serves the Service.
+    fn is_served_by_others(&self, service: LocalService<'_>) -> bool {
+        let can_serve = |name: &str| {
+            let node = self.targets.nodes.by_name(name);
+            node.is_some_and(|node| is_alive(node) && self.targets.target_state(node, self.now) != TargetState::Down)
+        };
+        // Each entry needs a lookup.
+        let able: BTreeSet<&str> = service.nodes().filter(|name| can_serve(name)).collect();
+        !able.is_empty()
+            && self.pool.entries.iter().any(|entry| {
+                let is_up = matches!(entry.admin_state, Some(AdminState::None | AdminState::Up));
+                let owner = || self.targets.owner(entry, self.interfaces, self.now);
+                is_up
+                    && owner().is_some_and(|owner| {
+                        let mut claimants = owner.claimants.iter();
+                        claimants.any(|node| able.contains(node.name.as_str()))
+                    })
+            })
+    }
+}
+
+impl ClaimedEntry<'_> {
+    /// Whether it is in service, or headgate can bring it back.
+    fn may_be_in_service(&self, may_lift: bool) -> bool {
+        match self.observed {
+            Some(AdminState::None | AdminState::Up) => true,
+            Some(AdminState::Down) => {
+                let is_ours = |entry: LedgerEntry| entry.stage != LedgerStage::Restored;
+                may_lift && self.ledger_entry.is_some_and(is_ours)
+            }
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

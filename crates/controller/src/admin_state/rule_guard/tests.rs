@@ -1,0 +1,291 @@
+use std::collections::HashSet;
+use std::time::Duration;
+
+use headgate_azure::{LoadBalancer, LoadBalancerId};
+use headgate_clock::{Clock, Moment};
+use headgate_local_pools::NamespacedName;
+use headgate_local_pools::objects::{Endpoint, EndpointSlice};
+use serde_json::json;
+
+use super::super::fixtures::{DRAIN, ledger, node, pool_id, target_states};
+use super::super::guard::{GuardSettings, HeldEntries, MinimumInService};
+use super::super::plan::{Plan, PlanInputs, Policy, plan};
+use super::super::settings::{AdminStateMode, ForeignDown};
+use super::*;
+use crate::local_service::ServiceProbe;
+use crate::pool::{ClusterNode, LoadBalancerView};
+
+mod sequences;
+
+const OUT: &str = "node.kubernetes.io/out-of-service";
+const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/lb";
+
+/// The index of Services with these ports, and of the nodes that serve each.
+fn index(services: &[(&str, u16, &[u8])], now: Moment) -> ServiceIndex {
+    let mut index = ServiceIndex::default();
+    let name = |name: &str| NamespacedName::new("default", name);
+    for (service, port, nodes) in services {
+        let probe = ServiceProbe {
+            name: name(service),
+            is_load_balancer: true,
+            health_check_port: *port,
+        };
+        index.apply_service(&probe, now.mono);
+        // One slice for each node: the first one serves longest.
+        for (order, number) in (0..).zip(*nodes) {
+            let slice = EndpointSlice {
+                name: name(&format!("{service}-{number}")),
+                service: Some((*service).to_owned()),
+                endpoints: vec![Endpoint {
+                    node_name: Some(format!("n{number}")),
+                    ready: None,
+                }],
+            };
+            index.apply_slice(&slice, now.mono + Duration::from_secs(order));
+        }
+    }
+    let services: HashSet<_> = services.iter().map(|(service, ..)| name(service)).collect();
+    index.retain_services(&services, now.mono);
+    let slices = index.slice_names();
+    index.retain_slices(&slices, now.mono);
+    index
+}
+
+/// A pool `p` with these entries, and a rule for each probe: a protocol and a port.
+fn view(entries: &[(u8, &str)], probes: &[(&str, u16)]) -> LoadBalancerView {
+    let entry = |(number, state): &(u8, &str)| {
+        json!({"name": format!("n{number}"),
+            "properties": {"ipAddress": format!("10.0.0.{number}"), "adminState": state}})
+    };
+    let inside = |kind: &str, name: &str| json!({"id": format!("{ID}/{kind}/{name}")});
+    let named = |(protocol, port): &(&str, u16)| format!("{protocol}-{port}");
+    let rule = |probe| {
+        json!({"name": named(probe), "properties": {
+            "backendAddressPool": inside("backendAddressPools", "p"), "probe": inside("probes", &named(probe))}})
+    };
+    let probe = |probe: &(&str, u16)| json!({"name": named(probe), "properties": {"protocol": probe.0, "port": probe.1, "requestPath": "/healthz"}});
+    let document = json!({"id": ID, "properties": {
+        "probes": probes.iter().map(probe).collect::<Vec<_>>(),
+        "backendAddressPools": [{"name": "p", "properties": {
+            "loadBalancerBackendAddresses": entries.iter().map(entry).collect::<Vec<_>>()}}],
+        "loadBalancingRules": probes.iter().map(rule).collect::<Vec<_>>()}});
+    LoadBalancerView::new(&LoadBalancer {
+        id: LoadBalancerId::parse(ID).unwrap(),
+        etag: None,
+        document,
+    })
+}
+
+struct Scene<'a> {
+    nodes: Vec<ClusterNode>,
+    entries: &'a [(u8, &'a str)],
+    probes: &'a [(&'a str, u16)],
+    services: ServiceIndex,
+    held: HeldEntries,
+    minimum: u32,
+    now: Moment,
+}
+
+const SHARED: &[(&str, u16)] = &[("Http", 10456), ("Http", 32000)];
+const ALL_UP: &[(u8, &str)] = &[(1, "None"), (2, "None"), (3, "None")];
+
+impl<'a> Scene<'a> {
+    /// Three nodes in one pool; rule A probes headgate, rule B the Service `web`, which `serving` serve.
+    fn new(taints: [&[&str]; 3], serving: &[u8]) -> Self {
+        let now = Clock::System.now();
+        Self {
+            nodes: (1..).zip(taints).map(|(number, taints)| node(number, taints)).collect(),
+            entries: ALL_UP,
+            probes: SHARED,
+            services: index(&[("web", 32000, serving)], now),
+            held: HeldEntries::new(),
+            minimum: 1,
+            now,
+        }
+    }
+
+    fn plan(&self) -> Plan {
+        let down = self.entries.iter().filter(|(_, state)| *state == "Down");
+        let down: Vec<_> = down.map(|(number, _)| ("p", *number, LedgerStage::Down)).collect();
+        let settings = GuardSettings {
+            minimum_in_service: MinimumInService::Count(self.minimum),
+            health_port: 10456,
+            ..GuardSettings::DISABLED
+        };
+        let inputs = PlanInputs {
+            is_configured: true,
+            interfaces: &InterfaceCache::default(),
+            targets: &target_states(&self.nodes, self.now),
+            ledger: &ledger(&down),
+            policy: Policy {
+                mode: AdminStateMode::Enforce,
+                foreign_down: ForeignDown::Keep,
+            },
+            guard: GuardInputs {
+                settings: &settings,
+                held: &self.held,
+                services: Some(&self.services),
+            },
+            now: self.now.mono,
+        };
+        plan(&view(self.entries, self.probes), &inputs)
+    }
+
+    /// The changes of the plan, such as `n1 Down`.
+    fn changes(&self) -> Vec<String> {
+        let plan = self.plan();
+        let changes = plan.edits.iter().flat_map(|edit| &edit.admin_states);
+        changes
+            .map(|change| format!("{} {}", change.node.name, change.to.as_str()))
+            .collect()
+    }
+
+    /// The nodes that are held back, and for which Services.
+    fn held(&self) -> Vec<(String, Vec<String>)> {
+        let plan = self.plan();
+        let held = plan.entries.iter().filter(|entry| entry.is_held_back);
+        held.map(|entry| {
+            (
+                entry.node.name.clone(),
+                entry.held_for.services.iter().cloned().collect(),
+            )
+        })
+        .collect()
+    }
+}
+
+fn held(node: &str, services: &[&str]) -> Vec<(String, Vec<String>)> {
+    vec![(
+        node.to_owned(),
+        services.iter().map(|name| format!("default/{name}")).collect(),
+    )]
+}
+
+#[test]
+fn last_serving_node_of_a_local_service_stays_for_a_revocable_signal() {
+    let scene = Scene::new([&[DRAIN], &[], &[]], &[1]);
+    assert_eq!(scene.changes(), [""; 0]);
+    assert_eq!(scene.held(), held("n1", &["web"]));
+    assert_eq!(scene.plan().pools[0].held_back, 1);
+    assert!(!scene.plan().entries[0].held_for.minimum, "the pool has others");
+    // Another node serves it, or nobody does.
+    for serving in [&[1, 2][..], &[3], &[]] {
+        let scene = Scene::new([&[DRAIN], &[], &[]], serving);
+        assert_eq!(
+            (scene.changes(), scene.held()),
+            (vec!["n1 Down".to_owned()], vec![]),
+            "{serving:?}"
+        );
+    }
+}
+
+#[test]
+fn terminal_signal_is_never_held_back() {
+    let scene = Scene::new([&[DRAIN, OUT], &[], &[]], &[1]);
+    assert_eq!((scene.changes(), scene.held()), (vec!["n1 Down".to_owned()], vec![]));
+    // Of two, the one that is not about to end stays, although the other has served longer.
+    let scene = Scene::new([&[OUT], &[DRAIN], &[]], &[1, 2]);
+    assert_eq!(
+        (scene.changes(), scene.held()),
+        (vec!["n1 Down".to_owned()], held("n2", &["web"]))
+    );
+}
+
+#[test]
+fn another_node_counts_only_if_it_serves_and_is_in_service() {
+    let mut scene = Scene::new([&[DRAIN], &[], &[]], &[1, 2]);
+    scene.entries = &[(1, "None"), (2, "Down"), (3, "None")];
+    assert_eq!(scene.changes(), ["n2 None"], "n2 comes back first");
+    assert_eq!(scene.held(), held("n1", &["web"]));
+    scene.entries = &[(1, "None"), (3, "None")];
+    assert_eq!(scene.held(), held("n1", &["web"]), "n2 is not in the pool");
+    scene.entries = ALL_UP;
+    scene.nodes[1].ready = false;
+    assert_eq!(scene.held(), held("n1", &["web"]), "n2 is not Ready");
+    scene.nodes[1].ready = true;
+    scene.nodes[1].excluded = Some("label");
+    assert_eq!(scene.held(), held("n1", &["web"]), "n2 leaves the pool");
+}
+
+#[test]
+fn of_several_signalled_nodes_one_stays_the_longest_serving_or_the_present_choice() {
+    let mut scene = Scene::new([&[DRAIN], &[DRAIN], &[]], &[2, 1]);
+    assert_eq!(
+        (scene.changes(), scene.held()),
+        (vec!["n1 Down".to_owned()], held("n2", &["web"]))
+    );
+    scene.held = [(pool_id("p"), "u1".to_owned())].into();
+    assert_eq!(
+        (scene.changes(), scene.held()),
+        (vec!["n2 Down".to_owned()], held("n1", &["web"]))
+    );
+    // One that is in service goes before one that has to come back.
+    scene.entries = &[(1, "Down"), (2, "None"), (3, "None")];
+    assert_eq!((scene.changes(), scene.held()), (vec![], held("n2", &["web"])));
+}
+
+#[test]
+fn node_that_headgate_took_out_comes_back_if_no_other_serves_any_more() {
+    let mut scene = Scene::new([&[DRAIN], &[OUT], &[]], &[1, 2]);
+    scene.entries = &[(1, "Down"), (2, "None"), (3, "None")];
+    assert_eq!(scene.changes(), ["n1 None", "n2 Down"]);
+    assert_eq!(scene.held(), held("n1", &["web"]));
+}
+
+#[test]
+fn entry_is_held_for_every_rule_that_needs_it_and_each_service_counts_once() {
+    let mut scene = Scene::new([&[DRAIN], &[DRAIN], &[]], &[]);
+    scene.services = index(
+        &[("api", 32001, &[1, 2]), ("web", 32000, &[2]), ("www", 32002, &[3])],
+        scene.now,
+    );
+    scene.probes = &[("Http", 32000), ("http", 32000), ("Http", 32001), ("Http", 32002)];
+    let both = [held("n1", &["api"]), held("n2", &["web"])].concat();
+    assert_eq!(scene.held(), both, "api takes the one that serves longest");
+    // Where `web` has chosen already, `api` takes the same node.
+    scene.held = [(pool_id("p"), "u2".to_owned())].into();
+    assert_eq!(scene.held(), held("n2", &["api", "web"]));
+}
+
+#[test]
+fn unknown_services_keep_revocable_signals_out_of_pools_with_such_rules_only() {
+    let mut scene = Scene::new([&[DRAIN], &[OUT], &[]], &[3]);
+    scene.services.set_stale(Some("services"));
+    assert_eq!(scene.changes(), ["n2 Down"], "a terminal signal does not wait");
+    assert_eq!(scene.held(), held("n1", &[]));
+    let plan = scene.plan();
+    let entry = plan.entries.iter().find(|entry| entry.is_held_back).unwrap();
+    assert_eq!(entry.held_for.unknown, Some(Unknown::Stale("services")));
+    // What is Down stays so.
+    scene.entries = &[(1, "Down"), (2, "Down"), (3, "None")];
+    assert_eq!((scene.changes(), scene.held()), (vec![], vec![]));
+    scene.entries = ALL_UP;
+    for (probes, may_need) in [
+        (&[("Http", 10456), ("Tcp", 31000), ("Https", 31001)][..], false),
+        (&[("Http", 10256), ("Http", 10356), ("Http", 10456)], false),
+        (&[("Tcp", 31000), ("Http", 31001)], true),
+        (&[("unknown", 0)], true),
+    ] {
+        scene.probes = probes;
+        assert_eq!(!scene.held().is_empty(), may_need, "{probes:?}");
+    }
+}
+
+#[test]
+fn disabled_guard_holds_for_no_rule() {
+    let mut scene = Scene::new([&[DRAIN], &[], &[]], &[1]);
+    scene.minimum = 0;
+    assert_eq!((scene.changes(), scene.held()), (vec!["n1 Down".to_owned()], vec![]));
+}
+
+#[test]
+fn contested_entry_is_held_if_one_claimant_serves() {
+    let mut scene = Scene::new([&[DRAIN], &[DRAIN], &[]], &[1]);
+    // Both claim the address of the entry, which names neither.
+    scene.nodes[1].addresses = scene.nodes[0].addresses.clone();
+    scene.nodes[0].name = "n7".to_owned();
+    scene.nodes[1].name = "n8".to_owned();
+    scene.services = index(&[("web", 32000, &[7])], scene.now);
+    assert_eq!(scene.held().len(), 1);
+    assert_eq!(scene.changes(), [""; 0]);
+}

@@ -1,0 +1,279 @@
+//! Which Nodes have a serving endpoint of each Service whose rules probe its `healthCheckNodePort`. Pure.
+//!
+//! It counts as kube-proxy does for that port: an endpoint serves while it is ready, so one that only terminates does not. The
+//! families are not told apart: where a Service has two, a Node with an endpoint of either serves. No object is kept: of an
+//! EndpointSlice only the Nodes with a serving endpoint, whose names are in memory once.
+//!
+//! Invariant: before both lists are complete, and while the API server does not confirm them, [`ServiceIndex::unknown`] says so.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use headgate_local_pools::NamespacedName;
+use headgate_local_pools::objects::EndpointSlice;
+use tokio::time::Instant;
+
+/// The serving Nodes of all Services of type `LoadBalancer` with `externalTrafficPolicy: Local`.
+#[derive(Clone, Debug, Default)]
+pub struct ServiceIndex {
+    services: HashMap<NamespacedName, KnownService>,
+    ports: HashMap<u16, NamespacedName>,
+    service_of_slice: HashMap<NamespacedName, NamespacedName>,
+    node_names: HashSet<Arc<str>>,
+    load_balancer_services: usize,
+    listed: Listed,
+    /// Whether the first lists take too long.
+    is_overdue: bool,
+    stale: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Listed {
+    services: bool,
+    slices: bool,
+}
+
+/// A Service, or one of which only slices are known.
+#[derive(Clone, Debug, Default)]
+struct KnownService {
+    is_load_balancer: bool,
+    /// 0 without one.
+    health_check_port: u16,
+    /// The Nodes with a serving endpoint in each slice.
+    slices: HashMap<Box<str>, Box<[Arc<str>]>>,
+    /// Since when each Node is known to have one, if rules may probe for them.
+    serving: HashMap<Arc<str>, Instant>,
+}
+
+/// Why the serving Nodes are not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// The first lists are under way.
+    Listing,
+    /// They take too long: the API server refuses them, or does not answer.
+    NotListed,
+    /// The API server does not confirm this resource any more.
+    Stale(&'static str),
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listing | Self::NotListed => f.write_str("Services and EndpointSlices are not listed"),
+            Self::Stale(resource) => write!(f, "the list of {resource} is stale"),
+        }
+    }
+}
+
+/// The fields of a Service that decide who serves its rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceProbe {
+    /// The Service.
+    pub name: NamespacedName,
+    /// Whether cloud-controller-manager makes rules for it.
+    pub is_load_balancer: bool,
+    /// `spec.healthCheckNodePort` of a Service with `externalTrafficPolicy: Local`; otherwise 0.
+    pub health_check_port: u16,
+}
+
+/// A Service whose `healthCheckNodePort` a rule probes.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalService<'a> {
+    /// The Service.
+    pub name: &'a NamespacedName,
+    serving: &'a HashMap<Arc<str>, Instant>,
+}
+
+impl LocalService<'_> {
+    /// Since when the Node is known to have a serving endpoint; `None` if it has none.
+    #[must_use]
+    pub fn serves_since(&self, node: &str) -> Option<Instant> {
+        self.serving.get(node).copied()
+    }
+
+    /// The names of the Nodes with a serving endpoint.
+    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.serving.keys().map(|name| &**name)
+    }
+}
+
+impl ServiceIndex {
+    /// Why nothing may be concluded from the index; `None` if it is complete and current.
+    #[must_use]
+    pub fn unknown(&self) -> Option<Unknown> {
+        match self.listed {
+            Listed {
+                services: true,
+                slices: true,
+            } => self.stale.map(Unknown::Stale),
+            _ if self.is_overdue => Some(Unknown::NotListed),
+            _ => Some(Unknown::Listing),
+        }
+    }
+
+    /// The Service with this `healthCheckNodePort`.
+    #[must_use]
+    pub fn service_with_port(&self, port: u16) -> Option<LocalService<'_>> {
+        let (name, service) = self.services.get_key_value(self.ports.get(&port)?)?;
+        let serving = &service.serving;
+        Some(LocalService { name, serving })
+    }
+
+    /// Whether it is known that cloud-controller-manager has no Service to make a load balancer for.
+    #[must_use]
+    pub fn has_no_load_balancer_service(&self) -> bool {
+        self.unknown().is_none() && self.load_balancer_services == 0
+    }
+
+    /// Adds or replaces a Service. Returns whether anything changed that a plan depends on.
+    pub fn apply_service(&mut self, probe: &ServiceProbe, now: Instant) -> bool {
+        let port = if probe.is_load_balancer {
+            probe.health_check_port
+        } else {
+            0
+        };
+        let is_known = self.services.contains_key(&probe.name);
+        if !is_known && !probe.is_load_balancer {
+            return false;
+        }
+        let service = self.services.entry(probe.name.clone()).or_default();
+        let before = (service.is_load_balancer, service.health_check_port);
+        if before == (probe.is_load_balancer, port) {
+            return false;
+        }
+        (service.is_load_balancer, service.health_check_port) = (probe.is_load_balancer, port);
+        service.update_serving(now);
+        self.load_balancer_services -= usize::from(before.0);
+        self.load_balancer_services += usize::from(probe.is_load_balancer);
+        if self.ports.get(&before.1) == Some(&probe.name) {
+            self.ports.remove(&before.1);
+        }
+        if port != 0 {
+            self.ports.insert(port, probe.name.clone());
+        }
+        self.forget_if_empty(&probe.name);
+        true
+    }
+
+    /// Removes a Service. Its slices stay until they are removed, too.
+    pub fn delete_service(&mut self, name: &NamespacedName, now: Instant) -> bool {
+        let gone = ServiceProbe {
+            name: name.clone(),
+            is_load_balancer: false,
+            health_check_port: 0,
+        };
+        self.apply_service(&gone, now)
+    }
+
+    /// After a complete list of Services: removes those that it does not have.
+    pub fn retain_services(&mut self, listed: &HashSet<NamespacedName>, now: Instant) {
+        self.listed.services = true;
+        let known = self.services.iter().filter(|(_, service)| service.is_load_balancer);
+        let gone: Vec<_> = known
+            .map(|(name, _)| name)
+            .filter(|name| !listed.contains(name))
+            .cloned()
+            .collect();
+        for name in &gone {
+            self.delete_service(name, now);
+        }
+    }
+
+    /// Adds or replaces a slice. Returns whether the serving Nodes of a Service changed whose rules probe for them.
+    pub fn apply_slice(&mut self, slice: &EndpointSlice, now: Instant) -> bool {
+        let service = slice.service.as_deref();
+        let service = service.map(|service| NamespacedName::new(slice.name.namespace(), service));
+        let mut is_changed = false;
+        if self.service_of_slice.get(&slice.name) != service.as_ref() {
+            is_changed = self.delete_slice(&slice.name, now);
+        }
+        let Some(service) = service else {
+            return is_changed;
+        };
+        // Absent means ready.
+        let serving = slice.endpoints.iter().filter(|endpoint| endpoint.ready != Some(false));
+        let names: HashSet<&str> = serving.filter_map(|endpoint| endpoint.node_name.as_deref()).collect();
+        let mut nodes: Vec<Arc<str>> = names.into_iter().map(|name| self.intern(name)).collect();
+        nodes.sort_unstable();
+        self.service_of_slice.insert(slice.name.clone(), service.clone());
+        let known = self.services.entry(service).or_default();
+        known.slices.insert(slice.name.name().into(), nodes.into());
+        known.update_serving(now) || is_changed
+    }
+
+    /// Removes a slice.
+    pub fn delete_slice(&mut self, slice: &NamespacedName, now: Instant) -> bool {
+        let Some(service) = self.service_of_slice.remove(slice) else {
+            return false;
+        };
+        let known = self.services.get_mut(&service);
+        let is_changed = known.is_some_and(|known| {
+            known.slices.remove(slice.name());
+            known.update_serving(now)
+        });
+        self.forget_if_empty(&service);
+        is_changed
+    }
+
+    /// After a complete list of EndpointSlices: removes those that it does not have, and the names that no slice has any more.
+    pub fn retain_slices(&mut self, listed: &HashSet<NamespacedName>, now: Instant) {
+        self.listed.slices = true;
+        let known = self.service_of_slice.keys();
+        let gone: Vec<_> = known.filter(|slice| !listed.contains(slice)).cloned().collect();
+        for slice in &gone {
+            self.delete_slice(slice, now);
+        }
+        self.node_names.retain(|name| Arc::strong_count(name) > 1);
+    }
+
+    /// Records which resource the API server does not confirm any more.
+    pub fn set_stale(&mut self, stale: Option<&'static str>) {
+        self.stale = stale;
+    }
+
+    /// Records that the first lists take too long.
+    pub fn set_overdue(&mut self) {
+        self.is_overdue = true;
+    }
+
+    /// The names of all slices.
+    #[cfg(test)]
+    pub(crate) fn slice_names(&self) -> HashSet<NamespacedName> {
+        self.service_of_slice.keys().cloned().collect()
+    }
+
+    fn intern(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.node_names.get(name) {
+            return Arc::clone(known);
+        }
+        let name: Arc<str> = name.into();
+        self.node_names.insert(Arc::clone(&name));
+        name
+    }
+
+    fn forget_if_empty(&mut self, name: &NamespacedName) {
+        let is_empty = |service: &KnownService| !service.is_load_balancer && service.slices.is_empty();
+        if self.services.get(name).is_some_and(is_empty) {
+            self.services.remove(name);
+        }
+    }
+}
+
+impl KnownService {
+    /// Returns whether other Nodes serve than before.
+    fn update_serving(&mut self, now: Instant) -> bool {
+        let before = std::mem::take(&mut self.serving);
+        if self.health_check_port == 0 {
+            return !before.is_empty();
+        }
+        for node in self.slices.values().flatten() {
+            let since = before.get(node).copied().unwrap_or(now);
+            self.serving.entry(Arc::clone(node)).or_insert(since);
+        }
+        self.serving.len() != before.len() || !self.serving.keys().all(|node| before.contains_key(node))
+    }
+}
+
+#[cfg(test)]
+mod tests;

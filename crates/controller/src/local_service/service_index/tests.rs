@@ -1,0 +1,140 @@
+use std::time::Duration;
+
+use headgate_local_pools::objects::Endpoint;
+
+use super::*;
+
+fn name(name: &str) -> NamespacedName {
+    NamespacedName::new("default", name)
+}
+
+fn web(port: u16) -> ServiceProbe {
+    ServiceProbe {
+        name: name("web"),
+        is_load_balancer: true,
+        health_check_port: port,
+    }
+}
+
+fn slice(slice: &str, service: Option<&str>, endpoints: &[(&str, Option<bool>)]) -> EndpointSlice {
+    let endpoint = |(node, ready): &(&str, Option<bool>)| Endpoint {
+        node_name: Some((*node).to_owned()),
+        ready: *ready,
+    };
+    EndpointSlice {
+        name: name(slice),
+        service: service.map(str::to_owned),
+        endpoints: endpoints.iter().map(endpoint).collect(),
+    }
+}
+
+/// The Nodes that serve the Service with this port.
+fn serving(index: &ServiceIndex, port: u16) -> Option<Vec<String>> {
+    let service = index.service_with_port(port)?;
+    let mut nodes: Vec<_> = service.serving.keys().map(ToString::to_string).collect();
+    nodes.sort();
+    Some(nodes)
+}
+
+#[test]
+fn ready_endpoints_serve_in_whatever_order_the_objects_come() {
+    let now = Instant::now();
+    let endpoints = [
+        ("n1", Some(true)),
+        ("n2", None),
+        ("n3", Some(false)),
+        ("n1", Some(false)),
+    ];
+    let service_first = |index: &mut ServiceIndex| {
+        assert!(index.apply_service(&web(32000), now));
+        assert!(index.apply_slice(&slice("web-1", Some("web"), &endpoints), now));
+    };
+    let slice_first = |index: &mut ServiceIndex| {
+        assert!(!index.apply_slice(&slice("web-1", Some("web"), &endpoints), now));
+        assert!(index.apply_service(&web(32000), now));
+    };
+    for order in [&service_first as &dyn Fn(&mut ServiceIndex), &slice_first] {
+        let mut index = ServiceIndex::default();
+        order(&mut index);
+        assert_eq!(serving(&index, 32000).unwrap(), ["n1", "n2"]);
+        assert!(index.service_with_port(32001).is_none() && index.service_with_port(0).is_none());
+        assert!(
+            !index.apply_slice(&slice("web-1", Some("web"), &endpoints), now),
+            "the same again"
+        );
+    }
+}
+
+#[test]
+fn what_is_gone_serves_nothing() {
+    let now = Instant::now();
+    let mut index = ServiceIndex::default();
+    index.apply_service(&web(32000), now);
+    index.apply_slice(&slice("web-1", Some("web"), &[("n1", None)]), now);
+    index.apply_slice(&slice("web-2", Some("web"), &[("n1", None), ("n2", None)]), now);
+    assert!(
+        !index.delete_slice(&name("web-1"), now),
+        "n1 is in the other slice, too"
+    );
+    assert!(index.apply_slice(&slice("web-2", Some("other"), &[("n2", None)]), now));
+    assert_eq!(
+        serving(&index, 32000).unwrap(),
+        [""; 0],
+        "the slice is another Service's"
+    );
+    index.apply_slice(&slice("web-2", Some("web"), &[("n2", None)]), now);
+    assert!(index.apply_service(&web(32001), now), "the port has changed");
+    assert!(index.service_with_port(32000).is_none());
+    assert_eq!(serving(&index, 32001).unwrap(), ["n2"]);
+    index.retain_slices(&[name("web-3")].into(), now);
+    assert_eq!(serving(&index, 32001).unwrap(), [""; 0]);
+    index.retain_services(&HashSet::new(), now);
+    assert!(index.service_with_port(32001).is_none() && index.has_no_load_balancer_service());
+    assert!(index.services.is_empty() && index.service_of_slice.is_empty() && index.node_names.is_empty());
+}
+
+#[test]
+fn endpoint_keeps_its_time_while_it_serves() {
+    let start = Instant::now();
+    let later = start + Duration::from_secs(9);
+    let mut index = ServiceIndex::default();
+    index.apply_service(&web(32000), start);
+    index.apply_slice(&slice("web-1", Some("web"), &[("n1", None)]), start);
+    index.apply_slice(&slice("web-1", Some("web"), &[("n1", None), ("n2", None)]), later);
+    let service = index.service_with_port(32000).unwrap();
+    assert_eq!(
+        (service.serves_since("n1"), service.serves_since("n2")),
+        (Some(start), Some(later))
+    );
+    assert_eq!(service.serves_since("n3"), None);
+}
+
+#[test]
+fn nothing_is_known_before_both_lists_and_while_one_is_stale() {
+    let now = Instant::now();
+    let mut index = ServiceIndex::default();
+    assert_eq!(index.unknown(), Some(Unknown::Listing));
+    index.retain_services(&HashSet::new(), now);
+    index.set_overdue();
+    assert_eq!(index.unknown(), Some(Unknown::NotListed));
+    assert!(!index.has_no_load_balancer_service());
+    index.retain_slices(&HashSet::new(), now);
+    assert_eq!(index.unknown(), None);
+    assert!(index.has_no_load_balancer_service());
+    index.set_stale(Some("services"));
+    assert_eq!(index.unknown(), Some(Unknown::Stale("services")));
+    assert!(!index.has_no_load_balancer_service());
+}
+
+/// The bytes per Service are counted by what a slice leaves: two names and a pointer per Node.
+#[test]
+fn names_of_nodes_are_in_memory_once() {
+    let now = Instant::now();
+    let mut index = ServiceIndex::default();
+    for number in 0..100 {
+        let endpoints = [("n1", None), ("n2", None)];
+        index.apply_slice(&slice(&format!("s-{number}"), Some("web"), &endpoints), now);
+    }
+    assert_eq!(index.node_names.len(), 2);
+    assert_eq!(index.node_names.iter().map(Arc::strong_count).sum::<usize>(), 2 * 101);
+}

@@ -1,0 +1,201 @@
+//! A rule of a Service with `externalTrafficPolicy: Local` in the shared pool, whose probes only nodes with its endpoints answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_controller::admin_state::{NodeRead, NodeReads};
+use headgate_test_kubernetes::{Fault, RequestFilter};
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::guard::GUARD;
+use super::rows::cluster::{OUT_OF_SERVICE, TestCluster};
+use super::world::{ENFORCE, SECOND, entries, id_of, load_balancer};
+
+const DISRUPTED: &str = "karpenter.sh/disrupted";
+const HELD_BACK: &str = "LoadBalancerAdminStateHeldBack";
+const PORT: u16 = 32000;
+
+/// One load balancer with one pool: a rule that probes headgate, and one that probes the `healthCheckNodePort`.
+fn shared_pool(nodes: usize) -> Value {
+    let mut document = load_balancer("kubernetes", &[("kubernetes", entries(1..=nodes, false))]);
+    let id = id_of("kubernetes");
+    let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
+    let properties = &mut document["properties"];
+    let rule = json!({"name": "web", "properties": {
+        "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
+        "backendAddressPool": inside("backendAddressPools", "kubernetes"), "probe": inside("probes", "web"),
+        "protocol": "Tcp", "frontendPort": 443, "backendPort": 443}});
+    properties["loadBalancingRules"].as_array_mut().unwrap().push(rule);
+    let probe = json!({"name": "web", "properties": {
+        "protocol": "Http", "port": PORT, "requestPath": "/healthz", "intervalInSeconds": 5}});
+    properties["probes"].as_array_mut().unwrap().push(probe);
+    document
+}
+
+struct Scene {
+    cluster: TestCluster,
+    reads: watch::Receiver<Arc<NodeReads>>,
+}
+
+impl Scene {
+    /// Three nodes, and the Service `default/web` with endpoints on these.
+    async fn new(serving: &[usize]) -> Self {
+        let mut cluster = TestCluster::without_leader(3, &[shared_pool(3)]).await;
+        cluster.world.guard = GUARD.clone();
+        let sender = watch::Sender::new(Arc::default());
+        let reads = sender.subscribe();
+        cluster.world.node_reads = Some(sender);
+        let mut scene = Self { cluster, reads };
+        let service = json!({"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer",
+            "externalTrafficPolicy": "Local", "healthCheckNodePort": PORT, "ports": [{"port": 443}]}});
+        let services = Api::<Service>::namespaced(scene.cluster.world.client.clone(), "default");
+        let service = serde_json::from_value(service).unwrap();
+        services.create(&PostParams::default(), &service).await.unwrap();
+        for number in serving {
+            scene.serve(*number, true).await;
+        }
+        scene.cluster.lead(ENFORCE).await;
+        scene
+    }
+
+    fn slices(&self) -> Api<EndpointSlice> {
+        Api::namespaced(self.cluster.world.client.clone(), "default")
+    }
+
+    /// Adds a slice with an endpoint on this node, ready or only terminating.
+    async fn serve(&self, number: usize, ready: bool) {
+        let conditions = json!({"ready": ready, "serving": true, "terminating": !ready});
+        let slice = json!({"metadata": {"name": format!("web-{number}"), "labels": {"kubernetes.io/service-name": "web"}},
+            "addressType": "IPv4", "endpoints": [{"addresses": [format!("10.244.{number}.9")],
+                "nodeName": format!("node-{number}"), "conditions": conditions}]});
+        let _ = self
+            .slices()
+            .delete(&format!("web-{number}"), &DeleteParams::default())
+            .await;
+        let slice = serde_json::from_value(slice).unwrap();
+        self.slices().create(&PostParams::default(), &slice).await.unwrap();
+    }
+
+    fn read(&self, node: &str) -> Option<NodeRead> {
+        self.reads.borrow().get(node).cloned()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn last_serving_node_stays_until_another_serves() {
+    let scene = Scene::new(&[1]).await;
+    scene.cluster.taint(1, &[DISRUPTED]);
+    scene.cluster.taint(2, &[DISRUPTED]);
+    scene.cluster.until_down(&["node-2"]).await;
+    // A replacement boots, or a PodDisruptionBudget blocks the eviction.
+    sleep(Duration::from_hours(1)).await;
+    scene.cluster.until_down(&["node-2"]).await;
+    let notes = scene.cluster.notes(HELD_BACK, "node-1").await;
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(
+        notes[0].contains("default/web") && notes[0].contains(DISRUPTED),
+        "{notes:?}"
+    );
+    assert_eq!(
+        scene.cluster.metric("headgate_pool_held_back", &["kubernetes"]),
+        Some(1.0)
+    );
+    let Some(NodeRead::HeldBack { detail }) = scene.read("node-1") else {
+        panic!("{:?}", scene.read("node-1"));
+    };
+    assert!(detail.contains("default/web"), "{detail}");
+    // Agents answer 503 as before: no hold is recorded.
+    let nodes = Api::<Node>::all(scene.cluster.world.client.clone());
+    let annotations = nodes
+        .get("node-1")
+        .await
+        .unwrap()
+        .metadata
+        .annotations
+        .unwrap_or_default();
+    assert!(!annotations.contains_key("headgate.dev/hold"), "{annotations:?}");
+
+    // An endpoint that only terminates does not answer probes.
+    scene.serve(3, false).await;
+    sleep(60 * SECOND).await;
+    scene.cluster.until_down(&["node-2"]).await;
+    scene.serve(3, true).await;
+    let took = scene.cluster.until_down(&["node-1", "node-2"]).await;
+    assert!(took <= 2 * SECOND, "{took:?}");
+    scene.cluster.taint(1, &[]);
+    scene.cluster.taint(2, &[]);
+    scene.cluster.settle(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_whose_endpoints_end_is_released_and_terminal_signals_do_not_wait() {
+    let scene = Scene::new(&[1]).await;
+    scene.cluster.taint(1, &[DISRUPTED]);
+    sleep(30 * SECOND).await;
+    scene.cluster.until_down(&[]).await;
+    // The last endpoint terminates, so probes fail by themselves.
+    scene.serve(1, false).await;
+    scene.cluster.until_down(&["node-1"]).await;
+
+    let scene = Scene::new(&[1]).await;
+    scene.cluster.taint(1, &[DISRUPTED]);
+    sleep(30 * SECOND).await;
+    scene.cluster.taint(1, &[DISRUPTED, OUT_OF_SERVICE]);
+    scene.cluster.until_down(&["node-1"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_keeps_the_node_in_service() {
+    let mut scene = Scene::new(&[1, 2]).await;
+    scene.cluster.taint(1, &[DISRUPTED]);
+    scene.cluster.until_down(&["node-1"]).await;
+    scene.cluster.taint(2, &[DISRUPTED]);
+    sleep(60 * SECOND).await;
+    scene.cluster.until_down(&["node-1"]).await;
+    for _ in 0..3 {
+        scene.cluster.kill();
+        scene.cluster.lead(ENFORCE).await;
+        sleep(120 * SECOND).await;
+        scene.cluster.until_down(&["node-1"]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_services_nothing_revocable_leaves_such_a_pool() {
+    let mut cluster = TestCluster::without_leader(3, &[shared_pool(3)]).await;
+    cluster.world.guard = GUARD.clone();
+    let sender = watch::Sender::new(Arc::default());
+    let reads = sender.subscribe();
+    cluster.world.node_reads = Some(sender);
+    cluster.start_leader(ENFORCE).await;
+    let is_refused: RequestFilter =
+        |request| request.path.contains("/services") || request.path.contains("/endpointslices");
+    cluster.line.set_for(Fault::Status(403), is_refused);
+    sleep(60 * SECOND).await;
+    cluster.taint(1, &[DISRUPTED]);
+    cluster.taint(2, &[OUT_OF_SERVICE]);
+    cluster.until_down(&["node-2"]).await;
+    sleep(60 * SECOND).await;
+    cluster.until_down(&["node-2"]).await;
+    let notes = cluster.notes(HELD_BACK, "node-1").await;
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(
+        notes[0].contains("Services and EndpointSlices are not listed"),
+        "{notes:?}"
+    );
+    let read = reads.borrow().get("node-1").cloned();
+    let is_said = |detail: &str| detail.contains("Services and EndpointSlices are not listed");
+    assert!(
+        matches!(&read, Some(NodeRead::In { detail }) if is_said(detail)),
+        "{read:?}"
+    );
+    // Once they are known, it is known that no node serves.
+    cluster.line.set(Fault::None);
+    cluster.until_down(&["node-1", "node-2"]).await;
+}
