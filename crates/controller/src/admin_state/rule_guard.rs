@@ -95,19 +95,6 @@ enum Need<'a> {
     Unknown(Unknown),
 }
 
-/// The order in which entries are held back; the smallest comes first.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Preference<'a> {
-    is_down: bool,
-    is_not_chosen: bool,
-    is_not_held: bool,
-    is_not_ready: bool,
-    /// Of several Nodes the one that has served longest stays.
-    since: Instant,
-    node: &'a str,
-    index: usize,
-}
-
 impl RuleGuard<'_> {
     /// Adds what rules need to the entries that are held back. `owned` are the entries whose Nodes may have a signal.
     pub(super) fn hold_back(&self, owned: &[ClaimedEntry<'_>], held: &mut BTreeMap<usize, HeldFor>) {
@@ -151,20 +138,16 @@ impl RuleGuard<'_> {
             if serving.is_empty() || self.is_served_by_others(service) {
                 continue;
             }
+            // What is in service, then what is held back already, then the Node that has served longest; false comes first.
             let preferences = serving.iter().map(|(entry, since)| {
                 let node = entry.owner.node;
                 let key = (self.pool.id.clone(), node.uid.clone());
-                Preference {
-                    is_down: entry.observed == Some(AdminState::Down),
-                    is_not_chosen: !held.contains_key(&entry.index),
-                    is_not_held: !self.guard.held.contains(&key),
-                    is_not_ready: !node.ready,
-                    since: *since,
-                    node: &node.name,
-                    index: entry.index,
-                }
+                let is_down = entry.observed == Some(AdminState::Down);
+                let (is_not_chosen, is_not_held) = (!held.contains_key(&entry.index), !self.guard.held.contains(&key));
+                let order = (is_down, is_not_chosen, is_not_held, !node.ready);
+                (order, *since, node.name.as_str(), entry.index)
             });
-            let chosen = preferences.min().map(|preference| preference.index);
+            let chosen = preferences.min().map(|(.., index)| index);
             if let Some(index) = chosen {
                 held.entry(index).or_default().services.insert(name.to_string());
             }

@@ -293,6 +293,15 @@ fn spawn_hold_writer(
     }
 }
 
+/// The policy of the settings, `off` if `azure.json` says so.
+fn effective_policy(policy: Policy, target: &ClusterTarget) -> Policy {
+    let is_off = !target.is_admin_state_enabled;
+    Policy {
+        mode: if is_off { AdminStateMode::Off } else { policy.mode },
+        ..policy
+    }
+}
+
 async fn work_with(
     term: &Term,
     mut target: ClusterTarget,
@@ -334,10 +343,7 @@ async fn work_with(
         () = term.handover_requested() => return Ok(()),
         () = sleep(NODE_LIST_TIMEOUT) => return Err(WorkError::Nodes),
     }
-    let mut policy = context.policy;
-    if !target.is_admin_state_enabled {
-        policy.mode = AdminStateMode::Off;
-    }
+    let policy = effective_policy(context.policy, &target);
     // To forget what is `Down`, an operator turns the mode `off` and deletes the ledger.
     ledger.set_accepts_loss(policy.mode == AdminStateMode::Off);
     let list_requests = watch::Sender::new(ListRequest {

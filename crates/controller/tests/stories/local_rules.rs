@@ -111,8 +111,8 @@ async fn last_serving_node_stays_until_another_serves() {
     };
     assert!(detail.contains("default/web"), "{detail}");
     // Agents answer 503 as before: no hold is recorded.
-    let nodes = Api::<Node>::all(scene.cluster.world.client.clone());
-    let annotations = nodes
+    let api = Api::<Node>::all(scene.cluster.world.client.clone());
+    let annotations = api
         .get("node-1")
         .await
         .unwrap()

@@ -89,7 +89,7 @@ struct Scene<'a> {
 const SHARED: &[(&str, u16)] = &[("Http", 10456), ("Http", 32000)];
 const ALL_UP: &[(u8, &str)] = &[(1, "None"), (2, "None"), (3, "None")];
 
-impl<'a> Scene<'a> {
+impl Scene<'_> {
     /// Three nodes in one pool; rule A probes headgate, rule B the Service `web`, which `serving` serve.
     fn new(taints: [&[&str]; 3], serving: &[u8]) -> Self {
         let now = Clock::System.now();

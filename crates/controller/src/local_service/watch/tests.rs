@@ -150,12 +150,12 @@ async fn lists_feed_the_updater() {
         endpoint_slices: reporter("endpointslices"),
     };
     let index = watch::Sender::default();
-    let indexed = index.subscribe();
-    let feed = ServiceFeed {
+    let published = index.subscribe();
+    let sinks = ServiceFeed {
         updater: Some(updater.clone()),
         index,
     };
-    let watching = tokio::spawn(watch_services(client, feed, reporters, Duration::from_mins(5)));
+    let watching = tokio::spawn(watch_services(client, sinks, reporters, Duration::from_mins(5)));
     let fed = async {
         loop {
             if let Some(addresses) = pending(&mut updater.lock()) {
@@ -166,7 +166,7 @@ async fn lists_feed_the_updater() {
     };
     assert_eq!(timeout(Duration::from_mins(1), fed).await.unwrap(), ["10.0.0.2"]);
     {
-        let index = indexed.borrow();
+        let index = published.borrow();
         let service = index.service_with_port(32000).unwrap();
         assert_eq!(
             (index.unknown(), service.nodes().collect::<Vec<_>>()),
@@ -175,7 +175,7 @@ async fn lists_feed_the_updater() {
     }
     // Both watches stay silent: without a confirmation, nothing is known from the stale timeout on.
     tokio::time::sleep(Duration::from_mins(6)).await;
-    assert!(matches!(indexed.borrow().unknown(), Some(Unknown::Stale(_))));
+    assert!(matches!(published.borrow().unknown(), Some(Unknown::Stale(_))));
     watching.abort();
 }
 
@@ -197,8 +197,8 @@ async fn refused_lists_are_overdue_after_a_while_and_need_no_updater() {
     };
     let index = watch::Sender::default();
     let mut indexed = index.subscribe();
-    let feed = ServiceFeed { updater: None, index };
-    let watching = tokio::spawn(watch_services(client, feed, reporters, Duration::from_mins(5)));
+    let sinks = ServiceFeed { updater: None, index };
+    let watching = tokio::spawn(watch_services(client, sinks, reporters, Duration::from_mins(5)));
     assert_eq!(indexed.borrow().unknown(), Some(Unknown::Listing));
     timeout(Duration::from_mins(1), indexed.changed())
         .await

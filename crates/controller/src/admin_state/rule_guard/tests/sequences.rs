@@ -122,7 +122,7 @@ impl World {
         view(&entries, &probes)
     }
 
-    /// A leader plans from a fresh read, which the ETag guarantees, and writes. Returns whether it wrote.
+    /// A leader plans from a fresh read, which the `ETag` guarantees, and writes. Returns whether it wrote.
     fn write(&mut self, leader: usize) -> bool {
         let view = self.view();
         let acting = &mut self.leaders[leader];
@@ -183,12 +183,12 @@ impl World {
             (0..states.len())
                 .any(|index| states[index] != "Down" && is_revocable(index) && leader.known_serves[index][service])
         };
-        for service in 0..self.services {
+        for (service, name) in SERVICES.iter().enumerate().take(self.services) {
             let is_cut = serves(before, service) && !serves(&self.states, service);
             assert!(
                 !is_cut,
-                "{} is cut: {before:?} becomes {:?}, known {:?}",
-                SERVICES[service], self.states, leader.known
+                "{name} is cut: {before:?} becomes {:?}, known {:?}",
+                self.states, leader.known
             );
         }
         let works = |states: &[&str]| {
@@ -218,7 +218,7 @@ impl World {
 
     /// Every rule that a node could serve is served.
     fn check_settled(&self) {
-        for service in 0..self.services {
+        for (service, name) in SERVICES.iter().enumerate().take(self.services) {
             let mut able = self
                 .machines
                 .iter()
@@ -227,8 +227,7 @@ impl World {
             let does = able.any(|machine| self.states[usize::from(machine.number) - 1] != "Down");
             assert!(
                 !could || does,
-                "{} has no entry: {:?} {:?}",
-                SERVICES[service],
+                "{name} has no entry: {:?} {:?}",
                 self.states,
                 self.machines
             );
