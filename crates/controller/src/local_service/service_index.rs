@@ -1,7 +1,7 @@
 //! Which Nodes have a serving endpoint of each Service whose rules probe its `healthCheckNodePort`. Pure.
 //!
 //! It counts as kube-proxy does for that port: an endpoint serves while it is ready, so one that only terminates does not. The
-//! families are not told apart: where a Service has two, a Node with an endpoint of either serves. No object is kept: of an
+//! families are not distinguished: where a Service has two, a Node with an endpoint of either serves. No object is kept: of an
 //! EndpointSlice only the Nodes with a serving endpoint, whose names are in memory once.
 //!
 //! Invariant: before both lists are complete, and while the API server does not confirm them, [`ServiceIndex::unknown`] says so.

@@ -168,7 +168,7 @@ fn last_serving_node_of_a_local_service_stays_for_a_revocable_signal() {
     assert_eq!(scene.held(), held("n1", &["web"]));
     assert_eq!(scene.plan().pools[0].held_back, 1);
     assert!(!scene.plan().entries[0].held_for.minimum, "the pool has others");
-    // Another node serves it, or nobody does.
+    // Another node serves it, or no node does.
     for serving in [&[1, 2][..], &[3], &[]] {
         let scene = Scene::new([&[DRAIN], &[], &[]], serving);
         assert_eq!(

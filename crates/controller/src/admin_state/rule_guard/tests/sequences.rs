@@ -1,8 +1,6 @@
 //! Random clusters, with two leaders that know the Nodes and the Services as of different times. Whatever they know, what they write
 //! leaves every rule an entry that serves it by what they know; and once all is calm, nothing of headgate's is `Down`.
 
-use headgate_test_kubernetes::Random;
-
 use super::super::super::fixtures::ledger_change;
 use super::super::super::ledger::Ledger;
 use super::*;
@@ -11,6 +9,23 @@ const DEFAULT_SEQUENCES: u64 = 500;
 const STEPS: u64 = 40;
 const PORTS: [u16; 3] = [32000, 32001, 32002];
 const SERVICES: [&str; 3] = ["web", "api", "www"];
+
+/// Deterministic random numbers (`SplitMix64`).
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % end
+    }
+}
 
 /// What is true of a node.
 #[derive(Clone, Debug)]
@@ -28,7 +43,7 @@ impl Machine {
     }
 }
 
-/// A leader, and what it was told so far.
+/// A leader, and what it knows so far.
 struct Leader {
     targets: TargetStates,
     known: Vec<Machine>,
