@@ -315,6 +315,11 @@ fn pool_row(row: LocalPoolRow, status: PoolStatus, nodes: &NodeIndex) -> LocalPo
         .iter()
         .map(|member| member.address)
         .collect();
+    let joining = selection.members.as_slice().iter().filter(|member| !member.is_leaving);
+    let missing = joining
+        .map(|member| member.address)
+        .filter(|address| !actual.contains(address))
+        .collect();
     let left_out = selection.skipped.iter().map(|skip| match &skip.node {
         Some(node) => format!("{node}: {}", skip.reason),
         None => skip.reason.to_string(),
@@ -324,11 +329,7 @@ fn pool_row(row: LocalPoolRow, status: PoolStatus, nodes: &NodeIndex) -> LocalPo
         .filter(|address| !desired.contains(address) && nodes.owns_entry(None, **address));
     LocalPoolRow {
         pool: Some(status.pool.to_string()),
-        missing: desired
-            .iter()
-            .filter(|address| !actual.contains(address))
-            .copied()
-            .collect(),
+        missing,
         surplus: surplus.copied().collect(),
         left_out: left_out.collect(),
         actual,

@@ -80,7 +80,7 @@ pub fn compare<'a>(
             EntryAddress::Missing => return Err(MemberRejection::NetworkInterfaces),
         };
         let stays = if desired.contains(address) {
-            present.insert(address)
+            present.insert(address) || !nodes.owns_entry(entry.name, address)
         } else {
             !nodes.owns_entry(entry.name, address)
         };
@@ -90,7 +90,7 @@ pub fn compare<'a>(
     }
     let members = desired.as_slice().iter();
     let add = members
-        .filter(|member| !present.contains(&member.address))
+        .filter(|member| !member.is_leaving && !present.contains(&member.address))
         .cloned()
         .collect();
     Ok(MemberDifference { remove, add })
@@ -123,6 +123,7 @@ mod tests {
             address: address.parse().unwrap(),
             node: "n".into(),
             is_draining: false,
+            is_leaving: false,
         };
         addresses.iter().map(member).collect()
     }
@@ -156,11 +157,21 @@ mod tests {
             (&[("N1", "10.9.9.9")], &["10.0.0.1"], vec![0], vec!["10.0.0.1"]),
             // One address twice, in two spellings.
             (
-                &[("n1", "10.0.0.1"), ("b", "::ffff:10.0.0.1")],
+                &[("n1", "10.0.0.1"), ("", "::ffff:10.0.0.1")],
                 &["10.0.0.1"],
                 vec![1],
                 vec![],
             ),
+            (
+                &[("n1", "10.0.0.1"), ("n1-10-0-0-1-2", "10.0.0.1")],
+                &["10.0.0.1"],
+                vec![1],
+                vec![],
+            ),
+            // Foreign, although a Node claims the address: neither removed nor added again.
+            (&[("vm", "10.0.0.1")], &[], vec![], vec![]),
+            (&[("vm", "10.0.0.1")], &["10.0.0.1"], vec![], vec![]),
+            (&[("n1", "10.0.0.1"), ("vm", "10.0.0.1")], &["10.0.0.1"], vec![], vec![]),
         ] {
             let add: Vec<String> = add.into_iter().map(str::to_owned).collect();
             assert_eq!(found(entries, wanted), (remove, add), "{entries:?} {wanted:?}");

@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use crate::names::{IpFamily, NamespacedName};
 use crate::nodes::NodeIndex;
 use crate::objects::{EndpointSlice, Node, Service};
@@ -98,6 +100,13 @@ impl LocalServiceIndex {
     /// Removes the Node with this name.
     pub fn delete_node(&mut self, name: &str) {
         if Arc::make_mut(&mut self.nodes).remove(name) {
+            self.changed.are_nodes_changed = true;
+        }
+    }
+
+    /// Tells the time; see [`NodeIndex::advance`].
+    pub(crate) fn advance(&mut self, now: Instant) {
+        if self.nodes.has_leaving() && Arc::make_mut(&mut self.nodes).advance(now) {
             self.changed.are_nodes_changed = true;
         }
     }

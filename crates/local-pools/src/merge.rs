@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use serde_json::{Map, Value, json};
 
 use crate::difference::{Entry, EntryAddress, MemberDifference, MemberRejection, compare};
-use crate::nodes::NodeIndex;
+use crate::nodes::{NodeIndex, numbered_entry_name};
 use crate::operation::{DesiredMember, DesiredMembers};
 
 const ADDRESSES: &str = "loadBalancerBackendAddresses";
@@ -210,14 +210,14 @@ fn add(document: &mut Value, members: &[DesiredMember], edit: &MemberEdit<'_>) -
 
 /// The node's name, as cloud-provider-azure names entries; with the address after it where the pool has that name already.
 fn unique_name(member: &DesiredMember, names: &mut HashSet<String>) -> String {
-    let address = member.address.to_string().replace(['.', ':'], "-");
-    let numbered = (2..).map(|number: u32| format!("{}-{address}-{number}", member.node));
-    let candidates = [member.node.to_string(), format!("{}-{address}", member.node)];
+    let with_address = numbered_entry_name(&member.node, member.address);
+    let numbered = (2..).map(|number: u32| format!("{with_address}-{number}"));
+    let candidates = [member.node.to_string(), with_address.clone()];
     let mut free = candidates
         .into_iter()
         .chain(numbered)
         .filter(|name| names.insert(name.to_ascii_lowercase()));
-    free.next().unwrap_or(address)
+    free.next().unwrap_or_else(|| with_address.clone())
 }
 
 #[cfg(test)]

@@ -2,13 +2,23 @@
 //!
 //! Invariants: an address that two Nodes have belongs to the younger; an address that no Node has any more is
 //! remembered for a while, so that the pool entry of a deleted Node is known to be a Node's. Everything else in a pool is
-//! foreign and stays.
+//! foreign and stays, also an entry with the address of a Node and the name of something else: a Node can claim any address.
+//! A Node that is being deleted or has gone is *leaving* for [`LEAVE_TIMEOUT`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::objects::Node;
+
+/// For this long a Node that is being deleted, or whose object has gone, keeps the entries that it has. The machine may
+/// still serve: its kubelet registers again, or a list lacked it.
+const LEAVE_TIMEOUT: Duration = Duration::from_mins(5);
+/// The most former Nodes that are remembered; the one that left first is forgotten first.
+const MAX_FORMER_NODES: usize = 10_000;
 
 /// The most addresses of former Nodes that are remembered; the oldest is forgotten first. cloud-controller-manager removes
 /// such entries itself, so a forgotten one is not lost.
@@ -20,10 +30,33 @@ pub struct NodeIndex {
     by_name: HashMap<Arc<str>, Node>,
     /// The names of the Nodes with this address; mostly one.
     by_address: HashMap<IpAddr, Vec<Arc<str>>>,
-    /// The addresses that no Node has any more, each with its place in `former_order`.
-    former: HashMap<IpAddr, u64>,
+    /// The addresses that a Node had: its name and the place in `former_order`. Another Node may have the address now.
+    former: HashMap<IpAddr, (Arc<str>, u64)>,
     /// `former`, in the order in which they were left.
     former_order: BTreeMap<u64, IpAddr>,
+    /// The Nodes that are being deleted, and those that have gone.
+    leaving: HashMap<Arc<str>, Leaving>,
+}
+
+/// A Node that leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Leaving {
+    /// As it was last.
+    node: Node,
+    /// The first [`NodeIndex::advance`] after it began to leave.
+    since: Option<Instant>,
+    /// Whether [`LEAVE_TIMEOUT`] has passed.
+    is_over: bool,
+}
+
+impl Leaving {
+    fn new(node: Node) -> Self {
+        Self {
+            node,
+            since: None,
+            is_over: false,
+        }
+    }
 }
 
 impl NodeIndex {
@@ -36,10 +69,19 @@ impl NodeIndex {
         if self.by_name.get(&name).is_some_and(|known| *known == node) {
             return false;
         }
+        let leaving = self.leaving.remove(&name);
+        let was_deleting = self.by_name.get(&name).is_some_and(|known| known.is_deleting);
         self.remove(&name);
+        self.leaving.remove(&name);
+        if node.is_deleting {
+            let leaving = leaving.filter(|_| was_deleting);
+            let leaving = leaving.unwrap_or_else(|| Leaving::new(node.clone()));
+            self.leaving.insert(Arc::clone(&name), leaving);
+        }
         for address in &node.internal_addresses {
-            if let Some(place) = self.former.remove(address) {
-                self.former_order.remove(&place);
+            if let Some((_, place)) = self.former.get(address).filter(|(former, _)| *former == name) {
+                self.former_order.remove(place);
+                self.former.remove(address);
             }
             let names = self.by_address.entry(*address).or_default();
             if !names.contains(&name) {
@@ -56,21 +98,62 @@ impl NodeIndex {
         let Some(node) = self.by_name.remove(name.as_str()) else {
             return false;
         };
-        for address in node.internal_addresses {
+        for address in node.internal_addresses.iter().copied() {
             if let Some(names) = self.by_address.get_mut(&address) {
                 names.retain(|known| **known != *name);
                 if names.is_empty() {
                     self.by_address.remove(&address);
-                    self.remember(address);
+                    self.remember(address, name.as_str().into());
                 }
             }
+        }
+        self.leaving.insert(name.into(), Leaving::new(node));
+        if self.leaving.len() > MAX_FORMER_NODES {
+            self.forget_first();
         }
         true
     }
 
-    fn remember(&mut self, address: IpAddr) {
+    /// Forgets the Node that left first.
+    fn forget_first(&mut self) {
+        let gone = self
+            .leaving
+            .iter()
+            .filter(|(name, _)| !self.by_name.contains_key(*name));
+        // One that has no time yet left last.
+        let first = gone.min_by_key(|(_, leaving)| (leaving.since.is_none(), leaving.since));
+        if let Some(name) = first.map(|(name, _)| Arc::clone(name)) {
+            self.leaving.remove(&name);
+        }
+    }
+
+    /// Whether a Node leaves whose time has not passed yet.
+    pub(crate) fn has_leaving(&self) -> bool {
+        self.leaving.values().any(|leaving| !leaving.is_over)
+    }
+
+    /// Tells the time. Returns whether the time of a Node that leaves has passed with it.
+    pub(crate) fn advance(&mut self, now: Instant) -> bool {
+        let mut is_changed = false;
+        for leaving in self.leaving.values_mut().filter(|leaving| !leaving.is_over) {
+            let since = *leaving.since.get_or_insert(now);
+            leaving.is_over = now.saturating_duration_since(since) >= LEAVE_TIMEOUT;
+            is_changed |= leaving.is_over;
+        }
+        is_changed
+    }
+
+    /// A Node that is being deleted or has gone, as it was last, and whether its time has passed.
+    pub(crate) fn leaving(&self, name: &str) -> Option<(&Arc<str>, &Node, bool)> {
+        let (name, leaving) = self.leaving.get_key_value(name.to_ascii_lowercase().as_str())?;
+        Some((name, &leaving.node, leaving.is_over))
+    }
+
+    fn remember(&mut self, address: IpAddr, name: Arc<str>) {
         let place = self.former_order.last_key_value().map_or(0, |(last, _)| last + 1);
-        self.former.insert(address, place);
+        if let Some((_, before)) = self.former.insert(address, (name, place)) {
+            self.former_order.remove(&before);
+        }
         self.former_order.insert(place, address);
         if self.former_order.len() > MAX_FORMER_ADDRESSES
             && let Some((_, oldest)) = self.former_order.pop_first()
@@ -93,13 +176,20 @@ impl NodeIndex {
         self.by_name.get_key_value(name.to_ascii_lowercase().as_str())
     }
 
-    /// Whether a pool entry is a Node's and not foreign: its address is or was a Node's, or it is named for a Node.
+    /// Whether a pool entry is a Node's and not foreign: it is named for a Node, or it has no name or that of a former Node,
+    /// and its address is or was a Node's.
     #[must_use]
     pub fn owns_entry(&self, name: Option<&str>, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        self.by_address.contains_key(&address)
-            || self.former.contains_key(&address)
-            || name.is_some_and(|name| self.key(name).is_some())
+        let former = self.former.get(&address).map(|(name, _)| name);
+        let Some(name) = name.filter(|name| !name.is_empty()) else {
+            return former.is_some() || self.by_address.contains_key(&address);
+        };
+        if self.key(name).is_some() {
+            return true;
+        }
+        let mut names = self.by_address.get(&address).into_iter().flatten().chain(former);
+        names.any(|node| is_entry_name(name, node, address))
     }
 
     /// The number of Nodes.
@@ -118,6 +208,21 @@ impl NodeIndex {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.by_name.keys().map(|name| &**name)
     }
+}
+
+/// The name of a further entry of a node, whose own name the pool has already.
+pub(crate) fn numbered_entry_name(node: &str, address: IpAddr) -> String {
+    format!("{node}-{}", address.to_string().replace(['.', ':'], "-"))
+}
+
+/// Whether an entry is named for this node.
+fn is_entry_name(name: &str, node: &str, address: IpAddr) -> bool {
+    let numbered = numbered_entry_name(node, address);
+    let name = name.to_ascii_lowercase();
+    name == node
+        || name
+            .strip_prefix(&*numbered)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
 #[cfg(test)]
@@ -172,6 +277,70 @@ mod tests {
             assert_eq!(index.owns_entry(name, ip(address)), is_known, "{name:?} {address}");
         }
         assert_eq!(index.len(), 1);
+    }
+
+    #[test]
+    fn entry_with_the_name_of_another_member_is_foreign() {
+        let mut index = NodeIndex::default();
+        index.apply(node("n1", 1, &["10.0.0.1"]));
+        index.apply(node("n2", 1, &["10.0.0.2"]));
+        index.remove("n2");
+        index.apply(node("n9", 1, &["10.0.0.2"]));
+        for (name, address, is_owned) in [
+            (Some("vm"), "10.0.0.1", false),
+            (Some("n10"), "10.0.0.1", false),
+            (Some("n1-10-0-0-1"), "10.0.0.1", true),
+            (Some("N1-10-0-0-1-2"), "10.0.0.1", true),
+            (Some(""), "10.0.0.1", true),
+            // Named for the Node that had the address before.
+            (Some("n2"), "10.0.0.2", true),
+            (Some("n2"), "10.0.0.1", false),
+        ] {
+            assert_eq!(index.owns_entry(name, ip(address)), is_owned, "{name:?} {address}");
+        }
+    }
+
+    #[test]
+    fn node_leaves_for_a_while_and_the_time_begins_anew_when_its_object_goes() {
+        let mut index = NodeIndex::default();
+        let start = Instant::now();
+        index.apply(node("n1", 1, &["10.0.0.1"]));
+        assert!(!index.has_leaving() && index.leaving("n1").is_none());
+        let deleting = Node {
+            is_deleting: true,
+            ..node("n1", 1, &["10.0.0.1"])
+        };
+        let is_over = |index: &NodeIndex| index.leaving("N1").map(|(_, _, is_over)| is_over);
+        index.apply(deleting.clone());
+        assert!(!index.advance(start) && index.has_leaving());
+        index.apply(Node {
+            is_draining: true,
+            ..deleting
+        });
+        assert!(!index.advance(start + LEAVE_TIMEOUT / 2));
+        assert!(index.advance(start + LEAVE_TIMEOUT) && !index.has_leaving());
+        assert_eq!(is_over(&index), Some(true));
+        index.remove("n1");
+        assert!(!index.advance(start + LEAVE_TIMEOUT));
+        assert_eq!(is_over(&index), Some(false));
+        index.apply(node("n1", 2, &["10.0.0.1"]));
+        assert_eq!(is_over(&index), None);
+    }
+
+    #[test]
+    fn former_nodes_are_bounded() {
+        let mut index = NodeIndex::default();
+        let start = Instant::now();
+        for number in 0..=MAX_FORMER_NODES {
+            let name = format!("n{number}");
+            index.apply(node(&name, 1, &[]));
+            index.remove(&name);
+            if number == 0 {
+                index.advance(start);
+            }
+        }
+        assert_eq!(index.leaving.len(), MAX_FORMER_NODES);
+        assert!(index.leaving("n0").is_none(), "the first is forgotten");
     }
 
     #[test]

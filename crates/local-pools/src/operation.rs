@@ -19,6 +19,8 @@ pub struct DesiredMember {
     pub node: Arc<str>,
     /// The node has a drain signal. If its entry is new, it is added as `Down`.
     pub is_draining: bool,
+    /// The node is being deleted or is unknown: an entry that is there stays, and none is added.
+    pub is_leaving: bool,
 }
 
 /// All members that a pool is to have, each address once, in the order of the addresses.
@@ -152,6 +154,7 @@ mod tests {
             address: address.parse().unwrap(),
             node: "n".into(),
             is_draining: false,
+            is_leaving: false,
         };
         addresses.iter().map(member).collect()
     }

@@ -1,6 +1,8 @@
 //! The members that a Local Service's pool is to have: from its EndpointSlices to node addresses.
 //!
-//! Invariants: all slices of a Service count together; an address counts once; a node that is not known gives no member.
+//! Invariants: all slices of a Service count together; an address counts once; a node that was never known gives no member.
+//! A node that is being deleted or has gone gives a member that is not added and, for a while, not removed
+//! (`nodes`); where more than half of the nodes with an endpoint are unknown, none of them is removed for that.
 //! A Service without any slice has no desired members at all, which is not the same as an empty set: its pools stay as
 //! they are.
 //!
@@ -15,6 +17,9 @@ use crate::names::IpFamily;
 use crate::nodes::NodeIndex;
 use crate::objects::{EndpointSlice, Node};
 use crate::operation::{DesiredMember, DesiredMembers};
+
+/// The most members of one family that a node gives, as a node writes its own addresses.
+const MAX_NODE_ADDRESSES: usize = 4;
 
 /// The endpoints that make their node a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,12 +144,13 @@ pub(crate) fn select_members<'a>(
             reason: MemberSkipReason::NoNodeName,
         });
     }
-    for (name, ready) in names {
-        if selection == EndpointSelection::Ready && !ready {
-            continue;
-        }
+    names.retain(|_, ready| selection == EndpointSelection::All || *ready);
+    let unknown = names.keys().filter(|name| nodes.get(name).is_none()).count();
+    let keeps_unknown = unknown * 2 > names.len();
+    for name in names.into_keys() {
         let found = members_of(name, family, nodes);
         if let Err(reason) = found.map(|found| members.extend(found)) {
+            members.extend(leaving_members(name, family, nodes, keeps_unknown));
             skipped.push(MemberSkip {
                 node: Some(Arc::clone(name)),
                 reason,
@@ -152,7 +158,8 @@ pub(crate) fn select_members<'a>(
         }
     }
     // Of several nodes with an endpoint and one address, the youngest: it is more likely to have the address.
-    members.sort_by_key(|(node, _)| Reverse((node.created, node.name.clone())));
+    // One that leaves counts last.
+    members.sort_by_key(|(node, member)| (member.is_leaving, Reverse((node.created, node.name.clone()))));
     has_slices.then(|| MemberSelection {
         members: members.into_iter().map(|(_, member)| member).collect(),
         skipped,
@@ -173,22 +180,47 @@ fn members_of<'a>(
     if node.is_deleting {
         return Err(MemberSkipReason::NodeDeleting);
     }
-    let addresses = node.internal_addresses.iter().copied();
-    let members = addresses
-        .filter(|address| IpFamily::from(*address) == family)
-        .map(|address| {
-            let member = DesiredMember {
-                address,
-                node: Arc::clone(name),
-                is_draining: node.is_draining,
-            };
-            (node, member)
-        });
-    let members: Vec<_> = members.collect();
+    let members: Vec<_> = addresses_of(name, node, family, false).collect();
     if members.is_empty() {
         return Err(MemberSkipReason::NoAddress(family));
     }
     Ok(members)
+}
+
+/// The members that a node keeps while it leaves. One that is excluded keeps none.
+fn leaving_members<'a>(
+    name: &str,
+    family: IpFamily,
+    nodes: &'a NodeIndex,
+    keeps_unknown: bool,
+) -> impl Iterator<Item = (&'a Node, DesiredMember)> + use<'a> {
+    let keeps = keeps_unknown && nodes.get(name).is_none();
+    let leaving = nodes.leaving(name).filter(|(_, node, is_over)| {
+        let is_excluded = nodes.get(name).unwrap_or(node).excluded_by.is_some();
+        !is_excluded && (keeps || !is_over)
+    });
+    leaving
+        .into_iter()
+        .flat_map(move |(name, node, _)| addresses_of(name, node, family, true))
+}
+
+fn addresses_of<'a>(
+    name: &'a Arc<str>,
+    node: &'a Node,
+    family: IpFamily,
+    is_leaving: bool,
+) -> impl Iterator<Item = (&'a Node, DesiredMember)> + use<'a> {
+    let addresses = node.internal_addresses.iter().copied();
+    let addresses = addresses.filter(move |address| IpFamily::from(*address) == family);
+    addresses.take(MAX_NODE_ADDRESSES).map(move |address| {
+        let member = DesiredMember {
+            address,
+            node: Arc::clone(name),
+            is_draining: node.is_draining,
+            is_leaving,
+        };
+        (node, member)
+    })
 }
 
 #[cfg(test)]
@@ -294,16 +326,19 @@ mod tests {
         let selected = select(&[&endpoints], EndpointSelection::All, IpFamily::IPv4).unwrap();
         assert_eq!(
             addresses(&selected),
-            ["10.0.0.3", "10.0.0.4", "10.0.0.7"],
+            ["10.0.0.3", "10.0.0.4", "10.0.0.6", "10.0.0.7"],
             "every address of a node"
         );
+        let members = selected.members.as_slice().iter();
+        let leaving: Vec<_> = members.map(|member| member.is_leaving).collect();
+        assert_eq!(leaving, [false, false, true, false], "the Node that is being deleted");
         let draining: Vec<_> = selected
             .members
             .as_slice()
             .iter()
             .map(|member| member.is_draining)
             .collect();
-        assert_eq!(draining, [false, false, true]);
+        assert_eq!(draining, [false, false, false, true]);
         let skipped: Vec<_> = selected
             .skipped
             .iter()

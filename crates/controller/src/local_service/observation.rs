@@ -21,8 +21,8 @@ pub fn convert_load_balancer(view: &LoadBalancerView, requested_at: Instant) -> 
 
 fn convert_pool(view: &PoolView) -> BackendPool {
     let entry = |entry: &crate::pool::PoolEntry| PoolEntry {
-        // Names are not compared where there are addresses, and memory matters: there may be a million entries.
-        name: None,
+        // Shared with the view: there may be a million entries.
+        name: entry.name.clone(),
         address: entry_address(entry),
     };
     BackendPool {

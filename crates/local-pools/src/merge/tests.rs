@@ -25,6 +25,7 @@ fn member(address: &str, node: &str, is_draining: bool) -> DesiredMember {
         address: address.parse().unwrap(),
         node: node.into(),
         is_draining,
+        is_leaving: false,
     }
 }
 

@@ -35,6 +35,7 @@ impl Updater {
         if self.load_balancers.is_none() || !self.listed.is_complete() {
             return;
         }
+        self.index.advance(now);
         let is_observation_new = std::mem::take(&mut self.is_observation_new);
         if self.index.take_are_services_changed() || is_observation_new {
             self.place();

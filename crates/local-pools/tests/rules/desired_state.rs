@@ -198,22 +198,101 @@ fn unknown_nodes_are_skipped_until_they_are_known() {
 
 #[test]
 fn nodes_that_leave_the_load_balancers_leave_the_pool_and_come_back() {
-    let leaves: [fn(&mut Node); 2] = [
-        |node| node.excluded_by = Some("kubernetes.azure.com/managed"),
-        |node| node.is_deleting = true,
+    let mut world = world();
+    world.updater.apply_slice(&slice("default/web-1", "web", &["n2", "n3"]));
+    let mut left = node("n3", &["10.0.0.3"]);
+    left.excluded_by = Some("kubernetes.azure.com/managed");
+    world.updater.apply_node(left);
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+    world.updater.apply_node(node("n3", &["10.0.0.3"]));
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2", "10.0.0.3"]);
+}
+
+/// `n1` to `n3` have endpoints and are members.
+fn world_of_three() -> World {
+    let mut world = world();
+    let nodes = ["n1", "n2", "n3"];
+    world.updater.apply_slice(&slice("default/web-1", "web", &nodes));
+    world.set_addresses("lb", "default-web", &["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
+    world.observe();
+    world
+}
+
+#[test]
+fn node_that_leaves_stays_a_member_for_five_minutes() {
+    let leaves: [fn(&mut World); 2] = [
+        |world| world.updater.delete_node("n3"),
+        |world| {
+            world.updater.apply_node(Node {
+                is_deleting: true,
+                ..node("n3", &["10.0.0.3"])
+            });
+        },
     ];
     for leave in leaves {
-        let mut world = world();
-        world.updater.apply_slice(&slice("default/web-1", "web", &["n2", "n3"]));
-        let mut left = node("n3", &["10.0.0.3"]);
-        leave(&mut left);
-        world.updater.apply_node(left);
+        let mut world = world_of_three();
+        leave(&mut world);
+        // The time begins with the first tick.
+        for _ in 0..10 {
+            world.tick();
+            assert_eq!(
+                world.addresses("lb", "default-web"),
+                ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+            );
+        }
+        assert!(world.take_calls().is_empty());
         world.tick();
-        assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
-        world.updater.apply_node(node("n3", &["10.0.0.3"]));
-        world.tick();
-        assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2", "10.0.0.3"]);
+        assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.1", "10.0.0.2"]);
     }
+}
+
+#[test]
+fn pool_is_not_emptied_because_nodes_are_unknown() {
+    let mut world = world_of_three();
+    world.updater.retain_nodes(&[].into());
+    for _ in 0..100 {
+        world.tick();
+    }
+    assert!(world.take_calls().is_empty() && world.take_events().is_empty());
+    world.updater.apply_node(node("n1", &["10.0.0.1"]));
+    for _ in 0..100 {
+        world.tick();
+    }
+    assert!(world.take_calls().is_empty(), "two of three are unknown");
+    world.updater.apply_node(node("n2", &["10.0.0.2"]));
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.1", "10.0.0.2"]);
+    world.updater.delete_node("n2");
+    world.updater.apply_slice(&slice("default/web-1", "web", &["n1"]));
+    world.tick();
+    assert_eq!(
+        world.addresses("lb", "default-web"),
+        ["10.0.0.1"],
+        "no endpoint names it any more"
+    );
+}
+
+#[test]
+fn node_that_leaves_does_not_join() {
+    let mut world = world_of_three();
+    world.updater.delete_node("n3");
+    world.tick();
+    world.set_addresses("lb", "default-web", &["10.0.0.1", "10.0.0.2"]);
+    world.observe();
+    world.tick();
+    assert!(world.take_calls().is_empty());
+}
+
+#[test]
+fn node_gives_four_addresses_of_a_family() {
+    let mut world = world();
+    let addresses = ["10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4", "10.0.1.5", "fd00::9"];
+    world.updater.apply_node(node("many", &addresses));
+    world.updater.apply_slice(&slice("default/web-1", "web", &["many"]));
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), addresses[..4]);
 }
 
 #[test]
@@ -365,7 +444,11 @@ fn objects_missing_from_a_new_list_are_removed() {
     assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.3"]);
     world.updater.retain_nodes(&["n1".to_owned()].into());
     world.tick();
-    assert!(world.addresses("lb", "default-web").is_empty(), "its node is gone");
+    assert_eq!(
+        world.addresses("lb", "default-web"),
+        ["10.0.0.3"],
+        "its node is unknown"
+    );
     world.updater.apply_slice(&slice("default/web-2", "web", &["n1"]));
     world.updater.reconcile(world.now);
     assert_eq!(world.updater.queue().len(), 1);

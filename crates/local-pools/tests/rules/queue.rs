@@ -19,6 +19,7 @@ fn members(numbers: &[u8]) -> DesiredMembers {
         address: [10, 0, 0, *number].into(),
         node: format!("n{number}").into(),
         is_draining: false,
+        is_leaving: false,
     };
     numbers.iter().map(member).collect()
 }

@@ -24,6 +24,7 @@ fn members(addresses: &[&str]) -> DesiredMembers {
         address: address.parse().unwrap(),
         node: "n".into(),
         is_draining: false,
+        is_leaving: false,
     };
     addresses.iter().map(member).collect()
 }

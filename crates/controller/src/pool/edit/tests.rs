@@ -72,6 +72,7 @@ fn members(desired: &[(u8, bool)]) -> MemberChange {
         address: [10, 0, 0, *number].into(),
         node: format!("n{number}").into(),
         is_draining: *is_draining,
+        is_leaving: false,
     };
     MemberChange {
         desired: desired.iter().map(member).collect(),
