@@ -91,8 +91,6 @@ pub enum BackendPoolType {
     NodeIpConfiguration,
     /// IP addresses of nodes.
     NodeIp,
-    /// IP addresses of Pods. headgate does not change such pools.
-    PodIp,
 }
 
 /// A client-side rate limit, as a token bucket.
@@ -140,7 +138,7 @@ pub struct AzureJson {
     pub load_balancer_name: Option<String>,
     /// The names of multiple standard load balancers.
     pub load_balancers: Vec<String>,
-    /// `loadBalancerSku`; absent means `standard`.
+    /// `loadBalancerSku`; absent means `standard`, and `basic` is refused.
     pub load_balancer_sku: Option<String>,
     /// `loadBalancerBackendPoolUpdateIntervalInSeconds`.
     pub backend_pool_update_interval_seconds: Option<i64>,

@@ -131,7 +131,7 @@ fn every_mistake_is_reported_and_no_secret() {
     assert_eq!(
         loaded(text).unwrap_err(),
         [
-            "loadBalancerBackendPoolConfigurationType: \"hosts\" is not allowed; allowed: nodeIPConfiguration, nodeIP or podIP",
+            "loadBalancerBackendPoolConfigurationType: \"hosts\" is not allowed; allowed: nodeIPConfiguration or nodeIP",
             "aadClientSecret: this value is not allowed; allowed: a string",
             "useManagedIdentityExtension: \"maybe\" is not allowed; allowed: true or false",
             "multipleStandardLoadBalancerConfigurations: a section is not allowed; allowed: a list of sections",
@@ -257,4 +257,23 @@ fn network_subscription_and_own_rate_limits() {
     let limits = azure.rate_limits.unwrap();
     assert_eq!(limits.read, RateLimit { qps: 1.0, bucket: 7 });
     assert_eq!(limits.write, RateLimit { qps: 0.5, bucket: 5 });
+}
+
+#[test]
+fn pools_of_pods_and_basic_load_balancers_are_refused() {
+    for (text, violation) in [
+        (
+            "loadBalancerBackendPoolConfigurationType: PodIP",
+            "loadBalancerBackendPoolConfigurationType: \"PodIP\" is not allowed; allowed: nodeIPConfiguration or nodeIP",
+        ),
+        (
+            "loadBalancerSku: Basic",
+            "loadBalancerSku: \"Basic\" is not allowed; allowed: standard",
+        ),
+    ] {
+        assert_eq!(loaded(text).unwrap_err(), [violation]);
+    }
+    for text in ["{}", "loadBalancerSku: ''", "loadBalancerSku: Standard"] {
+        assert!(loaded(text).is_ok(), "{text}");
+    }
 }

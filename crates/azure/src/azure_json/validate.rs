@@ -31,7 +31,7 @@ pub(super) fn validate(fields: &Fields, violations: &mut Vec<Violation>) -> Azur
         credential: credential(fields, violations),
         load_balancer_name: fields.text("loadBalancerName", violations),
         load_balancers: load_balancers(fields, pool_type, violations),
-        load_balancer_sku: fields.text("loadBalancerSku", violations),
+        load_balancer_sku: load_balancer_sku(fields, violations),
         backend_pool_update_interval_seconds: fields
             .integer("loadBalancerBackendPoolUpdateIntervalInSeconds", violations),
         backend_pool_update_max_retries: fields.integer("loadBalancerBackendPoolUpdateMaxRetries", violations),
@@ -60,16 +60,25 @@ fn parse_cloud(name: &str) -> AzureCloud {
 
 fn backend_pool_type(fields: &Fields, violations: &mut Vec<Violation>) -> BackendPoolType {
     let key = "loadBalancerBackendPoolConfigurationType";
-    let allowed = "nodeIPConfiguration, nodeIP or podIP";
+    // An entry of a pool of podIP is a Pod, which no Node's admin state covers.
+    let allowed = "nodeIPConfiguration or nodeIP";
     let read = fields.read(key, allowed, violations, |value| {
         match value.as_str()?.to_lowercase().as_str() {
             "" | "nodeipconfiguration" => Some(BackendPoolType::NodeIpConfiguration),
             "nodeip" => Some(BackendPoolType::NodeIp),
-            "podip" => Some(BackendPoolType::PodIp),
             _ => None,
         }
     });
     read.unwrap_or_default()
+}
+
+/// A Basic load balancer has no admin states.
+fn load_balancer_sku(fields: &Fields, violations: &mut Vec<Violation>) -> Option<String> {
+    let read = fields.read("loadBalancerSku", "standard", violations, |value| {
+        let text = value.as_str()?;
+        (!text.eq_ignore_ascii_case("basic")).then(|| text.to_owned())
+    });
+    read.filter(|text| !text.is_empty())
 }
 
 /// The load balancers with pool members that others manage.

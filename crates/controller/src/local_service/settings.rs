@@ -123,7 +123,6 @@ mod tests {
     fn updater_follows_azure_json_unless_the_settings_differ() {
         let auto = LocalPoolsSettings::default();
         assert_eq!(effective("{}", &auto), None);
-        assert_eq!(effective(&format!("{SEVERAL}loadBalancerSku: basic"), &auto), None);
         let found = effective(SEVERAL, &auto).unwrap();
         assert_eq!(
             (found.interval, found.updater.max_retries.get(), found.resync_interval),
