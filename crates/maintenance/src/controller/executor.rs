@@ -30,6 +30,7 @@ use crate::api::{NodeMaintenance, NodeMaintenanceStatus, Stage};
 use crate::cordon_race::{CordonRaceDetector, is_revert};
 use crate::plan::action::{Action, Event, NodeChange, NodeConditionChange};
 use crate::plan::conditions::{self, COMPLETED, PROGRESSING};
+use crate::plan::isolation::orphaned_taint;
 use crate::snapshot::{NodeFacts, Snapshot};
 
 use evacuation_writes::{change_evacuation, name_of};
@@ -40,6 +41,8 @@ use turn::Turn;
 const MAX_CONCURRENT_WRITES: usize = 8;
 /// The reason of the event about a cordon that another actor keeps reverting.
 const CORDON_REVERTED: &str = "CordonReverted";
+/// The reason of the event about a taint of a maintenance that no longer exists.
+const TAINT_ORPHANED: &str = "MaintenanceTaintOrphaned";
 
 /// Carries out plans, and remembers what only events and metrics need.
 pub(super) struct Executor {
@@ -269,6 +272,20 @@ impl Executor {
         match written.await {
             Ok(()) => {
                 tracing::info!(node = name, ?change, "node changed for maintenance");
+                let uids = turn
+                    .snapshot
+                    .maintenances
+                    .iter()
+                    .filter_map(|one| one.metadata.uid.as_deref());
+                let orphaned = planned.filter(|_| change.taint.is_some());
+                if let Some(uid) = orphaned.and_then(|facts| orphaned_taint(facts, &uids.collect())) {
+                    let note = format!(
+                        "The taint of the NodeMaintenance with the UID {uid}, which no longer exists, was removed or replaced"
+                    );
+                    self.writer
+                        .events
+                        .about_node(name, &self.node_uid(name), true, TAINT_ORPHANED, &note);
+                }
                 let race = is_revert
                     .then(|| self.races.record(name, self.clock.now().wall))
                     .flatten();

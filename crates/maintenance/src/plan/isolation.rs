@@ -1,7 +1,8 @@
 //! Cordon and taint of a Node: wanted while a maintenance is in progress on it, undone after the last one (NM-10, NM-11).
 //!
 //! The value of `spec.unschedulable` before the first maintenance is kept in an annotation, in the same request that changes
-//! it, so a cordon from before survives. A taint whose value is not the UID of a maintenance belongs to another writer and stays.
+//! it, so a cordon from before survives. A taint whose value is not the UID of a maintenance belongs to another writer and stays,
+//! unless a maintenance that no longer exists left it: [`orphaned_taint`].
 
 use std::collections::BTreeSet;
 
@@ -46,13 +47,33 @@ impl Isolation<'_> {
     fn taint(&self, node: &NodeFacts, uids: &BTreeSet<&str>) -> Option<Change<String>> {
         let value = node.maintenance_taint.as_ref().map(|taint| taint.value.as_str());
         match (value, self.drained_by.first()) {
-            (Some(value), _) if !uids.contains(value) => None,
+            (Some(value), _) if !uids.contains(value) && orphaned_taint(node, uids).is_none() => None,
             (Some(value), Some(_)) if self.drained_by.contains(&value) => None,
             (_, Some(oldest)) => Some(Change::Set((*oldest).to_owned())),
             (Some(_), None) => Some(Change::Remove),
             (None, None) => None,
         }
     }
+}
+
+/// The value of a taint that a maintenance left which no longer exists. `uids` are those of every maintenance that exists.
+///
+/// The value alone does not prove it: the annotation that headgate writes together with the cordon has to be there as well.
+#[must_use]
+pub fn orphaned_taint<'a>(node: &'a NodeFacts, uids: &BTreeSet<&str>) -> Option<&'a str> {
+    node.was_unschedulable?;
+    let value = node.maintenance_taint.as_ref()?.value.as_str();
+    (is_uuid(value) && !uids.contains(value)).then_some(value)
+}
+
+/// Whether a text has the form that the API server gives UIDs (RFC 4122).
+fn is_uuid(text: &str) -> bool {
+    let mut groups = text.split('-');
+    let is_group = |group: &str, length| group.len() == length && group.bytes().all(|byte| byte.is_ascii_hexdigit());
+    [8, 4, 4, 4, 12]
+        .into_iter()
+        .all(|length| groups.next().is_some_and(|group| is_group(group, length)))
+        && groups.next().is_none()
 }
 
 #[cfg(test)]
@@ -92,6 +113,7 @@ mod tests {
     fn what_changes_on_a_node() {
         use Change::{Remove, Set};
         let uids = BTreeSet::from(["a", "b", "done"]);
+        let gone = "0b6e1f52-4c1d-4d53-9d0a-7a3c5f3f9a11";
         let none = Isolation::default();
         let cordon = Isolation {
             is_cordoned: true,
@@ -190,6 +212,30 @@ mod tests {
                 &none,
                 node(true, Some(false), Some("")),
                 change(Some(false), Some(Remove), None),
+            ),
+            (
+                "left by a maintenance that is gone",
+                &none,
+                node(true, Some(false), Some(gone)),
+                change(Some(false), Some(Remove), Some(Remove)),
+            ),
+            (
+                "left by one that is gone, a new drain",
+                &drain,
+                node(true, Some(false), Some(gone)),
+                change(None, None, Some(Set("a"))),
+            ),
+            (
+                "left by one that is gone, a new cordon",
+                &cordon,
+                node(true, Some(false), Some(gone)),
+                change(None, None, Some(Remove)),
+            ),
+            (
+                "another writer's UUID without the annotation",
+                &none,
+                node(true, None, Some(gone)),
+                change(None, None, None),
             ),
             (
                 "from Idle to Complete",

@@ -92,6 +92,32 @@ async fn what_a_maintenance_left_that_lost_its_finalizer_is_cleaned_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_taint_of_a_maintenance_that_is_gone_is_removed_with_an_event() {
+    const GONE: &str = "0b6e1f52-4c1d-4d53-9d0a-7a3c5f3f9a11";
+    let mut world = World::new(&["one", "two"]).await;
+    for (node, value) in [("one", GONE), ("two", "kernel")] {
+        world.fake.change::<Node>("", node, |node| {
+            node["spec"]["unschedulable"] = json!(true);
+            node["metadata"]["annotations"] = json!({"headgate.dev/unschedulable-before-maintenance": "false"});
+            node["spec"]["taints"] =
+                json!([{"key": "headgate.dev/maintenance", "value": value, "effect": "NoSchedule"}]);
+        });
+    }
+    let _leader = world.lead().await;
+    world
+        .until("given back", |world| {
+            world.isolation("one") == (false, Vec::new(), None) && !world.isolation("two").0
+        })
+        .await;
+    sleep(MINUTE).await;
+    let notes = world.notes("one", "MaintenanceTaintOrphaned").await;
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].contains(GONE), "{notes:?}");
+    assert_eq!(world.isolation("two"), (false, vec!["kernel".to_owned()], None));
+    assert_eq!(world.notes("two", "MaintenanceTaintOrphaned").await.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_leader_killed_at_any_time_leaves_a_maintenance_that_the_next_one_ends() {
     // Each round kills the leader a little later in the drain, and in its end.
     for round in 0..12_u32 {
