@@ -1,10 +1,13 @@
-//! What has to happen before headgate is deleted from a cluster: the instances that may lead get the mode `off`, and the ledger ends
-//! up without a standing entry.
+//! What has to happen before headgate is deleted from a cluster: maintenances are over, the instances that may lead get the mode `off`,
+//! and the ledger ends up without a standing entry.
 //!
+//! Maintenances come first: a drain needs admin states, and a command that runs out of time because of one has changed nothing.
 //! Nothing here writes to Azure. The leader restores what headgate set `Down` once it runs with the new settings (docs/admin-state.md,
 //! "Modes"), so this needs no credentials but those for the API server. An instance with the earlier settings could set a node
 //! `Down` again after the ledger was seen empty, so the ledger counts only once the rollout of the new settings is complete.
 //! Every request and the whole wait are bounded.
+
+mod maintenances;
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,6 +21,8 @@ use kube::{Api, Client};
 use serde_json::{Value as Json, json};
 use serde_yaml::{Mapping, Value};
 use tokio::time::{Instant, sleep, timeout_at};
+
+use maintenances::left_by_maintenances;
 
 /// The key of the settings in their `ConfigMap`.
 const SETTINGS_KEY: &str = "settings.yaml";
@@ -115,8 +120,8 @@ pub enum UninstallError {
     },
 }
 
-/// Sets the mode `off`, rolls the workload, and waits until the rollout is complete and the ledger has no standing entry. Reports to
-/// `progress` each new reason to wait. May be repeated.
+/// Waits until maintenances have left nothing, sets the mode `off`, rolls the workload, and waits until the rollout is complete and the
+/// ledger has no standing entry. Reports to `progress` each new reason to wait. May be repeated.
 ///
 /// # Errors
 /// If a write fails, or the time is over.
@@ -127,21 +132,26 @@ pub async fn prepare_uninstall(
     let deadline = Instant::now() + request.timeout;
     let mut left = "no answer of the API server has come".to_owned();
     let work = async {
-        set_mode_off(request).await?;
-        roll(request).await?;
-        progress(&format!("adminState.mode is off, and {} restarts", request.workload));
-        loop {
-            let now = missing(request).await;
-            match now {
-                None => return Ok(()),
-                Some(now) if now != left => {
+        let mut is_waiting = |now: Option<String>, progress: &mut dyn FnMut(&str)| match now {
+            None => false,
+            Some(now) => {
+                if now != left {
                     progress(&now);
                     left = now;
                 }
-                Some(_) => {}
+                true
             }
+        };
+        while is_waiting(left_by_maintenances(&request.client).await, &mut progress) {
             sleep(POLL_INTERVAL).await;
         }
+        set_mode_off(request).await?;
+        roll(request).await?;
+        progress(&format!("adminState.mode is off, and {} restarts", request.workload));
+        while is_waiting(missing(request).await, &mut progress) {
+            sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
     };
     match timeout_at(deadline, work).await {
         Ok(outcome) => outcome,
@@ -222,7 +232,11 @@ async fn missing(request: &UninstallRequest) -> Option<String> {
         }
         Ok(_) => {}
     }
-    standing(read_ledger(request.client.clone()).await)
+    match standing(read_ledger(request.client.clone()).await) {
+        // One may have been created since the first look.
+        None => left_by_maintenances(&request.client).await,
+        standing => standing,
+    }
 }
 
 /// The settings with `adminState.mode: off`. Comments are lost.

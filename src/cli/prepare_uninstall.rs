@@ -14,9 +14,9 @@ use super::{Failure, build_runtime, duration_up_to, print};
 /// The longest `--timeout`. The help has it, too.
 const MAX_TIMEOUT: Duration = Duration::from_hours(24);
 
-/// Set adminState.mode to off in the cluster, and wait until nothing is Down by headgate: before headgate is deleted
+/// Set adminState.mode to off in the cluster, and wait until nothing is left of headgate's: before headgate is deleted
 ///
-/// Writes the settings' `ConfigMap`, restarts the pods that may lead, and waits until they run with it and the ledger has no standing
+/// First waits until no NodeMaintenance or Evacuation has headgate's finalizers and no Node has the cordon of one; it ends none itself. Then writes the settings' `ConfigMap`, restarts the pods that may lead, and waits until they run with it and the ledger has no standing
 /// entry. The leader restores the entries, so this command needs no access to Azure. The chart runs it before an uninstall.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -61,5 +61,5 @@ async fn prepare(arguments: &Arguments) -> Result<(), Failure> {
         let _ = writeln!(io::stderr().lock(), "headgate: {}", escape_line(line));
     };
     prepare_uninstall(&request, progress).await.map_err(Failure::runtime)?;
-    print(b"Nothing is Down by headgate; it can be deleted.\n")
+    print(b"Nothing is Down by headgate and no maintenance is left; it can be deleted.\n")
 }

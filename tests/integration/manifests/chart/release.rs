@@ -292,7 +292,7 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     assert!(output.status.success(), "{said}");
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
-        "Nothing is Down by headgate; it can be deleted.\n"
+        "Nothing is Down by headgate and no maintenance is left; it can be deleted.\n"
     );
     is_down(&world, &[]).await;
     assert!(!uninstall.is_finished(), "helm waits for the Job");

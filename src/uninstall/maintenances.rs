@@ -1,0 +1,210 @@
+//! What maintenances have left in the cluster that only headgate's controllers undo: cordons and taints of Nodes, and finalizers.
+//!
+//! The command waits for it and changes none of it: a stage `Complete` makes nodes schedulable on which someone may be working.
+
+use headgate_maintenance::api::names::{COMPLETION_FINALIZER, CORDON_ANNOTATION, PROTECTION_FINALIZER};
+use headgate_maintenance::api::{Evacuation, NodeMaintenance, names};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::ListParams;
+use kube::core::Request;
+use kube::{Client, Resource};
+use serde_json::Value as Json;
+
+use super::NAMED_ENTRIES;
+
+/// Objects in one page of a list. Only their metadata is sent.
+const PAGE_SIZE: u32 = 500;
+
+/// What maintenances have left, in words; `None` if it is nothing. A failed read is a reason to wait.
+pub(super) async fn left_by_maintenances(client: &Client) -> Option<String> {
+    let paths = [
+        (Leftover::Maintenance, NodeMaintenance::url_path(&(), None)),
+        (Leftover::Evacuation, Evacuation::url_path(&(), None)),
+        (Leftover::Node, Node::url_path(&(), None)),
+    ];
+    for (leftover, path) in paths {
+        match names_of(client, leftover, &path).await {
+            Err(error) => return Some(format!("{path} cannot be listed: {error}")),
+            Ok(names) if names.is_empty() => {}
+            Ok(names) => return Some(in_words(leftover, &names)),
+        }
+    }
+    None
+}
+
+/// A kind of object that may keep something of a maintenance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leftover {
+    Maintenance,
+    Evacuation,
+    Node,
+}
+
+impl Leftover {
+    /// Whether the object has something that headgate's controllers remove.
+    fn is_in(self, object: &Json) -> bool {
+        let mut finalizers = object
+            .pointer("/metadata/finalizers")
+            .and_then(Json::as_array)
+            .into_iter()
+            .flatten();
+        match self {
+            Self::Maintenance => finalizers.any(|finalizer| finalizer == COMPLETION_FINALIZER),
+            Self::Evacuation => finalizers.filter_map(Json::as_str).any(|finalizer| {
+                finalizer == PROTECTION_FINALIZER || finalizer.starts_with(names::INSTIGATOR_FINALIZER_PREFIX)
+            }),
+            Self::Node => object
+                .pointer("/metadata/annotations")
+                .is_some_and(|annotations| annotations.get(CORDON_ANNOTATION).is_some()),
+        }
+    }
+}
+
+/// The names of the objects with something left. An API without the kind has none.
+async fn names_of(client: &Client, leftover: Leftover, path: &str) -> Result<Vec<String>, String> {
+    let mut names = Vec::new();
+    let mut page = ListParams::default().limit(PAGE_SIZE);
+    loop {
+        let request = Request::new(path)
+            .list_metadata(&page)
+            .map_err(|error| error.to_string())?;
+        let list: Json = match client.request(request).await {
+            Ok(list) => list,
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
+            Err(error) => return Err(error.to_string()),
+        };
+        let Some(items) = list.get("items").and_then(Json::as_array) else {
+            return Err("the answer is no list".to_owned());
+        };
+        names.extend(items.iter().filter(|object| leftover.is_in(object)).map(name_of));
+        match list.pointer("/metadata/continue").and_then(Json::as_str) {
+            Some(token) if !token.is_empty() => page = page.continue_token(token),
+            _ => return Ok(names),
+        }
+    }
+}
+
+fn name_of(object: &Json) -> String {
+    let text = |path: &str| object.pointer(path).and_then(Json::as_str);
+    let name = text("/metadata/name").unwrap_or_default();
+    text("/metadata/namespace").map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}"))
+}
+
+fn in_words(leftover: Leftover, names: &[String]) -> String {
+    let shown = names[..names.len().min(NAMED_ENTRIES)].join(", ");
+    let more = match names.len().saturating_sub(NAMED_ENTRIES) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    let (what, hint) = match leftover {
+        Leftover::Maintenance => (
+            "NodeMaintenances are not over",
+            "delete them, or set their stage to Complete, while headgate runs with maintenance.enabled",
+        ),
+        Leftover::Evacuation => (
+            "Evacuations have finalizers",
+            "headgate removes them once their pods are gone or nothing wants them to leave",
+        ),
+        Leftover::Node => (
+            "Nodes have the cordon of a maintenance",
+            "headgate removes it while it runs with maintenance.enabled",
+        ),
+    };
+    format!("{} {what}: {shown}{more} ({hint})", names.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::{Arc, Mutex};
+
+    use hyper::{Request as HttpRequest, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A client of an API server that has these lists and answers 404 to everything else.
+    fn client(lists: &[(&'static str, Json)], asked: &Arc<Mutex<Vec<String>>>) -> Client {
+        let (lists, asked) = (lists.to_vec(), Arc::clone(asked));
+        let service = tower::service_fn(move |request: HttpRequest<Body>| {
+            let uri = request.uri().to_string();
+            let found = lists.iter().find(|(start, _)| uri.starts_with(start));
+            let missing =
+                json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": ""});
+            let (code, body) = found.map_or((404, missing), |(_, list)| (200, list.clone()));
+            asked.lock().unwrap().push(uri);
+            let response = Response::builder()
+                .status(code)
+                .body(Body::from(body.to_string().into_bytes()));
+            async move { Ok::<_, Infallible>(response.unwrap()) }
+        });
+        Client::new(service, "default")
+    }
+
+    fn items(items: &Json) -> Json {
+        json!({"metadata": {}, "items": items})
+    }
+
+    #[tokio::test]
+    async fn finalizers_and_cordons_are_left() {
+        const MAINTENANCES: &str = "/apis/headgate.dev/v1alpha1/nodemaintenances";
+        const EVACUATIONS: &str = "/apis/headgate.dev/v1alpha1/evacuations";
+        const NODES: &str = "/api/v1/nodes";
+        let maintenance = json!({"metadata": {"name": "m", "finalizers": [COMPLETION_FINALIZER],
+            "managedFields": [{"time": "9999-12-31T23:59:59Z"}]}});
+        let finished = json!({"metadata": {"name": "over", "finalizers": ["example.com/other"]}});
+        let evacuation =
+            json!({"metadata": {"namespace": "shop", "name": "e", "finalizers": [names::INSTIGATOR_FINALIZER]}});
+        let protected = json!({"metadata": {"namespace": "shop", "name": "p", "finalizers": [PROTECTION_FINALIZER]}});
+        let cordoned = json!({"metadata": {"name": "one", "annotations": {CORDON_ANNOTATION: "false"}}});
+        let other = json!({"metadata": {"name": "two", "annotations": {"a": "b"}}});
+        for (lists, expected) in [
+            (vec![], None),
+            (
+                vec![
+                    (MAINTENANCES, items(&json!([finished]))),
+                    (NODES, items(&json!([other]))),
+                ],
+                None,
+            ),
+            (
+                vec![(MAINTENANCES, items(&json!([finished, maintenance])))],
+                Some("1 NodeMaintenances are not over: m ("),
+            ),
+            (
+                vec![(EVACUATIONS, items(&json!([evacuation, protected])))],
+                Some("2 Evacuations have finalizers: shop/e, shop/p ("),
+            ),
+            (
+                vec![(NODES, items(&json!([other, cordoned])))],
+                Some("1 Nodes have the cordon of a maintenance: one ("),
+            ),
+            (vec![(NODES, json!({}))], Some("/api/v1/nodes cannot be listed: ")),
+        ] {
+            let asked = Arc::default();
+            let left = left_by_maintenances(&client(&lists, &asked)).await;
+            match expected {
+                None => assert_eq!(left, None),
+                Some(start) => assert!(left.clone().unwrap().starts_with(start), "{left:?}"),
+            }
+            assert!(asked.lock().unwrap().iter().all(|uri| uri.contains("limit=500")));
+        }
+    }
+
+    #[tokio::test]
+    async fn every_page_is_read() {
+        let first = json!({"metadata": {"continue": "more"}, "items": []});
+        let cordoned = json!([{"metadata": {"name": "last", "annotations": {CORDON_ANNOTATION: "true"}}}]);
+        let asked = Arc::default();
+        let lists = [
+            ("/api/v1/nodes?&limit=500&continue=more", items(&cordoned)),
+            ("/api/v1/nodes", first),
+        ];
+        let left = left_by_maintenances(&client(&lists, &asked)).await;
+        assert!(
+            left.clone().is_some_and(|left| left.contains("last")),
+            "{left:?} {asked:?}"
+        );
+    }
+}
