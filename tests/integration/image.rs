@@ -273,10 +273,13 @@ fn the_image_contains_only_the_static_program_and_a_ca_bundle() {
         let these = stage.iter().filter(|(name, _)| name == instruction);
         these.map(|(_, rest)| rest.clone()).collect()
     };
-    assert_eq!(
-        all(build, "FROM"),
-        [format!("rust:{}-bookworm AS build", env!("CARGO_PKG_RUST_VERSION"))]
-    );
+    let [from] = &all(build, "FROM")[..] else {
+        panic!("one FROM")
+    };
+    let (tag, digest) = from.split_once('@').expect("a digest");
+    assert_eq!(tag, format!("rust:{}.0-bookworm", env!("CARGO_PKG_RUST_VERSION")));
+    let hash = digest.strip_prefix("sha256:").and_then(|rest| rest.strip_suffix(" AS build"));
+    assert!(hash.is_some_and(|hash| hash.len() == 64), "{digest}");
     let [cargo] = &all(build, "RUN")[..] else {
         panic!("one RUN")
     };

@@ -123,7 +123,7 @@ const CRATES: &[Crate] = &[
                 ],
             ),
             ("other_nodes", &["kubernetes", "leader"]),
-            ("preempt_events", &["kubernetes", "node", "spot"]),
+            ("preempt_events", &["kubernetes", "leader", "node", "spot"]),
             ("restore", &["admin_state", "leader", "node"]),
             ("lib", &[]),
         ],

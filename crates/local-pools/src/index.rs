@@ -104,7 +104,7 @@ impl LocalServiceIndex {
         }
     }
 
-    /// Tells the time; see [`NodeIndex::advance`].
+    /// Sets the time; see [`NodeIndex::advance`].
     pub(crate) fn advance(&mut self, now: Instant) {
         if self.nodes.has_leaving() && Arc::make_mut(&mut self.nodes).advance(now) {
             self.changed.are_nodes_changed = true;

@@ -132,7 +132,7 @@ impl NodeIndex {
         self.leaving.values().any(|leaving| !leaving.is_over)
     }
 
-    /// Tells the time. Returns whether the time of a Node that leaves has passed with it.
+    /// Sets the time. Returns whether the time of a Node that leaves has passed with it.
     pub(crate) fn advance(&mut self, now: Instant) -> bool {
         let mut is_changed = false;
         for leaving in self.leaving.values_mut().filter(|leaving| !leaving.is_over) {

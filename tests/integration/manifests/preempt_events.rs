@@ -117,6 +117,8 @@ async fn a_controllers_token_turns_genuine_events_into_the_taint_once() {
     };
     let path = format!("{}/status", node(&name));
     administrator.done(&ApiRequest::merge(&path, with_boot("boot-1"))).await;
+    let spot = json!({"metadata": {"labels": {"kubernetes.azure.com/scalesetpriority": "spot"}}});
+    administrator.done(&ApiRequest::merge(&node(&name), spot)).await;
     wait_for_status(&leader, ApiRequest::get(&format!("{EVENTS}?limit=1")), 200).await;
     let probe = json!({"metadata": {"annotations": {"headgate.dev/probe": "1"}}});
     wait_for_status(

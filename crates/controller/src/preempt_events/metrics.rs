@@ -28,7 +28,7 @@ pub enum Outcome {
     NotSpot,
     /// Five Nodes got the taint in the last minute, so this one gets it later.
     Delayed,
-    /// The term had ended, or could not be told to last, before the write was sent.
+    /// The term had ended, or was not sure to last, before the write was sent.
     NotPermitted,
     /// The Node had changed since it was read.
     Conflict,
