@@ -266,7 +266,8 @@ async fn lead(
 
 /// The program's client of the API server, instrumented.
 fn spied_client(config: &kube::Config, recorder: Recorder) -> anyhow::Result<Client> {
-    let inner = headgate_kubernetes::api_server::build_client(config)?;
+    let inner =
+        headgate_kubernetes::api_server::build_client(config, headgate_kubernetes::api_server::Program::Controller)?;
     let service = service_fn(move |request: Request<Body>| {
         let (inner, recorder) = (inner.clone(), recorder.clone());
         async move {

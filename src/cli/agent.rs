@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use headgate_clock::Clock;
 use headgate_http::server;
-use headgate_kubernetes::api_server;
+use headgate_kubernetes::api_server::{self, Program};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent;
@@ -181,7 +181,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let kubeconfig = kubeconfig(arguments.kubeconfig.as_ref()).map_err(Failure::settings)?;
         let config = api_server::load_config(kubeconfig.as_deref()).await;
         let config = config.map_err(Failure::settings)?;
-        let client = api_server::build_lazy_client(&config).map_err(Failure::settings)?;
+        let program = match role {
+            agent::Role::Controller => Program::Controller,
+            agent::Role::Agent | agent::Role::All => Program::Agent,
+        };
+        let client = api_server::build_lazy_client(&config, program).map_err(Failure::settings)?;
         tracing::info!(version = headgate_telemetry::VERSION, node = node_name, api_server = %config.cluster_url,
             settings = settings.to_yaml(), "starting");
         let parts = agent::AgentParts {

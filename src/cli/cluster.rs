@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use headgate_kubernetes::api_server::{self, KubeconfigSelection};
+use headgate_kubernetes::api_server::{self, KubeconfigSelection, Program};
 use kube::Client;
 
 use crate::config::METRICS_PORT;
@@ -52,7 +52,7 @@ impl ClusterArguments {
             user: self.user.clone(),
         };
         let config = api_server::infer_config(&selection).await.map_err(Failure::settings)?;
-        api_server::build_client(&config).map_err(Failure::settings)
+        api_server::build_client(&config, Program::Cli).map_err(Failure::settings)
     }
 }
 

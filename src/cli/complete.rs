@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{CompletionCandidate, complete};
-use headgate_kubernetes::api_server::{self, KubeconfigSelection};
+use headgate_kubernetes::api_server::{self, KubeconfigSelection, Program};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;
@@ -57,7 +57,7 @@ pub(super) fn node_candidates() -> Vec<CompletionCandidate> {
 
 async fn list_nodes() -> Option<Vec<String>> {
     let config = api_server::infer_config(&KubeconfigSelection::default()).await.ok()?;
-    let client = api_server::build_client(&config).ok()?;
+    let client = api_server::build_client(&config, Program::Cli).ok()?;
     let nodes = Api::<Node>::all(client)
         .list_metadata(&ListParams::default().limit(MAX_NODES))
         .await

@@ -49,7 +49,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let kubeconfig = kubeconfig(arguments.kubeconfig.as_ref()).map_err(Failure::settings)?;
         let config = api_server::load_config(kubeconfig.as_deref()).await;
         let config = config.map_err(Failure::settings)?;
-        let client = api_server::build_lazy_client(&config).map_err(Failure::settings)?;
+        let client = api_server::build_lazy_client(&config, api_server::Program::Agent).map_err(Failure::settings)?;
         let mut terminate = Termination::new().map_err(Failure::runtime)?;
         tracing::info!(
             version = headgate_telemetry::VERSION,

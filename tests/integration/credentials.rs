@@ -1,8 +1,11 @@
-//! A kubeconfig with an exec credential program: `/healthz` answers in time even if the program fails or hangs.
+//! What a kubeconfig says of the caller: an exec credential program may fail or hang without delay of `/healthz`; an impersonated
+//! user is the one who asks; writes carry the program's name.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use headgate_kubernetes::api_server::{Program, build_client, load_config};
 use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -17,10 +20,17 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// The kubeconfig with this shell script as its credential program.
 fn with_program(kubeconfig: &Path, script: &str) -> PathBuf {
-    let mut file: serde_yaml::Value = serde_yaml::from_str(&std::fs::read_to_string(kubeconfig).unwrap()).unwrap();
     let program = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script],
         "interactiveMode": "Never"});
-    file["users"][0]["user"] = serde_yaml::to_value(json!({"exec": program})).unwrap();
+    with_user(kubeconfig, |user| {
+        *user = serde_yaml::to_value(json!({"exec": program})).unwrap();
+    })
+}
+
+/// The kubeconfig with its user changed.
+fn with_user(kubeconfig: &Path, change: impl FnOnce(&mut serde_yaml::Value)) -> PathBuf {
+    let mut file: serde_yaml::Value = serde_yaml::from_str(&std::fs::read_to_string(kubeconfig).unwrap()).unwrap();
+    change(&mut file["users"][0]["user"]);
     let path = scratch("kubeconfig").join("kubeconfig");
     std::fs::write(&path, serde_yaml::to_string(&file).unwrap()).unwrap();
     path
@@ -72,4 +82,44 @@ async fn a_failed_credential_program_is_retried() {
         seen.then_some(()).ok_or(body.to_string())
     })
     .await;
+}
+
+#[tokio::test]
+async fn an_impersonated_user_is_the_one_who_asks() {
+    let cluster = control_plane();
+    let node = create_node(&cluster.client(), "impersonated").await;
+    let why = |kubeconfig: &Path| {
+        Command::new(env!("CARGO_BIN_EXE_headgate"))
+            .args(["why", "--kubeconfig"])
+            .args([kubeconfig.as_os_str(), node.as_ref()])
+            .output()
+            .unwrap()
+    };
+    let administrator = why(&cluster.kubeconfig);
+    assert!(administrator.status.success(), "{administrator:?}");
+    let restricted = why(&with_user(&cluster.kubeconfig, |user| user["as"] = "drain-bot".into()));
+    let error = String::from_utf8_lossy(&restricted.stderr);
+    assert!(!restricted.status.success(), "{restricted:?}");
+    assert!(error.contains("drain-bot"), "{error}");
+}
+
+#[tokio::test]
+async fn a_write_names_the_program_as_its_field_manager() {
+    let cluster = control_plane();
+    let node = create_node(&cluster.client(), "manager").await;
+    let config = load_config(Some(&cluster.kubeconfig)).await.unwrap();
+    for (program, manager) in [
+        (Program::Agent, "headgate-agent"),
+        (Program::Controller, "headgate-controller"),
+        (Program::Cli, "headgate-cli"),
+        (Program::Sandbox, "headgate-sandbox"),
+    ] {
+        let nodes = Api::<Node>::all(build_client(&config, program).unwrap());
+        let key = format!("headgate.dev/{manager}");
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {key: "1"}}}));
+        let written = nodes.patch(&node, &PatchParams::default(), &patch).await.unwrap();
+        let entries = written.metadata.managed_fields.unwrap_or_default();
+        let managers: Vec<_> = entries.iter().filter_map(|entry| entry.manager.as_deref()).collect();
+        assert!(managers.contains(&manager), "{managers:?}");
+    }
 }

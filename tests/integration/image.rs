@@ -278,7 +278,9 @@ fn the_image_contains_only_the_static_program_and_a_ca_bundle() {
     };
     let (tag, digest) = from.split_once('@').expect("a digest");
     assert_eq!(tag, format!("rust:{}.0-bookworm", env!("CARGO_PKG_RUST_VERSION")));
-    let hash = digest.strip_prefix("sha256:").and_then(|rest| rest.strip_suffix(" AS build"));
+    let hash = digest
+        .strip_prefix("sha256:")
+        .and_then(|rest| rest.strip_suffix(" AS build"));
     assert!(hash.is_some_and(|hash| hash.len() == 64), "{digest}");
     let [cargo] = &all(build, "RUN")[..] else {
         panic!("one RUN")

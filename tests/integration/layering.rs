@@ -183,7 +183,7 @@ const CRATES: &[Crate] = &[
             ("drain", &["api_error", "maintenance"]),
             ("preview", &["admin_state", "api_error", "maintenance", "status"]),
             ("why", &["api_error", "maintenance", "node"]),
-            ("uninstall", &["admin_state"]),
+            ("uninstall", &["admin_state", "maintenance"]),
             (
                 "status",
                 &[

@@ -43,14 +43,23 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- regexFind "[0-9]+$" (.Values.settings.metricsBindAddress | default "[::]:10457") -}}
 {{- end -}}
 
+{{/* Whether the leader is one of the controllers' pods: wherever something may lead, unless the agents are to. */}}
+{{- define "headgate.controllers" -}}
+{{- if and (or .Values.azure.enabled .Values.maintenance.enabled) (not .Values.azure.leaderOnNodes) -}}true{{- end -}}
+{{- end -}}
+
+{{/* The name of the settings' ConfigMap has a hash of its content: a pod never reads settings of another version. */}}
+{{- define "headgate.settingsName" -}}
+headgate-settings-{{ include "headgate.settings" . | sha256sum | trunc 10 }}
+{{- end -}}
+
 {{/* Whether the pods of `.role` (agent or controller) may lead. */}}
 {{- define "headgate.mayLead" -}}
-{{- if and .root.Values.azure.enabled (or (eq .role "controller") (not .root.Values.controller.enabled)) -}}true{{- end -}}
+{{- if and .root.Values.azure.enabled (or (eq .role "controller") .root.Values.azure.leaderOnNodes) -}}true{{- end -}}
 {{- end -}}
 
 {{/* Annotations that roll the pods when a file that they read at the start changes. */}}
 {{- define "headgate.checksums" -}}
-checksum/settings: {{ include "headgate.settings" .root | sha256sum | quote }}
 {{- if and (include "headgate.mayLead" .) .root.Values.azure.secretName .root.Values.azure.config }}
 checksum/azure: {{ .root.Values.azure.config | toJson | sha256sum | quote }}
 {{- end }}
@@ -131,7 +140,7 @@ livenessProbe:
   projected:
     sources:
       - configMap:
-          name: headgate-settings
+          name: {{ include "headgate.settingsName" .root }}
       - secret:
           name: {{ .root.Values.azure.secretName }}
           items:
@@ -140,7 +149,7 @@ livenessProbe:
               mode: 288 # 0440
 {{- else }}
   configMap:
-    name: headgate-settings
+    name: {{ include "headgate.settingsName" .root }}
 {{- end }}
 # The remembered state, which survives restarts of the container, and the probe socket.
 - name: state

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use headgate_kubernetes::api_server::build_client;
+use headgate_kubernetes::api_server::{Program, build_client};
 use headgate_leader::{LeaderStatus, LeaseName};
 use headgate_sandbox::assets::Assets;
 use headgate_sandbox::control_plane::ControlPlane as Processes;
@@ -125,7 +125,7 @@ impl Cluster {
             })?;
         let processes = Processes::start(settings.assets.clone(), directory.path()).await?;
         let config = processes.client_config();
-        let client = build_client(&config)?;
+        let client = build_client(&config, Program::Sandbox)?;
         let mut tasks = JoinSet::new();
         let (send_states, admin_states) = watch::channel(vec![AdminState::None; settings.nodes]);
         let (send_events, events) = mpsc::unbounded_channel();

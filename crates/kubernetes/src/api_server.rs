@@ -9,6 +9,7 @@
 //! If the kubeconfig runs a program for its credentials, `exec_credentials` runs it at the first request.
 
 mod exec_credentials;
+mod program;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,6 +26,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder};
 
 use exec_credentials::LazyTransport;
+pub use program::Program;
 
 /// Idle time before the first keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
@@ -184,9 +186,9 @@ async fn from_file(path: &Path, options: &KubeConfigOptions) -> Result<kube::Con
 ///
 /// # Errors
 /// If the configuration names a proxy, or its credentials cannot be used.
-pub fn build_client(config: &kube::Config) -> Result<Client, ConnectError> {
+pub fn build_client(config: &kube::Config, program: Program) -> Result<Client, ConnectError> {
     refuse_proxy(config)?;
-    Ok(over(transport(config)?, config))
+    Ok(over(transport(&program.on(config))?, config))
 }
 
 /// Builds the same client without blocking: the program for the credentials runs at the first request, and its failure is
@@ -194,12 +196,13 @@ pub fn build_client(config: &kube::Config) -> Result<Client, ConnectError> {
 ///
 /// # Errors
 /// If the configuration names a proxy, or its credentials need no program and cannot be used.
-pub fn build_lazy_client(config: &kube::Config) -> Result<Client, ConnectError> {
+pub fn build_lazy_client(config: &kube::Config, program: Program) -> Result<Client, ConnectError> {
     refuse_proxy(config)?;
+    let named = program.on(config);
     if exec_credentials::is_needed(config) {
-        return Ok(over(LazyTransport::new(config.clone()), config));
+        return Ok(over(LazyTransport::new(named), config));
     }
-    Ok(over(transport(config)?, config))
+    Ok(over(transport(&named)?, config))
 }
 
 fn refuse_proxy(config: &kube::Config) -> Result<(), ConnectError> {
@@ -229,6 +232,8 @@ fn transport(config: &kube::Config) -> Result<Transport, ConnectError> {
     let http = legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(tls);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
+        // The User-Agent, and the user that a kubeconfig impersonates.
+        .layer(config.extra_headers_layer().map_err(wrap)?)
         .option_layer(config.auth_layer().map_err(wrap)?)
         .layer(tower::timeout::TimeoutLayer::new(RESPONSE_TIMEOUT))
         .map_err(BoxError::from)

@@ -90,7 +90,7 @@ impl Components {
             }
         };
         let server = config.cluster_url.to_string();
-        let client = api_server::build_client(&config)?;
+        let client = api_server::build_client(&config, api_server::Program::Sandbox)?;
         self.client = Some(DebugClient(client.clone()));
         if options.kubeconfig.is_some() {
             progress.print(format_args!("using the cluster at {server}"));

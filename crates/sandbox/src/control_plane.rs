@@ -215,7 +215,7 @@ impl ControlPlane {
         };
         let arguments = arguments::apiserver(self.port.number(), &self.certificates);
         let mut apiserver = start(&self.assets, &self.directory, "kube-apiserver", arguments)?;
-        let client = api_server::build_client(&self.client_config)?;
+        let client = api_server::build_client(&self.client_config, api_server::Program::Sandbox)?;
         tokio::select! {
             ready = readiness::wait_for_apiserver(&client, START_TIMEOUT, apiserver.log().to_owned()) => ready?,
             end = apiserver.wait_for_exit() => return Err(end.into()),

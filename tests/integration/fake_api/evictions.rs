@@ -111,5 +111,9 @@ async fn budgets_of_kube_apiserver_decide_about_evictions() {
     let config = api_server::load_config(Some(&control_plane().kubeconfig))
         .await
         .unwrap();
-    budgets_decide(api_server::build_client(&config).unwrap(), "evicted").await;
+    budgets_decide(
+        api_server::build_client(&config, api_server::Program::Cli).unwrap(),
+        "evicted",
+    )
+    .await;
 }

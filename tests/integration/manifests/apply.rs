@@ -74,17 +74,16 @@ async fn each_overlay_applies_reapplies_unchanged_and_is_deleted_completely() {
     .await;
     let folders = [
         ("base", 11),
-        ("examples/autoscalers", 35),
+        ("examples/autoscalers", 36),
         ("examples/azure-workload-identity", 18),
         ("examples/azure-workload-identity-webhook", 18),
-        ("examples/hardened", 25),
-        ("examples/marker", 27),
-        ("examples/network-policy", 26),
+        ("examples/hardened", 26),
+        ("examples/marker", 28),
         ("examples/no-kube-proxy", 11),
         ("examples/other-namespace", 12),
         ("examples/podmonitor", 12),
         ("examples/spot", 13),
-        ("overlays/hardened", 24),
+        ("overlays/hardened", 25),
     ];
     assert_eq!(
         folders.map(|(folder, _)| folder.to_owned()).to_vec(),

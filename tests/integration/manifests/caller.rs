@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use headgate_kubernetes::api_server::{self, Program};
 use headgate_sandbox::control_plane::ControlPlane;
-use headgate_test_kubernetes::kubectl;
+use headgate_test_kubernetes::{kubectl, scratch};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
@@ -125,13 +126,21 @@ impl Caller {
 
     /// The caller that the kubeconfig identifies; its requests are not retried.
     pub(super) async fn with(kubeconfig: &Path) -> Self {
-        let config = headgate_kubernetes::api_server::load_config(Some(kubeconfig))
-            .await
-            .unwrap();
+        let config = api_server::load_config(Some(kubeconfig)).await.unwrap();
         Self {
-            client: headgate_kubernetes::api_server::build_client(&config).unwrap(),
+            client: api_server::build_client(&config, Program::Cli).unwrap(),
             kubeconfig: kubeconfig.to_owned(),
         }
+    }
+
+    /// The caller as another user, of these groups.
+    pub(super) async fn impersonating(&self, user: &str, groups: &[&str]) -> Self {
+        let mut file: Value = serde_yaml::from_str(&std::fs::read_to_string(&self.kubeconfig).unwrap()).unwrap();
+        file["users"][0]["user"]["as"] = json!(user);
+        file["users"][0]["user"]["as-groups"] = json!(groups);
+        let path = scratch("impersonating").join("kubeconfig");
+        std::fs::write(&path, file.to_string()).unwrap();
+        Self::with(&path).await
     }
 
     /// The status and body of the answer.

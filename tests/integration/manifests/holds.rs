@@ -1,5 +1,5 @@
-//! The hold on a Node, the annotation `headgate.dev/hold`: the leader of the hardened overlay may write it with the
-//! shipped rights, and the policy `headgate-hold` refuses it to every other user, whatever RBAC grants.
+//! The hold on a Node, the annotation `headgate.dev/hold`, and the record of a cordon: the leader of the hardened overlay may write them with
+//! the shipped rights, and the policy `headgate-hold` refuses them to every other user, whatever RBAC grants; all but kubelets may remove them.
 
 use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use serde_json::{Value, json};
@@ -9,6 +9,7 @@ use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, install};
 use super::rights::{RBAC, node, wait_for_status};
 
 const HOLD: &str = "headgate.dev/hold";
+const CORDON: &str = "headgate.dev/unschedulable-before-maintenance";
 
 fn annotated(path: &str, value: &Value) -> ApiRequest {
     ApiRequest::merge(path, json!({"metadata": {"annotations": {HOLD: value}}}))
@@ -87,13 +88,22 @@ async fn only_the_leaders_own_account_writes_holds() {
     let unbound = administrator.token(CONTROLLER.namespace, CONTROLLER.name, None).await;
     let unbound = Caller::with_token(&control_plane, &unbound).await;
     for (caller, who) in [(&administrator, "administrator"), (&agent, "agent")] {
-        for value in [json!("{\"signals\":[]}"), Value::Null] {
-            let ask = annotated(&path, &value);
+        for key in [HOLD, CORDON] {
+            let ask = ApiRequest::merge(&path, json!({"metadata": {"annotations": {key: "false"}}}));
             refused(caller, &ask)
                 .await
                 .unwrap_or_else(|error| panic!("{who}: {error}"));
         }
     }
+    // A stale one can be removed, but not by the node's own kubelet, and not while another one is set.
+    let swapped = json!({"metadata": {"annotations": {HOLD: null, CORDON: "false"}}});
+    refused(&administrator, &ApiRequest::merge(&path, swapped))
+        .await
+        .unwrap();
+    let kubelet = ("system:node:".to_owned() + &name, "system:nodes");
+    let kubelet = administrator.impersonating(&kubelet.0, &[kubelet.1]).await;
+    refused(&kubelet, &annotated(&path, &Value::Null)).await.unwrap();
+    administrator.done(&annotated(&path, &Value::Null)).await;
     // Annotations can be changed along with the status, too.
     refused(&administrator, &annotated(&format!("{path}/status"), &json!("x")))
         .await

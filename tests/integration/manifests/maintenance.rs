@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::caller::{ApiRequest, CONTROLLER, Caller};
+use super::caller::{Account, ApiRequest, CONTROLLER, Caller, acting_on};
 use super::leader::{Right, is_needed, scene};
 use super::rights::{node, wait_for_status};
 use super::{SOON, overlay_of};
@@ -382,6 +382,55 @@ async fn rights(administrator: &Caller, drained: &str) -> Vec<Right> {
     rights
 }
 
+/// A user with all rights on NodeMaintenances other than the controllers neither writes a status nor completes one.
+async fn status_and_stage_are_the_controllers_own(control_plane: &ControlPlane, administrator: &Caller, drained: &str) {
+    let path = format!("{MAINTENANCES}/own");
+    administrator
+        .done(&ApiRequest::post(MAINTENANCES, maintenance("own", "Idle", drained)))
+        .await;
+    let foreign = Account {
+        namespace: "default",
+        name: CONTROLLER.name,
+    };
+    let account = json!({"metadata": {"name": foreign.name}});
+    administrator
+        .done(&ApiRequest::post("/api/v1/namespaces/default/serviceaccounts", account))
+        .await;
+    let rbac = super::rights::RBAC;
+    let role = json!({"metadata": {"name": "test-only"}, "rules": [
+        {"apiGroups": ["headgate.dev"], "resources": ["nodemaintenances"], "verbs": ["*"]}]});
+    administrator
+        .done(&ApiRequest::post(&format!("{rbac}/clusterroles"), role))
+        .await;
+    let binding = json!({"metadata": {"name": "test-only"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-only"},
+        "subjects": [{"kind": "ServiceAccount", "name": foreign.name, "namespace": foreign.namespace}]});
+    let bindings = format!("{rbac}/clusterrolebindings");
+    administrator.done(&ApiRequest::post(&bindings, binding)).await;
+    let foreign = acting_on(control_plane, foreign, drained).await;
+    wait_for_status(&foreign, ApiRequest::get(&path), 200).await;
+
+    let state = ApiRequest::merge(&format!("{path}/status"), json!({"status": {"drainMessage": "forged"}}));
+    let complete = ApiRequest::merge(&path, json!({"spec": {"stage": "Complete"}}));
+    for (caller, ask, words) in [
+        (
+            administrator,
+            &state,
+            "only headgate's controllers may write the status",
+        ),
+        (&foreign, &complete, "needs the right to delete each of its nodes"),
+    ] {
+        eventually(SOON, words, async || {
+            let (answer, body) = caller.ask(ask).await;
+            let message = body["message"].as_str().unwrap_or_default();
+            let is_refused = answer == 403 && message.contains(words);
+            is_refused.then_some(()).ok_or_else(|| format!("{answer} {body}"))
+        })
+        .await;
+    }
+    administrator.done(&ApiRequest::delete(&path)).await;
+}
+
 #[tokio::test]
 async fn each_removed_permission_of_the_maintenance_controllers_rejects_its_request() {
     let (control_plane, administrator, leader, _, drained) = maintained().await;
@@ -417,6 +466,8 @@ async fn each_removed_permission_of_the_maintenance_controllers_rejects_its_requ
         .ask(&ApiRequest::post(&format!("{PODS}/web/eviction"), eviction))
         .await;
     assert_eq!(answer, 409, "{body}");
+
+    status_and_stage_are_the_controllers_own(&control_plane, &administrator, &drained).await;
 
     // Without the right to the statuses of maintenances there is no right to cordon.
     let role = format!("{}/{ROLE}", super::rights::RBAC);

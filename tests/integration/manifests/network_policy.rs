@@ -24,7 +24,7 @@ fn ports(rules: &Value) -> BTreeSet<(u64, String, Option<String>)> {
 
 #[test]
 fn network_policy_opens_the_ports_of_the_controllers() {
-    let objects = render(&repository("manifests/examples/network-policy"));
+    let objects = render(&repository("manifests/overlays/hardened"));
     let policy = only(&objects, "NetworkPolicy");
     let spec = &policy["spec"];
     assert_eq!(spec["policyTypes"], json!(["Ingress", "Egress"]));

@@ -236,6 +236,13 @@ fn forbidden_changes(n1: &Value) -> Vec<(ApiRequest, &'static str)> {
         (
             ApiRequest::merge(
                 N1,
+                json!({"metadata": {"annotations": {"headgate.dev/unschedulable-before-maintenance": "false"}}}),
+            ),
+            "headgate.dev/unschedulable-before-maintenance",
+        ),
+        (
+            ApiRequest::merge(
+                N1,
                 json!({"metadata": {"labels": {"a": "b"}}, "spec": {"unschedulable": true}}),
             ),
             "not metadata.labels, spec.unschedulable",

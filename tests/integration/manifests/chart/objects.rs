@@ -98,8 +98,12 @@ fn image() -> Value {
     json!({"image": {"repository": "registry.example.com/headgate"}})
 }
 
+fn on_nodes() -> Value {
+    json!({"azure": {"enabled": true, "leaderOnNodes": true}})
+}
+
 fn hardened() -> Value {
-    json!({"azure": {"enabled": true}, "controller": {"enabled": true}})
+    json!({"azure": {"enabled": true}})
 }
 
 /// Workload identity with azure.json of an example.
@@ -116,14 +120,14 @@ fn rows() -> Vec<Row> {
 
 /// The bases, overlays and examples.
 fn rows_of_folders() -> Vec<Row> {
-    let webhook = json!({"azure": {"enabled": true, "config": azure_json("azure-workload-identity-webhook"),
+    let webhook = json!({"azure": {"enabled": true, "leaderOnNodes": true, "config": azure_json("azure-workload-identity-webhook"),
         "workloadIdentity": {"mode": "webhook", "clientId": "00000000-0000-0000-0000-000000000003"}}});
     let without_kube_proxy = json!({"serviceHealth": "nodePorts",
         "settings": {"node": {"healthzBindAddress": "[::]:10256", "proxy": {"healthzUrl": "off"}}}});
     vec![
         Row::folder("base", json!({})),
         Row {
-            folders: &["components/controller"],
+            folders: &["components/controller", "components/network-policy"],
             ..Row::folder("overlays/hardened", hardened())
         },
         Row::folder(
@@ -132,10 +136,7 @@ fn rows_of_folders() -> Vec<Row> {
         ),
         Row::folder(
             "examples/azure-workload-identity",
-            merged(
-                merged(image(), json!({"azure": {"enabled": true}})),
-                identity("azure-workload-identity"),
-            ),
+            merged(merged(image(), on_nodes()), identity("azure-workload-identity")),
         ),
         Row::folder("examples/azure-workload-identity-webhook", merged(image(), webhook)),
         Row::folder(
@@ -166,27 +167,20 @@ fn rows_of_folders() -> Vec<Row> {
                 ),
             ),
         ),
-        Row::folder(
-            "examples/network-policy",
-            merged(
-                merged(image(), hardened()),
-                merged(identity("hardened"), json!({"networkPolicy": {"enabled": true}})),
-            ),
-        ),
     ]
 }
 
 /// The components, each on what it needs, and all of them together.
 fn rows_of_components() -> Vec<Row> {
-    let leader = json!({"azure": {"enabled": true, "secretName": "", "configSecret": "azure-cloud-provider"}});
+    let leader = json!({"azure": {"enabled": true, "leaderOnNodes": true, "secretName": "", "configSecret": "azure-cloud-provider"}});
     let maintenance = json!({"maintenance": {"enabled": true, "keepCRDs": false}});
     vec![
-        Row::overlay("base", &["azure"], "{}", json!({"azure": {"enabled": true}})),
+        Row::overlay("base", &["azure"], "{}", on_nodes()),
         Row::overlay(
             "base",
             &["azure", "azure-workload-identity"],
             "{}",
-            json!({"azure": {"enabled": true, "workloadIdentity": {"mode": "token"}}}),
+            merged(on_nodes(), json!({"azure": {"workloadIdentity": {"mode": "token"}}})),
         ),
         Row::overlay(
             "base",
@@ -201,19 +195,13 @@ fn rows_of_components() -> Vec<Row> {
             json!({"serviceHealth": "path"}),
         ),
         Row::overlay("base", &["podmonitor"], "{}", json!({"podMonitor": {"enabled": true}})),
-        Row::overlay(
-            "overlays/hardened",
-            &["network-policy"],
-            "{}",
-            merged(hardened(), json!({"networkPolicy": {"enabled": true}})),
-        ),
         Row::overlay("base", &["dashboards"], "{}", json!({"dashboards": {"enabled": true}})),
         Row::overlay("base", &["alerts"], "{}", json!({"prometheusRule": {"enabled": true}})),
         Row::overlay(
             "base",
             &["azure", "alerts", "alerts-azure"],
             "{}",
-            json!({"azure": {"enabled": true}, "prometheusRule": {"enabled": true}}),
+            merged(on_nodes(), json!({"prometheusRule": {"enabled": true}})),
         ),
         Row::overlay(
             "base",

@@ -21,7 +21,6 @@ const EARLIER: &str = "0.0.9";
 const JOB: &str = "/apis/batch/v1/namespaces/kube-system/jobs/headgate-uninstall";
 const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/kube-system/deployments/headgate-controller";
 const DAEMONSET: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets/headgate";
-const SETTINGS: &str = "/api/v1/namespaces/kube-system/configmaps/headgate-settings";
 
 /// The chart under an earlier version, packaged, with another default.
 fn earlier_package() -> PathBuf {
@@ -53,7 +52,7 @@ fn helm_as(administrator: &Caller, arguments: &[&str]) -> Command {
 }
 
 fn hardened(mode: &str) -> Value {
-    json!({"azure": {"enabled": true}, "controller": {"enabled": true}, "settings": {"adminState": {"mode": mode}},
+    json!({"azure": {"enabled": true}, "settings": {"adminState": {"mode": mode}},
         "image": {"repository": "registry.example.com/headgate"}})
 }
 
@@ -87,7 +86,7 @@ async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
         let image = workload["spec"]["template"]["spec"]["containers"][0]["image"].clone();
         image.as_str().unwrap().to_owned()
     };
-    let settings = async || administrator.get(SETTINGS).await["data"]["settings.yaml"].to_string();
+    let settings = async || settings(&administrator).await;
     let surge =
         async || administrator.get(DAEMONSET).await["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"].clone();
 
@@ -134,7 +133,7 @@ async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
             .any(|name| name.ends_with("/nodemaintenances.headgate.dev")),
         "{with_maintenance:?}"
     );
-    let annotations = administrator.get(DEPLOYMENT).await["spec"]["template"]["metadata"]["annotations"].clone();
+    let volumes = administrator.get(DEPLOYMENT).await["spec"]["template"]["spec"]["volumes"].clone();
 
     stdout_of(&mut helm_as(&administrator, &["rollback", "headgate", "1"]));
     assert_eq!(
@@ -143,8 +142,8 @@ async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
     );
     assert_eq!(surge().await, 2);
     assert!(settings().await.contains("observe"));
-    let rolled_back = administrator.get(DEPLOYMENT).await["spec"]["template"]["metadata"]["annotations"].clone();
-    assert_ne!(rolled_back, annotations, "earlier settings roll the pods");
+    let rolled_back = administrator.get(DEPLOYMENT).await["spec"]["template"]["spec"]["volumes"].clone();
+    assert_ne!(rolled_back, volumes, "earlier settings roll the pods");
     let mut left = objects(&administrator);
     // Two more releases are recorded, and the CRDs stay.
     left.retain(|name| !name.starts_with("secret/sh.helm.release") && !name.starts_with("customresourcedefinition."));
@@ -170,11 +169,23 @@ fn merged_maintenance(mut values: Value) -> Value {
     values
 }
 
+/// The settings that the DaemonSet's pods read.
+async fn settings(administrator: &Caller) -> String {
+    let daemonset = administrator.get(DAEMONSET).await;
+    let volumes = daemonset["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+    let name = volumes
+        .iter()
+        .find_map(|volume| volume["configMap"]["name"].as_str())
+        .unwrap();
+    let path = format!("/api/v1/namespaces/kube-system/configmaps/{name}");
+    let found = administrator.get(&path).await;
+    found["data"]["settings.yaml"].as_str().unwrap().to_owned()
+}
+
 /// A controller with a pod's token and the settings of the `ConfigMap`, as its pod would run. Dropping it kills the process.
 async fn controller(administrator: &Caller, pod: &Caller, world: &World) -> Process {
     let directory = scratch("release");
-    let settings = administrator.get(SETTINGS).await["data"]["settings.yaml"].clone();
-    std::fs::write(directory.join("settings.yaml"), settings.as_str().unwrap()).unwrap();
+    std::fs::write(directory.join("settings.yaml"), settings(administrator).await).unwrap();
     let deployment = administrator.get(DEPLOYMENT).await;
     let shipped = deployment["spec"]["template"]["spec"]["containers"][0]["args"].clone();
     let shipped: Vec<String> = serde_json::from_value(shipped).unwrap();
@@ -284,7 +295,7 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     );
 
     // A pod with the new settings leads.
-    let settings = administrator.get(SETTINGS).await["data"]["settings.yaml"].to_string();
+    let settings = settings(&administrator).await;
     assert!(settings.contains("off") && !settings.contains("enforce"), "{settings}");
     let successor = controller(&administrator, &pod, &world).await;
     let output = run_hook(&administrator, &uninstaller, None).await;

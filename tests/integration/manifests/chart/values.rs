@@ -6,7 +6,7 @@ use super::{chart, helm, only, rendered, stdout_of, template, text, tools, value
 
 #[test]
 fn helm_lint_accepts_the_chart() {
-    let all = json!({"azure": {"enabled": true}, "controller": {"enabled": true}, "serviceHealth": "path",
+    let all = json!({"azure": {"enabled": true}, "serviceHealth": "path",
         "spot": {"enabled": true}, "marker": {"enabled": true}, "maintenance": {"enabled": true}, "podMonitor": {"enabled": true}});
     for values in [json!({}), all] {
         let mut lint = helm(&["lint", "--strict", "--quiet"]);
@@ -77,19 +77,15 @@ fn values_that_cannot_work_are_refused_by_name() {
             "settings.azure.configSecret needs the value azure.configSecret",
         ),
         (
-            json!({"controller": {"enabled": true}}),
-            "controller.enabled needs azure.enabled",
+            json!({"azure": {"enabled": true, "leaderOnNodes": true}, "maintenance": {"enabled": true}}),
+            "azure.leaderOnNodes excludes maintenance.enabled",
         ),
         (
             json!({"maintenance": {"enabled": true}}),
-            "maintenance.enabled needs controller.enabled",
-        ),
-        (
-            json!({"controller": {"enabled": true}, "maintenance": {"enabled": true}}),
             "azure.enabled or settings.node.markerProbes",
         ),
         (
-            json!({"azure": {"enabled": true}, "marker": {"enabled": true}}),
+            json!({"azure": {"enabled": true, "leaderOnNodes": true}, "marker": {"enabled": true}}),
             "marker.enabled needs",
         ),
         (
@@ -109,7 +105,7 @@ fn values_that_cannot_work_are_refused_by_name() {
 
 #[test]
 fn maintenances_are_installed_without_azure() {
-    let values = json!({"controller": {"enabled": true}, "maintenance": {"enabled": true},
+    let values = json!({"maintenance": {"enabled": true},
         "settings": {"node": {"markerProbes": 3}}});
     let objects = rendered("kube-system", &values, &[]);
     let controller = &only(&objects, "Deployment")["spec"]["template"]["spec"];
@@ -117,9 +113,14 @@ fn maintenances_are_installed_without_azure() {
         controller["containers"][0]["args"],
         json!(["agent", "--config=/etc/headgate/settings.yaml", "--role=controller"])
     );
+    let settings = only(&objects, "ConfigMap")["metadata"]["name"].clone();
+    assert!(
+        settings.as_str().unwrap().starts_with("headgate-settings-"),
+        "{settings}"
+    );
     assert_eq!(
         controller["volumes"][0],
-        json!({"name": "settings", "configMap": {"name": "headgate-settings"}})
+        json!({"name": "settings", "configMap": {"name": settings}})
     );
     let named = |kind: &str, name: &str| {
         let found = objects
@@ -152,11 +153,11 @@ fn values_reach_the_objects() {
         "settings": {"metricsBindAddress": "[::]:9999", "adminState": {"mode": "observe"}},
         "agent": {"maxSurge": "10%", "extraEnv": [{"name": "A", "value": "b"}], "podLabels": {"l": "1"}, "podAnnotations": {"a": "1"},
             "nodeSelector": {"pool": "x"}, "resources": {"limits": {"memory": "1Gi"}}},
-        "controller": {"enabled": true, "replicas": 3, "extraTolerations": [{"key": "system"}]},
+        "controller": {"replicas": 3, "extraTolerations": [{"key": "system"}]},
         "azure": {"enabled": true},
         "podMonitor": {"enabled": true, "labels": {"release": "prometheus"}},
         "prometheusRule": {"enabled": true, "runbookBase": "https://git.example.com/headgate/"},
-        "networkPolicy": {"enabled": true, "ingressFrom": [{"podSelector": {}}]},
+        "networkPolicy": {"ingressFrom": [{"podSelector": {}}]},
     });
     let objects = rendered("kube-system", &values, &["--no-hooks"]);
     let daemonset = only(&objects, "DaemonSet");
@@ -212,18 +213,23 @@ fn values_reach_the_objects() {
     );
 }
 
+/// A pod keeps the name of its settings, so one of before a change never reads those of after it.
 #[test]
 fn changed_settings_and_credentials_roll_the_pods_that_read_them() {
-    let annotations = |values: Value| {
-        let objects = rendered("kube-system", &values, &["--no-hooks"]);
-        let of = |kind| only(&objects, kind)["spec"]["template"]["metadata"]["annotations"].clone();
-        (of("DaemonSet"), of("Deployment"))
-    };
     let with = |delay: &str, tenant: &str| {
-        annotations(
-            json!({"azure": {"enabled": true, "config": {"tenantId": tenant}}, "controller": {"enabled": true},
-            "settings": {"node": {"shutdownDelay": delay}}}),
-        )
+        let values = json!({"azure": {"enabled": true, "config": {"tenantId": tenant}},
+            "settings": {"node": {"shutdownDelay": delay}}});
+        let objects = rendered("kube-system", &values, &["--no-hooks"]);
+        let name = only(&objects, "ConfigMap")["metadata"]["name"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let of = |kind| {
+            let template = only(&objects, kind)["spec"]["template"].clone();
+            assert!(template["spec"]["volumes"].to_string().contains(&name), "{template}");
+            template
+        };
+        (of("DaemonSet"), of("Deployment"))
     };
     let (agent, controller) = with("0s", "a");
     assert_eq!(with("0s", "a"), (agent.clone(), controller.clone()));
