@@ -18,6 +18,7 @@ mod leader_election;
 mod maintenance;
 mod notifications;
 mod operations;
+mod policies;
 mod probe_socket;
 mod role;
 mod scheduled_events;
@@ -33,13 +34,13 @@ use std::sync::Arc;
 use axum::Router;
 use headgate_clock::Clock;
 use headgate_http::server::{self, BindState, Binder, ServeError};
-use headgate_kubernetes::NodeEventRecorder;
+use headgate_kubernetes::{Canary, NodeEventRecorder};
 use headgate_node::{NodeReport, RememberedState};
 use kube::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Settings;
+use crate::config::{MarkerWriter, Settings};
 
 use addresses::Listeners;
 use channels::{Channels, Metrics};
@@ -47,6 +48,7 @@ use health_tasks::{HealthPublishers, HealthTasks};
 use health_thread::{HealthThread, Heartbeat};
 use leader_election::{LeaderElection, WorkMetrics};
 use operations::Operations;
+use policies::Policies;
 use tasks::Tasks;
 
 pub use addresses::BoundAddresses;
@@ -198,6 +200,14 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         state: channels.operations_bound.clone(),
     };
     serve_operations(&mut tasks, router, socket, binder, &metrics.listeners, &stop_operations);
+    let canaries = canaries(role, &settings, &node_name);
+    let policies = Policies::start(
+        &mut tasks,
+        canaries,
+        client.clone(),
+        events.clone(),
+        inputs.node.clone(),
+    );
     let leader_election = is_candidate(role, &settings).then(|| {
         let azure = AzureAccess {
             settings: settings.azure.clone(),
@@ -217,6 +227,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         LeaderElection::start(
             &mut tasks,
             context,
+            policies.clone(),
             inputs.node.clone(),
             metrics.leader,
             leader_election::work(WorkMetrics {
@@ -250,6 +261,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
                 client: &client,
                 node_name: &node_name,
                 events: &events,
+                policies,
                 inputs: inputs.clone(),
                 clock,
                 heartbeat,
@@ -288,6 +300,17 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
 /// Whether the process stands for election. Without Azure only a controller does, for maintenances.
 fn is_candidate(role: Role, settings: &Settings) -> bool {
     role.may_lead() && settings.allows_election() || role == Role::Controller && settings.leads_maintenances_alone()
+}
+
+/// What proves the policies for the rights that this process uses.
+fn canaries(role: Role, settings: &Settings, node_name: &str) -> Vec<Canary> {
+    let writes_own_node = role.answers_probes()
+        && (settings.azure.scheduled_events
+            || settings.marker.writer() != MarkerWriter::None
+            || settings.hold_deletion.cluster_autoscaler_timeout().is_some());
+    let leads = is_candidate(role, settings);
+    let node = (writes_own_node || leads).then(|| Canary::Node(node_name.to_owned()));
+    node.into_iter().chain(leads.then_some(Canary::Lease)).collect()
 }
 
 fn load_remembered_state(settings: &Settings, node_name: &str) -> Option<RememberedState> {

@@ -14,6 +14,7 @@ use kube::Client;
 use tokio::sync::watch;
 
 use super::health_thread::{HealthServer, HealthThread, Heartbeat};
+use super::policies::Policies;
 use super::service_health::StartOptions;
 use super::tasks::Tasks;
 use super::{AgentError, node_uid, scheduled_events, service_health};
@@ -25,6 +26,7 @@ pub(super) struct HealthTasks<'a> {
     pub(super) client: &'a Client,
     pub(super) node_name: &'a str,
     pub(super) events: &'a NodeEventRecorder,
+    pub(super) policies: Policies,
     pub(super) inputs: VerdictInputs,
     pub(super) clock: Clock,
     pub(super) heartbeat: Arc<Heartbeat>,
@@ -53,6 +55,7 @@ impl HealthTasks<'_> {
             client,
             node_name,
             events,
+            policies,
             inputs,
             clock,
             mut services,
@@ -65,7 +68,7 @@ impl HealthTasks<'_> {
             MarkerWriter::Leader => {
                 let (client, name) = (client.clone(), node_name.to_owned());
                 let expire = expire_marker(client, name, MARKER_TTL, reports.clone(), clock.clone());
-                tasks.spawn_endless("marker", expire);
+                tasks.spawn_endless("marker", policies.clone().before(expire));
             }
             MarkerWriter::Probes(required) => {
                 let tables = publishers.services.tables();
@@ -78,7 +81,7 @@ impl HealthTasks<'_> {
                     services: local_services,
                     clock: clock.clone(),
                 };
-                tasks.spawn_endless("marker", marker.run(client.clone()));
+                tasks.spawn_endless("marker", policies.clone().before(marker.run(client.clone())));
             }
         }
         let delay = DeletionDelayTask {
@@ -90,7 +93,7 @@ impl HealthTasks<'_> {
             metrics: self.deletion_delay,
             clock: clock.clone(),
         };
-        tasks.spawn_endless("deletion-delay", delay_deletion(delay));
+        tasks.spawn_endless("deletion-delay", policies.clone().before(delay_deletion(delay)));
         let extras = publishers.services.start(
             tasks,
             StartOptions {
@@ -122,7 +125,9 @@ impl HealthTasks<'_> {
             reports: reports.clone(),
             heartbeat: self.heartbeat,
         })?;
-        publishers.azure.start(tasks, client, node_name, &reports, self.spot);
+        publishers
+            .azure
+            .start(tasks, client, node_name, &reports, self.spot, policies);
         let (directory, name) = (settings.state_dir.clone(), node_name.to_owned());
         let store = headgate_node::store_reports(reports.clone(), directory, name, clock.clone());
         tasks.spawn_endless("remembered-state", store);

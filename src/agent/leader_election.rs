@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::AzureAccess;
 use super::maintenance;
+use super::policies::Policies;
 use super::tasks::Tasks;
 use crate::config::{MarkerWriter, Settings};
 
@@ -77,6 +78,7 @@ impl LeaderElection {
     pub(super) fn start<W, F, E>(
         tasks: &mut Tasks,
         context: LeaderContext,
+        policies: Policies,
         reports: watch::Receiver<NodeReport>,
         metrics: LeaderMetrics,
         work: W,
@@ -99,7 +101,10 @@ impl LeaderElection {
         let run_term = move |term: Term| run_term(work(term, context.clone()));
         let (stop_elector, has_stopped) = (stop.clone(), stopped.clone().drop_guard());
         tasks.spawn_endless("leader", async move {
-            elector.run(stop_elector, run_term).await;
+            tokio::select! {
+                () = policies.proved() => elector.run(stop_elector, run_term).await,
+                () = stop_elector.clone().cancelled_owned() => {}
+            }
             drop(has_stopped);
             // The end of the task would end the process.
             std::future::pending::<()>().await;

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
 
+use super::policies::Policies;
 use super::tasks::Tasks;
 use crate::config::{AzureSettings, Settings};
 
@@ -48,6 +49,7 @@ impl Channels {
         node_name: &str,
         reports: &watch::Receiver<NodeReport>,
         metrics: headgate_spot::Metrics,
+        policies: Policies,
     ) {
         let Self {
             settings,
@@ -73,7 +75,7 @@ impl Channels {
             metrics.clone(),
             clock.clone(),
         );
-        tasks.spawn_endless("spot-taint", reconcile);
+        tasks.spawn_endless("spot-taint", policies.before(reconcile));
         let authority = settings.imds_authority;
         let poll = headgate_spot::poll_imds(authority, reports.clone(), snapshots, Timing::default(), metrics, clock);
         tasks.spawn_endless("scheduled-events", poll);

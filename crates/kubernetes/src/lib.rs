@@ -7,6 +7,7 @@ pub mod api_server;
 mod events;
 mod load_balancer_services;
 mod object_name;
+mod policies;
 mod watch;
 
 pub use events::{
@@ -15,6 +16,7 @@ pub use events::{
 };
 pub use load_balancer_services::{LOAD_BALANCER_SERVICES, with_selection_fallback};
 pub use object_name::is_dns_subdomain;
+pub use policies::{Canary, missing_policies};
 pub use watch::{
     WatchErrorCounter, WatchErrorReason, WatchFailure, WatchReporter, WatchStream, watch_events, watch_object,
 };

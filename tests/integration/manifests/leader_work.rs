@@ -6,14 +6,15 @@ use std::time::Duration;
 use headgate_test_kubernetes::eventually;
 use serde_json::json;
 
-use super::SOON;
-use super::caller::{Caller, acting_on, apply};
+use super::caller::{ApiRequest, CONTROLLER, Caller, acting_on, apply};
 use super::leader::{LEASES, LEDGER, LOCK, MAPS, OWN};
 use super::leader_policy::{dry_run, refused};
 use super::leader_updates::placements;
+use super::{SOON, repository};
 use crate::harness::AgentOptions;
 use crate::status::world::World;
 
+const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
 /// An election, and writes of two pools, on a busy machine.
 const BOTH_POOLS: Duration = Duration::from_mins(2);
 
@@ -30,6 +31,60 @@ async fn down(world: &World, nodes: &[&str]) {
         }
     })
     .await;
+}
+
+/// An installation whose policies come last, as Helm's do.
+#[tokio::test]
+async fn nothing_leads_before_its_policies_are_in_force() {
+    let world = World::start().await;
+    let administrator = Caller::administrator(&world.control_plane);
+    let folder = repository("manifests/overlays/hardened");
+    apply(&administrator.kubeconfig, &folder);
+    let caller = acting_on(&world.control_plane, CONTROLLER, "node-1").await;
+    let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
+    eventually(SOON, "role and policy are in force", async || {
+        refused(&caller, &foreign, "these leases").await
+    })
+    .await;
+    let binding = format!("{BINDINGS}/headgate-leader");
+    administrator.done(&ApiRequest::delete(&binding)).await;
+    eventually(SOON, "the policy is not in force", async || {
+        let (status, body) = caller.ask(&foreign).await;
+        if status == 201 { Ok(()) } else { Err(body.to_string()) }
+    })
+    .await;
+
+    let azure = format!("--azure-config-file={}", world.azure_json.display());
+    let agent = AgentOptions::new("node-1", &caller.kubeconfig)
+        .argument(&azure)
+        .start()
+        .await;
+    eventually(SOON, "the event", async || {
+        let events = administrator
+            .get("/apis/events.k8s.io/v1/namespaces/default/events")
+            .await;
+        let events = events["items"].as_array().unwrap().clone();
+        let mut notes = events.iter().filter(|event| event["reason"] == "PolicyMissing");
+        let note = notes.next().map(|event| event["note"].to_string());
+        let is_named = note.is_some_and(|note| note.contains("headgate-leader") && !note.contains("headgate-nodes"));
+        if is_named {
+            Ok(())
+        } else {
+            Err(format!("{events:?} {}", agent.log()))
+        }
+    })
+    .await;
+    let (status, _) = administrator.ask(&ApiRequest::get(&format!("{LEASES}/{OWN}"))).await;
+    assert_eq!(status, 404, "no candidate");
+
+    apply(&administrator.kubeconfig, &folder);
+    eventually(BOTH_POOLS, "it leads", async || {
+        let (status, lease) = administrator.ask(&ApiRequest::get(&format!("{LEASES}/{OWN}"))).await;
+        if status == 200 { Ok(()) } else { Err(lease.to_string()) }
+    })
+    .await;
+    drop(agent);
+    world.control_plane.stop().await;
 }
 
 #[tokio::test]

@@ -1,0 +1,113 @@
+//! What writes waits until the admission policies that bound its rights are proved to be in force.
+//!
+//! One task of the process asks, again after a pause while they are missing or the API server does not answer; it records the event
+//! `PolicyMissing` once. What they forbid and how that is proved is left to `headgate-kubernetes`.
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use headgate_kubernetes::{Canary, NodeEventRecorder, WarningEvent, missing_policies};
+use headgate_node::NodeReport;
+use kube::Client;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::node_uid;
+use super::tasks::Tasks;
+
+/// For all canaries together.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+/// Whether the policies are proved to be in force.
+#[derive(Clone)]
+pub(super) struct Policies(watch::Receiver<bool>);
+
+impl Policies {
+    /// Starts the task that proves those of the canaries. Without canaries there is nothing to prove.
+    pub(super) fn start(
+        tasks: &mut Tasks,
+        canaries: Vec<Canary>,
+        client: Client,
+        events: NodeEventRecorder,
+        reports: watch::Receiver<NodeReport>,
+    ) -> Self {
+        let (proved, receiver) = watch::channel(canaries.is_empty());
+        tasks.spawn_endless("policies", async move {
+            if !canaries.is_empty() {
+                prove(&client, &canaries, &events, &reports).await;
+                proved.send_replace(true);
+            }
+            proved.closed().await;
+            // The end of the task would end the process.
+            std::future::pending::<()>().await;
+        });
+        Self(receiver)
+    }
+
+    /// Returns once they are proved.
+    pub(super) async fn proved(mut self) {
+        if self.0.wait_for(|is_proved| *is_proved).await.is_err() {
+            // The process stops.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// The work, once they are proved.
+    pub(super) async fn before(self, work: impl Future<Output = ()>) {
+        self.proved().await;
+        work.await;
+    }
+}
+
+/// Returns once all of them are in force.
+async fn prove(
+    client: &Client,
+    canaries: &[Canary],
+    events: &NodeEventRecorder,
+    reports: &watch::Receiver<NodeReport>,
+) {
+    let builder = ExponentialBuilder::default().with_factor(2.0).without_max_times();
+    let mut pauses = builder
+        .with_min_delay(MIN_PAUSE)
+        .with_max_delay(MAX_PAUSE)
+        .with_jitter()
+        .build();
+    let mut is_recorded = false;
+    loop {
+        let retry_in = pauses.next().unwrap_or(MAX_PAUSE);
+        match timeout(ATTEMPT_TIMEOUT, missing_policies(client, canaries)).await {
+            Ok(Ok(missing)) if missing.is_empty() => return,
+            Ok(Ok(missing)) => {
+                let missing = missing.join(", ");
+                tracing::warn!(
+                    policies = missing,
+                    ?retry_in,
+                    "admission policies missing, nothing is written"
+                );
+                if !is_recorded {
+                    is_recorded = true;
+                    events.record_warning(missing_event(&missing), node_uid(reports)).await;
+                }
+            }
+            Ok(Err(error)) => tracing::warn!(%error, ?retry_in, "admission policies not proved"),
+            Err(_) => tracing::warn!(
+                ?retry_in,
+                "admission policies not proved: the api server does not answer"
+            ),
+        }
+        sleep(retry_in).await;
+    }
+}
+
+fn missing_event(missing: &str) -> WarningEvent {
+    WarningEvent {
+        reason: "PolicyMissing",
+        action: "CheckPolicies",
+        note: format!(
+            "The ValidatingAdmissionPolicies {missing} are not in force for headgate's ServiceAccount: it writes no Node and does not lead \
+             until they are. Apply the manifests again; they need Kubernetes 1.30."
+        ),
+    }
+}
