@@ -66,7 +66,7 @@ struct Arguments {
 enum Command {
     /// Serve /healthz and /livez for one node beside kube-proxy, and lead: write admin states, act on maintenances
     Agent(agent::Arguments),
-    /// Explain why new connections are sent to a node or not, since when, and what would change that
+    /// Explain what /healthz of a node answers and why, since when, and what would change that
     Why(why::Arguments),
     /// Show nodes and backend pools: signals, admin states and their owners, the leader, health answers
     Status(status::Arguments),

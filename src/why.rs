@@ -1,4 +1,4 @@
-//! `headgate why`: whether new connections are sent to a node, since when, why not, and what would change it.
+//! `headgate why`: whether a load balancer that probes a node sends it new connections, since when, why not, and what would change it.
 //!
 //! It reads and writes nothing. The explanation is a pure function of observations: the status of the node's agent, the Node
 //! object, and the `NodeMaintenance`s; one of the first two may be missing. It covers what probes are answered, not what a load

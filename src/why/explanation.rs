@@ -13,7 +13,7 @@ use super::observations::{AgentStatus, NodeObject, Observations};
 use super::reasons;
 use super::wide::{AgentFacts, NodeObjectFacts};
 
-/// Whether new connections are sent to the node, as far as probes and the Node's labels decide it.
+/// Whether a load balancer that probes `/healthz` sends new connections to the node. What others do is not known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum NewConnections {
@@ -45,7 +45,7 @@ pub struct Reason {
 pub struct Explanation {
     /// The name of the node.
     pub node: String,
-    /// Whether new connections are sent.
+    /// Whether a load balancer that probes `/healthz` sends new connections.
     pub sent: NewConnections,
     /// The time of the last change, if it is known.
     pub since: Option<Timestamp>,
@@ -282,7 +282,10 @@ impl fmt::Display for Explanation {
         let node = escape_line(&self.node);
         match self.sent {
             NewConnections::Yes => {
-                writeln!(f, "{node}: new connections are sent here{since}: /healthz answers 200.")?;
+                writeln!(
+                    f,
+                    "{node}: /healthz answers 200{since}: a load balancer that probes it sends new connections."
+                )?;
             }
             NewConnections::No if self.healthz == Some(200) => {
                 writeln!(
@@ -293,13 +296,13 @@ impl fmt::Display for Explanation {
             NewConnections::No if self.healthz.is_some() => {
                 writeln!(
                     f,
-                    "{node}: no new connections are sent here{since}: /healthz answers 503."
+                    "{node}: /healthz answers 503{since}: a load balancer that probes it sends no new connections."
                 )?;
             }
             NewConnections::No if self.agent_answered => {
                 writeln!(
                     f,
-                    "{node}: no new connections should be sent here: its agent does not serve /healthz."
+                    "{node}: its agent does not serve /healthz: a load balancer that probes it sends no new connections."
                 )?;
             }
             NewConnections::No => writeln!(

@@ -38,7 +38,7 @@ async fn why_explains_a_taint_until_it_is_removed() {
     let statusz = format!("http://{}/statusz", agent.metrics_address());
     let text = stdout_of(why(&node, &["--statusz", &statusz]));
     assert!(
-        text.starts_with(&format!("{node}: new connections are sent here, since ")),
+        text.starts_with(&format!("{node}: /healthz answers 200, since ")),
         "{text}"
     );
 
@@ -60,7 +60,7 @@ async fn why_explains_a_taint_until_it_is_removed() {
     .await;
     let text = stdout_of(why(&node, &["--statusz", &statusz]));
     for part in [
-        "no new connections are sent here, since ",
+        "/healthz answers 503, since ",
         "karpenter.sh/disrupted, since ",
         "Karpenter is about to replace or remove the node.",
         &format!("kubectl taint node {node} karpenter.sh/disrupted-"),
@@ -102,7 +102,7 @@ async fn why_runs_as_a_kubectl_plugin() {
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{}:{path}", plugins.display()));
     let text = stdout_of(command.output().unwrap());
-    assert!(text.contains("new connections are sent here"), "{text}");
+    assert!(text.contains("sends new connections"), "{text}");
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn eligible_node() {
     assert_eq!(sent, NewConnections::Yes);
     assert_eq!(
         text,
-        "n: new connections are sent here, since 1970-01-01T00:00:10Z (12 s): /healthz answers 200.\n"
+        "n: /healthz answers 200, since 1970-01-01T00:00:10Z (12 s): a load balancer that probes it sends new connections.\n"
     );
 }
 
@@ -280,8 +280,7 @@ fn unbound_health_port_is_a_reason() {
             "{text}"
         );
         if !served {
-            let start =
-                "n: no new connections should be sent here: its agent does not serve /healthz.\n\n  health port\n";
+            let start = "n: its agent does not serve /healthz: a load balancer that probes it sends no new connections.\n\n  health port\n";
             assert!(text.starts_with(start) && text.contains(state), "{text}");
         }
     }
@@ -303,7 +302,7 @@ fn excluded_node_gets_no_connections_with_any_probe_answer() {
     assert!(good.contains(&format!("kubectl label node n {label}-")), "{good}");
     let (_, drained) = text(Ok(agent(503, &["a"], "watch", 200)), Ok(api(&["a"], false, true)));
     assert!(
-        drained.contains("/healthz answers 503.") && drained.contains(label),
+        drained.contains("/healthz answers 503,") && drained.contains(label),
         "{drained}"
     );
     let (sent, silent) = text(Err("refused".to_owned()), Ok(api(&[], false, true)));
