@@ -99,15 +99,6 @@ impl Azure {
         Ok(())
     }
 
-    /// From now on each operation of ARM takes this time.
-    pub(crate) async fn operations_take(&self, time: Duration) -> anyhow::Result<()> {
-        let delay = format!("{}ms", time.as_millis());
-        self.emulator
-            .control("PUT", "settings", &json!({"operationDelay": delay}))
-            .await?;
-        Ok(())
-    }
-
     /// Reads a load balancer from ARM.
     pub(crate) async fn load_balancer(&self, name: &str) -> anyhow::Result<Vec<u8>> {
         let mut client = self.emulator.client().await?;

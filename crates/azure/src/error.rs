@@ -328,17 +328,6 @@ impl ArmError {
         }
     }
 
-    /// Whether ARM refused the request because another operation holds the resource: 409, or 429 with a code that says so.
-    #[must_use]
-    pub fn is_resource_busy(&self) -> bool {
-        match self {
-            Self::ErrorResponse { status, error, .. } => {
-                *status == StatusCode::CONFLICT || *status == StatusCode::TOO_MANY_REQUESTS && !is_rate_limited(error)
-            }
-            _ => false,
-        }
-    }
-
     /// The wait from `now` that ARM requested.
     #[must_use]
     pub fn retry_after(&self, now: Instant) -> Option<Duration> {

@@ -22,7 +22,6 @@ use crate::Secret;
 use crate::body_stream::BodyParser;
 use crate::call::Call;
 use crate::error::{ArmError, TokenError};
-use crate::id::Etag;
 use crate::identity::TokenSource;
 use crate::retry::RetryPolicy;
 use crate::throttle::{GateClosed, RequestKind, ThrottleGates};
@@ -30,38 +29,16 @@ use crate::transport::{BufferedResponse, Transport, TransportError};
 
 /// Decides right before each attempt of a write whether it may be sent.
 #[derive(Clone)]
-pub struct WritePermit {
-    is_valid: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// The version that ARM may be busy with.
-    supersedes: Option<Etag>,
-}
+pub struct WritePermit(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl WritePermit {
-    /// A permit that is valid while `is_valid` returns true. A write of a pool that ARM is busy with is not permitted.
+    /// A permit that is valid while `is_valid` returns true.
     pub fn new(is_valid: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self {
-            is_valid: Arc::new(is_valid),
-            supersedes: None,
-        }
-    }
-
-    /// Permits the write also while ARM carries out the operation that has made this version (`WriteOperation::etag`), which ARM
-    /// then cancels. The write carries the version as `If-Match`, so it supersedes no other operation.
-    #[must_use]
-    pub fn superseding(self, version: Option<Etag>) -> Self {
-        Self {
-            supersedes: version,
-            ..self
-        }
+        Self(Arc::new(is_valid))
     }
 
     fn is_valid(&self) -> bool {
-        (self.is_valid)()
-    }
-
-    /// Whether ARM may be busy with the version of a pool that is written.
-    pub(crate) fn permits_superseding(&self, version: Option<&Etag>) -> bool {
-        version.is_some() && version == self.supersedes.as_ref()
+        (self.0)()
     }
 }
 

@@ -271,21 +271,6 @@ pub(super) const LEADER: &[Key] = &[
         get: |settings| Value::String(settings.local_pools.endpoints.as_str().to_owned()),
     },
     Key {
-        path: "localPools.supersede",
-        former: None,
-        is_optional: false,
-        schema: || schema::boolean(),
-        flag: None,
-        about: "Whether an admin state is written while Azure still carries out an update of members of the same load \
-                balancer. Azure then cancels that operation, as reported, and the leader checks the members again. With \
-                `false` the admin state waits for its end.",
-        set: |settings, value| {
-            settings.local_pools.supersede = value::boolean(value)?;
-            Ok(())
-        },
-        get: |settings| Value::Bool(settings.local_pools.supersede),
-    },
-    Key {
         path: "guard.minimumInService",
         former: None,
         is_optional: false,

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{ArmClient, CallOptions, Put, parse_json};
 use crate::document::{Pool, ProvisioningState};
 use crate::error::{ArmError, ErrorBody, ErrorClass, OperationFailure};
-use crate::id::{Etag, PoolId};
+use crate::id::PoolId;
 use crate::request_path::WritePermit;
 use crate::retry_after::parse_retry_after;
 use crate::throttle::RequestKind;
@@ -40,26 +40,9 @@ const BUSY_POLL_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct WriteOperation {
     pool: PoolId,
-    /// The version that the write has given the pool and its load balancer, until the operation ends.
-    etag: Option<Etag>,
     completion: Completion,
     /// When to poll for the first time.
     poll_at: Instant,
-}
-
-impl WriteOperation {
-    /// The pool that is written.
-    #[must_use]
-    pub fn pool(&self) -> &PoolId {
-        &self.pool
-    }
-
-    /// The version of the pool while ARM carries out the operation, if the response to the PUT had one (seen in recordings). It
-    /// changes when the operation ends, and with the next write of the load balancer.
-    #[must_use]
-    pub fn etag(&self) -> Option<&Etag> {
-        self.etag.as_ref()
-    }
 }
 
 /// Where the end of an operation shows.
@@ -78,7 +61,6 @@ enum Completion {
 /// The part of the response to a PUT that says whether the write is complete.
 #[derive(Default, Deserialize)]
 struct WrittenResource {
-    etag: Option<String>,
     properties: Option<WrittenProperties>,
 }
 
@@ -99,16 +81,15 @@ impl ArmClient {
     /// Sends the document of a pool, on condition that the pool is unchanged since it was read.
     ///
     /// # Errors
-    /// When ARM does not accept the write; when the pool was read without an etag, or while ARM was busy with it and the permit
-    /// does not extend to that; when the permit is not valid.
+    /// When ARM does not accept the write; when the pool was read without an etag or while ARM was busy with it; when the
+    /// permit is not valid.
     pub async fn put_pool(
         &self,
         pool: &Pool,
         permit: WritePermit,
         deadline: Instant,
     ) -> Result<WriteOperation, ArmError> {
-        let is_busy = pool.provisioning_state() == ProvisioningState::Busy;
-        if is_busy && !permit.permits_superseding(pool.etag.as_ref()) {
+        if pool.provisioning_state() == ProvisioningState::Busy {
             return Err(ArmError::Busy(pool.id.to_string()));
         }
         let Some(if_match) = pool.etag.clone() else {
@@ -142,8 +123,7 @@ impl ArmClient {
         };
         // The response may repeat a pool of thousands of entries, which is not kept.
         let written: WrittenResource = serde_json::from_slice(response.body()).unwrap_or_default();
-        let properties = written.properties.as_ref();
-        let state = properties.and_then(|properties| properties.provisioning_state.as_deref());
+        let state = written.properties.and_then(|properties| properties.provisioning_state);
         let completion = if state.is_some_and(|state| state.eq_ignore_ascii_case("Succeeded")) {
             // As in azcore: a write that changes nothing is complete at once.
             Completion::Immediate
@@ -156,7 +136,6 @@ impl ArmClient {
         };
         Ok(WriteOperation {
             pool,
-            etag: written.etag.as_deref().and_then(Etag::new),
             completion,
             poll_at: self.next_poll(response, MIN_POLL_INTERVAL),
         })

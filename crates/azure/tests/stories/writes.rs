@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use headgate_azure::{AdminState, ArmError, BufferedResponse, OperationFailure, ProvisioningState, WritePermit};
+use headgate_azure::{AdminState, ArmError, BufferedResponse, ProvisioningState, WritePermit};
 use hyper::header::HeaderName;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{OPERATION_DELAY, TestBed, load_balancer, permit, pool_id, soon};
+use super::{OPERATION_DELAY, TestBed, load_balancer, permit, soon};
 
 #[tokio::test(start_paused = true)]
 async fn write_is_polled_and_read_back() {
@@ -216,43 +216,4 @@ async fn pool_without_etag_or_busy_is_not_written() {
     assert!(matches!(error, ArmError::Busy(_)), "{error}");
     bed.arm.poll_until_done(&accepted, soon()).await.unwrap();
     assert_eq!(bed.requests("PUT", "").len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn write_with_its_permit_supersedes_the_operation_of_the_caller() {
-    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
-    let mut first = bed.pool("pool").await;
-    first.set_admin_state(0, AdminState::Down);
-    let accepted = bed.arm.put_pool(&first, permit(), soon()).await.unwrap();
-    assert!(accepted.etag().is_some_and(|etag| Some(etag) != first.etag.as_ref()));
-    assert_eq!(*accepted.pool(), pool_id("pool"));
-    let mut busy = bed.pool("pool").await;
-    assert_eq!(busy.provisioning_state(), ProvisioningState::Busy);
-    busy.set_admin_state(1, AdminState::Down);
-    let superseding = permit().superseding(accepted.etag().cloned());
-    let written = bed.write(&busy, superseding.clone(), soon()).await.unwrap();
-    let states: Vec<_> = written
-        .addresses()
-        .map(|address| address.admin_state().unwrap())
-        .collect();
-    assert_eq!(states, [AdminState::Down, AdminState::Down, AdminState::None]);
-    let error = bed.arm.poll_until_done(&accepted, soon()).await.unwrap_err();
-    let canceled = OperationFailure::Canceled;
-    assert!(
-        matches!(&error, ArmError::OperationFailed { status: found, .. } if *found == canceled),
-        "{error}"
-    );
-
-    // Another writer's operation has another version.
-    let mut other = written;
-    other.set_admin_state(1, AdminState::None);
-    bed.arm.put_pool(&other, permit(), soon()).await.unwrap();
-    let mut busy = bed.pool("pool").await;
-    busy.set_admin_state(2, AdminState::Down);
-    let before = bed.requests("PUT", "").len();
-    for permit in [superseding, permit().superseding(None)] {
-        let error = bed.write(&busy, permit, soon()).await.unwrap_err();
-        assert!(matches!(error, ArmError::Busy(_)), "{error}");
-    }
-    assert_eq!(bed.requests("PUT", "").len(), before);
 }

@@ -319,7 +319,6 @@ impl Controller<'_> {
                     before_eviction: self.context.lease_bypass,
                     clock: self.context.clock.clone(),
                 },
-                supersedes_members: self.context.local_pools.supersede,
                 labels: LABELS,
             };
             tasks.spawn(TaskName::PoolWriter(id.clone()), writer.run(editor));

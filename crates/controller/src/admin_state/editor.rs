@@ -214,6 +214,8 @@ impl Editor for AdminStateEditor {
 
     fn handle_outcome(&mut self, outcome: WriteOutcome) {
         match outcome {
+            // Its `Down`s, if any, show in the next read.
+            WriteOutcome::Accepted(edit) if edit.is_members_only() => {}
             WriteOutcome::Accepted(edit) => self.update_status(|status| {
                 status.unsent_changes = status.unsent_changes.saturating_sub(edit.admin_states.len());
                 // What is given back says nothing about a `Down` that cannot be recorded, and acceptance nothing about a write that

@@ -327,7 +327,6 @@ async fn work(
             term: term.clone(),
             listings: listings.clone(),
             bypass: LeaseBypass::never(context.clock.clone()),
-            supersedes_members: false,
             labels: LABELS,
         };
         tasks.spawn(writer.run(editor));

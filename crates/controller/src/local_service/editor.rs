@@ -2,8 +2,8 @@
 //! admin states pool by pool.
 //!
 //! Invariants: a batch takes part in one PUT at most. It is taken out of the updater right before that PUT, and settled with
-//! the outcome of its own PUT, or of the read that it needed. One that an admin state has overtaken is settled by a read, or returns
-//! to the queue at no cost. A batch that was taken and has no outcome returns to the queue when the editor is dropped.
+//! the outcome of its own PUT, or of the read that it needed. A batch that was taken and has no outcome returns to the queue
+//! when the editor is dropped.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,7 +57,6 @@ impl<E> JoinedEditor<E> {
             source,
             load_balancer: load_balancer.clone(),
             taken: None,
-            overtaken: None,
         });
         Self { admin_states, members }
     }
@@ -120,18 +119,6 @@ impl<E: Editor> Editor for JoinedEditor<E> {
         }
     }
 
-    fn overtake_members(&mut self) {
-        if let Some(members) = &mut self.members {
-            members.overtake();
-        }
-    }
-
-    fn settle_overtaken_members(&mut self, outcome: MembersOutcome<'_>) {
-        if let Some(members) = &mut self.members {
-            members.settle_overtaken(outcome);
-        }
-    }
-
     fn read_failed(&mut self, error: &ArmError) {
         if let Some(members) = &mut self.members {
             members.read_failed(error);
@@ -150,8 +137,6 @@ struct MemberEditor {
     source: MemberSource,
     load_balancer: LoadBalancerId,
     taken: Option<TakenBatch>,
-    /// Of a write that an admin state did not wait for.
-    overtaken: Option<TakenBatch>,
 }
 
 /// A batch that was taken for a PUT and has no outcome yet.
@@ -233,37 +218,16 @@ impl MemberEditor {
         Some(self.change(desired, nodes))
     }
 
-    fn overtake(&mut self) {
-        self.settle_overtaken(MembersOutcome::NotAttempted);
-        self.overtaken = self.taken.take();
-        self.source.reporter.count_overtaken();
-    }
-
     fn settle(&mut self, outcome: MembersOutcome<'_>) {
-        if let Some(taken) = self.taken.take() {
-            self.taken = self.settle_batch(taken, outcome);
-        }
-    }
-
-    fn settle_overtaken(&mut self, outcome: MembersOutcome<'_>) {
-        if let Some(overtaken) = self.overtaken.take()
-            && let Some(written) = self.settle_batch(overtaken, outcome)
-        {
-            // It waits for the read that shows it, as one that was not overtaken.
-            self.settle(MembersOutcome::NotAttempted);
-            self.taken = Some(written);
-        }
-    }
-
-    /// Settles a batch, unless the next read decides; then it is returned.
-    fn settle_batch(&self, mut taken: TakenBatch, outcome: MembersOutcome<'_>) -> Option<TakenBatch> {
+        let Some(mut taken) = self.taken.take() else {
+            return;
+        };
         let outcome = match outcome {
             MembersOutcome::Written => {
                 taken.is_written = true;
-                return Some(taken);
+                self.taken = Some(taken);
+                return;
             }
-            // The next list of load balancers shows whether it lasts.
-            MembersOutcome::Confirmed => BatchOutcome::Updated,
             MembersOutcome::Unchanged => BatchOutcome::Unchanged,
             MembersOutcome::NotAttempted => BatchOutcome::NotAttempted,
             MembersOutcome::Failed(error) => batch_outcome(error),
@@ -273,19 +237,15 @@ impl MemberEditor {
             },
         };
         self.report(taken.batch, &outcome, Some(taken.operation));
-        None
     }
 
     /// A read under the Lease: it confirms what was written, and shows which pools are gone.
     fn observe(&mut self, view: &LoadBalancerView, requested_at: Instant) {
         let read = convert_load_balancer(view, requested_at);
         self.source.updater.lock().observe_one(read);
-        let shown = |taken: &TakenBatch| {
-            let pool = view.pools.iter().find(|pool| pool.id == taken.pool)?;
-            Some(has_members(pool, &taken.desired, &taken.nodes))
-        };
         if let Some(taken) = self.taken.take_if(|taken| taken.is_written) {
-            let outcome = if shown(&taken).unwrap_or(true) {
+            let pool = view.pools.iter().find(|pool| pool.id == taken.pool);
+            let outcome = if pool.is_none_or(|pool| has_members(pool, &taken.desired, &taken.nodes)) {
                 BatchOutcome::Updated
             } else {
                 BatchOutcome::Failed {
@@ -294,14 +254,6 @@ impl MemberEditor {
                 }
             };
             self.report(taken.batch, &outcome, Some(taken.operation));
-        }
-        if let Some(overtaken) = self.overtaken.take_if(|_| !view.is_busy) {
-            let outcome = if shown(&overtaken).unwrap_or(false) {
-                BatchOutcome::Updated
-            } else {
-                BatchOutcome::NotAttempted
-            };
-            self.report(overtaken.batch, &outcome, Some(overtaken.operation));
         }
         let shown = |key: &PoolKey| view.pools.iter().any(|pool| self.key(&pool.id) == *key);
         for key in self.due_pools().into_iter().filter(|key| !shown(key)) {
@@ -365,7 +317,7 @@ impl MemberEditor {
 
 impl Drop for MemberEditor {
     fn drop(&mut self) {
-        for taken in self.taken.take().into_iter().chain(self.overtaken.take()) {
+        if let Some(taken) = self.taken.take() {
             let mut updater = self.source.updater.lock();
             updater.settle(taken.batch, &BatchOutcome::NotAttempted, Instant::now());
         }

@@ -48,7 +48,6 @@ pub struct Metrics {
     retries: Counter,
     dropped: Counter,
     rejected: Counter,
-    overtaken: Counter,
     depth: Gauge,
     oldest_age: Gauge<f64, AtomicU64>,
     parked: Gauge,
@@ -65,7 +64,6 @@ impl Metrics {
             retries: Counter::default(),
             dropped: Counter::default(),
             rejected: Counter::default(),
-            overtaken: Counter::default(),
             depth: Gauge::default(),
             oldest_age: Gauge::default(),
             parked: Gauge::default(),
@@ -98,11 +96,6 @@ impl Metrics {
             "headgate_local_pools_rejected",
             "Updates that a full queue did not take; the next tick finds them again",
             metrics.rejected.clone(),
-        );
-        registry.register(
-            "headgate_local_pools_overtaken",
-            "Updates of members during which an admin state of the same load balancer became due",
-            metrics.overtaken.clone(),
         );
         registry.register(
             "headgate_local_pools_queue_depth",
@@ -140,10 +133,6 @@ impl Metrics {
         self.retries.inc_by(now.retried.saturating_sub(before.retried));
         self.dropped.inc_by(now.dropped.saturating_sub(before.dropped));
         self.rejected.inc_by(now.rejected.saturating_sub(before.rejected));
-    }
-
-    pub(super) fn count_overtaken(&self) {
-        self.overtaken.inc();
     }
 
     /// The first 100 queued updates; empty on an instance that does not lead.

@@ -77,11 +77,6 @@ impl Reporter {
         self.report(updater, vec![event]);
     }
 
-    /// Counts an update that an admin state did not wait for.
-    pub fn count_overtaken(&self) {
-        self.metrics.count_overtaken();
-    }
-
     /// Brings the metrics and the shown queue to the present state of the updater.
     pub fn publish(&self, updater: &Updater) {
         let counters = updater.counters();

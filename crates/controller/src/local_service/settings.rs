@@ -19,8 +19,6 @@ pub struct LocalPoolsSettings {
     pub resync_interval: Duration,
     /// The setting `localPools.endpoints`.
     pub endpoints: EndpointSelection,
-    /// The setting `localPools.supersede`: whether admin states supersede an operation that updates members.
-    pub supersede: bool,
 }
 
 impl Default for LocalPoolsSettings {
@@ -30,7 +28,6 @@ impl Default for LocalPoolsSettings {
             interval: Duration::ZERO,
             resync_interval: Duration::from_mins(5),
             endpoints: EndpointSelection::default(),
-            supersede: true,
         }
     }
 }

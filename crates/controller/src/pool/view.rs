@@ -160,12 +160,6 @@ impl LoadBalancerView {
         Some(view)
     }
 
-    /// The pool with this id.
-    #[must_use]
-    pub fn pool(&self, id: &PoolId) -> Option<&Arc<PoolView>> {
-        self.pools.iter().find(|pool| pool.id == *id)
-    }
-
     /// A load balancer that no longer exists: no pools.
     #[must_use]
     pub fn deleted(id: LoadBalancerId) -> Self {

@@ -1,14 +1,12 @@
 //! The one writer of a load balancer's pools: what its [`Editor`] plans is written, one PUT for each changed pool.
 //!
 //! Invariants (docs/decisions.md 9, 33): each PUT is planned from a read and carries the etag of that read, so that no other
-//! writer's change is lost. The read is of the whole load balancer, but between writes of members of a large one (`single_pools`).
-//! Nothing is sent while ARM is busy with the load balancer (but see `overtake`), without the shared Lease, or after the term. A
-//! write counts when a read shows it. After any failure the next step is a read; there is no state to repair. Level-triggered: a
-//! planned change that is no longer due is not sent.
+//! writer's change is lost. The read is of the whole load balancer, but between writes of members of a large one (`single_pools`). Nothing is sent while ARM is busy with the load balancer, without the shared
+//! Lease, or after the term. A write counts when a read shows it. After any failure the next step is a read; there is
+//! no state to repair. Level-triggered: a planned change that is no longer due is not sent.
 //!
 //! An admin state never waits for members: these join a PUT that is due anyway, at most once for each tick of their updater, and
-//! what fails with them is tried again without them. Alone they are written when no admin state is due; one that becomes due then
-//! overtakes them (`overtake`).
+//! what fails with them is tried again without them. Alone they are written when no admin state is due.
 //!
 //! The writer is a loop of three steps: observe, plan, act. [`Phase`] is what it has in hand between two plans. `batch` is the
 //! part under the Lease, `documents` has the pools for its PUTs, `attempts` what a failed attempt leaves for the next one. What
@@ -39,7 +37,6 @@ use super::view::{LoadBalancerView, PoolView};
 mod attempts;
 mod batch;
 mod documents;
-mod overtake;
 mod planned_from;
 mod put;
 mod single_pools;
@@ -60,7 +57,7 @@ pub struct IntentNotRecorded(pub String);
 /// What the editor learns about its plans.
 #[derive(Clone, Debug)]
 pub enum WriteOutcome {
-    /// ARM has accepted this edit, which changes admin states.
+    /// ARM has accepted this edit.
     Accepted(PoolEdit),
     /// The edit that was recorded last had no effect, and will have none.
     Rejected,
@@ -79,8 +76,6 @@ pub enum MembersOutcome<'a> {
     NotAttempted,
     /// The operation of their PUT has succeeded. The next read shows whether they are there.
     Written,
-    /// The operation of their PUT has succeeded, and no read follows.
-    Confirmed,
     /// Their PUT failed.
     Failed(&'a ArmError),
     /// They cannot be written to this pool.
@@ -121,11 +116,6 @@ pub trait Editor: Send + 'static {
     }
     /// What became of the members that were handed out last.
     fn settle_members(&mut self, _: MembersOutcome<'_>) {}
-    /// The write of the members that were handed out last goes on while admin states are written. What became of it shows in
-    /// the next read that ARM is not busy in, unless [`Self::settle_overtaken_members`] comes first.
-    fn overtake_members(&mut self) {}
-    /// What became of overtaken members, if they have no outcome yet.
-    fn settle_overtaken_members(&mut self, _: MembersOutcome<'_>) {}
     /// The load balancer could not be read under the shared Lease, so none of its due members can be written.
     fn read_failed(&mut self, _: &ArmError) {}
     /// An attempt has failed: members that are due and were not handed out wait for their next tick.
@@ -147,8 +137,6 @@ pub struct PoolWriter {
     pub listings: watch::Receiver<Arc<Listing>>,
     /// When the Lease is not waited for.
     pub bypass: LeaseBypass,
-    /// Whether admin states supersede an operation of members alone instead of waiting for its end.
-    pub supersedes_members: bool,
     /// Label values of the metrics.
     pub labels: WriterLabels,
 }
@@ -196,8 +184,6 @@ struct State {
     attempts: Attempts,
     /// Whether the editor could not record the last edit.
     is_recording_failing: bool,
-    /// Whether ARM has refused a write that would have superseded another one.
-    is_superseding_refused: bool,
 }
 
 impl State {
@@ -330,7 +316,7 @@ impl PoolWriter {
         let LeaseRequest { span, plan, .. } = request;
         match acquired {
             Ok(guard) => {
-                let batch = Batch::new(guard, span.clone(), plan, state);
+                let batch = Batch::new(guard, span.clone(), plan, state.is_recording_failing);
                 span.run(self.read(Box::new(batch), state, editor)).await
             }
             Err(error) => {

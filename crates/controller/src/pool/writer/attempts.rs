@@ -86,12 +86,6 @@ impl Attempts {
         before.last_error.is_some()
     }
 
-    /// When the plan that failed last is due again, if that is to come.
-    pub(super) fn ends_deferral_at(&self) -> Option<Instant> {
-        let until = self.deferred.as_ref()?.until;
-        (Instant::now() < until).then_some(until)
-    }
-
     /// Until when this plan is deferred. A plan that differs from the failed one waits for ARM's `Retry-After` only.
     pub(super) fn deferred_until(&self, plan: &[PoolEdit]) -> Option<Instant> {
         let deferred = self.deferred.as_ref()?;

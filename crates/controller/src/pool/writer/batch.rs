@@ -1,21 +1,19 @@
 //! The part of the writer's work under the shared Lease: pool after pool, each from a read of its own.
 
-use std::collections::{HashMap, HashSet};
-use std::ops::ControlFlow;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{ArmError, ErrorClass, Pool, PoolId};
 use headgate_leader::LockGuard;
 use headgate_telemetry::ReconcileSpan;
-use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
 use super::super::edit::{AppliedEdit, PoolEdit};
+use super::super::load_balancer_read::read_load_balancer;
 use super::super::view::LoadBalancerView;
 use super::attempts::{AttemptError, concerns_one_pool};
 use super::documents::{Document, Documents};
-use super::overtake::OvertakenWrite;
 use super::planned_from::PlannedFrom;
 use super::single_pools::SinglePools;
 use super::{Editor, IntentNotRecorded, MembersOutcome, Observation, Phase, PoolWriter, READ_TIMEOUT, State};
@@ -29,7 +27,7 @@ const MAX_STALE_WRITES: u32 = 2;
 
 /// The writes under one hold of the shared Lease. A pool whose write is rejected delays no other pool.
 pub(super) struct Batch {
-    pub(super) guard: LockGuard,
+    guard: LockGuard,
     /// The span of the attempt.
     pub(super) span: ReconcileSpan,
     /// What was left to write at the last plan.
@@ -37,24 +35,20 @@ pub(super) struct Batch {
     /// What the last read left for a write.
     pub(super) documents: Documents,
     /// What ARM carried out in this batch, according to the operation.
-    pub(super) written: HashMap<PoolId, Written>,
+    written: HashMap<PoolId, Written>,
     /// Not written again in this batch.
-    pub(super) rejected: HashSet<PoolId>,
+    rejected: HashSet<PoolId>,
     first_rejection: Option<ArmError>,
     /// Why an edit could not be recorded; from then on the batch writes only what needs no record.
     unrecorded: Option<IntentNotRecorded>,
     /// Whether the last edit could not be recorded, in this batch or the one before. What needs no record is written first then.
     is_recording_failing: bool,
     stale_writes: u32,
-    /// The write of members that ARM may be carrying out still.
-    pub(super) overtaken: Option<Box<OvertakenWrite>>,
-    /// Whether ARM has refused a write that would have superseded another one, in this batch or one before.
-    pub(super) is_superseding_refused: bool,
 }
 
 /// A write whose operation has succeeded.
-pub(super) struct Written {
-    pub(super) edit: PoolEdit,
+struct Written {
+    edit: PoolEdit,
     /// Reads since then that do not show it.
     reads_without: u32,
 }
@@ -78,7 +72,7 @@ struct PoolWrite {
 }
 
 /// How a batch goes on after one plan.
-pub(super) enum BatchStep {
+enum BatchStep {
     /// The load balancer is read again.
     ReadAgain,
     /// Only these pools of it are read again.
@@ -88,7 +82,7 @@ pub(super) enum BatchStep {
 }
 
 impl Batch {
-    pub(super) fn new(guard: LockGuard, span: ReconcileSpan, plan: Vec<PoolEdit>, state: &State) -> Self {
+    pub(super) fn new(guard: LockGuard, span: ReconcileSpan, plan: Vec<PoolEdit>, is_recording_failing: bool) -> Self {
         Self {
             guard,
             span,
@@ -98,10 +92,8 @@ impl Batch {
             rejected: HashSet::new(),
             first_rejection: None,
             unrecorded: None,
-            is_recording_failing: state.is_recording_failing,
+            is_recording_failing,
             stale_writes: 0,
-            overtaken: None,
-            is_superseding_refused: state.is_superseding_refused,
         }
     }
 
@@ -152,14 +144,18 @@ impl Batch {
 impl PoolWriter {
     /// Reads the load balancer, for the next plan of the batch.
     pub(super) async fn read<E: Editor>(&self, mut batch: Box<Batch>, state: &mut State, editor: &mut E) -> Phase {
+        let requested_at = Instant::now();
         let known = state
             .observation
             .as_ref()
             .map(|observation| Arc::clone(&observation.view));
+        // The pools of the ledger are among those that the list showed.
+        let recorded = BTreeSet::new();
+        let deadline = requested_at + READ_TIMEOUT;
         // The documents of the read before are not needed any more.
         batch.documents = Documents::default();
-        let (requested_at, read) = self.read_beside_overtaken(&mut batch, known.as_deref(), editor).await;
-        let view = match read {
+        let read = read_load_balancer(&self.arm, &self.load_balancer, known.as_deref(), &recorded, deadline);
+        let view = match read.await {
             Ok(read) => {
                 batch.documents = Documents::new(&read.summary, read.text);
                 let view = LoadBalancerView::from_read(read.summary, read.is_assembled);
@@ -197,11 +193,8 @@ impl PoolWriter {
         } else {
             edits
         };
-        if edits.iter().all(PoolEdit::is_members_only) {
-            // What the last read has shown of admin states is reported before documents are parsed, which takes milliseconds.
-            yield_now().await;
-        }
-        let step = self.write_first(&mut batch, edits, state, editor).await;
+        let planned_from = PlannedFrom::of(state);
+        let step = self.write_first(&mut batch, edits, planned_from, editor).await;
         match step {
             Ok(BatchStep::ReadAgain) => self.read(batch, state, editor).await,
             Ok(BatchStep::ReadPools(pools)) => self.read_single_pools(batch, pools, state, editor).await,
@@ -212,14 +205,12 @@ impl PoolWriter {
 
     async fn end_batch<E: Editor>(
         &self,
-        mut batch: Box<Batch>,
+        batch: Box<Batch>,
         result: Result<(), AttemptError>,
         state: &mut State,
         editor: &mut E,
     ) -> Phase {
         state.is_recording_failing = batch.is_recording_failing;
-        state.is_superseding_refused = batch.is_superseding_refused;
-        self.end_overtaken(&mut batch, editor).await;
         batch.guard.release().await;
         self.end_attempt(batch.plan, result, &batch.span, state, editor).await
     }
@@ -228,10 +219,9 @@ impl PoolWriter {
         &self,
         batch: &mut Batch,
         edits: Vec<PoolEdit>,
-        state: &State,
+        planned_from: PlannedFrom<'_>,
         editor: &mut E,
     ) -> Result<BatchStep, AttemptError> {
-        let planned_from = PlannedFrom::of(state);
         if !edits.is_empty() && !batch.written.is_empty() && !batch.guard.held_check()() {
             // What a read does not show now may be undone by another writer.
             return Err(AttemptError::LeaseLost);
@@ -246,16 +236,7 @@ impl PoolWriter {
         let is_read_awaited = edits.iter().any(|(_, is_awaited)| *is_awaited);
         let open = edits.into_iter().filter(|(_, is_awaited)| !is_awaited);
         let mut open: Vec<_> = open.map(|(edit, _)| edit).collect();
-        if !planned_from.is_busy() {
-            batch.overtaken = None;
-        }
-        if batch.overtaken.is_some() {
-            let may_be_overtaken = open.iter().all(PoolEdit::is_members_only);
-            open = batch.superseding(open, planned_from, editor);
-            if batch.next_edit(&open).is_none() || !batch.guard.accepts_writes() {
-                return Ok(self.follow_overtaken(batch, may_be_overtaken, state, editor).await);
-            }
-        } else if batch.next_edit(&open).is_some() {
+        if batch.next_edit(&open).is_some() {
             if !batch.guard.accepts_writes() {
                 return Err(AttemptError::HoldClosed);
             }
@@ -295,10 +276,7 @@ impl PoolWriter {
                 return Ok(BatchStep::ReadAgain);
             }
         }
-        let written = match self.put_over_overtaken(pool, &edit, batch, state, editor).await {
-            ControlFlow::Continue(written) => written,
-            ControlFlow::Break(step) => return Ok(step),
-        };
+        let written = self.put(pool, &edit, &mut batch.guard, editor).await;
         if with_members {
             editor.settle_members(match &written {
                 Ok(()) => MembersOutcome::Written,
@@ -359,13 +337,7 @@ impl PoolWriter {
             };
             if edit.members.is_some() {
                 let pool = planned_from.pool(&edit.pool);
-                let admin_states = batch.overtaken.is_some().then(|| edit.admin_states.clone());
                 editor.join_members(&mut edit, pool, planned_from.interfaces);
-                if let Some(admin_states) = admin_states.filter(|_| edit.is_members_only()) {
-                    // The entries leave with the members. But members supersede nothing, so they wait and the admin states do not.
-                    editor.settle_members(MembersOutcome::NotAttempted);
-                    (edit.admin_states, edit.members) = (admin_states, None);
-                }
             }
             let applied = edit.apply(&mut pool);
             if edit.members.is_some() && !applied.has_member_changes {

@@ -69,14 +69,6 @@ impl Documents {
         }
     }
 
-    /// Whether a read of the whole load balancer showed this version of every pool.
-    pub(super) fn all_have_version(&self, version: &Etag) -> bool {
-        match self {
-            Self::Whole(all) => all.etags.iter().all(|(_, etag)| etag.as_ref() == Some(version)),
-            Self::Single(_) => false,
-        }
-    }
-
     /// Takes the document of a pool.
     pub(super) async fn take(&mut self, arm: &ArmClient, id: &PoolId, deadline: Instant) -> Result<Document, ArmError> {
         match self {

@@ -3,101 +3,52 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures::FutureExt as _;
-use headgate_azure::{ArmError, Etag, Pool, WritePermit};
+use headgate_azure::{ArmError, Pool, WritePermit};
+use headgate_leader::LockGuard;
 use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use tokio::time::Instant;
 
 use super::super::edit::PoolEdit;
 use super::attempts::has_no_effect;
-use super::batch::Batch;
-use super::overtake::OvertakenWrite;
-use super::{Editor, PoolWriter, State, WriteOutcome};
+use super::{Editor, PoolWriter, WriteOutcome};
 
 /// From a PUT to the end of its operation. ARM's operations take seconds; the Lease expires after 15 min.
-pub(super) const WRITE_TIMEOUT: Duration = Duration::from_mins(10);
-
-/// How the writer's part in a write has ended.
-pub(super) enum PutEnd {
-    /// With the end of the operation, or before there was one.
-    Complete(Result<(), ArmError>),
-    /// An admin state is due, and does not wait for these members.
-    Overtaken(Box<OvertakenWrite>),
-}
+const WRITE_TIMEOUT: Duration = Duration::from_mins(10);
 
 impl PoolWriter {
-    /// Sends one PUT and follows its operation to the end; members alone only until an admin state is due. The PUT may supersede the
-    /// operation that has made the version `supersedes`.
+    /// Sends one PUT and follows its operation to the end.
     pub(super) async fn put<E: Editor>(
         &self,
         pool: Pool,
         edit: &PoolEdit,
-        supersedes: Option<Etag>,
-        batch: &mut Batch,
-        state: &State,
+        guard: &mut LockGuard,
         editor: &mut E,
-    ) -> PutEnd {
+    ) -> Result<(), ArmError> {
         let span = self.pool_span(edit);
-        batch.guard.mark_written();
-        let (term, still_held) = (self.term.clone(), batch.guard.held_check());
-        let permit = WritePermit::new(move || term.permit().is_ok() && still_held()).superseding(supersedes);
-        let end = if edit.is_members_only() {
-            span.run(self.put_members(pool, permit, batch, state, editor)).await
-        } else {
-            let write = self.put_admin_states(pool, edit, permit, editor);
-            PutEnd::Complete(span.run(write).await)
-        };
-        if let PutEnd::Complete(Err(error)) = &end {
+        let outcome = span.run(self.put_and_wait(pool, edit, guard, editor)).await;
+        if let Err(error) = &outcome {
             span.fail(error.code(), error);
         }
-        end
+        outcome
     }
 
-    async fn put_members<E: Editor>(
-        &self,
-        pool: Pool,
-        permit: WritePermit,
-        batch: &mut Batch,
-        state: &State,
-        editor: &mut E,
-    ) -> PutEnd {
-        let deadline = Instant::now() + WRITE_TIMEOUT;
-        let (id, replaces, arm) = (pool.id.clone(), pool.etag.clone(), self.arm.clone());
-        let mut put = async move { arm.put_pool(&pool, permit, deadline).await }.boxed();
-        let sent = tokio::select! {
-            biased;
-            sent = &mut put => sent,
-            () = self.admin_state_due(batch, state, editor) => return PutEnd::Overtaken(OvertakenWrite::sent(id, replaces, put)),
-        };
-        // It has the document, which may be large, and the operation may take minutes.
-        drop(put);
-        let operation = match sent {
-            Ok(operation) => operation,
-            Err(error) => {
-                if has_no_effect(&error) {
-                    editor.handle_outcome(WriteOutcome::Rejected);
-                }
-                return PutEnd::Complete(Err(error));
-            }
-        };
-        tokio::select! {
-            biased;
-            ended = self.arm.poll_until_done(&operation, deadline) => PutEnd::Complete(ended),
-            () = self.admin_state_due(batch, state, editor) => PutEnd::Overtaken(OvertakenWrite::accepted(operation)),
-        }
-    }
-
-    async fn put_admin_states<E: Editor>(
+    async fn put_and_wait<E: Editor>(
         &self,
         pool: Pool,
         edit: &PoolEdit,
-        permit: WritePermit,
+        guard: &mut LockGuard,
         editor: &mut E,
     ) -> Result<(), ArmError> {
+        let (term, still_held) = (self.term.clone(), guard.held_check());
+        let permit = WritePermit::new(move || term.permit().is_ok() && still_held());
         let deadline = Instant::now() + WRITE_TIMEOUT;
         let (request, source) = (self.labels.request, self.labels.source);
-        let metrics = self.arm.metrics();
-        let operation = metrics.start_operation(request, self.load_balancer.group(), source);
+        // The editor measures updates of members, whose attempts are no outcomes.
+        let operation = (!edit.is_members_only()).then(|| {
+            let metrics = self.arm.metrics();
+            metrics.start_operation(request, self.load_balancer.group(), source)
+        });
+        guard.mark_written();
         let sent = self.arm.put_pool(&pool, permit, deadline).await;
         // It may be large, and the operation may take minutes.
         drop(pool);
@@ -113,9 +64,11 @@ impl PoolWriter {
                 Err(error)
             }
         };
-        operation.finish(outcome.is_ok());
+        if let Some(operation) = operation {
+            operation.finish(outcome.is_ok());
+        }
         for change in &edit.admin_states {
-            metrics.count_admin_state_change(change.to, outcome.is_ok());
+            self.arm.metrics().count_admin_state_change(change.to, outcome.is_ok());
         }
         outcome
     }

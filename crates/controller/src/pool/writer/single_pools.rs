@@ -46,7 +46,7 @@ impl SinglePools {
 }
 
 impl PoolWriter {
-    /// Reads these pools, for the next plan of the batch; the whole load balancer once an admin state is due.
+    /// Reads these pools, for the next plan of the batch.
     pub(super) async fn read_single_pools<E: Editor>(
         &self,
         mut batch: Box<Batch>,
@@ -54,18 +54,12 @@ impl PoolWriter {
         state: &mut State,
         editor: &mut E,
     ) -> Phase {
-        let read = tokio::select! {
-            biased;
-            read = self.request_single_pools(&pools) => Some(read),
-            () = self.admin_state_due(&mut batch, state, editor) => None,
-        };
-        let (written, next, load_balancer_state) = match read {
-            Some(Ok(read)) => read,
-            Some(Err(error)) => {
+        let (written, next, load_balancer_state) = match self.request_single_pools(&pools).await {
+            Ok(read) => read,
+            Err(error) => {
                 tracing::debug!(%error, load_balancer = %self.load_balancer, "pools not read alone; the whole load balancer is read");
                 return self.read(batch, state, editor).await;
             }
-            None => return self.read(batch, state, editor).await,
         };
         let read: Vec<&Pool> = written.iter().chain([&next]).collect();
         let known = state.observation.as_ref();
