@@ -153,6 +153,71 @@ async fn polling_survives_throttling_and_server_errors() {
     assert_eq!(bed.requests("PUT", "").len(), 1);
 }
 
+/// Only ARM's word on the operation itself ends the wait for it.
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_status_does_not_end_the_wait() {
+    let answer = |status: u16, code: &str| json!({"answer": {"status": status, "body": {"error": {"code": code, "message": "m"}}}});
+    for fault in [
+        json!({"answer": {"status": 200, "text": "<html>"}}),
+        json!({"answer": {"status": 200, "body": {"state": "x"}}}),
+        json!({"answer": {"status": 200, "body": []}}),
+        json!({"cut": "before"}),
+        json!({"cut": "after"}),
+        answer(400, "BadRequest"),
+        answer(401, "ExpiredAuthenticationToken"),
+        answer(403, "AuthorizationFailed"),
+        answer(404, "NotFound"),
+        answer(404, ""),
+        answer(409, "ConflictingConcurrentWriteNotAllowed"),
+        answer(410, "Gone"),
+        answer(429, ""),
+        answer(500, "InternalServerError"),
+        answer(503, "ServerTimeout"),
+    ] {
+        let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+        bed.control(
+            "PUT",
+            "settings",
+            &json!({"operationDelay": "20s", "pollRetryAfter": 1}),
+        );
+        let pool = edited(&bed).await;
+        // With the reads of the pool that take its place, and their retries.
+        bed.fault("GET", "/operations/", 9, &fault);
+        let start = Instant::now();
+        let read = write(&bed, &pool)
+            .await
+            .unwrap_or_else(|error| panic!("{fault}: {error}"));
+        assert!(
+            start.elapsed() >= Duration::from_secs(20),
+            "{fault}: {:?}",
+            start.elapsed()
+        );
+        assert_eq!(
+            read.addresses().next().unwrap().admin_state(),
+            Some(AdminState::Down),
+            "{fault}"
+        );
+        assert_eq!(bed.requests("PUT", "").len(), 1, "{fault}");
+    }
+}
+
+/// Nor does a pool that cannot be read while ARM works on it.
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_pool_does_not_end_the_wait() {
+    for status in [401, 403, 409, 410, 500] {
+        let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+        bed.control("PUT", "settings", &json!({"operationDelay": "20s"}));
+        let pool = edited(&bed).await;
+        bed.fault("GET", "/operations/", 100, &json!({"answer": {"status": 403}}));
+        bed.fault("GET", "/pool$", 8, &json!({"answer": {"status": status}}));
+        let start = Instant::now();
+        write(&bed, &pool)
+            .await
+            .unwrap_or_else(|error| panic!("{status}: {error}"));
+        assert!(start.elapsed() >= Duration::from_secs(20), "{status}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn put_without_response_is_sent_again() {
     let bed = TestBed::new(&[load_balancer("lb", 3)]).await;

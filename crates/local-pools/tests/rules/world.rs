@@ -57,6 +57,7 @@ pub(crate) struct World {
 pub(crate) fn status(status: u16) -> Failure {
     Failure::Response {
         status,
+        is_final: false,
         retry_after: None,
     }
 }
@@ -64,6 +65,7 @@ pub(crate) fn status(status: u16) -> Failure {
 pub(crate) fn throttled(seconds: u64) -> Failure {
     Failure::Response {
         status: 429,
+        is_final: false,
         retry_after: Some(Duration::from_secs(seconds)),
     }
 }
@@ -267,7 +269,7 @@ impl World {
         let merged: Merged = merge(&mut document, &edit);
         if let Some(reason) = merged.rejected {
             return BatchOutcome::Failed {
-                failure: Failure::Other,
+                failure: Failure::Invalid,
                 error: reason.to_string(),
             };
         }
