@@ -4,11 +4,13 @@
 //! started again, and that Services are listed without a selector that the API server does not know. Which objects are watched, and what follows from them, is left to the other crates.
 
 pub mod api_server;
+mod decoded;
 mod events;
 mod load_balancer_services;
 mod object_name;
 mod watch;
 
+pub use decoded::{Decoded, Undecodable, split_list};
 pub use events::{
     ClusterEventRecorder, EventObserver, NodeEventRecorder, NodeReference, ObservedEvent, ServiceReference,
     WarningEvent,
@@ -16,5 +18,6 @@ pub use events::{
 pub use load_balancer_services::{LOAD_BALANCER_SERVICES, with_selection_fallback};
 pub use object_name::is_dns_subdomain;
 pub use watch::{
-    WatchErrorCounter, WatchErrorReason, WatchFailure, WatchReporter, WatchStream, watch_events, watch_object,
+    UndecodableObjects, WatchErrorCounter, WatchErrorReason, WatchFailure, WatchReporter, WatchStream,
+    register_undecodable_objects, watch_events, watch_object,
 };

@@ -63,33 +63,27 @@ impl Caches {
             maintained_nodes: maintained_nodes.clone(),
             located_nodes: located_nodes.clone(),
         };
-        let reporter = |resource| WatchReporter::new(resource, context.metrics.watch_errors(), context.clock.clone());
+        let reporter = |resource| {
+            let reporter = WatchReporter::new(resource, context.metrics.watch_errors(), context.clock.clone());
+            reporter.with_events(Some(context.events.clone()))
+        };
         let (client, config) = (&context.client, watcher::Config::default().page_size(PAGE_SIZE));
-        let stream = watch_events(
-            client,
-            Api::<NodeMaintenance>::all,
-            config.clone(),
-            reporter("nodemaintenances"),
-        );
+        let stream = watch_events::<NodeMaintenance>(client, Api::all, config.clone(), reporter("nodemaintenances"));
         tasks.spawn(TaskName::Maintenances, reflect(stream, maintenances, Some));
-        let stream = watch_events(client, Api::<NodeObject>::all, config.clone(), reporter("nodes"));
+        let stream = watch_events::<NodeObject>(client, Api::all, config.clone(), reporter("nodes"));
         tasks.spawn(
             TaskName::Nodes,
             reflect(stream, nodes, |node| Some(CachedNode::from(node))),
         );
-        let stream = watch_events(client, Api::<Evacuation>::all, config.clone(), reporter("evacuations"));
+        let stream = watch_events::<Evacuation>(client, Api::all, config.clone(), reporter("evacuations"));
         tasks.spawn(TaskName::Evacuations, reflect(stream, evacuations, Some));
-        let stream = watch_events(
-            client,
-            Api::<PodDisruptionBudget>::all,
-            config.clone(),
-            reporter("poddisruptionbudgets"),
-        );
+        let stream =
+            watch_events::<PodDisruptionBudget>(client, Api::all, config.clone(), reporter("poddisruptionbudgets"));
         tasks.spawn(
             TaskName::Budgets,
             reflect(stream, budgets, |budget| BudgetFacts::read(&budget)),
         );
-        let stream = watch_events(client, Api::<Service>::all, config, reporter("services"));
+        let stream = watch_events::<Service>(client, Api::all, config, reporter("services"));
         tasks.spawn(
             TaskName::Services,
             reflect(stream, services, |service| ServiceFacts::read(&service)),

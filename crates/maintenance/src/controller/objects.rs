@@ -15,7 +15,7 @@ use crate::evacuation::daemon_set::DEFAULT_GRACE_PERIOD;
 use crate::snapshot::{NodeFacts, PodFacts};
 
 /// A Node, reduced.
-#[derive(Clone, Debug, Deserialize, Serialize, Resource)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, Resource)]
 #[resource(inherit = Node)]
 pub(super) struct NodeObject {
     pub(super) metadata: ObjectMeta,
@@ -85,7 +85,7 @@ pub(super) fn facts_of(node: &Node) -> NodeFacts {
 }
 
 /// A pod, reduced.
-#[derive(Clone, Debug, Deserialize, Serialize, Resource)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, Resource)]
 #[resource(inherit = Pod)]
 pub(super) struct PodObject {
     pub(super) metadata: ObjectMeta,

@@ -109,10 +109,11 @@ pub(super) async fn watch_pods(
 
 async fn watch_node(context: MaintenanceContext, node: String, number: u64, cache: watch::Sender<PodCache>) {
     let reporter = WatchReporter::new("pods", context.metrics.watch_errors(), context.clock.clone());
+    let reporter = reporter.with_events(Some(context.events.clone()));
     let config = watcher::Config::default()
         .fields(&format!("spec.nodeName={node}"))
         .page_size(PAGE_SIZE);
-    let mut stream = watch_events(&context.client, Api::<PodObject>::all, config, reporter);
+    let mut stream = watch_events::<PodObject>(&context.client, Api::all, config, reporter);
     let mut listed = BTreeMap::new();
     while let Some(event) = stream.next().await {
         let uid = |object: &PodObject| object.uid().unwrap_or_default();
