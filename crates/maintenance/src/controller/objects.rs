@@ -95,6 +95,18 @@ pub(super) struct PodObject {
     status: PodStatusFields,
 }
 
+impl PodObject {
+    /// A pod on a node of which nothing else is known.
+    pub(super) fn on_node(metadata: ObjectMeta, node: &str) -> Self {
+        let spec = PodFields {
+            node_name: Some(node.to_owned()),
+            ..PodFields::default()
+        };
+        let status = PodStatusFields::default();
+        Self { metadata, spec, status }
+    }
+}
+
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PodFields {
