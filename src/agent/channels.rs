@@ -85,6 +85,7 @@ impl Metrics {
         let mut hidden = Registry::default();
         headgate_telemetry::register_build_info(&mut registry);
         headgate_telemetry::register_process_metrics(&mut registry);
+        headgate_kubernetes::register_undecodable_objects(&mut registry);
         let (reports, last_change) = (channels.reports.subscribe(), channels.last_change.subscribe());
         let listeners = server::Metrics::register(&mut registry);
         for listener in ["metrics", "probe"] {

@@ -83,6 +83,7 @@ const LABELS_OF_LATER_SERIES: &[(&str, &[&str])] = &[
     ("headgate_pool_", &["load_balancer", "pool"]),
     ("headgate_service_ports", &["state"]),
     ("headgate_spot_notice_", &["type"]),
+    ("headgate_undecodable_objects", &["kind"]),
 ];
 
 /// The labels of a family without series.

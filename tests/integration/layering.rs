@@ -87,7 +87,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         directory: "crates/spot",
-        modules: &[("spot", &["node"])],
+        modules: &[("spot", &["kubernetes", "node"])],
         tests: &["azure_emulator"],
     },
     Crate {

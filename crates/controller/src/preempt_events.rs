@@ -19,7 +19,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use headgate_clock::Clock;
-use headgate_kubernetes::{ClusterEventRecorder, NodeReference, WatchReporter, watch_events};
+use headgate_kubernetes::{ClusterEventRecorder, Decoded, NodeReference, WatchReporter, watch_events};
 use headgate_leader::Term;
 use headgate_node::DRAINING_TAINT;
 use headgate_spot::{TaintChange, TaintPatch, plan_for_event};
@@ -88,10 +88,10 @@ impl PreemptEvents {
         let selector = watcher::Config::default()
             .fields(&format!("reason={REASON},involvedObject.kind=Node"))
             .page_size(PAGE_SIZE);
-        let api = |client| Api::<NodeEventObject>::namespaced(client, NAMESPACE);
-        let mut stream = watch_events(&self.client, api, selector, reporter);
+        let api = |client| Api::namespaced(client, NAMESPACE);
+        let mut stream = watch_events::<NodeEventObject>(&self.client, api, selector, reporter);
         let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Node>(&());
-        let nodes = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
+        let nodes = Api::<Decoded<DynamicObject>>::all_with(self.client.clone(), &resource);
         let mut latest = LatestMessages::default();
         let mut due = DueNodes::default();
         let limit = Mutex::<TaintLimit>::default();
@@ -143,7 +143,7 @@ impl PreemptEvents {
     async fn look(
         &self,
         term: Option<&Term>,
-        nodes: &Api<DynamicObject>,
+        nodes: &Api<Decoded<DynamicObject>>,
         message: Option<LatestMessage>,
         name: String,
         limit: &Mutex<TaintLimit>,
@@ -185,12 +185,14 @@ impl PreemptEvents {
     async fn attempt(
         &self,
         term: Option<&Term>,
-        nodes: &Api<DynamicObject>,
+        nodes: &Api<Decoded<DynamicObject>>,
         name: &str,
         message: Option<&LatestMessage>,
         limit: &Mutex<TaintLimit>,
     ) -> Result<Looked, Outcome> {
-        let Some(node) = nodes.get_opt(name).await.map_err(|error| Outcome::of(&error))? else {
+        let node = nodes.get_opt(name).await;
+        let node = node.and_then(|node| node.map(Decoded::into_object).transpose());
+        let Some(node) = node.map_err(|error| Outcome::of(&error))? else {
             return Ok(Looked::Gone);
         };
         let now = self.clock.now().wall;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::Clock;
+use headgate_kubernetes::Decoded;
 use headgate_node::{
     DueMarker, MarkerFact, MarkerState, MarkerStatus, NodeIdentity, NodeObjectState, NodeReport, Source, WrittenMarker,
     write_marker,
@@ -51,7 +52,7 @@ pub struct ProbesMarker {
 impl ProbesMarker {
     /// Writes until the task is aborted; never ends by itself.
     pub async fn run(mut self, client: Client) {
-        let nodes = Api::<Node>::all(client);
+        let nodes = Api::<Decoded<Node>>::all(client);
         let mut probes: Option<FailedProbes> = None;
         let mut written: Option<WrittenMarker> = None;
         loop {
@@ -119,7 +120,13 @@ impl ProbesMarker {
     }
 
     /// Writes the condition; returns whether it was written.
-    async fn write(&self, nodes: &Api<Node>, state: &MarkerState, due: DueMarker, span: &ReconcileSpan) -> bool {
+    async fn write(
+        &self,
+        nodes: &Api<Decoded<Node>>,
+        state: &MarkerState,
+        due: DueMarker,
+        span: &ReconcileSpan,
+    ) -> bool {
         let identity = NodeIdentity {
             uid: &state.uid,
             resource_version: None,

@@ -3,6 +3,7 @@
 //! Events are for people with `kubectl`. Invariant: an event that cannot be written is logged and dropped, after 10 s at the
 //! latest.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,6 +72,14 @@ pub struct ClusterEventRecorder {
     client: Client,
     node_name: String,
     observer: Option<EventObserver>,
+}
+
+impl fmt::Debug for ClusterEventRecorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterEventRecorder")
+            .field("node_name", &self.node_name)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ClusterEventRecorder {

@@ -4,12 +4,14 @@
 //! started again, and that Services are listed without a selector that the API server does not know. Which objects are watched, and what follows from them, is left to the other crates.
 
 pub mod api_server;
+mod decoded;
 mod events;
 mod load_balancer_services;
 mod object_name;
 mod policies;
 mod watch;
 
+pub use decoded::{Decoded, Undecodable, split_list};
 pub use events::{
     ClusterEventRecorder, EventObserver, NodeEventRecorder, NodeReference, ObservedEvent, ServiceReference,
     WarningEvent,
@@ -18,5 +20,6 @@ pub use load_balancer_services::{LOAD_BALANCER_SERVICES, with_selection_fallback
 pub use object_name::is_dns_subdomain;
 pub use policies::{Canary, missing_policies};
 pub use watch::{
-    WatchErrorCounter, WatchErrorReason, WatchFailure, WatchReporter, WatchStream, watch_events, watch_object,
+    UndecodableObjects, WatchErrorCounter, WatchErrorReason, WatchFailure, WatchReporter, WatchStream,
+    register_undecodable_objects, watch_events, watch_object,
 };

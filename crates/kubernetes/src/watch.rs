@@ -9,18 +9,22 @@
 //!
 //! Before a watch resumes, `resume` verifies that the API server's `resourceVersion` has not gone backwards.
 //!
+//! An object that cannot be decoded is skipped and never makes others unreadable: `undecodable_objects`.
+//!
 //! What an event means, and which state stays in use while the watch fails, is the consumer's decision.
 
 mod backoff;
 mod error;
+mod reporter;
 mod resume;
+mod undecodable_objects;
 
 use std::fmt::Debug;
+use std::future::ready;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt as _};
-use headgate_clock::Clock;
 use hyper::Request;
 use kube::client::Body;
 use kube::runtime::watcher::{self, Event};
@@ -29,91 +33,17 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::decoded::Decoded;
+
 use backoff::WatchBackoff;
 pub use error::{WatchErrorCounter, WatchErrorReason, WatchFailure};
+pub use reporter::WatchReporter;
 use resume::{Resumption, Verification, is_watch};
+pub use undecodable_objects::{UndecodableObjects, register_undecodable_objects};
 
 /// How long an accepted list or watch must stay without an error before it ends a failure. Some errors follow each
-/// response, such as that of an object that cannot be decoded.
+/// response, such as that of an answer that is no JSON.
 const RECOVERY_DELAY: Duration = Duration::from_secs(1);
-
-/// Reports the errors of one watch and their end.
-#[derive(Debug)]
-pub struct WatchReporter {
-    resource: &'static str,
-    name: Option<String>,
-    errors: WatchErrorCounter,
-    clock: Clock,
-    failure: watch::Sender<Option<WatchFailure>>,
-    verified_at: watch::Sender<Instant>,
-}
-
-impl WatchReporter {
-    /// A reporter for the watch of `resource`, the plural name in the API such as `nodes`; it counts in `errors`.
-    #[must_use]
-    pub fn new(resource: &'static str, errors: WatchErrorCounter, clock: Clock) -> Self {
-        Self {
-            resource,
-            name: None,
-            errors,
-            clock,
-            failure: watch::Sender::new(None),
-            verified_at: watch::Sender::new(Instant::now()),
-        }
-    }
-
-    /// The same for the watch of the one object `name`, which logs then include.
-    #[must_use]
-    pub fn for_object(self, name: &str) -> Self {
-        Self {
-            name: Some(name.to_owned()),
-            ..self
-        }
-    }
-
-    /// The current failure; `None` while the watch works.
-    #[must_use]
-    pub fn failure(&self) -> watch::Receiver<Option<WatchFailure>> {
-        self.failure.subscribe()
-    }
-
-    /// When the API server confirmed last that the consumer's state is current; at first, when the reporter was made. A watch
-    /// without changes is confirmed at the start of each of its periods.
-    #[must_use]
-    pub fn verified_at(&self) -> watch::Receiver<Instant> {
-        self.verified_at.subscribe()
-    }
-
-    fn verified(&self) {
-        self.verified_at.send_replace(Instant::now());
-    }
-
-    fn failed(&self, error: &watcher::Error) -> WatchErrorReason {
-        let reason = WatchErrorReason::from(error);
-        self.errors.increment(reason);
-        let is_known = |failure: &WatchFailure| failure.reason == reason;
-        if reason == WatchErrorReason::Expired || self.failure.borrow().as_ref().is_some_and(is_known) {
-            return reason;
-        }
-        let error = headgate_telemetry::error_chain(error);
-        tracing::warn!(
-            resource = self.resource,
-            name = self.name,
-            reason = reason.as_str(),
-            error,
-            "watch failed, the last known state stays in use"
-        );
-        let since = self.clock.now().wall;
-        self.failure.send_replace(Some(WatchFailure { reason, error, since }));
-        reason
-    }
-
-    fn succeeded(&self) {
-        if self.failure.send_if_modified(|failure| failure.take().is_some()) {
-            tracing::info!(resource = self.resource, name = self.name, "watch recovered");
-        }
-    }
-}
 
 /// The stream of a watch: an event, or the reason of an error that is reported already and can be ignored.
 pub type WatchStream<T> = BoxStream<'static, Result<T, WatchErrorReason>>;
@@ -122,12 +52,12 @@ pub type WatchStream<T> = BoxStream<'static, Result<T, WatchErrorReason>>;
 #[must_use]
 pub fn watch_events<K>(
     client: &Client,
-    api: impl FnOnce(Client) -> Api<K>,
+    api: impl FnOnce(Client) -> Api<Decoded<K>>,
     config: watcher::Config,
     reporter: WatchReporter,
 ) -> WatchStream<Event<K>>
 where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Resource<DynamicType: Default> + Clone + Default + DeserializeOwned + Debug + Send + 'static,
 {
     let is_of_one = |fields: &String| fields.starts_with("metadata.name=");
     let verification = if config.field_selector.as_ref().is_some_and(is_of_one) {
@@ -137,25 +67,33 @@ where
     };
     let (client, observed) = observe(client, verification);
     let events = watcher::watcher(api(client), config);
-    let meaning = |event: &Event<K>| match event {
+    let meaning = |event: &Event<Decoded<K>>| match event {
         // It is sent before the request for the list.
         Event::Init => Meaning::Nothing,
         Event::InitApply(_) => Meaning::Response,
         Event::InitDone | Event::Apply(_) | Event::Delete(_) => Meaning::Verification,
     };
-    supervise(events, meaning, observed, reporter)
+    let mut skipping = reporter.skipping(K::kind(&K::DynamicType::default()).into_owned());
+    let events = supervise(events, meaning, observed, reporter);
+    let decoded = events.filter_map(move |event| {
+        ready(match event {
+            Ok(event) => skipping.pass(event).map(Ok),
+            Err(reason) => Some(Err(reason)),
+        })
+    });
+    decoded.boxed()
 }
 
-/// Watches the one object `name`; `None` means that it does not exist.
+/// Watches the one object `name`; `None` means that it does not exist. What cannot be decoded is the consumer's decision.
 #[must_use]
 pub fn watch_object<K>(
     client: &Client,
-    api: impl FnOnce(Client) -> Api<K>,
+    api: impl FnOnce(Client) -> Api<Decoded<K>>,
     name: &str,
     reporter: WatchReporter,
-) -> WatchStream<Option<K>>
+) -> WatchStream<Option<Decoded<K>>>
 where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let (client, observed) = observe(client, Verification::List);
     let states = watcher::watch_object(api(client), name);

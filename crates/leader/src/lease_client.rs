@@ -3,6 +3,7 @@
 //! Invariant: what a response leaves open counts as open. Therefore the client of the API server must not retry by itself.
 //! A failure is logged once until its text changes or a request succeeds.
 
+use headgate_kubernetes::Decoded;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -24,7 +25,7 @@ pub(super) enum LeaseError {
 /// A client for one Lease.
 #[derive(Debug)]
 pub(super) struct LeaseClient {
-    api: Api<Lease>,
+    api: Api<Decoded<Lease>>,
     name: String,
     /// The error that was logged last.
     last_error: Option<String>,
@@ -42,20 +43,30 @@ impl LeaseClient {
     /// Reads the Lease; `None` if it does not exist.
     pub(super) async fn read(&mut self, deadline: Instant) -> Result<Option<Lease>, LeaseError> {
         let response = timeout_at(deadline, self.api.get_opt(&self.name)).await;
-        self.log("read", response.map_err(|_| no_response_in_time()).and_then(classify))
+        self.log(
+            "read",
+            response.map_err(|_| no_response_in_time()).and_then(classify_read),
+        )
     }
 
     /// Creates the Lease; returns it as stored.
     pub(super) async fn create(&mut self, lease: &Lease, deadline: Instant) -> Result<Lease, LeaseError> {
-        let response = timeout_at(deadline, self.api.create(&PostParams::default(), lease)).await;
-        self.log("create", response.map_err(|_| no_response_in_time()).and_then(classify))
+        let (params, lease) = (PostParams::default(), Decoded::Object(lease.clone()));
+        let response = timeout_at(deadline, self.api.create(&params, &lease)).await;
+        self.log(
+            "create",
+            response.map_err(|_| no_response_in_time()).and_then(classify_write),
+        )
     }
 
     /// Replaces the Lease in the version that `lease` names.
     pub(super) async fn replace(&mut self, lease: &Lease, deadline: Instant) -> Result<Lease, LeaseError> {
-        let params = PostParams::default();
-        let response = timeout_at(deadline, self.api.replace(&self.name, &params, lease)).await;
-        self.log("update", response.map_err(|_| no_response_in_time()).and_then(classify))
+        let (params, lease) = (PostParams::default(), Decoded::Object(lease.clone()));
+        let response = timeout_at(deadline, self.api.replace(&self.name, &params, &lease)).await;
+        self.log(
+            "update",
+            response.map_err(|_| no_response_in_time()).and_then(classify_write),
+        )
     }
 
     fn log<T>(&mut self, verb: &'static str, response: Result<T, LeaseError>) -> Result<T, LeaseError> {
@@ -79,6 +90,14 @@ impl LeaseClient {
 
 fn no_response_in_time() -> LeaseError {
     LeaseError::NoResponse("the API server did not respond in time".to_owned())
+}
+
+fn classify_read(response: kube::Result<Option<Decoded<Lease>>>) -> Result<Option<Lease>, LeaseError> {
+    classify(response.and_then(|lease| lease.map(Decoded::into_object).transpose()))
+}
+
+fn classify_write(response: kube::Result<Decoded<Lease>>) -> Result<Lease, LeaseError> {
+    classify(response.and_then(Decoded::into_object))
 }
 
 fn classify<T>(response: Result<T, kube::Error>) -> Result<T, LeaseError> {

@@ -119,10 +119,22 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
             }
         }
     }
+    let undecodable = &view.snapshot.undecodable_maintenances;
     let mut changes = BTreeMap::new();
     for (name, node) in &view.nodes {
-        let (isolation, phase) = wanted.remove(name).unwrap_or_default();
-        let change = isolation.change(node, &uids);
+        let known = wanted.remove(name);
+        let taint = node.maintenance_taint.as_ref();
+        let is_tainted_by_unknown = taint.is_some_and(|taint| undecodable.contains(&taint.value));
+        // Nothing is undone that an undecodable maintenance may want.
+        let is_isolated = known.as_ref().is_some_and(|(isolation, _)| isolation.is_cordoned);
+        if !undecodable.is_empty() && !is_isolated && (known.is_none() || is_tainted_by_unknown) {
+            continue;
+        }
+        let (isolation, phase) = known.unwrap_or_default();
+        let mut change = isolation.change(node, &uids);
+        if is_tainted_by_unknown {
+            change.taint = None;
+        }
         let mut actions = Vec::new();
         if !change.is_empty() {
             let node = node.name.clone();
@@ -168,7 +180,9 @@ fn evacuation_changes<'a>(view: &View<'a>) -> (Vec<Action>, Vec<(Option<&'a str>
         let pod = pods.get(uid);
         // The Evacuation of a pod that has ended is the Evacuation controller's to remove.
         let is_wanted = pod.is_some_and(|pod| pod.is_finished || is_targeted(pod));
-        if evacuations::is_ours(evacuation) && !is_wanted {
+        // An undecodable maintenance may want what no known one does.
+        let is_known = pod.is_some() || view.snapshot.undecodable_maintenances.is_empty();
+        if evacuations::is_ours(evacuation) && !is_wanted && is_known {
             cancellations.push((pod.map(|pod| pod.node.as_str()), evacuations::cancel(evacuation)));
         }
     }

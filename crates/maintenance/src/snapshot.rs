@@ -6,7 +6,7 @@
 mod node;
 mod pod;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -22,6 +22,8 @@ pub use pod::PodFacts;
 pub struct Snapshot {
     /// Every NodeMaintenance of the cluster, in any order.
     pub maintenances: Vec<NodeMaintenance>,
+    /// The UIDs of those that exist and cannot be decoded. Their nodes are unknown, and so what is undone for them is unknown, too.
+    pub undecodable_maintenances: BTreeSet<String>,
     /// Every Node of the cluster, in any order.
     pub nodes: Vec<NodeFacts>,
     /// The pods of nodes that a maintenance selects.

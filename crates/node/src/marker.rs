@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
+use headgate_kubernetes::Decoded;
 use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
@@ -129,7 +130,7 @@ impl MarkerFact {
 /// # Errors
 /// As from the API server.
 pub async fn write_marker(
-    nodes: &Api<Node>,
+    nodes: &Api<Decoded<Node>>,
     name: &str,
     identity: NodeIdentity<'_>,
     condition: &MarkerCondition,
@@ -248,7 +249,8 @@ async fn expire(
     ttl: Duration,
     clock: &Clock,
 ) -> Result<(), kube::Error> {
-    let Some(node) = Api::<SlimNode>::all(client.clone()).get_opt(name).await? else {
+    let node = Api::<Decoded<SlimNode>>::all(client.clone()).get_opt(name).await?;
+    let Some(node) = node.map(Decoded::into_object).transpose()? else {
         return Ok(());
     };
     if node.facts(&SignalRules::default()).marker.as_ref() != Some(shown) {
@@ -264,7 +266,7 @@ async fn expire(
         reason: "NotConfirmed",
         message: format!("No leader has confirmed this condition for {} s.", ttl.as_secs()),
     };
-    let nodes = Api::<Node>::all(client.clone());
+    let nodes = Api::<Decoded<Node>>::all(client.clone());
     write_marker(&nodes, name, identity, &condition, true, clock.now().wall).await
 }
 

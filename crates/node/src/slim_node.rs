@@ -10,7 +10,7 @@ use super::matcher::SignalRules;
 use super::signal::Facts;
 
 /// A Node without images, addresses, capacity and other fields that headgate does not read.
-#[derive(Clone, Debug, Deserialize, Serialize, Resource)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, Resource)]
 #[resource(inherit = Node)]
 pub struct SlimNode {
     /// Read for name, UID, deletion timestamp, labels and annotations.

@@ -28,7 +28,7 @@ pub async fn watch_own_node(
 ) {
     let selector = Config::default().fields(&format!("metadata.name={name}"));
     let mut failure = reporter.failure();
-    let mut events = watch_events(&client, Api::<SlimNode>::all, selector, reporter);
+    let mut events = watch_events::<SlimNode>(&client, Api::all, selector, reporter);
     let mut listed = None;
     loop {
         let deadline = reports.borrow().next_deadline();

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use headgate_clock::Clock;
+use headgate_kubernetes::Decoded;
 use headgate_node::NodeReport;
 use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use kube::api::{Patch, PatchParams};
@@ -57,7 +58,8 @@ pub async fn reconcile_taint(
     metrics: Metrics,
     clock: Clock,
 ) {
-    let nodes = Api::<DynamicObject>::all_with(client, &ApiResource::erase::<k8s_openapi::api::core::v1::Node>(&()));
+    let nodes =
+        Api::<Decoded<DynamicObject>>::all_with(client, &ApiResource::erase::<k8s_openapi::api::core::v1::Node>(&()));
     let (mut delays, mut failures, mut logged) = (backoff(), 0, None);
     loop {
         reports.mark_unchanged();
@@ -140,12 +142,13 @@ fn log_failure(name: &str, failure: &AttemptError) {
 
 /// Reads the Node and writes what is missing; returns the outcome of the write, if one was necessary.
 async fn attempt(
-    nodes: &Api<DynamicObject>,
+    nodes: &Api<Decoded<DynamicObject>>,
     name: &str,
     snapshots: &watch::Receiver<EventsSnapshot>,
     clock: &Clock,
 ) -> Result<Option<WriteOutcome>, AttemptError> {
-    let node = nodes.get(name).await.map_err(|error| attempt_error(&error))?;
+    let node = nodes.get(name).await.and_then(Decoded::into_object);
+    let node = node.map_err(|error| attempt_error(&error))?;
     let tracker = snapshots.borrow().tracker.clone();
     let Some(NodePatch { outcome, operations }) = plan_patch(&tracker, &node, clock.now().wall) else {
         return Ok(None);

@@ -12,11 +12,13 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use headgate_clock::Clock;
+use headgate_kubernetes::Decoded;
 use headgate_leader::Term;
 use headgate_node::HOLD_ANNOTATION;
 use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
+use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -29,6 +31,8 @@ use crate::other_nodes::OtherNodes;
 mod schedule;
 
 use schedule::{HoldSchedule, HoldWrite, RecordedHolds};
+
+type NodeMetadata = Decoded<PartialObjectMeta<Node>>;
 
 /// For one write with its reads.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,7 +47,7 @@ pub(super) async fn write_holds(
     mut holds: watch::Receiver<Option<Arc<DesiredHolds>>>,
     mut targets: watch::Receiver<Option<Arc<TargetStates>>>,
 ) {
-    let nodes = Api::<Node>::all(client);
+    let nodes = Api::<NodeMetadata>::all(client);
     let mut schedule = HoldSchedule::default();
     let mut writes = FuturesUnordered::new();
     loop {
@@ -108,14 +112,15 @@ fn recorded_holds(targets: Option<&TargetStates>) -> RecordedHolds {
 }
 
 /// Writes a hold, or removes it, as a change of the Node that was just read. Repeats both if another writer was faster.
-async fn write_hold(nodes: &Api<Node>, term: &Term, write: &HoldWrite) -> Result<(), String> {
+async fn write_hold(nodes: &Api<NodeMetadata>, term: &Term, write: &HoldWrite) -> Result<(), String> {
     let describe = |error: kube::Error| headgate_telemetry::error_chain(&error);
     let value = match &write.hold {
         Some(hold) => Value::String(hold.to_annotation().map_err(|error| error.to_string())?),
         None => Value::Null,
     };
     for _ in 0..MAX_ATTEMPTS {
-        let node = nodes.get_metadata_opt(&write.node).await.map_err(describe)?;
+        let node = nodes.get_opt(&write.node).await.map_err(describe)?;
+        let node = node.map(Decoded::into_object).transpose().map_err(describe)?;
         let node = node.filter(|node| node.metadata.uid.as_ref() == Some(&write.node_uid));
         let Some(metadata) = node.map(|node| node.metadata) else {
             let is_removal = write.hold.is_none();
@@ -131,7 +136,7 @@ async fn write_hold(nodes: &Api<Node>, term: &Term, write: &HoldWrite) -> Result
         // After the read: what a next leader has written since then has another version.
         drop(term.permit().map_err(|error| error.to_string())?);
         let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
-        match nodes.patch_metadata(&write.node, &params, &patch).await {
+        match nodes.patch(&write.node, &params, &patch).await {
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             answer => return answer.map(drop).map_err(describe),
         }

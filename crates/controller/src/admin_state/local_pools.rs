@@ -49,7 +49,7 @@ pub(super) fn start(
     let work = context.context;
     let (reporter, events) = Reporter::new(work.local_pools_metrics.clone(), work.clock.clone());
     let settings = EffectiveSettings::new(&work.local_pools, &context.target.local_pools);
-    let reporters = work.local_pools_metrics.watch_reporters(&work.clock);
+    let reporters = work.local_pools_metrics.watch_reporters(&work.clock, &work.events);
     let freshness = reporters.freshness(work.stale_nodes_timeout);
     let updater = settings
         .as_ref()

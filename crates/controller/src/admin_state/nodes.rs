@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _};
 use headgate_clock::Clock;
-use headgate_kubernetes::{WatchErrorCounter, WatchReporter, watch_events};
+use headgate_kubernetes::{ClusterEventRecorder, WatchErrorCounter, WatchReporter, watch_events};
 use headgate_node::SignalRules;
 use jiff::SignedDuration;
 use kube::runtime::watcher;
@@ -49,6 +49,8 @@ pub(super) struct NodeWatchConfig {
     /// For how long the state is in use without a confirmation.
     pub(super) stale_timeout: Duration,
     pub(super) clock: Clock,
+    /// Records events on Nodes that cannot be decoded.
+    pub(super) events: Option<ClusterEventRecorder>,
 }
 
 /// Watches all Nodes and publishes their target states; `None` until all are listed. Never ends by itself.
@@ -58,11 +60,12 @@ pub(super) async fn watch_target_states(
     published: watch::Sender<Option<Arc<TargetStates>>>,
 ) {
     let reporter = WatchReporter::new("nodes", config.watch_errors.clone(), config.clock.clone());
+    let reporter = reporter.with_events(config.events.clone());
     let mut verified_at = reporter.verified_at();
     let watcher_config = watcher::Config::default()
         .page_size(PAGE_SIZE)
         .timeout(WATCH_PERIOD_SECONDS);
-    let mut events = watch_events(&client, Api::<ClusterNodeObject>::all, watcher_config, reporter);
+    let mut events = watch_events::<ClusterNodeObject>(&client, Api::all, watcher_config, reporter);
     let stale_timeout = config.stale_timeout;
     let mut is_stale = false;
     let mut handler = EventHandler {

@@ -265,6 +265,7 @@ async fn work(
         watch_errors: WatchErrorCounter::default(),
         stale_timeout: AdminStateSettings::default().stale_nodes_timeout,
         clock: context.clock.clone(),
+        events: None,
     };
     tasks.spawn(watch_target_states(context.client.clone(), watch_config, sender));
     let list_requests = watch::Sender::new(ListRequest {

@@ -481,6 +481,7 @@ fn watch_nodes(
         watch_errors: context.metrics.watch_errors(),
         stale_timeout: context.stale_nodes_timeout,
         clock: context.clock.clone(),
+        events: Some(context.events.clone()),
     };
     tasks.spawn(
         TaskName::Nodes,

@@ -15,7 +15,7 @@ use crate::pool::{ClusterNode, NodeIndex};
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
 /// A Service without ports, selectors and status.
-#[derive(Clone, Debug, Deserialize, Resource)]
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
 #[resource(inherit = ServiceResource)]
 pub struct SlimService {
     /// Needed: namespace, name, UID and `deletionTimestamp`.
@@ -36,7 +36,7 @@ struct ServiceSpec {
 }
 
 /// An EndpointSlice without addresses, ports, zones and hints.
-#[derive(Clone, Debug, Deserialize, Resource)]
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
 #[resource(inherit = EndpointSliceResource)]
 pub struct SlimEndpointSlice {
     /// Needed: namespace, name and the label with the Service's name.

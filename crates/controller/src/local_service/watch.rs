@@ -119,13 +119,8 @@ pub async fn watch_services(client: Client, feed: ServiceFeed, reporters: WatchR
     let config = || Config::default().page_size(PAGE_SIZE).timeout(WATCH_PERIOD_SECONDS);
     let load_balancers = config().fields(LOAD_BALANCER_SERVICES);
     let selecting = with_selection_fallback(&client);
-    let mut services = watch_events(&selecting, Api::<SlimService>::all, load_balancers, reporters.services);
-    let mut slices = watch_events(
-        &client,
-        Api::<SlimEndpointSlice>::all,
-        config(),
-        reporters.endpoint_slices,
-    );
+    let mut services = watch_events::<SlimService>(&selecting, Api::all, load_balancers, reporters.services);
+    let mut slices = watch_events::<SlimEndpointSlice>(&client, Api::all, config(), reporters.endpoint_slices);
     let (mut listed_services, mut listed_slices) = (HashSet::new(), HashSet::new());
     let overdue_at = Instant::now() + FIRST_LIST_TIME;
     let mut is_overdue = false;

@@ -26,7 +26,7 @@ const CONTROL_PLANE_LABELS: [&str; 2] = [
 ];
 
 /// A Node object without images, capacity and the other fields that pools do not need.
-#[derive(Clone, Debug, Deserialize, Serialize, Resource)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, Resource)]
 #[resource(inherit = Node)]
 pub struct ClusterNodeObject {
     /// Needed: name, UID, labels, annotations, times of creation and deletion, headgate's annotations.

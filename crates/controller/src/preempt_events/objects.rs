@@ -13,7 +13,7 @@ use super::latest::ObservedEvent;
 const MAX_MESSAGE_BYTES: usize = 2048;
 
 /// An event, reduced.
-#[derive(Clone, Debug, Deserialize, Serialize, Resource)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, Resource)]
 #[resource(inherit = Event)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NodeEventObject {

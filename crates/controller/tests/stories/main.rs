@@ -37,4 +37,5 @@ mod random_signals;
 mod rows;
 mod spans;
 mod stale_nodes;
+mod undecodable;
 mod world;

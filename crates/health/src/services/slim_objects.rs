@@ -22,7 +22,7 @@ pub(super) const LABEL_SELECTOR: &str = "!service.kubernetes.io/service-proxy-na
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
 /// A Service without selectors, ports and status.
-#[derive(Clone, Debug, Deserialize, Resource)]
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
 #[resource(inherit = Service)]
 pub struct SlimService {
     /// Read for namespace, name and UID.
@@ -51,7 +51,7 @@ pub struct SlimServiceSpec {
 }
 
 /// An EndpointSlice without zones, hints and targets.
-#[derive(Clone, Debug, Deserialize, Resource)]
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
 #[resource(inherit = EndpointSlice)]
 #[serde(rename_all = "camelCase")]
 pub struct SlimEndpointSlice {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use headgate_clock::Clock;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::Response;
@@ -30,6 +31,16 @@ struct ApiServer {
     answer: fn(number: usize, is_watch: bool) -> Answer,
 }
 
+/// Two good Nodes around one whose `spec` is no object.
+const LIST_WITH_UNDECODABLE: &str = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[
+    {"metadata":{"name":"a","resourceVersion":"1"}},{"metadata":{"name":"odd","resourceVersion":"2"},"spec":7},
+    {"metadata":{"name":"z","resourceVersion":"3"}}]}"#;
+/// A good Node becomes undecodable; another one can be decoded again, and is deleted as an undecodable one.
+const WATCH_WITH_UNDECODABLE: &str = r#"{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"8"},"spec":7}}
+{"type":"MODIFIED","object":{"metadata":{"name":"odd","resourceVersion":"9"}}}
+{"type":"DELETED","object":{"metadata":{"name":"a","resourceVersion":"10"},"spec":7}}
+"#;
+
 enum Answer {
     /// A list with one Node.
     List,
@@ -37,7 +48,9 @@ enum Answer {
     Silence,
     /// A watch that is accepted and reports that it is too old.
     Expired,
-    /// A watch that is accepted and sends an object that cannot be decoded.
+    /// A watch that is accepted and sends what is no event.
+    Malformed,
+    /// A list or watch with a Node that cannot be decoded among others.
     Undecodable,
     Status(u16),
     Refused,
@@ -85,7 +98,9 @@ impl ApiServer {
                     r#"{"status":"Failure","message":"too old resource version","reason":"Expired","code":410}"#;
                 (200, format!("{{\"type\":\"ERROR\",\"object\":{status}}}\n"))
             }
-            Answer::Undecodable => (200, "{\"type\":\"ADDED\",\"object\":{\"metadata\":7}}\n".to_owned()),
+            Answer::Malformed => (200, "{\"type\":7}\n".to_owned()),
+            Answer::Undecodable if is_watch => (200, WATCH_WITH_UNDECODABLE.to_owned()),
+            Answer::Undecodable => (200, LIST_WITH_UNDECODABLE.to_owned()),
             Answer::Status(code) => (
                 code,
                 format!(r#"{{"kind":"Status","status":"Failure","reason":"x","code":{code}}}"#),
@@ -176,7 +191,7 @@ async fn attempts_become_rarer_while_watches_are_refused_and_lists_succeed() {
     ] {
         let api_server = ApiServer::new(answer);
         let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), Clock::System);
-        let mut states = watch_object(&api_server.client(), Api::<Node>::all, "n", reporter);
+        let mut states = watch_object::<Node>(&api_server.client(), Api::all, "n", reporter);
         read_for(&mut states, Duration::from_mins(10)).await;
         let requests = api_server.seen().len();
         assert!((10..100).contains(&requests), "{requests}");
@@ -211,10 +226,10 @@ async fn a_failure_is_over_when_the_watch_is_accepted_though_nothing_changed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_not_over_while_accepted_watches_send_what_cannot_be_decoded() {
+async fn a_failure_is_not_over_while_accepted_watches_send_what_is_no_event() {
     let api_server = ApiServer::new(|number, is_watch| match (is_watch, number) {
         (false, _) => Answer::List,
-        (true, ..=9) => Answer::Undecodable,
+        (true, ..=9) => Answer::Malformed,
         (true, _) => Answer::Silence,
     });
     let (mut events, mut failure, _) = watch_nodes(&api_server);
@@ -230,4 +245,49 @@ async fn a_failure_is_not_over_while_accepted_watches_send_what_cannot_be_decode
     assert_eq!(reasons, [Some(WatchErrorReason::Other), None]);
     assert_eq!(api_server.seen().len(), 10, "over when a watch stays");
     reading.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_undecodable_object_is_skipped_and_stops_no_other() {
+    let api_server = ApiServer::new(|number, is_watch| match (is_watch, number) {
+        (false, _) | (true, ..=2) => Answer::Undecodable,
+        (true, _) => Answer::Silence,
+    });
+    let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), Clock::System);
+    let (failure, undecodable) = (reporter.failure(), reporter.undecodable());
+    let mut registry = Registry::default();
+    register_undecodable_objects(&mut registry);
+    let config = watcher::Config::default();
+    let mut events = watch_events::<Node>(&api_server.client(), Api::all, config, reporter);
+    let mut seen = Vec::new();
+    let name = |node: Node| node.metadata.name.unwrap();
+    while seen.len() < 6 {
+        let event = timeout(Duration::from_mins(1), events.next()).await.unwrap().unwrap();
+        seen.push(match event.unwrap() {
+            Event::Init => "init".to_owned(),
+            Event::InitApply(node) => format!("listed {}", name(node)),
+            Event::InitDone => {
+                assert_eq!(undecodable.borrow().keys().collect::<Vec<_>>(), ["odd"]);
+                assert_eq!(
+                    undecodable.borrow()["odd"].metadata.resource_version.as_deref(),
+                    Some("2")
+                );
+                let mut text = String::new();
+                prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+                let line = "headgate_undecodable_objects{kind=\"Node\"} 1";
+                assert!(text.lines().any(|found| found == line), "{text}");
+                "done".to_owned()
+            }
+            Event::Apply(node) => {
+                assert_eq!(undecodable.borrow().keys().collect::<Vec<_>>(), ["a"]);
+                format!("applied {}", name(node))
+            }
+            Event::Delete(node) => format!("deleted {}", name(node)),
+        });
+    }
+    assert_eq!(
+        seen,
+        ["init", "listed a", "listed z", "done", "applied odd", "deleted a"]
+    );
+    assert!(undecodable.borrow().is_empty() && failure.borrow().is_none());
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use headgate_clock::Clock;
-use headgate_kubernetes::{WatchErrorCounter, WatchReporter, watch_object};
+use headgate_kubernetes::{Decoded, WatchErrorCounter, WatchReporter, watch_object};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -46,8 +46,8 @@ pub(super) async fn run(task: LockTask) {
         clock,
     } = task;
     let reporter = WatchReporter::new("leases", watch_errors, clock.clone());
-    let namespaced = |client| Api::<Lease>::namespaced(client, &lease.namespace);
-    let mut states = watch_object(&client, namespaced, &lease.name, reporter);
+    let namespaced = |client| Api::namespaced(client, &lease.namespace);
+    let mut states = watch_object::<Lease>(&client, namespaced, &lease.name, reporter);
     let mut leases = LeaseClient::new(client, &lease);
     let mut release_by = None;
     loop {
@@ -69,7 +69,10 @@ pub(super) async fn run(task: LockTask) {
                 tokio::select! {
                     biased;
                     Some(state) = states.next() => match state {
-                        Ok(lease) => state_machine.handle_watch(lease, clock.now()),
+                        Ok(lease) => match lease.map(Decoded::into_object).transpose() {
+                            Ok(lease) => state_machine.handle_watch(lease, clock.now()),
+                            Err(_) => state_machine.handle_watch_error(clock.now()),
+                        },
                         Err(_) => state_machine.handle_watch_error(clock.now()),
                     },
                     () = holds.changed() => {}

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::schema;
 
 /// A request to remove one pod from its node.
-#[derive(Clone, CustomResource, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "headgate.dev",
     version = "v1alpha1",
@@ -19,6 +19,7 @@ use super::schema;
     namespaced,
     status = "EvacuationStatus",
     derive = "PartialEq",
+    derive = "Default",
     doc = "A request to remove one pod from its node.",
     validation = Rule::new(
         "self.metadata.name == self.spec.podRef.uid + '-' + (size(self.spec.podRef.name) <= 150 ? self.spec.podRef.name : self.spec.podRef.name.substring(0, 150))"
@@ -64,7 +65,7 @@ fn default_progress_deadline_seconds() -> i32 {
 }
 
 /// One pod, and no other of the same name.
-#[derive(Clone, Debug, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 pub struct PodReference {
     /// Name of the pod, 1 to 253 characters.
     #[schemars(

@@ -13,7 +13,7 @@ use super::schema;
 use super::status::NodeMaintenanceStatus;
 
 /// A request to take nodes out of service: out of the load balancers first, then without pods.
-#[derive(Clone, CustomResource, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "headgate.dev",
     version = "v1alpha1",
@@ -21,6 +21,7 @@ use super::status::NodeMaintenanceStatus;
     shortname = "hgnm",
     status = "NodeMaintenanceStatus",
     derive = "PartialEq",
+    derive = "Default",
     doc = "A request to take nodes out of service: out of the load balancers first, then without pods.",
     printcolumn(name = "Stage", type_ = "string", json_path = ".spec.stage"),
     printcolumn(

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt as _;
-use headgate_kubernetes::{WatchReporter, WatchStream, watch_events};
+use headgate_kubernetes::{UndecodableObjects, WatchReporter, WatchStream, watch_events};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::runtime::watcher;
@@ -33,6 +33,7 @@ pub(super) type Cache<V> = Option<BTreeMap<String, V>>;
 #[derive(Clone)]
 pub(super) struct Caches {
     pub(super) maintenances: watch::Receiver<Cache<NodeMaintenance>>,
+    pub(super) undecodable_maintenances: watch::Receiver<UndecodableObjects>,
     pub(super) nodes: watch::Receiver<Cache<CachedNode>>,
     pub(super) evacuations: watch::Receiver<Cache<Evacuation>>,
     pub(super) budgets: watch::Receiver<Cache<BudgetFacts>>,
@@ -53,8 +54,14 @@ impl Caches {
         let services = watch::Sender::new(None);
         let pods = watch::Sender::new(PodCache::default());
         let (maintained_nodes, located_nodes) = (watch::Sender::default(), watch::Sender::default());
+        let reporter = |resource| {
+            let reporter = WatchReporter::new(resource, context.metrics.watch_errors(), context.clock.clone());
+            reporter.with_events(Some(context.events.clone()))
+        };
+        let maintenance_reporter = reporter("nodemaintenances");
         let caches = Self {
             maintenances: maintenances.subscribe(),
+            undecodable_maintenances: maintenance_reporter.undecodable(),
             nodes: nodes.subscribe(),
             evacuations: evacuations.subscribe(),
             budgets: budgets.subscribe(),
@@ -63,33 +70,23 @@ impl Caches {
             maintained_nodes: maintained_nodes.clone(),
             located_nodes: located_nodes.clone(),
         };
-        let reporter = |resource| WatchReporter::new(resource, context.metrics.watch_errors(), context.clock.clone());
         let (client, config) = (&context.client, watcher::Config::default().page_size(PAGE_SIZE));
-        let stream = watch_events(
-            client,
-            Api::<NodeMaintenance>::all,
-            config.clone(),
-            reporter("nodemaintenances"),
-        );
+        let stream = watch_events::<NodeMaintenance>(client, Api::all, config.clone(), maintenance_reporter);
         tasks.spawn(TaskName::Maintenances, reflect(stream, maintenances, Some));
-        let stream = watch_events(client, Api::<NodeObject>::all, config.clone(), reporter("nodes"));
+        let stream = watch_events::<NodeObject>(client, Api::all, config.clone(), reporter("nodes"));
         tasks.spawn(
             TaskName::Nodes,
             reflect(stream, nodes, |node| Some(CachedNode::from(node))),
         );
-        let stream = watch_events(client, Api::<Evacuation>::all, config.clone(), reporter("evacuations"));
+        let stream = watch_events::<Evacuation>(client, Api::all, config.clone(), reporter("evacuations"));
         tasks.spawn(TaskName::Evacuations, reflect(stream, evacuations, Some));
-        let stream = watch_events(
-            client,
-            Api::<PodDisruptionBudget>::all,
-            config.clone(),
-            reporter("poddisruptionbudgets"),
-        );
+        let stream =
+            watch_events::<PodDisruptionBudget>(client, Api::all, config.clone(), reporter("poddisruptionbudgets"));
         tasks.spawn(
             TaskName::Budgets,
             reflect(stream, budgets, |budget| BudgetFacts::read(&budget)),
         );
-        let stream = watch_events(client, Api::<Service>::all, config, reporter("services"));
+        let stream = watch_events::<Service>(client, Api::all, config, reporter("services"));
         tasks.spawn(
             TaskName::Services,
             reflect(stream, services, |service| ServiceFacts::read(&service)),

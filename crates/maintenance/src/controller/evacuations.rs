@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use headgate_clock::Clock;
-use headgate_kubernetes::is_dns_subdomain;
+use headgate_kubernetes::{Decoded, is_dns_subdomain};
 use headgate_telemetry::ReconcileSpan;
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _};
@@ -278,8 +278,14 @@ async fn work_on(writer: &Writer, due: &Due, span: &ReconcileSpan, now: Timestam
     } else if !is_dns_subdomain(&reference.name) {
         (PodState::Gone, None)
     } else {
-        let pods = Api::<PodObject>::namespaced(writer.client.clone(), &namespace);
-        match writer.read(pods.get_opt(&reference.name)).await {
+        let pods = Api::<Decoded<PodObject>>::namespaced(writer.client.clone(), &namespace);
+        let found = async {
+            pods.get_opt(&reference.name)
+                .await?
+                .map(Decoded::into_object)
+                .transpose()
+        };
+        match writer.read(found).await {
             Ok(None) => (PodState::Gone, None),
             Ok(Some(object)) => {
                 read = CachedPod::from(object).facts;

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use headgate_clock::Clock;
+use headgate_kubernetes::Decoded;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -131,7 +132,7 @@ impl Executor {
         turn
     }
 
-    fn maintenance_api(&self) -> Api<NodeMaintenance> {
+    fn maintenance_api(&self) -> Api<Decoded<NodeMaintenance>> {
         Api::all(self.writer.client.clone())
     }
 
@@ -197,7 +198,8 @@ impl Executor {
         let mut changed = object.clone();
         changed.status = Some(status);
         let (api, params) = (self.maintenance_api(), PostParams::default());
-        if let Err(error) = self.writer.send(api.replace_status(name, &params, &changed)).await {
+        let replacement = Decoded::Object(changed.clone());
+        if let Err(error) = self.writer.send(api.replace_status(name, &params, &replacement)).await {
             let nodes = changed.status.iter().flat_map(|status| &status.node_statuses);
             turn.blocked_nodes.extend(nodes.map(|node| node.node_ref.name.clone()));
             turn.failed("status", name, &error);
@@ -307,12 +309,13 @@ impl Executor {
     }
 
     async fn read_node(&self, name: &str) -> Result<Node, WriteError> {
-        let nodes = Api::<Node>::all(self.writer.client.clone());
-        self.writer.read(nodes.get(name)).await
+        let nodes = Api::<Decoded<Node>>::all(self.writer.client.clone());
+        let node = async { nodes.get(name).await.and_then(Decoded::into_object) };
+        self.writer.read(node).await
     }
 
     async fn patch_node(&self, name: &str, operations: Value, is_status: bool) -> Result<(), WriteError> {
-        let nodes = Api::<Node>::all(self.writer.client.clone());
+        let nodes = Api::<Decoded<Node>>::all(self.writer.client.clone());
         let patch = serde_json::from_value(operations).map_err(|error| WriteError::Failed(error.to_string()))?;
         let (params, patch) = (PatchParams::default(), Patch::<()>::Json(patch));
         let answer = if is_status {

@@ -102,6 +102,7 @@ impl MaintenanceController {
             // A cache whose watch has ended stays as it is until all tasks are started again.
             tokio::select! {
                 Ok(()) = caches.maintenances.changed() => {}
+                Ok(()) = caches.undecodable_maintenances.changed() => {}
                 Ok(()) = caches.nodes.changed() => {}
                 Ok(()) = caches.evacuations.changed() => {}
                 Ok(()) = caches.budgets.changed() => {}
@@ -153,6 +154,16 @@ impl MaintenanceController {
             .values()
             .cloned()
             .collect();
+        let undecodable_maintenances = {
+            let undecodable = self.caches.undecodable_maintenances.borrow_and_update();
+            let uids = undecodable.values().filter_map(|object| object.metadata.uid.clone());
+            let is_known = |uid: &String| {
+                maintenances
+                    .iter()
+                    .any(|known| known.metadata.uid.as_ref() == Some(uid))
+            };
+            uids.filter(|uid| !is_known(uid)).collect()
+        };
         let evacuations = self
             .caches
             .evacuations
@@ -203,6 +214,7 @@ impl MaintenanceController {
         };
         let snapshot = Snapshot {
             maintenances,
+            undecodable_maintenances,
             nodes,
             pods,
             evacuations,

@@ -15,7 +15,7 @@ use crate::evacuation::daemon_set::DEFAULT_GRACE_PERIOD;
 use crate::snapshot::{NodeFacts, PodFacts};
 
 /// A Node, reduced.
-#[derive(Clone, Debug, Deserialize, Serialize, Resource)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, Resource)]
 #[resource(inherit = Node)]
 pub(super) struct NodeObject {
     pub(super) metadata: ObjectMeta,
@@ -85,7 +85,7 @@ pub(super) fn facts_of(node: &Node) -> NodeFacts {
 }
 
 /// A pod, reduced.
-#[derive(Clone, Debug, Deserialize, Serialize, Resource)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, Resource)]
 #[resource(inherit = Pod)]
 pub(super) struct PodObject {
     pub(super) metadata: ObjectMeta,
@@ -93,6 +93,18 @@ pub(super) struct PodObject {
     spec: PodFields,
     #[serde(default)]
     status: PodStatusFields,
+}
+
+impl PodObject {
+    /// A pod on a node of which nothing else is known.
+    pub(super) fn on_node(metadata: ObjectMeta, node: &str) -> Self {
+        let spec = PodFields {
+            node_name: Some(node.to_owned()),
+            ..PodFields::default()
+        };
+        let status = PodStatusFields::default();
+        Self { metadata, spec, status }
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures::StreamExt as _;
-use headgate_kubernetes::{WatchReporter, watch_events};
+use headgate_kubernetes::{UndecodableObjects, WatchReporter, watch_events};
 use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
 use kube::{Api, ResourceExt as _};
@@ -107,19 +107,46 @@ pub(super) async fn watch_pods(
     }
 }
 
+/// The pods of a node that cannot be decoded. They are on the node all the same, and have to leave it.
+fn undecodable_pods(objects: &UndecodableObjects, node: &str) -> BTreeMap<String, CachedPod> {
+    let pods = objects
+        .values()
+        .map(|object| PodObject::on_node(object.metadata.clone(), node));
+    pods.map(|pod| (pod.uid().unwrap_or_default(), CachedPod::from(pod)))
+        .collect()
+}
+
 async fn watch_node(context: MaintenanceContext, node: String, number: u64, cache: watch::Sender<PodCache>) {
     let reporter = WatchReporter::new("pods", context.metrics.watch_errors(), context.clock.clone());
+    let reporter = reporter.with_events(Some(context.events.clone()));
+    let mut undecodable = reporter.undecodable();
     let config = watcher::Config::default()
         .fields(&format!("spec.nodeName={node}"))
         .page_size(PAGE_SIZE);
-    let mut stream = watch_events(&context.client, Api::<PodObject>::all, config, reporter);
+    let mut stream = watch_events::<PodObject>(&context.client, Api::all, config, reporter);
     let mut listed = BTreeMap::new();
-    while let Some(event) = stream.next().await {
+    loop {
+        let event = tokio::select! {
+            event = stream.next() => event,
+            Ok(()) = undecodable.changed() => {
+                let present = undecodable_pods(&undecodable.borrow_and_update(), &node);
+                cache.send_if_modified(|cache| cache.change(&node, number, |pods| {
+                    let Some(pods) = pods else { return false };
+                    let added: Vec<_> = present.into_iter().filter(|(uid, _)| !pods.contains_key(uid)).collect();
+                    let is_changed = !added.is_empty();
+                    pods.extend(added);
+                    is_changed
+                }));
+                continue;
+            }
+        };
+        let Some(event) = event else { return };
         let uid = |object: &PodObject| object.uid().unwrap_or_default();
         match event {
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => drop(listed.insert(uid(&object), CachedPod::from(object))),
             Ok(Event::InitDone) => {
+                listed.extend(undecodable_pods(&undecodable.borrow_and_update(), &node));
                 let listed = Some(std::mem::take(&mut listed));
                 cache.send_if_modified(|cache| {
                     cache.change(&node, number, |pods| {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
 
+use headgate_kubernetes::Decoded;
 use headgate_leader::{PermitError, Term};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -111,7 +112,7 @@ impl Writer {
         }
     }
 
-    pub(super) fn evacuations(&self, namespace: &str) -> Api<Evacuation> {
+    pub(super) fn evacuations(&self, namespace: &str) -> Api<Decoded<Evacuation>> {
         Api::namespaced(self.client.clone(), namespace)
     }
 
@@ -125,8 +126,9 @@ impl Writer {
         let mut changed = evacuation.clone();
         changed.status = Some(status);
         let api = self.evacuations(&namespace);
-        self.send(api.replace_status(&name, &PostParams::default(), &changed))
-            .await
+        let (params, changed) = (PostParams::default(), Decoded::Object(changed));
+        let write = async { api.replace_status(&name, &params, &changed).await?.into_object() };
+        self.send(write).await
     }
 
     /// Merges a change into an Evacuation that has not changed since it was read.
@@ -139,8 +141,9 @@ impl Writer {
         change["metadata"]["resourceVersion"] = json!(evacuation.resource_version());
         change["metadata"]["uid"] = json!(evacuation.uid());
         let api = self.evacuations(&namespace);
-        self.send(api.patch(&name, &PatchParams::default(), &Patch::Merge(&change)))
-            .await
+        let (params, patch) = (PatchParams::default(), Patch::Merge(&change));
+        let write = async { api.patch(&name, &params, &patch).await?.into_object() };
+        self.send(write).await
     }
 
     /// Replaces the finalizers of an Evacuation that has not changed since it was read.
@@ -169,8 +172,9 @@ impl Writer {
             let api = self.evacuations(&evacuation.namespace().unwrap_or_default());
             // It stays while it has finalizers.
             match self.send(api.delete(&evacuation.name_any(), &params)).await?.left() {
-                Some(deleted) => present = deleted,
-                None => return Ok(()),
+                Some(Decoded::Object(deleted)) => present = deleted,
+                // What is left of it is written once it can be read.
+                Some(Decoded::Undecodable(_)) | None => return Ok(()),
             }
         }
         let removed: BTreeSet<_> = remove_finalizers.iter().collect();
@@ -194,7 +198,7 @@ impl Writer {
     pub(super) async fn evict(&self, namespace: &str, name: &str, uid: &str) -> Result<EvictionOutcome, PermitError> {
         let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace},
             "deleteOptions": {"preconditions": {"uid": uid}}});
-        let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
+        let pods = Api::<Decoded<Pod>>::namespaced(self.client.clone(), namespace);
         // `Api::evict` sends `delete_options`, which the API server ignores, and with it the UID.
         let params = PostParams::default();
         let request = pods.create_subresource::<_, Value>("eviction", name, &params, &eviction);
@@ -226,7 +230,7 @@ impl Writer {
             uid: Some(uid.to_owned()),
             resource_version: None,
         });
-        let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
+        let pods = Api::<Decoded<Pod>>::namespaced(self.client.clone(), namespace);
         match self.send(pods.delete(name, &params)).await {
             Ok(_) | Err(WriteError::Gone) => Ok(()),
             Err(error) => Err(error),

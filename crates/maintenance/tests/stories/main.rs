@@ -15,4 +15,5 @@ mod evacuators;
 mod gates;
 mod probes;
 mod spans;
+mod undecodable;
 mod world;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::Clock;
-use headgate_kubernetes::ClusterEventRecorder;
+use headgate_kubernetes::{ClusterEventRecorder, Decoded, split_list};
 use headgate_leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
 use headgate_maintenance::controller::{
@@ -241,7 +241,7 @@ impl World {
     }
 
     pub(crate) fn has_pod(&self, name: &str) -> bool {
-        self.fake.peek::<Pod>(NAMESPACE, name).is_some()
+        self.fake.peek::<Decoded<Pod>>(NAMESPACE, name).is_some()
     }
 
     pub(crate) fn remove_pod(&self, name: &str) {
@@ -250,9 +250,9 @@ impl World {
 
     /// The Evacuation of a pod that exists or existed.
     pub(crate) async fn evacuation(&self, pod: &str) -> Option<Evacuation> {
-        let all = Api::<Evacuation>::namespaced(self.client.clone(), NAMESPACE);
-        let all = all.list(&ListParams::default()).await.unwrap();
-        all.items.into_iter().find(|one| one.spec.pod_ref.name == pod)
+        let all = Api::<Decoded<Evacuation>>::namespaced(self.client.clone(), NAMESPACE);
+        let (all, _) = split_list(all.list(&ListParams::default()).await.unwrap());
+        all.into_iter().find(|one| one.spec.pod_ref.name == pod)
     }
 
     /// An evacuator or an instigator changes an Evacuation.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use headgate_clock::Clock;
-use headgate_kubernetes::{NodeEventRecorder, WarningEvent};
+use headgate_kubernetes::{Decoded, NodeEventRecorder, WarningEvent};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::core::PartialObjectMeta;
@@ -82,7 +82,7 @@ impl Failures {
 
 /// Keeps the annotation of the own Node as it should be, until the task is aborted.
 pub async fn delay_deletion(task: DeletionDelayTask) {
-    let nodes = Api::<Node>::all(task.client.clone());
+    let nodes = Api::all(task.client.clone());
     let mut reports = task.reports.clone();
     let mut delay = DeletionDelay::new(task.timeout);
     let mut state = DelayState::Unknown;
@@ -142,12 +142,17 @@ fn due_at(
 }
 
 impl DeletionDelayTask {
-    async fn write(&self, nodes: &Api<Node>, uid: &str, is_delayed: bool) -> Result<(), (WriteOutcome, String)> {
+    async fn write(
+        &self,
+        nodes: &Api<Decoded<PartialObjectMeta<Node>>>,
+        uid: &str,
+        is_delayed: bool,
+    ) -> Result<(), (WriteOutcome, String)> {
         let value = is_delayed.then_some(VALUE);
         let patch = json!({"metadata": {"uid": uid, "annotations": {DELETION_DELAY_ANNOTATION: value}}});
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-        let write = nodes.patch_metadata(&self.node_name, &params, &patch);
-        let answer: Result<PartialObjectMeta<Node>, _> = timeout(WRITE_TIMEOUT, write).await.map_err(|_| {
+        let write = nodes.patch(&self.node_name, &params, &patch);
+        let answer = timeout(WRITE_TIMEOUT, write).await.map_err(|_| {
             let error = format!("the API server did not answer within {} s", WRITE_TIMEOUT.as_secs());
             (WriteOutcome::Timeout, error)
         })?;

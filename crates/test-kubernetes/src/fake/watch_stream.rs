@@ -7,7 +7,7 @@ use futures::stream;
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::Response;
 use hyper::body::{Bytes, Frame};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tower::BoxError;
@@ -25,7 +25,7 @@ struct WatchStream {
     selector: Selector,
     /// Version up to which all changes are in `pending` or sent.
     version: u64,
-    pending: VecDeque<Value>,
+    pending: VecDeque<String>,
     ends_at: Instant,
     restarts: u64,
     cuts: u64,
@@ -55,7 +55,7 @@ impl FakeApi {
         if watch.version == 0 {
             let store = self.store();
             watch.version = store.version();
-            let added = |(_, object): (&ObjectKey, &Value)| json!({"type": "ADDED", "object": object});
+            let added = |(_, object): (&ObjectKey, &Value)| line("ADDED", object);
             watch.pending = store.objects(&watch.selector).map(added).collect();
         }
         let frames = stream::unfold(watch, |mut watch| async move {
@@ -64,6 +64,11 @@ impl FakeApi {
         });
         Response::new(StreamBody::new(frames).boxed_unsync())
     }
+}
+
+/// An event, with its members in the order of the API server's.
+fn line(kind: &str, object: &Value) -> String {
+    format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
 }
 
 impl WatchStream {
@@ -87,8 +92,7 @@ impl WatchStream {
                 self.read_changes();
                 if !self.pending.is_empty() {
                     sleep(ONE_WAY_LATENCY).await;
-                    let lines = self.pending.drain(..).map(|event| format!("{event}\n"));
-                    return Some(Ok(lines.collect::<String>().into()));
+                    return Some(Ok(self.pending.drain(..).collect::<String>().into()));
                 }
             }
             tokio::select! {
@@ -103,14 +107,14 @@ impl WatchStream {
         let store = self.fake.store();
         let Some(changes) = store.changes_since(self.version, &self.selector) else {
             let (_, status) = api_error(410, "Expired", "too old resource version");
-            self.pending.push_back(json!({"type": "ERROR", "object": status}));
+            self.pending.push_back(line("ERROR", &status));
             self.version = store.version();
             self.is_closed = true;
             return;
         };
         // A restored snapshot has an earlier version.
         self.version = self.version.max(store.version());
-        let event = |change: super::store::Change| json!({"type": change.kind, "object": change.object});
+        let event = |change: super::store::Change| line(change.kind, &change.object);
         self.pending.extend(changes.into_iter().map(event));
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use headgate_kubernetes::Decoded;
 use headgate_leader::Term;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -81,7 +82,7 @@ struct Stored {
 /// The ledger of one term. Clones share it.
 #[derive(Clone)]
 pub(in super::super) struct LedgerStore {
-    api: Api<ConfigMap>,
+    api: Api<Decoded<ConfigMap>>,
     term: Term,
     ledger: Arc<watch::Sender<Arc<Ledger>>>,
     /// Whether a `ConfigMap` that was deleted or rolled back is accepted.
@@ -102,7 +103,7 @@ impl LedgerStore {
     /// # Errors
     /// If it cannot be read, or is not a ledger.
     pub(in super::super) async fn load(client: Client, term: Term) -> Result<Self, LedgerError> {
-        let api: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
+        let api: Api<Decoded<ConfigMap>> = Api::namespaced(client, NAMESPACE);
         let object = get(&api).await?;
         let Contents { generation, ledger } = parse(object.as_ref())?;
         let stored = Stored {
@@ -270,9 +271,11 @@ pub async fn read(client: Client) -> Result<Ledger, LedgerError> {
     parse(object.as_ref()).map(|contents| contents.ledger)
 }
 
-async fn get(api: &Api<ConfigMap>) -> Result<Option<ConfigMap>, LedgerError> {
+async fn get(api: &Api<Decoded<ConfigMap>>) -> Result<Option<ConfigMap>, LedgerError> {
     let answer = timeout(REQUEST_TIMEOUT, api.get_opt(CONFIG_MAP)).await;
-    answer.map_err(|_| LedgerError::Timeout)?.map_err(LedgerError::Read)
+    let object = answer.map_err(|_| LedgerError::Timeout)?;
+    let object = object.and_then(|object| object.map(Decoded::into_object).transpose());
+    object.map_err(LedgerError::Read)
 }
 
 /// What a `ConfigMap` contains.
@@ -312,7 +315,7 @@ fn parse(object: Option<&ConfigMap>) -> Result<Contents, LedgerError> {
 }
 
 async fn put(
-    api: &Api<ConfigMap>,
+    api: &Api<Decoded<ConfigMap>>,
     last: Option<&ConfigMap>,
     generation: u64,
     ledger: &Ledger,
@@ -339,6 +342,7 @@ async fn put(
         ..ConfigMap::default()
     });
     object.data.get_or_insert_default().insert(DATA_KEY.to_owned(), text);
+    let object = Decoded::Object(object);
     let params = PostParams::default();
     let write = async {
         if last.is_some() {
@@ -348,7 +352,8 @@ async fn put(
         }
     };
     let answer = timeout(REQUEST_TIMEOUT, write).await;
-    answer.map_err(|_| LedgerError::Timeout)?.map_err(|error| {
+    let written = answer.map_err(|_| LedgerError::Timeout)?.and_then(Decoded::into_object);
+    written.map_err(|error| {
         if let kube::Error::Api(status) = &error {
             tracing::debug!(code = status.code, "ledger write rejected");
         } else {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use headgate_clock::Clock;
+use headgate_kubernetes::Decoded;
 use headgate_leader::Term;
 use headgate_node::{DueMarker, MarkerState, NodeIdentity, WrittenMarker, write_marker};
 use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
@@ -76,7 +77,7 @@ pub struct MarkerWriter {
 impl MarkerWriter {
     /// Writes until the term ends; never ends by itself. `markers` has what each condition should say, and what it says.
     pub(in super::super) async fn run(self, term: Term, mut markers: watch::Receiver<Arc<Markers>>) {
-        let nodes = Api::<Node>::all(self.client.clone());
+        let nodes = Api::<Decoded<Node>>::all(self.client.clone());
         let mut written: HashMap<String, WrittenMarker> = HashMap::new();
         loop {
             let states = Arc::clone(&markers.borrow_and_update());
@@ -132,7 +133,7 @@ impl MarkerWriter {
     /// Writes one condition; returns the outcome that the metric counts.
     async fn write(
         &self,
-        nodes: &Api<Node>,
+        nodes: &Api<Decoded<Node>>,
         term: &Term,
         name: &str,
         state: &MarkerState,

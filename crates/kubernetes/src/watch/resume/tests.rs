@@ -93,7 +93,7 @@ impl ApiServer {
 fn read(api_server: &ApiServer, config: watcher::Config) -> watch::Receiver<Option<super::super::WatchFailure>> {
     let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), headgate_clock::Clock::System);
     let failure = reporter.failure();
-    let mut events = watch_events(&api_server.client(), Api::<Node>::all, config, reporter);
+    let mut events = watch_events::<Node>(&api_server.client(), Api::all, config, reporter);
     tokio::spawn(async move { while events.next().await.is_some() {} });
     failure
 }

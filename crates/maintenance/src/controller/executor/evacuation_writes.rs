@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use headgate_kubernetes::Decoded;
 use kube::ResourceExt as _;
 use kube::api::PostParams;
 
@@ -22,7 +23,8 @@ pub(super) async fn change_evacuation(
     let outcome = match action {
         Action::CreateEvacuation { evacuation } => {
             let api = writer.evacuations(evacuation.namespace().as_deref().unwrap_or_default());
-            let created = writer.send(api.create(&PostParams::default(), evacuation)).await;
+            let object = Decoded::Object((**evacuation).clone());
+            let created = writer.send(api.create(&PostParams::default(), &object)).await;
             match created {
                 Ok(_) => {
                     if let Some(pod) = pods.get(evacuation.spec.pod_ref.uid.as_str()) {

@@ -1,0 +1,130 @@
+//! What remains readable of an object that its type cannot decode.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// Longer texts are no time.
+const MAX_TIME_BYTES: usize = 64;
+
+/// The members of an object, not decoded.
+type Members<'a> = BTreeMap<String, &'a RawValue>;
+
+/// How much of an object is repaired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repair {
+    Metadata,
+    All,
+}
+
+/// The object without `managedFields`, and with times that a `Timestamp` represents.
+pub(super) fn repaired(object: &str, repair: Repair) -> serde_json::Result<Value> {
+    let parse = |text: &RawValue, is_bounded: bool| {
+        let mut value = serde_json::from_str(text.get())?;
+        if is_bounded {
+            bound_times(&mut value);
+        }
+        Ok::<_, serde_json::Error>(value)
+    };
+    let members: Members<'_> = serde_json::from_str(object)?;
+    let mut repaired = serde_json::Map::new();
+    for (name, text) in members {
+        let value = if name == "metadata" {
+            let members: Members<'_> = serde_json::from_str(text.get())?;
+            let kept = members.into_iter().filter(|(name, _)| name != "managedFields");
+            let parsed = kept.map(|(name, text)| {
+                let is_bounded = !matches!(name.as_str(), "annotations" | "labels");
+                parse(text, is_bounded).map(|value| (name, value))
+            });
+            Value::Object(parsed.collect::<serde_json::Result<_>>()?)
+        } else {
+            parse(text, repair == Repair::All)?
+        };
+        repaired.insert(name, value);
+    }
+    Ok(Value::Object(repaired))
+}
+
+/// Replaces each text that has the form of a time and that no `Timestamp` represents.
+fn bound_times(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Some(time) = nearest_time(text) {
+                *text = time.to_string();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(bound_times),
+        Value::Object(members) => members.values_mut().for_each(bound_times),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// The nearest representable time; `None` for a text that is no time, or is one already.
+fn nearest_time(text: &str) -> Option<Timestamp> {
+    let unsigned = text.trim_start_matches(['-', '+']);
+    let year_digits = unsigned.bytes().take_while(u8::is_ascii_digit).count();
+    let is_digit_or = |other: &[u8]| other.iter().all(|byte| byte.is_ascii_digit() || b"-:Tt".contains(byte));
+    // Month, day, hour, minute and second follow the year: `-01-02T03:04:05`.
+    let rest = unsigned.get(year_digits..year_digits + 15)?;
+    let is_time =
+        text.len() <= MAX_TIME_BYTES && year_digits >= 3 && rest.starts_with('-') && is_digit_or(rest.as_bytes());
+    if !is_time || text.parse::<Timestamp>().is_ok() {
+        return None;
+    }
+    let year: i64 = unsigned[..year_digits].parse().unwrap_or(i64::MAX);
+    Some(match (text.starts_with('-'), year) {
+        (true, _) => Timestamp::MIN,
+        (false, 9999..) => Timestamp::MAX,
+        // The fraction or the offset is out of range.
+        _ => format!("{}{rest}Z", &unsigned[..year_digits]).parse().ok()?,
+    })
+}
+
+/// Name, namespace, UID and resourceVersion, as far as they are readable.
+pub(super) fn identity(object: &str) -> ObjectMeta {
+    let members: Members<'_> = serde_json::from_str(object).unwrap_or_default();
+    let metadata = members
+        .get("metadata")
+        .map(|metadata| serde_json::from_str(metadata.get()));
+    let metadata: Members<'_> = metadata.and_then(Result::ok).unwrap_or_default();
+    let text = |name| {
+        metadata
+            .get(name)
+            .and_then(|text| serde_json::from_str(text.get()).ok())
+    };
+    ObjectMeta {
+        name: text("name"),
+        namespace: text("namespace"),
+        uid: text("uid"),
+        resource_version: text("resourceVersion"),
+        ..ObjectMeta::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_time_that_is_not_representable_is_replaced() {
+        let time = |text: &str| Some(text.parse::<Timestamp>().unwrap());
+        for (text, expected) in [
+            ("2026-01-02T03:04:05Z", None),
+            ("2026-01-02", None),
+            ("a text", None),
+            ("9999-12-31T23:59:59Z", Some(Timestamp::MAX)),
+            ("-001-12-31T23:59:59Z", Some(Timestamp::MIN)),
+            ("2026-01-02T03:04:05x5Z", time("2026-01-02T03:04:05Z")),
+            ("2026-01-02T03:04:05+99:99", time("2026-01-02T03:04:05Z")),
+            (
+                "9999-12-31T23:59:59 or later, as the operator says: never before the end of the year",
+                None,
+            ),
+        ] {
+            assert_eq!(nearest_time(text), expected, "{text}");
+        }
+    }
+}

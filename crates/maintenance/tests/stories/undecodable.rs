@@ -1,0 +1,110 @@
+//! Objects that cannot be decoded, or that have times which no Rust type represents: other maintenances go on.
+
+use headgate_maintenance::api::NodeMaintenance;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::world::{MINUTE, NAMESPACE, World};
+
+const FAR: &str = "9999-12-31T23:59:59Z";
+
+fn write_odd_times(object: &mut Value) {
+    object["metadata"]["managedFields"] = json!([{"manager": "x", "operation": "Update", "time": FAR}]);
+    let conditions = object.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten() {
+        condition["lastTransitionTime"] = json!(FAR);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn odd_times_of_any_object_stop_no_drain() {
+    let mut world = World::new(&["one", "two"]).await;
+    for pod in ["web-1", "web-2"] {
+        let conditions = json!([{"type": "Ready", "status": "True"}]);
+        world
+            .pod("one", pod, &json!({"status": {"conditions": conditions}}))
+            .await;
+    }
+    world.budget("web", "web-1", 0).await;
+    world.observe_out("one");
+    world.fake.change::<Node>("", "one", write_odd_times);
+    world.fake.change::<Node>("", "two", write_odd_times);
+    world.fake.change::<Pod>(NAMESPACE, "web-1", write_odd_times);
+    let leader = world.lead().await;
+    world
+        .maintain("m", "Drain", &["one"], &json!({"loadBalancer": {"drainSeconds": 0}}))
+        .await;
+    world
+        .until("drained but for the budget", |world| !world.has_pod("web-2"))
+        .await;
+    leader.kill();
+    // An evacuator that says "never".
+    world
+        .change_evacuation("web-1", |evacuation| {
+            write_odd_times(evacuation);
+            evacuation["status"]["expectedEvacuationFinishTime"] = json!(FAR);
+        })
+        .await;
+    world.fake.change::<NodeMaintenance>("", "m", |object| {
+        object["metadata"]["managedFields"] = json!([{"manager": "x", "operation": "Update", "time": FAR}]);
+    });
+    world.allow("web", 1);
+    let _leader = world.lead().await;
+    world.until("drained", |world| !world.has_pod("web-1")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_undecodable_maintenance_exists_and_stops_no_other() {
+    let mut world = World::new(&["one", "two"]).await;
+    world.pod("one", "web-1", &json!({})).await;
+    world.pod("two", "web-2", &json!({})).await;
+    let leader = world.lead().await;
+    // The gate keeps the pod of the first one.
+    world.observe_in("one");
+    world.observe_out("two");
+    world.maintain("odd", "Drain", &["one"], &json!({})).await;
+    world.until("isolated", |world| world.isolation("one").0).await;
+    sleep(MINUTE).await;
+    let before = world.isolation("one");
+    assert_eq!((before.0, before.1.len()), (true, 1));
+    // A newer headgate knows more policies.
+    world.fake.change::<NodeMaintenance>("", "odd", |object| {
+        object["spec"]["loadBalancer"]["policy"] = json!("Newer");
+    });
+    leader.kill();
+    let leader = world.lead().await;
+    let spec = json!({"loadBalancer": {"drainSeconds": 0}});
+    world.maintain("other", "Drain", &["two"], &spec).await;
+    world.until("drained", |world| !world.has_pod("web-2")).await;
+    world.delete_maintenance("other").await;
+    let is_gone = |world: &World| world.maintenance("other").is_none();
+    world.until("gone", is_gone).await;
+    sleep(10 * MINUTE).await;
+    assert_eq!(world.isolation("two"), (false, Vec::new(), None));
+    assert_eq!(world.isolation("one"), before, "its cordon and taint are not nobody's");
+    assert_eq!(world.notes("one", "MaintenanceTaintOrphaned").await.len(), 0);
+    assert_eq!(world.notes("odd", "ObjectUndecodable").await.len(), 1);
+    // Deleted while it cannot be decoded, its traces go.
+    leader.kill();
+    let _leader = world.lead().await;
+    sleep(MINUTE).await;
+    world.fake.delete::<NodeMaintenance>("", "odd");
+    let is_undone = |world: &World| world.isolation("one") == (false, Vec::new(), None);
+    world.until("undone", is_undone).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_undecodable_pod_has_to_leave_its_node() {
+    let mut world = World::new(&["one"]).await;
+    world.pod("one", "web-1", &json!({})).await;
+    world.observe_out("one");
+    world
+        .fake
+        .change::<Pod>(NAMESPACE, "web-1", |pod| pod["spec"]["priority"] = json!("high"));
+    let _leader = world.lead().await;
+    world
+        .maintain("m", "Drain", &["one"], &json!({"loadBalancer": {"drainSeconds": 0}}))
+        .await;
+    world.until("drained", |world| !world.has_pod("web-1")).await;
+}
