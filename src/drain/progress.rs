@@ -5,11 +5,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use headgate_maintenance::api::names::MAX_NODES;
 use headgate_maintenance::api::{
     Blocker, LoadBalancerState, LoadBalancerStatus, NodeMaintenance, NodeMaintenanceNodeStatus, NodeMaintenanceStatus,
     Stage,
 };
-use headgate_maintenance::plan::conditions::{DRAINED, PROGRESSING, find};
+use headgate_maintenance::plan::conditions::{DRAINED, NO_NODES, PROGRESSING, TOO_MANY_NODES, find};
 use jiff::Timestamp;
 
 /// After so long without a status, no controller seems to run.
@@ -26,7 +27,7 @@ pub enum Outcome {
     Drained,
     /// The maintenance has `spec.dryRun`, and its status shows what would be done.
     Shown,
-    /// It ended before its nodes were drained, or selects no node.
+    /// It ended before its nodes were drained, or selects no node or too many.
     NotDrained(String),
 }
 
@@ -136,19 +137,27 @@ impl Progress {
     fn outcome(&self, object: &NodeMaintenance) -> Option<Outcome> {
         let is_current = self.reported.observed_generation >= object.metadata.generation;
         let conditions = &self.reported.conditions;
-        let drained = find(conditions, DRAINED).filter(|condition| is_current && condition.status == "True");
+        let drained = find(conditions, DRAINED).filter(|_| is_current);
         if object.metadata.deletion_timestamp.is_some() {
             return Some(Outcome::NotDrained("it is being deleted".to_owned()));
         }
         if object.spec.stage == Stage::Complete {
             return Some(Outcome::NotDrained("its stage was set to Complete".to_owned()));
         }
-        match drained.map(|condition| condition.reason.as_str()) {
-            Some("NoNodes") => return Some(Outcome::NotDrained("it selects no node".to_owned())),
-            Some(_) => return Some(Outcome::Drained),
-            None => {}
-        }
         let progressing = find(conditions, PROGRESSING).filter(|_| is_current);
+        for condition in drained.iter().chain(&progressing) {
+            match condition.reason.as_str() {
+                NO_NODES => return Some(Outcome::NotDrained("it selects no node".to_owned())),
+                TOO_MANY_NODES => {
+                    let why = format!("it selects more than {MAX_NODES} nodes");
+                    return Some(Outcome::NotDrained(why));
+                }
+                _ => {}
+            }
+        }
+        if drained.is_some_and(|condition| condition.status == "True") {
+            return Some(Outcome::Drained);
+        }
         (object.spec.dry_run && progressing.is_some_and(|condition| condition.reason == "DryRun"))
             .then_some(Outcome::Shown)
     }

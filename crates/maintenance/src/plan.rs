@@ -11,6 +11,7 @@ pub mod evacuations;
 pub mod events;
 pub mod gate;
 pub mod isolation;
+mod maintenance_conditions;
 pub mod message;
 pub mod phase;
 pub mod progress;
@@ -63,7 +64,8 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
         let is_completing = is_completing(&view, maintenance, &nodes, &cancellations);
         let status = status::status(&view, maintenance, is_completing);
         plan.actions.extend(events::events(&view, maintenance, &status));
-        if maintenance.object.status.as_ref() != Some(&status) {
+        let is_recorded = maintenance.object.status.as_ref() == Some(&status);
+        if !is_recorded {
             plan.actions.push(Action::UpdateStatus {
                 maintenance: maintenance.name.to_owned(),
                 status: Box::new(status),
@@ -71,10 +73,11 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
         }
         let is_over = match maintenance.phase {
             Phase::Complete => !is_completing,
-            Phase::Idle | Phase::DryRun => true,
+            Phase::Idle | Phase::DryRun | Phase::TooManyNodes => true,
             _ => false,
         };
-        if maintenance.is_deleted() && maintenance.has_finalizer() && is_over {
+        // The status keeps the finalizer from coming back, so it is written first.
+        if maintenance.has_finalizer() && is_over && is_recorded {
             done.push(Action::RemoveFinalizer {
                 maintenance: maintenance.name.to_owned(),
             });
@@ -115,7 +118,7 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
                     phase.is_drained = view.is_drained(node);
                 }
                 Phase::Complete => isolation.is_uncordoned |= uncordons(maintenance),
-                Phase::Idle | Phase::DryRun | Phase::Starting => {}
+                Phase::Idle | Phase::DryRun | Phase::TooManyNodes | Phase::Starting => {}
             }
         }
     }
@@ -148,16 +151,10 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
     changes
 }
 
-/// A maintenance that goes from `Idle` to `Complete` makes its nodes schedulable, once.
+/// A maintenance that goes from `Idle` to `Complete` makes its nodes schedulable, once. One without a status never was `Idle`.
 fn uncordons(maintenance: &Maintenance<'_>) -> bool {
-    !maintenance.is_deleted() && !maintenance.has_started(Stage::Cordon) && !is_completed(maintenance)
-}
-
-fn is_completed(maintenance: &Maintenance<'_>) -> bool {
-    let conditions = maintenance.object.status.iter().flat_map(|status| &status.conditions);
-    conditions
-        .clone()
-        .any(|condition| condition.type_ == conditions::PROGRESSING && condition.reason == conditions::COMPLETED)
+    let was_seen = maintenance.object.status.is_some();
+    was_seen && !maintenance.is_deleted() && !maintenance.has_started(Stage::Cordon) && !maintenance.is_completed()
 }
 
 /// Evacuations that are to exist, and those of ours that are not, with the node of their pod where it is known.

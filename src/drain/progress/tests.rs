@@ -97,7 +97,26 @@ fn ends() {
     let not_drained = |why: &str| Some(Outcome::NotDrained(why.to_owned()));
     for (spec, status, expected) in [
         (json!({}), drained("DrainCompleted"), Some(Outcome::Drained)),
-        (json!({}), drained("NoNodes"), not_drained("it selects no node")),
+        (
+            json!({}),
+            json!({"conditions": [condition("Drained", "False", "NoNodes")]}),
+            not_drained("it selects no node"),
+        ),
+        (
+            json!({}),
+            json!({"conditions": [condition("Drained", "False", "TooManyNodes")]}),
+            not_drained("it selects more than 500 nodes"),
+        ),
+        (
+            json!({"stage": "Cordon"}),
+            json!({"conditions": [condition("Progressing", "False", "TooManyNodes")]}),
+            not_drained("it selects more than 500 nodes"),
+        ),
+        (
+            json!({"dryRun": true}),
+            json!({"conditions": [condition("Progressing", "False", "TooManyNodes")]}),
+            not_drained("it selects more than 500 nodes"),
+        ),
         (
             json!({"stage": "Complete"}),
             drained("DrainCompleted"),

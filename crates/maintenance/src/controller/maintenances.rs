@@ -250,7 +250,7 @@ fn maintained_nodes(maintenances: &[NodeMaintenance], nodes: &[NodeFacts]) -> BT
         let maintenance = Maintenance::new(object, nodes);
         match maintenance.phase {
             Phase::DryRun | Phase::Starting | Phase::Cordon | Phase::Drain => maintained.extend(maintenance.nodes),
-            Phase::Idle | Phase::Complete => {}
+            Phase::Idle | Phase::TooManyNodes | Phase::Complete => {}
         }
     }
     maintained

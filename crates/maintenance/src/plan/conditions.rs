@@ -22,6 +22,9 @@ pub const TOO_MANY_NODES: &str = "TooManyNodes";
 /// The reason of [`PROGRESSING`] once a maintenance is over.
 pub const COMPLETED: &str = "Completed";
 
+/// The reason of [`DRAINED`] and [`LOAD_BALANCER_OUT`] if the selector matches no node.
+pub const NO_NODES: &str = "NoNodes";
+
 /// The types of KEP-5683 that the controller writes on Nodes.
 const NODE_CONDITIONS: [&str; 4] = [
     "MaintenancePlanned",

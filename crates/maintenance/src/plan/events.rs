@@ -5,7 +5,7 @@ use crate::drain_plan::DrainTargets;
 
 use super::action::{Action, Event, EventReason};
 use super::conditions::{self, is_true};
-use super::phase::{Maintenance, Phase};
+use super::phase::{Maintenance, Phase, is_completed};
 use super::view::{View, previous_status};
 
 /// What became new with `status`.
@@ -58,10 +58,6 @@ pub(super) fn events(view: &View<'_>, maintenance: &Maintenance<'_>, status: &No
             );
         }
     }
-    let is_completed = |status: &NodeMaintenanceStatus| {
-        let progressing = conditions::find(&status.conditions, conditions::PROGRESSING);
-        progressing.is_some_and(|condition| condition.reason == conditions::COMPLETED)
-    };
     if is_completed(status) && !is_completed(&before) {
         record(None, EventReason::Completed, "The maintenance is over".to_owned());
     }

@@ -10,6 +10,8 @@ use crate::drain_plan::DrainPlan;
 use crate::selection::selects;
 use crate::snapshot::NodeFacts;
 
+use super::conditions;
+
 /// What is done for a maintenance.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Phase {
@@ -17,13 +19,15 @@ pub enum Phase {
     Idle,
     /// Only the status shows what would be done.
     DryRun,
+    /// Nothing has begun, because its selector matches more than [`MAX_NODES`] nodes.
+    TooManyNodes,
     /// The finalizer is missing, and comes first.
     Starting,
     /// Its nodes are kept unschedulable.
     Cordon,
     /// And their pods leave.
     Drain,
-    /// What was done is undone.
+    /// What was done is undone. Without the finalizer nothing is left of it.
     Complete,
 }
 
@@ -36,7 +40,7 @@ pub struct Maintenance<'a> {
     pub name: &'a str,
     /// What is done for it.
     pub phase: Phase,
-    /// The nodes that its selector matches, at most [`MAX_NODES`].
+    /// The nodes that its selector matches. Where these are more than [`MAX_NODES`], only those of a maintenance that has begun.
     pub nodes: BTreeSet<String>,
     /// How many nodes its selector matches.
     pub nodes_selected: usize,
@@ -54,11 +58,12 @@ impl<'a> Maintenance<'a> {
             .map(|node| node.name.clone())
             .collect();
         let nodes_selected = selected.len();
+        let nodes = maintained(selected, object.status.as_ref());
         Self {
             object,
             name: object.metadata.name.as_deref().unwrap_or_default(),
-            phase: phase(object),
-            nodes: at_most(MAX_NODES, selected, object.status.as_ref()),
+            phase: phase(object, nodes_selected > MAX_NODES && nodes.is_empty()),
+            nodes,
             nodes_selected,
             plan: DrainPlan::effective(&object.spec.drain_plan),
         }
@@ -94,12 +99,35 @@ impl<'a> Maintenance<'a> {
         has_finalizer(self.object)
     }
 
+    /// Whether its selector matches more nodes than a maintenance may have.
+    #[must_use]
+    pub fn has_too_many_nodes(&self) -> bool {
+        self.nodes_selected > MAX_NODES
+    }
+
     /// Whether the status says that a stage was started.
     #[must_use]
     pub fn has_started(&self, stage: Stage) -> bool {
         let status = self.object.status.as_ref();
-        status.is_some_and(|status| status.stage_statuses.iter().any(|started| started.name == stage))
+        status.is_some_and(|status| has_started(status, stage))
     }
+
+    /// Whether the status says that everything is undone.
+    #[must_use]
+    pub fn is_completed(&self) -> bool {
+        self.object.status.as_ref().is_some_and(is_completed)
+    }
+}
+
+fn has_started(status: &NodeMaintenanceStatus, stage: Stage) -> bool {
+    status.stage_statuses.iter().any(|started| started.name == stage)
+}
+
+/// Whether a status says that everything is undone.
+#[must_use]
+pub fn is_completed(status: &NodeMaintenanceStatus) -> bool {
+    let progressing = conditions::find(&status.conditions, conditions::PROGRESSING);
+    progressing.is_some_and(|condition| condition.reason == conditions::COMPLETED)
 }
 
 fn has_finalizer(object: &NodeMaintenance) -> bool {
@@ -107,30 +135,36 @@ fn has_finalizer(object: &NodeMaintenance) -> bool {
     finalizers.any(|finalizer| finalizer == COMPLETION_FINALIZER)
 }
 
-fn phase(object: &NodeMaintenance) -> Phase {
+fn phase(object: &NodeMaintenance, is_refused: bool) -> Phase {
     let is_deleted = object.metadata.deletion_timestamp.is_some();
     match object.spec.stage {
         Stage::Idle => Phase::Idle,
+        Stage::Cordon | Stage::Drain if is_refused && !is_deleted => Phase::TooManyNodes,
         _ if object.spec.dry_run => Phase::DryRun,
         // Without the finalizer there may be nothing to undo, and it cannot be added any more.
-        _ if !has_finalizer(object) && !is_deleted => Phase::Starting,
         _ if is_deleted => Phase::Complete,
+        // It is over, or no controller has seen it before: a copy without its status has done nothing.
+        Stage::Complete if object.status.as_ref().is_none_or(is_completed) => Phase::Complete,
+        _ if !has_finalizer(object) => Phase::Starting,
         Stage::Cordon => Phase::Cordon,
         Stage::Drain => Phase::Drain,
         Stage::Complete => Phase::Complete,
     }
 }
 
-/// The nodes that are in the status already, then the first by name: a node that joins never displaces another.
-fn at_most(most: usize, selected: BTreeSet<String>, status: Option<&NodeMaintenanceStatus>) -> BTreeSet<String> {
-    if selected.len() <= most {
+/// All nodes that are selected. If these are more than [`MAX_NODES`], those that a maintenance in progress has already: a node
+/// that joins does not give back the others, on which someone may be working.
+fn maintained(selected: BTreeSet<String>, status: Option<&NodeMaintenanceStatus>) -> BTreeSet<String> {
+    if selected.len() <= MAX_NODES {
         return selected;
     }
     let known: BTreeSet<_> = status
+        .filter(|status| has_started(status, Stage::Cordon))
         .iter()
         .flat_map(|status| &status.node_statuses)
         .map(|node| node.node_ref.name.as_str())
         .collect();
-    let (first, rest): (Vec<_>, Vec<_>) = selected.into_iter().partition(|node| known.contains(node.as_str()));
-    first.into_iter().chain(rest).take(most).collect()
+    let mut selected = selected;
+    selected.retain(|node| known.contains(node.as_str()));
+    selected
 }

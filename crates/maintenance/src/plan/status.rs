@@ -1,18 +1,15 @@
 //! The status of a NodeMaintenance (ST-01, ST-02, DT-07).
 
-use std::collections::BTreeSet;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::names::MAX_NODES;
 use crate::api::{
-    LoadBalancerState, NodeMaintenanceNodeStatus, NodeMaintenanceStatus, NodeReference, Stage, StageStatus,
+    NodeMaintenanceNodeStatus, NodeMaintenanceStatus, NodeReference, Stage, StageStatus,
 };
 use crate::drain_plan::DrainTargets;
 use crate::snapshot::PodFacts;
 
 use super::blockers::{blocker, listed};
-use super::conditions::{self, Conditions};
+use super::maintenance_conditions::conditions_of;
 use super::message::drain_message;
 use super::phase::{Maintenance, Phase};
 use super::view::{View, previous_status};
@@ -24,7 +21,7 @@ pub(super) fn status(view: &View<'_>, maintenance: &Maintenance<'_>, is_completi
     let node_statuses = match maintenance.phase {
         // Still needed to know what is to be undone.
         Phase::Complete if is_completing => previous.node_statuses.clone(),
-        Phase::Idle | Phase::Starting | Phase::Complete => Vec::new(),
+        Phase::Idle | Phase::TooManyNodes | Phase::Starting | Phase::Complete => Vec::new(),
         Phase::DryRun | Phase::Cordon | Phase::Drain => maintenance
             .nodes
             .iter()
@@ -53,7 +50,7 @@ pub(super) fn status(view: &View<'_>, maintenance: &Maintenance<'_>, is_completi
 fn stage_statuses(view: &View<'_>, maintenance: &Maintenance<'_>, before: &NodeMaintenanceStatus) -> Vec<StageStatus> {
     // Cordon always runs before Drain, even where it was not asked for.
     let started: &[Stage] = match maintenance.phase {
-        Phase::Idle | Phase::Starting | Phase::DryRun => &[],
+        Phase::Idle | Phase::TooManyNodes | Phase::Starting | Phase::DryRun => &[],
         Phase::Cordon => &[Stage::Cordon],
         Phase::Drain => &[Stage::Cordon, Stage::Drain],
         Phase::Complete => &[Stage::Complete],
@@ -154,124 +151,8 @@ fn blockers(
     listed(found, previous.map_or(&[], |previous| &previous.blockers), view.now)
 }
 
-fn conditions_of(
-    view: &View<'_>,
-    maintenance: &Maintenance<'_>,
-    previous: &NodeMaintenanceStatus,
-    status: &NodeMaintenanceStatus,
-    is_completing: bool,
-) -> Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition> {
-    let generation = maintenance.object.metadata.generation;
-    let mut conditions = Conditions::new(&previous.conditions, generation, view.now);
-    let (progressing, reason) = match maintenance.phase {
-        Phase::Idle => (false, "Idle"),
-        Phase::DryRun => (false, "DryRun"),
-        Phase::Starting => (true, "Starting"),
-        Phase::Cordon => (true, "Cordon"),
-        Phase::Drain => (true, "Drain"),
-        Phase::Complete if is_completing => (true, "Completing"),
-        Phase::Complete => (false, conditions::COMPLETED),
-    };
-    conditions.set(conditions::PROGRESSING, progressing, reason, String::new());
-    match maintenance.phase {
-        Phase::Drain => drain_conditions(view, maintenance, status, &mut conditions),
-        Phase::Complete => {
-            let drained = conditions::is_true(&previous.conditions, conditions::DRAINED);
-            if maintenance.has_started(Stage::Drain) {
-                conditions.set(
-                    conditions::DRAINED,
-                    drained,
-                    if drained { "DrainCompleted" } else { "Cancelled" },
-                    String::new(),
-                );
-            }
-        }
-        _ => {}
-    }
-    if maintenance.phase != Phase::Complete {
-        let all: BTreeSet<_> = view.nodes.keys().copied().collect();
-        if maintenance.nodes_selected > 0 && maintenance.nodes_selected == all.len() {
-            let message = "the selector matches every node of the cluster".to_owned();
-            conditions.set(conditions::ALL_NODES_SELECTED, true, "SelectorMatchesAll", message);
-        }
-        if maintenance.nodes_selected > MAX_NODES {
-            let message = format!(
-                "the selector matches {} nodes; the first {MAX_NODES} are maintained",
-                maintenance.nodes_selected
-            );
-            conditions.set(conditions::TOO_MANY_NODES, true, "LimitExceeded", message);
-        }
-    }
-    conditions.finish()
-}
-
-fn drain_conditions(
-    view: &View<'_>,
-    maintenance: &Maintenance<'_>,
-    status: &NodeMaintenanceStatus,
-    conditions: &mut Conditions<'_>,
-) {
-    let waiting = |holds: &dyn Fn(&str) -> bool| -> Vec<&str> {
-        maintenance
-            .nodes
-            .iter()
-            .map(String::as_str)
-            .filter(|node| !holds(node))
-            .collect()
-    };
-    let not_drained = waiting(&|node| view.is_drained(node));
-    match (maintenance.nodes.is_empty(), status.pods_left, not_drained.as_slice()) {
-        (true, ..) => conditions.set(
-            conditions::DRAINED,
-            true,
-            "NoNodes",
-            "the selector matches no node".to_owned(),
-        ),
-        (_, _, []) => conditions.set(conditions::DRAINED, true, "DrainCompleted", String::new()),
-        (_, 0, nodes) => conditions.set(
-            conditions::DRAINED,
-            false,
-            "LoadBalancer",
-            first_of("in a load balancer", nodes),
-        ),
-        (_, pods, nodes) => {
-            let verb = if pods == 1 { "has" } else { "have" };
-            let pods = counted(usize::try_from(pods).unwrap_or_default());
-            let message = first_of(&format!("{pods} {verb} to leave"), nodes);
-            conditions.set(conditions::DRAINED, false, "PodsLeft", message);
-        }
-    }
-    let state = |node: &str| view.gates.get(&(maintenance.name, node)).map(|gate| gate.status.state);
-    let not_out = waiting(&|node| matches!(state(node), Some(LoadBalancerState::Out | LoadBalancerState::Draining)));
-    let timed_out = not_out
-        .iter()
-        .any(|node| state(node) == Some(LoadBalancerState::TimedOut));
-    match not_out.as_slice() {
-        [] => conditions.set(conditions::LOAD_BALANCER_OUT, true, "Confirmed", String::new()),
-        nodes => {
-            let reason = if timed_out { "TimedOut" } else { "Waiting" };
-            conditions.set(
-                conditions::LOAD_BALANCER_OUT,
-                false,
-                reason,
-                first_of("not confirmed", nodes),
-            );
-        }
-    }
-}
-
-fn counted(pods: usize) -> String {
+pub(super) fn counted(pods: usize) -> String {
     format!("{pods} {}", if pods == 1 { "pod" } else { "pods" })
-}
-
-/// A message with the first nodes that it is about.
-fn first_of(what: &str, nodes: &[&str]) -> String {
-    const NAMED: usize = 5;
-    let first = nodes[..nodes.len().min(NAMED)].join(", ");
-    match nodes.len() {
-        more if more > NAMED => format!("{what}: {first} and {} more nodes", more - NAMED),
-        _ => format!("{what}: {first}"),
-    }
 }
 
 fn count(number: usize) -> i32 {

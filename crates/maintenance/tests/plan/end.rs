@@ -51,7 +51,7 @@ fn an_idle_maintenance_touches_nothing() {
 
 #[test]
 fn the_finalizer_comes_before_anything_else() {
-    for stage in [Stage::Cordon, Stage::Drain, Stage::Complete] {
+    for stage in [Stage::Cordon, Stage::Drain] {
         let mut world = World::default().nodes(&["one"]);
         world.maintain("m", stage, &["one"], &[]);
         let plan = world.plan();
@@ -157,16 +157,79 @@ fn a_deletion_before_the_finalizer_leaves_a_cordon_alone() {
 fn from_idle_to_complete_makes_nodes_schedulable_once() {
     let mut world = World::default().nodes(&["one"]);
     world.node("one").is_unschedulable = true;
-    world.maintain("m", Stage::Complete, &["one"], &[]);
+    world.maintain("m", Stage::Idle, &["one"], &[]);
+    world.settle();
+    world.change("m", |one| one.spec.stage = Stage::Complete);
+    let first = world.plan().actions;
+    assert!(matches!(first.first(), Some(Action::AddFinalizer { .. })), "{first:?}");
     world.settle();
     assert!(!world.node("one").is_unschedulable);
+    assert_eq!(world.maintenance("m").metadata.finalizers, Some(vec![]));
     world.node("one").is_unschedulable = true;
     world.settle();
     assert!(world.node("one").is_unschedulable);
     world.delete("m");
-    world.settle();
     assert_eq!(world.find("m"), None);
+    world.settle();
     assert!(world.node("one").is_unschedulable);
+}
+
+#[test]
+fn a_maintenance_that_is_created_as_complete_or_restored_without_status_undoes_nothing() {
+    let mut world = World::default().nodes(&["one"]);
+    world.node("one").is_unschedulable = true;
+    for finalizers in [None, Some(vec![COMPLETION_FINALIZER.to_owned()])] {
+        world.maintain("m", Stage::Complete, &["one"], &[]);
+        world.change("m", |one| one.metadata.finalizers = finalizers);
+        world.settle();
+        assert!(world.node("one").is_unschedulable);
+        assert_eq!(
+            world.condition("m", "Progressing"),
+            Some(("False".to_owned(), "Completed".to_owned()))
+        );
+        world.delete("m");
+        assert_eq!(world.find("m"), None);
+    }
+}
+
+#[test]
+fn the_finalizer_goes_with_the_complete_stage_and_never_comes_back() {
+    for stage in [Stage::Cordon, Stage::Drain] {
+        let mut world = World::default().nodes(&["one"]).pods("one", 2, PodType::Default, 0);
+        world.maintain("m", stage, &["one"], &[]);
+        world.settle();
+        world.change("m", |one| one.spec.stage = Stage::Complete);
+        let removal = Action::RemoveFinalizer {
+            maintenance: "m".to_owned(),
+        };
+        assert!(
+            !world.plan().actions.contains(&removal),
+            "{stage:?}: not before it is done"
+        );
+        world.settle();
+        assert_nothing_left(&mut world);
+        assert_eq!(world.maintenance("m").metadata.finalizers, Some(vec![]), "{stage:?}");
+        // What changes later on its nodes is not its own any more.
+        world.node("one").is_unschedulable = true;
+        world = world.nodes(&["two"]);
+        assert_eq!(world.plan().actions, [], "{stage:?}");
+        world.delete("m");
+        assert_eq!(world.find("m"), None, "no controller is needed");
+    }
+}
+
+#[test]
+fn a_finalizer_without_anything_to_undo_is_removed() {
+    for (stage, dry_run) in [(Stage::Idle, false), (Stage::Drain, true), (Stage::Complete, true)] {
+        let mut world = World::default().nodes(&["one"]);
+        world.maintain("m", stage, &["one"], &[]);
+        world.change("m", |one| {
+            one.spec.dry_run = dry_run;
+            one.metadata.finalizers = Some(vec![COMPLETION_FINALIZER.to_owned()]);
+        });
+        world.settle();
+        assert_eq!(world.maintenance("m").metadata.finalizers, Some(vec![]), "{stage:?}");
+    }
 }
 
 #[test]
@@ -321,21 +384,84 @@ fn all_nodes_selected_is_shown_and_recorded_once() {
     );
 }
 
+fn many_nodes(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("node-{n:03}")).collect()
+}
+
 #[test]
-fn no_more_nodes_than_the_limit_are_maintained() {
-    let names: Vec<_> = (0..502).map(|n| format!("node-{n:03}")).collect();
+fn above_the_limit_nothing_begins() {
+    let names = many_nodes(501);
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let too_many = Some(("False".to_owned(), "TooManyNodes".to_owned()));
+    for (stage, dry_run) in [
+        (Stage::Cordon, false),
+        (Stage::Drain, false),
+        (Stage::Drain, true),
+        (Stage::Complete, false),
+    ] {
+        let mut world = World::default().nodes(&names).pods("node-000", 2, PodType::Default, 0);
+        let before = world.snapshot.nodes.clone();
+        world.maintain("m", Stage::Idle, &names, &[]);
+        world.settle();
+        world.change("m", |one| (one.spec.stage, one.spec.dry_run) = (stage, dry_run));
+        world.settle();
+        assert_eq!(world.snapshot.nodes, before, "{stage:?}");
+        assert_eq!(world.evacuated_pods().len(), 0, "{stage:?}");
+        assert!(
+            world
+                .maintenance("m")
+                .metadata
+                .finalizers
+                .iter()
+                .flatten()
+                .next()
+                .is_none()
+        );
+        if stage == Stage::Complete {
+            continue;
+        }
+        let status = world.maintenance("m").status.clone().unwrap();
+        assert_eq!(
+            (status.nodes, status.node_statuses.len(), status.stage_statuses.len()),
+            (501, 0, 0)
+        );
+        assert_eq!(world.condition("m", "TooManyNodes").unwrap().0, "True");
+        assert_eq!(world.condition("m", "Progressing"), too_many, "{stage:?}");
+        let drained = (stage == Stage::Drain).then(|| too_many.clone()).flatten();
+        assert_eq!(world.condition("m", "Drained"), drained, "{stage:?}");
+        // One node less, and it begins.
+        world.snapshot.nodes.pop();
+        world.settle();
+        assert_eq!(world.maintenance("m").status.as_ref().unwrap().node_statuses.len(), 500);
+        assert_eq!(world.node("node-000").is_unschedulable, !dry_run, "{stage:?}");
+    }
+}
+
+#[test]
+fn a_drain_that_comes_above_the_limit_keeps_its_nodes_and_is_not_drained() {
+    let names = many_nodes(501);
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let mut world = World::default().nodes(&names[1..]);
-    world.maintain("m", Stage::Cordon, &names, &[]);
+    world.maintain("m", Stage::Drain, &names, &[]);
     world.settle();
-    let status = world.maintenance("m").status.clone().unwrap();
-    assert_eq!((status.nodes, status.node_statuses.len()), (501, 500));
-    assert_eq!(world.condition("m", "TooManyNodes").unwrap().0, "True");
+    assert_eq!(world.condition("m", "Drained").unwrap().0, "True");
     let world = &mut world.nodes(&names[..1]);
     world.settle();
+    assert_eq!(
+        world.condition("m", "Drained"),
+        Some(("False".to_owned(), "TooManyNodes".to_owned()))
+    );
+    assert_eq!(
+        world.condition("m", "LoadBalancerOut"),
+        Some(("False".to_owned(), "TooManyNodes".to_owned()))
+    );
     assert!(
         !world.node("node-000").is_unschedulable,
-        "a node that joins displaces no other"
+        "a node that joins is left alone"
     );
-    assert!(world.node("node-500").is_unschedulable);
+    assert!(world.node("node-500").is_unschedulable, "the others are not given back");
+    world.delete("m");
+    world.settle();
+    assert_eq!(world.find("m"), None);
+    assert!(!world.node("node-500").is_unschedulable);
 }

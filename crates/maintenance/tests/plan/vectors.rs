@@ -233,14 +233,47 @@ fn a_node_that_joins_starts_where_the_maintenance_is() {
 }
 
 #[test]
-fn without_nodes_there_is_nothing_to_drain() {
-    let mut world = World::default();
+fn a_selector_that_matches_no_node_drains_nothing() {
+    let no_nodes = Some(("False".to_owned(), "NoNodes".to_owned()));
+    let mut world = World::default().nodes(&["two"]);
     world.maintain("m", Stage::Drain, &["one"], &[]);
     world.settle();
+    assert_eq!(world.condition("m", "Drained"), no_nodes);
+    assert_eq!(world.condition("m", "LoadBalancerOut"), no_nodes);
+}
+
+#[test]
+fn nodes_that_are_deleted_in_a_drain_are_drained_and_those_that_stop_to_match_are_not() {
+    let drained = |is_deleted: bool| {
+        let mut world = World::default().nodes(&["one"]).pods("one", 1, PodType::Default, 0);
+        world.maintain("m", Stage::Drain, &["one"], &[]);
+        world.settle();
+        assert_eq!(world.condition("m", "Drained").unwrap().0, "False");
+        if is_deleted {
+            world.snapshot.nodes.clear();
+            world.remove_pods(|_| true);
+        } else {
+            world.node("one").name = "renamed".to_owned();
+            world.change("m", |one| {
+                one.status.as_mut().unwrap().node_statuses[0].node_ref.name = "renamed".to_owned();
+            });
+        }
+        world.settle();
+        // What was said stays said.
+        world.settle();
+        world
+    };
+    let mut deleted = drained(true);
+    assert_eq!(deleted.condition("m", "Drained").unwrap().0, "True");
+    let unmatched = drained(false);
     assert_eq!(
-        world.condition("m", "Drained"),
-        Some(("True".to_owned(), "NoNodes".to_owned()))
+        unmatched.condition("m", "Drained"),
+        Some(("False".to_owned(), "NoNodes".to_owned()))
     );
+    // Another selector says something else.
+    deleted.change("m", |one| one.metadata.generation = Some(2));
+    deleted.settle();
+    assert_eq!(deleted.condition("m", "Drained").unwrap().1, "NoNodes");
 }
 
 #[test]
