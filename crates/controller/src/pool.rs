@@ -35,7 +35,7 @@ pub use fingerprint::{Fingerprint, FingerprintSet};
 pub use interface_cache::{InterfaceCache, UnreadablePool};
 pub use lease_bypass::LeaseBypass;
 pub use listing::{ListOutage, ListRequest, ListScope, Listing, ManagedLoadBalancers, RecordedPools, list_on_request};
-pub use node_index::{ClusterNode, NodeIndex, RecordedHold, Taint};
+pub use node_index::{Claimed, ClusterNode, NodeIndex, RecordedHold, Taint};
 pub use node_object::ClusterNodeObject;
 pub use pool_entry::{EntryKey, MachineId, NodeMatcher, PoolEntry};
 pub use probe_target::ProbeTarget;

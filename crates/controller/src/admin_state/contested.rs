@@ -1,28 +1,27 @@
-//! Events about addresses that several Nodes claim. Pure.
+//! Events about addresses and machines that several Nodes claim. Pure.
 //!
-//! Invariant: at most [`MAX_ADDRESSES_REPORTED`] addresses are reported within [`REPORT_TTL`], whatever a node writes into its
+//! Invariant: at most [`MAX_CLAIMS_REPORTED`] of them are reported within [`REPORT_TTL`], whatever a node writes into its
 //! `status.addresses`. `pool::PoolEntry::owner` decides what happens to their entries.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::transitions::{EventKind, NodeEvent, truncate};
-use crate::pool::{ClusterNode, NodeIndex};
+use crate::pool::{Claimed, ClusterNode, NodeIndex};
 
-const MAX_ADDRESSES_REPORTED: usize = 8;
-/// The claimants of one address that have an event, and are named in it.
+const MAX_CLAIMS_REPORTED: usize = 8;
+/// The claimants of one address or machine that have an event, and are named in it.
 const MAX_CLAIMANTS_NAMED: usize = 8;
-/// How long a report counts after the claim has ended, and until other claimants of the address are reported.
+/// How long a report counts after the claim has ended, and until other claimants are reported.
 const REPORT_TTL: Duration = Duration::from_mins(5);
 
-/// The contested addresses that have events.
+/// The contested claims that have events.
 #[derive(Debug, Default)]
 pub(super) struct ContestedTracker {
-    reported: BTreeMap<IpAddr, Report>,
+    reported: BTreeMap<Claimed, Report>,
 }
 
 #[derive(Debug)]
@@ -36,25 +35,28 @@ impl ContestedTracker {
     /// The events about new claims: one on each claimant.
     pub(super) fn evaluate(&mut self, nodes: &NodeIndex, now: Instant) -> Vec<NodeEvent> {
         self.reported
-            .retain(|address, report| nodes.claimants(*address).len() > 1 || now < report.at + REPORT_TTL);
+            .retain(|claimed, report| nodes.claimants_of(claimed).len() > 1 || now < report.at + REPORT_TTL);
         let total = nodes.contested().count();
         let mut events = Vec::new();
-        for (address, claimants) in nodes.contested() {
+        for (claimed, claimants) in nodes.contested() {
             let uids: BTreeSet<String> = claimants.iter().map(|node| node.uid.clone()).collect();
-            match self.reported.get(&address) {
+            match self.reported.get(claimed) {
                 Some(report) if uids.is_subset(&report.claimants) || now < report.at + REPORT_TTL => continue,
-                None if self.reported.len() >= MAX_ADDRESSES_REPORTED => continue,
+                None if self.reported.len() >= MAX_CLAIMS_REPORTED => continue,
                 _ => {}
             }
-            let note = note(address, claimants, total);
+            let note = note(claimed, claimants, total);
             let claimants = claimants.iter().take(MAX_CLAIMANTS_NAMED);
             events.extend(claimants.map(|node| NodeEvent {
                 node: Arc::clone(node),
-                kind: EventKind::AddressContested,
+                kind: match claimed {
+                    Claimed::Address(_) => EventKind::AddressContested,
+                    Claimed::Machine(_) => EventKind::MachineContested,
+                },
                 note: note.clone(),
             }));
             self.reported.insert(
-                address,
+                claimed.clone(),
                 Report {
                     claimants: uids,
                     at: now,
@@ -65,7 +67,7 @@ impl ContestedTracker {
     }
 }
 
-fn note(address: IpAddr, claimants: &[Arc<ClusterNode>], total: usize) -> String {
+fn note(claimed: &Claimed, claimants: &[Arc<ClusterNode>], total: usize) -> String {
     let named: Vec<_> = claimants
         .iter()
         .take(MAX_CLAIMANTS_NAMED)
@@ -77,18 +79,26 @@ fn note(address: IpAddr, claimants: &[Arc<ClusterNode>], total: usize) -> String
     };
     let others = match total.saturating_sub(1) {
         0 => String::new(),
-        others => format!(" {others} more addresses are contested."),
+        others => format!(" {others} more addresses or machines are contested."),
     };
-    truncate(format!(
-        "{address} is an InternalIP of {}{more}. The Node that a pool entry with this address names decides about the entry; if it \
-         names none of them, it is set Down only while all of them have a signal. Check status.addresses of these \
-         Nodes.{others}",
-        named.join(", ")
-    ))
+    let named = named.join(", ");
+    truncate(match claimed {
+        Claimed::Address(address) => format!(
+            "{address} is an InternalIP of {named}{more}. The Node that a pool entry with this address names decides about the entry; \
+             if it names none of them, it is set Down only while all of them have a signal. Check status.addresses of these \
+             Nodes.{others}"
+        ),
+        Claimed::Machine(machine) => format!(
+            "{machine} is the machine of {named}{more}. Its pool entries are set Down only while all of these Nodes have a signal. Check \
+             spec.providerID, and delete the Node that is not this machine's.{others}"
+        ),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use headgate_clock::Clock;
     use proptest::prelude::*;
 
@@ -149,14 +159,17 @@ mod tests {
         let mut tracker = ContestedTracker::default();
         let now = Clock::System.now().mono;
         let events = tracker.evaluate(&index(20, &addresses), now);
-        assert_eq!(events.len(), MAX_ADDRESSES_REPORTED * MAX_CLAIMANTS_NAMED);
+        assert_eq!(events.len(), MAX_CLAIMS_REPORTED * MAX_CLAIMANTS_NAMED);
         assert!(
             events[0].note.contains("n1, n10, n11") || events[0].note.contains("n1, n2, n3"),
             "{}",
             events[0].note
         );
         assert!(
-            events[0].note.contains("and 12 more") && events[0].note.ends_with("199 more addresses are contested.")
+            events[0].note.contains("and 12 more")
+                && events[0]
+                    .note
+                    .ends_with("199 more addresses or machines are contested.")
         );
         assert!(tracker.evaluate(&index(20, &addresses), now).is_empty());
     }

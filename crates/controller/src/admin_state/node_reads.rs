@@ -16,7 +16,7 @@ use super::rule_guard::HeldFor;
 use super::settings::AdminStateMode;
 use super::target_states::{SignalPeriod, TargetState};
 use super::transitions::pool_names;
-use crate::pool::ClusterNode;
+use crate::pool::{Claimed, ClusterNode};
 
 /// What the last reads show of one Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,8 +98,11 @@ fn node_read(
             MissingProof::NotIdentified => unknown(
                 "the Node has neither an InternalIP nor a providerID, by which pool entries are found".to_owned(),
             ),
-            MissingProof::AddressContested(address) => {
+            MissingProof::Contested(Claimed::Address(address)) => {
                 unknown(format!("{address} is an InternalIP of another Node, too"))
+            }
+            MissingProof::Contested(Claimed::Machine(machine)) => {
+                unknown(format!("{machine} is the machine of another Node, too"))
             }
             MissingProof::InterfaceUnknown => unknown("a network interface of a pool is not known yet".to_owned()),
             MissingProof::InterfaceUnreadable(message) => {

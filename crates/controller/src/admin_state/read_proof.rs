@@ -6,7 +6,6 @@
 //! known as such. What is said about it, and how long an answer may be awaited, is left to the callers.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use headgate_azure::{AdminState, LoadBalancerId};
@@ -17,7 +16,7 @@ use super::editor::LoadBalancerStatus;
 use super::plan::EntryStatus;
 use super::settings::AdminStateMode;
 use super::target_states::{SignalPeriod, TargetStates};
-use crate::pool::{ClusterNode, Listing};
+use crate::pool::{Claimed, ClusterNode, Listing};
 
 /// The age of the last list from which it proves nothing. While a Node has a signal, a list is due every 15 s.
 pub(super) const MAX_LIST_AGE: Duration = Duration::from_secs(45);
@@ -83,8 +82,8 @@ pub(super) enum MissingProof {
     NoLoadBalancer,
     /// The Node has nothing by which its entries are found.
     NotIdentified,
-    /// Another Node has this address, too.
-    AddressContested(IpAddr),
+    /// Another Node has this address or machine, too.
+    Contested(Claimed),
     /// The entry of an interface that is not known yet may be the Node's.
     InterfaceUnknown,
     /// The entry of an interface that cannot be read may be the Node's. The message names pool and interface.
@@ -158,9 +157,11 @@ fn missing_proof(reads: &LastReads<'_>, node: &ClusterNode, is_planned: bool) ->
     if node.addresses.is_empty() && node.machine.is_empty() {
         return Some(MissingProof::NotIdentified);
     }
-    let is_contested = |address: &IpAddr| reads.targets.nodes.claimants(*address).len() > 1;
-    if let Some(address) = node.addresses.iter().copied().find(is_contested) {
-        return Some(MissingProof::AddressContested(address));
+    let addresses = node.addresses.iter().copied().map(Claimed::Address);
+    let machine = Some(&node.machine).filter(|machine| !machine.is_empty());
+    let mut claims = addresses.chain(machine.cloned().map(Claimed::Machine));
+    if let Some(claimed) = claims.find(|claimed| reads.targets.nodes.claimants_of(claimed).len() > 1) {
+        return Some(MissingProof::Contested(claimed));
     }
     let statuses = || reads.load_balancers.iter().map(|one| one.status);
     if let Some(unreadable) = statuses().flat_map(|status| &status.unreadable_pools).next() {

@@ -41,6 +41,8 @@ pub(super) enum EventKind {
     NodesStale,
     HeldBack,
     AddressContested,
+    /// Several Nodes have the same machine.
+    MachineContested,
 }
 
 impl EventKind {
@@ -53,6 +55,7 @@ impl EventKind {
             Self::NodesStale => "LoadBalancerAdminStateNodesStale",
             Self::HeldBack => "LoadBalancerAdminStateHeldBack",
             Self::AddressContested => "LoadBalancerAddressContested",
+            Self::MachineContested => "LoadBalancerMachineContested",
         }
     }
 

@@ -1,15 +1,17 @@
-//! Which Node decides about a pool entry if several Nodes claim its address. Pure.
+//! Which Node decides about a pool entry if several Nodes claim its address or machine. Pure.
 //!
-//! kubelet's credentials may change `status.addresses` of the own Node, so a compromised node can claim another one's address.
-//! Invariants: the Node that the entry names decides alone. If the entry names none of the claimants, the one with the
-//! weakest reason to be `Down` decides, so the entry becomes `Down` only if all of them have a signal.
+//! kubelet's credentials may change `status.addresses` of the own Node, so a compromised node can claim another one's address; and a
+//! machine belongs to every Node that is created with its `providerID`.
+//! Invariants: the Node that an entry with an address names decides alone. Otherwise the claimant with the weakest reason to be
+//! `Down` decides, so the entry becomes `Down` only if all of them have a signal. The name of an entry with an interface names no Node: a
+//! Node could be created with it.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::interface_cache::InterfaceCache;
 use super::node_index::{ClusterNode, NodeIndex};
-use super::pool_entry::PoolEntry;
+use super::pool_entry::{NodeMatcher, PoolEntry};
 
 /// The Node that decides about an entry.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +33,8 @@ impl PoolEntry {
         reason: impl Fn(&ClusterNode) -> T,
     ) -> Option<EntryOwner<'a>> {
         let claimants = self.matcher.claimants(nodes, interfaces);
-        let is_named = |node: &&Arc<ClusterNode>| self.name.as_deref() == Some(node.name.as_str());
+        let has_address = matches!(self.matcher, NodeMatcher::Address(_));
+        let is_named = |node: &&Arc<ClusterNode>| has_address && self.name.as_deref() == Some(node.name.as_str());
         let alone = match claimants {
             [node] => Some(node),
             several => several.iter().find(is_named),
@@ -124,6 +127,42 @@ mod tests {
         }
         let excluded = [node("old", 1, false), node("new", 2, true)];
         assert_eq!(owner(&excluded, "", &["old", "new"]), Some(("old".into(), 2)));
+    }
+
+    /// An entry of a scale set's interface, which a second Node claims with the victim's `providerID`.
+    #[test]
+    fn claimants_of_a_machine_decide_together_whatever_the_name() {
+        let machine = "/subscriptions/s/resourcegroups/rg/providers/microsoft.compute/virtualmachinescalesets/v/virtualmachines/2";
+        let mut index = NodeIndex::default();
+        for (name, created) in [("victim", 1), ("rogue", 2)] {
+            index.apply(ClusterNode {
+                machine: machine.to_owned(),
+                ..node(name, created, false)
+            });
+        }
+        let pool = Pool {
+            id: PoolId::parse(
+                "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/l/backendAddressPools/p",
+            )
+            .unwrap(),
+            etag: None,
+            document: json!({"properties": {"loadBalancerBackendAddresses": [{"name": "rogue", "properties": {
+                "networkInterfaceIPConfiguration": {"id": format!("{machine}/networkInterfaces/nic/ipConfigurations/c")}}}]}}),
+        };
+        let entry = PoolEntry::new(pool.addresses().next().unwrap());
+        for (signalled, expected) in [
+            (&["rogue"][..], "victim"),
+            (&["victim"], "rogue"),
+            (&["victim", "rogue"], "rogue"),
+        ] {
+            let reason = |node: &ClusterNode| signalled.contains(&node.name.as_str());
+            let owner = entry.owner(&index, &InterfaceCache::default(), reason).unwrap();
+            assert_eq!(
+                (owner.node.name.as_str(), owner.claimants.len()),
+                (expected, 2),
+                "{signalled:?}"
+            );
+        }
     }
 
     #[test]

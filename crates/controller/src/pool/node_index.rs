@@ -1,7 +1,7 @@
 //! The cluster's Nodes, indexed by what a pool entry names: address, machine, name. Pure.
 //!
-//! Invariants: a Node that is deleted and created again under the same name is another Node, by its UID. A machine that two
-//! Nodes have belongs to the younger one. `entry_owner` decides about an address that several Nodes claim.
+//! Invariant: a Node that is deleted and created again under the same name is another Node, by its UID. `entry_owner` decides about
+//! an address or a machine that several Nodes claim.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -90,6 +90,15 @@ impl ClusterNode {
     }
 }
 
+/// What a Node claims for itself, by which pool entries are found to be its own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Claimed {
+    /// An `InternalIP`: `status.addresses`, which the node's kubelet writes.
+    Address(IpAddr),
+    /// A virtual machine, by its id in lower case: `spec.providerID`, which whoever creates the Node writes.
+    Machine(String),
+}
+
 /// All Nodes of the cluster. Cloning copies the index, not the Nodes.
 #[derive(Clone, Debug, Default)]
 pub struct NodeIndex {
@@ -97,8 +106,8 @@ pub struct NodeIndex {
     /// Usually one Node; two while a new machine has an address of a Node that is not deleted yet, or if a node claims
     /// another one's.
     by_address: HashMap<IpAddr, Vec<Arc<ClusterNode>>>,
-    /// The addresses that several Nodes claim.
-    contested: BTreeSet<IpAddr>,
+    /// What several Nodes claim.
+    contested: BTreeSet<Claimed>,
     by_machine: HashMap<String, Vec<Arc<ClusterNode>>>,
 }
 
@@ -117,12 +126,15 @@ impl NodeIndex {
                 claimants.push(Arc::clone(&node));
             }
             if claimants.len() > 1 {
-                self.contested.insert(*address);
+                self.contested.insert(Claimed::Address(*address));
             }
         }
         if !node.machine.is_empty() {
             let nodes = self.by_machine.entry(node.machine.clone()).or_default();
             nodes.push(Arc::clone(&node));
+            if nodes.len() > 1 {
+                self.contested.insert(Claimed::Machine(node.machine.clone()));
+            }
         }
         self.nodes.insert(node.name.clone(), node);
         true
@@ -136,10 +148,13 @@ impl NodeIndex {
         for address in &node.addresses {
             remove_from(&mut self.by_address, address, name);
             if self.claimants(*address).len() < 2 {
-                self.contested.remove(address);
+                self.contested.remove(&Claimed::Address(*address));
             }
         }
         remove_from(&mut self.by_machine, &node.machine, name);
+        if self.machine_claimants(&node.machine).len() < 2 {
+            self.contested.remove(&Claimed::Machine(node.machine.clone()));
+        }
         true
     }
 
@@ -172,24 +187,27 @@ impl NodeIndex {
         self.by_address.get(&address).map_or(&[], Vec::as_slice)
     }
 
-    /// The addresses that several Nodes claim, in order.
-    pub fn contested(&self) -> impl Iterator<Item = (IpAddr, &[Arc<ClusterNode>])> {
+    /// The Nodes on the virtual machine with this resource id, in lower case.
+    #[must_use]
+    pub fn machine_claimants(&self, machine: &str) -> &[Arc<ClusterNode>] {
+        self.by_machine.get(machine).map_or(&[], Vec::as_slice)
+    }
+
+    /// The Nodes that claim this.
+    #[must_use]
+    pub fn claimants_of(&self, claimed: &Claimed) -> &[Arc<ClusterNode>] {
+        match claimed {
+            Claimed::Address(address) => self.claimants(*address),
+            Claimed::Machine(machine) => self.machine_claimants(machine),
+        }
+    }
+
+    /// What several Nodes claim, in order.
+    pub fn contested(&self) -> impl Iterator<Item = (&Claimed, &[Arc<ClusterNode>])> {
         self.contested
             .iter()
-            .map(|address| (*address, self.claimants(*address)))
+            .map(|claimed| (claimed, self.claimants_of(claimed)))
     }
-
-    /// Looks up a Node by the resource id of its virtual machine, in lower case.
-    #[must_use]
-    pub fn by_machine(&self, machine: &str) -> Option<&Arc<ClusterNode>> {
-        youngest(self.by_machine.get(machine)?)
-    }
-}
-
-fn youngest(nodes: &[Arc<ClusterNode>]) -> Option<&Arc<ClusterNode>> {
-    nodes
-        .iter()
-        .max_by(|one, other| (one.created, &one.uid).cmp(&(other.created, &other.uid)))
 }
 
 fn remove_from<K: std::hash::Hash + Eq>(index: &mut HashMap<K, Vec<Arc<ClusterNode>>>, key: &K, name: &str) {
@@ -230,8 +248,8 @@ mod tests {
         nodes.iter().map(|node| node.uid.clone()).collect()
     }
 
-    fn contested(cluster: &NodeIndex) -> Vec<String> {
-        cluster.contested().map(|(address, _)| address.to_string()).collect()
+    fn contested(cluster: &NodeIndex) -> Vec<Claimed> {
+        cluster.contested().map(|(claimed, _)| claimed.clone()).collect()
     }
 
     #[test]
@@ -241,7 +259,7 @@ mod tests {
         assert!(cluster.apply(node("old", 1, "10.0.0.1")));
         assert!(!cluster.apply(node("old", 1, "10.0.0.1")), "unchanged");
         assert_eq!(at(&cluster, "10.0.0.1"), ["new-2", "old-1"]);
-        assert_eq!(contested(&cluster), ["10.0.0.1"]);
+        assert_eq!(contested(&cluster), [Claimed::Address("10.0.0.1".parse().unwrap())]);
         assert!(cluster.remove("new") && !cluster.remove("new"));
         assert_eq!(at(&cluster, "10.0.0.1"), ["old-1"]);
         assert!(contested(&cluster).is_empty());
@@ -251,15 +269,19 @@ mod tests {
     }
 
     #[test]
-    fn shared_machine_belongs_to_the_younger_node() {
+    fn shared_machine_has_all_claimants_until_they_are_removed() {
         let mut cluster = NodeIndex::default();
-        for (name, created) in [("new", 2), ("old", 1)] {
+        for (name, address) in [("new", "10.0.0.1"), ("old", "10.0.0.2")] {
             cluster.apply(ClusterNode {
                 machine: "/vm/shared".into(),
-                ..node(name, created, "10.0.0.1")
+                ..node(name, 1, address)
             });
         }
-        assert_eq!(cluster.by_machine("/vm/shared").unwrap().uid, "new-2");
+        assert_eq!(cluster.machine_claimants("/vm/shared").len(), 2);
+        assert_eq!(contested(&cluster), [Claimed::Machine("/vm/shared".into())]);
+        cluster.remove("new");
+        assert_eq!(cluster.machine_claimants("/vm/shared")[0].name, "old");
+        assert!(contested(&cluster).is_empty());
     }
 
     #[test]
@@ -286,7 +308,7 @@ mod tests {
             ["n-2"],
             "compared as an address, not as text"
         );
-        assert_eq!(cluster.by_machine("/vm/n").unwrap().uid, "n-2");
+        assert_eq!(cluster.machine_claimants("/vm/n")[0].uid, "n-2");
         assert_eq!(cluster.len(), 1);
     }
 }

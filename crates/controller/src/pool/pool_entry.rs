@@ -198,14 +198,16 @@ impl NodeMatcher {
 
     /// The Nodes that match; none if there is none, or if the interface has not been looked up yet.
     pub(super) fn claimants<'a>(&self, nodes: &'a NodeIndex, interfaces: &InterfaceCache) -> &'a [Arc<ClusterNode>] {
-        let node = match self {
-            Self::Address(ip) => return nodes.claimants(*ip),
-            Self::Machine(machine) => nodes.by_machine(machine.as_str()),
-            Self::Interface(id) => interfaces.machine_of(id).and_then(|machine| nodes.by_machine(machine)),
-            Self::Name(name) => nodes.by_name(name),
-            Self::Unmatched => None,
-        };
-        node.map_or(&[], std::slice::from_ref)
+        match self {
+            Self::Address(ip) => nodes.claimants(*ip),
+            Self::Machine(machine) => nodes.machine_claimants(machine.as_str()),
+            Self::Interface(id) => {
+                let machine = interfaces.machine_of(id);
+                machine.map_or(&[], |machine| nodes.machine_claimants(machine))
+            }
+            Self::Name(name) => nodes.by_name(name).map_or(&[], std::slice::from_ref),
+            Self::Unmatched => &[],
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use super::super::read_proof::{
     LastReads, MAX_LIST_AGE, MissingProof, OwnEntry, ReadProof, entries_by_node, present_signal, prove,
 };
 use super::super::target_states::SignalPeriod;
-use crate::pool::{ClusterNode, Listing};
+use crate::pool::{Claimed, ClusterNode, Listing};
 
 /// After the start of a term: until then a condition that a leader before confirmed stays, unless a read disproves it.
 const TAKEOVER_TIME: Duration = Duration::from_secs(15);
@@ -155,7 +155,12 @@ fn missing_message(missing: &MissingProof) -> (&'static str, String) {
             let message = "The Node has neither an InternalIP nor a providerID, so its pool entries are not known.";
             ("NotIdentified", message.to_owned())
         }
-        MissingProof::AddressContested(address) => {
+        MissingProof::Contested(Claimed::Machine(machine)) => {
+            let message =
+                format!("{machine} is the machine of another Node, too, so its pool entries may be that one's.");
+            ("MachineContested", message)
+        }
+        MissingProof::Contested(Claimed::Address(address)) => {
             let message =
                 format!("{address} is an InternalIP of another Node, too, so a pool entry with it may be this node's.");
             ("AddressContested", message)

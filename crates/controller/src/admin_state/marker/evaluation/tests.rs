@@ -208,6 +208,9 @@ fn what_is_not_proved_is_not_out() {
     let nodes = [node(1, &[DRAIN]), node(2, &[])];
     let mut contested = node(2, &[]);
     contested.addresses.clone_from(&nodes[0].addresses);
+    let [mut machine, mut same_machine] = [node(1, &[DRAIN]), node(2, &[])];
+    machine.machine = "/vm/1".to_owned();
+    same_machine.machine.clone_from(&machine.machine);
     let mut unknown = node(1, &[DRAIN]);
     unknown.addresses.clear();
     let new = || Scenario::new(&nodes);
@@ -264,6 +267,11 @@ fn what_is_not_proved_is_not_out() {
             "contested",
             Scenario::new(&[nodes[0].clone(), contested]),
             "AddressContested",
+        ),
+        (
+            "one machine",
+            Scenario::new(&[machine, same_machine]),
+            "MachineContested",
         ),
         ("no address", Scenario::new(&[unknown]), "NotIdentified"),
     ] {
