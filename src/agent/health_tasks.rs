@@ -122,7 +122,9 @@ impl HealthTasks<'_> {
             reports: reports.clone(),
             heartbeat: self.heartbeat,
         })?;
-        publishers.azure.start(tasks, client, node_name, &reports, self.spot);
+        publishers
+            .azure
+            .start(tasks, client, node_name, &reports, events, self.spot);
         let (directory, name) = (settings.state_dir.clone(), node_name.to_owned());
         let store = headgate_node::store_reports(reports.clone(), directory, name, clock.clone());
         tasks.spawn_endless("remembered-state", store);

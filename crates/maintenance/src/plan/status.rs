@@ -2,9 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::{
-    NodeMaintenanceNodeStatus, NodeMaintenanceStatus, NodeReference, Stage, StageStatus,
-};
+use crate::api::{NodeMaintenanceNodeStatus, NodeMaintenanceStatus, NodeReference, Stage, StageStatus};
 use crate::drain_plan::DrainTargets;
 use crate::snapshot::PodFacts;
 
