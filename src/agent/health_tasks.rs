@@ -125,9 +125,17 @@ impl HealthTasks<'_> {
             reports: reports.clone(),
             heartbeat: self.heartbeat,
         })?;
-        publishers
-            .azure
-            .start(tasks, client, node_name, &reports, self.spot, policies);
+        publishers.azure.start(
+            tasks,
+            scheduled_events::StartOptions {
+                client,
+                node_name,
+                reports: &reports,
+                events,
+                metrics: self.spot,
+                policies,
+            },
+        );
         let (directory, name) = (settings.state_dir.clone(), node_name.to_owned());
         let store = headgate_node::store_reports(reports.clone(), directory, name, clock.clone());
         tasks.spawn_endless("remembered-state", store);
@@ -137,11 +145,8 @@ impl HealthTasks<'_> {
             "verdict-changes",
             headgate_health::publish_verdict_changes(inputs, publishers.last_change, clock),
         );
-        let address = settings.healthz_bind_address;
-        tasks.spawn_endless(
-            "bind-events",
-            publish_bind_failures(bound, events.clone(), reports, address),
-        );
+        let failures = publish_bind_failures(bound, events.clone(), reports, settings.healthz_bind_address);
+        tasks.spawn_endless("bind-events", failures);
         Ok(thread)
     }
 }

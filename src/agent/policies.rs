@@ -18,7 +18,7 @@ use super::tasks::Tasks;
 /// For all canaries together.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
 const MIN_PAUSE: Duration = Duration::from_secs(1);
-const MAX_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_mins(1);
 
 /// Whether the policies are proved to be in force.
 #[derive(Clone)]

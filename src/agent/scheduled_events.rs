@@ -4,15 +4,27 @@
 use std::collections::BTreeMap;
 
 use headgate_clock::Clock;
+use headgate_kubernetes::{NodeEventRecorder, WarningEvent};
 use headgate_node::{BuiltInSignal, NodeReport, Signal};
-use headgate_spot::{EventsSnapshot, Timing};
+use headgate_spot::{EventsSnapshot, Timing, TrackedNotice};
 use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
 
+use super::node_uid;
 use super::policies::Policies;
 use super::tasks::Tasks;
 use crate::config::{AzureSettings, Settings};
+
+/// What the tasks are started with.
+pub(super) struct StartOptions<'a> {
+    pub(super) client: &'a Client,
+    pub(super) node_name: &'a str,
+    pub(super) reports: &'a watch::Receiver<NodeReport>,
+    pub(super) events: &'a NodeEventRecorder,
+    pub(super) metrics: headgate_spot::Metrics,
+    pub(super) policies: Policies,
+}
 
 /// The channels of Scheduled Events.
 pub(super) struct Channels {
@@ -41,16 +53,17 @@ impl Channels {
         self.settings.scheduled_events.then(|| self.snapshots.subscribe())
     }
 
-    /// Starts the tasks. If Scheduled Events are disabled, one task keeps the channel open.
-    pub(super) fn start(
-        self,
-        tasks: &mut Tasks,
-        client: &Client,
-        node_name: &str,
-        reports: &watch::Receiver<NodeReport>,
-        metrics: headgate_spot::Metrics,
-        policies: Policies,
-    ) {
+    /// Starts the tasks. If Scheduled Events are disabled, one task keeps the channels open, and another one removes the taint of a
+    /// notice from before that has not been confirmed in time.
+    pub(super) fn start(self, tasks: &mut Tasks, options: StartOptions<'_>) {
+        let StartOptions {
+            client,
+            node_name,
+            reports,
+            events,
+            metrics,
+            policies,
+        } = options;
         let Self {
             settings,
             is_signal,
@@ -59,13 +72,7 @@ impl Channels {
             notices,
         } = self;
         if !settings.scheduled_events {
-            tasks.spawn_endless("azure-notices", async move { notices.closed().await });
-            return;
-        }
-        if is_signal {
-            tasks.spawn_endless("azure-notices", publish_signals(snapshots.subscribe(), notices));
-        } else {
-            tasks.spawn_endless("azure-notices", async move { notices.closed().await });
+            snapshots.send_replace(EventsSnapshot::without_documents());
         }
         let reconcile = headgate_spot::reconcile_taint(
             client.clone(),
@@ -76,9 +83,57 @@ impl Channels {
             clock.clone(),
         );
         tasks.spawn_endless("spot-taint", policies.before(reconcile));
+        if !settings.scheduled_events {
+            tasks.spawn_endless("azure-notices", async move {
+                tokio::join!(notices.closed(), snapshots.closed());
+            });
+            return;
+        }
+        if is_signal {
+            tasks.spawn_endless("azure-notices", publish_signals(snapshots.subscribe(), notices));
+        } else {
+            tasks.spawn_endless("azure-notices", async move { notices.closed().await });
+        }
+        tasks.spawn_endless(
+            "notice-events",
+            report_expired_notices(snapshots.subscribe(), events.clone(), reports.clone()),
+        );
         let authority = settings.imds_authority;
         let poll = headgate_spot::poll_imds(authority, reports.clone(), snapshots, Timing::default(), metrics, clock);
         tasks.spawn_endless("scheduled-events", poll);
+    }
+}
+
+/// Records an event when a notice ends without confirmation, until the task is aborted.
+async fn report_expired_notices(
+    mut snapshots: watch::Receiver<EventsSnapshot>,
+    events: NodeEventRecorder,
+    reports: watch::Receiver<NodeReport>,
+) {
+    let mut before = snapshots.borrow_and_update().clone();
+    while snapshots.changed().await.is_ok() {
+        let after = snapshots.borrow_and_update().clone();
+        if let Some(event) = after.expired_notice(&before).map(expired_notice_event) {
+            events.record_warning(event, node_uid(&reports)).await;
+        }
+        before = after;
+    }
+    // The poll ended: the agent stops, and aborts this task.
+    std::future::pending::<()>().await;
+}
+
+fn expired_notice_event(expired: &TrackedNotice) -> WarningEvent {
+    let notice = expired.merged();
+    let not_before = notice
+        .not_before
+        .map_or_else(|| "without a time".to_owned(), |at| format!("not before {at}"));
+    WarningEvent {
+        reason: "EvictionNoticeExpired",
+        action: "EndNotice",
+        note: format!(
+            "no answer of IMDS has confirmed the eviction notice {} ({not_before}) for 15 min, so it ends",
+            notice.event_id
+        ),
     }
 }
 
@@ -97,6 +152,34 @@ async fn publish_signals(
         if snapshots.changed().await.is_err() {
             // The poll ended: the agent stops, and aborts this task.
             return std::future::pending().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_spot::Notice;
+
+    use super::*;
+
+    #[test]
+    fn the_event_names_the_notice_and_its_time() {
+        let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        for (not_before, expected) in [
+            (Some(at), "a (not before 2026-01-02T03:04:05Z)"),
+            (None, "a (without a time)"),
+        ] {
+            let notice = Notice {
+                event_id: "a".to_owned(),
+                not_before,
+            };
+            let event = expired_notice_event(&TrackedNotice {
+                first: notice.clone(),
+                latest: notice,
+                since: at,
+                is_listed: true,
+            });
+            assert!(event.note.contains(expected), "{}", event.note);
         }
     }
 }

@@ -70,7 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let explanation = why::explain_node(&client, node, &access, statusz, &settings.signals.health).await;
             explanation.map_err(Failure::runtime)
         };
-        output::show(arguments.output, &arguments.watch, read).await
+        Box::pin(output::show(arguments.output, &arguments.watch, read)).await
     });
     runtime.shutdown_background();
     outcome
@@ -130,7 +130,7 @@ fn explain_service(arguments: &Arguments, settings: &Settings, service: &str) ->
     let outcome = runtime.block_on(async {
         let client = arguments.cluster.client().await?;
         let read = async || read_service(arguments, settings, &client, service).await;
-        output::show(arguments.output, &arguments.watch, read).await
+        Box::pin(output::show(arguments.output, &arguments.watch, read)).await
     });
     runtime.shutdown_background();
     outcome

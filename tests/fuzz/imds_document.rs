@@ -88,7 +88,7 @@ struct Node {
 impl Node {
     /// Applies the next action; no action follows it.
     fn reconcile(&mut self, tracker: &NoticeTracker, now: Moment) -> Option<TaintAction> {
-        let action = next_taint_action(tracker, self.record.as_ref(), "boot-1");
+        let action = next_taint_action(tracker, self.record.as_ref(), "boot-1", now.wall);
         match &action {
             Some(TaintAction::Add(notice)) => {
                 assert!(
@@ -110,7 +110,7 @@ impl Node {
             None => {}
         }
         assert_eq!(
-            next_taint_action(tracker, self.record.as_ref(), "boot-1"),
+            next_taint_action(tracker, self.record.as_ref(), "boot-1", now.wall),
             None,
             "one action is enough"
         );

@@ -1,8 +1,8 @@
-//! Proof that the admission policies are in force which bound what headgate's ServiceAccounts may do with their rights.
+//! Proof that the admission policies are in force which bound what headgate's `ServiceAccounts` may do with their rights.
 //!
 //! Helm creates policies after the roles, and an API server before 1.30 has none of the kind, so a right may come without its limits. Each
 //! canary is a dry run of a write that a policy refuses and RBAC may grant; the proof is the refusal. A refusal by RBAC is as good: what
-//! is not granted needs no limit. A user that is no ServiceAccount, an administrator in a sandbox, is bound by no policy of headgate.
+//! is not granted needs no limit. A user that is no `ServiceAccount`, an administrator in a sandbox, is bound by no policy of headgate.
 //! When to prove it, and what waits for it, is left to the caller.
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;

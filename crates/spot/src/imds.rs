@@ -122,6 +122,7 @@ fn next_snapshot(
             });
             return EventsSnapshot {
                 last_error: Some(last_error),
+                tracker: before.tracker.after_unconfirmed_poll(now),
                 ..before.clone()
             };
         }
@@ -131,6 +132,7 @@ fn next_snapshot(
         // Without the VM's name, the document shows neither that a notice exists nor that one has ended.
         return EventsSnapshot {
             incarnation,
+            tracker: before.tracker.after_unconfirmed_poll(now),
             last_error: None,
             ..before.clone()
         };
@@ -191,7 +193,11 @@ fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, authority: &str)
         (Some(known), Some(current)) if known.is_listed && !current.is_listed => {
             tracing::info!(id = known.latest.event_id, "eviction notice no longer listed");
         }
-        (Some(known), None) => tracing::info!(id = known.latest.event_id, "eviction notice ended"),
+        (Some(known), None) => tracing::info!(
+            id = known.latest.event_id,
+            is_confirmed = !after.tracker.is_unconfirmed,
+            "eviction notice ended"
+        ),
         _ => {}
     }
 }
@@ -260,36 +266,40 @@ mod tests {
     }
 
     #[test]
-    fn failures_change_only_the_last_error() {
+    fn failures_keep_the_notice_for_15_minutes() {
         let now = Clock::System.now();
-        let snapshot = next_snapshot(
+        let first = next_snapshot(
             &EventsSnapshot::default(),
             Ok(document(1, OURS)),
             Some(&vm()),
             GRACE,
             now,
         );
-        assert!(snapshot.signals().contains_key(&Signal::Preempt));
-        let mut after = snapshot.clone();
+        assert!(first.signals().contains_key(&Signal::Preempt));
         for reason in ImdsErrorReason::ALL {
-            let later = Moment {
-                mono: now.mono + 10 * GRACE,
-                ..now
-            };
-            after = next_snapshot(&after, Err(PollError::new(reason, "x")), Some(&vm()), GRACE, later);
-            assert_eq!(after.last_error.as_ref().unwrap().reason, reason);
+            let mut after = first.clone();
+            for (minutes, counts) in [(0, true), (14, true), (15, false), (16, false)] {
+                let later = Moment {
+                    mono: now.mono + minutes * GRACE,
+                    ..now
+                };
+                after = next_snapshot(&after, Err(PollError::new(reason, "x")), Some(&vm()), GRACE, later);
+                assert_eq!(after.last_error.as_ref().unwrap().reason, reason);
+                assert_eq!(after.signals().contains_key(&Signal::Preempt), counts, "{minutes} min");
+                assert_eq!(after.expired_notice(&first).is_some(), !counts, "{minutes} min");
+                assert_eq!((&after.vm, &after.events), (&first.vm, &first.events));
+            }
             assert_eq!(
-                EventsSnapshot {
-                    last_error: None,
-                    ..after.clone()
-                },
-                snapshot
+                next_snapshot(&after, Ok(document(1, OURS)), Some(&vm()), GRACE, now),
+                first,
+                "listed again, it counts again"
+            );
+            let gone = next_snapshot(&first, Ok(document(2, "")), Some(&vm()), Duration::ZERO, now);
+            assert!(
+                gone.signals().is_empty() && gone.expired_notice(&first).is_none(),
+                "an end by a document"
             );
         }
-        assert_eq!(
-            next_snapshot(&after, Ok(document(1, OURS)), Some(&vm()), GRACE, now),
-            snapshot
-        );
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(super) fn plan_patch(tracker: &NoticeTracker, node: &DynamicObject, now: Tim
     let annotations = node.metadata.annotations.clone().unwrap_or_default();
     let boot_id = node.data["status"]["nodeInfo"]["bootID"].as_str().unwrap_or_default();
     let record = NoticeRecord::from_annotations(&annotations);
-    let action = next_taint_action(tracker, record.as_ref(), boot_id)?;
+    let action = next_taint_action(tracker, record.as_ref(), boot_id, now)?;
     let tainted_at = record.as_ref().and_then(|record| record.tainted_at);
     let taints = node.data["spec"]["taints"].as_array();
     let is_draining = |taint: &Value| taint["key"] == DRAINING_TAINT;

@@ -118,8 +118,21 @@ pub struct NoticeTracker {
     pub notice: Option<TrackedNotice>,
     /// Whether no document has listed an eviction for the whole grace.
     pub is_clear: bool,
+    /// Whether no document has shown for [`CONFIRMATION_TIMEOUT`] what is announced, or nothing asks for documents.
+    pub is_unconfirmed: bool,
     /// The time of the first of the latest documents without an eviction.
     pub(super) empty_since: Option<Instant>,
+    /// The time of the first of the latest polls that did not show what is announced.
+    pub(super) unconfirmed_since: Option<Instant>,
+}
+
+/// A notice ends so long after its `NotBefore` if no document confirms it: Azure evicts within minutes.
+const CONFIRMATION_TIMEOUT: Duration = Duration::from_mins(15);
+
+/// Since when a notice with this time counts no longer unless a document confirms it.
+#[must_use]
+pub(super) fn confirmation_deadline(not_before: Timestamp) -> Timestamp {
+    not_before.checked_add(CONFIRMATION_TIMEOUT).unwrap_or(Timestamp::MAX)
 }
 
 impl NoticeTracker {
@@ -139,7 +152,7 @@ impl NoticeTracker {
             return if is_complete {
                 self.after_empty_document(grace, now)
             } else {
-                self.clone()
+                self.after_unconfirmed_poll(now)
             };
         }
         let find_same = |tracked: &TrackedNotice| listed.iter().find(|notice| tracked.matches(notice)).cloned();
@@ -160,8 +173,26 @@ impl NoticeTracker {
         };
         Self {
             notice: continued.or_else(new),
-            is_clear: false,
-            empty_since: None,
+            ..Self::default()
+        }
+    }
+
+    /// The state after a poll that did not show what is announced. A notice ends [`CONFIRMATION_TIMEOUT`] after its `NotBefore`, and
+    /// not before polls have failed for as long.
+    #[must_use]
+    pub fn after_unconfirmed_poll(&self, now: Moment) -> Self {
+        let since = self.unconfirmed_since.unwrap_or(now.mono);
+        let is_unconfirmed = now.mono.saturating_duration_since(since) >= CONFIRMATION_TIMEOUT;
+        let may_still_come = |tracked: &TrackedNotice| {
+            let not_before = tracked.merged().not_before;
+            not_before.is_some_and(|at| now.wall < confirmation_deadline(at))
+        };
+        let notice = self.notice.clone();
+        Self {
+            notice: notice.filter(|tracked| !is_unconfirmed || may_still_come(tracked)),
+            is_unconfirmed,
+            unconfirmed_since: Some(since),
+            ..self.clone()
         }
     }
 
@@ -176,6 +207,7 @@ impl NoticeTracker {
             }),
             is_clear,
             empty_since: Some(since),
+            ..Self::default()
         }
     }
 }
@@ -342,6 +374,51 @@ mod tests {
             (259, &[], true),
         ]);
         assert_eq!(has_notice(&states), [true; 5]);
+    }
+
+    #[test]
+    fn notice_ends_15_minutes_after_its_time_without_confirmation() {
+        const MINUTE: u64 = 60;
+        let start = Clock::System.now();
+        let at = |second: u64| Moment {
+            wall: start.wall + Duration::from_secs(second),
+            mono: start.mono + Duration::from_secs(second),
+        };
+        let listed = |not_before: Option<u64>| {
+            let mut preempt = event(EventType::Preempt, "a", "", &[]);
+            preempt.not_before = not_before.map(|second| at(second).wall);
+            move |second| NoticeTracker::default().next(&[preempt.clone()], true, GRACE, at(second))
+        };
+        // The time of the notice, the seconds of the failed polls, and whether it still counts after each.
+        for (not_before, polls) in [
+            (
+                Some(30),
+                vec![(1, true), (15 * MINUTE + 29, true), (15 * MINUTE + 30, false)],
+            ),
+            // Its time has passed, but the first failure is recent.
+            (
+                Some(0),
+                vec![(20 * MINUTE, true), (35 * MINUTE - 1, true), (35 * MINUTE, false)],
+            ),
+            (None, vec![(1, true), (15 * MINUTE, true), (15 * MINUTE + 1, false)]),
+            (
+                Some(100 * MINUTE),
+                vec![(1, true), (114 * MINUTE, true), (115 * MINUTE, false)],
+            ),
+        ] {
+            let mut tracker = listed(not_before)(0);
+            for (second, counts) in polls {
+                tracker = tracker.after_unconfirmed_poll(at(second));
+                assert_eq!(tracker.notice.is_some(), counts, "{not_before:?} {second}");
+            }
+            assert!(tracker.is_unconfirmed && !tracker.is_clear);
+        }
+        // Any document that lists it starts the time again.
+        let mut tracker = listed(Some(30))(0).after_unconfirmed_poll(at(1));
+        tracker = tracker.after_unconfirmed_poll(at(14 * MINUTE));
+        let again = event(EventType::Preempt, "a", "", &[]);
+        tracker = tracker.next(&[again], true, GRACE, at(15 * MINUTE));
+        assert!(!tracker.after_unconfirmed_poll(at(29 * MINUTE)).is_unconfirmed);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::document::ScheduledEvent;
-use super::notice::NoticeTracker;
+use super::notice::{NoticeTracker, TrackedNotice};
 
 /// The events of this VM after the latest poll, in the form of `/statusz`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -88,6 +88,26 @@ impl EventsSnapshot {
             .map(|notice| (Signal::Preempt, notice.since))
             .into_iter()
             .collect()
+    }
+
+    /// The notice of the snapshot `before` that has ended without confirmation, if one has.
+    #[must_use]
+    pub fn expired_notice<'a>(&self, before: &'a Self) -> Option<&'a TrackedNotice> {
+        let known = before.tracker.notice.as_ref();
+        known.filter(|_| self.tracker.notice.is_none() && self.tracker.is_unconfirmed)
+    }
+
+    /// What is known where nothing asks for documents: none confirms a notice that the Node has recorded.
+    #[must_use]
+    pub fn without_documents() -> Self {
+        let tracker = NoticeTracker {
+            is_unconfirmed: true,
+            ..NoticeTracker::default()
+        };
+        Self {
+            tracker,
+            ..Self::default()
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! When the draining taint is added and when it is removed, and the record of its notice. Pure.
 //!
 //! A recorded notice never taints the Node again, even if another writer removed the taint; a new notice does. The
-//! taint is removed when its notice has been gone for the grace, or when the machine has booted again.
+//! taint is removed when its notice has been gone for the grace, when the machine has booted again, or 15 minutes after the
+//! notice's time if no document confirms it.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use headgate_node::SPOT_NOTICE_ANNOTATION;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::notice::{Notice, NoticeTracker};
+use super::notice::{Notice, NoticeTracker, confirmation_deadline};
 
 /// The notice that the Node was last tainted for, the JSON of the annotation [`SPOT_NOTICE_ANNOTATION`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +44,15 @@ impl NoticeRecord {
             not_before: self.not_before,
         }
     }
+
+    /// When headgate's taint ends unless a document confirms the notice; `None` if there is no such taint.
+    #[must_use]
+    pub fn confirmation_deadline(&self) -> Option<Timestamp> {
+        let tainted_at = self.tainted_at?;
+        Some(confirmation_deadline(
+            self.not_before.unwrap_or(tainted_at).max(tainted_at),
+        ))
+    }
 }
 
 /// What to change in the Node.
@@ -57,21 +67,28 @@ pub enum TaintAction {
 /// The next action, from the documents so far, the record in the Node and the machine's present boot; `None` if the
 /// Node is in the target state.
 #[must_use]
-pub fn next_taint_action(tracker: &NoticeTracker, record: Option<&NoticeRecord>, boot_id: &str) -> Option<TaintAction> {
+pub fn next_taint_action(
+    tracker: &NoticeTracker,
+    record: Option<&NoticeRecord>,
+    boot_id: &str,
+    now: Timestamp,
+) -> Option<TaintAction> {
     let listed = tracker.notice.as_ref().filter(|notice| notice.is_listed);
     let new = listed.filter(|notice| record.is_none_or(|record| !notice.matches(&record.notice())));
     if let Some(notice) = new {
         return Some(TaintAction::Add(notice.merged()));
     }
-    let record = record.filter(|record| record.tainted_at.is_some())?;
+    let record = record?;
+    let deadline = record.confirmation_deadline()?;
     // An unknown boot does not count as another one.
     let has_rebooted = !record.boot_id.is_empty() && !boot_id.is_empty() && record.boot_id != boot_id;
-    (has_rebooted || tracker.is_clear).then_some(TaintAction::Remove)
+    let is_stale = tracker.is_unconfirmed && tracker.notice.is_none() && now >= deadline;
+    (has_rebooted || tracker.is_clear || is_stale).then_some(TaintAction::Remove)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{BOOT, clear, notice, record, tracking};
+    use super::super::fixtures::{BOOT, at, clear, notice, record, tracking};
     use super::*;
 
     #[test]
@@ -132,7 +149,7 @@ mod tests {
                 add(&notice("b", None)),
             ),
         ] {
-            assert_eq!(next_taint_action(&tracker, record, boot_id), want, "{case}");
+            assert_eq!(next_taint_action(&tracker, record, boot_id, at(60)), want, "{case}");
         }
     }
 
@@ -197,17 +214,44 @@ mod tests {
             ),
             ("the boot is not known", NoticeTracker::default(), Some(&ours), "", None),
         ] {
-            assert_eq!(next_taint_action(&tracker, record, boot_id), want, "{case}");
+            assert_eq!(next_taint_action(&tracker, record, boot_id, at(60)), want, "{case}");
         }
         let unknown = NoticeRecord {
             boot_id: String::new(),
             ..ours
         };
         assert_eq!(
-            next_taint_action(&NoticeTracker::default(), Some(&unknown), BOOT),
+            next_taint_action(&NoticeTracker::default(), Some(&unknown), BOOT, at(60)),
             None,
             "the boot was not known"
         );
+    }
+
+    #[test]
+    fn taint_without_confirmation_is_removed_15_minutes_after_the_time_of_its_notice() {
+        const MINUTES_15: i64 = 15 * 60;
+        let unconfirmed = NoticeTracker {
+            is_unconfirmed: true,
+            ..NoticeTracker::default()
+        };
+        let still_counts = NoticeTracker {
+            is_unconfirmed: true,
+            ..tracking(notice("a", Some(100)), true)
+        };
+        let (timed, untimed) = (record("a", Some(100), Some(50)), record("a", None, Some(50)));
+        let theirs = record("a", Some(100), None);
+        for (case, tracker, record, second, is_removed) in [
+            ("just before", &unconfirmed, &timed, 99 + MINUTES_15, false),
+            ("its time", &unconfirmed, &timed, 100 + MINUTES_15, true),
+            ("without a time, before", &unconfirmed, &untimed, 49 + MINUTES_15, false),
+            ("without a time", &unconfirmed, &untimed, 50 + MINUTES_15, true),
+            ("no taint of headgate", &unconfirmed, &theirs, 1_000_000, false),
+            ("the notice counts", &still_counts, &timed, 1_000_000, false),
+            ("documents come", &NoticeTracker::default(), &timed, 1_000_000, false),
+        ] {
+            let action = next_taint_action(tracker, Some(record), BOOT, at(second));
+            assert_eq!(action, is_removed.then_some(TaintAction::Remove), "{case}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use headgate_clock::Clock;
 use headgate_kubernetes::Decoded;
 use headgate_node::NodeReport;
 use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
@@ -31,6 +32,8 @@ const MAX_IMMEDIATE_RETRIES: usize = 5;
 const MIN_BACKOFF: Duration = Duration::from_millis(100);
 /// The longest backoff. There is no jitter: notices reach the nodes at different times.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// The time between two attempts to remove a taint without confirmation where the API server refuses them.
+const REFUSED_REMOVAL_DELAY: Duration = Duration::from_mins(5);
 /// Time in which the watch shows a write; after it the state is evaluated again.
 const WATCH_LAG_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -64,7 +67,8 @@ pub async fn reconcile_taint(
     loop {
         reports.mark_unchanged();
         snapshots.mark_unchanged();
-        let recheck_after = if is_change_due(&reports.borrow(), &snapshots.borrow()) {
+        let now = clock.now().wall;
+        let recheck_after = if is_change_due(&reports.borrow(), &snapshots.borrow(), now) {
             let span = ReconcileSpan::start(Reconciled::DrainingTaint, || Reconcile {
                 node: Some(&name),
                 ..Reconcile::default()
@@ -98,13 +102,17 @@ pub async fn reconcile_taint(
                         logged = Some(failure.outcome);
                         log_failure(&name, &failure);
                     }
+                    // Without the feature there may be no right either, and the removal is not urgent.
+                    let is_refused =
+                        failure.outcome == WriteOutcome::Forbidden && snapshots.borrow().tracker.is_unconfirmed;
+                    let delay = if is_refused { REFUSED_REMOVAL_DELAY } else { delay };
                     sleep(if is_immediate { Duration::ZERO } else { delay }).await;
                     continue;
                 }
             }
         } else {
             (delays, failures) = (backoff(), 0);
-            None
+            removal_delay(&reports.borrow(), &snapshots.borrow(), now)
         };
         let is_running = tokio::select! {
             changed = reports.changed() => changed.is_ok(),
@@ -119,11 +127,18 @@ pub async fn reconcile_taint(
 }
 
 /// Whether the latest watched version of the Node is not in the target state.
-fn is_change_due(report: &NodeReport, snapshot: &EventsSnapshot) -> bool {
+fn is_change_due(report: &NodeReport, snapshot: &EventsSnapshot, now: Timestamp) -> bool {
     report.facts.as_ref().is_some_and(|facts| {
         let record = NoticeRecord::from_annotations(&facts.annotations);
-        next_taint_action(&snapshot.tracker, record.as_ref(), &facts.boot_id).is_some()
+        next_taint_action(&snapshot.tracker, record.as_ref(), &facts.boot_id, now).is_some()
     })
+}
+
+/// The time until a taint without confirmation ends.
+fn removal_delay(report: &NodeReport, snapshot: &EventsSnapshot, now: Timestamp) -> Option<Duration> {
+    let facts = report.facts.as_ref().filter(|_| snapshot.tracker.is_unconfirmed)?;
+    let deadline = NoticeRecord::from_annotations(&facts.annotations)?.confirmation_deadline()?;
+    Duration::try_from(deadline.duration_since(now)).ok()
 }
 
 fn log_failure(name: &str, failure: &AttemptError) {

@@ -382,7 +382,7 @@ async fn rights(administrator: &Caller, drained: &str) -> Vec<Right> {
     rights
 }
 
-/// A user with all rights on NodeMaintenances other than the controllers neither writes a status nor completes one.
+/// A user with all rights on maintenances other than the controllers neither writes a status nor completes one.
 async fn status_and_stage_are_the_controllers_own(control_plane: &ControlPlane, administrator: &Caller, drained: &str) {
     let path = format!("{MAINTENANCES}/own");
     administrator

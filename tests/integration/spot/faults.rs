@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use super::imds::{Fault, Imds, document, event};
 use super::{
-    AT_ONCE, DRAINING, LATER, SOON, answers, create, holds, metric, options, other_taint, state, statusz, tainted,
+    AT_ONCE, DRAINING, LATER, OTHER, SOON, answers, create, holds, metric, options, other_taint, our_taint, patch,
+    state, statusz, tainted,
 };
-use crate::harness::http;
+use crate::harness::{AgentOptions, http};
 
 #[tokio::test]
 async fn imds_faults_change_neither_verdict_nor_taints() {
@@ -139,4 +140,48 @@ async fn a_preempt_event_during_an_api_server_outage_fails_healthz_and_taints_la
     assert_eq!(record.event_id, "a");
     drop(agent);
     control_plane.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_without_the_feature_removes_the_taint_of_a_notice_that_has_passed() {
+    const TAINTED_AT: &str = "2026-01-01T00:00:00Z";
+    let cluster = control_plane();
+    let client = cluster.client();
+    let taint = |added_at: &str| json!({"key": DRAINING, "value": "spot-eviction", "effect": "NoSchedule", "timeAdded": added_at});
+    let other = json!({"key": OTHER, "value": "v", "effect": "NoSchedule"});
+    // The time of the notice, that of the taint, and whether the taint goes.
+    for (name, not_before, added_at, goes) in [
+        ("spot-off-coming", "2100-01-01T00:00:00Z", TAINTED_AT, false),
+        (
+            "spot-off-foreign",
+            "2026-01-01T00:00:30Z",
+            "2026-01-01T00:00:01Z",
+            false,
+        ),
+        ("spot-off-passed", "2026-01-01T00:00:30Z", TAINTED_AT, true),
+    ] {
+        create(&client, name).await;
+        let record = json!({"eventId": "A-1", "notBefore": not_before, "bootId": "boot-1", "taintedAt": TAINTED_AT});
+        let annotations = json!({"headgate.dev/spot-notice": record.to_string()});
+        let taints = json!([other, taint(added_at)]);
+        patch(
+            &client,
+            name,
+            json!({"metadata": {"annotations": annotations}, "spec": {"taints": taints}}),
+        )
+        .await;
+        let agent = AgentOptions::new(name, &cluster.kubeconfig)
+            .settings("proxy: {healthzUrl: off}\n")
+            .start()
+            .await;
+        if goes {
+            let record = tainted(&client, name, false).await;
+            assert_eq!((record.event_id.as_str(), record.tainted_at), ("A-1", None));
+            answers(&agent, SOON, &[]).await;
+        } else {
+            answers(&agent, SOON, &[DRAINING]).await;
+            tokio::time::sleep(AT_ONCE).await;
+            assert_eq!(state(&client, name).await.0, [other_taint(), our_taint()], "{name}");
+        }
+    }
 }

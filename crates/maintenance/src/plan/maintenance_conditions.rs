@@ -8,8 +8,8 @@ use crate::api::names::MAX_NODES;
 use crate::api::{LoadBalancerState, NodeMaintenanceStatus, Stage};
 
 use super::conditions::{self, Conditions};
+use super::message::counted;
 use super::phase::{Maintenance, Phase};
-use super::status::counted;
 use super::view::View;
 
 /// The conditions of a maintenance whose other status is `status`. `is_completing` says that something is still to be undone for it.

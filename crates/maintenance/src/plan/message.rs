@@ -54,3 +54,8 @@ fn evacuating(progress: &Progress, own: &Participant, node: &str, target: Positi
         },
     }
 }
+
+/// A number of pods in words.
+pub(super) fn counted(pods: usize) -> String {
+    format!("{pods} {}", if pods == 1 { "pod" } else { "pods" })
+}

@@ -8,7 +8,7 @@ use crate::snapshot::PodFacts;
 
 use super::blockers::{blocker, listed};
 use super::maintenance_conditions::conditions_of;
-use super::message::drain_message;
+use super::message::{counted, drain_message};
 use super::phase::{Maintenance, Phase};
 use super::view::{View, previous_status};
 
@@ -147,10 +147,6 @@ fn blockers(
         })
         .collect();
     listed(found, previous.map_or(&[], |previous| &previous.blockers), view.now)
-}
-
-pub(super) fn counted(pods: usize) -> String {
-    format!("{pods} {}", if pods == 1 { "pod" } else { "pods" })
 }
 
 fn count(number: usize) -> i32 {

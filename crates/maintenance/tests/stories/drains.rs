@@ -115,6 +115,12 @@ async fn a_drain_goes_from_the_cordon_to_the_last_pod_and_leaves_nothing() {
         })
         .await;
     assert_eq!(world.node_conditions("one"), Vec::<String>::new());
+    let finalizers = |world: &World| world.maintenance("m").unwrap().metadata.finalizers.unwrap_or_default();
+    world.until("no finalizer", |world| finalizers(world).is_empty()).await;
+    let patches = world.requests("PATCH", "nodemaintenances/m");
+    sleep(10 * MINUTE).await;
+    assert_eq!(finalizers(&world), Vec::<String>::new(), "it never comes back");
+    assert_eq!(world.requests("PATCH", "nodemaintenances/m"), patches);
     world.delete_maintenance("m").await;
     world.until("gone", |world| world.maintenance("m").is_none()).await;
     let events = world.event_counts("m").await;

@@ -169,7 +169,7 @@ fn merged_maintenance(mut values: Value) -> Value {
     values
 }
 
-/// The settings that the DaemonSet's pods read.
+/// The settings that the pods of the agents read.
 async fn settings(administrator: &Caller) -> String {
     let daemonset = administrator.get(DAEMONSET).await;
     let volumes = daemonset["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
