@@ -108,7 +108,7 @@ async fn report_expired_notices(
         before = after;
     }
     // The poll ended: the agent stops, and aborts this task.
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 fn expired_notice_event(expired: &TrackedNotice) -> WarningEvent {
