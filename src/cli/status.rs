@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let outcome = runtime.block_on(async {
         let client = arguments.cluster.client().await?;
         let read = async || read_report(arguments, &settings, &client).await;
-        output::show(arguments.output, &arguments.watch, read).await
+        Box::pin(output::show(arguments.output, &arguments.watch, read)).await
     });
     // Requests that got no answer are abandoned.
     runtime.shutdown_background();

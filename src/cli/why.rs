@@ -130,7 +130,7 @@ fn explain_service(arguments: &Arguments, settings: &Settings, service: &str) ->
     let outcome = runtime.block_on(async {
         let client = arguments.cluster.client().await?;
         let read = async || read_service(arguments, settings, &client, service).await;
-        output::show(arguments.output, &arguments.watch, read).await
+        Box::pin(output::show(arguments.output, &arguments.watch, read)).await
     });
     runtime.shutdown_background();
     outcome

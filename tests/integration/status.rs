@@ -38,6 +38,8 @@ fn entry<'a>(report: &'a Value, node: &str, pool: &str) -> &'a Value {
 #[tokio::test]
 async fn status_shows_a_down_and_restore_removes_headgates_downs() {
     let world = World::start().await;
+    // Neither the commands nor the node's own agent mind what a kubelet can write.
+    world.write_odd_times("node-1").await;
 
     // The initial state.
     let text = world.status(&[]);
@@ -114,7 +116,7 @@ async fn status_shows_a_down_and_restore_removes_headgates_downs() {
     assert_eq!(
         entry(&report, "node-1", "kubernetes"),
         &json!({"loadBalancer": "kubernetes", "pool": "kubernetes", "entry": "127.0.0.1", "adminState": "Down", "owner": "headgate",
-            "stage": "down", "since": "2026-11-21T10:00:00Z", "pending": false, "becomes": null, "heldBack": false})
+            "stage": "down", "since": "2026-11-21T10:00:00Z", "pending": false, "becomes": null, "heldBack": false, "heldFor": []})
     );
     let pending = entry(&report, "node-1", "kubernetes-IPv6");
     assert_eq!(
