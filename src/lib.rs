@@ -12,6 +12,7 @@ pub mod cli;
 pub mod config;
 pub mod drain;
 pub mod preview;
+mod readable_objects;
 pub mod status;
 pub mod uninstall;
 pub mod why;

@@ -14,6 +14,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use headgate_controller::admin_state::{Ledger, LedgerError, LedgerStage, read_ledger};
+use headgate_kubernetes::Decoded;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams};
@@ -163,9 +164,9 @@ pub async fn prepare_uninstall(
 }
 
 async fn set_mode_off(request: &UninstallRequest) -> Result<(), UninstallError> {
-    let maps: Api<ConfigMap> = Api::namespaced(request.client.clone(), &request.namespace);
+    let maps: Api<Decoded<ConfigMap>> = Api::namespaced(request.client.clone(), &request.namespace);
     let what = |verb: &str| format!("{verb} the ConfigMap {}/{}", request.namespace, request.settings);
-    let map = maps.get(&request.settings).await;
+    let map = maps.get(&request.settings).await.and_then(Decoded::into_object);
     let map = map.map_err(|source| UninstallError::Request {
         what: what("reading"),
         source,
@@ -195,12 +196,12 @@ async fn roll(request: &UninstallRequest) -> Result<(), UninstallError> {
         WorkloadKind::DaemonSet => {
             let strategy = json!({"rollingUpdate": {"maxSurge": "100%", "maxUnavailable": 0}});
             let patch = json!({"spec": {"template": template, "updateStrategy": strategy}});
-            let sets: Api<DaemonSet> = Api::namespaced(request.client.clone(), &request.namespace);
+            let sets: Api<Decoded<DaemonSet>> = Api::namespaced(request.client.clone(), &request.namespace);
             sets.patch(name, &params, &Patch::Merge(patch)).await.map(drop)
         }
         WorkloadKind::Deployment => {
             let patch = json!({"spec": {"template": template}});
-            let deployments: Api<Deployment> = Api::namespaced(request.client.clone(), &request.namespace);
+            let deployments: Api<Decoded<Deployment>> = Api::namespaced(request.client.clone(), &request.namespace);
             deployments.patch(name, &params, &Patch::Merge(patch)).await.map(drop)
         }
     };
@@ -214,11 +215,11 @@ async fn roll(request: &UninstallRequest) -> Result<(), UninstallError> {
 async fn missing(request: &UninstallRequest) -> Option<String> {
     let object = match request.workload.kind {
         WorkloadKind::DaemonSet => {
-            let sets: Api<DaemonSet> = Api::namespaced(request.client.clone(), &request.namespace);
+            let sets: Api<Decoded<DaemonSet>> = Api::namespaced(request.client.clone(), &request.namespace);
             sets.get(&request.workload.name).await.map(|set| json!(set))
         }
         WorkloadKind::Deployment => {
-            let deployments: Api<Deployment> = Api::namespaced(request.client.clone(), &request.namespace);
+            let deployments: Api<Decoded<Deployment>> = Api::namespaced(request.client.clone(), &request.namespace);
             deployments
                 .get(&request.workload.name)
                 .await

@@ -15,6 +15,7 @@ use headgate_azure::{
 };
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{ClusterConnection, ClusterTarget, TargetSource};
+use headgate_kubernetes::Decoded;
 use headgate_settings::{SettingsError, Violation};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
@@ -149,8 +150,9 @@ impl AzureAccess {
             name: name.clone(),
             reason,
         };
-        let secrets = Api::<Secret>::namespaced(self.client.clone(), &name.namespace);
-        let found = timeout(READ_TIMEOUT, secrets.get_opt(&name.name)).await;
+        let secrets = Api::<Decoded<Secret>>::namespaced(self.client.clone(), &name.namespace);
+        let secret = async { secrets.get_opt(&name.name).await?.map(Decoded::into_object).transpose() };
+        let found = timeout(READ_TIMEOUT, secret).await;
         let found = found
             .map_err(|_| unusable(format!("was not answered within {} s", READ_TIMEOUT.as_secs())))?
             .map_err(|error| unusable(format!("cannot be read: {}", headgate_telemetry::error_chain(&error))))?

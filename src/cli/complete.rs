@@ -8,9 +8,11 @@ use std::time::Duration;
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{CompletionCandidate, complete};
 use headgate_kubernetes::api_server::{self, KubeconfigSelection, Program};
+use headgate_kubernetes::{Decoded, split_list};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;
+use kube::core::PartialObjectMeta;
 use tokio::time::timeout;
 
 use super::{build_runtime, definition};
@@ -58,9 +60,15 @@ pub(super) fn node_candidates() -> Vec<CompletionCandidate> {
 async fn list_nodes() -> Option<Vec<String>> {
     let config = api_server::infer_config(&KubeconfigSelection::default()).await.ok()?;
     let client = api_server::build_client(&config, Program::Cli).ok()?;
-    let nodes = Api::<Node>::all(client)
-        .list_metadata(&ListParams::default().limit(MAX_NODES))
+    let nodes = Api::<Decoded<PartialObjectMeta<Node>>>::all(client)
+        .list(&ListParams::default().limit(MAX_NODES))
         .await
         .ok()?;
-    Some(nodes.items.into_iter().filter_map(|node| node.metadata.name).collect())
+    Some(
+        split_list(nodes)
+            .0
+            .into_iter()
+            .filter_map(|node| node.metadata.name)
+            .collect(),
+    )
 }

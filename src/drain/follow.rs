@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
 use headgate_telemetry::error_chain;
 use jiff::Timestamp;
@@ -79,7 +80,7 @@ pub async fn follow(
     let name = object.name_any();
     let mut progress = Progress::new(object, Timestamp::now());
     let mut last = Box::new(object.clone());
-    let api = Api::<NodeMaintenance>::all(client.clone());
+    let api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
     let mut states = pin!(watch_object(api, &name).default_backoff());
     let mut interrupted = pin!(interrupted);
     let deadline = Instant::now() + timeout.unwrap_or(FOREVER);
@@ -99,7 +100,15 @@ pub async fn follow(
                 }
             }
             state = states.next() => match state {
+                Some(Ok(Some(Decoded::Undecodable(undecodable)))) => {
+                    let error = undecodable.to_string();
+                    if error != reported_error {
+                        line(&format!("nodemaintenance/{error}"));
+                    }
+                    reported_error = error;
+                }
                 Some(Ok(state)) => {
+                    let state = state.and_then(|state| state.into_object().ok());
                     reported_error.clear();
                     let (lines, outcome) = progress.update(state.as_ref(), Timestamp::now());
                     for text in &lines {

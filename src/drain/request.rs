@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::PostParams;
+use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt as _};
 use tokio::time::timeout;
 
@@ -74,25 +76,27 @@ pub async fn create(
     nodes: &[String],
     dry_run: bool,
 ) -> Result<Created, DrainError> {
-    let api = Api::<Node>::all(client.clone());
+    let api = Api::<Decoded<PartialObjectMeta<Node>>>::all(client.clone());
     for node in nodes {
-        let found = bounded(api.get_metadata_opt(node)).await;
+        let found = bounded(api.get_opt(node)).await;
         let found = found.map_err(|refusal| refusal.about(format!("Node {node} cannot be read")))?;
         if found.is_none() {
             return Err(DrainError::NoSuchNode(node.clone()));
         }
     }
-    let api = Api::<NodeMaintenance>::all(client.clone());
+    let api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
     let name = object.name_any();
     let params = PostParams {
         dry_run,
         ..PostParams::default()
     };
-    match bounded(api.create(&params, object)).await {
+    let request = Decoded::Object(object.clone());
+    let created = async { api.create(&params, &request).await?.into_object() };
+    match bounded(created).await {
         Ok(created) => Ok(Created::New(created)),
         Err(Refusal { code: 404, .. }) => Err(DrainError::NotInstalled),
         Err(Refusal { code: 409, .. }) => {
-            let existing = bounded(api.get(&name)).await;
+            let existing = bounded(async { api.get(&name).await?.into_object() }).await;
             let existing =
                 existing.map_err(|refusal| refusal.about(format!("NodeMaintenance {name} cannot be read")))?;
             match difference(&existing, object) {

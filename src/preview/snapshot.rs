@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use headgate_controller::admin_state::MinimumInService;
+use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
 use headgate_maintenance::plan::phase::Maintenance;
 use headgate_maintenance::snapshot::{BudgetFacts, NodeFacts, PodFacts};
@@ -17,6 +18,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::api_error::api_error_text;
+use crate::readable_objects::readable_objects;
 use crate::status::{SnapshotRequest, StatusReport};
 
 /// Objects in one response.
@@ -121,7 +123,7 @@ pub async fn take_snapshot(request: PreviewRequest<'_>) -> Result<PreviewSnapsho
 
 /// The `NodeMaintenance`s; none in a cluster that does not have the kind yet.
 async fn list_or_none(client: &Client) -> Result<Vec<NodeMaintenance>, PreviewError> {
-    let api = Api::<NodeMaintenance>::all(client.clone());
+    let api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
     match timeout(PAGE_TIMEOUT, api.list(&ListParams::default().limit(1))).await {
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(Vec::new()),
         _ => list::<NodeMaintenance>(client, "NodeMaintenances", "").await,
@@ -133,7 +135,7 @@ async fn list<K>(client: &Client, kind: &'static str, fields: &str) -> Result<Ve
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
-    let api = Api::<K>::all(client.clone());
+    let api = Api::<Decoded<K>>::all(client.clone());
     let mut found = Vec::new();
     let mut params = ListParams::default().limit(PAGE_SIZE);
     if !fields.is_empty() {
@@ -145,8 +147,9 @@ where
         let page = page
             .map_err(|_| failed(format!("no answer within {} s", PAGE_TIMEOUT.as_secs())))?
             .map_err(|error| failed(api_error_text(&error)))?;
-        found.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+        let next = page.metadata.continue_.clone();
+        found.extend(readable_objects(page));
+        match next.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
             None => return Ok(found),
         }

@@ -12,6 +12,7 @@ use headgate_controller::local_service::{
 };
 use headgate_controller::pool::Listing;
 use headgate_http::bounded_client::BoundedClient;
+use headgate_kubernetes::Decoded;
 use headgate_local_pools::{IpFamily, NamespacedName, NodeIndex, PoolStatus, ServiceStatus, Updater};
 use headgate_telemetry::escape_line;
 use hyper::{StatusCode, Uri};
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
 use crate::api_error::api_error_text;
+use crate::readable_objects::readable_objects;
 
 /// Objects in one response.
 const MAX_OBJECTS_PER_PAGE: u32 = 500;
@@ -344,7 +346,7 @@ where
     K: Resource<Scope = NamespaceResourceScope> + Clone + fmt::Debug + DeserializeOwned,
     K::DynamicType: Default,
 {
-    let api = Api::<K>::all(client.clone());
+    let api = Api::<Decoded<K>>::all(client.clone());
     let dynamic_type = K::DynamicType::default();
     let plural = K::plural(&dynamic_type);
     let mut params = params.limit(MAX_OBJECTS_PER_PAGE);
@@ -359,8 +361,9 @@ where
                 )
             })?
             .map_err(|error| format!("{plural} cannot be listed: {}", api_error_text(&error)))?;
-        found.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+        let next = page.metadata.continue_.clone();
+        found.extend(readable_objects(page));
+        match next.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
             None => return Ok(found),
         }

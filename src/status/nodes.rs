@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use headgate_controller::pool::ClusterNodeObject;
+use headgate_kubernetes::Decoded;
 use headgate_node::SlimNode;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -14,6 +15,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::api_error::api_error_text;
+use crate::readable_objects::readable_objects;
 
 /// Nodes in one response.
 const MAX_NODES_PER_PAGE: u32 = 500;
@@ -47,7 +49,7 @@ impl<'de> Deserialize<'de> for ListedNode {
 /// # Errors
 /// A text that says why a page is missing.
 pub(super) async fn list(client: &Client) -> Result<Vec<ListedNode>, String> {
-    let api = Api::<ListedNode>::all(client.clone());
+    let api = Api::<Decoded<ListedNode>>::all(client.clone());
     let mut found = Vec::new();
     let mut params = ListParams::default().limit(MAX_NODES_PER_PAGE);
     loop {
@@ -55,8 +57,9 @@ pub(super) async fn list(client: &Client) -> Result<Vec<ListedNode>, String> {
         let page = page
             .map_err(|_| format!("no answer within {} s", PAGE_TIMEOUT.as_secs()))?
             .map_err(|error| api_error_text(&error))?;
-        found.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+        let next = page.metadata.continue_.clone();
+        found.extend(readable_objects(page));
+        match next.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
             None => return Ok(found),
         }

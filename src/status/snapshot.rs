@@ -11,6 +11,7 @@ use headgate_controller::admin_state::{AdminStateMode, MinimumInService};
 use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStates, read_ledger, read_recorded_once};
 use headgate_controller::local_service::ServiceIndex;
 use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request};
+use headgate_kubernetes::Decoded;
 use headgate_leader::LeaderStatus;
 use headgate_leader::LeaseName;
 use headgate_node::{Signal, SignalRules};
@@ -183,8 +184,9 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
 
 async fn lease(client: &Client) -> Result<Option<Lease>, String> {
     let LeaseName { namespace, name } = LeaseName::default();
-    let api = Api::<Lease>::namespaced(client.clone(), &namespace);
-    let answer = timeout(OBJECT_TIMEOUT, api.get_opt(&name)).await;
+    let api = Api::<Decoded<Lease>>::namespaced(client.clone(), &namespace);
+    let lease = async { api.get_opt(&name).await?.map(Decoded::into_object).transpose() };
+    let answer = timeout(OBJECT_TIMEOUT, lease).await;
     answer
         .map_err(|_| format!("no answer within {} s", OBJECT_TIMEOUT.as_secs()))?
         .map_err(|error| {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use headgate_kubernetes::Decoded;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{Request, StatusCode, Uri};
 use k8s_openapi::api::core::v1::Pod;
@@ -14,6 +15,8 @@ use kube::api::ListParams;
 use kube::client::Body;
 use kube::{Api, Client};
 use tokio::time::timeout;
+
+use crate::readable_objects::readable_objects;
 
 use super::observations::{AgentStatus, MAX_STATUS_BYTES};
 
@@ -63,7 +66,7 @@ impl AgentPods {
         if let Some(node) = node {
             selection = selection.fields(&format!("spec.nodeName={node}"));
         }
-        let api = Api::<Pod>::namespaced(client.clone(), &access.namespace);
+        let api = Api::<Decoded<Pod>>::namespaced(client.clone(), &access.namespace);
         let listed = timeout(REQUEST_TIMEOUT, api.list(&selection))
             .await
             .map_err(|_| format!("no list of pods within {} s", REQUEST_TIMEOUT.as_secs()))?
@@ -74,7 +77,7 @@ impl AgentPods {
                     headgate_telemetry::error_chain(&error)
                 )
             })?;
-        let pods = listed.items.into_iter().filter(is_running);
+        let pods = readable_objects(listed).into_iter().filter(is_running);
         let by_node = pods.filter_map(|pod| Some((pod.spec?.node_name?, pod.metadata.name?)));
         Ok(Self {
             client: client.clone(),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::{Blocker, NodeMaintenance, NodeMaintenanceNodeStatus};
 use jiff::Timestamp;
 use kube::api::ListParams;
@@ -10,6 +11,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::api_error::api_error_text;
+use crate::readable_objects::readable_objects;
 
 /// Objects in one response.
 const PAGE_SIZE: u32 = 100;
@@ -213,7 +215,7 @@ impl BlockerRow {
 /// # Errors
 /// A text that says why they are not known.
 pub async fn list_maintenances(client: &Client) -> Result<Vec<MaintenanceRow>, String> {
-    let api = Api::<NodeMaintenance>::all(client.clone());
+    let api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
     let mut rows = Vec::new();
     let mut params = ListParams::default().limit(PAGE_SIZE);
     loop {
@@ -223,8 +225,9 @@ pub async fn list_maintenances(client: &Client) -> Result<Vec<MaintenanceRow>, S
             Ok(Err(error)) => return Err(api_error_text(&error)),
             Ok(Ok(page)) => page,
         };
-        rows.extend(page.items.iter().map(MaintenanceRow::new));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+        let next = page.metadata.continue_.clone();
+        rows.extend(readable_objects(page).iter().map(MaintenanceRow::new));
+        match next.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
             None => return Ok(rows),
         }

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use headgate_http::bounded_client::BoundedClient;
+use headgate_kubernetes::Decoded;
 use headgate_node::{MarkerFact, Signal, SignalRules, SlimNode};
 use hyper::{StatusCode, Uri};
 use jiff::Timestamp;
@@ -209,8 +210,9 @@ impl Observations {
         statusz: Option<Uri>,
         rules: &SignalRules,
     ) -> Result<Self, WhyError> {
-        let request = Api::<Node>::all(client.clone());
-        let api = match tokio::time::timeout(API_SERVER_TIMEOUT, request.get_opt(name)).await {
+        let request = Api::<Decoded<Node>>::all(client.clone());
+        let node = async { request.get_opt(name).await?.map(Decoded::into_object).transpose() };
+        let api = match tokio::time::timeout(API_SERVER_TIMEOUT, node).await {
             Err(_) => Err(format!("no answer within {} s", API_SERVER_TIMEOUT.as_secs())),
             Ok(Err(error)) => Err(api_error_text(&error)),
             Ok(Ok(None)) => return Err(WhyError::NoSuchNode { name: name.to_owned() }),

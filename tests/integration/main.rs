@@ -36,6 +36,7 @@ mod liveness;
 mod maintenance;
 mod manifests;
 mod node;
+mod odd_objects;
 mod process;
 mod proxy_protocol;
 mod release;

@@ -38,6 +38,8 @@ fn entry<'a>(report: &'a Value, node: &str, pool: &str) -> &'a Value {
 #[tokio::test]
 async fn status_shows_a_down_and_restore_removes_headgates_downs() {
     let world = World::start().await;
+    // Neither the commands nor the node's own agent mind what a kubelet can write.
+    world.write_odd_times("node-1").await;
 
     // The initial state.
     let text = world.status(&[]);

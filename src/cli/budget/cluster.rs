@@ -9,15 +9,16 @@ use headgate_budget::probe::Provider;
 use headgate_budget::probes::{FoundProbe, from_annotations, from_rules};
 use headgate_budget::service::{ServiceFacts, Target};
 use headgate_controller::admin_state::ClusterTarget;
+use headgate_kubernetes::Decoded;
 use headgate_local_pools::{base_name, is_rule_of};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::api::{ListParams, ObjectList};
-use kube::core::PartialObjectMeta;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout};
 
 use crate::api_error::api_error_text;
+use crate::readable_objects::readable_objects;
 
 use super::autoscaler::{DeleteDelay, delete_delay};
 use super::controllers::{Controllers, Owners};
@@ -109,7 +110,7 @@ async fn with_pods(client: &Client, service: Service) -> Result<ServicePods, Str
 }
 
 /// Lists objects with these labels, page by page.
-pub(super) async fn list<K>(api: Api<K>, labels: &str) -> Result<Vec<K>, String>
+pub(super) async fn list<K>(api: Api<Decoded<K>>, labels: &str) -> Result<Vec<K>, String>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
@@ -118,20 +119,10 @@ where
     pages(&K::plural(&()), ListParams::default().labels(labels), page).await
 }
 
-/// Lists the metadata of objects, page by page.
-pub(super) async fn list_metadata<K>(api: Api<K>) -> Result<Vec<PartialObjectMeta<K>>, String>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let api = &api;
-    let page = async |params: ListParams| api.list_metadata(&params).await;
-    pages(&K::plural(&()), ListParams::default(), page).await
-}
-
-async fn pages<T: Clone>(
+async fn pages<T: Resource<DynamicType = ()> + Clone>(
     plural: &str,
     params: ListParams,
-    page: impl AsyncFn(ListParams) -> kube::Result<ObjectList<T>>,
+    page: impl AsyncFn(ListParams) -> kube::Result<ObjectList<Decoded<T>>>,
 ) -> Result<Vec<T>, String> {
     let mut found = Vec::new();
     let mut params = params.limit(MAX_OBJECTS_PER_PAGE);
@@ -141,8 +132,9 @@ async fn pages<T: Clone>(
         let page = page
             .map_err(|_| failed(format!("no answer within {} s", PAGE_TIMEOUT.as_secs())))?
             .map_err(|error| failed(api_error_text(&error)))?;
-        found.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+        let next = page.metadata.continue_.clone();
+        found.extend(readable_objects(page));
+        match next.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
             None => return Ok(found),
         }

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
 
-use super::cluster::{list, list_metadata};
+use super::cluster::list;
 
 /// All controllers of a cluster.
 pub(super) struct Controllers {
@@ -64,7 +64,7 @@ impl Controllers {
             list(Api::all(client.clone()), ""),
             list(Api::all(client.clone()), ""),
             list(Api::all(client.clone()), ""),
-            list_metadata(Api::all(client.clone())),
+            list(Api::all(client.clone()), ""),
         )?;
         Ok(Self {
             deployments,

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use headgate_kubernetes::Decoded;
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::nodes;
 use headgate_test_kubernetes::{own_control_plane, scratch};
@@ -124,8 +125,38 @@ impl World {
 
     pub(crate) async fn taint(&self, node: &str, taints: Value) {
         let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
-        let nodes = Api::<Node>::all(self.client.clone());
+        let nodes = Api::<Decoded<Node>>::all(self.client.clone());
         nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// Writes times to a Node that no `Timestamp` represents, with the rights of its kubelet: an update of the object, and of its status.
+    pub(super) async fn write_odd_times(&self, node: &str) {
+        const FAR: &str = "9999-12-31T23:59:59Z";
+        let path = format!("/api/v1/nodes/{node}");
+        let request = |method: &str, path: &str, body: Vec<u8>| {
+            let request = hyper::Request::builder().method(method).uri(path);
+            request.header("Content-Type", "application/json").body(body).unwrap()
+        };
+        let mut object: Value = self.client.request(request("GET", &path, Vec::new())).await.unwrap();
+        object["metadata"]["annotations"]["a"] = json!("b");
+        let entry = json!({"manager": "x", "operation": "Update", "apiVersion": "v1", "time": FAR, "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:metadata": {"f:labels": {"f:kubernetes.io/os": {}}}}});
+        object["metadata"]["managedFields"].as_array_mut().unwrap().push(entry);
+        let body = object.to_string().into_bytes();
+        let mut stored: Value = self.client.request(request("PUT", &path, body)).await.unwrap();
+        for condition in stored["status"]["conditions"].as_array_mut().unwrap() {
+            condition["lastHeartbeatTime"] = json!(FAR);
+            condition["lastTransitionTime"] = json!(FAR);
+        }
+        let body = stored.to_string().into_bytes();
+        let request = request("PUT", &format!("{path}/status"), body);
+        let stored: Value = self.client.request(request).await.unwrap();
+        let text = stored.to_string();
+        assert!(
+            serde_json::from_str::<Node>(&text).is_err(),
+            "the API server kept no odd time: {text}"
+        );
+        assert!(stored["metadata"]["managedFields"].to_string().contains(FAR), "{text}");
     }
 
     /// Sets these entries of a pool Down, as another client of ARM.

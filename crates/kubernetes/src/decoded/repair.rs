@@ -7,6 +7,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+/// The time of `metav1.Condition`, which is required.
+const CONDITION_TIME: &str = "lastTransitionTime";
+const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 /// Longer texts are no time.
 const MAX_TIME_BYTES: usize = 64;
 
@@ -48,7 +51,7 @@ pub(super) fn repaired(object: &str, repair: Repair) -> serde_json::Result<Value
     Ok(Value::Object(repaired))
 }
 
-/// Replaces each text that has the form of a time and that no `Timestamp` represents.
+/// Replaces each text that has the form of a time and that no `Timestamp` represents, and zero times.
 fn bound_times(value: &mut Value) {
     match value {
         Value::String(text) => {
@@ -57,7 +60,16 @@ fn bound_times(value: &mut Value) {
             }
         }
         Value::Array(items) => items.iter_mut().for_each(bound_times),
-        Value::Object(members) => members.values_mut().for_each(bound_times),
+        Value::Object(members) => {
+            // As `null` the API server writes a zero time, such as one in `disruptedPods` of a PodDisruptionBudget.
+            members.retain(|name, value| !value.is_null() || name == CONDITION_TIME);
+            for (name, value) in members {
+                if value.is_null() && name == CONDITION_TIME {
+                    *value = Value::from(ZERO_TIME);
+                }
+                bound_times(value);
+            }
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
@@ -126,5 +138,15 @@ mod tests {
         ] {
             assert_eq!(nearest_time(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn zero_times_are_left_out_but_for_those_of_conditions() {
+        let mut object =
+            serde_json::json!({"conditions": [{"lastTransitionTime": null}], "disruptedPods": {"a": null, "b": "c"}});
+        bound_times(&mut object);
+        let expected =
+            serde_json::json!({"conditions": [{"lastTransitionTime": ZERO_TIME}], "disruptedPods": {"b": "c"}});
+        assert_eq!(object, expected);
     }
 }

@@ -82,7 +82,7 @@ async fn an_undecodable_maintenance_exists_and_stops_no_other() {
     world.until("gone", is_gone).await;
     sleep(10 * MINUTE).await;
     assert_eq!(world.isolation("two"), (false, Vec::new(), None));
-    assert_eq!(world.isolation("one"), before, "its cordon and taint are not nobody's");
+    assert_eq!(world.isolation("one"), before, "its cordon and taint stay");
     assert_eq!(world.notes("one", "MaintenanceTaintOrphaned").await.len(), 0);
     assert_eq!(world.notes("odd", "ObjectUndecodable").await.len(), 1);
     // Deleted while it cannot be decoded, its traces go.
