@@ -106,13 +106,11 @@ const CODES: &[(&str, ErrorClass)] = &[
     // The pool or load balancer was deleted.
     ("NotFound", ErrorClass::Stale),
     ("ResourceNotFound", ErrorClass::Stale),
-    ("ParentResourceNotFound", ErrorClass::Stale),
     // Another operation holds the resource; with 409 or 429.
     ("RetryableError", ErrorClass::Retriable),
     ("ReferencedResourceNotProvisioned", ErrorClass::Retriable),
     ("RetryableErrorDueToAnotherOperation", ErrorClass::Retriable),
     ("AnotherOperationInProgress", ErrorClass::Retriable),
-    ("ConflictingConcurrentWriteNotAllowed", ErrorClass::Retriable),
     ("SubscriptionRequestsThrottled", ErrorClass::Retriable),
     ("TooManyRequests", ErrorClass::Retriable),
     ("InternalServerError", ErrorClass::Retriable),
@@ -244,9 +242,6 @@ pub enum ArmError {
     /// that operation.
     #[error("not sent: ARM is busy with {0}")]
     Busy(String),
-    /// Not sent, because the client-side rate limit would delay it past its deadline.
-    #[error("not sent: cloudProviderRateLimit delays it past its deadline")]
-    RateLimited,
     /// The caller's deadline passed.
     #[error("not finished before the deadline")]
     DeadlineExceeded,
@@ -275,7 +270,6 @@ impl ArmError {
             Self::Connection(_)
             | Self::Throttled { .. }
             | Self::Busy(_)
-            | Self::RateLimited
             | Self::DeadlineExceeded
             | Self::InvalidResponse(_)
             | Self::TooLarge(_) => ErrorClass::Retriable,
@@ -307,7 +301,6 @@ impl ArmError {
             Self::Connection(_) => "Connection",
             Self::Throttled { .. } => "Throttled",
             Self::Busy(_) => "Busy",
-            Self::RateLimited => "RateLimited",
             Self::DeadlineExceeded => "Deadline",
             Self::NotPermitted => "NotPermitted",
             Self::Token(_) => "Token",
@@ -321,36 +314,6 @@ impl ArmError {
     pub fn is_about_missing_resource(&self) -> bool {
         let codes = ["ResourceNotFound", "NotFound", "ResourceGroupNotFound"];
         self.status() == Some(StatusCode::NOT_FOUND) && codes.iter().any(|code| self.code().eq_ignore_ascii_case(code))
-    }
-
-    /// Whether a write that failed with this error may have had its effect, or may have it yet.
-    #[must_use]
-    pub fn may_have_applied(&self) -> bool {
-        match self {
-            Self::ErrorResponse {
-                status,
-                may_have_applied,
-                ..
-            } => *may_have_applied || !status.is_client_error(),
-            Self::OperationFailed { .. }
-            | Self::ReadBackMismatch(_)
-            | Self::Connection(_)
-            | Self::DeadlineExceeded
-            | Self::InvalidResponse(_)
-            | Self::TooLarge(_) => true,
-            Self::Throttled { .. } | Self::RateLimited | Self::Busy(_) | Self::NotPermitted | Self::Token(_) => false,
-        }
-    }
-
-    /// Whether an operation failed because the pool or load balancer does not exist.
-    #[must_use]
-    pub fn is_about_deleted_resource(&self) -> bool {
-        let Self::OperationFailed { error, .. } = self else {
-            return self.is_about_missing_resource() && !self.code().eq_ignore_ascii_case("ResourceGroupNotFound");
-        };
-        let codes = ["NotFound", "ResourceNotFound", "ParentResourceNotFound"];
-        let outermost = error.flatten().find(|error| class_of_code(&error.code).is_some());
-        outermost.is_some_and(|error| codes.iter().any(|code| error.code.eq_ignore_ascii_case(code)))
     }
 
     /// Whether the request exceeded ARM's rate limit, or was not sent because an earlier one did.

@@ -1,6 +1,6 @@
 //! When a request to ARM may be sent: for each subscription, reads and writes separately.
 //!
-//! A 429 closes the throttle gate for the `Retry-After` that it carries, for a second at least. ARM would reject requests until then, and extend
+//! A 429 closes the throttle gate for the `Retry-After` that it carries. ARM would reject requests until then, and extend
 //! the time, so the client refuses them itself. A token bucket, if `cloudProviderRateLimit` sets one, delays requests
 //! instead. A 429 because another operation holds one resource closes no gate: it does not concern other load balancers.
 
@@ -16,9 +16,6 @@ use crate::error::{ArmError, ErrorBody, is_rate_limited};
 use crate::retry_after::parse_retry_after;
 use crate::transport::BufferedResponse;
 use crate::{RateLimit, RateLimits};
-
-/// After a 429 without `Retry-After`.
-const MIN_CLOSED: Duration = Duration::from_secs(1);
 
 /// A token bucket whose requests queue: the level is negative while some wait.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +73,7 @@ impl From<GateClosed> for ArmError {
     fn from(closed: GateClosed) -> Self {
         match closed {
             GateClosed::Until(until) => Self::Throttled { until },
-            GateClosed::QueueTooLong => Self::RateLimited,
+            GateClosed::QueueTooLong => Self::DeadlineExceeded,
         }
     }
 }
@@ -166,15 +163,15 @@ impl ThrottleGates {
         self.with_gate(subscription, kind, now, |gate| gate.check_open(now))
     }
 
-    /// Closes the gate if the response is a 429 about the rate of requests.
+    /// Closes the gate if the response is a 429 about the rate of requests with a `Retry-After`.
     pub(crate) fn record_response(&self, subscription: &str, kind: RequestKind, response: &BufferedResponse) {
         if response.status() != StatusCode::TOO_MANY_REQUESTS {
             return;
         }
         let now = self.clock.now();
-        let wait = parse_retry_after(response.headers(), now.wall)
-            .unwrap_or_default()
-            .max(MIN_CLOSED);
+        let Some(wait) = parse_retry_after(response.headers(), now.wall) else {
+            return;
+        };
         if is_rate_limited(&ErrorBody::parse(response.body())) {
             tracing::warn!(subscription, ?kind, retry_in = ?wait, "requests throttled by ARM");
             self.with_gate(subscription, kind, now.mono, |gate| gate.close(now.mono + wait));

@@ -1,11 +1,11 @@
 //! What a failed update means for its operations.
 //!
-//! The statuses of responses are the updater's own table: an attempt has a price, and statuses that the ARM client has
-//! retried already are not retried again. What the codes of ARM mean is the ARM client's table, whose list of final codes is the only
-//! one: everything else may succeed with a later attempt.
+//! This is the updater's own table. The ARM client has another one: there a 412 is stale and 5xx are retriable, because
+//! admin states are planned again from each read. Here an attempt has a price, and statuses that the ARM client has
+//! retried already are not retried again.
 //!
 //! Source: the design of cloud-provider-azure's bounded retry ("Error Classification") with the merged correction that a
-//! closed throttle gate has a time; ends of accepted operations are this project's addition.
+//! closed throttle gate has a time; ARM codes of accepted operations are this project's addition.
 
 use std::time::Duration;
 
@@ -18,13 +18,14 @@ pub enum Failure {
     Response {
         /// The HTTP status of the response.
         status: u16,
-        /// Whether ARM's code says that only an operator can change the result, such as `ResourceGroupNotFound` with a 404.
-        is_final: bool,
         /// `Retry-After`, where it was sent and could be read.
         retry_after: Option<Duration>,
     },
     /// ARM accepted the PUT, and its operation failed.
-    Operation(OperationFailure),
+    Operation {
+        /// ARM's codes, outermost first. The status `Canceled` stands for a missing code.
+        codes: Vec<String>,
+    },
     /// The client's throttle gate was closed; nothing was sent.
     Throttled {
         /// When it opens, where that is known.
@@ -32,21 +33,8 @@ pub enum Failure {
     },
     /// The operation succeeded, and the pool read afterwards is another one: another writer was faster.
     NotShown,
-    /// Whether the update had its effect is not known: no usable answer came.
-    Unknown,
-    /// The update cannot be made into a request.
-    Invalid,
-}
-
-/// How an accepted operation failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OperationFailure {
-    /// The pool does not exist.
-    Gone,
-    /// ARM's code says that only an operator can change the result.
-    Final,
-    /// Any other code, an unknown one, or none.
-    Unclear,
+    /// Connections, timeouts, tokens, and everything else without a status of ARM's.
+    Other,
 }
 
 /// Why a failure is final.
@@ -75,23 +63,34 @@ pub enum FailureClass {
 /// Statuses that the ARM client retries within one request.
 const RETRIED_BY_CLIENT: [u16; 5] = [408, 500, 502, 503, 504];
 
+/// Codes of accepted operations; the outermost code in one of the lists decides.
+const STALE_CODES: [&str; 3] = ["NotFound", "ResourceNotFound", "ParentResourceNotFound"];
+const RETRIABLE_CODES: [&str; 12] = [
+    "CanceledAndSupersededDueToAnotherOperation",
+    "Canceled",
+    "AnotherOperationInProgress",
+    "RetryableError",
+    "RetryableErrorDueToAnotherOperation",
+    "ReferencedResourceNotProvisioned",
+    "InternalServerError",
+    "Conflict",
+    "PreconditionFailed",
+    "PreconditionFailedEtagMismatch",
+    "TooManyRequests",
+    "SubscriptionRequestsThrottled",
+];
+
 /// Classifies a failure. `now` is when it was received.
 #[must_use]
 pub fn classify(failure: &Failure, now: Instant) -> FailureClass {
     match failure {
-        Failure::Response { is_final: true, .. } | Failure::Operation(OperationFailure::Final) | Failure::Invalid => {
-            FailureClass::Terminal(TerminalCause::NonRetriable)
-        }
-        Failure::Response {
-            status, retry_after, ..
-        } => classify_status(*status, *retry_after, now),
-        Failure::Operation(OperationFailure::Gone) => FailureClass::Stale,
+        Failure::Response { status, retry_after } => classify_status(*status, *retry_after, now),
+        Failure::Operation { codes } => classify_codes(codes),
         Failure::Throttled { until } => FailureClass::Retriable {
             not_before: until.filter(|until| *until > now),
         },
-        Failure::NotShown | Failure::Unknown | Failure::Operation(OperationFailure::Unclear) => {
-            FailureClass::Retriable { not_before: None }
-        }
+        Failure::NotShown => FailureClass::Retriable { not_before: None },
+        Failure::Other => FailureClass::Terminal(TerminalCause::NonRetriable),
     }
 }
 
@@ -107,6 +106,17 @@ fn classify_status(status: u16, retry_after: Option<Duration>, now: Instant) -> 
         status if RETRIED_BY_CLIENT.contains(&status) => FailureClass::Terminal(TerminalCause::ClientRetriesExhausted),
         _ => FailureClass::Terminal(TerminalCause::NonRetriable),
     }
+}
+
+fn classify_codes(codes: &[String]) -> FailureClass {
+    let is_one_of = |list: &[&str], code: &str| list.iter().any(|known| known.eq_ignore_ascii_case(code));
+    let class = codes.iter().find_map(|code| {
+        if is_one_of(&STALE_CODES, code) {
+            return Some(FailureClass::Stale);
+        }
+        is_one_of(&RETRIABLE_CODES, code).then_some(FailureClass::Retriable { not_before: None })
+    });
+    class.unwrap_or(FailureClass::Terminal(TerminalCause::NonRetriable))
 }
 
 #[cfg(test)]
@@ -139,17 +149,10 @@ mod tests {
         ] {
             let failure = Failure::Response {
                 status,
-                is_final: false,
                 retry_after: None,
             };
             assert_eq!(classify(&failure, now), class, "{status}");
         }
-        let wrong_group = Failure::Response {
-            status: 404,
-            is_final: true,
-            retry_after: None,
-        };
-        assert_eq!(classify(&wrong_group, now), FINAL);
     }
 
     #[test]
@@ -165,7 +168,6 @@ mod tests {
         ] {
             let failure = Failure::Response {
                 status,
-                is_final: false,
                 retry_after: retry_after.map(seconds),
             };
             assert_eq!(
@@ -188,17 +190,35 @@ mod tests {
     }
 
     #[test]
-    fn only_a_final_code_ends_the_attempts_without_a_status() {
+    fn operations_are_classified_by_their_codes() {
         let now = Instant::now();
-        for (failure, class) in [
-            (Failure::Operation(OperationFailure::Gone), FailureClass::Stale),
-            (Failure::Operation(OperationFailure::Final), FINAL),
-            (Failure::Operation(OperationFailure::Unclear), NEXT_TICK),
-            (Failure::Unknown, NEXT_TICK),
-            (Failure::NotShown, NEXT_TICK),
-            (Failure::Invalid, FINAL),
+        for (codes, class) in [
+            (
+                &["Canceled", "CanceledAndSupersededDueToAnotherOperation"][..],
+                NEXT_TICK,
+            ),
+            (&["Failed", "canceledandsupersededduetoanotheroperation"], NEXT_TICK),
+            (&["AnotherOperationInProgress"], NEXT_TICK),
+            (&["RetryableError"], NEXT_TICK),
+            (&["InternalServerError"], NEXT_TICK),
+            (&["PreconditionFailed"], NEXT_TICK),
+            (&["NotFound"], FailureClass::Stale),
+            (&["ResourceNotFound", "RetryableError"], FailureClass::Stale),
+            (&["InvalidRequestFormat"], FINAL),
+            (&["Failed"], FINAL),
+            (&[], FINAL),
         ] {
-            assert_eq!(classify(&failure, now), class, "{failure:?}");
+            let failure = Failure::Operation {
+                codes: codes.iter().map(|code| (*code).to_owned()).collect(),
+            };
+            assert_eq!(classify(&failure, now), class, "{codes:?}");
         }
+    }
+
+    #[test]
+    fn everything_else() {
+        let now = Instant::now();
+        assert_eq!(classify(&Failure::Other, now), FINAL);
+        assert_eq!(classify(&Failure::NotShown, now), NEXT_TICK);
     }
 }

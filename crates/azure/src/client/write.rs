@@ -58,17 +58,6 @@ enum Completion {
     Resource,
 }
 
-impl Completion {
-    /// What the response to a poll shows.
-    fn progress(&self, response: &BufferedResponse) -> Result<Progress, ArmError> {
-        match self {
-            Self::StatusUrl(_) => operation_progress(&parse_json(response)?),
-            _ if response.status() == StatusCode::ACCEPTED => Ok(Progress::Running),
-            _ => Ok(Progress::Succeeded),
-        }
-    }
-}
-
 /// The part of the response to a PUT that says whether the write is complete.
 #[derive(Default, Deserialize)]
 struct WrittenResource {
@@ -124,16 +113,13 @@ impl ArmClient {
             }),
         };
         let response = self.send(options).await?;
-        Ok(self.write_operation(pool.id.clone(), &response))
+        self.write_operation(pool.id.clone(), &response)
     }
 
-    fn write_operation(&self, pool: PoolId, response: &BufferedResponse) -> WriteOperation {
-        // A link that must not be followed says nothing about the write, which ARM has accepted.
+    fn write_operation(&self, pool: PoolId, response: &BufferedResponse) -> Result<WriteOperation, ArmError> {
         let url = |name: &HeaderName| {
             let value = response.headers().get(name)?.to_str().unwrap_or_default();
-            let checked = self.check_link(value);
-            let rejected = checked.inspect_err(|error| tracing::warn!(%error, %pool, "operation link not followed"));
-            rejected.ok()
+            Some(self.check_link(value))
         };
         // The response may repeat a pool of thousands of entries, which is not kept.
         let written: WrittenResource = serde_json::from_slice(response.body()).unwrap_or_default();
@@ -141,18 +127,18 @@ impl ArmClient {
         let completion = if state.is_some_and(|state| state.eq_ignore_ascii_case("Succeeded")) {
             // As in azcore: a write that changes nothing is complete at once.
             Completion::Immediate
-        } else if let Some(uri) = url(&AZURE_ASYNC_OPERATION) {
+        } else if let Some(uri) = url(&AZURE_ASYNC_OPERATION).transpose()? {
             Completion::StatusUrl(uri)
-        } else if let Some(uri) = url(&LOCATION) {
+        } else if let Some(uri) = url(&LOCATION).transpose()? {
             Completion::Location(uri)
         } else {
             Completion::Resource
         };
-        WriteOperation {
+        Ok(WriteOperation {
             pool,
             completion,
             poll_at: self.next_poll(response, MIN_POLL_INTERVAL),
-        }
+        })
     }
 
     /// When to poll after this response: after its `Retry-After`, or after `interval`.
@@ -162,11 +148,10 @@ impl ArmClient {
         now.mono + requested.filter(|requested| !requested.is_zero()).unwrap_or(interval)
     }
 
-    /// Waits for the end of the operation. Only what ARM says of the operation itself ends the wait: if its status cannot be read, the pool
-    /// is read instead, until ARM is not busy with it.
+    /// Waits for the end of the operation.
     ///
     /// # Errors
-    /// When the operation failed or was canceled, the pool is gone, or its end is unknown at the deadline.
+    /// When the operation failed or was canceled, or its end is unknown at the deadline.
     pub async fn poll_until_done(&self, operation: &WriteOperation, deadline: Instant) -> Result<(), ArmError> {
         let pool = &operation.pool;
         let uri = match &operation.completion {
@@ -186,54 +171,60 @@ impl ArmClient {
             sleep_until(poll_at).await;
             polls += 1;
             let interval = poll_interval(polls, began.elapsed());
-            let polled = self.get("get_operation", group, uri.clone(), deadline).await;
-            let shown = polled.and_then(|response| Ok((operation.completion.progress(&response)?, response)));
-            match shown {
-                Ok((Progress::Succeeded, _)) => return Ok(()),
-                Ok((Progress::Running, response)) => poll_at = self.next_poll(&response, interval),
-                Err(error @ ArmError::OperationFailed { .. }) => return Err(error),
-                // A failure to read the status says nothing about the operation.
-                Err(error) if error.class() == ErrorClass::Retriable => {
-                    poll_at = Instant::now() + wait_after(&error, interval);
-                    tracing::debug!(%error, %pool, "operation status not read");
+            match self.get("get_operation", group, uri.clone(), deadline).await {
+                Ok(response) => {
+                    let progress = match operation.completion {
+                        Completion::StatusUrl(_) => operation_progress(&parse_json(&response)?)?,
+                        _ if response.status() == StatusCode::ACCEPTED => Progress::Running,
+                        _ => Progress::Succeeded,
+                    };
+                    if progress == Progress::Succeeded {
+                        return Ok(());
+                    }
+                    poll_at = self.next_poll(&response, interval);
                 }
-                // It belongs to the subscription, so an identity that may write the pool may be unable to read it; and it expires.
-                Err(error) => {
+                // The status belongs to the subscription, so an identity that may write the pool may be unable to read it.
+                Err(error) if matches!(error.status(), Some(StatusCode::FORBIDDEN | StatusCode::NOT_FOUND)) => {
                     tracing::debug!(%error, %pool, "operation status not readable; polling the pool instead");
                     return self.poll_until_settled(pool, deadline).await;
                 }
+                // A failure to read the status says nothing about the operation.
+                Err(
+                    error @ (ArmError::ErrorResponse { .. } | ArmError::Connection(_) | ArmError::Throttled { .. }),
+                ) if error.class() == ErrorClass::Retriable => {
+                    let now = Instant::now();
+                    let wait = error.retry_after(now).unwrap_or(interval).max(MIN_POLL_INTERVAL);
+                    tracing::debug!(%error, %pool, retry_in = ?wait, "operation status not read");
+                    poll_at = now + wait;
+                }
+                Err(error) => return Err(error),
             }
         }
     }
 
     /// Reads the pool until ARM is not busy with it.
-    ///
-    /// # Errors
-    /// When the pool is gone, or ARM's state is unknown at the deadline.
-    pub async fn poll_until_settled(&self, pool: &PoolId, deadline: Instant) -> Result<(), ArmError> {
+    async fn poll_until_settled(&self, pool: &PoolId, deadline: Instant) -> Result<(), ArmError> {
         loop {
-            let wait = match self.get_pool(pool, deadline).await {
-                Ok(read) if read.provisioning_state() == ProvisioningState::Settled => return Ok(()),
-                Ok(_) => BUSY_POLL_INTERVAL,
-                Err(error) if error.is_about_missing_resource() => return Err(error),
+            let read = self.get_pool(pool, deadline).await;
+            let now = Instant::now();
+            let (wait, error) = match read {
+                Ok(pool) if pool.provisioning_state() == ProvisioningState::Settled => return Ok(()),
+                Ok(_) => (BUSY_POLL_INTERVAL, ArmError::DeadlineExceeded),
                 Err(error) => {
-                    tracing::debug!(%error, %pool, "pool not read while ARM may be busy with it");
-                    wait_after(&error, BUSY_POLL_INTERVAL)
+                    let throttled = error.status() == Some(StatusCode::TOO_MANY_REQUESTS)
+                        || matches!(error, ArmError::Throttled { .. });
+                    match error.retry_after(now).filter(|_| throttled) {
+                        Some(wait) => (wait.max(MIN_POLL_INTERVAL), error),
+                        None => return Err(error),
+                    }
                 }
             };
-            let next = Instant::now() + wait;
-            if next >= deadline {
-                return Err(ArmError::DeadlineExceeded);
+            if now + wait >= deadline {
+                return Err(error);
             }
-            sleep_until(next).await;
+            sleep_until(now + wait).await;
         }
     }
-}
-
-/// The time to the next poll after one that showed nothing.
-fn wait_after(error: &ArmError, interval: Duration) -> Duration {
-    let requested = error.retry_after(Instant::now()).unwrap_or(interval);
-    requested.max(MIN_POLL_INTERVAL)
 }
 
 /// The time to the next poll without `Retry-After`, after so many polls, when the operation has taken so long.

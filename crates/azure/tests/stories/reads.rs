@@ -148,7 +148,7 @@ async fn empty_token_bucket_delays_requests() {
         .get_pool(&pool_id("pool"), now + Duration::from_millis(10))
         .await
         .unwrap_err();
-    assert!(matches!(error, ArmError::RateLimited), "{error}");
+    assert!(matches!(error, ArmError::DeadlineExceeded), "{error}");
     assert_eq!(now.elapsed(), Duration::ZERO);
 }
 

@@ -232,7 +232,7 @@ impl MemberEditor {
             MembersOutcome::NotAttempted => BatchOutcome::NotAttempted,
             MembersOutcome::Failed(error) => batch_outcome(error),
             MembersOutcome::Rejected(reason) => BatchOutcome::Failed {
-                failure: Failure::Invalid,
+                failure: Failure::Other,
                 error: reason.to_string(),
             },
         };
@@ -259,7 +259,6 @@ impl MemberEditor {
         for key in self.due_pools().into_iter().filter(|key| !shown(key)) {
             let gone = Failure::Response {
                 status: 404,
-                is_final: false,
                 retry_after: None,
             };
             self.settle_due(

@@ -1,38 +1,36 @@
 //! Converts the result of a write into the outcome of a batch. Pure.
 //!
-//! What ARM's codes mean is `headgate-azure`'s table for all writes; which statuses are worth another attempt is the updater's
-//! (docs/decisions.md 11).
+//! `headgate-azure` has its own classes for admin states (`ErrorClass`). They are not used here, because the updater's differ
+//! (docs/decisions.md 11): it gets the status or the codes and classifies them itself.
 
-use headgate_azure::{ArmError, ErrorClass};
-use headgate_local_pools::{BatchOutcome, Failure, OperationFailure};
+use headgate_azure::{ArmError, ErrorBody};
+use headgate_local_pools::{BatchOutcome, Failure};
 
-/// The outcome of a batch that took part in a write which failed. A write that was not sent was no attempt.
+/// The outcome of a batch that took part in a write which failed. A write that was not sent, because ARM is busy with the load
+/// balancer or the permit ended, was no attempt.
 #[must_use]
 pub fn batch_outcome(error: &ArmError) -> BatchOutcome {
-    let is_final = error.class() == ErrorClass::Terminal;
     let failure = match error {
-        ArmError::Busy(_) | ArmError::NotPermitted | ArmError::RateLimited | ArmError::Token(_) => {
-            return BatchOutcome::NotAttempted;
-        }
+        ArmError::Busy(_) | ArmError::NotPermitted => return BatchOutcome::NotAttempted,
         ArmError::ErrorResponse {
             status, retry_after, ..
         } => Failure::Response {
             status: status.as_u16(),
-            is_final,
             retry_after: *retry_after,
         },
-        ArmError::OperationFailed { .. } => Failure::Operation(if is_final {
-            OperationFailure::Final
-        } else if error.is_about_deleted_resource() {
-            OperationFailure::Gone
-        } else {
-            OperationFailure::Unclear
-        }),
+        ArmError::OperationFailed { status, error } => {
+            let mut codes = Vec::new();
+            collect_codes(error, &mut codes);
+            codes.push(status.as_str().to_owned());
+            Failure::Operation { codes }
+        }
         ArmError::ReadBackMismatch(_) => Failure::NotShown,
         ArmError::Throttled { until } => Failure::Throttled { until: Some(*until) },
-        ArmError::Connection(_) | ArmError::DeadlineExceeded | ArmError::InvalidResponse(_) | ArmError::TooLarge(_) => {
-            Failure::Unknown
-        }
+        ArmError::Connection(_)
+        | ArmError::DeadlineExceeded
+        | ArmError::Token(_)
+        | ArmError::InvalidResponse(_)
+        | ArmError::TooLarge(_) => Failure::Other,
     };
     BatchOutcome::Failed {
         failure,
@@ -40,11 +38,21 @@ pub fn batch_outcome(error: &ArmError) -> BatchOutcome {
     }
 }
 
+/// The codes of an error and of everything in it, outermost first. `ErrorBody` bounds its own depth.
+fn collect_codes(error: &ErrorBody, codes: &mut Vec<String>) {
+    if !error.code.is_empty() {
+        codes.push(error.code.clone());
+    }
+    for detail in &error.details {
+        collect_codes(detail, codes);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use headgate_azure::{ErrorBody, OperationFailure, TokenError};
+    use headgate_azure::{ErrorClass, OperationFailure};
     use headgate_local_pools::{FailureClass, TerminalCause, classify};
     use hyper::StatusCode;
     use tokio::time::Instant;
@@ -101,23 +109,8 @@ mod tests {
                 ErrorClass::Terminal,
             ),
             (ArmError::ReadBackMismatch("p".into()), next_tick, ErrorClass::Terminal),
-            (
-                response(404, "ResourceGroupNotFound", None),
-                is_final,
-                ErrorClass::Terminal,
-            ),
-            (
-                response(404, "SubscriptionNotFound", None),
-                is_final,
-                ErrorClass::Terminal,
-            ),
-            (ArmError::Connection("reset".into()), next_tick, ErrorClass::Retriable),
-            (ArmError::DeadlineExceeded, next_tick, ErrorClass::Retriable),
-            (
-                ArmError::InvalidResponse("<html>".into()),
-                next_tick,
-                ErrorClass::Retriable,
-            ),
+            (ArmError::Connection("reset".into()), is_final, ErrorClass::Retriable),
+            (ArmError::DeadlineExceeded, is_final, ErrorClass::Retriable),
         ] {
             assert_eq!((class(&error, now), error.class()), (updater, admin_state), "{error}");
         }
@@ -147,39 +140,15 @@ mod tests {
                 next_tick,
             ),
             (OperationFailure::Failed, body("InvalidRequestFormat", &[]), is_final),
-            (OperationFailure::Failed, body("", &[]), next_tick),
-            (OperationFailure::Failed, body("Failed", &[]), next_tick),
-            (OperationFailure::Failed, body("NeverHeardOf", &[]), next_tick),
-            (
-                OperationFailure::Failed,
-                body("ConflictingConcurrentWriteNotAllowed", &[]),
-                next_tick,
-            ),
-            (OperationFailure::Failed, body("ServiceUnavailable", &[]), next_tick),
-            (OperationFailure::Failed, body("ServerTimeout", &[]), next_tick),
-            (OperationFailure::Failed, body("OperationTimedOut", &[]), next_tick),
-            (OperationFailure::Failed, body("GatewayTimeout", &[]), next_tick),
-            (OperationFailure::Failed, body("PreconditionFailed", &[]), next_tick),
-            (
-                OperationFailure::Failed,
-                body("Failed", &["ResourceNotFound"]),
-                FailureClass::Stale,
-            ),
+            (OperationFailure::Failed, body("", &[]), is_final),
         ] {
-            let error = ArmError::OperationFailed { status, error };
-            assert_eq!(class(&error, now), expected, "{error}");
+            assert_eq!(class(&ArmError::OperationFailed { status, error }, now), expected);
         }
     }
 
     #[test]
     fn what_was_not_sent_is_no_attempt() {
-        let no_token = TokenError::Connection("https://login".into());
-        for error in [
-            ArmError::Busy("lb".into()),
-            ArmError::NotPermitted,
-            ArmError::RateLimited,
-            ArmError::Token(no_token),
-        ] {
+        for error in [ArmError::Busy("lb".into()), ArmError::NotPermitted] {
             assert_eq!(batch_outcome(&error), BatchOutcome::NotAttempted);
         }
     }

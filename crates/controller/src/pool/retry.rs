@@ -9,7 +9,6 @@ use tokio::time::Instant;
 /// The design of cloud-provider-azure has 5 ms as the base delay of its work queue.
 const MIN_DELAY: Duration = Duration::from_millis(5);
 const MAX_DELAY: Duration = Duration::from_secs(20);
-const MIN_THROTTLED_DELAY: Duration = Duration::from_secs(1);
 /// A terminal error lasts until an operator changes something, such as a role assignment.
 const MIN_TERMINAL_DELAY: Duration = Duration::from_secs(30);
 const MAX_TERMINAL_DELAY: Duration = Duration::from_mins(5);
@@ -97,12 +96,6 @@ impl Backoff {
             ErrorClass::Stale | ErrorClass::Retriable => (&mut self.retriable, MAX_DELAY),
         };
         let delay = delays.next().unwrap_or(max);
-        // Also without a `Retry-After`.
-        let delay = if error.is_throttled() {
-            delay.max(MIN_THROTTLED_DELAY)
-        } else {
-            delay
-        };
         delay.max(error.retry_after(Instant::now()).unwrap_or_default())
     }
 

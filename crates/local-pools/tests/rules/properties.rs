@@ -5,8 +5,7 @@ use std::net::IpAddr;
 
 use headgate_local_pools::objects::Node;
 use headgate_local_pools::{
-    DesiredMember, DesiredMembers, Failure, IpFamily, MemberEdit, NodeIndex, OperationFailure, PoolKey,
-    UpdaterSettings, merge, pool_name,
+    DesiredMember, DesiredMembers, Failure, IpFamily, MemberEdit, NodeIndex, PoolKey, UpdaterSettings, merge, pool_name,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -105,11 +104,13 @@ fn failure(kind: u8, now: tokio::time::Instant) -> Answer {
         3 => Answer::Fails(status(429)),
         4 => Answer::Fails(status(404)),
         5 => Answer::Fails(status(503)),
-        6 => Answer::Fails(Failure::Unknown),
+        6 => Answer::Fails(Failure::Other),
         7 => Answer::Fails(Failure::Throttled {
             until: Some(now + INTERVAL * 2),
         }),
-        8 => Answer::Fails(Failure::Operation(OperationFailure::Unclear)),
+        8 => Answer::Fails(Failure::Operation {
+            codes: vec!["Canceled".into()],
+        }),
         _ => Answer::Ok,
     }
 }

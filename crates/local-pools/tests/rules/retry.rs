@@ -2,7 +2,7 @@
 //! ticks; what needs several Services in one pool is in `settled`.
 
 use headgate_local_pools::EventReason::{Failed, Retrying, Updated};
-use headgate_local_pools::{Failure, MaxRetries, OperationFailure, UpdaterSettings};
+use headgate_local_pools::{Failure, MaxRetries, UpdaterSettings};
 
 use crate::world::{Answer, Call, INTERVAL, World, name, service, slice, status, throttled};
 
@@ -188,7 +188,7 @@ fn terminal_failures_are_not_retried() {
     for (failure, text) in cases
         .into_iter()
         .chain(others)
-        .chain([(Failure::Operation(OperationFailure::Final), "(non-retriable)")])
+        .chain([(Failure::Other, "(non-retriable)")])
     {
         for call in [Call::Get, Call::Put] {
             let mut world = world();
@@ -203,20 +203,6 @@ fn terminal_failures_are_not_retried() {
             assert!(world.updater.queue().is_empty());
         }
     }
-}
-
-/// A 404 whose code names the resource group is no deleted pool.
-#[test]
-fn update_in_a_missing_group_fails_with_an_event() {
-    let mut world = world();
-    let failure = Failure::Response {
-        status: 404,
-        is_final: true,
-        retry_after: None,
-    };
-    fail(&mut world, Call::Put, failure);
-    world.tick();
-    assert_eq!((world.take_events(), world.outcomes()), (web(Failed), (0, 1)));
 }
 
 /// A 404 from the GET or the PUT ends the operation without an event or an outcome in metrics (test 12).
@@ -389,13 +375,12 @@ fn newer_members_during_the_call_replace_the_failed_ones() {
 
 #[test]
 fn an_accepted_put_whose_operation_is_superseded_is_tried_again() {
-    for failure in [Failure::Operation(OperationFailure::Unclear), Failure::Unknown] {
-        let mut world = world();
-        fail(&mut world, Call::Put, failure);
-        world.tick();
-        world.tick();
-        assert_eq!(world.take_events(), [web(Retrying), web(Updated)].concat());
-    }
+    let mut world = world();
+    let codes = vec!["Canceled".into(), "CanceledAndSupersededDueToAnotherOperation".into()];
+    fail(&mut world, Call::Put, Failure::Operation { codes });
+    world.tick();
+    world.tick();
+    assert_eq!(world.take_events(), [web(Retrying), web(Updated)].concat());
 }
 
 #[test]

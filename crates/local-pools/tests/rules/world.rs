@@ -57,7 +57,6 @@ pub(crate) struct World {
 pub(crate) fn status(status: u16) -> Failure {
     Failure::Response {
         status,
-        is_final: false,
         retry_after: None,
     }
 }
@@ -65,7 +64,6 @@ pub(crate) fn status(status: u16) -> Failure {
 pub(crate) fn throttled(seconds: u64) -> Failure {
     Failure::Response {
         status: 429,
-        is_final: false,
         retry_after: Some(Duration::from_secs(seconds)),
     }
 }
@@ -269,7 +267,7 @@ impl World {
         let merged: Merged = merge(&mut document, &edit);
         if let Some(reason) = merged.rejected {
             return BatchOutcome::Failed {
-                failure: Failure::Invalid,
+                failure: Failure::Other,
                 error: reason.to_string(),
             };
         }

@@ -49,7 +49,6 @@ impl PoolWriter {
             metrics.start_operation(request, self.load_balancer.group(), source)
         });
         guard.mark_written();
-        let id = pool.id.clone();
         let sent = self.arm.put_pool(&pool, permit, deadline).await;
         // It may be large, and the operation may take minutes.
         drop(pool);
@@ -61,11 +60,6 @@ impl PoolWriter {
             Err(error) => {
                 if has_no_effect(&error) {
                     editor.handle_outcome(WriteOutcome::Rejected);
-                } else if error.may_have_applied()
-                    && let Err(unknown) = self.arm.poll_until_settled(&id, deadline).await
-                {
-                    // The Lease is not released while ARM may be carrying out what it was sent.
-                    tracing::warn!(error = %unknown, pool = %id, "not known whether a write without an answer has ended");
                 }
                 Err(error)
             }

@@ -75,14 +75,14 @@ async fn final_failure_is_one_observation_and_one_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn broken_connection_is_retried() {
+async fn broken_connection_is_final() {
     let cluster = with_retries(3).await;
     cluster.fault("PUT", PUT_OF_WEB, None, &json!({"cut": "before"}));
     cluster.set_slice("web", "web-1", &[2]).await;
     sleep(6 * INTERVAL).await;
     let notes = cluster.notes(FAILED, "web").await;
-    assert_eq!((cluster.events("web").await, notes.len()), ([0, 3, 1], 1));
-    assert!(notes[0].contains("after 3 retries"), "{notes:?}");
+    assert_eq!((cluster.events("web").await, notes.len()), ([0, 0, 1], 1));
+    assert!(notes[0].contains("(non-retriable)"), "{notes:?}");
 }
 
 #[tokio::test(start_paused = true)]

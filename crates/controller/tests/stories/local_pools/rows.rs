@@ -62,7 +62,7 @@
 //! | successful update: event, one observation | `retries::success_is_one_observation_and_no_failure` |
 //! | 408 and 5xx (seed 10) | `retries::final_failure_is_one_observation_and_one_failure` |
 //! | 404 (seed 12) | `updater::pool_that_is_gone_is_dropped_without_event_and_metric` |
-//! | non-ARM error | `retries::broken_connection_is_retried` |
+//! | non-ARM error | `retries::broken_connection_is_final` |
 //! | other terminal errors (seed 11) | `updater::other_errors_are_final` |
 //! | 409 with no retries (seed 18) | `updater::without_retries_the_first_conflict_is_final` |
 //! | 409, 412: requeued, then succeeds (seed 5) | `updater::conflict_is_retried_at_the_next_tick_after_a_fresh_read` |
