@@ -36,6 +36,10 @@ pub(super) enum Revert {
     No,
     /// The document before the write; `None` before a creation.
     To(Option<Object>),
+    /// The pool with this name has no members.
+    Empty(String),
+    /// Only a newer write reverts the pool with this name, to these members of before.
+    WhenSuperseded(String, Value),
 }
 
 impl Default for PlannedEnd {

@@ -225,6 +225,13 @@ fn nic_members<'a>(
     kept.chain(others.map(|member| (member.name.as_str(), member.configuration.as_str())))
 }
 
+/// The members of the pool with this name in the document of a load balancer.
+pub(super) fn members_mut<'a>(load_balancer: &'a mut Object, name: &str) -> Option<&'a mut Value> {
+    let mut pools = resource::children_mut(load_balancer, POOLS)?.iter_mut();
+    let pool = pools.find(|pool| name_of(pool).is_some_and(|known| same_name(known, name)))?;
+    pool.pointer_mut("/properties/loadBalancerBackendAddresses")
+}
+
 /// Removes the addresses of an interface's IP configurations that are no longer in the pool.
 pub(super) fn remove_departed(pool: &mut Object, interface: &str, members: Option<&BTreeMap<String, NicMember>>) {
     let prefix = format!("{}/", interface.to_lowercase());

@@ -99,18 +99,21 @@ impl std::fmt::Display for ErrorBody {
 /// A newer write replaced this one.
 const SUPERSEDED: &str = "CanceledAndSupersededDueToAnotherOperation";
 
-/// The class of each known code, for every status.
+/// The class of each known code, for every status. A failed operation is [`ErrorClass::Terminal`] by one of these codes only.
 const CODES: &[(&str, ErrorClass)] = &[
     ("PreconditionFailed", ErrorClass::Stale),
     ("PreconditionFailedEtagMismatch", ErrorClass::Stale),
     // The pool or load balancer was deleted.
     ("NotFound", ErrorClass::Stale),
     ("ResourceNotFound", ErrorClass::Stale),
+    ("ParentResourceNotFound", ErrorClass::Stale),
     // Another operation holds the resource; with 409 or 429.
     ("RetryableError", ErrorClass::Retriable),
     ("ReferencedResourceNotProvisioned", ErrorClass::Retriable),
     ("RetryableErrorDueToAnotherOperation", ErrorClass::Retriable),
     ("AnotherOperationInProgress", ErrorClass::Retriable),
+    ("ConflictingConcurrentWriteNotAllowed", ErrorClass::Retriable),
+    ("Conflict", ErrorClass::Retriable),
     ("SubscriptionRequestsThrottled", ErrorClass::Retriable),
     ("TooManyRequests", ErrorClass::Retriable),
     ("InternalServerError", ErrorClass::Retriable),
@@ -125,8 +128,11 @@ const CODES: &[(&str, ErrorClass)] = &[
     ("MissingSubscriptionRegistration", ErrorClass::Terminal),
     ("NoRegisteredProviderFound", ErrorClass::Terminal),
     ("InvalidResourceType", ErrorClass::Terminal),
+    // The identity belongs to another tenant; any other 401 may pass.
+    ("InvalidAuthenticationTokenTenant", ErrorClass::Terminal),
     ("AuthorizationFailed", ErrorClass::Terminal),
     ("LinkedAuthorizationFailed", ErrorClass::Terminal),
+    ("DenyAssignmentAuthorizationFailed", ErrorClass::Terminal),
     ("RequestDisallowedByPolicy", ErrorClass::Terminal),
     // These come with 409, which is retriable otherwise.
     ("ScopeLocked", ErrorClass::Terminal),
@@ -155,13 +161,17 @@ pub(crate) fn classify(status: Option<StatusCode>, error: &ErrorBody) -> ErrorCl
     }
     match status.map(|status| status.as_u16()) {
         Some(404 | 412) => ErrorClass::Stale,
-        Some(408 | 409 | 429 | 500..=599) => ErrorClass::Retriable,
+        // 401: the token expired on its way, or the identity's keys were just rotated. 410: a node of ARM's is updated.
+        Some(401 | 408 | 409 | 410 | 429 | 500..=599) => ErrorClass::Retriable,
         Some(300..=499) => ErrorClass::Terminal,
         // Another client canceled the operation, so the state that it left is unknown.
         _ if error.code.eq_ignore_ascii_case("Canceled") => ErrorClass::Stale,
         _ => ErrorClass::Retriable,
     }
 }
+
+/// The shortest wait after a 429 about the rate of requests, as it may come without `Retry-After`.
+pub(crate) const MIN_THROTTLE_WAIT: Duration = Duration::from_secs(1);
 
 /// Codes of a 429 because another operation holds the resource.
 const RESOURCE_BUSY_CODES: &[&str] = &[
@@ -238,6 +248,9 @@ pub enum ArmError {
         /// When ARM accepts requests again.
         until: Instant,
     },
+    /// Not sent, because the client's own rate limit would have delayed it past the deadline.
+    #[error("not sent: too many requests wait for the rate limit of the settings")]
+    RateLimited,
     /// Not sent, because another operation was changing the resource with this id when it was read. The write would end
     /// that operation.
     #[error("not sent: ARM is busy with {0}")]
@@ -269,6 +282,7 @@ impl ArmError {
             // A malformed response may come from a proxy in between.
             Self::Connection(_)
             | Self::Throttled { .. }
+            | Self::RateLimited
             | Self::Busy(_)
             | Self::DeadlineExceeded
             | Self::InvalidResponse(_)
@@ -300,12 +314,56 @@ impl ArmError {
             Self::ReadBackMismatch(_) => "NotShown",
             Self::Connection(_) => "Connection",
             Self::Throttled { .. } => "Throttled",
+            Self::RateLimited => "RateLimited",
             Self::Busy(_) => "Busy",
             Self::DeadlineExceeded => "Deadline",
             Self::NotPermitted => "NotPermitted",
             Self::Token(_) => "Token",
             Self::InvalidResponse(_) | Self::TooLarge(_) => "Answer",
         }
+    }
+
+    /// Whether the request was not sent.
+    #[must_use]
+    pub fn is_not_sent(&self) -> bool {
+        matches!(
+            self,
+            Self::Throttled { .. } | Self::RateLimited | Self::Busy(_) | Self::NotPermitted | Self::Token(_)
+        )
+    }
+
+    /// Whether a write may have been accepted although this error is all that is known of it. The state of the resource says then
+    /// whether an operation runs.
+    #[must_use]
+    pub fn may_have_been_accepted(&self) -> bool {
+        match self {
+            Self::ErrorResponse {
+                status,
+                may_have_applied,
+                ..
+            } => *may_have_applied || status.is_server_error() || *status == StatusCode::REQUEST_TIMEOUT,
+            Self::Connection(_) | Self::DeadlineExceeded | Self::InvalidResponse(_) | Self::TooLarge(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the pool or load balancer that was written is gone. A missing resource group or subscription is a mistake in the
+    /// settings, and any other 404 may be a proxy's.
+    #[must_use]
+    pub fn is_about_missing_pool(&self) -> bool {
+        let codes = ["NotFound", "ResourceNotFound", "ParentResourceNotFound"];
+        let is_known = |error: &ErrorBody| codes.iter().any(|code| error.code.eq_ignore_ascii_case(code));
+        match self {
+            Self::ErrorResponse { status, error, .. } => *status == StatusCode::NOT_FOUND && is_known(error),
+            Self::OperationFailed { error, .. } => is_known(error),
+            _ => false,
+        }
+    }
+
+    /// Whether the status says that another request for the same URL is answered alike.
+    pub(crate) fn is_final_status(&self) -> bool {
+        self.status()
+            .is_some_and(|status| status.is_client_error() && !matches!(status.as_u16(), 408 | 409 | 429))
     }
 
     /// Whether ARM says that the resource of the request, or the resource group, does not exist. A 404 with another code, such as a
@@ -328,10 +386,13 @@ impl ArmError {
         }
     }
 
-    /// The wait from `now` that ARM requested.
+    /// The wait from `now` that ARM requested; [`MIN_THROTTLE_WAIT`] at least if it throttles requests.
     #[must_use]
     pub fn retry_after(&self, now: Instant) -> Option<Duration> {
         match self {
+            Self::ErrorResponse { retry_after, .. } if self.is_throttled() => {
+                Some(retry_after.unwrap_or_default().max(MIN_THROTTLE_WAIT))
+            }
             Self::ErrorResponse { retry_after, .. } => *retry_after,
             Self::Throttled { until } => Some(until.saturating_duration_since(now)),
             _ => None,

@@ -188,22 +188,32 @@ pub(crate) struct Retried;
 /// Sends a request again when the policy says so and the deadline allows it.
 struct Retry(RetryPolicy);
 
+impl Retry {
+    fn mark(mut response: BufferedResponse) -> BufferedResponse {
+        response.extensions_mut().insert(Retried);
+        response
+    }
+}
+
 impl Middleware for Retry {
     fn handle<'a>(&'a self, request: ArmRequest, next: Next<'a>) -> BoxFuture<'a, ResponseResult> {
         async move {
             let mut backoff = RetryPolicy::backoff();
             let mut is_first = true;
+            let mut earlier = None;
             loop {
-                let outcome = next.run(request.clone()).await;
+                let mut outcome = next.run(request.clone()).await;
+                // A retry that is not sent says nothing about the attempt before, which ARM may have accepted.
+                if let Err(ArmError::Throttled { .. } | ArmError::RateLimited | ArmError::Token(_)) = &outcome
+                    && request.permit.is_some()
+                {
+                    outcome = earlier.take().unwrap_or(outcome);
+                    return outcome.map(Self::mark);
+                }
                 let delay = self.0.delay(&outcome, backoff.next(), fastrand::f64());
                 let retry_at = delay.and_then(|delay| Instant::now().checked_add(delay));
                 let Some(retry_at) = retry_at.filter(|retry_at| *retry_at < request.deadline) else {
-                    return outcome.map(|mut response| {
-                        if !is_first {
-                            response.extensions_mut().insert(Retried);
-                        }
-                        response
-                    });
+                    return if is_first { outcome } else { outcome.map(Self::mark) };
                 };
                 let (method, path) = (&request.method, request.uri.path());
                 match &outcome {
@@ -212,6 +222,7 @@ impl Middleware for Retry {
                     }
                     Err(error) => tracing::debug!(%method, path, %error, retry_in = ?delay, "request failed"),
                 }
+                earlier = Some(outcome);
                 sleep_until(retry_at).await;
                 is_first = false;
             }
@@ -267,7 +278,7 @@ impl Middleware for BearerAuth {
             let by_deadline = |token| timeout_at(request.deadline, token);
             let token = by_deadline(self.0.token())
                 .await
-                .map_err(|_| ArmError::DeadlineExceeded)??;
+                .map_err(|_| TokenError::Connection("the token endpoint before the deadline".to_owned()))??;
             let response = Self::send_with(request.clone(), &token, next).await?;
             if response.status() != StatusCode::UNAUTHORIZED {
                 return Ok(response);

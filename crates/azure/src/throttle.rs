@@ -1,6 +1,6 @@
 //! When a request to ARM may be sent: for each subscription, reads and writes separately.
 //!
-//! A 429 closes the throttle gate for the `Retry-After` that it carries. ARM would reject requests until then, and extend
+//! A 429 closes the throttle gate for the `Retry-After` that it carries, or for a second. ARM would reject requests until then, and extend
 //! the time, so the client refuses them itself. A token bucket, if `cloudProviderRateLimit` sets one, delays requests
 //! instead. A 429 because another operation holds one resource closes no gate: it does not concern other load balancers.
 
@@ -12,7 +12,7 @@ use headgate_clock::Clock;
 use hyper::StatusCode;
 use tokio::time::Instant;
 
-use crate::error::{ArmError, ErrorBody, is_rate_limited};
+use crate::error::{ArmError, ErrorBody, MIN_THROTTLE_WAIT, is_rate_limited};
 use crate::retry_after::parse_retry_after;
 use crate::transport::BufferedResponse;
 use crate::{RateLimit, RateLimits};
@@ -73,7 +73,7 @@ impl From<GateClosed> for ArmError {
     fn from(closed: GateClosed) -> Self {
         match closed {
             GateClosed::Until(until) => Self::Throttled { until },
-            GateClosed::QueueTooLong => Self::DeadlineExceeded,
+            GateClosed::QueueTooLong => Self::RateLimited,
         }
     }
 }
@@ -163,15 +163,14 @@ impl ThrottleGates {
         self.with_gate(subscription, kind, now, |gate| gate.check_open(now))
     }
 
-    /// Closes the gate if the response is a 429 about the rate of requests with a `Retry-After`.
+    /// Closes the gate if the response is a 429 about the rate of requests, for a second at least.
     pub(crate) fn record_response(&self, subscription: &str, kind: RequestKind, response: &BufferedResponse) {
         if response.status() != StatusCode::TOO_MANY_REQUESTS {
             return;
         }
         let now = self.clock.now();
-        let Some(wait) = parse_retry_after(response.headers(), now.wall) else {
-            return;
-        };
+        let requested = parse_retry_after(response.headers(), now.wall);
+        let wait = requested.unwrap_or_default().max(MIN_THROTTLE_WAIT);
         if is_rate_limited(&ErrorBody::parse(response.body())) {
             tracing::warn!(subscription, ?kind, retry_in = ?wait, "requests throttled by ARM");
             self.with_gate(subscription, kind, now.mono, |gate| gate.close(now.mono + wait));

@@ -1,6 +1,5 @@
 //! Events on Services, with the reasons and messages of cloud-provider-azure (pull request 10635).
 
-use crate::failure::TerminalCause;
 use crate::names::NamespacedName;
 
 /// The reason of an event.
@@ -51,12 +50,8 @@ pub(crate) fn retrying_message(error: &str) -> String {
     format!("Backend pool update failed, will retry: {}.", without_period(error))
 }
 
-pub(crate) fn terminal_message(cause: TerminalCause, error: &str) -> String {
-    let cause = match cause {
-        TerminalCause::ClientRetriesExhausted => "SDK retries exhausted",
-        TerminalCause::NonRetriable => "non-retriable",
-    };
-    format!("Backend pool update failed ({cause}): {}.", without_period(error))
+pub(crate) fn terminal_message(error: &str) -> String {
+    format!("Backend pool update failed (non-retriable): {}.", without_period(error))
 }
 
 pub(crate) fn exhausted_message(retries: u32, error: &str) -> String {
@@ -87,14 +82,7 @@ mod tests {
         }
         assert_eq!(updated_message(), "Load balancer backend pool updated successfully");
         assert_eq!(retrying_message("E"), "Backend pool update failed, will retry: E.");
-        assert_eq!(
-            terminal_message(TerminalCause::NonRetriable, "E"),
-            "Backend pool update failed (non-retriable): E."
-        );
-        assert_eq!(
-            terminal_message(TerminalCause::ClientRetriesExhausted, "E"),
-            "Backend pool update failed (SDK retries exhausted): E."
-        );
+        assert_eq!(terminal_message("E"), "Backend pool update failed (non-retriable): E.");
         assert_eq!(retrying_message("E."), "Backend pool update failed, will retry: E.");
         assert_eq!(
             exhausted_message(3, "E"),

@@ -36,7 +36,7 @@ pub use coexistence::{CloudConfig, Enabled, PreConfigured, RejectedSelection, is
 pub use counters::{Counters, QueueStatus};
 pub use difference::{Entry, EntryAddress, MemberDifference, MemberRejection, compare};
 pub use event::{EventReason, ServiceEvent};
-pub use failure::{Failure, FailureClass, TerminalCause, classify};
+pub use failure::Failure;
 pub use index::LocalServiceIndex;
 pub use merge::{AddedMember, MemberEdit, Merged, merge};
 pub use names::{IpFamily, NamespacedName, base_name, is_rule_of, pool_name};

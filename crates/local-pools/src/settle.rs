@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::batch::Batch;
 use crate::counters::Counters;
 use crate::event::{EventReason, ServiceEvent, exhausted_message, retrying_message, terminal_message, updated_message};
-use crate::failure::{Failure, FailureClass, classify};
+use crate::failure::Failure;
 use crate::names::NamespacedName;
 use crate::operation::{Operation, OperationKey};
 use crate::queue::OperationQueue;
@@ -26,8 +26,12 @@ pub enum BatchOutcome {
     Updated,
     /// The pool had the members already; no PUT was sent.
     Unchanged,
-    /// Nothing was tried: ARM is busy with the load balancer, or the shared Lease was lost. It costs no retry.
-    NotAttempted,
+    /// Nothing was sent: ARM is busy with the load balancer or throttles requests, there is no token, or the shared Lease was lost.
+    /// It costs no retry.
+    NotAttempted {
+        /// The next attempt comes not before this time; `None` for the next tick.
+        not_before: Option<Instant>,
+    },
     /// The attempt to update the pool failed.
     Failed {
         /// The failure, whose class decides about a retry.
@@ -76,19 +80,20 @@ pub fn settle(
             settlement.add_events(&operations, EventReason::Updated, &updated_message());
         }
         BatchOutcome::Unchanged | BatchOutcome::ShuttingDown => {}
-        BatchOutcome::NotAttempted => queue.requeue(operations),
-        BatchOutcome::Failed { failure, error } => match classify(failure, now) {
-            FailureClass::Stale => {
+        BatchOutcome::NotAttempted { not_before } => park(queue, operations, *not_before, now),
+        BatchOutcome::Failed { failure, error } => match failure {
+            Failure::Missing => {
                 settlement.counters.dropped += count(operations.len());
                 settlement.given_up = operations;
             }
-            FailureClass::Terminal(cause) => {
+            Failure::Terminal => {
                 settlement.counters.failed += 1;
-                settlement.add_events(&operations, EventReason::Failed, &terminal_message(cause, error));
+                settlement.add_events(&operations, EventReason::Failed, &terminal_message(error));
                 settlement.given_up = operations;
             }
-            FailureClass::Retriable { not_before } => {
-                settlement.retry(queue, operations, not_before, max_retries, error);
+            Failure::Retriable { not_before } => {
+                let (retried, not_before) = (settlement.retry(operations, max_retries, error), *not_before);
+                park(queue, retried, not_before, now);
             }
         },
     }
@@ -96,15 +101,8 @@ pub fn settle(
 }
 
 impl Settlement {
-    /// Puts back the operations that have retries left, and reports the others as failed.
-    fn retry(
-        &mut self,
-        queue: &mut OperationQueue,
-        operations: Vec<Operation>,
-        not_before: Option<Instant>,
-        max_retries: MaxRetries,
-        error: &str,
-    ) {
+    /// Returns the operations that have retries left, and reports the others as failed.
+    fn retry(&mut self, operations: Vec<Operation>, max_retries: MaxRetries, error: &str) -> Vec<Operation> {
         let (mut retried, exhausted): (Vec<_>, Vec<_>) = operations
             .into_iter()
             .partition(|operation| operation.retry_count < max_retries.get());
@@ -121,9 +119,8 @@ impl Settlement {
         self.counters.retried += count(retried.len());
         for operation in &mut retried {
             operation.retry_count += 1;
-            operation.next_eligible_at = not_before;
         }
-        queue.requeue(retried);
+        retried
     }
 
     /// One event for each Service, in the order of the operations.
@@ -140,6 +137,14 @@ impl Settlement {
                 }),
         );
     }
+}
+
+/// Puts operations back, to be tried not before this time.
+fn park(queue: &mut OperationQueue, mut operations: Vec<Operation>, not_before: Option<Instant>, now: Instant) {
+    for operation in &mut operations {
+        operation.next_eligible_at = not_before.filter(|until| *until > now);
+    }
+    queue.requeue(operations);
 }
 
 fn count(number: usize) -> u64 {

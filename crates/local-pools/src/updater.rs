@@ -251,7 +251,7 @@ impl Updater {
 
     fn withdraw(&mut self, now: Instant) {
         for batch in self.due.withdraw().into_iter().rev() {
-            self.settle(batch, &BatchOutcome::NotAttempted, now);
+            self.settle(batch, &BatchOutcome::NotAttempted { not_before: None }, now);
         }
     }
 
@@ -286,7 +286,7 @@ impl Updater {
         let pools: Vec<_> = self.due.pools(load_balancer).cloned().collect();
         for pool in pools.iter().rev() {
             if let Some(batch) = self.due.take(pool) {
-                self.settle(batch, &BatchOutcome::NotAttempted, now);
+                self.settle(batch, &BatchOutcome::NotAttempted { not_before: None }, now);
             }
         }
     }

@@ -58,7 +58,19 @@ pub(crate) enum Effect {
     Kept,
     /// The document is reverted to the version before the write.
     Lost,
+    /// The pool of the request has no members.
+    Emptied,
+    /// The document stays as written, unless a newer write supersedes the operation: then the pool of the request has the members of
+    /// before, and no answer says so.
+    LostWhenSuperseded,
 }
+
+const EFFECTS: [(&str, Effect); 4] = [
+    ("kept", Effect::Kept),
+    ("lost", Effect::Lost),
+    ("emptied", Effect::Emptied),
+    ("lostWhenSuperseded", Effect::LostWhenSuperseded),
+];
 
 /// A write that a rule makes before the request is handled.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,17 +134,14 @@ fn read_operation(fields: &mut Fields<'_>) -> Option<Action> {
     ];
     let verb = fields.word("operation", &verbs);
     let (error, effect) = if starts {
-        (
-            fields.parsed("error", parse_error),
-            fields.word("effect", &[("kept", Effect::Kept), ("lost", Effect::Lost)]),
-        )
+        (fields.parsed("error", parse_error), fields.word("effect", &EFFECTS))
     } else {
         (None, None)
     };
     let verb = verb?;
     let effect = effect.unwrap_or(Effect::Kept);
     if verb == Verb::Succeed && (effect == Effect::Kept || error.is_some()) {
-        fields.mistake("succeeds as without a fault: give effect lost, and no error");
+        fields.mistake("succeeds as without a fault: give another effect, and no error");
     }
     let default = |code, message| json!({"code": code, "message": message, "details": []});
     let end = match verb {
@@ -275,7 +284,7 @@ mod tests {
                 json!({"operation": "fail", "error": {"code": 1}}),
                 "error must be an object with at least a code",
             ),
-            (json!({"operation": "succeed"}), "give effect lost"),
+            (json!({"operation": "succeed"}), "give another effect"),
             (
                 json!({"operation": "stop"}),
                 "operation must be one of fail, cancel, succeed",

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use headgate_clock::Moment;
+use serde_json::Value;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -28,9 +29,16 @@ pub(crate) struct WriteOptions {
 
 impl WriteOptions {
     /// What the end of the operation reverts. The document may be large, so it is copied only where it is needed.
-    fn revert(&self, before: Option<&Resource>) -> Revert {
+    fn revert(&self, before: Option<&Resource>, about: &ResourceId) -> Revert {
+        let name = || about.name().to_owned();
         match &self.operation_end {
             Some((_, Effect::Lost)) => Revert::To(before.map(|resource| resource.document.clone())),
+            Some((_, Effect::Emptied)) => Revert::Empty(name()),
+            Some((_, Effect::LostWhenSuperseded)) => {
+                let mut document = before.map(|resource| resource.document.clone()).unwrap_or_default();
+                let members = pool::members_mut(&mut document, about.name()).map(|members| members.take());
+                Revert::WhenSuperseded(name(), members.unwrap_or_else(|| Value::Array(Vec::new())))
+            }
             _ => Revert::No,
         }
     }
@@ -61,7 +69,7 @@ impl Store {
     pub(crate) fn write(
         &mut self,
         id: &ResourceId,
-        document: Object,
+        mut document: Object,
         verb: &'static str,
         about: &ResourceId,
         options: &WriteOptions,
@@ -72,7 +80,14 @@ impl Store {
         let same =
             |resource: &Resource| resource.state == ProvisioningState::Succeeded && resource.document == document;
         let is_noop = options.operation_end.is_none() && existing.is_some_and(same);
-        let revert = options.revert(existing);
+        let revert = options.revert(existing, about);
+        let older = existing.and_then(|resource| self.operations.in_progress(resource.operation?));
+        if let Some(Revert::WhenSuperseded(name, before)) = older.map(|older| &older.planned_end.revert)
+            && !same_name(name, about.name())
+            && let Some(members) = pool::members_mut(&mut document, name)
+        {
+            members.clone_from(before);
+        }
         let spelled = existing.map_or_else(|| id.clone(), |resource| resource.id.clone());
         let start = WriteStart {
             verb,
@@ -109,7 +124,7 @@ impl Store {
     ) -> Option<Uuid> {
         let key = id.key();
         let resource = self.resources.get(&key)?;
-        let (spelled, revert) = (resource.id.clone(), options.revert(Some(resource)));
+        let (spelled, revert) = (resource.id.clone(), options.revert(Some(resource), about));
         // Guess: a resource that loses a child is Updating.
         let state = match removal {
             Removal::Itself => ProvisioningState::Deleting,
@@ -228,7 +243,7 @@ impl Store {
         let removal = operation
             .removal
             .as_ref()
-            .filter(|_| status == Status::Succeeded && operation.planned_end.revert == Revert::No);
+            .filter(|_| status == Status::Succeeded && !matches!(operation.planned_end.revert, Revert::To(_)));
         if !is_current {
             return status;
         }
@@ -243,8 +258,14 @@ impl Store {
         resource.etag = etag;
         resource.state = state;
         resource.operation = None;
-        if let Revert::To(Some(before)) = &operation.planned_end.revert {
-            resource.document.clone_from(before);
+        match &operation.planned_end.revert {
+            Revert::To(Some(before)) => resource.document.clone_from(before),
+            Revert::Empty(name) => {
+                if let Some(members) = pool::members_mut(&mut resource.document, name) {
+                    *members = Value::Array(Vec::new());
+                }
+            }
+            Revert::No | Revert::To(None) | Revert::WhenSuperseded(..) => {}
         }
         if let Some(Removal::Child(kind, name)) = removal {
             load_balancer::remove(&mut resource.document, kind, name);

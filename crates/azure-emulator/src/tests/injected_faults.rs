@@ -96,6 +96,12 @@ async fn an_operation_fails_is_canceled_or_succeeds_without_effect() {
             "Succeeded",
             2,
         ),
+        (
+            json!({"operation": "succeed", "effect": "emptied"}),
+            "Succeeded",
+            "Succeeded",
+            0,
+        ),
     ] {
         let client = client();
         add_fault(
@@ -247,4 +253,27 @@ async fn the_control_api_shows_and_resets_the_state() {
             .len(),
         2
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_of_a_superseded_write_are_lost_silently_on_demand() {
+    for (other, left) in [("b", 2), ("a", 0)] {
+        let client = client();
+        let action = json!({"operation": "succeed", "effect": "lostWhenSuperseded"});
+        add_fault(
+            &client,
+            &json!({"match": {"method": "PUT"}, "times": 1, "action": action}),
+        );
+        let members = |name| admin_states_of(&client, name);
+        client.put(&pool_path("lb1", "a"), &pool_document("a", &["n1"])).await;
+        assert_eq!(members("a").await, 1, "as accepted");
+        // A newer write of another pool, or of the same one.
+        let newer = client.put(&pool_path("lb1", other), &pool_document(other, &[])).await;
+        client.wait_for_operation(&newer).await;
+        assert_eq!(members("a").await, left, "{other}");
+    }
+}
+
+async fn admin_states_of(client: &Client, pool: &str) -> usize {
+    admin_states(&client.get(&pool_path("lb1", pool)).await.body).len()
 }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{ArmClient, CallOptions, Put, parse_json};
 use crate::document::{Pool, ProvisioningState};
-use crate::error::{ArmError, ErrorBody, ErrorClass, OperationFailure};
+use crate::error::{ArmError, ErrorBody, OperationFailure};
 use crate::id::PoolId;
 use crate::request_path::WritePermit;
 use crate::retry_after::parse_retry_after;
@@ -113,13 +113,15 @@ impl ArmClient {
             }),
         };
         let response = self.send(options).await?;
-        self.write_operation(pool.id.clone(), &response)
+        Ok(self.write_operation(pool.id.clone(), &response))
     }
 
-    fn write_operation(&self, pool: PoolId, response: &BufferedResponse) -> Result<WriteOperation, ArmError> {
+    fn write_operation(&self, pool: PoolId, response: &BufferedResponse) -> WriteOperation {
+        // Without a link that can be followed, the pool shows the end: ARM has accepted the write in any case.
         let url = |name: &HeaderName| {
-            let value = response.headers().get(name)?.to_str().unwrap_or_default();
-            Some(self.check_link(value))
+            let link = self.check_link(response.headers().get(name)?.to_str().unwrap_or_default());
+            let log = |error: &ArmError| tracing::warn!(%error, %pool, header = %name, "link to the operation ignored");
+            link.inspect_err(log).ok()
         };
         // The response may repeat a pool of thousands of entries, which is not kept.
         let written: WrittenResource = serde_json::from_slice(response.body()).unwrap_or_default();
@@ -127,18 +129,18 @@ impl ArmClient {
         let completion = if state.is_some_and(|state| state.eq_ignore_ascii_case("Succeeded")) {
             // As in azcore: a write that changes nothing is complete at once.
             Completion::Immediate
-        } else if let Some(uri) = url(&AZURE_ASYNC_OPERATION).transpose()? {
+        } else if let Some(uri) = url(&AZURE_ASYNC_OPERATION) {
             Completion::StatusUrl(uri)
-        } else if let Some(uri) = url(&LOCATION).transpose()? {
+        } else if let Some(uri) = url(&LOCATION) {
             Completion::Location(uri)
         } else {
             Completion::Resource
         };
-        Ok(WriteOperation {
+        WriteOperation {
             pool,
             completion,
             poll_at: self.next_poll(response, MIN_POLL_INTERVAL),
-        })
+        }
     }
 
     /// When to poll after this response: after its `Retry-After`, or after `interval`.
@@ -148,10 +150,11 @@ impl ArmClient {
         now.mono + requested.filter(|requested| !requested.is_zero()).unwrap_or(interval)
     }
 
-    /// Waits for the end of the operation.
+    /// Waits for the end of the operation. Only ARM's word ends the wait: a status that cannot be read says nothing about the
+    /// operation.
     ///
     /// # Errors
-    /// When the operation failed or was canceled, or its end is unknown at the deadline.
+    /// When the operation failed or was canceled, when the pool does not exist, or when the end is unknown at the deadline.
     pub async fn poll_until_done(&self, operation: &WriteOperation, deadline: Instant) -> Result<(), ArmError> {
         let pool = &operation.pool;
         let uri = match &operation.completion {
@@ -171,58 +174,76 @@ impl ArmClient {
             sleep_until(poll_at).await;
             polls += 1;
             let interval = poll_interval(polls, began.elapsed());
-            match self.get("get_operation", group, uri.clone(), deadline).await {
-                Ok(response) => {
-                    let progress = match operation.completion {
-                        Completion::StatusUrl(_) => operation_progress(&parse_json(&response)?)?,
-                        _ if response.status() == StatusCode::ACCEPTED => Progress::Running,
-                        _ => Progress::Succeeded,
-                    };
-                    if progress == Progress::Succeeded {
-                        return Ok(());
-                    }
-                    poll_at = self.next_poll(&response, interval);
-                }
-                // The status belongs to the subscription, so an identity that may write the pool may be unable to read it.
-                Err(error) if matches!(error.status(), Some(StatusCode::FORBIDDEN | StatusCode::NOT_FOUND)) => {
+            let response = self.get("get_operation", group, uri.clone(), deadline).await;
+            let progress = response.and_then(|response| {
+                let progress = operation.completion.progress(&response)?;
+                Ok((progress, self.next_poll(&response, interval)))
+            });
+            match progress {
+                Ok((Progress::Succeeded, _)) => return Ok(()),
+                Ok((Progress::Running, next)) => poll_at = next,
+                Err(error @ ArmError::OperationFailed { .. }) => return Err(error),
+                // The status belongs to the subscription, so an identity that may write the pool may be unable to read it; and ARM
+                // forgets it some time after the end.
+                Err(error) if error.is_final_status() => {
                     tracing::debug!(%error, %pool, "operation status not readable; polling the pool instead");
                     return self.poll_until_settled(pool, deadline).await;
                 }
-                // A failure to read the status says nothing about the operation.
-                Err(
-                    error @ (ArmError::ErrorResponse { .. } | ArmError::Connection(_) | ArmError::Throttled { .. }),
-                ) if error.class() == ErrorClass::Retriable => {
+                Err(error) => {
                     let now = Instant::now();
                     let wait = error.retry_after(now).unwrap_or(interval).max(MIN_POLL_INTERVAL);
                     tracing::debug!(%error, %pool, retry_in = ?wait, "operation status not read");
                     poll_at = now + wait;
                 }
-                Err(error) => return Err(error),
             }
         }
     }
 
-    /// Reads the pool until ARM is not busy with it.
-    async fn poll_until_settled(&self, pool: &PoolId, deadline: Instant) -> Result<(), ArmError> {
+    /// Reads the pool until ARM is not busy with it. A pool that cannot be read may be busy.
+    ///
+    /// # Errors
+    /// When the pool does not exist, or is not known to be settled at the deadline.
+    pub async fn poll_until_settled(&self, pool: &PoolId, deadline: Instant) -> Result<(), ArmError> {
+        let began = Instant::now();
         loop {
             let read = self.get_pool(pool, deadline).await;
             let now = Instant::now();
             let (wait, error) = match read {
-                Ok(pool) if pool.provisioning_state() == ProvisioningState::Settled => return Ok(()),
+                // Without properties it is not ARM's document.
+                Ok(pool)
+                    if pool.provisioning_state() == ProvisioningState::Settled
+                        && pool.document.get("properties").is_some() =>
+                {
+                    return Ok(());
+                }
                 Ok(_) => (BUSY_POLL_INTERVAL, ArmError::DeadlineExceeded),
+                Err(error) if error.is_about_missing_resource() => return Err(error),
                 Err(error) => {
-                    let throttled = error.status() == Some(StatusCode::TOO_MANY_REQUESTS)
-                        || matches!(error, ArmError::Throttled { .. });
-                    match error.retry_after(now).filter(|_| throttled) {
-                        Some(wait) => (wait.max(MIN_POLL_INTERVAL), error),
-                        None => return Err(error),
-                    }
+                    let interval = if began.elapsed() < FREQUENT_POLLING {
+                        BUSY_POLL_INTERVAL
+                    } else {
+                        MAX_POLL_INTERVAL
+                    };
+                    let wait = error.retry_after(now).unwrap_or(interval).max(MIN_POLL_INTERVAL);
+                    tracing::debug!(%error, %pool, retry_in = ?wait, "pool not read");
+                    (wait, error)
                 }
             };
             if now + wait >= deadline {
                 return Err(error);
             }
             sleep_until(now + wait).await;
+        }
+    }
+}
+
+impl Completion {
+    /// What the answer to a poll says.
+    fn progress(&self, response: &BufferedResponse) -> Result<Progress, ArmError> {
+        match self {
+            Self::StatusUrl(_) => operation_progress(&parse_json(response)?),
+            _ if response.status() == StatusCode::ACCEPTED => Ok(Progress::Running),
+            _ => Ok(Progress::Succeeded),
         }
     }
 }

@@ -163,9 +163,9 @@ fn errors_that_an_operator_has_to_fix() {
             detailed("InvalidResourceReference", "…", "NotFound", "…"),
             Terminal,
         ),
-        (401, error("InvalidAuthenticationToken", "…"), Terminal),
+        (401, error("InvalidAuthenticationToken", "…"), Retriable),
         (401, error("InvalidAuthenticationTokenTenant", "…"), Terminal),
-        (401, error("ExpiredAuthenticationToken", "…"), Terminal),
+        (401, error("ExpiredAuthenticationToken", "…"), Retriable),
         (
             403,
             error(
@@ -197,12 +197,13 @@ fn classes_by_status_without_a_known_code() {
     for (status, class) in [
         (302, Terminal),
         (400, Terminal),
-        (401, Terminal),
+        (401, Retriable),
         (403, Terminal),
         (404, Stale),
         (405, Terminal),
         (408, Retriable),
         (409, Retriable),
+        (410, Retriable),
         (412, Stale),
         (413, Terminal),
         (429, Retriable),
@@ -253,6 +254,16 @@ fn classes_of_failed_operations() {
             Retriable,
         ),
         (Failed, json!({"code": "SomethingNew"}), Retriable),
+        (Failed, json!({"code": "Failed"}), Retriable),
+        (
+            Failed,
+            json!({"code": "ConflictingConcurrentWriteNotAllowed"}),
+            Retriable,
+        ),
+        (Failed, json!({"code": "ServiceUnavailable"}), Retriable),
+        (Failed, json!({"code": "ServerTimeout"}), Retriable),
+        (Failed, json!({"code": "OperationTimedOut"}), Retriable),
+        (Failed, json!({"code": "GatewayTimeout"}), Retriable),
         (Failed, json!({}), Retriable),
         (
             Failed,

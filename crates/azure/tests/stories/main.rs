@@ -28,6 +28,7 @@ use tower::service_fn;
 
 mod failures;
 mod metrics;
+mod operations;
 mod reads;
 mod role;
 mod spans;

@@ -66,6 +66,8 @@ async fn attempts_are_counted_under_the_callers_labels() {
         &json!({"answer": {"status": 429, "body": {"error": {"code": "TooManyRequests"}}}}),
     );
     arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
+    // The gate is closed for a second.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
     let operation = arm.put_pool(&pool, permit(), soon()).await.unwrap();
     arm.poll_until_done(&operation, soon()).await.unwrap();

@@ -123,7 +123,7 @@ async fn rejected_token_is_refreshed_once() {
     let error = bed.arm.get_pool(&pool_id("pool"), soon()).await.unwrap_err();
     assert_eq!(
         (error.code(), error.class()),
-        ("ExpiredAuthenticationToken", ErrorClass::Terminal)
+        ("ExpiredAuthenticationToken", ErrorClass::Retriable)
     );
     assert_eq!(bed.requests("POST", "/oauth2/").len(), 3, "one refresh");
     assert_eq!(bed.requests("GET", "/pool$").len(), 5);
@@ -148,7 +148,7 @@ async fn empty_token_bucket_delays_requests() {
         .get_pool(&pool_id("pool"), now + Duration::from_millis(10))
         .await
         .unwrap_err();
-    assert!(matches!(error, ArmError::DeadlineExceeded), "{error}");
+    assert!(matches!(error, ArmError::RateLimited), "{error}");
     assert_eq!(now.elapsed(), Duration::ZERO);
 }
 

@@ -229,10 +229,10 @@ impl MemberEditor {
                 return;
             }
             MembersOutcome::Unchanged => BatchOutcome::Unchanged,
-            MembersOutcome::NotAttempted => BatchOutcome::NotAttempted,
-            MembersOutcome::Failed(error) => batch_outcome(error),
+            MembersOutcome::NotAttempted => BatchOutcome::NotAttempted { not_before: None },
+            MembersOutcome::Failed(error) => batch_outcome(error, Instant::now()),
             MembersOutcome::Rejected(reason) => BatchOutcome::Failed {
-                failure: Failure::Other,
+                failure: Failure::Terminal,
                 error: reason.to_string(),
             },
         };
@@ -249,7 +249,7 @@ impl MemberEditor {
                 BatchOutcome::Updated
             } else {
                 BatchOutcome::Failed {
-                    failure: Failure::NotShown,
+                    failure: Failure::Retriable { not_before: None },
                     error: format!("ARM reported Succeeded, but {} has other members", taken.pool),
                 }
             };
@@ -257,14 +257,10 @@ impl MemberEditor {
         }
         let shown = |key: &PoolKey| view.pools.iter().any(|pool| self.key(&pool.id) == *key);
         for key in self.due_pools().into_iter().filter(|key| !shown(key)) {
-            let gone = Failure::Response {
-                status: 404,
-                retry_after: None,
-            };
             self.settle_due(
                 &key,
                 &BatchOutcome::Failed {
-                    failure: gone,
+                    failure: Failure::Missing,
                     error: format!("the backend pool {key} does not exist"),
                 },
             );
@@ -276,7 +272,7 @@ impl MemberEditor {
             // ARM has confirmed the write; the next list of load balancers shows whether it lasts.
             self.report(taken.batch, &BatchOutcome::Updated, Some(taken.operation));
         }
-        let outcome = batch_outcome(error);
+        let outcome = batch_outcome(error, Instant::now());
         for key in self.due_pools() {
             self.settle_due(&key, &outcome);
         }
@@ -319,7 +315,11 @@ impl Drop for MemberEditor {
     fn drop(&mut self) {
         if let Some(taken) = self.taken.take() {
             let mut updater = self.source.updater.lock();
-            updater.settle(taken.batch, &BatchOutcome::NotAttempted, Instant::now());
+            updater.settle(
+                taken.batch,
+                &BatchOutcome::NotAttempted { not_before: None },
+                Instant::now(),
+            );
         }
         self.return_due();
     }

@@ -1,36 +1,28 @@
-//! Converts the result of a write into the outcome of a batch. Pure.
-//!
-//! `headgate-azure` has its own classes for admin states (`ErrorClass`). They are not used here, because the updater's differ
-//! (docs/decisions.md 11): it gets the status or the codes and classifies them itself.
+//! Converts the error of a write or read into the outcome of a batch. Pure: the classes are `headgate-azure`'s, the same as for admin
+//! states (docs/decisions.md 11).
 
-use headgate_azure::{ArmError, ErrorBody};
+use headgate_azure::{ArmError, ErrorClass};
 use headgate_local_pools::{BatchOutcome, Failure};
+use tokio::time::Instant;
 
-/// The outcome of a batch that took part in a write which failed. A write that was not sent, because ARM is busy with the load
-/// balancer or the permit ended, was no attempt.
+/// The outcome of a batch whose write or read failed at `now`. What was not sent was no attempt.
 #[must_use]
-pub fn batch_outcome(error: &ArmError) -> BatchOutcome {
-    let failure = match error {
-        ArmError::Busy(_) | ArmError::NotPermitted => return BatchOutcome::NotAttempted,
-        ArmError::ErrorResponse {
-            status, retry_after, ..
-        } => Failure::Response {
-            status: status.as_u16(),
-            retry_after: *retry_after,
-        },
-        ArmError::OperationFailed { status, error } => {
-            let mut codes = Vec::new();
-            collect_codes(error, &mut codes);
-            codes.push(status.as_str().to_owned());
-            Failure::Operation { codes }
+pub fn batch_outcome(error: &ArmError, now: Instant) -> BatchOutcome {
+    if error.is_not_sent() {
+        return BatchOutcome::NotAttempted {
+            not_before: error.retry_after(now).map(|wait| now + wait),
+        };
+    }
+    let failure = match error.class() {
+        _ if error.is_about_missing_pool() => Failure::Missing,
+        ErrorClass::Terminal => Failure::Terminal,
+        ErrorClass::Stale | ErrorClass::Retriable => {
+            let is_throttled = error.status().is_some_and(|status| status.as_u16() == 429);
+            let wait = error.retry_after(now).filter(|wait| is_throttled && !wait.is_zero());
+            Failure::Retriable {
+                not_before: wait.and_then(|wait| now.checked_add(wait)),
+            }
         }
-        ArmError::ReadBackMismatch(_) => Failure::NotShown,
-        ArmError::Throttled { until } => Failure::Throttled { until: Some(*until) },
-        ArmError::Connection(_)
-        | ArmError::DeadlineExceeded
-        | ArmError::Token(_)
-        | ArmError::InvalidResponse(_)
-        | ArmError::TooLarge(_) => Failure::Other,
     };
     BatchOutcome::Failed {
         failure,
@@ -38,26 +30,16 @@ pub fn batch_outcome(error: &ArmError) -> BatchOutcome {
     }
 }
 
-/// The codes of an error and of everything in it, outermost first. `ErrorBody` bounds its own depth.
-fn collect_codes(error: &ErrorBody, codes: &mut Vec<String>) {
-    if !error.code.is_empty() {
-        codes.push(error.code.clone());
-    }
-    for detail in &error.details {
-        collect_codes(detail, codes);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use headgate_azure::{ErrorClass, OperationFailure};
-    use headgate_local_pools::{FailureClass, TerminalCause, classify};
+    use headgate_azure::{ErrorBody, OperationFailure, TokenError};
     use hyper::StatusCode;
-    use tokio::time::Instant;
 
     use super::*;
+
+    const NEXT_TICK: Failure = Failure::Retriable { not_before: None };
 
     fn response(status: u16, code: &str, retry_after: Option<u64>) -> ArmError {
         ArmError::ErrorResponse {
@@ -76,80 +58,118 @@ mod tests {
         }
     }
 
-    fn class(error: &ArmError, now: Instant) -> FailureClass {
-        let BatchOutcome::Failed { failure, error: text } = batch_outcome(error) else {
+    fn failure(error: &ArmError, now: Instant) -> Failure {
+        let BatchOutcome::Failed { failure, error: text } = batch_outcome(error, now) else {
             panic!("{error} is an attempt")
         };
         assert_eq!(text, error.to_string());
-        classify(&failure, now)
+        failure
     }
 
     #[test]
-    fn the_two_tables_differ_where_they_should() {
+    fn only_what_is_known_to_be_final_is_final() {
         let now = Instant::now();
-        let next_tick = FailureClass::Retriable { not_before: None };
-        let exhausted = FailureClass::Terminal(TerminalCause::ClientRetriesExhausted);
-        let is_final = FailureClass::Terminal(TerminalCause::NonRetriable);
-        for (error, updater, admin_state) in [
-            (response(412, "PreconditionFailed", None), next_tick, ErrorClass::Stale),
-            (
-                response(503, "ServiceUnavailable", None),
-                exhausted,
-                ErrorClass::Retriable,
-            ),
-            (
-                response(409, "AnotherOperationInProgress", None),
-                next_tick,
-                ErrorClass::Retriable,
-            ),
-            (response(404, "NotFound", None), FailureClass::Stale, ErrorClass::Stale),
-            (
-                response(403, "AuthorizationFailed", None),
-                is_final,
-                ErrorClass::Terminal,
-            ),
-            (ArmError::ReadBackMismatch("p".into()), next_tick, ErrorClass::Terminal),
-            (ArmError::Connection("reset".into()), is_final, ErrorClass::Retriable),
-            (ArmError::DeadlineExceeded, is_final, ErrorClass::Retriable),
+        for (error, expected) in [
+            (response(412, "PreconditionFailed", None), NEXT_TICK),
+            (response(409, "AnotherOperationInProgress", None), NEXT_TICK),
+            (response(503, "ServiceUnavailable", None), NEXT_TICK),
+            (response(408, "", None), NEXT_TICK),
+            (response(500, "", None), NEXT_TICK),
+            (response(401, "ExpiredAuthenticationToken", None), NEXT_TICK),
+            (response(410, "", None), NEXT_TICK),
+            (ArmError::Connection("reset".into()), NEXT_TICK),
+            (ArmError::DeadlineExceeded, NEXT_TICK),
+            (ArmError::InvalidResponse("html".into()), NEXT_TICK),
+            (ArmError::TooLarge("html".into()), NEXT_TICK),
+            (response(403, "AuthorizationFailed", None), Failure::Terminal),
+            (response(400, "InvalidRequestFormat", None), Failure::Terminal),
+            (response(409, "ScopeLocked", None), Failure::Terminal),
         ] {
-            assert_eq!((class(&error, now), error.class()), (updater, admin_state), "{error}");
+            assert_eq!(failure(&error, now), expected, "{error}");
         }
     }
 
     #[test]
-    fn throttling_keeps_its_time() {
+    fn missing_pool_is_dropped_and_a_missing_group_is_reported() {
         let now = Instant::now();
-        let until = now + Duration::from_secs(90);
-        let parked = FailureClass::Retriable {
-            not_before: Some(until),
-        };
-        assert_eq!(class(&response(429, "TooManyRequests", Some(90)), now), parked);
-        assert_eq!(class(&ArmError::Throttled { until }, now), parked);
+        for (code, expected) in [
+            ("NotFound", Failure::Missing),
+            ("ResourceNotFound", Failure::Missing),
+            ("ParentResourceNotFound", Failure::Missing),
+            ("ResourceGroupNotFound", Failure::Terminal),
+            ("SubscriptionNotFound", Failure::Terminal),
+            // Perhaps a proxy's.
+            ("", NEXT_TICK),
+        ] {
+            assert_eq!(failure(&response(404, code, None), now), expected, "{code}");
+        }
     }
 
     #[test]
-    fn operations_are_classified_by_every_code() {
+    fn throttling_keeps_its_time_and_lasts_a_second_at_least() {
         let now = Instant::now();
-        let next_tick = FailureClass::Retriable { not_before: None };
-        let is_final = FailureClass::Terminal(TerminalCause::NonRetriable);
+        let parked = |seconds| Failure::Retriable {
+            not_before: Some(now + Duration::from_secs(seconds)),
+        };
+        for (retry_after, seconds) in [(Some(90), 90), (Some(0), 1), (None, 1)] {
+            assert_eq!(
+                failure(&response(429, "TooManyRequests", retry_after), now),
+                parked(seconds)
+            );
+        }
+        assert_eq!(failure(&response(409, "Conflict", Some(90)), now), NEXT_TICK);
+    }
+
+    #[test]
+    fn operations_are_final_by_a_known_code_only() {
+        let now = Instant::now();
         for (status, error, expected) in [
-            (OperationFailure::Canceled, body("", &[]), next_tick),
+            (OperationFailure::Canceled, body("", &[]), NEXT_TICK),
             (
                 OperationFailure::Failed,
                 body("Failed", &["CanceledAndSupersededDueToAnotherOperation"]),
-                next_tick,
+                NEXT_TICK,
             ),
-            (OperationFailure::Failed, body("InvalidRequestFormat", &[]), is_final),
-            (OperationFailure::Failed, body("", &[]), is_final),
+            (OperationFailure::Failed, body("Failed", &[]), NEXT_TICK),
+            (OperationFailure::Failed, body("", &[]), NEXT_TICK),
+            (OperationFailure::Failed, body("SomethingNew", &[]), NEXT_TICK),
+            (
+                OperationFailure::Failed,
+                body("ConflictingConcurrentWriteNotAllowed", &[]),
+                NEXT_TICK,
+            ),
+            (OperationFailure::Failed, body("ServiceUnavailable", &[]), NEXT_TICK),
+            (OperationFailure::Failed, body("ServerTimeout", &[]), NEXT_TICK),
+            (OperationFailure::Failed, body("OperationTimedOut", &[]), NEXT_TICK),
+            (OperationFailure::Failed, body("GatewayTimeout", &[]), NEXT_TICK),
+            (
+                OperationFailure::Failed,
+                body("ResourceNotFound", &[]),
+                Failure::Missing,
+            ),
+            (
+                OperationFailure::Failed,
+                body("InvalidRequestFormat", &[]),
+                Failure::Terminal,
+            ),
         ] {
-            assert_eq!(class(&ArmError::OperationFailed { status, error }, now), expected);
+            let ended = ArmError::OperationFailed { status, error };
+            assert_eq!(failure(&ended, now), expected, "{ended}");
         }
     }
 
     #[test]
     fn what_was_not_sent_is_no_attempt() {
-        for error in [ArmError::Busy("lb".into()), ArmError::NotPermitted] {
-            assert_eq!(batch_outcome(&error), BatchOutcome::NotAttempted);
+        let now = Instant::now();
+        let until = now + Duration::from_secs(90);
+        for (error, not_before) in [
+            (ArmError::Busy("lb".into()), None),
+            (ArmError::NotPermitted, None),
+            (ArmError::RateLimited, None),
+            (ArmError::Token(TokenError::Connection("IMDS".into())), None),
+            (ArmError::Throttled { until }, Some(until)),
+        ] {
+            assert_eq!(batch_outcome(&error, now), BatchOutcome::NotAttempted { not_before });
         }
     }
 }

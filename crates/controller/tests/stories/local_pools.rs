@@ -13,6 +13,7 @@ mod guarded;
 mod joined;
 mod large;
 mod made_again;
+mod operations;
 mod random;
 mod retries;
 mod rows;

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use headgate_local_pools::EventReason::{Failed, Updated};
-use headgate_local_pools::{BatchOutcome, MaxRetries, PoolKey, UpdaterSettings};
+use headgate_local_pools::{BatchOutcome, Failure, MaxRetries, PoolKey, UpdaterSettings};
 
-use crate::world::{Answer, INTERVAL, World, name, node, service, slice, status};
+use crate::world::{Answer, INTERVAL, World, name, node, retriable, service, slice};
 
 fn world() -> World {
     World::with_pending_update(UpdaterSettings::default())
@@ -16,9 +16,9 @@ fn pool() -> PoolKey {
     PoolKey::new("lb", "default-web")
 }
 
-fn failure(code: u16) -> BatchOutcome {
+fn failed(failure: Failure) -> BatchOutcome {
     BatchOutcome::Failed {
-        failure: status(code),
+        failure,
         error: "the error".into(),
     }
 }
@@ -43,7 +43,7 @@ fn given_up() -> World {
         max_retries: MaxRetries::from_config(Some(0)),
         ..UpdaterSettings::default()
     });
-    world.puts.push_back(Answer::Fails(status(409)));
+    world.puts.push_back(Answer::Fails(retriable()));
     world.tick();
     assert_eq!(world.take_events(), [("default/web".to_owned(), Failed)]);
     world.take_calls();
@@ -147,7 +147,7 @@ fn outcome_of_an_old_update_is_not_that_of_a_service_made_again() {
         },
     ];
     for (number, make) in makes.into_iter().enumerate() {
-        for outcome in [failure(409), failure(403), BatchOutcome::Updated] {
+        for outcome in [failed(retriable()), failed(Failure::Terminal), BatchOutcome::Updated] {
             let (mut world, old) = made_again(make);
             let settlement = world.updater.settle(old, &outcome, world.now);
             assert_eq!(settlement.events, [], "{number} {outcome:?}");
@@ -185,7 +185,7 @@ fn a_batch_joins_one_put_at_most() {
         world.updater.take_batch(&pool()).is_none(),
         "it is part of a PUT already"
     );
-    world.updater.settle(batch, &failure(412), world.now);
+    world.updater.settle(batch, &failed(retriable()), world.now);
     assert!(
         world.updater.take_batch(&pool()).is_none(),
         "an immediate second try goes without it"
@@ -209,7 +209,7 @@ fn pool_that_is_read_during_its_write_does_not_renew_the_budget() {
     world.observe();
     world.now += INTERVAL;
     assert!(!world.updater.prepare_tick(world.now));
-    world.updater.settle(batch, &failure(409), world.now);
+    world.updater.settle(batch, &failed(retriable()), world.now);
     world.now += INTERVAL;
     assert!(!world.updater.prepare_tick(world.now), "it was given up");
 }
@@ -217,7 +217,7 @@ fn pool_that_is_read_during_its_write_does_not_renew_the_budget() {
 #[test]
 fn a_parked_batch_never_joins() {
     let mut world = world();
-    world.gets.push_back(Answer::Fails(crate::world::throttled(100)));
+    world.gets.push_back(crate::world::throttled(100));
     world.tick();
     world.now += INTERVAL;
     assert!(!world.updater.prepare_tick(world.now));
@@ -273,7 +273,7 @@ fn no_second_put_starts_while_one_outlasts_a_tick() {
         !world.updater.prepare_tick(world.now),
         "the pool has a PUT without an outcome"
     );
-    world.updater.settle(batch, &failure(409), world.now);
+    world.updater.settle(batch, &failed(retriable()), world.now);
     world.now += INTERVAL;
     world.tick_now();
     assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.7"]);

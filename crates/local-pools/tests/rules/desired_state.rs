@@ -471,9 +471,7 @@ fn unavailable_lease_leaves_the_queue_unchanged() {
 #[test]
 fn status_shows_desired_actual_pending_and_parked() {
     let mut world = world();
-    world
-        .gets
-        .push_back(crate::world::Answer::Fails(crate::world::throttled(100)));
+    world.gets.push_back(crate::world::throttled(100));
     world.tick();
     let status = world.updater.service_status(&name("default/web"), world.now).unwrap();
     let [pool] = status.pools.as_slice() else {

@@ -4,7 +4,7 @@
 use headgate_local_pools::EventReason::{Failed, Retrying, Updated};
 use headgate_local_pools::{Failure, MaxRetries, UpdaterSettings};
 
-use crate::world::{Answer, Call, INTERVAL, World, name, service, slice, status, throttled};
+use crate::world::{Answer, Call, World, name, retriable, service, slice, throttled};
 
 fn with_retries(retries: i64) -> UpdaterSettings {
     UpdaterSettings {
@@ -22,11 +22,15 @@ fn web(reason: headgate_local_pools::EventReason) -> Vec<(String, headgate_local
 }
 
 /// Fails the GET or the PUT of the next tick.
-fn fail(world: &mut World, call: Call, failure: Failure) {
+fn fail(world: &mut World, call: Call, answer: Answer) {
     match call {
-        Call::Get => world.gets.push_back(Answer::Fails(failure)),
-        Call::Put => world.puts.push_back(Answer::Fails(failure)),
+        Call::Get => world.gets.push_back(answer),
+        Call::Put => world.puts.push_back(answer),
     }
+}
+
+fn conflict() -> Answer {
+    Answer::Fails(retriable())
 }
 
 /// A 429 with `Retry-After` parks the pool until then, for the GET (test 1) and for the PUT (test 2).
@@ -71,55 +75,40 @@ fn throttled_put_parks_until_retry_after() {
     throttling_parks_until_retry_after(Call::Put);
 }
 
-/// A 429 without `Retry-After` does not park the pool (test 3).
-#[test]
-fn throttling_without_retry_after_is_tried_at_the_next_tick() {
-    let mut world = world();
-    fail(&mut world, Call::Put, status(429));
-    world.tick();
-    assert_eq!(world.take_events(), web(Retrying));
-    world.tick();
-    assert_eq!(world.take_events(), web(Updated));
-}
-
-/// A closed throttle gate parks the pool until it opens, where that time is known (test 4).
+/// A closed throttle gate parks the pool until it opens, and costs no retry, because nothing was sent (test 4).
 #[test]
 fn a_closed_throttle_gate_is_tried_again_when_it_opens() {
-    for (opens_after, ticks) in [(None, 1), (Some(0), 1), (Some(29), 1), (Some(45), 2), (Some(60), 2)] {
+    for (opens_after, ticks) in [(0, 1), (29, 1), (45, 2), (60, 2)] {
         let mut world = world();
-        let first = world.now + INTERVAL;
-        let until = opens_after.map(|seconds| first + std::time::Duration::from_secs(seconds));
-        fail(&mut world, Call::Get, Failure::Throttled { until });
+        let wait = std::time::Duration::from_secs(opens_after);
+        fail(&mut world, Call::Get, Answer::GateClosed(wait));
         world.tick();
-        assert_eq!(world.take_events(), web(Retrying), "{opens_after:?}");
-        for _ in 1..ticks {
+        for _ in 0..ticks {
+            assert!(world.take_events().is_empty(), "{opens_after}");
             world.tick();
-            assert!(world.take_events().is_empty(), "{opens_after:?}");
         }
-        world.tick();
-        assert_eq!(world.take_events(), web(Updated), "{opens_after:?}");
+        assert_eq!(world.take_events(), web(Updated), "{opens_after}");
+        assert_eq!(world.updater.counters().retried, 0);
     }
 }
 
 /// A 409 or 412 costs one retry, and the next tick plans from a new read (test 5).
 #[test]
 fn conflicts_are_tried_again_from_a_fresh_read() {
-    for code in [409, 412] {
-        let mut world = world();
-        fail(&mut world, Call::Put, status(code));
-        world.tick();
-        assert_eq!((world.take_events(), world.outcomes()), (web(Retrying), (0, 0)));
-        world.set_addresses("lb", "default-web", &["10.0.0.1", "10.0.0.3"]);
-        world.take_calls();
-        world.tick();
-        assert_eq!(world.take_calls(), [Call::Get, Call::Put]);
-        assert_eq!(
-            world.addresses("lb", "default-web"),
-            ["10.0.0.2"],
-            "what changed in between was read"
-        );
-        assert_eq!((world.take_events(), world.outcomes()), (web(Updated), (1, 0)));
-    }
+    let mut world = world();
+    fail(&mut world, Call::Put, conflict());
+    world.tick();
+    assert_eq!((world.take_events(), world.outcomes()), (web(Retrying), (0, 0)));
+    world.set_addresses("lb", "default-web", &["10.0.0.1", "10.0.0.3"]);
+    world.take_calls();
+    world.tick();
+    assert_eq!(world.take_calls(), [Call::Get, Call::Put]);
+    assert_eq!(
+        world.addresses("lb", "default-web"),
+        ["10.0.0.2"],
+        "what changed in between was read"
+    );
+    assert_eq!((world.take_events(), world.outcomes()), (web(Updated), (1, 0)));
 }
 
 /// A newer operation of a parked pool replaces the older one and keeps its parking time (test 6).
@@ -164,7 +153,7 @@ fn parked_pool_does_not_delay_other_pools() {
 fn the_fourth_failure_is_final() {
     let mut world = world();
     for _ in 0..4 {
-        fail(&mut world, Call::Put, status(409));
+        fail(&mut world, Call::Put, conflict());
     }
     for _ in 0..3 {
         world.tick();
@@ -180,37 +169,25 @@ fn the_fourth_failure_is_final() {
     assert!(world.updater.queue().is_empty());
 }
 
-/// 408, 500 and 502 to 504 (test 10) and non-retriable failures (test 11) end the operation at the first attempt.
+/// Failures that are known to be final (test 11) end the operation at the first attempt. The status codes of test 10 are not among them.
 #[test]
 fn terminal_failures_are_not_retried() {
-    let cases = [408, 500, 502, 503, 504].map(|code| (status(code), "(SDK retries exhausted)"));
-    let others = [400, 401, 403, 501].map(|code| (status(code), "(non-retriable)"));
-    for (failure, text) in cases
-        .into_iter()
-        .chain(others)
-        .chain([(Failure::Other, "(non-retriable)")])
-    {
-        for call in [Call::Get, Call::Put] {
-            let mut world = world();
-            fail(&mut world, call, failure.clone());
-            world.tick();
-            assert!(world.events[0].message.contains(text), "{failure:?}");
-            assert_eq!(
-                (world.take_events(), world.outcomes()),
-                (web(Failed), (0, 1)),
-                "{failure:?}"
-            );
-            assert!(world.updater.queue().is_empty());
-        }
+    for call in [Call::Get, Call::Put] {
+        let mut world = world();
+        fail(&mut world, call, Answer::Fails(Failure::Terminal));
+        world.tick();
+        assert!(world.events[0].message.contains("(non-retriable)"));
+        assert_eq!((world.take_events(), world.outcomes()), (web(Failed), (0, 1)));
+        assert!(world.updater.queue().is_empty());
     }
 }
 
-/// A 404 from the GET or the PUT ends the operation without an event or an outcome in metrics (test 12).
+/// A missing pool, found by the GET or the PUT, ends the operation without an event or an outcome in metrics (test 12).
 #[test]
 fn update_of_a_deleted_pool_is_dropped_without_event() {
     for call in [Call::Get, Call::Put] {
         let mut world = world();
-        fail(&mut world, call, status(404));
+        fail(&mut world, call, Answer::Fails(Failure::Missing));
         world.tick();
         assert!(world.take_events().is_empty() && world.updater.queue().is_empty());
         assert_eq!((world.outcomes(), world.updater.counters().dropped), ((0, 0), 1));
@@ -237,12 +214,7 @@ fn update_of_a_service_that_leaves_during_the_call_is_dropped_without_event() {
         },
     ];
     for (number, leave) in leaves.into_iter().enumerate() {
-        for answer in [
-            Answer::Ok,
-            Answer::Fails(status(409)),
-            Answer::Fails(status(400)),
-            Answer::Fails(throttled(90)),
-        ] {
+        for answer in [Answer::Ok, conflict(), Answer::Fails(Failure::Terminal), throttled(90)] {
             let mut world = world();
             world.puts.push_back(Answer::After(Box::new(leave), Box::new(answer)));
             world.tick();
@@ -310,7 +282,7 @@ fn a_shutdown_reports_nothing() {
 #[test]
 fn without_retries_the_first_retriable_failure_is_final() {
     let mut world = World::with_pending_update(with_retries(0));
-    fail(&mut world, Call::Put, status(409));
+    fail(&mut world, Call::Put, conflict());
     world.tick();
     let message = world.events[0].message.clone();
     assert!(
@@ -325,7 +297,7 @@ fn without_retries_the_first_retriable_failure_is_final() {
 #[test]
 fn retried_update_counts_as_one_success() {
     let mut world = world();
-    for failure in [status(412), status(409), throttled(10)] {
+    for failure in [conflict(), conflict(), throttled(10)] {
         fail(&mut world, Call::Put, failure);
         world.tick();
     }
@@ -336,10 +308,10 @@ fn retried_update_counts_as_one_success() {
 #[test]
 fn newer_members_after_a_conflict_have_a_fresh_budget() {
     let mut world = World::with_pending_update(with_retries(1));
-    fail(&mut world, Call::Put, status(409));
+    fail(&mut world, Call::Put, conflict());
     world.tick();
     world.updater.apply_slice(&slice("default/web-1", "web", &["n3"]));
-    fail(&mut world, Call::Put, status(409));
+    fail(&mut world, Call::Put, conflict());
     world.tick();
     assert_eq!(
         world.take_events(),
@@ -359,7 +331,7 @@ fn newer_members_during_the_call_replace_the_failed_ones() {
     };
     world
         .puts
-        .push_back(Answer::After(Box::new(newer), Box::new(Answer::Fails(throttled(40)))));
+        .push_back(Answer::After(Box::new(newer), Box::new(throttled(40))));
     world.tick();
     assert_eq!(world.take_events(), web(Retrying));
     let operation = world.updater.queue().iter().next().unwrap();
@@ -374,16 +346,6 @@ fn newer_members_during_the_call_replace_the_failed_ones() {
 }
 
 #[test]
-fn an_accepted_put_whose_operation_is_superseded_is_tried_again() {
-    let mut world = world();
-    let codes = vec!["Canceled".into(), "CanceledAndSupersededDueToAnotherOperation".into()];
-    fail(&mut world, Call::Put, Failure::Operation { codes });
-    world.tick();
-    world.tick();
-    assert_eq!(world.take_events(), [web(Retrying), web(Updated)].concat());
-}
-
-#[test]
 fn repeating_an_event_does_not_renew_the_budget() {
     let mut world = world();
     for _ in 0..4 {
@@ -392,7 +354,7 @@ fn repeating_an_event_does_not_renew_the_budget() {
                 world.updater.apply_slice(&slice("default/web-1", "web", &["n2"]));
                 world.updater.reconcile(world.now);
             }),
-            Box::new(Answer::Fails(status(409))),
+            Box::new(conflict()),
         ));
     }
     let mut reasons = Vec::new();

@@ -1,6 +1,8 @@
 //! Outcomes of batches with several operations. Two Services share a pool only by a collision of names, which
 //! `Updater` skips; the queue and the settlement do not rely on that. Numbers of tests are those of the retry design.
 
+use std::time::Duration;
+
 use headgate_local_pools::EventReason::{self, Failed, Retrying, Updated};
 use headgate_local_pools::{
     Batch, BatchOutcome, DesiredMember, DesiredMembers, Failure, MaxRetries, NamespacedName, OperationKey,
@@ -8,7 +10,7 @@ use headgate_local_pools::{
 };
 use tokio::time::Instant;
 
-use crate::world::{status, throttled};
+use crate::world::retriable;
 
 const POOL: &str = "default-web";
 
@@ -69,7 +71,7 @@ fn failed_batch_costs_each_of_its_operations_one_retry() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
     queue.enqueue(key("a"), members(&["10.0.0.1"]), now);
     let batch = drain(&mut queue, now);
-    fails(&mut queue, batch, status(409), 3, now);
+    fails(&mut queue, batch, retriable(), 3, now);
     queue.enqueue(key("b"), members(&["10.0.0.2"]), now);
     let batch = drain(&mut queue, now);
     assert_eq!(
@@ -77,7 +79,7 @@ fn failed_batch_costs_each_of_its_operations_one_retry() {
         members(&["10.0.0.1", "10.0.0.2"]),
         "one PUT for both"
     );
-    let settlement = fails(&mut queue, batch, status(409), 3, now);
+    let settlement = fails(&mut queue, batch, retriable(), 3, now);
     assert_eq!(reported(&settlement), [("a", Retrying), ("b", Retrying)]);
     assert_eq!(retries(&queue), [("a".to_owned(), 2), ("b".to_owned(), 1)]);
 }
@@ -88,10 +90,10 @@ fn operation_without_retries_left_is_removed_and_the_other_stays_queued() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
     queue.enqueue(key("old"), members(&["10.0.0.1"]), now);
     let batch = drain(&mut queue, now);
-    fails(&mut queue, batch, status(412), 1, now);
+    fails(&mut queue, batch, retriable(), 1, now);
     queue.enqueue(key("fresh"), members(&["10.0.0.2"]), now);
     let batch = drain(&mut queue, now);
-    let settlement = fails(&mut queue, batch, status(412), 1, now);
+    let settlement = fails(&mut queue, batch, retriable(), 1, now);
     assert_eq!(reported(&settlement), [("old", Failed), ("fresh", Retrying)]);
     assert_eq!((settlement.counters.failed, settlement.counters.retried), (1, 1));
     assert_eq!(retries(&queue), [("fresh".to_owned(), 1)]);
@@ -105,14 +107,14 @@ fn every_service_of_a_batch_gets_one_event() {
         (BatchOutcome::Updated, Updated),
         (
             BatchOutcome::Failed {
-                failure: status(409),
+                failure: retriable(),
                 error: String::new(),
             },
             Retrying,
         ),
         (
             BatchOutcome::Failed {
-                failure: status(400),
+                failure: Failure::Terminal,
                 error: String::new(),
             },
             Failed,
@@ -141,11 +143,19 @@ fn one_parked_operation_parks_the_whole_pool() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
     queue.enqueue(key("parked"), members(&["10.0.0.1"]), now);
     let batch = drain(&mut queue, now);
-    fails(&mut queue, batch, throttled(60), 3, now);
+    fails(
+        &mut queue,
+        batch,
+        Failure::Retriable {
+            not_before: Some(now + Duration::from_secs(60)),
+        },
+        3,
+        now,
+    );
     queue.enqueue(key("fresh"), members(&["10.0.0.2"]), now);
     assert!(!queue.has_eligible(now) && queue.drain(now, |_| true).batches.is_empty());
     assert_eq!(retries(&queue), [("parked".to_owned(), 1), ("fresh".to_owned(), 0)]);
-    let later = now + std::time::Duration::from_mins(1);
+    let later = now + Duration::from_mins(1);
     assert_eq!(drain(&mut queue, later).operations().len(), 2);
 }
 
@@ -156,7 +166,7 @@ fn operations_without_service_are_dropped_and_the_others_are_retried() {
     queue.enqueue(key("here"), members(&[]), now);
     let batch = drain(&mut queue, now);
     let outcome = BatchOutcome::Failed {
-        failure: status(409),
+        failure: retriable(),
         error: String::new(),
     };
     let is_here = |key: &OperationKey| key.service.name() == "here";
@@ -173,13 +183,29 @@ fn batch_that_was_not_attempted_is_queued_again_without_costing_a_retry() {
     let settlement = settle(
         &mut queue,
         batch,
-        &BatchOutcome::NotAttempted,
+        &BatchOutcome::NotAttempted { not_before: None },
         MaxRetries::default(),
         now,
         |_| true,
     );
     assert_eq!(settlement, Settlement::default());
     assert_eq!(retries(&queue), [("a".to_owned(), 0)]);
+}
+
+/// A closed throttle gate: nothing was sent, and nothing will be before it opens.
+#[test]
+fn batch_that_was_not_attempted_waits_for_its_time_without_costing_a_retry() {
+    let (mut queue, now) = (OperationQueue::default(), Instant::now());
+    queue.enqueue(key("a"), members(&[]), now);
+    let until = now + Duration::from_secs(45);
+    let batch = drain(&mut queue, now);
+    let outcome = BatchOutcome::NotAttempted {
+        not_before: Some(until),
+    };
+    let settlement = settle(&mut queue, batch, &outcome, MaxRetries::default(), now, |_| true);
+    assert_eq!(settlement, Settlement::default());
+    assert_eq!(retries(&queue), [("a".to_owned(), 0)]);
+    assert!(!queue.has_eligible(now) && queue.has_eligible(until));
 }
 
 #[test]

@@ -31,6 +31,10 @@ pub(crate) type ConcurrentChange = Box<dyn FnOnce(&mut World)>;
 pub(crate) enum Answer {
     Ok,
     Fails(Failure),
+    /// A 429 with this `Retry-After`.
+    Throttled(Duration),
+    /// The throttle gate is closed for so long, so nothing is sent.
+    GateClosed(Duration),
     /// Something happens during the request, which then is answered so.
     After(ConcurrentChange, Box<Answer>),
     /// The process ends during the request.
@@ -54,18 +58,9 @@ pub(crate) struct World {
     pub(crate) is_stopped: bool,
 }
 
-pub(crate) fn status(status: u16) -> Failure {
-    Failure::Response {
-        status,
-        retry_after: None,
-    }
-}
-
-pub(crate) fn throttled(seconds: u64) -> Failure {
-    Failure::Response {
-        status: 429,
-        retry_after: Some(Duration::from_secs(seconds)),
-    }
+/// A conflict, an outage of ARM, and whatever is not known to be final.
+pub(crate) fn retriable() -> Failure {
+    Failure::Retriable { not_before: None }
 }
 
 pub(crate) fn name(text: &str) -> NamespacedName {
@@ -256,7 +251,7 @@ impl World {
             return outcome;
         }
         let Some(mut document) = self.pools.get(pool).cloned() else {
-            return failed(status(404));
+            return failed(Failure::Missing);
         };
         let nodes = self.updater.nodes();
         let edit = MemberEdit {
@@ -267,7 +262,7 @@ impl World {
         let merged: Merged = merge(&mut document, &edit);
         if let Some(reason) = merged.rejected {
             return BatchOutcome::Failed {
-                failure: Failure::Other,
+                failure: Failure::Terminal,
                 error: reason.to_string(),
             };
         }
@@ -287,6 +282,12 @@ impl World {
         match answer {
             None | Some(Answer::Ok) => Ok(()),
             Some(Answer::Fails(failure)) => Err(failed(failure)),
+            Some(Answer::Throttled(wait)) => Err(failed(Failure::Retriable {
+                not_before: Some(self.now + wait),
+            })),
+            Some(Answer::GateClosed(wait)) => Err(BatchOutcome::NotAttempted {
+                not_before: Some(self.now + wait),
+            }),
             Some(Answer::After(meanwhile, answer)) => {
                 meanwhile(self);
                 self.answer(Some(*answer))
@@ -313,6 +314,10 @@ impl World {
         let counters = self.updater.counters();
         (counters.succeeded, counters.failed)
     }
+}
+
+pub(crate) fn throttled(seconds: u64) -> Answer {
+    Answer::Throttled(Duration::from_secs(seconds))
 }
 
 fn failed(failure: Failure) -> BatchOutcome {

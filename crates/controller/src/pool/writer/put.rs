@@ -61,6 +61,12 @@ impl PoolWriter {
                 if has_no_effect(&error) {
                     editor.handle_outcome(WriteOutcome::Rejected);
                 }
+                if error.may_have_been_accepted() {
+                    // The Lease stays held while ARM may carry out this write. What it wrote is what the next read shows.
+                    let settled = self.arm.poll_until_settled(&edit.pool, deadline).await;
+                    settled
+                        .unwrap_or_else(|error| tracing::warn!(%error, pool = %edit.pool, "end of a write not seen"));
+                }
                 Err(error)
             }
         };

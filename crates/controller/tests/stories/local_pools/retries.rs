@@ -57,16 +57,16 @@ async fn success_is_one_observation_and_no_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn final_failure_is_one_observation_and_one_failure() {
-    // 408 and 5xx were repeated by the ARM client.
+async fn exhausted_retries_are_one_observation_and_one_failure() {
+    // An outage may outlast the attempts of the ARM client.
     for code in [408, 500, 502, 503, 504] {
         let cluster = with_retries(3).await;
         cluster.fault("PUT", PUT_OF_WEB, None, &status(code));
         cluster.set_slice("web", "web-1", &[2]).await;
-        sleep(4 * INTERVAL).await;
+        sleep(6 * INTERVAL).await;
         let notes = cluster.notes(FAILED, "web").await;
         assert!(
-            notes.len() == 1 && notes[0].contains("(SDK retries exhausted)"),
+            notes.len() == 1 && notes[0].contains("after 3 retries"),
             "{code} {notes:?}"
         );
         assert_eq!((cluster.operations(), cluster.outcomes()), ([1, 1], (0, 1)), "{code}");
@@ -75,24 +75,24 @@ async fn final_failure_is_one_observation_and_one_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn broken_connection_is_final() {
+async fn broken_connection_is_retried() {
     let cluster = with_retries(3).await;
     cluster.fault("PUT", PUT_OF_WEB, None, &json!({"cut": "before"}));
     cluster.set_slice("web", "web-1", &[2]).await;
     sleep(6 * INTERVAL).await;
     let notes = cluster.notes(FAILED, "web").await;
-    assert_eq!((cluster.events("web").await, notes.len()), ([0, 0, 1], 1));
-    assert!(notes[0].contains("(non-retriable)"), "{notes:?}");
+    assert_eq!((cluster.events("web").await, notes.len()), ([0, 3, 1], 1));
+    assert!(notes[0].contains("after 3 retries"), "{notes:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_that_has_passed_parks_nothing() {
+async fn retry_after_of_nothing_parks_for_a_second() {
     let cluster = with_retries(3).await;
     let throttled = json!({"answer": {"status": 429, "retryAfter": 0}});
     cluster.fault("PUT", PUT_OF_WEB, Some(1), &throttled);
     cluster.set_slice("web", "web-1", &[2]).await;
     cluster.tick().await;
-    assert_eq!((cluster.events("web").await, cluster.metric("parked")), ([0, 1, 0], 0));
+    assert_eq!((cluster.events("web").await, cluster.metric("parked")), ([0, 1, 0], 1));
     cluster.tick().await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[2]));
     assert_eq!(cluster.events("web").await, [1, 1, 0]);

@@ -1,0 +1,187 @@
+//! What is not a definite end of an operation: the leader waits under the shared Lease, retries, and the pool gets its members.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::super::world::{SECOND, entries, load_balancer};
+use super::cluster::{INTERVAL, LocalCluster, Options, nodes};
+
+const PUT_OF_WEB: &str = "/backendAddressPools/default-web$";
+const STATUS_URL: &str = "/operations/";
+/// Far longer than the rest of a write.
+const OPERATION: Duration = Duration::from_secs(20);
+/// A pool of all nodes, which is no Service's.
+const NODE_POOL: &str = "kubernetes";
+const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// A cluster with a pool of `web`, which has the first node, and a pool of all nodes.
+async fn cluster() -> LocalCluster {
+    let pools = [("default-web", entries([1], false)), (NODE_POOL, entries(1..=4, false))];
+    let mut document = load_balancer("kubernetes", &pools);
+    let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
+    for (number, rule) in rules.iter_mut().enumerate() {
+        // Rules of one load balancer need ports of their own.
+        rule["properties"]["frontendPort"] = json!(90 + number);
+        rule["properties"]["backendPort"] = json!(90 + number);
+    }
+    let cluster = LocalCluster::with(Options {
+        load_balancers: vec![document],
+        operation_delay: OPERATION,
+        ..Options::default()
+    })
+    .await;
+    cluster.add_service("web").await;
+    cluster.set_slice("web", "web-1", &[1]).await;
+    cluster.tick().await;
+    assert_eq!(cluster.puts(), 0, "nothing differs");
+    cluster
+}
+
+/// Gives `web` the second node, and returns when ARM has got the PUT.
+async fn begin_update(cluster: &LocalCluster) -> Instant {
+    let before = cluster.puts();
+    cluster.set_slice("web", "web-1", &[1, 2]).await;
+    while cluster.puts() == before {
+        sleep(SECOND / 20).await;
+    }
+    Instant::now()
+}
+
+fn failed_with(code: &str) -> Value {
+    json!({"operation": "fail", "effect": "lost", "error": {"code": code, "message": "m", "details": []}})
+}
+
+/// Whether headgate holds the Lease shared with cloud-controller-manager.
+fn holds_the_lease(cluster: &LocalCluster) -> bool {
+    let lease = cluster
+        .fake
+        .peek::<k8s_openapi::api::coordination::v1::Lease>("kube-system", "aks-managed-resource-locker");
+    let holder = lease.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity);
+    holder.is_some_and(|holder| !holder.is_empty())
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_is_held_until_the_operation_ends_whatever_its_status_url_answers() {
+    for answer in [
+        json!({"answer": {"status": 401}}),
+        json!({"answer": {"status": 403}}),
+        json!({"answer": {"status": 404}}),
+        json!({"answer": {"status": 410}}),
+        json!({"answer": {"status": 429}}),
+        json!({"answer": {"status": 503}}),
+        json!({"answer": {"status": 200, "text": "<html>"}}),
+        json!({"cut": "before"}),
+    ] {
+        let cluster = cluster().await;
+        cluster.fault("GET", STATUS_URL, Some(3), &answer);
+        let sent = begin_update(&cluster).await;
+        while sent.elapsed() < OPERATION - SECOND {
+            assert!(holds_the_lease(&cluster), "{answer}: {:?}", sent.elapsed());
+            sleep(SECOND).await;
+        }
+        sleep(2 * INTERVAL).await;
+        assert!(!holds_the_lease(&cluster), "{answer}");
+        assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]), "{answer}");
+        // One PUT, and no retry was spent.
+        assert_eq!(
+            (cluster.puts(), cluster.events("web").await),
+            (1, [1, 0, 0]),
+            "{answer}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_is_held_while_arm_may_carry_out_a_put_whose_response_is_lost() {
+    let cluster = cluster().await;
+    // Each attempt is cut; the first had its effect.
+    cluster.fault("PUT", PUT_OF_WEB, Some(1), &json!({"cut": "after"}));
+    cluster.fault("PUT", PUT_OF_WEB, Some(3), &json!({"cut": "before"}));
+    let sent = begin_update(&cluster).await;
+    while sent.elapsed() < OPERATION - SECOND {
+        assert!(holds_the_lease(&cluster), "{:?}", sent.elapsed());
+        sleep(SECOND).await;
+    }
+    sleep(3 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
+    assert_eq!(cluster.events("web").await[2], 0, "not final");
+    assert!(!holds_the_lease(&cluster));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_that_are_not_final_are_retried_until_the_pool_has_its_members() {
+    for code in [
+        "ConflictingConcurrentWriteNotAllowed",
+        "ServiceUnavailable",
+        "ServerTimeout",
+        "OperationTimedOut",
+        "GatewayTimeout",
+        "Failed",
+        "SomethingNew",
+        "",
+    ] {
+        let cluster = cluster().await;
+        cluster.fault("PUT", PUT_OF_WEB, Some(2), &failed_with(code));
+        begin_update(&cluster).await;
+        sleep(5 * INTERVAL).await;
+        assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]), "{code}");
+        assert_eq!((cluster.puts(), cluster.events("web").await), (3, [1, 2, 0]), "{code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn operation_that_succeeds_with_an_empty_pool_is_noticed_by_the_read_back() {
+    let cluster = cluster().await;
+    let emptied = json!({"operation": "succeed", "effect": "emptied"});
+    cluster.fault("PUT", PUT_OF_WEB, Some(1), &emptied);
+    let sent = begin_update(&cluster).await;
+    while cluster.events("web").await == [0, 0, 0] {
+        sleep(SECOND / 4).await;
+    }
+    assert!(sent.elapsed() < OPERATION + 3 * SECOND, "{:?}", sent.elapsed());
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[]));
+    assert_eq!(cluster.events("web").await, [0, 1, 0], "not a success");
+    sleep(3 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
+    assert_eq!((cluster.puts(), cluster.events("web").await), (2, [1, 1, 0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_that_a_newer_write_of_another_writer_loses_are_written_again() {
+    let cluster = cluster().await;
+    let lost = json!({"operation": "succeed", "effect": "lostWhenSuperseded"});
+    cluster.fault("PUT", PUT_OF_WEB, Some(1), &lost);
+    begin_update(&cluster).await;
+    sleep(SECOND).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]), "as accepted");
+    let path = super::cluster::pool_path("kubernetes", NODE_POOL);
+    let mut document = cluster.world.get(&path).await;
+    document["futureField"] = json!(7);
+    assert!(cluster.world.put(&path, &document, None).await.status().is_success());
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1]), "lost silently");
+    sleep(4 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
+    assert_eq!(cluster.events("web").await, [1, 1, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn admin_state_waits_for_the_operation_in_flight_and_supersedes_nothing() {
+    let cluster = cluster().await;
+    // If it superseded the update, the members would be lost.
+    let lost = json!({"operation": "succeed", "effect": "lostWhenSuperseded"});
+    cluster.fault("PUT", PUT_OF_WEB, Some(1), &lost);
+    let sent = begin_update(&cluster).await;
+    sleep(SECOND).await;
+    cluster.world.taint(4, &[SIGNAL]).await;
+    while !cluster.world.down("kubernetes", NODE_POOL).contains("node-4") {
+        sleep(SECOND / 20).await;
+        assert!(sent.elapsed() < 4 * OPERATION);
+    }
+    assert!(sent.elapsed() >= OPERATION, "{:?}", sent.elapsed());
+    assert!(sent.elapsed() < OPERATION + 3 * SECOND, "{:?}", sent.elapsed());
+    sleep(2 * OPERATION).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
+    assert_eq!((cluster.puts(), cluster.events("web").await), (2, [1, 0, 0]));
+}
