@@ -36,7 +36,7 @@ impl WriteOptions {
             Some((_, Effect::Emptied)) => Revert::Empty(name()),
             Some((_, Effect::LostWhenSuperseded)) => {
                 let mut document = before.map(|resource| resource.document.clone()).unwrap_or_default();
-                let members = pool::members_mut(&mut document, about.name()).map(|members| members.take());
+                let members = pool::members_mut(&mut document, about.name()).map(Value::take);
                 Revert::WhenSuperseded(name(), members.unwrap_or_else(|| Value::Array(Vec::new())))
             }
             _ => Revert::No,
