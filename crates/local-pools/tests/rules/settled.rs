@@ -147,7 +147,7 @@ fn one_parked_operation_parks_the_whole_pool() {
         &mut queue,
         batch,
         Failure::Retriable {
-            not_before: Some(now + Duration::from_secs(60)),
+            not_before: Some(now + Duration::from_mins(1)),
         },
         3,
         now,
