@@ -219,11 +219,7 @@ impl ArmClient {
                 Ok(_) => (BUSY_POLL_INTERVAL, ArmError::DeadlineExceeded),
                 Err(error) if error.is_about_missing_resource() => return Err(error),
                 Err(error) => {
-                    let interval = if began.elapsed() < FREQUENT_POLLING {
-                        BUSY_POLL_INTERVAL
-                    } else {
-                        MAX_POLL_INTERVAL
-                    };
+                    let interval = poll_interval(u32::MAX, began.elapsed());
                     let wait = error.retry_after(now).unwrap_or(interval).max(MIN_POLL_INTERVAL);
                     tracing::debug!(%error, %pool, retry_in = ?wait, "pool not read");
                     (wait, error)

@@ -95,7 +95,7 @@ impl ClusterNode {
 pub enum Claimed {
     /// An `InternalIP`: `status.addresses`, which the node's kubelet writes.
     Address(IpAddr),
-    /// A virtual machine, by its id in lower case: `spec.providerID`, which whoever creates the Node writes.
+    /// A virtual machine, by its id in lower case: `spec.providerID`, set when the Node is created.
     Machine(String),
 }
 

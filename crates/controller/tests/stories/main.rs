@@ -29,6 +29,7 @@ mod marker;
 mod matchers;
 mod node_reads;
 mod one_writer;
+mod operation_end;
 mod other_nodes;
 mod preempt_events;
 mod random;
