@@ -89,6 +89,7 @@ async fn decisions(client: &Client) -> anyhow::Result<Vec<Duration>> {
     let since = now;
     let nodes: Vec<_> = nodes.iter().map(NodeFacts::from).collect();
     let snapshot = Snapshot {
+        undecodable_maintenances: std::collections::BTreeSet::new(),
         load_balancers: nodes
             .iter()
             .map(|node| (node.name.clone(), LoadBalancerObservation::Out { since }))
