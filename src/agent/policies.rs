@@ -10,13 +10,15 @@ use headgate_kubernetes::{Canary, NodeEventRecorder, WarningEvent, missing_polic
 use headgate_node::NodeReport;
 use kube::Client;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::node_uid;
 use super::tasks::Tasks;
 
 /// For all canaries together.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
+/// An installation creates the policies a moment after the pods, and the API server enforces them a moment later.
+const EVENT_AFTER: Duration = Duration::from_secs(10);
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 
@@ -74,7 +76,7 @@ async fn prove(
         .with_max_delay(MAX_PAUSE)
         .with_jitter()
         .build();
-    let mut is_recorded = false;
+    let (mut missing_since, mut is_recorded) = (None, false);
     loop {
         let retry_in = pauses.next().unwrap_or(MAX_PAUSE);
         match timeout(ATTEMPT_TIMEOUT, missing_policies(client, canaries)).await {
@@ -86,7 +88,8 @@ async fn prove(
                     ?retry_in,
                     "admission policies missing, nothing is written"
                 );
-                if !is_recorded {
+                let since = *missing_since.get_or_insert_with(Instant::now);
+                if !is_recorded && since.elapsed() >= EVENT_AFTER {
                     is_recorded = true;
                     events.record_warning(missing_event(&missing), node_uid(reports)).await;
                 }

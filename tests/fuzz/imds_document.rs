@@ -150,12 +150,12 @@ fn eviction_counts_at_once_and_ends_only_by_complete_documents() {
                 let known = node.tainted.iter().any(|tainted| notice.matches(tainted));
                 assert!(known, "the Node was tainted for it, now or before");
             } else if document.unreadable > 0 {
-                assert_eq!(
-                    (&tracker.notice, tracker.is_clear),
-                    (&before.notice, before.is_clear),
-                    "a document with unreadable events ends no notice"
+                assert!(
+                    tracker.notice == before.notice || tracker.is_unconfirmed,
+                    "a document with unreadable events ends a notice only after 15 min of them: {tracker:?}"
                 );
-                assert_eq!(action, None);
+                assert_eq!(tracker.is_clear, before.is_clear);
+                assert!(action.is_none() || tracker.is_unconfirmed && action == Some(TaintAction::Remove));
             } else {
                 assert_eq!(tracker.notice.is_some(), before.notice.is_some() && !tracker.is_clear);
                 assert!(action.is_none() || (tracker.is_clear && action == Some(TaintAction::Remove)));

@@ -322,7 +322,12 @@ fn another_namespace_keeps_the_roles_for_events_and_leases_in_place() {
             let namespace = match object["kind"].as_str().unwrap() {
                 "Role" | "RoleBinding" if name == "headgate-leader" => "kube-system",
                 "Role" | "RoleBinding" => "default",
-                "ServiceAccount" | "ConfigMap" | "DaemonSet" | "Deployment" | "PodDisruptionBudget" => "headgate",
+                "ServiceAccount"
+                | "ConfigMap"
+                | "DaemonSet"
+                | "Deployment"
+                | "PodDisruptionBudget"
+                | "NetworkPolicy" => "headgate",
                 "ClusterRole"
                 | "ClusterRoleBinding"
                 | "Namespace"

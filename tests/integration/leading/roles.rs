@@ -96,7 +96,14 @@ async fn role_controller_leads_without_a_health_port() {
         .collect();
     assert_eq!(
         tasks,
-        ["addresses-file", "probe-socket", "operations", "leader", "node-watch"]
+        [
+            "addresses-file",
+            "probe-socket",
+            "operations",
+            "policies",
+            "leader",
+            "node-watch"
+        ]
     );
     let metrics = controller.metrics().await;
     for absent in ["proxy_healthz", "headgate_healthy", "listener=\"healthz\""] {
