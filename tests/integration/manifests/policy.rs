@@ -93,8 +93,10 @@ async fn refused(caller: &Caller, ask: ApiRequest, words: &str) {
     let message = body["message"].as_str().unwrap_or_default();
     let context = format!("{} {} {}: {status} {message}", ask.method, ask.path, ask.body);
     assert_eq!(status, 403, "{context}");
+    // Two policies refuse the record of a cordon; one of them is named.
+    let is_of_hold = words.starts_with("headgate.dev/unschedulable") && message.contains("'headgate-hold'");
     assert!(
-        message.contains("'headgate-nodes'") && message.contains(words),
+        (message.contains("'headgate-nodes'") || is_of_hold) && message.contains(words),
         "not {words:?}: {context}"
     );
 }

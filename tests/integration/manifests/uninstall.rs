@@ -12,7 +12,8 @@ use super::{overlay_of, stdout_of, text};
 fn commands() -> Vec<String> {
     let readme = text("manifests/README.md");
     let (_, section) = readme.split_once("\n## Uninstall\n").unwrap();
-    let (_, block) = section.split_once("```sh\n").unwrap();
+    let mut blocks = section.split("```sh\n").skip(1);
+    let block = blocks.find(|block| block.starts_with("kubectl delete -k .")).unwrap();
     let (block, _) = block.split_once("```").unwrap();
     let command = |line: &str| line.split('#').next().unwrap().trim().to_owned();
     block.lines().map(command).collect()
