@@ -60,16 +60,16 @@
 //! | Row | Test |
 //! |---|---|
 //! | successful update: event, one observation | `retries::success_is_one_observation_and_no_failure` |
-//! | 408 and 5xx (seed 10) | `retries::final_failure_is_one_observation_and_one_failure` |
+//! | 408 and 5xx (seed 10; retried here, docs/decisions.md 11) | `retries::exhausted_retries_are_one_observation_and_one_failure` |
 //! | 404 (seed 12) | `updater::pool_that_is_gone_is_dropped_without_event_and_metric` |
-//! | non-ARM error | `retries::broken_connection_is_final` |
+//! | non-ARM error | `retries::broken_connection_is_retried` |
 //! | other terminal errors (seed 11) | `updater::other_errors_are_final` |
 //! | 409 with no retries (seed 18) | `updater::without_retries_the_first_conflict_is_final` |
 //! | 409, 412: requeued, then succeeds (seed 5) | `updater::conflict_is_retried_at_the_next_tick_after_a_fresh_read` |
 //! | throttled GET (seed 1) | `updater::throttled_read_parks_the_group_to_the_second` |
 //! | throttled PUT (seed 2); fresh members while parked | `updater::throttled_write_parks_the_group_to_the_second` |
 //! | 429 without a time (seed 3) | `updater::throttled_write_without_retry_after_succeeds_at_the_next_tick` |
-//! | 429 with a past time | `retries::retry_after_that_has_passed_parks_nothing` |
+//! | 429 with a past time | `retries::retry_after_of_nothing_parks_for_a_second` |
 //! | closed local gate (seed 4) | `updater::closed_throttle_gate_parks_without_a_request` |
 //! | parked operation blocks its group (seed 6) | `rules::settled::one_parked_operation_parks_the_whole_pool` |
 //! | exhausted, with guidance (seed 9) | `updater::exhausted_update_is_reported_with_guidance_and_found_again_by_the_resync` |
