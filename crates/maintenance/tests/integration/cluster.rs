@@ -79,6 +79,13 @@ pub(super) async fn request_as(
     if !user.is_empty() {
         request = request.header("impersonate-user", user);
     }
+    if user.starts_with("system:serviceaccount:") {
+        // As in a token that kubelet requested for a pod.
+        for key in ["pod-name", "node-name"] {
+            let header = format!("impersonate-extra-authentication.kubernetes.io%2f{key}");
+            request = request.header(header, "n-0");
+        }
+    }
     let request = request.body(body).unwrap();
     match client.request::<Value>(request).await {
         Ok(value) if value["kind"] == "Status" && value["status"] == json!(StatusSummary::Failure) => Err(Refusal {

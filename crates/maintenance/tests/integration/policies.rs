@@ -294,6 +294,7 @@ async fn the_expressions_are_type_checked_without_a_warning() {
     let client = guarded().await.client();
     for name in [
         "headgate-nodemaintenances",
+        "headgate-nodemaintenances-status",
         "headgate-nodemaintenances-all-nodes",
         "headgate-evacuations",
     ] {
