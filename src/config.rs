@@ -22,7 +22,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use headgate_controller::admin_state::{AdminStateSettings, MinimumInService};
+use headgate_controller::admin_state::{AdminStateSettings, IntOrPercent};
 use headgate_controller::local_service::LocalPoolsSettings;
 use headgate_health::ProxySettings;
 use headgate_health::services::Cidr;
@@ -262,10 +262,21 @@ pub struct MaintenanceSection {
 }
 
 /// How many pool entries stay in service whatever the signals.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuardSection {
     /// The number for each pool; only the leader uses it.
-    pub minimum_in_service: MinimumInService,
+    pub minimum_in_service: IntOrPercent,
+    /// How many entries of a pool become `Down` within 5 minutes for signals that do not announce the machine's end.
+    pub max_new_down: IntOrPercent,
+}
+
+impl Default for GuardSection {
+    fn default() -> Self {
+        Self {
+            minimum_in_service: IntOrPercent::Int(1),
+            max_new_down: IntOrPercent::Percent(25),
+        }
+    }
 }
 
 /// What is a drain signal, by its effect.

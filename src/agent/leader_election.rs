@@ -218,6 +218,7 @@ fn work_context(
         },
         guard: GuardSettings {
             minimum_in_service: settings.guard.minimum_in_service,
+            max_new_down: settings.guard.max_new_down,
             health_port: settings.healthz_bind_address.port(),
             health_rules: settings.signals.health.clone(),
             // The policy admits only the ServiceAccount of manifests/components/controller.

@@ -107,8 +107,8 @@ pub(super) fn number(max: u32) -> Value {
 }
 
 /// A number, or a percentage such as `20%`.
-pub(super) fn number_or_percentage() -> Value {
-    json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, { "type": "string", "pattern": "^[0-9]+%?$" }] })
+pub(super) fn number_or_percentage(least: u32) -> Value {
+    json!({ "anyOf": [{ "type": "integer", "minimum": least }, { "type": "string", "pattern": "^[0-9]+%?$" }] })
 }
 
 /// A list of some of the built-in signals.

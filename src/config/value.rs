@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use headgate_controller::admin_state::{AdminStateMode, ForeignDown, MinimumInService};
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown, IntOrPercent};
 use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
 use headgate_local_pools::{Enabled, EndpointSelection};
@@ -271,23 +271,23 @@ pub(super) fn endpoint_selection(value: &Value) -> Parsed<EndpointSelection> {
 }
 
 /// Pools have up to 5,000 entries.
-const MAX_ENTRIES_IN_SERVICE: u32 = 5000;
+const MAX_ENTRIES: u32 = 5000;
 /// More than any load balancer's threshold, times the load balancers of a node.
 pub(super) const MAX_MARKER_PROBES: u32 = 100;
 
-/// A number of pool entries, or a percentage from 1% to 100%.
-pub(super) fn minimum_in_service(value: &Value) -> Parsed<MinimumInService> {
-    let allowed = || format!("a number from 0 to {MAX_ENTRIES_IN_SERVICE}, or a percentage from 1% to 100%");
+/// A number of pool entries from `least`, or a percentage from 1% to 100%.
+pub(super) fn int_or_percent(value: &Value, least: u32) -> Parsed<IntOrPercent> {
+    let allowed = || format!("a number from {least} to {MAX_ENTRIES}, or a percentage from 1% to 100%");
     let text = scalar_text(value).ok_or_else(allowed)?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match text.strip_suffix('%') {
         Some(percent) if is_number(percent) => {
             let percent = percent.parse().ok().filter(|percent| (1..=100).contains(percent));
-            percent.map(MinimumInService::Percent).ok_or_else(allowed)
+            percent.map(IntOrPercent::Percent).ok_or_else(allowed)
         }
         None if is_number(&text) => {
-            let count = text.parse().ok().filter(|count| *count <= MAX_ENTRIES_IN_SERVICE);
-            count.map(MinimumInService::Count).ok_or_else(allowed)
+            let count = text.parse().ok().filter(|count| (least..=MAX_ENTRIES).contains(count));
+            count.map(IntOrPercent::Int).ok_or_else(allowed)
         }
         _ => Err(allowed()),
     }

@@ -196,7 +196,7 @@ impl Preview {
             Ok(report) => {
                 preview.azure_error.clone_from(&report.azure_error);
                 preview.pools = pools(report, &maintenance.nodes, |entries| {
-                    snapshot.minimum_in_service.for_pool(entries)
+                    snapshot.minimum_in_service.rounded_up(entries)
                 });
             }
             Err(error) => preview.azure_error = Some(error.clone()),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use headgate_controller::admin_state::MinimumInService;
+use headgate_controller::admin_state::IntOrPercent;
 use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
 use headgate_maintenance::plan::phase::Maintenance;
@@ -72,7 +72,7 @@ pub struct PreviewSnapshot {
     /// The pools, or why they are not known.
     pub load_balancers: Result<StatusReport, String>,
     /// How many entries of each pool stay in service, by the given settings.
-    pub minimum_in_service: MinimumInService,
+    pub minimum_in_service: IntOrPercent,
 }
 
 /// Takes a snapshot.

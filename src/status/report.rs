@@ -189,6 +189,8 @@ pub struct EntryRow {
     pub becomes: Option<&'static str>,
     /// Whether the guard keeps the entry in service although its Node has a signal.
     pub held_back: bool,
+    /// Whether it does only until `guard.maxNewDown` lets more entries become `Down`.
+    pub waiting: bool,
     /// The Local Services, as `NAMESPACE/NAME`, for whose rules it does.
     pub held_for: Vec<String>,
 }

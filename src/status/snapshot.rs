@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
-use headgate_controller::admin_state::{AdminStateMode, MinimumInService};
+use headgate_controller::admin_state::{AdminStateMode, IntOrPercent};
 use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStates, read_ledger, read_recorded_once};
 use headgate_controller::local_service::ServiceIndex;
 use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request};
@@ -85,7 +85,9 @@ pub struct ClusterSnapshot {
     /// What the leader may change, by the given settings.
     pub policy: Policy,
     /// How many entries of each pool stay in service, by the given settings.
-    pub minimum_in_service: MinimumInService,
+    pub minimum_in_service: IntOrPercent,
+    /// `guard.maxNewDown`.
+    pub max_new_down: IntOrPercent,
     /// The agents' health port, by the given settings.
     pub health_port: u16,
     /// The signals with which agents answer 503, by the given settings.
@@ -177,6 +179,7 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
         azure,
         policy,
         minimum_in_service: settings.guard.minimum_in_service,
+        max_new_down: settings.guard.max_new_down,
         health_port: settings.healthz_bind_address.port(),
         health_rules: settings.signals.health.clone(),
     })

@@ -260,7 +260,9 @@ fn format_entry(report: &StatusReport, entry: &EntryRow, is_wide: bool) -> Strin
         Some(Owner::Unknown) => text.push_str(" owner?"),
         None => {}
     }
-    if entry.held_back {
+    if entry.waiting {
+        text.push_str(" waits for guard.maxNewDown");
+    } else if entry.held_back {
         text.push_str(" held back");
         if !entry.held_for.is_empty() {
             let _ = write!(text, " for {}", escape_line(&entry.held_for.join(", ")));

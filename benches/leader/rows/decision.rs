@@ -144,7 +144,7 @@ fn round(
     for (name, answer) in answers {
         let document: Value = spend(&mut spent.parsed, || serde_json::from_slice(answer))??;
         let (view, mut pools) = spend(&mut spent.viewed, || view(name, document))??;
-        let now = clock.now().mono;
+        let now = clock.now();
         let held = HeldEntries::new();
         let inputs = PlanInputs {
             interfaces: &interfaces,

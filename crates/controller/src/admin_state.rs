@@ -10,6 +10,7 @@
 
 #[cfg(test)]
 mod autoscaler_sequences;
+mod brake;
 mod cluster_target;
 mod contested;
 mod controller;
@@ -20,6 +21,7 @@ mod fixtures;
 mod guard;
 mod hold_writer;
 mod holds;
+mod int_or_percent;
 mod ledger;
 mod list_outage;
 mod local_pools;
@@ -41,7 +43,8 @@ mod transitions;
 mod work;
 
 pub use cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
-pub use guard::{GuardInputs, GuardSettings, HeldEntries, MinimumInService};
+pub use guard::{GuardInputs, GuardSettings, HeldEntries};
+pub use int_or_percent::IntOrPercent;
 pub use ledger::{
     Ledger, LedgerChange, LedgerEntry, LedgerError, LedgerStage, Observation, ObservedState, PoolLedger,
     read as read_ledger,

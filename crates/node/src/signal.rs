@@ -248,6 +248,17 @@ impl Signal {
         }
     }
 
+    /// Whether the signal says by itself that the machine is about to end. A cordon, a maintenance, or what a matcher finds may be
+    /// a mistake that meets every node at once.
+    #[must_use]
+    pub fn announces_end(&self) -> bool {
+        match self {
+            Self::Taint(key) => key != MAINTENANCE_TAINT,
+            Self::Deletion | Self::Shutdown | Self::Preempt | Self::Stopping => true,
+            Self::Condition(_) | Self::Label(_) | Self::Annotation(_) | Self::Unschedulable => false,
+        }
+    }
+
     /// What the signal means on the node `node_name`, and what ends it.
     #[must_use]
     pub fn explanation(&self, node_name: &str) -> SignalExplanation {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_controller::admin_state::{AdminStateMode, ForeignDown, MinimumInService};
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown, IntOrPercent};
 use headgate_local_pools::{Enabled, EndpointSelection};
 use serde_yaml::Value;
 
@@ -274,7 +274,7 @@ pub(super) const LEADER: &[Key] = &[
         path: "guard.minimumInService",
         former: None,
         is_optional: false,
-        schema: || schema::number_or_percentage(),
+        schema: || schema::number_or_percentage(0),
         flag: None,
         about: "How many entries of each backend pool that a load-balancing rule uses stay in service, whatever the signals: \
                 a number, or a percentage of the pool's entries such as `20%`, rounded up. If fewer entries can serve (not \
@@ -283,13 +283,27 @@ pub(super) const LEADER: &[Key] = &[
                 Node that is out of service, shut down, being deleted or evicted. Holds need `manifests/components/controller` \
                 and `adminState.mode: enforce`; without a leader there is no guard. `0` disables it.",
         set: |settings, value| {
-            settings.guard.minimum_in_service = value::minimum_in_service(value)?;
+            settings.guard.minimum_in_service = value::int_or_percent(value, 0)?;
             Ok(())
         },
-        get: |settings| match settings.guard.minimum_in_service {
-            MinimumInService::Count(count) => Value::from(count),
-            percent @ MinimumInService::Percent(_) => Value::String(percent.to_string()),
+        get: |settings| int_or_percent(settings.guard.minimum_in_service),
+    },
+    Key {
+        path: "guard.maxNewDown",
+        former: None,
+        is_optional: false,
+        schema: || schema::number_or_percentage(1),
+        flag: None,
+        about: "How many entries of each backend pool the leader sets `Down` within 5 minutes, at most, for signals that do not announce the \
+                end of the machine by themselves: a cordon, a condition, a label or an annotation that the settings list, and \
+                `headgate.dev/maintenance`. A number, or a percentage of the pool's entries, rounded down, but at least one. The others wait in the order \
+                of age, as held entries do. Nodes with any other signal, an eviction notice or a deletion never wait. `100%` \
+                disables it.",
+        set: |settings, value| {
+            settings.guard.max_new_down = value::int_or_percent(value, 1)?;
+            Ok(())
         },
+        get: |settings| int_or_percent(settings.guard.max_new_down),
     },
     Key {
         path: "marker.mode",
@@ -309,3 +323,10 @@ pub(super) const LEADER: &[Key] = &[
         get: |settings| Value::String(settings.marker.mode.as_str().to_owned()),
     },
 ];
+
+fn int_or_percent(value: IntOrPercent) -> Value {
+    match value {
+        IntOrPercent::Int(count) => Value::from(count),
+        percent @ IntOrPercent::Percent(_) => Value::String(percent.to_string()),
+    }
+}

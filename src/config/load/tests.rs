@@ -81,15 +81,15 @@ fn unknown_key_suggests_the_nearest_one() {
 
 #[test]
 fn minimum_in_service_is_a_number_or_a_percentage() {
-    use headgate_controller::admin_state::MinimumInService::{Count, Percent};
+    use headgate_controller::admin_state::IntOrPercent::{self, Int, Percent};
     let minimum = |value: &str| {
         let loaded = from(&format!("guard: {{minimumInService: {value}}}\n"));
         loaded.map(|settings| settings.guard.minimum_in_service).ok()
     };
     for (value, expected) in [
-        ("0", Some(Count(0))),
-        ("5000", Some(Count(5000))),
-        ("'7'", Some(Count(7))),
+        ("0", Some(Int(0))),
+        ("5000", Some(Int(5000))),
+        ("'7'", Some(Int(7))),
         ("1%", Some(Percent(1))),
         ("100%", Some(Percent(100))),
         ("5001", None),
@@ -105,7 +105,13 @@ fn minimum_in_service_is_a_number_or_a_percentage() {
     ] {
         assert_eq!(minimum(value), expected, "{value}");
     }
-    assert_eq!(from("").unwrap().guard.minimum_in_service, Count(1));
+    let guard = from("").unwrap().guard;
+    assert_eq!((guard.minimum_in_service, guard.max_new_down), (Int(1), Percent(25)));
+    let max_new_down =
+        |value: &str| from(&format!("guard: {{maxNewDown: {value}}}\n")).map(|settings| settings.guard.max_new_down);
+    assert_eq!(max_new_down("3").ok(), Some(Int(3)));
+    assert_eq!(max_new_down("100%").ok(), Some(IntOrPercent::ALL));
+    assert!(max_new_down("0").is_err(), "nothing would ever become Down");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use headgate_controller::admin_state::MinimumInService;
+use headgate_controller::admin_state::IntOrPercent;
 use headgate_maintenance::drain_plan::{Labels, PodSelector};
 use serde_json::{Value, json};
 
@@ -126,7 +126,7 @@ fn snapshot(nodes: &[&str], pods: Vec<PodFacts>) -> PreviewSnapshot {
         pods,
         budgets: Vec::new(),
         load_balancers: Err("not configured".to_owned()),
-        minimum_in_service: MinimumInService::Count(1),
+        minimum_in_service: IntOrPercent::Int(1),
     }
 }
 
@@ -296,7 +296,7 @@ fn pools_lose_the_entries_that_are_not_down_yet() {
         ),
     ] {
         snapshot.load_balancers = Ok(status(&states));
-        snapshot.minimum_in_service = MinimumInService::Count(minimum);
+        snapshot.minimum_in_service = IntOrPercent::Int(minimum);
         let preview = Preview::from_snapshot(&snapshot);
         let [pool] = preview.pools.as_slice() else {
             panic!("{preview:?}")

@@ -216,6 +216,7 @@ impl ReportBuilder<'_> {
         } = self.snapshot;
         let guard = GuardSettings {
             minimum_in_service: self.snapshot.minimum_in_service,
+            max_new_down: self.snapshot.max_new_down,
             health_port: self.snapshot.health_port,
             health_rules: self.snapshot.health_rules.clone(),
             // The holds on the Nodes show whether the leader may.
@@ -236,7 +237,7 @@ impl ReportBuilder<'_> {
                     services: self.snapshot.services.as_ref().ok(),
                 },
                 is_configured,
-                now: now.mono,
+                now: *now,
             },
         );
         let mut row = LoadBalancerRow {
@@ -305,6 +306,7 @@ impl ReportBuilder<'_> {
             let becomes = status.and_then(|status| status.becomes);
             let mut entry = self.entry(id, key, (pool_entry.admin_state, becomes), ledger_entry, is_ours);
             entry.held_back = status.is_some_and(|status| status.is_held_back);
+            entry.waiting = status.is_some_and(|status| status.held_for.brake);
             let services = status.into_iter().flat_map(|status| &status.held_for.services);
             entry.held_for = services.cloned().collect();
             self.entries.entry(node.name.clone()).or_default().push(entry);

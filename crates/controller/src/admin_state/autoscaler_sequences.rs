@@ -89,7 +89,7 @@ fn after_plan(targets: &TargetStates, entry: &'static str, now: Moment) -> &'sta
                 foreign_down: ForeignDown::Keep,
             },
             is_configured: true,
-            now: now.mono,
+            now,
         },
     );
     match planned.edits.first() {

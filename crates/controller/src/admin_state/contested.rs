@@ -212,7 +212,7 @@ mod tests {
                 ledger: &ledger(&recorded),
                 policy: Policy { mode: AdminStateMode::Enforce, foreign_down: ForeignDown::Keep },
                 guard: GuardInputs { settings: &GuardSettings::DISABLED, held: &HeldEntries::new(), services: None, },
-                now: now.mono,
+                now,
             });
             let changes: BTreeMap<usize, &str> = plan
                 .edits

@@ -459,7 +459,13 @@ impl Controller<'_> {
         }
         let guard = &self.context.guard;
         let holds = match self.policy.mode {
-            AdminStateMode::Enforce => desired_holds(statuses, &self.unplanned(targets), targets, guard),
+            AdminStateMode::Enforce => desired_holds(
+                statuses,
+                &self.unplanned(targets),
+                targets,
+                guard,
+                self.context.clock.now().mono,
+            ),
             AdminStateMode::Observe | AdminStateMode::Off => DesiredHolds::new(),
         };
         let mut events = self.hold_tracker.evaluate(&holds, guard);

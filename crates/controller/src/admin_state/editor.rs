@@ -98,7 +98,7 @@ impl AdminStateEditor {
                 services: Some(services),
             },
             is_configured: self.is_configured,
-            now: self.clock.now().mono,
+            now: self.clock.now(),
         };
         plan(view, &inputs)
     }

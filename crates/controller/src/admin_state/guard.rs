@@ -4,65 +4,34 @@
 //! An entry can serve if it is not `Down` and its Node is Ready, carries no signal and is not excluded from load balancers.
 //! Where probes reach headgate, the signals of `signals.health` count for that as well, from their first observation: agents count
 //! by their own clocks, so one that must last may count for them before it counts for the leader.
-//! If fewer than the minimum can serve, entries of Ready Nodes whose signals are all revocable are held back.
+//! If fewer than the minimum can serve, entries whose Nodes' signals are all revocable are held back: of Ready Nodes, and of those
+//! that are not Ready for less than [`NOT_READY_GRACE`], which come last.
 //!
-//! `rule_guard` counts the Nodes of single rules, which may need more of a Node.
+//! `rule_guard` counts the Nodes of single rules, which may need more of a Node; `brake` says how many become `Down` at a time.
 //!
 //! Invariants: an entry is held back only while too few others can serve, as the last read showed them; so it is released only
 //! after a read shows a replacement. A held entry stays the choice while it is valid. An entry of a Node that is about to
 //! end (`ClusterNode::is_terminal`) is never held back. A `Down` that is not headgate's is never lifted.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use headgate_azure::{AdminState, PoolId};
 use headgate_node::{Signal, SignalRules};
+use tokio::time::Instant;
 
+use super::int_or_percent::IntOrPercent;
 use super::ledger::{LedgerEntry, LedgerStage};
-use super::target_states::{TargetState, TargetStates};
+use super::target_states::{NOT_READY_GRACE, TargetState, TargetStates};
 use crate::local_service::ServiceIndex;
 use crate::pool::{ClusterNode, InterfaceCache, PoolView};
-
-/// `guard.minimumInService`: how many entries of each pool stay in service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MinimumInService {
-    /// A number of entries; 0 disables the guard.
-    Count(u32),
-    /// A percentage of the pool's entries, from 1 to 100, rounded up.
-    Percent(u8),
-}
-
-impl Default for MinimumInService {
-    fn default() -> Self {
-        Self::Count(1)
-    }
-}
-
-impl MinimumInService {
-    /// The number for a pool of this size.
-    #[must_use]
-    pub fn for_pool(self, entries: usize) -> usize {
-        match self {
-            Self::Count(count) => usize::try_from(count).unwrap_or(usize::MAX),
-            Self::Percent(percent) => (entries * usize::from(percent)).div_ceil(100),
-        }
-    }
-}
-
-impl fmt::Display for MinimumInService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Count(count) => write!(f, "{count}"),
-            Self::Percent(percent) => write!(f, "{percent}%"),
-        }
-    }
-}
 
 /// The settings of the guard, and what it needs of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardSettings {
     /// The setting `guard.minimumInService`.
-    pub minimum_in_service: MinimumInService,
+    pub minimum_in_service: IntOrPercent,
+    /// The setting `guard.maxNewDown`.
+    pub max_new_down: IntOrPercent,
     /// The agents' health port, by which probes of headgate are recognized.
     pub health_port: u16,
     /// The settings `signals.health` and `signals.healthBuiltIn`: with which signals an agent answers 503.
@@ -72,9 +41,16 @@ pub struct GuardSettings {
 }
 
 impl GuardSettings {
+    /// Whether nothing is ever held back.
+    #[must_use]
+    pub fn is_disabled(&self) -> bool {
+        self.minimum_in_service == Self::DISABLED.minimum_in_service && self.max_new_down == Self::DISABLED.max_new_down
+    }
+
     /// No guard.
     pub const DISABLED: Self = Self {
-        minimum_in_service: MinimumInService::Count(0),
+        minimum_in_service: IntOrPercent::Int(0),
+        max_new_down: IntOrPercent::ALL,
         health_port: 0,
         health_rules: SignalRules {
             matchers: Vec::new(),
@@ -110,6 +86,7 @@ pub(super) struct SignalledEntry<'a> {
 /// The order in which entries are held back; the smallest come first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Preference<'a> {
+    is_not_ready: bool,
     is_not_held: bool,
     is_down: bool,
     is_node_free: bool,
@@ -127,9 +104,9 @@ pub(super) fn entries_to_hold_back(
     targets: &TargetStates,
     interfaces: &InterfaceCache,
     guard: GuardInputs<'_>,
-    now: tokio::time::Instant,
+    now: Instant,
 ) -> BTreeSet<usize> {
-    let minimum = guard.settings.minimum_in_service.for_pool(pool.entries.len());
+    let minimum = guard.settings.minimum_in_service.rounded_up(pool.entries.len());
     if minimum == 0 || signalled.is_empty() {
         return BTreeSet::new();
     }
@@ -152,12 +129,13 @@ pub(super) fn entries_to_hold_back(
     let name = hold_name(&pool.id);
     let mut candidates: Vec<_> = signalled
         .iter()
-        .filter(|entry| is_candidate(entry.node) && entry.may_be_held(is_complete))
+        .filter(|entry| is_candidate(entry.node) && entry.may_be_held(is_complete, targets, now))
         .map(|entry| {
             let hold = entry.node.hold.as_ref();
             let is_recorded = hold.is_some_and(|hold| hold.pools.contains(&name));
             let is_held = is_recorded || guard.held.contains(&(pool.id.clone(), entry.node.uid.clone()));
             Preference {
+                is_not_ready: !entry.node.ready,
                 is_not_held: !is_held,
                 is_down: entry.observed == Some(AdminState::Down),
                 is_node_free: hold.is_none(),
@@ -180,14 +158,14 @@ pub(super) fn hold_name(pool: &PoolId) -> String {
 }
 
 impl SignalledEntry<'_> {
-    fn may_be_held(&self, may_lift: bool) -> bool {
+    fn may_be_held(&self, may_lift: bool, targets: &TargetStates, now: Instant) -> bool {
         let is_ours = |entry: LedgerEntry| entry.stage != LedgerStage::Restored;
         let can_be_in_service = match self.observed {
             Some(AdminState::None | AdminState::Up) => true,
             Some(AdminState::Down) => may_lift && self.ledger_entry.is_some_and(is_ours),
             None => false,
         };
-        can_be_in_service && is_alive(self.node)
+        can_be_in_service && may_be_alive(self.node, targets, now)
     }
 }
 
@@ -196,13 +174,19 @@ pub(super) fn is_alive(node: &ClusterNode) -> bool {
     node.ready && !node.is_terminal && node.excluded.is_none()
 }
 
+/// Whether connections to the Node may work, whatever its signals: a heartbeat that is late says little for [`NOT_READY_GRACE`].
+pub(super) fn may_be_alive(node: &ClusterNode, targets: &TargetStates, now: Instant) -> bool {
+    let is_ready = node.ready || !targets.is_not_ready_for(node, NOT_READY_GRACE, now);
+    is_ready && !node.is_terminal && node.excluded.is_none()
+}
+
 /// The number of entries that can serve; counts up to `enough`, since each entry needs a lookup.
 fn count_in_service(
     pool: &PoolView,
     targets: &TargetStates,
     interfaces: &InterfaceCache,
     can_serve: impl Fn(&ClusterNode) -> bool,
-    now: tokio::time::Instant,
+    now: Instant,
     enough: usize,
 ) -> usize {
     let up = pool

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use headgate_azure::PoolId;
 use headgate_node::NodeHold;
 use jiff::Timestamp;
+use tokio::time::Instant;
 
 use super::editor::LoadBalancerStatus;
-use super::guard::{GuardSettings, MinimumInService, hold_name, is_alive};
+use super::guard::{GuardSettings, hold_name, may_be_alive};
 use super::target_states::TargetStates;
 use super::transitions::{EventKind, MAX_POOLS_NAMED, NodeEvent, truncate};
 use crate::pool::ClusterNode;
@@ -26,6 +27,8 @@ pub(super) struct DesiredHold {
     pub(super) signals: BTreeSet<String>,
     /// Those of them that do not count for admin states yet.
     pub(super) pending: BTreeSet<String>,
+    /// Whether the pool needs the Node; otherwise its entries only wait for others.
+    pub(super) is_needed: bool,
 }
 
 impl DesiredHold {
@@ -71,19 +74,20 @@ pub(super) fn desired_holds(
     unplanned: &Unplanned,
     targets: &TargetStates,
     guard: &GuardSettings,
+    now: Instant,
 ) -> DesiredHolds {
     let probing = load_balancers.iter().flat_map(|load_balancer| &load_balancer.pools);
     let probing: BTreeSet<&PoolId> = probing
         .filter(|pool| pool.probes_headgate)
         .map(|pool| &pool.pool)
         .collect();
-    let mut holds = if guard.minimum_in_service == MinimumInService::Count(0) {
+    let mut holds = if guard.is_disabled() {
         DesiredHolds::new()
     } else {
-        kept_holds(unplanned, targets)
+        kept_holds(unplanned, targets, now)
     };
     let entries = load_balancers.iter().flat_map(|load_balancer| &load_balancer.entries);
-    for entry in entries.filter(|entry| entry.held_for.minimum) {
+    for entry in entries.filter(|entry| entry.held_for.minimum || entry.held_for.brake) {
         // The Node as it is now: the plan may be older.
         let node = targets.nodes.by_name(&entry.node.name);
         let Some(node) = node.filter(|node| node.uid == entry.node.uid) else {
@@ -102,7 +106,9 @@ pub(super) fn desired_holds(
             probes_headgate: false,
             signals: BTreeSet::new(),
             pending: BTreeSet::new(),
+            is_needed: false,
         });
+        hold.is_needed |= entry.held_for.minimum;
         hold.pending = targets.pending_signals(node);
         hold.pending.retain(|name| signals.contains(name));
         hold.signals = signals;
@@ -113,12 +119,12 @@ pub(super) fn desired_holds(
 }
 
 /// What is recorded for load balancers that are not planned, on Nodes that may still be held and have, or had a moment ago, a signal.
-fn kept_holds(unplanned: &Unplanned, targets: &TargetStates) -> DesiredHolds {
+fn kept_holds(unplanned: &Unplanned, targets: &TargetStates, now: Instant) -> DesiredHolds {
     let has_signals = |node: &ClusterNode| {
         let counts = targets.signal_period(node).is_some() || !node.health_signals.is_empty();
         counts || !targets.pending_signals(node).is_empty()
     };
-    let may_be_held = |node: &&Arc<ClusterNode>| is_alive(node) && has_signals(node);
+    let may_be_held = |node: &&Arc<ClusterNode>| may_be_alive(node, targets, now) && has_signals(node);
     let kept = targets.nodes.iter().filter(may_be_held).filter_map(|node| {
         let recorded = node.hold.as_ref()?;
         let pools = recorded.pools.iter().filter(|pool| unplanned.contains(pool));
@@ -128,6 +134,7 @@ fn kept_holds(unplanned: &Unplanned, targets: &TargetStates) -> DesiredHolds {
             probes_headgate: recorded.probes_headgate,
             signals: recorded.signals.clone(),
             pending: recorded.pending.clone(),
+            is_needed: true,
         };
         (!hold.pools.is_empty()).then(|| (node.name.clone(), hold))
     });
@@ -150,8 +157,9 @@ impl HoldTracker {
             kind: EventKind::HeldBack,
             note: held_back_note(hold, guard),
         };
-        let events = holds.values().filter(is_new).map(event).collect();
-        self.reported = holds.values().map(|hold| hold.node.uid.clone()).collect();
+        let needed = || holds.values().filter(|hold| hold.is_needed);
+        let events = needed().filter(is_new).map(event).collect();
+        self.reported = needed().map(|hold| hold.node.uid.clone()).collect();
         events
     }
 }

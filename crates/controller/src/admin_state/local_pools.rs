@@ -11,7 +11,7 @@ use headgate_local_pools::Updater;
 use tokio::sync::{mpsc, watch};
 
 use super::cluster_target::ClusterTarget;
-use super::guard::MinimumInService;
+use super::int_or_percent::IntOrPercent;
 use super::plan::Policy;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
@@ -55,7 +55,7 @@ pub(super) fn start(
         .as_ref()
         .map(|settings| SharedUpdater::new(Updater::new(settings.updater)));
     // The guard counts the Nodes that serve a rule; markers and maintenances ask whether any Service wants a load balancer.
-    let is_guarded = work.guard.minimum_in_service != MinimumInService::Count(0);
+    let is_guarded = work.guard.minimum_in_service != IntOrPercent::Int(0);
     let is_needed = is_guarded || work.marker.is_some() || work.node_reads.is_some();
     if updater.is_some() || is_needed && context.policy.mode != AdminStateMode::Off {
         let feed = ServiceFeed {

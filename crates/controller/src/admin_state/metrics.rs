@@ -92,7 +92,7 @@ struct PoolGauge {
     value: fn(&PoolCounts) -> usize,
 }
 
-const POOL_GAUGES: [PoolGauge; 5] = [
+const POOL_GAUGES: [PoolGauge; 6] = [
     PoolGauge {
         name: "headgate_pool_addresses",
         help: "Entries of a backend pool that a load-balancing rule uses; on the leader only.",
@@ -117,6 +117,11 @@ const POOL_GAUGES: [PoolGauge; 5] = [
         name: "headgate_pool_held_back",
         help: "Entries of a backend pool that the guard keeps in service although their Nodes have a signal, for guard.minimumInService or for a rule of a Local Service; on the leader only.",
         value: |pool| pool.held_back,
+    },
+    PoolGauge {
+        name: "headgate_pool_waiting",
+        help: "Entries of a backend pool whose Nodes have a signal, and that stay in service until guard.maxNewDown lets more of them become Down; on the leader only.",
+        value: |pool| pool.waiting,
     },
 ];
 

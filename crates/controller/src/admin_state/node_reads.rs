@@ -123,13 +123,15 @@ fn in_service(mode: AdminStateMode, node: &ClusterNode, entries: &[&EntryStatus]
         );
         return NodeRead::HeldBack { detail };
     }
-    let unknown = serving.iter().find_map(|entry| entry.held_for.unknown);
     let because = match (mode, node.exempting_label()) {
         (_, Some(label)) => format!("; the label {label} keeps headgate from setting it Down"),
         (AdminStateMode::Observe, None) => "; adminState.mode is observe".to_owned(),
-        (AdminStateMode::Enforce | AdminStateMode::Off, None) => unknown.map_or_else(String::new, |why| {
-            format!("; a rule of a Local Service may need the node, and {why}")
-        }),
+        (AdminStateMode::Enforce | AdminStateMode::Off, None) => {
+            match HeldFor::union(serving.iter().copied()).reason() {
+                reason if reason.is_empty() => reason,
+                reason => format!("; {reason}"),
+            }
+        }
     };
     let detail = format!("in service in {}{because}", pool_names(&serving));
     NodeRead::In { detail }
@@ -137,10 +139,10 @@ fn in_service(mode: AdminStateMode, node: &ClusterNode, entries: &[&EntryStatus]
 
 /// Which Services need the entries, where some do.
 fn needed_by_services(entries: &[&EntryStatus]) -> String {
-    let mut held_for = HeldFor::default();
-    for entry in entries {
-        held_for.services.extend(entry.held_for.services.iter().cloned());
-    }
+    let held_for = HeldFor {
+        services: HeldFor::union(entries.iter().copied()).services,
+        ..HeldFor::default()
+    };
     match held_for.reason() {
         reason if reason.is_empty() => reason,
         reason => format!(": {reason}"),

@@ -21,9 +21,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headgate_azure::{AdminState, PoolId};
-use tokio::time::Instant;
+use headgate_clock::Moment;
 
-use super::guard::{GuardInputs, MinimumInService, SignalledEntry, entries_to_hold_back};
+use super::brake::hold_waiting;
+use super::guard::{GuardInputs, SignalledEntry, entries_to_hold_back};
+use super::int_or_percent::IntOrPercent;
 use super::ledger::{Ledger, LedgerEntry, LedgerStage};
 use super::rule_guard::{ClaimedEntry, HeldFor, RuleGuard};
 use super::settings::{AdminStateMode, ForeignDown};
@@ -55,7 +57,7 @@ pub struct PlanInputs<'a> {
     /// Whether the load balancer is the cluster's. In another one, headgate's `Down` is given back, and nothing else is changed.
     pub is_configured: bool,
     /// The time of the plan: a signal's end counts after a moment.
-    pub now: Instant,
+    pub now: Moment,
 }
 
 /// A pool entry whose Node has or had a signal, or that is in the ledger.
@@ -134,6 +136,8 @@ pub struct PoolCounts {
     pub eligible: usize,
     /// Entries that the guard keeps in service although their Nodes have signals.
     pub held_back: usize,
+    /// Entries that stay in service for a while, because `guard.maxNewDown` others become `Down` first.
+    pub waiting: usize,
     /// Whether a rule of the pool probes headgate.
     pub probes_headgate: bool,
 }
@@ -153,12 +157,10 @@ pub struct Plan {
 #[must_use]
 pub fn plan(view: &LoadBalancerView, inputs: &PlanInputs<'_>) -> Plan {
     let mut plan = Plan::default();
-    let signalled = inputs.targets.signalled_nodes(inputs.now);
-    let is_guarded = inputs.guard.settings.minimum_in_service != MinimumInService::Count(0)
-        && inputs.is_configured
-        && inputs.policy.mode != AdminStateMode::Off
-        && inputs.targets.stale_since().is_none();
-    let guarded = is_guarded.then(|| inputs.targets.guarded_nodes(inputs.now));
+    let signalled = inputs.targets.signalled_nodes(inputs.now.mono);
+    let is_guarded =
+        inputs.is_configured && inputs.policy.mode != AdminStateMode::Off && inputs.targets.stale_since().is_none();
+    let guarded = is_guarded.then(|| inputs.targets.guarded_nodes(inputs.now.mono));
     for pool in &view.pools {
         plan.add_pool(pool, inputs, &signalled, guarded.as_ref());
     }
@@ -194,6 +196,7 @@ impl Plan {
             actual_down: 0,
             eligible: 0,
             held_back: 0,
+            waiting: 0,
             probes_headgate: pool.probes_headgate(inputs.guard.settings.health_port),
         };
         let held_back = guarded.map_or_else(BTreeMap::new, |guarded| held_back(pool, inputs, guarded));
@@ -210,10 +213,10 @@ impl Plan {
             // Other entries are not looked up: that is most of the time of a plan.
             if is_relevant
                 && let Some(key) = &entry.key
-                && let Some(owner) = inputs.targets.owner(entry, inputs.interfaces, inputs.now)
+                && let Some(owner) = inputs.targets.owner(entry, inputs.interfaces, inputs.now.mono)
             {
                 let node = owner.node;
-                let target = match inputs.targets.target_state(node, inputs.now).in_mode(policy.mode) {
+                let target = match inputs.targets.target_state(node, inputs.now.mono).in_mode(policy.mode) {
                     TargetState::Down if !pool.is_used() => TargetState::Unchanged,
                     target => target,
                 };
@@ -222,7 +225,9 @@ impl Plan {
                     .filter(|_| may_set_down || ledger_entry.is_some())
                     .filter(|to| may_set_down || *to != AdminState::Down);
                 counts.desired_down += usize::from(wanted == TargetState::Down && node.exempting_label().is_none());
-                counts.held_back += usize::from(is_held_back);
+                let waits = held_back.get(&index).is_some_and(|held| held.brake);
+                counts.waiting += usize::from(waits);
+                counts.held_back += usize::from(is_held_back && !waits);
                 // In the mode `observe` nothing is written.
                 planned = becomes.filter(|_| policy.mode != AdminStateMode::Observe).or(observed);
                 let is_shown = if target == TargetState::None || !inputs.is_configured {
@@ -278,7 +283,7 @@ fn held_back(pool: &PoolView, inputs: &PlanInputs<'_>, guarded: &SignalledNodes<
         let key = entry.key.as_ref()?;
         Some(ClaimedEntry {
             index,
-            owner: inputs.targets.owner(entry, inputs.interfaces, inputs.now)?,
+            owner: inputs.targets.owner(entry, inputs.interfaces, inputs.now.mono)?,
             observed: entry.admin_state,
             ledger_entry: ledger.entry(key),
         })
@@ -299,7 +304,7 @@ fn held_back(pool: &PoolView, inputs: &PlanInputs<'_>, guarded: &SignalledNodes<
         inputs.targets,
         inputs.interfaces,
         inputs.guard,
-        inputs.now,
+        inputs.now.mono,
     );
     let for_minimum = || HeldFor {
         minimum: true,
@@ -311,9 +316,16 @@ fn held_back(pool: &PoolView, inputs: &PlanInputs<'_>, guarded: &SignalledNodes<
         targets: inputs.targets,
         interfaces: inputs.interfaces,
         guard: inputs.guard,
-        now: inputs.now,
+        now: inputs.now.mono,
     };
-    rules.hold_back(&owned, &mut held);
+    if inputs.guard.settings.minimum_in_service != IntOrPercent::Int(0) {
+        rules.hold_back(&owned, &mut held);
+    }
+    // Where nothing is written, nothing waits.
+    if inputs.policy.mode == AdminStateMode::Enforce {
+        let (size, limit) = (pool.entries.len(), inputs.guard.settings.max_new_down);
+        hold_waiting(&owned, size, limit, inputs.targets, inputs.now, &mut held);
+    }
     held
 }
 

@@ -176,7 +176,7 @@ impl Editor for RestoreEditor {
             ledger: &self.ledger.ledger(),
             policy: RESTORE_POLICY,
             is_configured: self.is_configured,
-            now: self.clock.now().mono,
+            now: self.clock.now(),
         };
         let mut plan = plan(view, &inputs);
         for edit in &mut plan.edits {

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::guard::{GuardInputs, is_alive};
 use super::ledger::{LedgerEntry, LedgerStage};
+use super::plan::EntryStatus;
 use super::target_states::{TargetState, TargetStates};
 use crate::local_service::{LocalService, ServiceIndex, Unknown};
 use crate::pool::{EntryOwner, InterfaceCache, PoolView, ProbeTarget, Rule};
@@ -34,9 +35,23 @@ pub struct HeldFor {
     pub services: BTreeSet<String>,
     /// A rule may need the entry, but the serving Nodes are not known.
     pub unknown: Option<Unknown>,
+    /// `guard.maxNewDown` lets no more entries of the pool go for now.
+    pub brake: bool,
 }
 
 impl HeldFor {
+    /// All reasons of these entries.
+    pub(super) fn union<'a>(entries: impl IntoIterator<Item = &'a EntryStatus>) -> Self {
+        let mut union = Self::default();
+        for held_for in entries.into_iter().map(|entry| &entry.held_for) {
+            union.minimum |= held_for.minimum;
+            union.services.extend(held_for.services.iter().cloned());
+            union.unknown = union.unknown.or(held_for.unknown);
+            union.brake |= held_for.brake;
+        }
+        union
+    }
+
     /// Whether it is known that the entry is needed.
     #[must_use]
     pub fn is_needed(&self) -> bool {
@@ -64,7 +79,11 @@ impl HeldFor {
         let unknown = self
             .unknown
             .map(|why| format!("a rule of a Local Service may need it, and {why}"));
-        let reasons: Vec<_> = [minimum, services, unknown].into_iter().flatten().collect();
+        let brake = self.brake.then(|| {
+            "guard.maxNewDown sets no more entries of the pool Down within 5 min, and older signals come first"
+                .to_owned()
+        });
+        let reasons: Vec<_> = [minimum, services, unknown, brake].into_iter().flatten().collect();
         reasons.join("; ")
     }
 }

@@ -1,4 +1,5 @@
-//! Events about Nodes that the guard keeps in service because rules of Local Services need them, or may. Pure.
+//! Events about Nodes that the guard keeps in service because rules of Local Services need them, or may, or because others become
+//! `Down` first. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ impl RuleHoldTracker {
         let mut entries: BTreeMap<&str, Vec<&EntryStatus>> = BTreeMap::new();
         // The first lists take a moment: what is held until then is no news.
         let is_news = |held: &HeldFor| {
-            !held.services.is_empty() || held.unknown.is_some_and(|unknown| unknown != Unknown::Listing)
+            !held.services.is_empty() || held.brake || held.unknown.is_some_and(|unknown| unknown != Unknown::Listing)
         };
         for entry in load_balancers.iter().flat_map(|one| &one.entries) {
             if is_news(&entry.held_for) {
@@ -31,11 +32,10 @@ impl RuleHoldTracker {
         }
         let (mut events, mut reported) = (Vec::new(), BTreeMap::new());
         for (uid, entries) in entries {
-            let mut held_for = HeldFor::default();
-            for entry in &entries {
-                held_for.services.extend(entry.held_for.services.iter().cloned());
-                held_for.unknown = held_for.unknown.or(entry.held_for.unknown);
-            }
+            let held_for = HeldFor {
+                minimum: false,
+                ..HeldFor::union(entries.iter().copied())
+            };
             let Some(node) = entries.first().map(|entry| &entry.node) else {
                 continue;
             };
@@ -56,10 +56,17 @@ impl RuleHoldTracker {
 
 fn note(entries: &[&EntryStatus], held_for: &HeldFor, signals: Option<&BTreeSet<String>>) -> String {
     let signals: Vec<_> = signals.into_iter().flatten().map(String::as_str).collect();
-    truncate(format!(
-        "Kept in service in {} despite {}: {}. /healthz of this node still answers 503, so rules that probe it use other nodes.",
+    let mut note = format!(
+        "Kept in service in {} despite {}: {}.",
         pool_names(entries),
         signals.join(", "),
         held_for.reason(),
-    ))
+    );
+    if !entries
+        .iter()
+        .any(|entry| entry.held_for.minimum || entry.held_for.brake)
+    {
+        note.push_str(" /healthz of this node still answers 503, so rules that probe it use other nodes.");
+    }
+    truncate(note)
 }

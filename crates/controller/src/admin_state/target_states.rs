@@ -20,6 +20,9 @@ use crate::pool::{ClusterNode, EntryOwner, FingerprintSet, InterfaceCache, NodeI
 const DEBOUNCE: Duration = Duration::from_secs(1);
 /// How long an ended signal period is kept. Its end is written and reported by then.
 const ENDED_PERIOD_TTL: Duration = Duration::from_mins(10);
+/// How long a Node must be other than Ready until a hold on it ends: the heartbeats of working nodes are late when the API server is
+/// overloaded.
+pub(super) const NOT_READY_GRACE: Duration = Duration::from_mins(1);
 /// cloud-controller-manager removes this taint with the effect `NoExecute` from a Node that is ready.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
@@ -70,6 +73,8 @@ pub struct TargetStates {
     periods: HashMap<String, SignalPeriod>,
     /// The Nodes with signals that must last before they count; by the name of the Node.
     pending: HashMap<String, PendingSignals>,
+    /// The Nodes that are not Ready: the UID, and when this was observed first. By the name of the Node.
+    not_ready: HashMap<String, (String, Instant)>,
     stale_since: Option<Timestamp>,
 }
 
@@ -94,6 +99,11 @@ impl TargetStates {
         let Some(node) = self.nodes.by_name(&name).cloned() else {
             return true;
         };
+        if node.ready {
+            self.not_ready.remove(&name);
+        } else if self.not_ready.get(&name).is_none_or(|(uid, _)| *uid != node.uid) {
+            self.not_ready.insert(name, (node.uid.clone(), now.mono));
+        }
         if before
             .as_ref()
             .is_none_or(|before| !differ_in_marker_only(before, &node))
@@ -108,6 +118,7 @@ impl TargetStates {
     pub fn remove(&mut self, name: &str) -> bool {
         self.periods.remove(name);
         self.pending.remove(name);
+        self.not_ready.remove(name);
         let is_known = self.nodes.remove(name);
         self.generation += u64::from(is_known);
         is_known
@@ -191,7 +202,23 @@ impl TargetStates {
         let ended = self.periods.values().filter_map(|period| period.ended_at);
         let deadlines = ended.flat_map(|ended_at| [ended_at + DEBOUNCE, ended_at + ENDED_PERIOD_TTL]);
         let deadlines = deadlines.chain(self.pending.values().map(|pending| pending.next));
+        // Only holds depend on it.
+        let may_be_held = |name: &&String| self.periods.contains_key(*name) || self.is_probed_out(name);
+        let not_ready = self.not_ready.iter().filter(|(name, _)| may_be_held(name));
+        let deadlines = deadlines.chain(not_ready.map(|(_, (_, since))| *since + NOT_READY_GRACE));
         deadlines.filter(|deadline| *deadline > after).min()
+    }
+
+    fn is_probed_out(&self, name: &str) -> bool {
+        self.nodes
+            .by_name(name)
+            .is_some_and(|node| !node.health_signals.is_empty())
+    }
+
+    /// Whether the Node is not Ready, and has been so for this long.
+    pub(super) fn is_not_ready_for(&self, node: &ClusterNode, time: Duration, now: Instant) -> bool {
+        let since = self.not_ready.get(&node.name).filter(|(uid, _)| *uid == node.uid);
+        since.is_some_and(|(_, since)| now >= *since + time)
     }
 
     /// Makes a deadline that has passed count as a change, and signals that have lasted long enough as signals.

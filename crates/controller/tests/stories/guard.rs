@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use headgate_clock::{Clock, Moment};
-use headgate_controller::admin_state::{GuardSettings, MinimumInService};
+use headgate_controller::admin_state::{GuardSettings, IntOrPercent};
 use headgate_node::{NodeReport, SignalRules, SlimNode};
 use headgate_test_kubernetes::{Fault, RecordedRequest};
 use hyper::Method;
@@ -21,7 +21,8 @@ const MAINTENANCE: &str = "headgate.dev/maintenance";
 const HELD_BACK: &str = "LoadBalancerAdminStateHeldBack";
 
 pub(crate) static GUARD: LazyLock<GuardSettings> = LazyLock::new(|| GuardSettings {
-    minimum_in_service: MinimumInService::Count(1),
+    minimum_in_service: IntOrPercent::Int(1),
+    max_new_down: IntOrPercent::ALL,
     health_port: 10456,
     health_rules: SignalRules::default_health(),
     may_write_holds: true,
@@ -121,7 +122,7 @@ async fn disabled_guard_takes_everything_out() {
         2,
         &two_load_balancers(2),
         GuardSettings {
-            minimum_in_service: MinimumInService::Count(0),
+            minimum_in_service: IntOrPercent::Int(0),
             ..GUARD.clone()
         },
     )
@@ -197,7 +198,7 @@ async fn leader_without_the_right_to_write_holds_says_so() {
 #[tokio::test(start_paused = true)]
 async fn percentage_counts_each_pool_by_itself() {
     let guard = GuardSettings {
-        minimum_in_service: MinimumInService::Percent(50),
+        minimum_in_service: IntOrPercent::Percent(50),
         ..GUARD.clone()
     };
     let pools = [
@@ -212,6 +213,44 @@ async fn percentage_counts_each_pool_by_itself() {
     let down = cluster.down();
     assert_eq!(down["kubernetes/kubernetes"].len(), 2);
     assert_eq!(down["kubernetes-internal/kubernetes"].len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn maintenance_of_every_node_takes_a_quarter_of_the_pool_at_a_time() {
+    let guard = GuardSettings {
+        max_new_down: IntOrPercent::Percent(25),
+        ..GUARD.clone()
+    };
+    let pools = [load_balancer("kubernetes", &[("kubernetes", entries(1..=8, true))])];
+    let mut cluster = cluster(8, &pools, guard).await;
+    for number in 1..=8 {
+        cluster.taint(number, &[MAINTENANCE]);
+    }
+    let down = |cluster: &TestCluster| cluster.down()["kubernetes/kubernetes"].len();
+    sleep(10 * SECOND).await;
+    assert_eq!(down(&cluster), 2);
+    assert_eq!(
+        healthy(&cluster, 8).await.len(),
+        6,
+        "what waits is held, so agents answer 200"
+    );
+    sleep(60 * SECOND).await;
+    // The next leader has the times from the ledger.
+    cluster.kill();
+    cluster.lead(ENFORCE).await;
+    sleep(200 * SECOND).await;
+    assert_eq!(down(&cluster), 2);
+    let notes = cluster.notes(HELD_BACK, "node-7").await;
+    assert!(notes.iter().any(|note| note.contains("guard.maxNewDown")), "{notes:?}");
+    sleep(60 * SECOND).await;
+    assert_eq!(down(&cluster), 4, "five minutes later, and one list");
+    // A node that goes away anyway does not wait.
+    cluster.taint(8, &[MAINTENANCE, OUT_OF_SERVICE]);
+    sleep(10 * SECOND).await;
+    assert_eq!(down(&cluster), 5);
+    sleep(10 * 60 * SECOND).await;
+    assert_eq!(down(&cluster), 7, "guard.minimumInService keeps one");
+    assert_eq!(healthy(&cluster, 8).await.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

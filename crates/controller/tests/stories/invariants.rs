@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headgate_azure_emulator::Emulator;
-use headgate_controller::admin_state::MinimumInService;
+use headgate_controller::admin_state::IntOrPercent;
 use headgate_leader::Term;
 use headgate_node::DEFAULT_SIGNAL_TAINTS;
 use hyper::header::IF_MATCH;
@@ -62,7 +62,7 @@ impl State {
 pub(crate) struct Invariants {
     state: Arc<Mutex<State>>,
     emulator: Emulator,
-    minimum_in_service: MinimumInService,
+    minimum_in_service: IntOrPercent,
 }
 
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -110,7 +110,7 @@ fn entries(pool: &Value) -> Vec<(String, String)> {
 }
 
 impl Invariants {
-    pub(crate) fn new(emulator: Emulator, minimum_in_service: MinimumInService) -> Self {
+    pub(crate) fn new(emulator: Emulator, minimum_in_service: IntOrPercent) -> Self {
         Self {
             state: Arc::default(),
             emulator,
@@ -246,7 +246,7 @@ impl Invariants {
         }
         let after = entries(&body);
         let up = after.iter().filter(|(_, state)| state != "Down").count();
-        let minimum = self.minimum_in_service.for_pool(after.len());
+        let minimum = self.minimum_in_service.rounded_up(after.len());
         if !revocable_downs.is_empty() && up < minimum {
             self.violation(format!(
                 "{path}: nodes {revocable_downs:?} are set Down, and {up} of {minimum} entries stay in service"
@@ -339,7 +339,7 @@ pub(crate) async fn check_final_state(world: &World, invariants: &Invariants, po
     for (load_balancer, name) in pools {
         let path = format!("{}/backendAddressPools/{name}", super::world::id_of(load_balancer));
         let pool = invariants.pool(&path).unwrap();
-        let minimum = world.guard.minimum_in_service.for_pool(entries(&pool).len());
+        let minimum = world.guard.minimum_in_service.rounded_up(entries(&pool).len());
         let (mut serving, mut held, mut up, mut lost) = (0, 0, 0, 0);
         // Entries with a signal that only agents follow. The hold may be for another pool of the node.
         let mut covered = 0;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
 use headgate_clock::{Clock, WallOffset};
-use headgate_controller::admin_state::{GuardSettings, MinimumInService};
+use headgate_controller::admin_state::{GuardSettings, IntOrPercent};
 use headgate_node::{KeyMatcher, SignalMatcher};
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, run_seeds};
 use jiff::Timestamp;
@@ -31,11 +31,11 @@ const POOLS: [(&str, &str); 3] = [
 /// Runs unless `HEADGATE_STORIES` says otherwise.
 const DEFAULT_RUNS: u64 = 40;
 /// `guard.minimumInService` of a run.
-const MINIMUMS: [MinimumInService; 4] = [
-    MinimumInService::Count(1),
-    MinimumInService::Count(2),
-    MinimumInService::Percent(34),
-    MinimumInService::Count(0),
+const MINIMUMS: [IntOrPercent; 4] = [
+    IntOrPercent::Int(1),
+    IntOrPercent::Int(2),
+    IntOrPercent::Percent(34),
+    IntOrPercent::Int(0),
 ];
 /// How long a cordon must last, for admin states and for agents.
 const CORDON_LASTS: Duration = Duration::from_secs(20);

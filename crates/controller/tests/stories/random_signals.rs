@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
-use headgate_controller::admin_state::MinimumInService;
+use headgate_controller::admin_state::IntOrPercent;
 use headgate_kubernetes::NodeEventRecorder;
 use headgate_node::{
     CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DeletionDelayMetrics, DeletionDelayTask, MARKER_TTL, Metrics,
@@ -147,7 +147,7 @@ impl Run {
         let mut world = World::new(client, clock, &resources, settings);
         world.rules = rules();
         world.marker = true;
-        let invariants = Invariants::new(world.emulator.clone(), MinimumInService::Count(0));
+        let invariants = Invariants::new(world.emulator.clone(), IntOrPercent::Int(0));
         let mut agents = JoinSet::new();
         for node in all() {
             world.add_node(node).await;

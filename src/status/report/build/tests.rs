@@ -2,7 +2,7 @@ use std::net::IpAddr;
 
 use headgate_azure::{ArmError, LoadBalancer, LoadBalancerId};
 use headgate_clock::Clock;
-use headgate_controller::admin_state::{AdminStateMode, ForeignDown, MinimumInService};
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown, IntOrPercent};
 use headgate_controller::admin_state::{LedgerChange, LedgerStage, Policy, TargetStates};
 use headgate_controller::local_service::ServiceIndex;
 use headgate_controller::pool::{LastError, Listing, Taint};
@@ -107,7 +107,7 @@ fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]
             mode: AdminStateMode::Enforce,
             foreign_down: ForeignDown::Keep,
         },
-        minimum_in_service: MinimumInService::Count(0),
+        minimum_in_service: IntOrPercent::Int(0),
         health_port: 10456,
         health_rules: SignalRules::default(),
         services: Ok(ServiceIndex::default()),

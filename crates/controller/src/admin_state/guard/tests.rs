@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
 use proptest::prelude::*;
@@ -16,7 +17,7 @@ const POLICY: Policy = Policy {
     foreign_down: ForeignDown::Keep,
 };
 
-fn guard(minimum_in_service: MinimumInService) -> GuardSettings {
+fn guard(minimum_in_service: IntOrPercent) -> GuardSettings {
     GuardSettings {
         minimum_in_service,
         ..GuardSettings::DISABLED
@@ -39,12 +40,14 @@ struct Cluster {
     states: Vec<&'static str>,
     ledger: Ledger,
     held: HeldEntries,
-    minimum: MinimumInService,
+    minimum: IntOrPercent,
+    /// What the leader has observed.
+    targets: TargetStates,
     now: Moment,
 }
 
 impl Cluster {
-    fn new(states: &[&'static str], minimum: MinimumInService) -> Self {
+    fn new(states: &[&'static str], minimum: IntOrPercent) -> Self {
         let numbers = 1..=u8::try_from(states.len()).unwrap();
         Self {
             nodes: numbers.map(|number| node(number, &[])).collect(),
@@ -52,16 +55,21 @@ impl Cluster {
             ledger: Ledger::default(),
             held: HeldEntries::new(),
             minimum,
+            targets: TargetStates::default(),
             now: Clock::System.now(),
         }
     }
 
+    /// The leader observes the Node, and the end of a signal counts.
     fn set(&mut self, number: u8, taints: &[&str]) {
-        let ready = self.nodes[usize::from(number) - 1].ready;
-        self.nodes[usize::from(number) - 1] = ClusterNode {
+        let index = usize::from(number) - 1;
+        let ready = self.nodes[index].ready;
+        self.nodes[index] = ClusterNode {
             ready,
             ..node(number, taints)
         };
+        self.targets.apply(self.nodes[index].clone(), self.now);
+        self.pass(2);
     }
 
     fn view(&self) -> LoadBalancerView {
@@ -69,12 +77,19 @@ impl Cluster {
         view(&[("p", &entries, true)])
     }
 
+    fn pass(&mut self, seconds: u64) {
+        self.now.mono += Duration::from_secs(seconds);
+    }
+
     fn plan(&mut self) -> Plan {
+        for node in &self.nodes {
+            self.targets.apply(node.clone(), self.now);
+        }
         let view = self.view();
         let inputs = PlanInputs {
             is_configured: true,
             interfaces: &InterfaceCache::default(),
-            targets: &target_states(&self.nodes, self.now),
+            targets: &self.targets,
             ledger: &self.ledger,
             policy: POLICY,
             guard: GuardInputs {
@@ -82,7 +97,7 @@ impl Cluster {
                 held: &self.held,
                 services: None,
             },
-            now: self.now.mono,
+            now: self.now,
         };
         let plan = plan(&view, &inputs);
         let held = plan.entries.iter().filter(|entry| entry.is_held_back);
@@ -139,25 +154,25 @@ impl Cluster {
 #[test]
 fn minimum_is_a_number_or_a_percentage_rounded_up() {
     for (minimum, entries, expected) in [
-        (MinimumInService::Count(0), 10, 0),
-        (MinimumInService::Count(3), 2, 3),
-        (MinimumInService::Percent(1), 10, 1),
-        (MinimumInService::Percent(34), 3, 2),
-        (MinimumInService::Percent(100), 7, 7),
-        (MinimumInService::Percent(50), 0, 0),
+        (IntOrPercent::Int(0), 10, 0),
+        (IntOrPercent::Int(3), 2, 3),
+        (IntOrPercent::Percent(1), 10, 1),
+        (IntOrPercent::Percent(34), 3, 2),
+        (IntOrPercent::Percent(100), 7, 7),
+        (IntOrPercent::Percent(50), 0, 0),
     ] {
-        assert_eq!(minimum.for_pool(entries), expected, "{minimum} of {entries}");
+        assert_eq!(minimum.rounded_up(entries), expected, "{minimum} of {entries}");
     }
 }
 
 #[test]
 fn taints_on_all_nodes_leave_the_minimum_in_service() {
     for (minimum, up) in [
-        (MinimumInService::Count(0), 0),
-        (MinimumInService::Count(1), 1),
-        (MinimumInService::Count(2), 2),
-        (MinimumInService::Percent(50), 3),
-        (MinimumInService::Count(9), 5),
+        (IntOrPercent::Int(0), 0),
+        (IntOrPercent::Int(1), 1),
+        (IntOrPercent::Int(2), 2),
+        (IntOrPercent::Percent(50), 3),
+        (IntOrPercent::Int(9), 5),
     ] {
         let mut cluster = Cluster::new(&["-"; 5], minimum);
         for number in 1..=5 {
@@ -170,12 +185,14 @@ fn taints_on_all_nodes_leave_the_minimum_in_service() {
 
 #[test]
 fn terminal_and_unready_nodes_are_never_held() {
-    let mut cluster = Cluster::new(&["-"; 3], MinimumInService::Count(1));
+    let mut cluster = Cluster::new(&["-"; 3], IntOrPercent::Int(1));
     cluster.set(1, &[DRAIN, OUT]);
     cluster.set(2, &[DRAIN]);
     cluster.nodes[1].ready = false;
     cluster.set(3, &[DRAIN]);
     cluster.nodes[2].excluded = Some("label");
+    cluster.plan();
+    cluster.pass(60);
     cluster.settle();
     assert_eq!(cluster.up(), [3], "an excluded entry is not written");
     assert!(cluster.held.is_empty());
@@ -186,7 +203,7 @@ fn terminal_and_unready_nodes_are_never_held() {
 
 #[test]
 fn lost_replacement_lifts_a_down_of_headgate_but_no_foreign_one() {
-    let mut cluster = Cluster::new(&["Down", "-", "-"], MinimumInService::Count(1));
+    let mut cluster = Cluster::new(&["Down", "-", "-"], IntOrPercent::Int(1));
     cluster.set(1, &[DRAIN]);
     cluster.set(2, &[DRAIN]);
     cluster.settle();
@@ -198,7 +215,7 @@ fn lost_replacement_lifts_a_down_of_headgate_but_no_foreign_one() {
 
 #[test]
 fn choice_is_kept_and_released_only_after_a_read_shows_a_replacement() {
-    let mut cluster = Cluster::new(&["-"; 3], MinimumInService::Count(1));
+    let mut cluster = Cluster::new(&["-"; 3], IntOrPercent::Int(1));
     cluster.nodes[0].ready = false;
     cluster.set(2, &[DRAIN]);
     cluster.set(3, &[DRAIN]);
@@ -221,7 +238,7 @@ fn choice_is_kept_and_released_only_after_a_read_shows_a_replacement() {
 
 #[test]
 fn next_leader_keeps_the_choice_that_is_recorded_on_the_node() {
-    let mut cluster = Cluster::new(&["-"; 3], MinimumInService::Count(1));
+    let mut cluster = Cluster::new(&["-"; 3], IntOrPercent::Int(1));
     for number in 1..=3 {
         cluster.set(number, &[DRAIN]);
     }
@@ -232,7 +249,7 @@ fn next_leader_keeps_the_choice_that_is_recorded_on_the_node() {
 
 #[test]
 fn held_entry_is_shown_and_counted() {
-    let mut cluster = Cluster::new(&["-"; 2], MinimumInService::Count(1));
+    let mut cluster = Cluster::new(&["-"; 2], IntOrPercent::Int(1));
     cluster.set(1, &[DRAIN]);
     cluster.set(2, &[DRAIN]);
     let plan = cluster.plan();
@@ -268,7 +285,7 @@ fn node_that_fails_its_probes_does_not_serve() {
         let view = probed_view(&entries);
         let settings = GuardSettings {
             health_port,
-            ..guard(MinimumInService::Count(1))
+            ..guard(IntOrPercent::Int(1))
         };
         let now = Clock::System.now();
         let inputs = PlanInputs {
@@ -282,7 +299,7 @@ fn node_that_fails_its_probes_does_not_serve() {
                 held: &HeldEntries::new(),
                 services: None,
             },
-            now: now.mono,
+            now,
         };
         let plan = plan(&view, &inputs);
         plan.entries.iter().filter(|entry| entry.is_held_back).count()
@@ -296,7 +313,7 @@ fn signals_of_health_alone_hold_back_where_a_hold_has_an_effect() {
     let settings = GuardSettings {
         health_port: 10456,
         may_write_holds: true,
-        ..guard(MinimumInService::Count(1))
+        ..guard(IntOrPercent::Int(1))
     };
     let held = |settings: &GuardSettings, signal: Signal, is_stale: bool| {
         let mut nodes = [node(1, &[]), node(2, &[])];
@@ -317,7 +334,7 @@ fn signals_of_health_alone_hold_back_where_a_hold_has_an_effect() {
                 held: &HeldEntries::new(),
                 services: None,
             },
-            now: now.mono,
+            now,
         };
         let plan = plan(&probed_view(&[(1, "-"), (2, "-")]), &inputs);
         assert!(plan.edits.is_empty());
@@ -341,7 +358,7 @@ fn signals_of_health_alone_hold_back_where_a_hold_has_an_effect() {
 
 #[test]
 fn mode_off_holds_nothing() {
-    let mut cluster = Cluster::new(&["-"; 1], MinimumInService::Count(1));
+    let mut cluster = Cluster::new(&["-"; 1], IntOrPercent::Int(1));
     cluster.set(1, &[DRAIN]);
     let view = cluster.view();
     let inputs = PlanInputs {
@@ -354,13 +371,46 @@ fn mode_off_holds_nothing() {
             ..POLICY
         },
         guard: GuardInputs {
-            settings: &guard(MinimumInService::Count(1)),
+            settings: &guard(IntOrPercent::Int(1)),
             held: &HeldEntries::new(),
             services: None,
         },
-        now: cluster.now.mono,
+        now: cluster.now,
     };
     assert!(plan(&view, &inputs).entries.is_empty());
+}
+
+#[test]
+fn not_ready_ends_a_hold_after_a_minute() {
+    let mut cluster = Cluster::new(&["-", "-"], IntOrPercent::Int(1));
+    cluster.set(1, &[DRAIN]);
+    cluster.set(2, &[DRAIN]);
+    cluster.settle();
+    assert_eq!(cluster.up(), [1]);
+    // Both heartbeats are late.
+    for node in &mut cluster.nodes {
+        node.ready = false;
+    }
+    for _ in 0..6 {
+        cluster.settle();
+        assert_eq!(cluster.up(), [1], "the machines may serve");
+        cluster.pass(10);
+    }
+    assert_eq!(
+        cluster
+            .targets
+            .next_deadline(cluster.now.mono - Duration::from_millis(1)),
+        Some(cluster.now.mono)
+    );
+    cluster.settle();
+    assert_eq!(cluster.up(), [0_u8; 0], "none of them works");
+    cluster.nodes[1].ready = true;
+    cluster.settle();
+    assert_eq!(cluster.up(), [2]);
+    cluster.nodes[0].ready = true;
+    cluster.nodes[1].ready = false;
+    cluster.settle();
+    assert_eq!(cluster.up(), [1], "a Ready node comes first");
 }
 
 /// What happens to one node.
@@ -371,6 +421,8 @@ enum Change {
     OutOfService,
     NotReady,
     Ready,
+    /// A minute passes.
+    Wait,
     /// The leader is replaced by one that knows only what the Nodes record, if that arrived.
     NewLeader {
         is_recorded: bool,
@@ -384,6 +436,7 @@ fn change() -> impl Strategy<Value = Change> {
         1 => Just(Change::OutOfService),
         1 => Just(Change::NotReady),
         1 => Just(Change::Ready),
+        1 => Just(Change::Wait),
         1 => any::<bool>().prop_map(|is_recorded| Change::NewLeader { is_recorded }),
     ]
 }
@@ -394,7 +447,7 @@ proptest! {
     #[test]
     fn pool_is_never_emptied_while_a_node_is_alive(
         size in 1_u8..6,
-        minimum in prop_oneof![(0_u32..4).prop_map(MinimumInService::Count), (1_u8..=100).prop_map(MinimumInService::Percent)],
+        minimum in prop_oneof![(0_u32..4).prop_map(IntOrPercent::Int), (1_u8..=100).prop_map(IntOrPercent::Percent)],
         changes in proptest::collection::vec((0_u8..6, change(), any::<bool>()), 0..25),
     ) {
         let mut cluster = Cluster::new(&vec!["-"; usize::from(size)], minimum);
@@ -407,7 +460,9 @@ proptest! {
                 Change::OutOfService => cluster.set(number, &[DRAIN, OUT]),
                 Change::NotReady => cluster.nodes[index].ready = false,
                 Change::Ready => cluster.nodes[index].ready = true,
+                Change::Wait => cluster.pass(60),
                 Change::NewLeader { is_recorded } => {
+                    cluster.targets = TargetStates::default();
                     let held = std::mem::take(&mut cluster.held);
                     for node in &mut cluster.nodes {
                         let is_held = is_recorded && held.iter().any(|(_, uid)| *uid == node.uid);
@@ -438,13 +493,14 @@ proptest! {
         let is_held = |node: &ClusterNode| cluster.held.iter().any(|(_, uid)| *uid == node.uid);
         let in_service = cluster.nodes.iter().filter(|node| is_up(node) && (serves(node) || is_held(node))).count();
         let alive = cluster.nodes.iter().filter(|node| is_alive(node)).count();
-        prop_assert!(in_service >= minimum.for_pool(usize::from(size)).min(alive), "{in_service} of {alive}");
+        prop_assert!(in_service >= minimum.rounded_up(usize::from(size)).min(alive), "{in_service} of {alive}");
         let serving = cluster.nodes.iter().filter(|node| serves(node)).count();
-        let needed = minimum.for_pool(usize::from(size)).saturating_sub(serving);
+        let needed = minimum.rounded_up(usize::from(size)).saturating_sub(serving);
         prop_assert!(cluster.held.len() <= needed, "{:?} held, {needed} needed", cluster.held);
         for node in cluster.nodes.iter().filter(|node| !node.taints.is_empty()) {
             prop_assert_eq!(is_up(node), is_held(node), "{}", node.name);
-            prop_assert!(!is_held(node) || is_alive(node));
+            let may_be_alive = may_be_alive(node, &cluster.targets, cluster.now.mono);
+            prop_assert!(!is_held(node) || may_be_alive);
         }
     }
 }

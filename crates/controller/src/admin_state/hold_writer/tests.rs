@@ -17,6 +17,7 @@ fn desired_of(number: u8, signals: &[&str]) -> (String, DesiredHold) {
         probes_headgate: true,
         signals: signals.iter().map(ToString::to_string).collect(),
         pending: BTreeSet::new(),
+        is_needed: true,
     };
     (format!("n{number}"), hold)
 }

@@ -2,7 +2,8 @@ use headgate_clock::Clock;
 use headgate_node::{Signal, SignalRules};
 
 use super::super::fixtures::{DRAIN, ledger, node, target_states, view};
-use super::super::guard::{GuardInputs, HeldEntries, MinimumInService};
+use super::super::guard::{GuardInputs, HeldEntries};
+use super::super::int_or_percent::IntOrPercent;
 use super::super::plan::{PlanInputs, Policy, plan};
 use super::super::settings::{AdminStateMode, ForeignDown};
 use super::*;
@@ -10,7 +11,8 @@ use crate::pool::{InterfaceCache, RecordedHold};
 
 const OUT: &str = "node.kubernetes.io/out-of-service";
 const GUARD: GuardSettings = GuardSettings {
-    minimum_in_service: MinimumInService::Count(1),
+    minimum_in_service: IntOrPercent::Int(1),
+    max_new_down: IntOrPercent::ALL,
     // The port of the probes of `fixtures::view`, which are TCP probes.
     health_port: 80,
     health_rules: SignalRules {
@@ -44,7 +46,7 @@ fn holds_beside(nodes: &[ClusterNode], unplanned: &Unplanned, guard: &GuardSetti
             held: &held,
             services: None,
         },
-        now: now.mono,
+        now,
     };
     let plan = plan(&view, &inputs);
     let mut status = LoadBalancerStatus {
@@ -53,7 +55,7 @@ fn holds_beside(nodes: &[ClusterNode], unplanned: &Unplanned, guard: &GuardSetti
         ..LoadBalancerStatus::default()
     };
     status.pools[1].probes_headgate = true;
-    desired_holds(&[status], unplanned, &targets, guard)
+    desired_holds(&[status], unplanned, &targets, guard, now.mono)
 }
 
 #[test]
@@ -123,7 +125,7 @@ fn recorded_hold_stays_until_its_load_balancer_is_planned() {
         assert!(kept.values().all(|hold| hold.signals == [DRAIN.to_owned()].into()));
     }
     let disabled = GuardSettings {
-        minimum_in_service: MinimumInService::Count(0),
+        minimum_in_service: IntOrPercent::Int(0),
         ..GUARD
     };
     assert!(holds_beside(&nodes, &Unplanned::All, &disabled).is_empty());

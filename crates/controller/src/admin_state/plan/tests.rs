@@ -11,7 +11,7 @@ const ENFORCE: Policy = Policy {
 };
 
 /// The plan without network interfaces.
-fn planned(view: &LoadBalancerView, targets: &TargetStates, ledger: &Ledger, policy: Policy, now: Instant) -> Plan {
+fn planned(view: &LoadBalancerView, targets: &TargetStates, ledger: &Ledger, policy: Policy, now: Moment) -> Plan {
     let held = HeldEntries::new();
     let inputs = PlanInputs {
         guard: GuardInputs {
@@ -37,7 +37,7 @@ fn one(taints: &[&str], from: &str, stage: Option<LedgerStage>, policy: Policy, 
     let targets = target_states(&[node], now);
     let entries_in_ledger: Vec<_> = stage.map(|stage| ("p", 1, stage)).into_iter().collect();
     let view = view(&[("p", &[(1, from), (9, "Down")], true)]);
-    let plan = planned(&view, &targets, &ledger(&entries_in_ledger), policy, now.mono);
+    let plan = planned(&view, &targets, &ledger(&entries_in_ledger), policy, now);
     let changes: Vec<_> = plan.edits.iter().flat_map(|edit| &edit.admin_states).collect();
     assert!(
         changes.iter().all(|change| change.index == 0),
@@ -101,7 +101,7 @@ fn load_balancer_that_is_not_configured_is_only_given_back() {
         ledger: &ours,
         policy,
         is_configured: false,
-        now: now.mono,
+        now,
     };
     let plan = plan(&view, &inputs);
     let changes = plan.edits.iter().flat_map(|edit| &edit.admin_states);
@@ -148,10 +148,10 @@ async fn nothing_changes_during_the_debounce() {
     let clock = Clock::anchored(jiff::Timestamp::UNIX_EPOCH);
     let mut targets = target_states(&[node(1, &[DRAIN])], clock.now());
     targets.apply(node(1, &[]), clock.now());
-    let change_count = |now| {
+    let change_count = |mono| {
         let view = view(&[("p", &[(1, "Down"), (2, "-")], true)]);
         let ledger = ledger(&[("p", 1, LedgerStage::Down)]);
-        planned(&view, &targets, &ledger, ENFORCE, now).change_count()
+        planned(&view, &targets, &ledger, ENFORCE, Moment { mono, ..clock.now() }).change_count()
     };
     let ended = clock.now().mono;
     assert_eq!(change_count(ended), 0);
@@ -169,7 +169,7 @@ fn each_pool_is_one_edit_and_edits_that_set_down_come_first() {
         ("out", &[(3, "-"), (1, "-"), (2, "-")], false),
     ]);
     let ledger = ledger(&[("back", 3, LedgerStage::Down)]);
-    let plan = planned(&view, &target_states(&nodes, now), &ledger, ENFORCE, now.mono);
+    let plan = planned(&view, &target_states(&nodes, now), &ledger, ENFORCE, now);
     let shown: Vec<_> = plan
         .edits
         .iter()
@@ -219,7 +219,7 @@ fn entry_of_an_unused_pool_is_only_restored() {
             &target_states(&nodes, now),
             &ledger(entries_in_ledger),
             ENFORCE,
-            now.mono,
+            now,
         )
     };
     let ours = &[("p", 1, LedgerStage::Down)];
@@ -261,7 +261,7 @@ proptest! {
         let entries_in_ledger: Vec<_> = numbered().filter_map(|((_, stage, ..), number)| Some(("p", number, STAGES[*stage]?))).collect();
         let ledger = ledger(&entries_in_ledger);
         let mut view = view(&[("p", &states, true)]);
-        let first = planned(&view, &targets, &ledger, ENFORCE, now.mono);
+        let first = planned(&view, &targets, &ledger, ENFORCE, now);
         for change in first.edits.iter().flat_map(|edit| &edit.admin_states) {
             let (_, stage, signalled, known, _) = entries[change.index];
             prop_assert!(known);
@@ -285,7 +285,7 @@ proptest! {
                 Arc::make_mut(&mut view.pools[index]).entries[change.index].admin_state = Some(change.to);
             }
         }
-        let second = planned(&view, &targets, &ledger, ENFORCE, now.mono);
+        let second = planned(&view, &targets, &ledger, ENFORCE, now);
         prop_assert!(second.edits.is_empty(), "{:?}", second.edits);
     }
 }

@@ -8,7 +8,8 @@ use headgate_local_pools::objects::{Endpoint, EndpointSlice};
 use serde_json::json;
 
 use super::super::fixtures::{DRAIN, ledger, node, pool_id, target_states};
-use super::super::guard::{GuardSettings, HeldEntries, MinimumInService};
+use super::super::guard::{GuardSettings, HeldEntries};
+use super::super::int_or_percent::IntOrPercent;
 use super::super::plan::{Plan, PlanInputs, Policy, plan};
 use super::super::settings::{AdminStateMode, ForeignDown};
 use super::*;
@@ -108,7 +109,7 @@ impl Scene<'_> {
         let down = self.entries.iter().filter(|(_, state)| *state == "Down");
         let down: Vec<_> = down.map(|(number, _)| ("p", *number, LedgerStage::Down)).collect();
         let settings = GuardSettings {
-            minimum_in_service: MinimumInService::Count(self.minimum),
+            minimum_in_service: IntOrPercent::Int(self.minimum),
             health_port: 10456,
             ..GuardSettings::DISABLED
         };
@@ -126,7 +127,7 @@ impl Scene<'_> {
                 held: &self.held,
                 services: Some(&self.services),
             },
-            now: self.now.mono,
+            now: self.now,
         };
         plan(&view(self.entries, self.probes), &inputs)
     }

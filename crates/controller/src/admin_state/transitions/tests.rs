@@ -55,7 +55,7 @@ impl Scenario {
             ledger: &self.ledger,
             policy,
             is_configured: true,
-            now: self.clock.now().mono,
+            now: self.clock.now(),
         };
         let plan = plan(&view(pools), &inputs);
         LoadBalancerStatus {

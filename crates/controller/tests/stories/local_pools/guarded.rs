@@ -1,7 +1,7 @@
 //! `guard.minimumInService` above 0 where members change: no PUT leaves a pool without the entries that the guard keeps in
 //! service, although nodes with signals join as `Down`.
 
-use headgate_controller::admin_state::{GuardSettings, MinimumInService};
+use headgate_controller::admin_state::{GuardSettings, IntOrPercent};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use serde_json::Value;
@@ -15,7 +15,7 @@ const MAINTENANCE: &str = "headgate.dev/maintenance";
 const HELD_BACK: &str = "LoadBalancerAdminStateHeldBack";
 
 /// A cluster with the Service `default/web`, whose pool has these nodes.
-async fn guarded(members: &[usize], minimum_in_service: MinimumInService) -> LocalCluster {
+async fn guarded(members: &[usize], minimum_in_service: IntOrPercent) -> LocalCluster {
     let pool = [("default-web", entries(members.iter().copied(), false))];
     let cluster = LocalCluster::with(Options {
         load_balancers: vec![load_balancer("kubernetes", &pool)],
@@ -63,7 +63,7 @@ fn down(cluster: &LocalCluster) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn node_that_the_guard_holds_back_joins_in_service() {
-    let cluster = guarded(&[1], MinimumInService::Count(1)).await;
+    let cluster = guarded(&[1], IntOrPercent::Int(1)).await;
     taint(&cluster, &[2]).await;
     cluster.set_slice("web", "web-1", &[2]).await;
     cluster.tick().await;
@@ -95,7 +95,7 @@ async fn node_that_the_guard_holds_back_joins_in_service() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_guard_the_same_node_joins_as_down() {
-    let cluster = guarded(&[1], MinimumInService::Count(0)).await;
+    let cluster = guarded(&[1], IntOrPercent::Int(0)).await;
     taint(&cluster, &[2]).await;
     cluster.set_slice("web", "web-1", &[2]).await;
     cluster.tick().await;
@@ -104,7 +104,7 @@ async fn without_a_guard_the_same_node_joins_as_down() {
 
 #[tokio::test(start_paused = true)]
 async fn node_joins_as_down_while_others_serve() {
-    let cluster = guarded(&[1], MinimumInService::Count(1)).await;
+    let cluster = guarded(&[1], IntOrPercent::Int(1)).await;
     taint(&cluster, &[2]).await;
     cluster.set_slice("web", "web-1", &[1, 2]).await;
     cluster.tick().await;
@@ -114,7 +114,7 @@ async fn node_joins_as_down_while_others_serve() {
 
 #[tokio::test(start_paused = true)]
 async fn node_joins_in_service_where_the_last_one_without_a_signal_leaves() {
-    let cluster = guarded(&[1, 2], MinimumInService::Count(1)).await;
+    let cluster = guarded(&[1, 2], IntOrPercent::Int(1)).await;
     taint(&cluster, &[1]).await;
     sleep(5 * SECOND).await;
     assert_eq!(down(&cluster), ["node-1"]);
@@ -128,7 +128,7 @@ async fn node_joins_in_service_where_the_last_one_without_a_signal_leaves() {
 
 #[tokio::test(start_paused = true)]
 async fn entry_comes_back_in_the_put_in_which_the_others_leave() {
-    let cluster = guarded(&[1, 2], MinimumInService::Count(1)).await;
+    let cluster = guarded(&[1, 2], IntOrPercent::Int(1)).await;
     taint(&cluster, &[1]).await;
     sleep(5 * SECOND).await;
     cluster.set_slice("web", "web-1", &[1]).await;
@@ -141,7 +141,7 @@ async fn entry_comes_back_in_the_put_in_which_the_others_leave() {
 #[tokio::test(start_paused = true)]
 async fn signal_and_members_of_one_put_leave_the_minimum() {
     // Both sources meet: the first node gets a signal while the second one, which has none, is about to leave.
-    let cluster = guarded(&[1, 2], MinimumInService::Count(1)).await;
+    let cluster = guarded(&[1, 2], IntOrPercent::Int(1)).await;
     cluster.tick().await;
     assert!(cluster.world.take_arm_lease().await);
     taint(&cluster, &[1, 3]).await;
@@ -165,7 +165,7 @@ async fn signal_and_members_of_one_put_leave_the_minimum() {
 
 #[tokio::test(start_paused = true)]
 async fn percentage_counts_the_members_that_the_pool_will_have() {
-    let cluster = guarded(&[1], MinimumInService::Percent(50)).await;
+    let cluster = guarded(&[1], IntOrPercent::Percent(50)).await;
     taint(&cluster, &[2, 3, 4]).await;
     cluster.set_slice("web", "web-1", &[2, 3, 4]).await;
     cluster.tick().await;
@@ -176,7 +176,7 @@ async fn percentage_counts_the_members_that_the_pool_will_have() {
 
 #[tokio::test(start_paused = true)]
 async fn member_whose_end_is_certain_joins_as_down_all_the_same() {
-    let cluster = guarded(&[1], MinimumInService::Count(1)).await;
+    let cluster = guarded(&[1], IntOrPercent::Int(1)).await;
     cluster.world.taint(2, &["node.kubernetes.io/out-of-service"]).await;
     cluster.set_slice("web", "web-1", &[2]).await;
     cluster.tick().await;

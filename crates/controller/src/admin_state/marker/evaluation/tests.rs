@@ -78,7 +78,7 @@ impl Scenario {
                 foreign_down: ForeignDown::Keep,
             },
             is_configured: true,
-            now,
+            now: Moment { mono: now, ..start },
         };
         let read = view(read);
         let planned = plan(&read, &inputs);

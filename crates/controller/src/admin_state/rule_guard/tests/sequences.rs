@@ -142,7 +142,7 @@ impl World {
         let view = self.view();
         let acting = &mut self.leaders[leader];
         let settings = GuardSettings {
-            minimum_in_service: MinimumInService::Count(1),
+            minimum_in_service: IntOrPercent::Int(1),
             health_port: 10456,
             ..GuardSettings::DISABLED
         };
@@ -160,7 +160,7 @@ impl World {
                 held: &acting.held,
                 services: Some(&acting.services),
             },
-            now: self.now.mono,
+            now: self.now,
         };
         let plan = plan(&view, &inputs);
         let held = plan.entries.iter().filter(|entry| entry.is_held_back);

@@ -1,0 +1,240 @@
+use headgate_clock::Clock;
+use proptest::prelude::*;
+
+use super::super::fixtures::{DRAIN, node, pool_id, view};
+use super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
+use super::super::ledger::{Ledger, LedgerChange};
+use super::super::plan::{Plan, PlanInputs, Policy, plan};
+use super::super::settings::{AdminStateMode, ForeignDown};
+use super::*;
+use crate::pool::InterfaceCache;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A cluster and one pool, whose plans are made and written as the leader does.
+struct Cluster {
+    nodes: Vec<ClusterNode>,
+    /// By node: the admin state in the pool.
+    states: Vec<&'static str>,
+    ledger: Ledger,
+    targets: TargetStates,
+    limit: IntOrPercent,
+    mode: AdminStateMode,
+    now: Moment,
+}
+
+impl Cluster {
+    fn new(size: u8, limit: IntOrPercent) -> Self {
+        Self {
+            nodes: (1..=size).map(|number| node(number, &[])).collect(),
+            states: vec!["None"; usize::from(size)],
+            ledger: Ledger::default(),
+            targets: TargetStates::default(),
+            limit,
+            mode: AdminStateMode::Enforce,
+            now: Clock::System.now(),
+        }
+    }
+
+    fn cordon(&mut self, number: usize) {
+        self.nodes[number - 1].signals = [(Signal::Unschedulable, Duration::ZERO)].into();
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now.mono += time;
+        self.now.wall += time;
+    }
+
+    fn plan(&mut self) -> Plan {
+        for node in &self.nodes {
+            self.targets.apply(node.clone(), self.now);
+        }
+        let entries: Vec<_> = (1_u8..).zip(self.states.iter().copied()).collect();
+        let settings = GuardSettings {
+            max_new_down: self.limit,
+            ..GuardSettings::DISABLED
+        };
+        let inputs = PlanInputs {
+            is_configured: true,
+            interfaces: &InterfaceCache::default(),
+            targets: &self.targets,
+            ledger: &self.ledger,
+            policy: Policy {
+                mode: self.mode,
+                foreign_down: ForeignDown::Keep,
+            },
+            guard: GuardInputs {
+                settings: &settings,
+                held: &HeldEntries::new(),
+                services: None,
+            },
+            now: self.now,
+        };
+        plan(&view(&[("p", &entries, true)]), &inputs)
+    }
+
+    /// Plans, and writes the plan. Returns the numbers of the nodes that become `Down`.
+    fn write(&mut self) -> Vec<usize> {
+        let mut down = Vec::new();
+        for change in self.plan().edits.iter().flat_map(|edit| &edit.admin_states) {
+            let stage = if change.to == AdminState::Down {
+                down.push(change.index + 1);
+                LedgerStage::Down
+            } else {
+                LedgerStage::Restored
+            };
+            self.states[change.index] = change.to.as_str();
+            let since = self.now.wall;
+            let entry = LedgerEntry { stage, since };
+            self.ledger
+                .apply(LedgerChange::new(&pool_id("p"), &change.key, Some(entry)));
+        }
+        down
+    }
+}
+
+#[test]
+fn quarter_of_a_cordoned_pool_leaves_at_a_time_the_oldest_signals_first() {
+    let mut cluster = Cluster::new(8, IntOrPercent::Percent(25));
+    cluster.cordon(7);
+    assert_eq!(cluster.write(), [7]);
+    cluster.pass(SECOND);
+    cluster.cordon(5);
+    cluster.plan();
+    cluster.pass(SECOND);
+    for number in 1..=8 {
+        cluster.cordon(number);
+    }
+    let plan = cluster.plan();
+    let waiting = plan.entries.iter().filter(|entry| entry.held_for.brake);
+    assert_eq!(
+        (waiting.count(), plan.pools[0].waiting, plan.pools[0].held_back),
+        (6, 6, 0)
+    );
+    assert_eq!(cluster.write(), [5]);
+    assert_eq!(cluster.write(), [0_usize; 0]);
+    // What another writer lost is not new.
+    cluster.states[4] = "None";
+    assert_eq!(cluster.write(), [5]);
+    cluster.pass(WINDOW - 2 * SECOND);
+    assert_eq!(cluster.write(), [1], "that of node 7 is 5 minutes old");
+    cluster.pass(2 * SECOND);
+    // The next leader has the times from the ledger.
+    cluster.targets = TargetStates::default();
+    assert_eq!(cluster.write(), [2], "that of node 5, too");
+    cluster.mode = AdminStateMode::Observe;
+    assert_eq!(cluster.plan().pools[0].waiting, 0, "nothing is written");
+}
+
+#[test]
+fn what_announces_the_end_of_the_machine_never_waits() {
+    let cordoned = || {
+        let mut cluster = Cluster::new(8, IntOrPercent::Int(1));
+        for number in 1..=8 {
+            cluster.cordon(number);
+        }
+        cluster
+    };
+    let mut cluster = cordoned();
+    for (index, node) in cluster.nodes.iter_mut().enumerate() {
+        match index {
+            1 => node.eviction_at = Some(Timestamp::UNIX_EPOCH),
+            2 => node.is_deleting = true,
+            3 => node.is_terminal = true,
+            4 => drop(node.signals.insert(Signal::Taint(DRAIN.to_owned()), Duration::ZERO)),
+            5 => node.signals = [(Signal::Shutdown, Duration::ZERO)].into(),
+            _ => {}
+        }
+    }
+    assert_eq!(cluster.write(), [1, 2, 3, 4, 5, 6]);
+    let mut cluster = cordoned();
+    for node in &mut cluster.nodes {
+        // A condition of the settings.
+        node.signals = [(Signal::Condition("condition:Bad=True".to_owned()), Duration::ZERO)].into();
+        node.is_terminal = true;
+    }
+    assert_eq!(cluster.write(), [1]);
+    let mut cluster = cordoned();
+    for node in &mut cluster.nodes {
+        node.signals = [(Signal::Taint("headgate.dev/maintenance".to_owned()), Duration::ZERO)].into();
+    }
+    assert_eq!(cluster.write(), [1]);
+    cluster.limit = IntOrPercent::ALL;
+    assert_eq!(cluster.write().len(), 7);
+}
+
+#[test]
+fn limits_are_rounded_down_and_never_below_one() {
+    for (limit, entries, expected) in [
+        (IntOrPercent::Percent(25), 1, 1),
+        (IntOrPercent::Percent(25), 7, 1),
+        (IntOrPercent::Percent(25), 8, 2),
+        (IntOrPercent::Int(3), 1, 3),
+        (IntOrPercent::ALL, 0, 1),
+    ] {
+        assert_eq!(limit.rounded_down(entries), expected, "{limit} of {entries}");
+    }
+}
+
+/// What happens to one node, or to all.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Cordon,
+    Uncordon,
+    Drain,
+    NewLeader,
+}
+
+proptest! {
+    /// Whatever happens: cordons set no more than the limit `Down` in any 5 minutes, a drain is never late, and all cordoned nodes
+    /// are `Down` in the end.
+    #[test]
+    fn no_window_exceeds_the_limit(
+        size in 1_u8..9,
+        percent in 1_u8..=60,
+        changes in proptest::collection::vec((0_usize..8, prop_oneof![
+            5 => Just(Change::Cordon), 2 => Just(Change::Uncordon), 1 => Just(Change::Drain), 1 => Just(Change::NewLeader),
+        ], 2_u64..120), 0..40),
+    ) {
+        let mut cluster = Cluster::new(size, IntOrPercent::Percent(percent));
+        let limit = cluster.limit.rounded_down(usize::from(size));
+        // The times at which each entry became Down and still is, by node.
+        let mut since: Vec<Option<Timestamp>> = vec![None; usize::from(size)];
+        for (number, change, seconds) in changes {
+            let index = number % usize::from(size);
+            let signals = &mut cluster.nodes[index].signals;
+            match change {
+                Change::Cordon => drop(signals.insert(Signal::Unschedulable, Duration::ZERO)),
+                Change::Uncordon => signals.clear(),
+                Change::Drain => drop(signals.insert(Signal::Taint(DRAIN.to_owned()), Duration::ZERO)),
+                Change::NewLeader => cluster.targets = TargetStates::default(),
+            }
+            cluster.plan();
+            cluster.pass(Duration::from_secs(seconds));
+            let down = cluster.write();
+            for (index, state) in cluster.states.iter().enumerate() {
+                if *state != "Down" {
+                    since[index] = None;
+                } else if down.contains(&(index + 1)) {
+                    since[index] = Some(cluster.now.wall);
+                }
+            }
+            let drains = |index: usize| cluster.nodes[index].signals.keys().any(Signal::announces_end);
+            let is_new = |time: Timestamp| cluster.now.wall.duration_since(time).unsigned_abs() < WINDOW;
+            let new = (0..since.len()).filter(|index| !drains(*index) && since[*index].is_some_and(is_new)).count();
+            // An entry that became Down for a drain may be cordoned only now.
+            let by_cordon = down.iter().filter(|number| !drains(**number - 1)).count();
+            prop_assert!(by_cordon == 0 || new <= limit, "{new} of {limit}");
+            for index in 0..since.len() {
+                prop_assert!(!drains(index) || cluster.states[index] == "Down", "n{} waits", index + 1);
+            }
+        }
+        for _ in 0..=size {
+            cluster.pass(WINDOW);
+            cluster.write();
+        }
+        for (node, state) in cluster.nodes.iter().zip(&cluster.states) {
+            prop_assert_eq!(node.signals.is_empty(), *state != "Down", "{}", node.name);
+        }
+    }
+}
