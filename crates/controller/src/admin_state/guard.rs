@@ -88,6 +88,7 @@ pub(super) struct SignalledEntry<'a> {
 struct Preference<'a> {
     is_not_ready: bool,
     is_not_held: bool,
+    is_signalled: bool,
     is_down: bool,
     is_node_free: bool,
     /// The same Node is chosen in all its pools.
@@ -116,9 +117,11 @@ pub(super) fn entries_to_hold_back(
     let fails_probes = |node: &ClusterNode| is_probed && !node.health_signals.is_empty();
     let can_serve = |node: &ClusterNode| is_alive(node) && !is_signalled(node) && !fails_probes(node);
     // What probes alone take out, a recorded hold alone brings back.
-    let is_candidate = |node: &ClusterNode| {
+    let is_candidate = |entry: &SignalledEntry<'_>| {
+        let node = entry.node;
         let is_coverable = !is_probed || node.health_signals.iter().all(Signal::is_revocable);
-        is_coverable && (is_signalled(node) || fails_probes(node) && guard.settings.may_write_holds)
+        let is_out = is_signalled(node) || entry.observed == Some(AdminState::Down) && targets.is_damped(node, now);
+        is_coverable && (is_out || fails_probes(node) && guard.settings.may_write_holds)
     };
     let needed = minimum - count_in_service(pool, targets, interfaces, can_serve, now, minimum);
     if needed == 0 {
@@ -129,7 +132,7 @@ pub(super) fn entries_to_hold_back(
     let name = hold_name(&pool.id);
     let mut candidates: Vec<_> = signalled
         .iter()
-        .filter(|entry| is_candidate(entry.node) && entry.may_be_held(is_complete, targets, now))
+        .filter(|entry| is_candidate(entry) && entry.may_be_held(is_complete, targets, now))
         .map(|entry| {
             let hold = entry.node.hold.as_ref();
             let is_recorded = hold.is_some_and(|hold| hold.pools.contains(&name));
@@ -137,6 +140,7 @@ pub(super) fn entries_to_hold_back(
             Preference {
                 is_not_ready: !entry.node.ready,
                 is_not_held: !is_held,
+                is_signalled: !targets.is_damped(entry.node, now),
                 is_down: entry.observed == Some(AdminState::Down),
                 is_node_free: hold.is_none(),
                 node: &entry.node.name,

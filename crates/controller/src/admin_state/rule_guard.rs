@@ -18,7 +18,7 @@ use super::ledger::{LedgerEntry, LedgerStage};
 use super::plan::EntryStatus;
 use super::target_states::{TargetState, TargetStates};
 use crate::local_service::{LocalService, ServiceIndex, Unknown};
-use crate::pool::{EntryOwner, InterfaceCache, PoolView, ProbeTarget, Rule};
+use crate::pool::{ClusterNode, EntryOwner, InterfaceCache, PoolView, ProbeTarget, Rule};
 
 /// Ports that cannot be a `healthCheckNodePort`: kube-proxy's, and that of health-probe-proxy in front of it (the mode `shared`).
 const SHARED_PROBE_PORTS: [u16; 2] = [10256, 10356];
@@ -120,13 +120,12 @@ impl RuleGuard<'_> {
         let Some(services) = self.guard.services else {
             return;
         };
-        let is_targeted = |entry: &&ClaimedEntry<'_>| {
+        let may_be_held = |entry: &&ClaimedEntry<'_>| {
             let node = entry.owner.node;
-            self.targets.target_state(node, self.now) == TargetState::Down
-                && !node.is_terminal
-                && node.excluded.is_none()
+            let is_out = self.is_targeted(node) || self.targets.is_damped(node, self.now);
+            is_out && !node.is_terminal && node.excluded.is_none()
         };
-        let revocable: Vec<_> = owned.iter().filter(is_targeted).collect();
+        let revocable: Vec<_> = owned.iter().filter(may_be_held).collect();
         if revocable.is_empty() {
             return;
         }
@@ -141,7 +140,7 @@ impl RuleGuard<'_> {
         if let Some(why) = unknown {
             let in_service = revocable
                 .iter()
-                .filter(|entry| entry.observed != Some(AdminState::Down));
+                .filter(|entry| entry.observed != Some(AdminState::Down) && self.is_targeted(entry.owner.node));
             for entry in in_service {
                 held.entry(entry.index).or_default().unknown = Some(why);
             }
@@ -173,6 +172,10 @@ impl RuleGuard<'_> {
         }
     }
 
+    fn is_targeted(&self, node: &ClusterNode) -> bool {
+        self.targets.target_state(node, self.now) == TargetState::Down
+    }
+
     /// Whether a rule needs more of a Node than that it works.
     fn need<'s>(&self, rule: &Rule, services: &'s ServiceIndex) -> Option<Need<'s>> {
         let probe = rule.probe.as_ref()?;
@@ -193,7 +196,7 @@ impl RuleGuard<'_> {
     fn is_served_by_others(&self, service: LocalService<'_>) -> bool {
         let can_serve = |name: &str| {
             let node = self.targets.nodes.by_name(name);
-            node.is_some_and(|node| is_alive(node) && self.targets.target_state(node, self.now) != TargetState::Down)
+            node.is_some_and(|node| is_alive(node) && !self.is_targeted(node))
         };
         // Each entry needs a lookup.
         let able: BTreeSet<&str> = service.nodes().filter(|name| can_serve(name)).collect();

@@ -1,7 +1,8 @@
 //! The target state of each Node's pool entries, from the signals of all Nodes. Pure.
 //!
-//! `headgate_node::SignalRules` say what a signal is. A signal counts at once, unless its matcher says how long it must last. Its end counts after [`DEBOUNCE`] without a signal, so that no traffic
-//! arrives between one taint and the next.
+//! `headgate_node::SignalRules` say what a signal is. A signal counts at once, unless its matcher says how long it must last. Its end
+//! counts after [`DEBOUNCE`] without a signal, so that no traffic arrives between one taint and the next, and [`RESTORE_INTERVAL`] after
+//! the one before: a signal that flaps costs no more writes of load balancers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -18,6 +19,8 @@ use crate::pool::{ClusterNode, EntryOwner, FingerprintSet, InterfaceCache, NodeI
 
 /// How long a Node must be without a signal.
 const DEBOUNCE: Duration = Duration::from_secs(1);
+/// From one end of a Node's signals that counts to the next.
+const RESTORE_INTERVAL: Duration = Duration::from_secs(30);
 /// How long an ended signal period is kept. Its end is written and reported by then.
 const ENDED_PERIOD_TTL: Duration = Duration::from_mins(10);
 /// How long a Node must be other than Ready until a hold on it ends: the heartbeats of working nodes are late when the API server is
@@ -31,7 +34,7 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 pub enum TargetState {
     /// `Down`: its Node has a signal.
     Down,
-    /// What it is: the signal ended less than [`DEBOUNCE`] ago or must last before it counts, or the Nodes are stale.
+    /// What it is: the end of the signal does not count yet, or the signal must last before it counts, or the Nodes are stale.
     Unchanged,
     /// `None`: the probe decides.
     None,
@@ -60,6 +63,19 @@ pub struct SignalPeriod {
     pub ended_at: Option<Instant>,
     /// Whether it ended because the out-of-service taint left a Node that is ready.
     pub left_out_of_service_while_ready: bool,
+    /// When an earlier end counted.
+    restored_at: Option<Instant>,
+}
+
+impl SignalPeriod {
+    /// When the end counts.
+    fn restores_at(&self) -> Option<Instant> {
+        let debounced = self.ended_at? + DEBOUNCE;
+        Some(
+            self.restored_at
+                .map_or(debounced, |at| debounced.max(at + RESTORE_INTERVAL)),
+        )
+    }
 }
 
 /// The Nodes and the target states of their pool entries.
@@ -175,6 +191,7 @@ impl TargetStates {
             }
             Some(period) => SignalPeriod {
                 signals,
+                restored_at: period.restores_at().filter(|at| *at <= now.mono).or(period.restored_at),
                 generation: if period.ended_at.is_some() {
                     self.generation
                 } else {
@@ -191,6 +208,7 @@ impl TargetStates {
                 generation: self.generation,
                 ended_at: None,
                 left_out_of_service_while_ready: false,
+                restored_at: None,
             },
         };
         self.periods.insert(node.name.clone(), period);
@@ -199,8 +217,11 @@ impl TargetStates {
     /// The next time after `after` at which a target state changes without an event, or a period can be dropped.
     #[must_use]
     pub fn next_deadline(&self, after: Instant) -> Option<Instant> {
-        let ended = self.periods.values().filter_map(|period| period.ended_at);
-        let deadlines = ended.flat_map(|ended_at| [ended_at + DEBOUNCE, ended_at + ENDED_PERIOD_TTL]);
+        let expired = |period: &SignalPeriod| Some(period.ended_at? + ENDED_PERIOD_TTL);
+        let ended = self.periods.values();
+        let deadlines = ended
+            .flat_map(|period| [period.restores_at(), expired(period)])
+            .flatten();
         let deadlines = deadlines.chain(self.pending.values().map(|pending| pending.next));
         // Only holds depend on it.
         let may_be_held = |name: &&String| self.periods.contains_key(*name) || self.is_probed_out(name);
@@ -260,12 +281,19 @@ impl TargetStates {
             .pending
             .get(&node.name)
             .is_some_and(|pending| pending.uid == node.uid);
-        match self.signal_period(node).map(|period| period.ended_at) {
+        match self.signal_period(node).map(SignalPeriod::restores_at) {
             Some(None) => TargetState::Down,
-            Some(Some(ended_at)) if now < ended_at + DEBOUNCE => TargetState::Unchanged,
+            Some(Some(restores_at)) if now < restores_at => TargetState::Unchanged,
             _ if is_pending => TargetState::Unchanged,
             _ => TargetState::None,
         }
+    }
+
+    /// Whether a Node without a signal stays out only because its signal flaps.
+    pub(super) fn is_damped(&self, node: &ClusterNode, now: Instant) -> bool {
+        let period = self.signal_period(node).filter(|_| self.stale_since.is_none());
+        let ended_at = period.and_then(|period| period.ended_at);
+        ended_at.is_some_and(|at| now >= at + DEBOUNCE) && self.target_state(node, now) == TargetState::Unchanged
     }
 
     /// The Node that decides about a pool entry.
@@ -309,7 +337,8 @@ impl TargetStates {
     pub(super) fn guarded_nodes(&self, now: Instant) -> SignalledNodes<'_> {
         let probed_out = self.nodes.iter().filter(|node| !node.health_signals.is_empty());
         let signalled = self.periods.keys().filter_map(|name| self.nodes.by_name(name));
-        let signalled = signalled.filter(|node| self.target_state(node, now) == TargetState::Down);
+        let signalled =
+            signalled.filter(|node| self.target_state(node, now) == TargetState::Down || self.is_damped(node, now));
         SignalledNodes::new(probed_out.chain(signalled))
     }
 
@@ -442,6 +471,32 @@ mod tests {
 
     fn rules() -> SignalRules {
         SignalRules::new(["drain", OUT_OF_SERVICE], &[])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ends_of_a_signal_that_flaps_count_half_a_minute_apart() {
+        let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
+        let mut states = TargetStates::default();
+        let mut changes = Vec::new();
+        let (start, mut last) = (clock.now().mono, TargetState::None);
+        for step in 0..120_u32 {
+            // On for two seconds, off for three.
+            let taints: &[&str] = if step % 5 < 2 { &["drain"] } else { &[] };
+            let node = node("u", taints);
+            states.apply(node.clone(), clock.now());
+            let now = clock.now().mono;
+            let target = states.target_state(&node, now);
+            if target == TargetState::None && last != TargetState::None {
+                changes.push((now - start).as_secs());
+            }
+            last = target;
+            let deadline = states.next_deadline(now);
+            tokio::time::advance(SECOND).await;
+            let next = states.target_state(&node, clock.now().mono);
+            let is_due = deadline.is_some_and(|deadline| deadline <= clock.now().mono);
+            assert!(next == target || is_due, "no deadline at {step}");
+        }
+        assert_eq!(changes, [3, 33, 63, 93]);
     }
 
     #[test]

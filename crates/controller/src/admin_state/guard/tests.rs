@@ -413,6 +413,19 @@ fn not_ready_ends_a_hold_after_a_minute() {
     assert_eq!(cluster.up(), [1], "a Ready node comes first");
 }
 
+#[test]
+fn signal_that_flapped_keeps_no_node_out_that_is_needed() {
+    let mut cluster = Cluster::new(&["-", "-"], IntOrPercent::Int(1));
+    for taints in [&[DRAIN] as &[_], &[], &[DRAIN], &[]] {
+        cluster.set(1, taints);
+        cluster.settle();
+    }
+    assert_eq!(cluster.up(), [2], "the second end does not count yet");
+    cluster.set(2, &[OUT]);
+    cluster.settle();
+    assert_eq!(cluster.up(), [1]);
+}
+
 /// What happens to one node.
 #[derive(Clone, Copy, Debug)]
 enum Change {
@@ -488,11 +501,16 @@ proptest! {
         cluster.settle();
         let serves = |node: &ClusterNode| node.ready && node.taints.is_empty();
         let is_alive = |node: &ClusterNode| node.ready && !node.is_terminal;
+        let able = |number: &&u8| is_alive(&cluster.nodes[usize::from(**number) - 1]);
+        let (up, alive) = (cluster.up(), cluster.nodes.iter().filter(|node| is_alive(node)).count());
+        prop_assert!(up.iter().filter(able).count() >= minimum.rounded_up(usize::from(size)).min(alive));
+        // A signal that flapped is over.
+        cluster.pass(30);
+        cluster.settle();
         let up = cluster.up();
         let is_up = |node: &ClusterNode| up.iter().any(|number| node.name == format!("n{number}"));
         let is_held = |node: &ClusterNode| cluster.held.iter().any(|(_, uid)| *uid == node.uid);
         let in_service = cluster.nodes.iter().filter(|node| is_up(node) && (serves(node) || is_held(node))).count();
-        let alive = cluster.nodes.iter().filter(|node| is_alive(node)).count();
         prop_assert!(in_service >= minimum.rounded_up(usize::from(size)).min(alive), "{in_service} of {alive}");
         let serving = cluster.nodes.iter().filter(|node| serves(node)).count();
         let needed = minimum.rounded_up(usize::from(size)).saturating_sub(serving);

@@ -251,6 +251,7 @@ impl World {
 
     fn pass(&mut self, seconds: u64) {
         self.now.mono += Duration::from_secs(seconds);
+        self.now.wall += Duration::from_secs(seconds);
         let now = self.now;
         for leader in &mut self.leaders {
             leader.targets.advance_generation(now);
@@ -276,7 +277,7 @@ impl World {
             10 => self.leaders[leader].services.set_stale(Some("services")),
             11 => self.leaders[leader] = Leader::new((&machines, services), random.below(2) == 0, now),
             12 => self.settle(leader),
-            _ => self.pass(random.below(4)),
+            _ => self.pass([1, 2, 3, 20, 60][usize::try_from(random.below(5)).unwrap()]),
         }
         // Most of the time one leads; the other's writes are late.
         let writer = usize::from(random.below(5) == 0);
@@ -290,6 +291,9 @@ impl World {
         for machine in &mut self.machines {
             (machine.taints, machine.ready) = (Vec::new(), true);
         }
+        self.settle(usize::try_from(random.below(2)).unwrap());
+        // Signals that flapped count until now.
+        self.pass(30);
         self.settle(usize::try_from(random.below(2)).unwrap());
         assert!(self.states.iter().all(|state| *state == "None"), "{:?}", self.states);
     }
