@@ -1,4 +1,4 @@
-//! The guard of rules that probe a Service's `healthCheckNodePort`: such a rule is served only by Nodes with a serving endpoint of
+//! The guard of rules that probe a Service's `healthCheckNodePort`, or its health at headgate: such a rule is served only by Nodes with a serving endpoint of
 //! that Service, however many other Nodes the pool has. Pure.
 //!
 //! Invariants: as long as such a rule has a serving entry, a revocable signal does not take its last one. An entry stays until a
@@ -179,10 +179,17 @@ impl RuleGuard<'_> {
     /// Whether a rule needs more of a Node than that it works.
     fn need<'s>(&self, rule: &Rule, services: &'s ServiceIndex) -> Option<Need<'s>> {
         let probe = rule.probe.as_ref()?;
-        if ProbeTarget::from_rule(rule, self.guard.settings.health_port) != ProbeTarget::Elsewhere {
-            return None;
+        let unknown = services.unknown();
+        match ProbeTarget::from_rule(rule, self.guard.settings.health_port) {
+            ProbeTarget::Elsewhere => {}
+            ProbeTarget::PortOnly => {
+                let (namespace, name) = probe.service()?;
+                let service = || services.service(namespace, name).map(Need::Endpoint);
+                return unknown.map_or_else(service, |why| Some(Need::Unknown(why)));
+            }
+            ProbeTarget::Headgate | ProbeTarget::NoProbe => return None,
         }
-        let Some(why) = services.unknown() else {
+        let Some(why) = unknown else {
             return services.service_with_port(probe.port).map(Need::Endpoint);
         };
         let is_other = ["tcp", "https"]

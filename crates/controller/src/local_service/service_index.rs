@@ -120,6 +120,14 @@ impl ServiceIndex {
         Some(LocalService { name, serving })
     }
 
+    /// The Service of this name, if it has a `healthCheckNodePort`.
+    #[must_use]
+    pub fn service(&self, namespace: &str, name: &str) -> Option<LocalService<'_>> {
+        let (name, service) = self.services.get_key_value(&NamespacedName::new(namespace, name))?;
+        let serving = &service.serving;
+        (service.is_load_balancer && service.health_check_port != 0).then_some(LocalService { name, serving })
+    }
+
     /// Whether it is known that cloud-controller-manager has no Service to make a load balancer for.
     #[must_use]
     pub fn has_no_load_balancer_service(&self) -> bool {

@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::view::{PoolView, Rule};
+use super::view::{PoolView, Probe, Rule};
 
 /// What a rule's probe targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -50,6 +50,15 @@ impl ProbeTarget {
     }
 }
 
+impl Probe {
+    /// The namespace and the name of the Service whose health on the node headgate answers at this path.
+    pub(crate) fn service(&self) -> Option<(&str, &str)> {
+        let path = self.path.as_deref()?.split('?').next()?;
+        let (namespace, name) = path.strip_prefix("/healthz/services/")?.split_once('/')?;
+        (self.protocol.eq_ignore_ascii_case("http") && !name.contains('/')).then_some((namespace, name))
+    }
+}
+
 impl PoolView {
     /// Whether a rule of the pool probes headgate, so that `/healthz` decides about new connections.
     #[must_use]
@@ -66,7 +75,6 @@ fn is_healthz_path(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::Probe;
 
     #[test]
     fn only_http_probes_of_healthz_on_the_health_port_target_headgate() {

@@ -64,7 +64,14 @@ fn view(entries: &[(u8, &str)], probes: &[(&str, u16)]) -> LoadBalancerView {
         json!({"name": named(probe), "properties": {
             "backendAddressPool": inside("backendAddressPools", "p"), "probe": inside("probes", &named(probe))}})
     };
-    let probe = |probe: &(&str, u16)| json!({"name": named(probe), "properties": {"protocol": probe.0, "port": probe.1, "requestPath": "/healthz"}});
+    let path = |protocol: &str| {
+        if protocol == "HTTP" {
+            "/healthz/services/default/web"
+        } else {
+            "/healthz"
+        }
+    };
+    let probe = |probe: &(&str, u16)| json!({"name": named(probe), "properties": {"protocol": probe.0, "port": probe.1, "requestPath": path(probe.0)}});
     let document = json!({"id": ID, "properties": {
         "probes": probes.iter().map(probe).collect::<Vec<_>>(),
         "backendAddressPools": [{"name": "p", "properties": {
@@ -178,6 +185,20 @@ fn last_serving_node_of_a_local_service_stays_for_a_revocable_signal() {
             "{serving:?}"
         );
     }
+}
+
+#[test]
+fn rule_that_probes_the_health_of_a_service_at_headgate_is_such_a_rule() {
+    let mut scene = Scene::new([&[DRAIN], &[], &[]], &[1]);
+    scene.probes = &[("HTTP", 10456)];
+    assert_eq!((scene.changes(), scene.held()), (vec![], held("n1", &["web"])));
+    scene.services.set_stale(Some("services"));
+    assert_eq!((scene.changes(), scene.held()), (vec![], held("n1", &[])));
+    let scene = Scene {
+        probes: &[("HTTP", 10456)],
+        ..Scene::new([&[DRAIN], &[], &[]], &[1, 2])
+    };
+    assert_eq!(scene.changes(), ["n1 Down"]);
 }
 
 #[test]
