@@ -77,6 +77,7 @@ pub fn explain(name: &str, observations: &Observations, now: Timestamp) -> Expla
     match (&observations.agent, &observations.api) {
         (Ok(agent), api) => {
             explain_agent(name, agent, now, &mut reasons, &mut notes);
+            notes.extend(hold_note(agent, api.as_ref().ok()));
             if let Ok(node) = api {
                 compare(agent, node, &mut notes);
             }
@@ -149,6 +150,21 @@ pub fn explain(name: &str, observations: &Observations, now: Timestamp) -> Expla
     }
 }
 
+/// Says that the leader holds the node back, and why: the agent follows the hold, or answers 503 all the same.
+fn hold_note(agent: &AgentStatus, node: Option<&NodeObject>) -> Option<String> {
+    let recorded = node.and_then(|node| node.hold.as_ref());
+    let reason = recorded
+        .map(|hold| hold.reason.as_str())
+        .filter(|reason| !reason.is_empty());
+    let signals = &agent.node.signals;
+    if let Some(hold) = &agent.node.hold {
+        return Some(reasons::hold_note(signals, &hold.pools, reason));
+    }
+    let recorded = recorded.filter(|hold| !hold.probes_headgate && !signals.is_empty())?;
+    let held = reasons::hold_note(signals, &recorded.pools, reason);
+    Some(format!("{held} /healthz answers 503 all the same."))
+}
+
 /// Adds the reasons and notes that follow from the agent's status.
 fn explain_agent(name: &str, agent: &AgentStatus, now: Timestamp, reasons: &mut Vec<Reason>, notes: &mut Vec<String>) {
     if agent.node.source != "watch" {
@@ -160,9 +176,7 @@ fn explain_agent(name: &str, agent: &AgentStatus, now: Timestamp, reasons: &mut 
             "The agent cannot watch the Node{since}: {error}. The last known state stays in use."
         ));
     }
-    if let Some(hold) = &agent.node.hold {
-        notes.push(reasons::hold_note(&agent.node.signals, &hold.pools));
-    } else {
+    if agent.node.hold.is_none() {
         let signals = agent.node.signals.iter();
         reasons.extend(signals.map(|status| reasons::signal(name, &status.parse(), status.since)));
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headgate_http::bounded_client::BoundedClient;
 use headgate_kubernetes::Decoded;
-use headgate_node::{MarkerFact, Signal, SignalRules, SlimNode};
+use headgate_node::{MarkerFact, NodeHold, Signal, SignalRules, SlimNode};
 use hyper::{StatusCode, Uri};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -189,6 +189,8 @@ pub struct NodeObject {
     pub address: Option<IpAddr>,
     /// The condition `headgate.dev/OutOfLoadBalancers`, if the Node has it.
     pub marker: Option<MarkerFact>,
+    /// The hold that the leader has recorded on the Node; agents may ignore it.
+    pub hold: Option<NodeHold>,
 }
 
 /// The observations, each with the reason if it is missing.
@@ -259,6 +261,7 @@ impl NodeObject {
         let slim = serde_json::to_value(node).and_then(serde_json::from_value::<SlimNode>);
         let facts = slim.map(|slim| slim.facts(rules)).unwrap_or_default();
         let marker = facts.marker.clone();
+        let hold = NodeHold::from_annotations(&facts.annotations, &facts.uid);
         let deleted_at = node.metadata.deletion_timestamp.as_ref().map(|time| time.0);
         let signals = rules.detect(&facts).into_keys().map(|signal| SignalStatus {
             since: deleted_at.filter(|_| signal == Signal::Deletion),
@@ -281,6 +284,7 @@ impl NodeObject {
                 .flatten()
                 .filter(|address| address.type_ == "InternalIP")
                 .find_map(|address| address.address.parse().ok()),
+            hold,
         }
     }
 }

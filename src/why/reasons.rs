@@ -16,14 +16,20 @@ pub(super) fn source_note(source: &str) -> &'static str {
     }
 }
 
-/// The leader keeps the node in service although it has signals.
-pub(super) fn hold_note(signals: &[SignalStatus], pools: &[String]) -> String {
+/// The leader keeps the node's addresses in these pools in service although it has signals.
+pub(super) fn hold_note(
+    signals: &[SignalStatus],
+    pools: impl IntoIterator<Item = impl AsRef<str>>,
+    reason: Option<&str>,
+) -> String {
     let signals: Vec<_> = signals.iter().map(|status| status.signal.as_str()).collect();
+    let pools: Vec<_> = pools.into_iter().map(|pool| pool.as_ref().to_owned()).collect();
+    let reason = reason.unwrap_or("too few others can serve");
     format!(
-        "The leader holds the node back in service in spite of {}: without it, too few addresses of {} would serve \
-         (guard.minimumInService). The hold ends when others can serve.",
+        "The leader holds the node back in service in {} in spite of {}: {}. The hold ends when others can serve.",
+        Printable(&pools.join(", ")),
         Printable(&signals.join(", ")),
-        Printable(&pools.join(", "))
+        Printable(reason),
     )
 }
 

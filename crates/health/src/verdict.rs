@@ -125,6 +125,7 @@ mod tests {
             probes_headgate: true,
             signals: [DRAIN.to_owned(), "azurePreempt".to_owned()].into(),
             pending: std::collections::BTreeSet::new(),
+            reason: String::new(),
             renewed_at: now.wall,
         };
         let facts = Facts {

@@ -1,4 +1,4 @@
-//! The hold: the leader keeps a node in service although it has signals, because too few others are left. Pure.
+//! The hold: the leader keeps a node in service although it has signals, because too few others are left, or for a while. Pure.
 //!
 //! The leader records a hold in an annotation of the Node and renews it. The agent then answers 200 while the hold covers
 //! all its signals. Invariants: a hold is for one Node, by its UID. It never covers a signal that is not
@@ -38,6 +38,9 @@ pub struct NodeHold {
     /// Those of them that must last before they count for admin states, and have not yet. The agent may count them already.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub pending: BTreeSet<String>,
+    /// Why the node stays in service, in a phrase for operators.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
     /// When the leader last wrote the hold, by its wall clock.
     pub renewed_at: Timestamp,
 }
@@ -164,6 +167,7 @@ mod tests {
             probes_headgate: true,
             signals: signals.iter().map(ToString::to_string).collect(),
             pending: BTreeSet::new(),
+            reason: String::new(),
             renewed_at,
         }
     }

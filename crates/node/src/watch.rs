@@ -185,6 +185,7 @@ mod tests {
             probes_headgate: true,
             signals: ["drain".to_owned()].into(),
             pending: BTreeSet::new(),
+            reason: String::new(),
             renewed_at: Clock::System.now().wall,
         };
         let metadata = json!({"name": "n", "uid": "u", "resourceVersion": "7", "annotations": {HOLD_ANNOTATION: hold.to_annotation().unwrap()}});

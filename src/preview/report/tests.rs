@@ -59,6 +59,7 @@ fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
         pending: false,
         becomes: None,
         held_back: false,
+        waiting: false,
         held_for: Vec::new(),
     };
     let nodes = admin_states.iter().map(|(name, admin_state)| NodeRow {

@@ -366,6 +366,7 @@ impl ReportBuilder<'_> {
             pending: becomes.is_some(),
             becomes,
             held_back: false,
+            waiting: false,
             held_for: Vec::new(),
         }
     }
@@ -406,6 +407,7 @@ impl ReportBuilder<'_> {
                 pending: false,
                 becomes: None,
                 held_back: false,
+                waiting: false,
                 held_for: Vec::new(),
             });
         }

@@ -22,6 +22,7 @@ fn entry(load_balancer: &str, state: &'static str) -> EntryRow {
         pending: false,
         becomes: None,
         held_back: false,
+        waiting: false,
         held_for: Vec::new(),
     }
 }

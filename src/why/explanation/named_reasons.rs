@@ -121,6 +121,7 @@ fn status(report: &NodeReport) -> AgentStatus {
 
 fn node_object(status: &AgentStatus) -> NodeObject {
     NodeObject {
+        hold: None,
         signals: status.node.signals.clone(),
         taints: Vec::new(),
         cordoned: false,

@@ -1,4 +1,4 @@
-use headgate_node::MarkerFact;
+use headgate_node::{MarkerFact, NodeHold};
 
 use super::super::observations::{
     AgentNode, AgentStatus, HoldStatus, KubeProxyStatus, NodeObject, PathStatus, SignalStatus, WatchErrorStatus,
@@ -45,6 +45,7 @@ fn agent(code: u16, signals: &[&str], source: &str, livez: u16) -> AgentStatus {
 
 fn api(signals: &[&str], cordoned: bool, excluded: bool) -> NodeObject {
     NodeObject {
+        hold: None,
         signals: signals.iter().map(|name| signal(name)).collect(),
         taints: vec!["example.com/mine".to_owned()],
         cordoned,
@@ -182,11 +183,46 @@ fn held_node_is_in_service_in_spite_of_its_signals() {
     let (sent, text) = text(Ok(held), Ok(api(&["headgate.dev/maintenance"], false, false)));
     assert_eq!(sent, NewConnections::Yes);
     assert!(
-        text.contains("holds the node back in service in spite of headgate.dev/maintenance"),
+        text.contains("in spite of headgate.dev/maintenance: too few others can serve"),
         "{text}"
     );
     assert!(text.contains("lb/p") && !text.contains('\u{1b}'), "{text}");
     assert!(!text.contains("Ends with"), "{text}");
+}
+
+#[test]
+fn reason_of_a_hold_is_the_leaders() {
+    let maintenance = "headgate.dev/maintenance";
+    let hold = |probes_headgate| NodeHold {
+        node_uid: "u".to_owned(),
+        pools: ["lb/p".to_owned()].into(),
+        probes_headgate,
+        signals: [maintenance.to_owned()].into(),
+        pending: std::collections::BTreeSet::new(),
+        reason: "no other node serves default/web".to_owned(),
+        renewed_at: Timestamp::UNIX_EPOCH,
+    };
+    let node = |probes_headgate| NodeObject {
+        hold: Some(hold(probes_headgate)),
+        ..api(&[maintenance], false, false)
+    };
+    let note = "The leader holds the node back in service in lb/p in spite of headgate.dev/maintenance: no other node serves default/web.";
+    let (sent, out) = text(Ok(agent(503, &[maintenance], "watch", 200)), Ok(node(false)));
+    assert_eq!(sent, NewConnections::No);
+    assert!(
+        out.contains(note) && out.contains("/healthz answers 503 all the same."),
+        "{out}"
+    );
+    let mut held = agent(200, &[maintenance], "watch", 200);
+    held.node.hold = Some(HoldStatus {
+        pools: vec!["lb/p".to_owned()],
+    });
+    let (sent, out) = text(Ok(held), Ok(node(true)));
+    assert_eq!(sent, NewConnections::Yes);
+    assert!(out.contains(note) && !out.contains("all the same"), "{out}");
+    // What is left of a hold, or does not apply yet, is no hold.
+    let (_, out) = text(Ok(agent(503, &[maintenance], "watch", 200)), Ok(node(true)));
+    assert!(!out.contains("holds the node back"), "{out}");
 }
 
 #[test]

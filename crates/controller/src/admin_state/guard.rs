@@ -83,19 +83,6 @@ pub(super) struct SignalledEntry<'a> {
     pub(super) ledger_entry: Option<LedgerEntry>,
 }
 
-/// The order in which entries are held back; the smallest come first.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Preference<'a> {
-    is_not_ready: bool,
-    is_not_held: bool,
-    is_signalled: bool,
-    is_down: bool,
-    is_node_free: bool,
-    /// The same Node is chosen in all its pools.
-    node: &'a str,
-    index: usize,
-}
-
 /// The indexes of the entries to hold back in a pool that a rule uses.
 ///
 /// `signalled` are all entries of the pool whose Nodes have a signal for admin states or for health answers.
@@ -137,23 +124,20 @@ pub(super) fn entries_to_hold_back(
             let hold = entry.node.hold.as_ref();
             let is_recorded = hold.is_some_and(|hold| hold.pools.contains(&name));
             let is_held = is_recorded || guard.held.contains(&(pool.id.clone(), entry.node.uid.clone()));
-            Preference {
-                is_not_ready: !entry.node.ready,
-                is_not_held: !is_held,
-                is_signalled: !targets.is_damped(entry.node, now),
-                is_down: entry.observed == Some(AdminState::Down),
-                is_node_free: hold.is_none(),
-                node: &entry.node.name,
-                index: entry.index,
-            }
+            // Ready Nodes, then the present choice, then Nodes without a signal, then what is in service; false comes first. The same Node
+            // is chosen in all its pools.
+            let order = [
+                !entry.node.ready,
+                !is_held,
+                !targets.is_damped(entry.node, now),
+                entry.observed == Some(AdminState::Down),
+                hold.is_none(),
+            ];
+            (order, entry.node.name.as_str(), entry.index)
         })
         .collect();
     candidates.sort_unstable();
-    candidates
-        .into_iter()
-        .take(needed)
-        .map(|candidate| candidate.index)
-        .collect()
+    candidates.into_iter().take(needed).map(|(.., index)| index).collect()
 }
 
 /// The name of a pool in holds and events: `LOAD_BALANCER/POOL`.

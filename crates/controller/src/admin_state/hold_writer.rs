@@ -94,9 +94,10 @@ pub(super) async fn write_holds(
     }
 }
 
-/// Reports the first hold that this process may not record. Never ends by itself.
+/// Reports the first hold that this process may not record and with which an agent would answer 200. Never ends by itself.
 pub(super) async fn report_refusal(other_nodes: OtherNodes, mut holds: watch::Receiver<Option<Arc<DesiredHolds>>>) {
-    let is_due = |holds: &Option<Arc<DesiredHolds>>| holds.as_ref().is_some_and(|holds| !holds.is_empty());
+    let turns_answers = |holds: &Arc<DesiredHolds>| holds.values().any(|hold| hold.probes_headgate);
+    let is_due = |holds: &Option<Arc<DesiredHolds>>| holds.as_ref().is_some_and(turns_answers);
     let is_due = holds.wait_for(is_due).await.is_ok();
     if is_due {
         // The check has logged and recorded the refusal.

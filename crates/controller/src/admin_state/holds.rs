@@ -1,7 +1,8 @@
 //! The holds of all Nodes, from the plans of all load balancers, and the events about new ones. Pure.
 //!
 //! A hold names the pools in which the guard keeps the Node's entries in service, and the signals that it covers: those of the
-//! Node now, for admin states and for health answers. What rules of Local Services need is no such hold (see `rule_guard`). So a new signal is covered only once the leader has planned with it. `hold_writer` records the holds.
+//! Node now, for admin states and for health answers. What only rules of Local Services need is
+//! recorded for `why` and turns no answer (see `rule_guard`). So a new signal is covered only once the leader has planned with it. `hold_writer` records the holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,9 +14,13 @@ use tokio::time::Instant;
 
 use super::editor::LoadBalancerStatus;
 use super::guard::{GuardSettings, hold_name, may_be_alive};
+use super::rule_guard::HeldFor;
 use super::target_states::TargetStates;
 use super::transitions::{EventKind, MAX_POOLS_NAMED, NodeEvent, truncate};
 use crate::pool::ClusterNode;
+
+/// The longest reason that is recorded: the signals and the pools need room, too.
+const MAX_REASON_BYTES: usize = 512;
 
 /// What is to be recorded on one Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +32,24 @@ pub(super) struct DesiredHold {
     pub(super) signals: BTreeSet<String>,
     /// Those of them that do not count for admin states yet.
     pub(super) pending: BTreeSet<String>,
-    /// Whether the pool needs the Node; otherwise its entries only wait for others.
-    pub(super) is_needed: bool,
+    pub(super) reason: String,
+    /// Those of the pools in which too few others can serve.
+    pub(super) needed: BTreeSet<String>,
 }
 
 impl DesiredHold {
+    fn new(node: Arc<ClusterNode>) -> Self {
+        Self {
+            node,
+            pools: BTreeSet::new(),
+            probes_headgate: false,
+            signals: BTreeSet::new(),
+            pending: BTreeSet::new(),
+            reason: String::new(),
+            needed: BTreeSet::new(),
+        }
+    }
+
     /// What is recorded on the Node; `None` if it is more than an agent reads.
     pub(super) fn record(&self, renewed_at: Timestamp) -> Option<NodeHold> {
         let hold = NodeHold {
@@ -40,6 +58,7 @@ impl DesiredHold {
             probes_headgate: self.probes_headgate,
             signals: self.signals.clone(),
             pending: self.pending.clone(),
+            reason: self.reason.clone(),
             renewed_at,
         };
         hold.bounded()
@@ -87,7 +106,8 @@ pub(super) fn desired_holds(
         kept_holds(unplanned, targets, now)
     };
     let entries = load_balancers.iter().flat_map(|load_balancer| &load_balancer.entries);
-    for entry in entries.filter(|entry| entry.held_for.minimum || entry.held_for.brake) {
+    let mut reasons: BTreeMap<String, HeldFor> = BTreeMap::new();
+    for entry in entries.filter(|entry| entry.held_for.is_news()) {
         // The Node as it is now: the plan may be older.
         let node = targets.nodes.by_name(&entry.node.name);
         let Some(node) = node.filter(|node| node.uid == entry.node.uid) else {
@@ -100,20 +120,27 @@ pub(super) fn desired_holds(
         if signals.is_empty() {
             continue;
         }
-        let hold = holds.entry(node.name.clone()).or_insert_with(|| DesiredHold {
-            node: Arc::clone(node),
-            pools: BTreeSet::new(),
-            probes_headgate: false,
-            signals: BTreeSet::new(),
-            pending: BTreeSet::new(),
-            is_needed: false,
-        });
-        hold.is_needed |= entry.held_for.minimum;
+        let hold = holds
+            .entry(node.name.clone())
+            .or_insert_with(|| DesiredHold::new(Arc::clone(node)));
         hold.pending = targets.pending_signals(node);
         hold.pending.retain(|name| signals.contains(name));
         hold.signals = signals;
-        hold.pools.insert(hold_name(&entry.pool));
-        hold.probes_headgate |= probing.contains(&entry.pool);
+        let name = hold_name(&entry.pool);
+        // What a rule needs does not turn the agent's answer: rules that probe it have other Nodes.
+        let is_for_agents = entry.held_for.minimum || entry.held_for.brake;
+        hold.probes_headgate |= is_for_agents && probing.contains(&entry.pool);
+        if entry.held_for.minimum {
+            hold.needed.insert(name.clone());
+        }
+        hold.pools.insert(name);
+        reasons.entry(node.name.clone()).or_default().add(&entry.held_for);
+    }
+    for (node, held_for) in reasons {
+        if let Some(hold) = holds.get_mut(&node) {
+            hold.reason = held_for.reason();
+            hold.reason.truncate(hold.reason.floor_char_boundary(MAX_REASON_BYTES));
+        }
     }
     holds
 }
@@ -129,12 +156,12 @@ fn kept_holds(unplanned: &Unplanned, targets: &TargetStates, now: Instant) -> De
         let recorded = node.hold.as_ref()?;
         let pools = recorded.pools.iter().filter(|pool| unplanned.contains(pool));
         let hold = DesiredHold {
-            node: Arc::clone(node),
             pools: pools.cloned().collect(),
             probes_headgate: recorded.probes_headgate,
             signals: recorded.signals.clone(),
             pending: recorded.pending.clone(),
-            is_needed: true,
+            reason: recorded.reason.clone(),
+            ..DesiredHold::new(Arc::clone(node))
         };
         (!hold.pools.is_empty()).then(|| (node.name.clone(), hold))
     });
@@ -151,13 +178,17 @@ pub(super) struct HoldTracker {
 impl HoldTracker {
     /// The events about holds that are new. A hold that an earlier leader recorded has its event already.
     pub(super) fn evaluate(&mut self, holds: &DesiredHolds, guard: &GuardSettings) -> Vec<NodeEvent> {
-        let is_new = |hold: &&DesiredHold| hold.node.hold.is_none() && !self.reported.contains(&hold.node.uid);
+        let is_recorded = |hold: &DesiredHold| {
+            let recorded = hold.node.hold.as_ref();
+            recorded.is_some_and(|recorded| !recorded.pools.is_disjoint(&hold.needed))
+        };
+        let is_new = |hold: &&DesiredHold| !is_recorded(hold) && !self.reported.contains(&hold.node.uid);
         let event = |hold: &DesiredHold| NodeEvent {
             node: Arc::clone(&hold.node),
             kind: EventKind::HeldBack,
             note: held_back_note(hold, guard),
         };
-        let needed = || holds.values().filter(|hold| hold.is_needed);
+        let needed = || holds.values().filter(|hold| !hold.needed.is_empty());
         let events = needed().filter(is_new).map(event).collect();
         self.reported = needed().map(|hold| hold.node.uid.clone()).collect();
         events
@@ -165,11 +196,11 @@ impl HoldTracker {
 }
 
 fn held_back_note(hold: &DesiredHold, guard: &GuardSettings) -> String {
-    let more = match hold.pools.len().saturating_sub(MAX_POOLS_NAMED) {
+    let more = match hold.needed.len().saturating_sub(MAX_POOLS_NAMED) {
         0 => String::new(),
         more => format!(", {more} more"),
     };
-    let named: Vec<_> = hold.pools.iter().take(MAX_POOLS_NAMED).map(String::as_str).collect();
+    let named: Vec<_> = hold.needed.iter().take(MAX_POOLS_NAMED).map(String::as_str).collect();
     let pools = named.join(", ");
     let signals: Vec<_> = hold.signals.iter().map(String::as_str).collect();
     let mut note = format!(

@@ -43,19 +43,29 @@ impl HeldFor {
     /// All reasons of these entries.
     pub(super) fn union<'a>(entries: impl IntoIterator<Item = &'a EntryStatus>) -> Self {
         let mut union = Self::default();
-        for held_for in entries.into_iter().map(|entry| &entry.held_for) {
-            union.minimum |= held_for.minimum;
-            union.services.extend(held_for.services.iter().cloned());
-            union.unknown = union.unknown.or(held_for.unknown);
-            union.brake |= held_for.brake;
+        for entry in entries {
+            union.add(&entry.held_for);
         }
         union
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.minimum |= other.minimum;
+        self.services.extend(other.services.iter().cloned());
+        self.unknown = self.unknown.or(other.unknown);
+        self.brake |= other.brake;
     }
 
     /// Whether it is known that the entry is needed.
     #[must_use]
     pub fn is_needed(&self) -> bool {
         self.minimum || !self.services.is_empty()
+    }
+
+    /// Whether it is for more than the first lists of Services, which take a moment.
+    pub(super) fn is_news(&self) -> bool {
+        let is_unknown = self.unknown.is_some_and(|unknown| unknown != Unknown::Listing);
+        self.is_needed() || self.brake || is_unknown
     }
 
     /// The reasons, in a phrase.

@@ -9,7 +9,6 @@ use super::plan::EntryStatus;
 use super::rule_guard::HeldFor;
 use super::target_states::TargetStates;
 use super::transitions::{EventKind, NodeEvent, pool_names, truncate};
-use crate::local_service::Unknown;
 
 /// The Nodes that have an event: one for each hold and what it is for, by the UID of the Node.
 #[derive(Debug, Default)]
@@ -21,12 +20,12 @@ impl RuleHoldTracker {
     /// The events about holds that are new, or for other Services than before.
     pub(super) fn evaluate(&mut self, load_balancers: &[LoadBalancerStatus], targets: &TargetStates) -> Vec<NodeEvent> {
         let mut entries: BTreeMap<&str, Vec<&EntryStatus>> = BTreeMap::new();
-        // The first lists take a moment: what is held until then is no news.
-        let is_news = |held: &HeldFor| {
-            !held.services.is_empty() || held.brake || held.unknown.is_some_and(|unknown| unknown != Unknown::Listing)
-        };
         for entry in load_balancers.iter().flat_map(|one| &one.entries) {
-            if is_news(&entry.held_for) {
+            let others = HeldFor {
+                minimum: false,
+                ..entry.held_for.clone()
+            };
+            if others.is_news() {
                 entries.entry(&entry.node.uid).or_default().push(entry);
             }
         }

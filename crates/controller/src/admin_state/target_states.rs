@@ -4,8 +4,7 @@
 //! counts after [`DEBOUNCE`] without a signal, so that no traffic arrives between one taint and the next, and [`RESTORE_INTERVAL`] after
 //! the one before: a signal that flaps costs no more writes of load balancers.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,11 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::settings::AdminStateMode;
-use crate::pool::{ClusterNode, EntryOwner, FingerprintSet, InterfaceCache, NodeIndex, NodeMatcher, PoolEntry};
+use crate::pool::{ClusterNode, EntryOwner, InterfaceCache, NodeIndex, PoolEntry};
+
+mod signalled_nodes;
+
+pub use signalled_nodes::SignalledNodes;
 
 /// How long a Node must be without a signal.
 const DEBOUNCE: Duration = Duration::from_secs(1);
@@ -379,51 +382,6 @@ fn differ_in_marker_only(one: &ClusterNode, other: &ClusterNode) -> bool {
     one.marker != other.marker && with_marker_of_other() == *other
 }
 
-/// A filter for pool entries: most of several thousand entries belong to Nodes without a signal and need no lookup.
-#[derive(Clone, Debug, Default)]
-pub struct SignalledNodes<'a> {
-    names: HashSet<&'a str>,
-    /// Sorted. A binary search in a few addresses is faster than hashing each of thousands of entries.
-    addresses: Vec<IpAddr>,
-    machines: HashSet<&'a str>,
-    /// Of `machines`: no id of another machine is read.
-    machine_fingerprints: FingerprintSet,
-}
-
-impl<'a> SignalledNodes<'a> {
-    fn new(nodes: impl Iterator<Item = &'a Arc<ClusterNode>>) -> Self {
-        let (mut signalled, mut machines) = (Self::default(), HashSet::new());
-        for node in nodes {
-            signalled.names.insert(&*node.name);
-            signalled.addresses.extend(&node.addresses);
-            machines.insert(&*node.machine);
-        }
-        signalled.addresses.sort_unstable();
-        signalled.machine_fingerprints = machines.iter().copied().collect();
-        signalled.machines = machines;
-        signalled
-    }
-
-    /// Whether an entry may belong to one of these Nodes.
-    #[must_use]
-    pub fn may_match(&self, matcher: &NodeMatcher, interfaces: &InterfaceCache) -> bool {
-        if self.names.is_empty() {
-            return false;
-        }
-        match matcher {
-            NodeMatcher::Address(ip) => self.addresses.binary_search(ip).is_ok(),
-            NodeMatcher::Machine(machine) => {
-                self.machine_fingerprints.may_contain(machine.fingerprint()) && self.machines.contains(machine.as_str())
-            }
-            NodeMatcher::Interface(id) => interfaces
-                .machine_of(id)
-                .is_some_and(|machine| self.machines.contains(machine)),
-            NodeMatcher::Name(name) => self.names.contains(name.as_str()),
-            NodeMatcher::Unmatched => false,
-        }
-    }
-}
-
 fn is_out_of_service(node: &ClusterNode) -> bool {
     let mut taints = node.taints.iter();
     taints.any(|taint| taint.key == OUT_OF_SERVICE && taint.effect == "NoExecute")
@@ -433,232 +391,4 @@ fn is_out_of_service(node: &ClusterNode) -> bool {
 mod kept_verdicts;
 
 #[cfg(test)]
-mod tests {
-    use headgate_clock::Clock;
-    use headgate_node::{Facts, SignalRules};
-
-    use super::*;
-    use crate::pool::Taint;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn node(uid: &str, taints: &[&str]) -> ClusterNode {
-        let taint = |key: &&str| Taint {
-            key: (*key).to_owned(),
-            effect: "NoExecute".to_owned(),
-        };
-        ClusterNode {
-            name: "n".into(),
-            uid: uid.into(),
-            created: Timestamp::UNIX_EPOCH,
-            addresses: Vec::new(),
-            machine: String::new(),
-            excluded: None,
-            taints: taints.iter().map(taint).collect(),
-            signals: rules().detect(&Facts {
-                taints: taints.iter().map(ToString::to_string).collect(),
-                ..Facts::default()
-            }),
-            health_signals: BTreeSet::new(),
-            marker: None,
-            eviction_at: None,
-            ready: true,
-            is_terminal: false,
-            hold: None,
-            is_deleting: false,
-        }
-    }
-
-    fn rules() -> SignalRules {
-        SignalRules::new(["drain", OUT_OF_SERVICE], &[])
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn ends_of_a_signal_that_flaps_count_half_a_minute_apart() {
-        let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
-        let mut states = TargetStates::default();
-        let mut changes = Vec::new();
-        let (start, mut last) = (clock.now().mono, TargetState::None);
-        for step in 0..120_u32 {
-            // On for two seconds, off for three.
-            let taints: &[&str] = if step % 5 < 2 { &["drain"] } else { &[] };
-            let node = node("u", taints);
-            states.apply(node.clone(), clock.now());
-            let now = clock.now().mono;
-            let target = states.target_state(&node, now);
-            if target == TargetState::None && last != TargetState::None {
-                changes.push((now - start).as_secs());
-            }
-            last = target;
-            let deadline = states.next_deadline(now);
-            tokio::time::advance(SECOND).await;
-            let next = states.target_state(&node, clock.now().mono);
-            let is_due = deadline.is_some_and(|deadline| deadline <= clock.now().mono);
-            assert!(next == target || is_due, "no deadline at {step}");
-        }
-        assert_eq!(changes, [3, 33, 63, 93]);
-    }
-
-    #[test]
-    fn own_condition_leads_to_no_other_plan_and_is_published() {
-        let now = Clock::anchored(Timestamp::UNIX_EPOCH).now();
-        let marked = |status: &str, taints: &[&str]| ClusterNode {
-            marker: Some(headgate_node::MarkerFact {
-                status: status.to_owned(),
-                ..headgate_node::MarkerFact::default()
-            }),
-            ..node("u", taints)
-        };
-        let mut states = TargetStates::default();
-        states.apply(node("u", &["drain"]), now);
-        let generation = states.generation;
-        assert!(states.apply(marked("True", &["drain"]), now), "it is published");
-        assert_eq!(states.generation, generation);
-        assert_eq!(
-            states.nodes.by_name("n").unwrap().marker.as_ref().unwrap().status,
-            "True"
-        );
-        assert!(!states.apply(marked("True", &["drain"]), now));
-        // With anything else it counts.
-        assert!(states.apply(marked("False", &[]), now));
-        assert_eq!(states.generation, generation + 1);
-        assert_eq!(states.target_state(&node("u", &[]), now.mono), TargetState::Unchanged);
-        assert!(states.apply(node("other", &[]), now) && states.generation == generation + 2);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn signal_counts_at_once_and_its_end_after_the_debounce() {
-        let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
-        let mut states = TargetStates::default();
-        let start = clock.now();
-        assert!(states.apply(node("u", &["other"]), start));
-        assert_eq!(states.target_state(&node("u", &[]), start.mono), TargetState::None);
-        assert!(states.apply(node("u", &["drain"]), start));
-        assert!(!states.apply(node("u", &["drain"]), start), "unchanged");
-        assert_eq!(states.target_state(&node("u", &[]), start.mono), TargetState::Down);
-
-        tokio::time::advance(SECOND).await;
-        states.apply(node("u", &[]), clock.now());
-        let cleared = clock.now().mono;
-        assert_eq!(states.target_state(&node("u", &[]), cleared), TargetState::Unchanged);
-        assert_eq!(states.next_deadline(cleared), Some(cleared + DEBOUNCE));
-        // Another taint takes its place: the same period continues.
-        states.apply(node("u", &[OUT_OF_SERVICE]), clock.now());
-        assert_eq!(states.target_state(&node("u", &[]), cleared), TargetState::Down);
-        assert_eq!(states.signal_period(&node("u", &[])).unwrap().since, start);
-        states.apply(node("u", &[]), clock.now());
-        assert_eq!(
-            states.target_state(&node("u", &[]), cleared + DEBOUNCE),
-            TargetState::None
-        );
-        assert!(
-            states
-                .signal_period(&node("u", &[]))
-                .unwrap()
-                .left_out_of_service_while_ready
-        );
-        assert!(states.has_signal_periods());
-        assert_eq!(
-            states.next_deadline(cleared + DEBOUNCE),
-            Some(cleared + ENDED_PERIOD_TTL)
-        );
-        states.drop_ended_periods(cleared + ENDED_PERIOD_TTL - SECOND);
-        assert!(states.has_signal_periods());
-        states.drop_ended_periods(cleared + ENDED_PERIOD_TTL);
-        assert!(!states.has_signal_periods());
-    }
-
-    #[test]
-    fn recreated_node_inherits_no_signal() {
-        let mut states = TargetStates::default();
-        let now = Clock::System.now();
-        states.apply(node("u1", &["drain"]), now);
-        assert_eq!(states.target_state(&node("u1", &[]), now.mono), TargetState::Down);
-        // The watch may show the new object without the deletion of the old one.
-        states.apply(node("u2", &[]), now);
-        assert_eq!(states.target_state(&node("u2", &[]), now.mono), TargetState::None);
-        states.apply(node("u1", &["drain"]), now);
-        states.remove("n");
-        assert!(!states.has_signal_periods());
-        states.apply(node("u2", &[]), now);
-        assert_eq!(states.target_state(&node("u2", &[]), now.mono), TargetState::None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn cordon_counts_once_it_has_lasted_and_restores_nothing_before() {
-        let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
-        let cordoned = |uid: &str| ClusterNode {
-            signals: [(Signal::Unschedulable, 10 * SECOND)].into(),
-            ..node(uid, &[])
-        };
-        let mut states = TargetStates::default();
-        states.apply(cordoned("u"), clock.now());
-        let start = clock.now().mono;
-        // An earlier leader may have set the entries `Down`.
-        assert_eq!(states.target_state(&cordoned("u"), start), TargetState::Unchanged);
-        assert_eq!(states.next_deadline(start), Some(start + 10 * SECOND));
-        tokio::time::advance(9 * SECOND).await;
-        states.apply(
-            ClusterNode {
-                ready: false,
-                ..cordoned("u")
-            },
-            clock.now(),
-        );
-        assert_eq!(states.next_deadline(start), Some(start + 10 * SECOND), "observed again");
-        tokio::time::advance(SECOND).await;
-        states.advance_generation(clock.now());
-        assert_eq!(states.target_state(&cordoned("u"), clock.now().mono), TargetState::Down);
-        states.apply(cordoned("u"), clock.now());
-        assert_eq!(states.target_state(&cordoned("u"), clock.now().mono), TargetState::Down);
-        assert_eq!(
-            states.signal_period(&cordoned("u")).unwrap().signals,
-            ["unschedulable".to_owned()].into()
-        );
-        states.apply(node("u", &[]), clock.now());
-        tokio::time::advance(SECOND).await;
-        assert_eq!(
-            states.target_state(&node("u", &[]), clock.now().mono),
-            TargetState::None
-        );
-        // The end of a cordon that did not count changes nothing.
-        states.apply(cordoned("u"), clock.now());
-        states.apply(node("u", &[]), clock.now());
-        tokio::time::advance(60 * SECOND).await;
-        assert_eq!(
-            states.target_state(&node("u", &[]), clock.now().mono),
-            TargetState::None
-        );
-        states.apply(cordoned("u"), clock.now());
-        states.apply(cordoned("v"), clock.now());
-        states.remove("n");
-        assert_eq!(states.target_state(&cordoned("v"), clock.now().mono), TargetState::None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn cordon_under_a_hold_counts_at_once_for_a_new_leader() {
-        let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
-        let held = |signal: &str| ClusterNode {
-            signals: [(Signal::Unschedulable, 10 * SECOND)].into(),
-            hold: Some(crate::pool::RecordedHold {
-                pools: ["lb/pool".to_owned()].into(),
-                probes_headgate: true,
-                signals: [signal.to_owned()].into(),
-                pending: BTreeSet::new(),
-            }),
-            ..node("u", &[])
-        };
-        for (signal, target) in [("unschedulable", TargetState::Down), ("other", TargetState::Unchanged)] {
-            let mut states = TargetStates::default();
-            states.apply(held(signal), clock.now());
-            assert_eq!(states.target_state(&held(signal), clock.now().mono), target, "{signal}");
-        }
-        // A hold that was recorded before the cordon counted proves nothing.
-        let mut pending = held("unschedulable");
-        pending.hold.as_mut().unwrap().pending = ["unschedulable".to_owned()].into();
-        let mut states = TargetStates::default();
-        states.apply(pending.clone(), clock.now());
-        assert_eq!(states.target_state(&pending, clock.now().mono), TargetState::Unchanged);
-        assert_eq!(states.pending_signals(&pending), ["unschedulable".to_owned()].into());
-    }
-}
+mod tests;

@@ -74,6 +74,8 @@ pub struct RecordedHold {
     pub signals: BTreeSet<String>,
     /// Those of them that did not count for admin states yet.
     pub pending: BTreeSet<String>,
+    /// Why the Node stays in service.
+    pub reason: String,
 }
 
 impl ClusterNode {

@@ -112,6 +112,7 @@ impl ClusterNodeObject {
             probes_headgate: hold.probes_headgate,
             signals: hold.signals,
             pending: hold.pending,
+            reason: hold.reason,
         });
         let eviction_at = recorded_not_before(&annotations);
         let taint = |taint: TaintObject| Taint {

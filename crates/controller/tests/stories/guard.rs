@@ -364,6 +364,7 @@ async fn hold_that_vanished_is_written_again_at_once() {
         probes_headgate: true,
         signals: [MAINTENANCE.to_owned()].into(),
         pending: BTreeSet::new(),
+        reason: String::new(),
         renewed_at: cluster.world.clock.now().wall,
     };
     cluster.node(1, |node| {

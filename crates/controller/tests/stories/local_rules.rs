@@ -110,7 +110,7 @@ async fn last_serving_node_stays_until_another_serves() {
         panic!("{:?}", scene.read("node-1"));
     };
     assert!(detail.contains("default/web"), "{detail}");
-    // Agents answer 503 as before: no hold is recorded.
+    // The hold that is recorded for `why` turns no answer: agents answer 503 as before.
     let api = Api::<Node>::all(scene.cluster.world.client.clone());
     let annotations = api
         .get("node-1")
@@ -119,7 +119,8 @@ async fn last_serving_node_stays_until_another_serves() {
         .metadata
         .annotations
         .unwrap_or_default();
-    assert!(!annotations.contains_key("headgate.dev/hold"), "{annotations:?}");
+    let hold = headgate_node::NodeHold::from_annotations(&annotations, "00000000-0000-4000-8000-000000000001").unwrap();
+    assert!(!hold.probes_headgate && hold.reason.contains("default/web"), "{hold:?}");
 
     // An endpoint that only terminates does not answer probes.
     scene.serve(3, false).await;

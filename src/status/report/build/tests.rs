@@ -108,6 +108,7 @@ fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]
             foreign_down: ForeignDown::Keep,
         },
         minimum_in_service: IntOrPercent::Int(0),
+        max_new_down: IntOrPercent::ALL,
         health_port: 10456,
         health_rules: SignalRules::default(),
         services: Ok(ServiceIndex::default()),

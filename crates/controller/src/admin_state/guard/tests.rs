@@ -30,6 +30,7 @@ fn recorded_hold() -> RecordedHold {
         probes_headgate: true,
         signals: [DRAIN.to_owned()].into(),
         pending: BTreeSet::new(),
+        reason: String::new(),
     }
 }
 

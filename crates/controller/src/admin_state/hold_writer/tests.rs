@@ -17,7 +17,8 @@ fn desired_of(number: u8, signals: &[&str]) -> (String, DesiredHold) {
         probes_headgate: true,
         signals: signals.iter().map(ToString::to_string).collect(),
         pending: BTreeSet::new(),
-        is_needed: true,
+        reason: String::new(),
+        needed: BTreeSet::new(),
     };
     (format!("n{number}"), hold)
 }
@@ -36,6 +37,7 @@ fn recorded_with(nodes: &[(&str, &str)], signals: &[&str]) -> RecordedHolds {
             probes_headgate: true,
             signals: signals.iter().map(ToString::to_string).collect(),
             pending: BTreeSet::new(),
+            reason: String::new(),
         });
         ((*name).to_owned(), Arc::new(held))
     };

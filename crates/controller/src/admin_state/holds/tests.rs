@@ -7,6 +7,7 @@ use super::super::int_or_percent::IntOrPercent;
 use super::super::plan::{PlanInputs, Policy, plan};
 use super::super::settings::{AdminStateMode, ForeignDown};
 use super::*;
+use crate::local_service::Unknown;
 use crate::pool::{InterfaceCache, RecordedHold};
 
 const OUT: &str = "node.kubernetes.io/out-of-service";
@@ -29,6 +30,16 @@ fn holds(nodes: &[ClusterNode]) -> DesiredHolds {
 
 /// The same while a leader has not planned all load balancers yet.
 fn holds_beside(nodes: &[ClusterNode], unplanned: &Unplanned, guard: &GuardSettings) -> DesiredHolds {
+    holds_for(nodes, unplanned, guard, |_| {})
+}
+
+/// The same, with other reasons for the entries.
+fn holds_for(
+    nodes: &[ClusterNode],
+    unplanned: &Unplanned,
+    guard: &GuardSettings,
+    change: impl Fn(&mut HeldFor),
+) -> DesiredHolds {
     let (now, held) = (Clock::System.now(), HeldEntries::new());
     let targets = target_states(nodes, now);
     let view = view(&[("a", &[(1, "-"), (2, "-")], true), ("b", &[(1, "-")], true)]);
@@ -55,6 +66,9 @@ fn holds_beside(nodes: &[ClusterNode], unplanned: &Unplanned, guard: &GuardSetti
         ..LoadBalancerStatus::default()
     };
     status.pools[1].probes_headgate = true;
+    for entry in &mut status.entries {
+        change(&mut entry.held_for);
+    }
     desired_holds(&[status], unplanned, &targets, guard, now.mono)
 }
 
@@ -69,6 +83,41 @@ fn hold_names_its_pools_and_the_signals_of_its_node() {
     let one = holds(&[node(1, &[DRAIN]), node(2, &[])]);
     assert_eq!(one["n1"].pools, ["lb/b".to_owned()].into());
     assert!(holds(&[node(1, &[]), node(2, &[DRAIN])]).is_empty());
+}
+
+#[test]
+fn what_a_rule_needs_turns_no_answer_and_what_waits_does() {
+    let nodes = [node(1, &[DRAIN]), node(2, &[])];
+    let of = |held_for: HeldFor| {
+        let planned = Unplanned::Named(BTreeSet::new());
+        let mut holds = holds_for(&nodes, &planned, &GUARD, |of_entry| *of_entry = held_for.clone());
+        HoldTracker::default()
+            .evaluate(&holds, &GUARD)
+            .is_empty()
+            .then(|| holds.remove("n1"))
+            .flatten()
+    };
+    let rule = of(HeldFor {
+        services: ["default/web".to_owned()].into(),
+        ..HeldFor::default()
+    });
+    let rule = rule.unwrap();
+    assert!(!rule.probes_headgate && rule.reason.contains("default/web"), "{rule:?}");
+    let waits = of(HeldFor {
+        brake: true,
+        ..HeldFor::default()
+    });
+    let waits = waits.unwrap();
+    assert!(
+        waits.probes_headgate && waits.reason.contains("guard.maxNewDown"),
+        "{waits:?}"
+    );
+    assert_eq!(waits.pools, ["lb/a".to_owned(), "lb/b".to_owned()].into());
+    let listing = HeldFor {
+        unknown: Some(Unknown::Listing),
+        ..HeldFor::default()
+    };
+    assert!(of(listing).is_none(), "the first lists take a moment");
 }
 
 #[test]
@@ -104,6 +153,7 @@ fn recorded_hold(pools: &[&str]) -> RecordedHold {
         probes_headgate: true,
         signals: [DRAIN.to_owned()].into(),
         pending: BTreeSet::new(),
+        reason: String::new(),
     }
 }
 

@@ -1,0 +1,228 @@
+use headgate_clock::Clock;
+use headgate_node::{Facts, SignalRules};
+
+use super::*;
+use crate::pool::Taint;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn node(uid: &str, taints: &[&str]) -> ClusterNode {
+    let taint = |key: &&str| Taint {
+        key: (*key).to_owned(),
+        effect: "NoExecute".to_owned(),
+    };
+    ClusterNode {
+        name: "n".into(),
+        uid: uid.into(),
+        created: Timestamp::UNIX_EPOCH,
+        addresses: Vec::new(),
+        machine: String::new(),
+        excluded: None,
+        taints: taints.iter().map(taint).collect(),
+        signals: rules().detect(&Facts {
+            taints: taints.iter().map(ToString::to_string).collect(),
+            ..Facts::default()
+        }),
+        health_signals: BTreeSet::new(),
+        marker: None,
+        eviction_at: None,
+        ready: true,
+        is_terminal: false,
+        hold: None,
+        is_deleting: false,
+    }
+}
+
+fn rules() -> SignalRules {
+    SignalRules::new(["drain", OUT_OF_SERVICE], &[])
+}
+
+#[tokio::test(start_paused = true)]
+async fn ends_of_a_signal_that_flaps_count_half_a_minute_apart() {
+    let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
+    let mut states = TargetStates::default();
+    let mut changes = Vec::new();
+    let (start, mut last) = (clock.now().mono, TargetState::None);
+    for step in 0..120_u32 {
+        // On for two seconds, off for three.
+        let taints: &[&str] = if step % 5 < 2 { &["drain"] } else { &[] };
+        let node = node("u", taints);
+        states.apply(node.clone(), clock.now());
+        let now = clock.now().mono;
+        let target = states.target_state(&node, now);
+        if target == TargetState::None && last != TargetState::None {
+            changes.push((now - start).as_secs());
+        }
+        last = target;
+        let deadline = states.next_deadline(now);
+        tokio::time::advance(SECOND).await;
+        let next = states.target_state(&node, clock.now().mono);
+        let is_due = deadline.is_some_and(|deadline| deadline <= clock.now().mono);
+        assert!(next == target || is_due, "no deadline at {step}");
+    }
+    assert_eq!(changes, [3, 33, 63, 93]);
+}
+
+#[test]
+fn own_condition_leads_to_no_other_plan_and_is_published() {
+    let now = Clock::anchored(Timestamp::UNIX_EPOCH).now();
+    let marked = |status: &str, taints: &[&str]| ClusterNode {
+        marker: Some(headgate_node::MarkerFact {
+            status: status.to_owned(),
+            ..headgate_node::MarkerFact::default()
+        }),
+        ..node("u", taints)
+    };
+    let mut states = TargetStates::default();
+    states.apply(node("u", &["drain"]), now);
+    let generation = states.generation;
+    assert!(states.apply(marked("True", &["drain"]), now), "it is published");
+    assert_eq!(states.generation, generation);
+    assert_eq!(
+        states.nodes.by_name("n").unwrap().marker.as_ref().unwrap().status,
+        "True"
+    );
+    assert!(!states.apply(marked("True", &["drain"]), now));
+    // With anything else it counts.
+    assert!(states.apply(marked("False", &[]), now));
+    assert_eq!(states.generation, generation + 1);
+    assert_eq!(states.target_state(&node("u", &[]), now.mono), TargetState::Unchanged);
+    assert!(states.apply(node("other", &[]), now) && states.generation == generation + 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn signal_counts_at_once_and_its_end_after_the_debounce() {
+    let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
+    let mut states = TargetStates::default();
+    let start = clock.now();
+    assert!(states.apply(node("u", &["other"]), start));
+    assert_eq!(states.target_state(&node("u", &[]), start.mono), TargetState::None);
+    assert!(states.apply(node("u", &["drain"]), start));
+    assert!(!states.apply(node("u", &["drain"]), start), "unchanged");
+    assert_eq!(states.target_state(&node("u", &[]), start.mono), TargetState::Down);
+
+    tokio::time::advance(SECOND).await;
+    states.apply(node("u", &[]), clock.now());
+    let cleared = clock.now().mono;
+    assert_eq!(states.target_state(&node("u", &[]), cleared), TargetState::Unchanged);
+    assert_eq!(states.next_deadline(cleared), Some(cleared + DEBOUNCE));
+    // Another taint takes its place: the same period continues.
+    states.apply(node("u", &[OUT_OF_SERVICE]), clock.now());
+    assert_eq!(states.target_state(&node("u", &[]), cleared), TargetState::Down);
+    assert_eq!(states.signal_period(&node("u", &[])).unwrap().since, start);
+    states.apply(node("u", &[]), clock.now());
+    assert_eq!(
+        states.target_state(&node("u", &[]), cleared + DEBOUNCE),
+        TargetState::None
+    );
+    assert!(
+        states
+            .signal_period(&node("u", &[]))
+            .unwrap()
+            .left_out_of_service_while_ready
+    );
+    assert!(states.has_signal_periods());
+    assert_eq!(
+        states.next_deadline(cleared + DEBOUNCE),
+        Some(cleared + ENDED_PERIOD_TTL)
+    );
+    states.drop_ended_periods(cleared + ENDED_PERIOD_TTL - SECOND);
+    assert!(states.has_signal_periods());
+    states.drop_ended_periods(cleared + ENDED_PERIOD_TTL);
+    assert!(!states.has_signal_periods());
+}
+
+#[test]
+fn recreated_node_inherits_no_signal() {
+    let mut states = TargetStates::default();
+    let now = Clock::System.now();
+    states.apply(node("u1", &["drain"]), now);
+    assert_eq!(states.target_state(&node("u1", &[]), now.mono), TargetState::Down);
+    // The watch may show the new object without the deletion of the old one.
+    states.apply(node("u2", &[]), now);
+    assert_eq!(states.target_state(&node("u2", &[]), now.mono), TargetState::None);
+    states.apply(node("u1", &["drain"]), now);
+    states.remove("n");
+    assert!(!states.has_signal_periods());
+    states.apply(node("u2", &[]), now);
+    assert_eq!(states.target_state(&node("u2", &[]), now.mono), TargetState::None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cordon_counts_once_it_has_lasted_and_restores_nothing_before() {
+    let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
+    let cordoned = |uid: &str| ClusterNode {
+        signals: [(Signal::Unschedulable, 10 * SECOND)].into(),
+        ..node(uid, &[])
+    };
+    let mut states = TargetStates::default();
+    states.apply(cordoned("u"), clock.now());
+    let start = clock.now().mono;
+    // An earlier leader may have set the entries `Down`.
+    assert_eq!(states.target_state(&cordoned("u"), start), TargetState::Unchanged);
+    assert_eq!(states.next_deadline(start), Some(start + 10 * SECOND));
+    tokio::time::advance(9 * SECOND).await;
+    states.apply(
+        ClusterNode {
+            ready: false,
+            ..cordoned("u")
+        },
+        clock.now(),
+    );
+    assert_eq!(states.next_deadline(start), Some(start + 10 * SECOND), "observed again");
+    tokio::time::advance(SECOND).await;
+    states.advance_generation(clock.now());
+    assert_eq!(states.target_state(&cordoned("u"), clock.now().mono), TargetState::Down);
+    states.apply(cordoned("u"), clock.now());
+    assert_eq!(states.target_state(&cordoned("u"), clock.now().mono), TargetState::Down);
+    assert_eq!(
+        states.signal_period(&cordoned("u")).unwrap().signals,
+        ["unschedulable".to_owned()].into()
+    );
+    states.apply(node("u", &[]), clock.now());
+    tokio::time::advance(SECOND).await;
+    assert_eq!(
+        states.target_state(&node("u", &[]), clock.now().mono),
+        TargetState::None
+    );
+    // The end of a cordon that did not count changes nothing.
+    states.apply(cordoned("u"), clock.now());
+    states.apply(node("u", &[]), clock.now());
+    tokio::time::advance(60 * SECOND).await;
+    assert_eq!(
+        states.target_state(&node("u", &[]), clock.now().mono),
+        TargetState::None
+    );
+    states.apply(cordoned("u"), clock.now());
+    states.apply(cordoned("v"), clock.now());
+    states.remove("n");
+    assert_eq!(states.target_state(&cordoned("v"), clock.now().mono), TargetState::None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cordon_under_a_hold_counts_at_once_for_a_new_leader() {
+    let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
+    let held = |signal: &str| ClusterNode {
+        signals: [(Signal::Unschedulable, 10 * SECOND)].into(),
+        hold: Some(crate::pool::RecordedHold {
+            pools: ["lb/pool".to_owned()].into(),
+            probes_headgate: true,
+            signals: [signal.to_owned()].into(),
+            pending: BTreeSet::new(),
+            reason: String::new(),
+        }),
+        ..node("u", &[])
+    };
+    for (signal, target) in [("unschedulable", TargetState::Down), ("other", TargetState::Unchanged)] {
+        let mut states = TargetStates::default();
+        states.apply(held(signal), clock.now());
+        assert_eq!(states.target_state(&held(signal), clock.now().mono), target, "{signal}");
+    }
+    // A hold that was recorded before the cordon counted proves nothing.
+    let mut pending = held("unschedulable");
+    pending.hold.as_mut().unwrap().pending = ["unschedulable".to_owned()].into();
+    let mut states = TargetStates::default();
+    states.apply(pending.clone(), clock.now());
+    assert_eq!(states.target_state(&pending, clock.now().mono), TargetState::Unchanged);
+    assert_eq!(states.pending_signals(&pending), ["unschedulable".to_owned()].into());
+}
