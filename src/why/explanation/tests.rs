@@ -193,7 +193,7 @@ fn held_node_is_in_service_in_spite_of_its_signals() {
 #[test]
 fn reason_of_a_hold_is_the_leaders() {
     let maintenance = "headgate.dev/maintenance";
-    let hold = |probes_headgate| NodeHold {
+    let recorded = |probes_headgate| NodeHold {
         node_uid: "u".to_owned(),
         pools: ["lb/p".to_owned()].into(),
         probes_headgate,
@@ -203,14 +203,14 @@ fn reason_of_a_hold_is_the_leaders() {
         renewed_at: Timestamp::UNIX_EPOCH,
     };
     let node = |probes_headgate| NodeObject {
-        hold: Some(hold(probes_headgate)),
+        hold: Some(recorded(probes_headgate)),
         ..api(&[maintenance], false, false)
     };
-    let note = "The leader holds the node back in service in lb/p in spite of headgate.dev/maintenance: no other node serves default/web.";
+    let expected = "The leader holds the node back in service in lb/p in spite of headgate.dev/maintenance: no other node serves default/web.";
     let (sent, out) = text(Ok(agent(503, &[maintenance], "watch", 200)), Ok(node(false)));
     assert_eq!(sent, NewConnections::No);
     assert!(
-        out.contains(note) && out.contains("/healthz answers 503 all the same."),
+        out.contains(expected) && out.contains("/healthz answers 503 all the same."),
         "{out}"
     );
     let mut held = agent(200, &[maintenance], "watch", 200);
@@ -219,7 +219,7 @@ fn reason_of_a_hold_is_the_leaders() {
     });
     let (sent, out) = text(Ok(held), Ok(node(true)));
     assert_eq!(sent, NewConnections::Yes);
-    assert!(out.contains(note) && !out.contains("all the same"), "{out}");
+    assert!(out.contains(expected) && !out.contains("all the same"), "{out}");
     // What is left of a hold, or does not apply yet, is no hold.
     let (_, out) = text(Ok(agent(503, &[maintenance], "watch", 200)), Ok(node(true)));
     assert!(!out.contains("holds the node back"), "{out}");
