@@ -174,6 +174,39 @@ mod tests {
         assert!(tracker.evaluate(&index(20, &addresses), now).is_empty());
     }
 
+    #[test]
+    fn former_node_of_a_machine_decides_nothing_once_it_is_lost() {
+        let mut former = node(2, &[]);
+        former.ready = false;
+        former.addresses = node(1, &[]).addresses;
+        let mut now = Clock::System.now();
+        let targets = target_states(&[node(1, &[DRAIN]), former], now);
+        let mut view = view(&[("p", &[(1, "-")], true)]);
+        Arc::make_mut(&mut view.pools[0]).entries[0].name = None;
+        let changes = |now| {
+            let inputs = PlanInputs {
+                is_configured: true,
+                interfaces: &InterfaceCache::default(),
+                targets: &targets,
+                ledger: &ledger(&[]),
+                policy: Policy {
+                    mode: AdminStateMode::Enforce,
+                    foreign_down: ForeignDown::Keep,
+                },
+                guard: GuardInputs {
+                    settings: &GuardSettings::DISABLED,
+                    held: &HeldEntries::new(),
+                    services: None,
+                },
+                now,
+            };
+            plan(&view, &inputs).change_count()
+        };
+        assert_eq!(changes(now), 0, "its heartbeat may be late");
+        now.mono = targets.next_deadline(now.mono).unwrap();
+        assert_eq!(changes(now), 1);
+    }
+
     proptest! {
         /// Whatever nodes claim, taint and register anew: a named entry follows the signal of its own node alone, and another one
         /// is `Down` only while all claimants of its address have a signal.

@@ -5,7 +5,7 @@
 //! Where probes reach headgate, the signals of `signals.health` count for that as well, from their first observation: agents count
 //! by their own clocks, so one that must last may count for them before it counts for the leader.
 //! If fewer than the minimum can serve, entries whose Nodes' signals are all revocable are held back: of Ready Nodes, and of those
-//! that are not Ready for less than [`NOT_READY_GRACE`], which come last.
+//! that are not Ready but not lost yet ([`TargetStates`]), which come last.
 //!
 //! `rule_guard` counts the Nodes of single rules, which may need more of a Node; `brake` says how many become `Down` at a time.
 //!
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::int_or_percent::IntOrPercent;
 use super::ledger::{LedgerEntry, LedgerStage};
-use super::target_states::{NOT_READY_GRACE, TargetState, TargetStates};
+use super::target_states::{TargetState, TargetStates};
 use crate::local_service::ServiceIndex;
 use crate::pool::{ClusterNode, InterfaceCache, PoolView};
 
@@ -162,9 +162,9 @@ pub(super) fn is_alive(node: &ClusterNode) -> bool {
     node.ready && !node.is_terminal && node.excluded.is_none()
 }
 
-/// Whether connections to the Node may work, whatever its signals: a heartbeat that is late says little for [`NOT_READY_GRACE`].
+/// Whether connections to the Node may work, whatever its signals: a heartbeat that is late says little at first.
 pub(super) fn may_be_alive(node: &ClusterNode, targets: &TargetStates, now: Instant) -> bool {
-    let is_ready = node.ready || !targets.is_not_ready_for(node, NOT_READY_GRACE, now);
+    let is_ready = node.ready || !targets.is_lost(node, now);
     is_ready && !node.is_terminal && node.excluded.is_none()
 }
 

@@ -26,7 +26,7 @@ const DEBOUNCE: Duration = Duration::from_secs(1);
 const RESTORE_INTERVAL: Duration = Duration::from_secs(30);
 /// How long an ended signal period is kept. Its end is written and reported by then.
 const ENDED_PERIOD_TTL: Duration = Duration::from_mins(10);
-/// How long a Node must be other than Ready until a hold on it ends: the heartbeats of working nodes are late when the API server is
+/// How long a Node must be other than Ready until it counts as lost: the heartbeats of working nodes are late when the API server is
 /// overloaded.
 pub(super) const NOT_READY_GRACE: Duration = Duration::from_mins(1);
 /// cloud-controller-manager removes this taint with the effect `NoExecute` from a Node that is ready.
@@ -226,23 +226,14 @@ impl TargetStates {
             .flat_map(|period| [period.restores_at(), expired(period)])
             .flatten();
         let deadlines = deadlines.chain(self.pending.values().map(|pending| pending.next));
-        // Only holds depend on it.
-        let may_be_held = |name: &&String| self.periods.contains_key(*name) || self.is_probed_out(name);
-        let not_ready = self.not_ready.iter().filter(|(name, _)| may_be_held(name));
-        let deadlines = deadlines.chain(not_ready.map(|(_, (_, since))| *since + NOT_READY_GRACE));
+        let deadlines = deadlines.chain(self.not_ready.values().map(|(_, since)| *since + NOT_READY_GRACE));
         deadlines.filter(|deadline| *deadline > after).min()
     }
 
-    fn is_probed_out(&self, name: &str) -> bool {
-        self.nodes
-            .by_name(name)
-            .is_some_and(|node| !node.health_signals.is_empty())
-    }
-
-    /// Whether the Node is not Ready, and has been so for this long.
-    pub(super) fn is_not_ready_for(&self, node: &ClusterNode, time: Duration, now: Instant) -> bool {
+    /// Whether the Node has not been Ready for [`NOT_READY_GRACE`].
+    pub(super) fn is_lost(&self, node: &ClusterNode, now: Instant) -> bool {
         let since = self.not_ready.get(&node.name).filter(|(uid, _)| *uid == node.uid);
-        since.is_some_and(|(_, since)| now >= *since + time)
+        since.is_some_and(|(_, since)| now >= *since + NOT_READY_GRACE)
     }
 
     /// Makes a deadline that has passed count as a change, and signals that have lasted long enough as signals.
@@ -299,13 +290,17 @@ impl TargetStates {
         ended_at.is_some_and(|at| now >= at + DEBOUNCE) && self.target_state(node, now) == TargetState::Unchanged
     }
 
-    /// The Node that decides about a pool entry.
+    /// The Node that decides about a pool entry. One that is lost, such as the former Node of a machine that has registered under
+    /// another name, decides only where no other claimant is left.
     #[must_use]
     pub fn owner(&self, entry: &PoolEntry, interfaces: &InterfaceCache, now: Instant) -> Option<EntryOwner<'_>> {
-        entry.owner(&self.nodes, interfaces, |node| match self.target_state(node, now) {
-            TargetState::None => 0,
-            TargetState::Unchanged => 1,
-            TargetState::Down => 2,
+        entry.owner(&self.nodes, interfaces, |node| {
+            let reason = match self.target_state(node, now) {
+                TargetState::None => 0,
+                TargetState::Unchanged => 1,
+                TargetState::Down => 2,
+            };
+            (self.is_lost(node, now), reason)
         })
     }
 
