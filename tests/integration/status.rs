@@ -116,7 +116,7 @@ async fn status_shows_a_down_and_restore_removes_headgates_downs() {
     assert_eq!(
         entry(&report, "node-1", "kubernetes"),
         &json!({"loadBalancer": "kubernetes", "pool": "kubernetes", "entry": "127.0.0.1", "adminState": "Down", "owner": "headgate",
-            "stage": "down", "since": "2026-11-21T10:00:00Z", "pending": false, "becomes": null, "heldBack": false, "heldFor": []})
+            "stage": "down", "since": "2026-11-21T10:00:00Z", "pending": false, "becomes": null, "heldBack": false, "waiting": false, "heldFor": []})
     );
     let pending = entry(&report, "node-1", "kubernetes-IPv6");
     assert_eq!(
