@@ -3,6 +3,7 @@
 #[allow(unreachable_pub, reason = "the derive repeats each type inside a function")]
 #[allow(clippy::duplicated_attributes, reason = "two printer columns may have the same type")]
 mod evacuation;
+mod known;
 pub mod names;
 #[allow(unreachable_pub, reason = "the derive repeats each type inside a function")]
 #[allow(clippy::duplicated_attributes, reason = "two printer columns may have the same type")]

@@ -7,6 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::known::known;
 use super::schema;
 
 /// A request to remove one pod from its node.
@@ -117,7 +118,8 @@ pub struct EvacuationStatus {
     #[schemars(schema_with = "schema::optional_time")]
     pub expected_evacuation_finish_time: Option<Time>,
     /// Whether the evacuation can be cancelled. The active evacuator writes it.
-    #[serde(default)]
+    #[schemars(schema_with = "schema::open_enum")]
+    #[serde(default, deserialize_with = "known")]
     pub evacuation_cancellation_policy: CancellationPolicy,
     /// How many times the Eviction API refused.
     #[schemars(range(min = 0))]

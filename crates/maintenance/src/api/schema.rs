@@ -14,6 +14,11 @@ const MAX_LABEL_KEY: usize = 317;
 const MAX_LABEL_VALUE: usize = 63;
 const MAX_OBJECT_NAME: usize = 253;
 
+/// The schema of an enum of a status: a newer version may write a value that this definition does not list.
+pub(super) fn open_enum(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "pattern": "^[A-Z][A-Za-z]*$", "maxLength": 64})
+}
+
 /// The schema of `v1.NodeSelector`, with bounds on terms, requirements and values.
 pub(super) fn node_selector(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

@@ -1,12 +1,15 @@
 //! The status of a `NodeMaintenance`: what the controller did and what it waits for.
 //!
-//! A new leader continues from the status alone: `drainPlanIndex` and `drainTargets` are the only state of a drain.
+//! A new leader continues from the status alone: `drainPlanIndex` and `drainTargets` are the only state of a drain. What it does not
+//! know, because a newer version wrote it before a rollback, counts as missing and is computed anew; so enums of the status are open in
+//! the definition, too.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::known::{known, known_items};
 use super::node_maintenance::{DrainPlanEntry, Stage};
 use super::schema;
 
@@ -20,7 +23,7 @@ pub struct NodeMaintenanceStatus {
     /// The stages that were started, in order.
     #[schemars(length(max = 4))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
-    #[serde(default)]
+    #[serde(default, deserialize_with = "known_items")]
     pub stage_statuses: Vec<StageStatus>,
     /// The whole drain plan: spec.drainPlan and the default entries.
     #[schemars(length(max = 44))]
@@ -53,6 +56,7 @@ pub struct NodeMaintenanceStatus {
 #[serde(rename_all = "camelCase")]
 pub struct StageStatus {
     /// Name of the stage. Each stage is listed once at most.
+    #[schemars(schema_with = "schema::open_enum")]
     pub name: Stage,
     /// When the controller started it.
     #[schemars(schema_with = "schema::time")]
@@ -94,10 +98,10 @@ pub struct NodeMaintenanceNodeStatus {
     #[serde(default)]
     pub pods_unsupported: i32,
     /// Whether the node is out of its load balancers. Set from the Drain stage on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub load_balancer: Option<LoadBalancerStatus>,
     /// What keeps evacuating pods on the node. The first five, by namespace and name.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "known_items")]
     #[schemars(length(max = 5))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub blockers: Vec<Blocker>,
@@ -111,6 +115,7 @@ pub struct NodeMaintenanceNodeStatus {
 #[serde(rename_all = "camelCase")]
 pub struct LoadBalancerStatus {
     /// How far the node is.
+    #[schemars(schema_with = "schema::open_enum")]
     pub state: LoadBalancerState,
     /// When the controller began to wait for the confirmation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -160,6 +165,7 @@ pub struct Blocker {
     #[schemars(length(max = 317))]
     pub pod: String,
     /// The kind of reason, for machines.
+    #[schemars(schema_with = "schema::open_enum")]
     pub reason: BlockerReason,
     /// The reason in words.
     #[schemars(length(max = 1024))]
@@ -180,4 +186,32 @@ pub enum BlockerReason {
     EvictionFailed,
     /// The pod is terminating for longer than its grace period.
     Terminating,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_of_a_newer_version_count_as_missing() {
+        let time = "2026-11-21T10:00:00Z";
+        let node = |state: &str, reason: &str| {
+            json!({"nodeRef": {"name": "n"}, "loadBalancer": {"state": state, "confirmedAt": time},
+                "blockers": [{"pod": "a/b", "reason": reason, "message": "", "since": time}], "blockersTotal": 1})
+        };
+        let status = json!({
+            "stageStatuses": [{"name": "Reboot", "startTimestamp": time}, {"name": "Drain", "startTimestamp": time}],
+            "nodeStatuses": [node("Moving", "Weather"), node("Out", "Terminating")]});
+        let status: NodeMaintenanceStatus = serde_json::from_value(status).unwrap();
+        let stages: Vec<_> = status.stage_statuses.iter().map(|stage| stage.name).collect();
+        assert_eq!(stages, [Stage::Drain]);
+        let [unknown, known] = &status.node_statuses[..] else {
+            panic!("{status:?}")
+        };
+        assert_eq!((&unknown.load_balancer, unknown.blockers.len()), (&None, 0));
+        assert_eq!(known.load_balancer.as_ref().unwrap().state, LoadBalancerState::Out);
+        assert_eq!(known.blockers.len(), 1);
+    }
 }
