@@ -269,8 +269,12 @@ impl MemberEditor {
 
     fn read_failed(&mut self, error: &ArmError) {
         if let Some(taken) = self.taken.take_if(|taken| taken.is_written) {
-            // ARM has confirmed the write; the next list of load balancers shows whether it lasts.
-            self.report(taken.batch, &BatchOutcome::Updated, Some(taken.operation));
+            // An operation that succeeded proves nothing about the members: only a read does.
+            let outcome = BatchOutcome::Failed {
+                failure: Failure::Retriable { not_before: None },
+                error: format!("ARM reported Succeeded, but {} could not be read: {error}", taken.pool),
+            };
+            self.report(taken.batch, &outcome, Some(taken.operation));
         }
         let outcome = batch_outcome(error, Instant::now());
         for key in self.due_pools() {

@@ -149,6 +149,21 @@ async fn operation_that_succeeds_with_an_empty_pool_is_noticed_by_the_read_back(
 }
 
 #[tokio::test(start_paused = true)]
+async fn success_that_no_read_confirms_is_not_reported_as_one() {
+    let cluster = cluster().await;
+    let emptied = json!({"operation": "succeed", "effect": "emptied"});
+    cluster.fault("PUT", PUT_OF_WEB, Some(1), &emptied);
+    begin_update(&cluster).await;
+    cluster.fault("GET", "/loadBalancers/", None, &json!({"answer": {"status": 500}}));
+    sleep(2 * OPERATION).await;
+    assert_eq!(cluster.events("web").await[0], 0, "nothing is known");
+    cluster.clear_faults();
+    sleep(10 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
+    assert_eq!(cluster.events("web").await[0], 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn members_that_a_newer_write_of_another_writer_loses_are_written_again() {
     let cluster = cluster().await;
     let lost = json!({"operation": "succeed", "effect": "lostWhenSuperseded"});
