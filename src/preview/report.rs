@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::snapshot::PreviewSnapshot;
+use crate::config::GuardSection;
 use crate::status::{NoSuchField, StatusReport, sort_by_field};
 
 /// What a drain would do.
@@ -127,6 +128,8 @@ pub struct PoolPreviewRow {
     pub remaining: usize,
     /// How many entries `guard.minimumInService` keeps in service, by the given settings.
     pub minimum_in_service: usize,
+    /// How many entries `guard.maxNewDown` lets go within 5 minutes, by the given settings.
+    pub max_new_down: usize,
     /// The nodes of the leaving entries.
     pub nodes: Vec<String>,
 }
@@ -195,9 +198,7 @@ impl Preview {
         match &snapshot.load_balancers {
             Ok(report) => {
                 preview.azure_error.clone_from(&report.azure_error);
-                preview.pools = pools(report, &maintenance.nodes, |entries| {
-                    snapshot.minimum_in_service.rounded_up(entries)
-                });
+                preview.pools = pools(report, &maintenance.nodes, snapshot.guard);
             }
             Err(error) => preview.azure_error = Some(error.clone()),
         }
@@ -299,7 +300,7 @@ fn budgets(budgets: &[BudgetFacts], leaving: &[&PodFacts]) -> Vec<BudgetRow> {
 }
 
 /// The pools with entries of these nodes, by load balancer and name.
-fn pools(report: &StatusReport, nodes: &BTreeSet<String>, minimum: impl Fn(usize) -> usize) -> Vec<PoolPreviewRow> {
+fn pools(report: &StatusReport, nodes: &BTreeSet<String>, guard: GuardSection) -> Vec<PoolPreviewRow> {
     let mut rows = Vec::new();
     for load_balancer in report.load_balancers.iter().filter(|found| found.configured) {
         for pool in &load_balancer.pools {
@@ -328,7 +329,8 @@ fn pools(report: &StatusReport, nodes: &BTreeSet<String>, minimum: impl Fn(usize
                 down: pool.down,
                 leaving: leaving.len(),
                 remaining: pool.entries.saturating_sub(pool.down + leaving.len()),
-                minimum_in_service: minimum(pool.entries),
+                minimum_in_service: guard.minimum_in_service.rounded_up(pool.entries),
+                max_new_down: guard.max_new_down.rounded_down(pool.entries),
                 nodes: names.into_iter().collect(),
             });
         }

@@ -213,6 +213,12 @@ fn notes(preview: &Preview, detail: Detail) -> Vec<String> {
             preview.maintenance.spec.load_balancer.timeout_seconds
         ));
     }
+    for pool in preview.pools.iter().filter(|pool| pool.leaving > pool.max_new_down) {
+        notes.push(format!(
+            "{}/{} loses {} entries, and guard.maxNewDown lets {} of them go within 5 min: the others wait, and so do their pods.",
+            pool.load_balancer, pool.pool, pool.leaving, pool.max_new_down
+        ));
+    }
     for other in &preview.other_maintenances {
         notes.push(format!(
             "NodeMaintenance {} (stage {}) has the same nodes: {}. The one that is furthest behind decides what leaves.",

@@ -127,7 +127,7 @@ fn snapshot(nodes: &[&str], pods: Vec<PodFacts>) -> PreviewSnapshot {
         pods,
         budgets: Vec::new(),
         load_balancers: Err("not configured".to_owned()),
-        minimum_in_service: IntOrPercent::Int(1),
+        guard: GuardSection::default(),
     }
 }
 
@@ -297,7 +297,7 @@ fn pools_lose_the_entries_that_are_not_down_yet() {
         ),
     ] {
         snapshot.load_balancers = Ok(status(&states));
-        snapshot.minimum_in_service = IntOrPercent::Int(minimum);
+        snapshot.guard.minimum_in_service = IntOrPercent::Int(minimum);
         let preview = Preview::from_snapshot(&snapshot);
         let [pool] = preview.pools.as_slice() else {
             panic!("{preview:?}")
@@ -307,6 +307,11 @@ fn pools_lose_the_entries_that_are_not_down_yet() {
         assert_eq!(
             render(&preview, Detail::Narrow).contains("guard.minimumInService"),
             is_below
+        );
+        // A quarter of three is none, and one is the least.
+        assert_eq!(
+            render(&preview, Detail::Narrow).contains("guard.maxNewDown lets 1 of them go"),
+            pool.leaving > 1
         );
     }
     let mut elsewhere = status(&[("three", "None")]);

@@ -108,7 +108,12 @@ mod tests {
             (500, &[], "etcdserver: leader changed", Err(EvictionFailure::Other)),
             (403, &[], "pods \"web\" is forbidden", Err(EvictionFailure::Forbidden)),
             (503, &[], "", Err(EvictionFailure::Other)),
-            (409, &[], "Operation cannot be fulfilled on pods \"web\"", Err(EvictionFailure::Other)),
+            (
+                409,
+                &[],
+                "Operation cannot be fulfilled on pods \"web\"",
+                Err(EvictionFailure::Other),
+            ),
         ] {
             let outcome = match classify(code, causes, message) {
                 EvictionOutcome::Accepted => Ok(()),
