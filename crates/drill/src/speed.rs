@@ -16,9 +16,6 @@ pub struct Speed(f64);
 pub struct SpeedError(f64);
 
 impl Speed {
-    /// The speed of real time.
-    pub const REAL_TIME: Self = Self(1.0);
-
     /// A factor.
     ///
     /// # Errors

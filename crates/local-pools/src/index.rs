@@ -170,12 +170,6 @@ impl LocalServiceIndex {
         &self.nodes
     }
 
-    /// The number of EndpointSlices.
-    #[must_use]
-    pub fn slice_count(&self) -> usize {
-        self.owners.len()
-    }
-
     /// The members that a Service's pool of this family is to have. `None` where the Service has no slices.
     #[must_use]
     pub fn select(

@@ -220,22 +220,6 @@ impl Signal {
         }
     }
 
-    /// Whether the signal is in the Node object, where everybody who reads the Node finds it; otherwise only the
-    /// agent has it.
-    #[must_use]
-    pub fn is_in_node_object(&self) -> bool {
-        match self {
-            Self::Deletion
-            | Self::Shutdown
-            | Self::Taint(_)
-            | Self::Condition(_)
-            | Self::Label(_)
-            | Self::Annotation(_)
-            | Self::Unschedulable => true,
-            Self::Preempt | Self::Stopping => false,
-        }
-    }
-
     /// Whether the leader may keep a node with this signal in service for a while if too few others are left. The node
     /// still works; a signal that says otherwise, or that its end is certain, is not revocable.
     #[must_use]

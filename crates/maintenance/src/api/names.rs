@@ -28,9 +28,6 @@ pub const EVACUATOR_ANNOTATION_PREFIX: &str = "evacuation.coordination.k8s.io/pr
 /// The class that removes pods of DaemonSets. headgate's leader implements it.
 pub const DAEMON_SET_EVACUATOR: &str = "daemonset.apps.k8s.io";
 
-/// The class that KEP-4212 gives kubelet for static pods. No component implements it.
-pub const KUBELET_EVACUATOR: &str = "kubelet.k8s.io";
-
 /// The role of the evacuator that created the pod.
 pub const CONTROLLER_ROLE: &str = "controller";
 
@@ -52,9 +49,6 @@ pub const PROGRESS_DEADLINE_SECONDS: i32 = 1800;
 
 /// The most nodes a maintenance may select. The status has one entry for each, and an object has to stay below 1.5 MiB.
 pub const MAX_NODES: usize = 500;
-
-/// The most entries of `spec.drainPlan`.
-pub const MAX_DRAIN_PLAN: usize = 32;
 
 /// The most blockers that the status shows for one node.
 pub const MAX_BLOCKERS: usize = 5;

@@ -81,12 +81,6 @@ impl<'a> Maintenance<'a> {
         (self.object.metadata.creation_timestamp.as_ref(), self.name)
     }
 
-    /// Whether its nodes are kept out of service.
-    #[must_use]
-    pub fn is_in_progress(&self) -> bool {
-        matches!(self.phase, Phase::Cordon | Phase::Drain)
-    }
-
     /// Whether it is being deleted.
     #[must_use]
     pub fn is_deleted(&self) -> bool {
