@@ -11,7 +11,6 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::snapshot::PreviewSnapshot;
-use crate::config::GuardSection;
 use crate::status::{NoSuchField, StatusReport, sort_by_field};
 
 /// What a drain would do.
@@ -198,7 +197,7 @@ impl Preview {
         match &snapshot.load_balancers {
             Ok(report) => {
                 preview.azure_error.clone_from(&report.azure_error);
-                preview.pools = pools(report, &maintenance.nodes, snapshot.guard);
+                preview.pools = pools(report, &maintenance.nodes, snapshot);
             }
             Err(error) => preview.azure_error = Some(error.clone()),
         }
@@ -300,7 +299,7 @@ fn budgets(budgets: &[BudgetFacts], leaving: &[&PodFacts]) -> Vec<BudgetRow> {
 }
 
 /// The pools with entries of these nodes, by load balancer and name.
-fn pools(report: &StatusReport, nodes: &BTreeSet<String>, guard: GuardSection) -> Vec<PoolPreviewRow> {
+fn pools(report: &StatusReport, nodes: &BTreeSet<String>, snapshot: &PreviewSnapshot) -> Vec<PoolPreviewRow> {
     let mut rows = Vec::new();
     for load_balancer in report.load_balancers.iter().filter(|found| found.configured) {
         for pool in &load_balancer.pools {
@@ -329,8 +328,8 @@ fn pools(report: &StatusReport, nodes: &BTreeSet<String>, guard: GuardSection) -
                 down: pool.down,
                 leaving: leaving.len(),
                 remaining: pool.entries.saturating_sub(pool.down + leaving.len()),
-                minimum_in_service: guard.minimum_in_service.rounded_up(pool.entries),
-                max_new_down: guard.max_new_down.rounded_down(pool.entries),
+                minimum_in_service: snapshot.minimum_in_service.rounded_up(pool.entries),
+                max_new_down: snapshot.max_new_down.rounded_down(pool.entries),
                 nodes: names.into_iter().collect(),
             });
         }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use headgate_controller::admin_state::IntOrPercent;
 use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
 use headgate_maintenance::plan::phase::Maintenance;
@@ -17,7 +18,6 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::api_error::api_error_text;
-use crate::config::GuardSection;
 use crate::readable_objects::readable_objects;
 use crate::status::{SnapshotRequest, StatusReport};
 
@@ -71,8 +71,10 @@ pub struct PreviewSnapshot {
     pub budgets: Vec<BudgetFacts>,
     /// The pools, or why they are not known.
     pub load_balancers: Result<StatusReport, String>,
-    /// How many entries of each pool stay in service, and how many leave at a time, by the given settings.
-    pub guard: GuardSection,
+    /// How many entries of each pool stay in service, by the given settings.
+    pub minimum_in_service: IntOrPercent,
+    /// How many leave at a time.
+    pub max_new_down: IntOrPercent,
 }
 
 /// Takes a snapshot.
@@ -117,7 +119,8 @@ pub async fn take_snapshot(request: PreviewRequest<'_>) -> Result<PreviewSnapsho
         load_balancers: report
             .map(|snapshot| StatusReport::from_snapshot(&snapshot))
             .map_err(|error| error.to_string()),
-        guard: settings.guard,
+        minimum_in_service: settings.guard.minimum_in_service,
+        max_new_down: settings.guard.max_new_down,
     })
 }
 

@@ -127,7 +127,8 @@ fn snapshot(nodes: &[&str], pods: Vec<PodFacts>) -> PreviewSnapshot {
         pods,
         budgets: Vec::new(),
         load_balancers: Err("not configured".to_owned()),
-        guard: GuardSection::default(),
+        minimum_in_service: IntOrPercent::Int(1),
+        max_new_down: IntOrPercent::Percent(25),
     }
 }
 
@@ -297,7 +298,7 @@ fn pools_lose_the_entries_that_are_not_down_yet() {
         ),
     ] {
         snapshot.load_balancers = Ok(status(&states));
-        snapshot.guard.minimum_in_service = IntOrPercent::Int(minimum);
+        snapshot.minimum_in_service = IntOrPercent::Int(minimum);
         let preview = Preview::from_snapshot(&snapshot);
         let [pool] = preview.pools.as_slice() else {
             panic!("{preview:?}")
