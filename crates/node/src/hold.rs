@@ -61,11 +61,21 @@ impl NodeHold {
         serde_json::to_string(self)
     }
 
-    /// The hold in a form that agents read, who ignore an annotation of more than 4,096 bytes: without the last of its pools, in the
-    /// order of their names, if all of them exceed that. `None` if the hold exceeds it with a single pool: it must name all
+    /// The hold in a form that agents read, who ignore an annotation of more than 4,096 bytes: without its reason, then without the last
+    /// of its pools, in the order of their names, if all of it exceeds that. `None` if the hold exceeds it with a single pool: it must name all
     /// signals.
     #[must_use]
-    pub fn bounded(mut self) -> Option<Self> {
+    pub fn bounded(self) -> Option<Self> {
+        let pools = self.pools.len();
+        let without_reason = Self {
+            reason: String::new(),
+            ..self.clone()
+        };
+        let whole = self.with_fitting_pools().filter(|hold| hold.pools.len() == pools);
+        whole.or_else(|| without_reason.with_fitting_pools())
+    }
+
+    fn with_fitting_pools(mut self) -> Option<Self> {
         let pools = std::mem::take(&mut self.pools);
         let is_without_pools = pools.is_empty();
         let longest = Self {
@@ -308,6 +318,10 @@ mod tests {
         assert!(is_held(&[DRAIN], &bounded));
         let few = hold(now.wall, &[DRAIN]);
         assert_eq!(few.clone().bounded(), Some(few));
+        let mut explained = hold(now.wall, &[DRAIN]);
+        explained.reason = "x".repeat(5000);
+        let fitting = explained.bounded().unwrap();
+        assert!(fitting.reason.is_empty() && fitting.pools.len() == 1, "{fitting:?}");
         let signals: Vec<String> = (0..100).map(|number| format!("example.com/{number:040}")).collect();
         let signals: Vec<&str> = signals.iter().map(String::as_str).collect();
         assert_eq!(

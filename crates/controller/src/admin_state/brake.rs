@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use super::int_or_percent::IntOrPercent;
 use super::ledger::{LedgerEntry, LedgerStage};
 use super::rule_guard::{ClaimedEntry, HeldFor};
-use super::target_states::{SignalPeriod, TargetState, TargetStates};
+use super::target_states::{TargetState, TargetStates};
 use crate::pool::ClusterNode;
 
 /// For how long a new `Down` counts.
@@ -37,16 +37,19 @@ pub(super) fn hold_waiting(
     for entry in owned {
         let node = entry.owner.node;
         let period = targets.signal_period(node);
-        let Some(period) = period.filter(|period| !announces_end(node, period)) else {
+        let Some(period) = period.filter(|_| !announces_end(node)) else {
             continue;
         };
+        let may_be_set = node.exempting_label().is_none();
         if let Some(known) = entry.ledger_entry.filter(|known| known.stage != LedgerStage::Restored) {
-            new += usize::from(is_new(known, now.wall));
+            // One whose write is due counts until it is written.
+            let is_due = known.stage == LedgerStage::Intended && entry.observed != Some(AdminState::Down) && may_be_set;
+            new += usize::from(is_due || is_new(known, now.wall));
             continue;
         }
         let is_due = targets.target_state(node, now.mono) == TargetState::Down
             && entry.observed == Some(AdminState::None)
-            && node.exempting_label().is_none()
+            && may_be_set
             && !held.contains_key(&entry.index);
         if is_due {
             candidates.push((period.since.mono, &node.name, entry.index));
@@ -59,17 +62,15 @@ pub(super) fn hold_waiting(
     }
 }
 
-/// Whether a signal, or anything else on the Node, announces the end of the machine.
-fn announces_end(node: &ClusterNode, period: &SignalPeriod) -> bool {
-    let announces = |name: &String| name.parse().is_ok_and(|signal: Signal| signal.announces_end());
-    // A condition of the settings makes a Node terminal, because it may announce the end.
-    let is_terminal = node.is_terminal && !node.signals.keys().any(|signal| matches!(signal, Signal::Condition(_)));
-    node.is_deleting || node.eviction_at.is_some() || is_terminal || period.signals.iter().any(announces)
+/// Whether a signal, of whatever list, or anything else on the Node announces the end of the machine.
+fn announces_end(node: &ClusterNode) -> bool {
+    let mut signals = node.signals.keys().chain(&node.health_signals);
+    node.ends || node.is_deleting || node.eviction_at.is_some() || signals.any(Signal::announces_end)
 }
 
-/// Whether the `Down` counts as new. One that is not written yet does; a time that is far ahead is another machine's clock.
+/// Whether the `Down` counts as new. A time that is far ahead is another machine's clock.
 fn is_new(entry: LedgerEntry, now: Timestamp) -> bool {
-    entry.stage == LedgerStage::Intended || now.duration_since(entry.since).unsigned_abs() < WINDOW
+    now.duration_since(entry.since).unsigned_abs() < WINDOW
 }
 
 #[cfg(test)]

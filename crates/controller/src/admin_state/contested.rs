@@ -107,6 +107,7 @@ mod tests {
     use super::super::ledger::LedgerStage;
     use super::super::plan::{PlanInputs, Policy, plan};
     use super::super::settings::{AdminStateMode, ForeignDown};
+    use super::super::target_states::TargetStates;
     use super::*;
     use crate::pool::InterfaceCache;
 
@@ -180,14 +181,17 @@ mod tests {
         former.ready = false;
         former.addresses = node(1, &[]).addresses;
         let mut now = Clock::System.now();
-        let targets = target_states(&[node(1, &[DRAIN]), former], now);
+        let mut restarting = node(1, &[DRAIN]);
+        restarting.ready = false;
+        let targets = target_states(&[node(1, &[DRAIN]), former.clone()], now);
+        let all_lost = target_states(&[restarting, former], now);
         let mut view = view(&[("p", &[(1, "-")], true)]);
         Arc::make_mut(&mut view.pools[0]).entries[0].name = None;
-        let changes = |now| {
+        let changes = |targets: &TargetStates, now| {
             let inputs = PlanInputs {
                 is_configured: true,
                 interfaces: &InterfaceCache::default(),
-                targets: &targets,
+                targets,
                 ledger: &ledger(&[]),
                 policy: Policy {
                     mode: AdminStateMode::Enforce,
@@ -202,9 +206,10 @@ mod tests {
             };
             plan(&view, &inputs).change_count()
         };
-        assert_eq!(changes(now), 0, "its heartbeat may be late");
+        assert_eq!(changes(&targets, now), 0, "its heartbeat may be late");
         now.mono = targets.next_deadline(now.mono).unwrap();
-        assert_eq!(changes(now), 1);
+        assert_eq!(changes(&targets, now), 1);
+        assert_eq!(changes(&all_lost, now), 1, "what restarts stays out");
     }
 
     proptest! {

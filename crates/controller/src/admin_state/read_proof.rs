@@ -6,7 +6,6 @@
 //! known as such. What is said about it, and how long an answer may be awaited, is left to the callers.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{AdminState, LoadBalancerId};
@@ -161,9 +160,7 @@ fn missing_proof(reads: &LastReads<'_>, node: &ClusterNode, is_planned: bool) ->
     let addresses = node.addresses.iter().copied().map(Claimed::Address);
     let machine = Some(&node.machine).filter(|machine| !machine.is_empty());
     let mut claims = addresses.chain(machine.cloned().map(Claimed::Machine));
-    // The former Node of a machine may stay for ever.
-    let is_other = |other: &Arc<ClusterNode>| other.uid != node.uid && !reads.targets.is_lost(other, reads.now);
-    if let Some(claimed) = claims.find(|claimed| reads.targets.nodes.claimants_of(claimed).iter().any(is_other)) {
+    if let Some(claimed) = claims.find(|claimed| reads.targets.nodes.claimants_of(claimed).len() > 1) {
         return Some(MissingProof::Contested(claimed));
     }
     let statuses = || reads.load_balancers.iter().map(|one| one.status);

@@ -300,7 +300,9 @@ impl TargetStates {
                 TargetState::Unchanged => 1,
                 TargetState::Down => 2,
             };
-            (self.is_lost(node, now), reason)
+            // If all are lost, what took the machine out stays in force while it restarts.
+            let is_lost = self.is_lost(node, now);
+            (is_lost, if is_lost { 2 - reason } else { reason })
         })
     }
 

@@ -214,6 +214,7 @@ mod tests {
             eviction_at: None,
             ready: true,
             is_terminal: false,
+            ends: false,
             hold: None,
             is_deleting: number == 2,
         };

@@ -75,6 +75,7 @@ mod tests {
             marker: None,
             eviction_at: None,
             is_terminal: false,
+            ends: false,
             hold: None,
             is_deleting: false,
         }

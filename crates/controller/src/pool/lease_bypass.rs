@@ -109,6 +109,7 @@ mod tests {
                 ready: true,
                 is_deleting: false,
                 is_terminal: true,
+                ends: true,
                 hold: None,
             }),
             to: *to,

@@ -59,6 +59,8 @@ pub struct ClusterNode {
     /// Whether the machine is about to end, or does not work, whatever its condition `Ready`: the Node is being deleted,
     /// its VM is evicted or shut down, or it is out of service.
     pub is_terminal: bool,
+    /// The same by the object alone: whatever the conditions mean that the settings list.
+    pub ends: bool,
     /// The hold that a leader has recorded on the Node.
     pub hold: Option<RecordedHold>,
 }
@@ -240,6 +242,7 @@ mod tests {
             eviction_at: None,
             ready: true,
             is_terminal: false,
+            ends: false,
             hold: None,
             is_deleting: false,
         }

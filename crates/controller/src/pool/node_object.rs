@@ -91,7 +91,8 @@ impl ClusterNodeObject {
             rules.detect(&Facts::read(&self.metadata, taint_keys, cordon, conditions, rules))
         };
         let (signals, health_signals) = (detect(rules), detect(health_rules));
-        let is_terminal = self.is_terminal() || signals.keys().any(|signal| !signal.is_revocable());
+        let ends = self.is_terminal();
+        let is_terminal = ends || signals.keys().any(|signal| !signal.is_revocable());
         let labels = self.metadata.labels.unwrap_or_default();
         let internal = self.status.addresses.iter().filter(|entry| entry.kind == "InternalIP");
         let created = self.metadata.creation_timestamp.map(|time| time.0);
@@ -135,6 +136,7 @@ impl ClusterNodeObject {
             eviction_at,
             ready,
             is_terminal,
+            ends,
             hold,
             is_deleting: self.metadata.deletion_timestamp.is_some(),
         })

@@ -246,6 +246,7 @@ mod tests {
                 eviction_at: None,
                 ready: true,
                 is_terminal: false,
+                ends: false,
                 hold: None,
                 is_deleting: false,
             });

@@ -5,9 +5,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::known::known;
 use super::schema;
 
 /// A request to remove one pod from its node.
@@ -119,7 +118,7 @@ pub struct EvacuationStatus {
     pub expected_evacuation_finish_time: Option<Time>,
     /// Whether the evacuation can be cancelled. The active evacuator writes it.
     #[schemars(schema_with = "schema::open_enum")]
-    #[serde(default, deserialize_with = "known")]
+    #[serde(default, deserialize_with = "known_policy")]
     pub evacuation_cancellation_policy: CancellationPolicy,
     /// How many times the Eviction API refused.
     #[schemars(range(min = 0))]
@@ -136,6 +135,12 @@ pub struct EvacuationStatus {
     pub conditions: Vec<Condition>,
 }
 
+/// What a newer version may have written forbids the cancellation: it could be undone otherwise.
+fn known_policy<'de, D: Deserializer<'de>>(from: D) -> Result<CancellationPolicy, D::Error> {
+    let value = serde_json::Value::deserialize(from)?;
+    Ok(serde_json::from_value(value).unwrap_or(CancellationPolicy::Forbid))
+}
+
 /// Whether an evacuation can be cancelled.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub enum CancellationPolicy {
@@ -144,4 +149,33 @@ pub enum CancellationPolicy {
     Allow,
     /// It goes on until the pod is gone.
     Forbid,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn policy_of_a_newer_version_forbids_the_cancellation() {
+        for (value, expected) in [
+            (json!({}), CancellationPolicy::Allow),
+            (
+                json!({"evacuationCancellationPolicy": "Allow"}),
+                CancellationPolicy::Allow,
+            ),
+            (
+                json!({"evacuationCancellationPolicy": "Forbid"}),
+                CancellationPolicy::Forbid,
+            ),
+            (
+                json!({"evacuationCancellationPolicy": "Ask"}),
+                CancellationPolicy::Forbid,
+            ),
+        ] {
+            let status: EvacuationStatus = serde_json::from_value(value).unwrap();
+            assert_eq!(status.evacuation_cancellation_policy, expected);
+        }
+    }
 }

@@ -140,13 +140,23 @@ fn what_announces_the_end_of_the_machine_never_waits() {
         match index {
             1 => node.eviction_at = Some(Timestamp::UNIX_EPOCH),
             2 => node.is_deleting = true,
-            3 => node.is_terminal = true,
+            // A notice beside the matcher that finds it.
+            3 => {
+                (node.is_terminal, node.ends) = (true, true);
+                node.signals = [(
+                    Signal::Condition("condition:VMEventScheduled=True".to_owned()),
+                    Duration::ZERO,
+                )]
+                .into();
+            }
             4 => drop(node.signals.insert(Signal::Taint(DRAIN.to_owned()), Duration::ZERO)),
             5 => node.signals = [(Signal::Shutdown, Duration::ZERO)].into(),
             _ => {}
         }
     }
-    assert_eq!(cluster.write(), [1, 2, 3, 4, 5, 6]);
+    // It would answer 503, and a hold would cover it.
+    cluster.nodes[6].health_signals = [Signal::Taint("probe-only".to_owned())].into();
+    assert_eq!(cluster.write(), [1, 2, 3, 4, 5, 6, 7]);
     let mut cluster = cordoned();
     for node in &mut cluster.nodes {
         // A condition of the settings.
@@ -161,6 +171,33 @@ fn what_announces_the_end_of_the_machine_never_waits() {
     assert_eq!(cluster.write(), [1]);
     cluster.limit = IntOrPercent::ALL;
     assert_eq!(cluster.write().len(), 7);
+}
+
+#[test]
+fn what_is_not_recorded_as_down_yet_counts_until_it_is_written_or_five_minutes_old() {
+    let mut cluster = Cluster::new(4, IntOrPercent::Int(1));
+    for number in 1..=4 {
+        cluster.cordon(number);
+    }
+    assert_eq!(cluster.write(), [1]);
+    // Another load balancer rejects its writes, so the transition of the node is not recorded.
+    let key = crate::pool::EntryKey::from_text("10.0.0.1");
+    let entry = LedgerEntry {
+        stage: LedgerStage::Intended,
+        since: cluster.now.wall,
+    };
+    cluster
+        .ledger
+        .apply(LedgerChange::new(&pool_id("p"), &key, Some(entry)));
+    assert_eq!(cluster.write(), [0_usize; 0]);
+    cluster.pass(WINDOW);
+    assert_eq!(cluster.write(), [2]);
+    // A write that is due counts for as long as it takes, unless a label forbids it.
+    cluster.pass(WINDOW);
+    cluster.states[0] = "None";
+    assert_eq!(cluster.plan().pools[0].waiting, 2);
+    cluster.nodes[0].excluded = Some("label");
+    assert_eq!(cluster.write(), [3]);
 }
 
 #[test]

@@ -28,6 +28,7 @@ fn node(uid: &str, taints: &[&str]) -> ClusterNode {
         eviction_at: None,
         ready: true,
         is_terminal: false,
+        ends: false,
         hold: None,
         is_deleting: false,
     }

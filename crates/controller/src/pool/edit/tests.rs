@@ -41,6 +41,7 @@ fn node(number: u8) -> ClusterNode {
         eviction_at: None,
         ready: true,
         is_terminal: false,
+        ends: false,
         hold: None,
         is_deleting: false,
     }
