@@ -40,7 +40,6 @@ pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
         marker: None,
         eviction_at: None,
         ready: true,
-        is_terminal: taints.contains(&"node.kubernetes.io/out-of-service"),
         ends: taints.contains(&"node.kubernetes.io/out-of-service"),
         hold: None,
         is_deleting: false,

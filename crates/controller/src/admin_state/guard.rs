@@ -159,13 +159,13 @@ impl SignalledEntry<'_> {
 
 /// Whether connections to the Node work, whatever its signals.
 pub(super) fn is_alive(node: &ClusterNode) -> bool {
-    node.ready && !node.is_terminal && node.excluded.is_none()
+    node.ready && !node.is_terminal() && node.excluded.is_none()
 }
 
 /// Whether connections to the Node may work, whatever its signals: a heartbeat that is late says little at first.
 pub(super) fn may_be_alive(node: &ClusterNode, targets: &TargetStates, now: Instant) -> bool {
     let is_ready = node.ready || !targets.is_lost(node, now);
-    is_ready && !node.is_terminal && node.excluded.is_none()
+    is_ready && !node.is_terminal() && node.excluded.is_none()
 }
 
 /// The number of entries that can serve; counts up to `enough`, since each entry needs a lookup.

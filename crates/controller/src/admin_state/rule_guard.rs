@@ -133,7 +133,7 @@ impl RuleGuard<'_> {
         let may_be_held = |entry: &&ClaimedEntry<'_>| {
             let node = entry.owner.node;
             let is_out = self.is_targeted(node) || self.targets.is_damped(node, self.now);
-            is_out && !node.is_terminal && node.excluded.is_none()
+            is_out && !node.is_terminal() && node.excluded.is_none()
         };
         let revocable: Vec<_> = owned.iter().filter(may_be_held).collect();
         if revocable.is_empty() {

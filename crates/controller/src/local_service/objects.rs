@@ -213,7 +213,6 @@ mod tests {
             marker: None,
             eviction_at: None,
             ready: true,
-            is_terminal: false,
             ends: false,
             hold: None,
             is_deleting: number == 2,

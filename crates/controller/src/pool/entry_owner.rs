@@ -74,7 +74,6 @@ mod tests {
             ready: true,
             marker: None,
             eviction_at: None,
-            is_terminal: false,
             ends: false,
             hold: None,
             is_deleting: false,

@@ -108,7 +108,6 @@ mod tests {
                 eviction_at: after.map(|after| Timestamp::from_second(NOW + after).unwrap()),
                 ready: true,
                 is_deleting: false,
-                is_terminal: true,
                 ends: true,
                 hold: None,
             }),

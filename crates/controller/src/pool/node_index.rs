@@ -56,10 +56,8 @@ pub struct ClusterNode {
     pub ready: bool,
     /// Whether `metadata.deletionTimestamp` is set.
     pub is_deleting: bool,
-    /// Whether the machine is about to end, or does not work, whatever its condition `Ready`: the Node is being deleted,
+    /// Whether the Node says that the machine is about to end, or does not work, whatever its condition `Ready`: it is being deleted,
     /// its VM is evicted or shut down, or it is out of service.
-    pub is_terminal: bool,
-    /// The same by the object alone: whatever the conditions mean that the settings list.
     pub ends: bool,
     /// The hold that a leader has recorded on the Node.
     pub hold: Option<RecordedHold>,
@@ -81,6 +79,12 @@ pub struct RecordedHold {
 }
 
 impl ClusterNode {
+    /// Whether the machine is about to end, or may be: what a condition of the settings announces is not known.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        self.ends || self.signals.keys().any(|signal| !signal.is_revocable())
+    }
+
     /// The label that keeps the Node's entries from being set `Down`: the one that excludes it, unless the Node is about to be
     /// removed. cloud-controller-manager removes an excluded Node from the pools only at its next sync, and Karpenter terminates
     /// the machine before that.
@@ -241,7 +245,6 @@ mod tests {
             marker: None,
             eviction_at: None,
             ready: true,
-            is_terminal: false,
             ends: false,
             hold: None,
             is_deleting: false,

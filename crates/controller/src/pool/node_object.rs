@@ -91,8 +91,7 @@ impl ClusterNodeObject {
             rules.detect(&Facts::read(&self.metadata, taint_keys, cordon, conditions, rules))
         };
         let (signals, health_signals) = (detect(rules), detect(health_rules));
-        let ends = self.is_terminal();
-        let is_terminal = ends || signals.keys().any(|signal| !signal.is_revocable());
+        let ends = self.ends();
         let labels = self.metadata.labels.unwrap_or_default();
         let internal = self.status.addresses.iter().filter(|entry| entry.kind == "InternalIP");
         let created = self.metadata.creation_timestamp.map(|time| time.0);
@@ -135,14 +134,13 @@ impl ClusterNodeObject {
             marker,
             eviction_at,
             ready,
-            is_terminal,
             ends,
             hold,
             is_deleting: self.metadata.deletion_timestamp.is_some(),
         })
     }
 
-    fn is_terminal(&self) -> bool {
+    fn ends(&self) -> bool {
         let is_terminal_taint = |taint: &TaintObject| {
             let signal = Signal::Taint(taint.key.clone());
             // A draining taint with another value was set for another reason, and may be removed again.
@@ -232,7 +230,7 @@ mod tests {
         );
         assert!(node.ready && node.excluded.is_none());
         assert_eq!(node.created.to_string(), "2026-01-01T00:00:00Z");
-        assert!(!node.is_terminal && node.hold.is_none());
+        assert!(!node.is_terminal() && node.hold.is_none());
         let bare = read(&json!({"metadata": {"name": "n"}}));
         assert!(bare.machine.is_empty() && bare.addresses.is_empty() && !bare.ready);
     }
@@ -276,7 +274,7 @@ mod tests {
             node.health_signals.iter().map(Signal::name).collect::<BTreeSet<_>>(),
             names
         );
-        assert!(node.signals.is_empty() && !node.is_terminal);
+        assert!(node.signals.is_empty() && !node.is_terminal());
     }
 
     #[test]
@@ -284,7 +282,7 @@ mod tests {
         let is_terminal = |part: &Value| {
             let mut object = json!({"metadata": {"name": "n", "uid": "u"}});
             json_merge(&mut object, part);
-            read(&object).is_terminal
+            read(&object).is_terminal()
         };
         let taint = |key: &str, value: &str| json!({"spec": {"taints": [{"key": key, "value": value, "effect": "NoSchedule"}]}});
         let condition = |kind: &str, status: &str, message: &str| json!({"status": {"conditions": [{"type": kind, "status": status, "message": message}]}});

@@ -245,7 +245,6 @@ mod tests {
                 marker: None,
                 eviction_at: None,
                 ready: true,
-                is_terminal: false,
                 ends: false,
                 hold: None,
                 is_deleting: false,

@@ -117,7 +117,6 @@ pub struct EvacuationStatus {
     #[schemars(schema_with = "schema::optional_time")]
     pub expected_evacuation_finish_time: Option<Time>,
     /// Whether the evacuation can be cancelled. The active evacuator writes it.
-    #[schemars(schema_with = "schema::open_enum")]
     #[serde(default, deserialize_with = "known_policy")]
     pub evacuation_cancellation_policy: CancellationPolicy,
     /// How many times the Eviction API refused.

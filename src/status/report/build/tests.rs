@@ -37,7 +37,7 @@ fn node(number: u8, tainted: bool) -> ClusterNode {
         marker: None,
         eviction_at: None,
         ready: true,
-        is_terminal: false,
+        ends: false,
         hold: None,
         is_deleting: false,
     }

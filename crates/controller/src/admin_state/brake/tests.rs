@@ -139,10 +139,10 @@ fn what_announces_the_end_of_the_machine_never_waits() {
     for (index, node) in cluster.nodes.iter_mut().enumerate() {
         match index {
             1 => node.eviction_at = Some(Timestamp::UNIX_EPOCH),
-            2 => node.is_deleting = true,
+            2 => node.ends = true,
             // A notice beside the matcher that finds it.
             3 => {
-                (node.is_terminal, node.ends) = (true, true);
+                node.ends = true;
                 node.signals = [(
                     Signal::Condition("condition:VMEventScheduled=True".to_owned()),
                     Duration::ZERO,
@@ -161,7 +161,6 @@ fn what_announces_the_end_of_the_machine_never_waits() {
     for node in &mut cluster.nodes {
         // A condition of the settings.
         node.signals = [(Signal::Condition("condition:Bad=True".to_owned()), Duration::ZERO)].into();
-        node.is_terminal = true;
     }
     assert_eq!(cluster.write(), [1]);
     let mut cluster = cordoned();

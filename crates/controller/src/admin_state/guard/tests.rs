@@ -488,7 +488,7 @@ proptest! {
             let plan = cluster.plan();
             let valid = before.iter().filter(|(_, uid)| {
                 let node = cluster.nodes.iter().find(|node| node.uid == *uid).unwrap();
-                node.ready && !node.is_terminal && !node.taints.is_empty()
+                node.ready && !node.is_terminal() && !node.taints.is_empty()
             });
             let valid: HeldEntries = valid.cloned().collect();
             prop_assert!(
@@ -501,7 +501,7 @@ proptest! {
         }
         cluster.settle();
         let serves = |node: &ClusterNode| node.ready && node.taints.is_empty();
-        let is_alive = |node: &ClusterNode| node.ready && !node.is_terminal;
+        let is_alive = |node: &ClusterNode| node.ready && !node.is_terminal();
         let able = |number: &&u8| is_alive(&cluster.nodes[usize::from(**number) - 1]);
         let (up, alive) = (cluster.up(), cluster.nodes.iter().filter(|node| is_alive(node)).count());
         prop_assert!(up.iter().filter(able).count() >= minimum.rounded_up(usize::from(size)).min(alive));

@@ -180,7 +180,7 @@ fn recorded_hold_stays_until_its_load_balancer_is_planned() {
     };
     assert!(holds_beside(&nodes, &Unplanned::All, &disabled).is_empty());
     let mut ending = nodes[1].clone();
-    ending.is_terminal = true;
+    ending.ends = true;
     assert!(holds_beside(&[ending], &Unplanned::All, &GUARD).is_empty());
 }
 

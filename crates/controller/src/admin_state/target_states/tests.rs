@@ -27,7 +27,6 @@ fn node(uid: &str, taints: &[&str]) -> ClusterNode {
         marker: None,
         eviction_at: None,
         ready: true,
-        is_terminal: false,
         ends: false,
         hold: None,
         is_deleting: false,

@@ -40,7 +40,6 @@ fn node(number: u8) -> ClusterNode {
         marker: None,
         eviction_at: None,
         ready: true,
-        is_terminal: false,
         ends: false,
         hold: None,
         is_deleting: false,
