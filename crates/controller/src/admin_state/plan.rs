@@ -158,8 +158,10 @@ pub struct Plan {
 pub fn plan(view: &LoadBalancerView, inputs: &PlanInputs<'_>) -> Plan {
     let mut plan = Plan::default();
     let signalled = inputs.targets.signalled_nodes(inputs.now.mono);
-    let is_guarded =
-        inputs.is_configured && inputs.policy.mode != AdminStateMode::Off && inputs.targets.stale_since().is_none();
+    let is_guarded = !inputs.guard.settings.is_disabled()
+        && inputs.is_configured
+        && inputs.policy.mode != AdminStateMode::Off
+        && inputs.targets.stale_since().is_none();
     let guarded = is_guarded.then(|| inputs.targets.guarded_nodes(inputs.now.mono));
     for pool in &view.pools {
         plan.add_pool(pool, inputs, &signalled, guarded.as_ref());
@@ -322,8 +324,9 @@ fn held_back(pool: &PoolView, inputs: &PlanInputs<'_>, guarded: &SignalledNodes<
         rules.hold_back(&owned, &mut held);
     }
     // Where nothing is written, nothing waits.
-    if inputs.policy.mode == AdminStateMode::Enforce {
-        let (size, limit) = (pool.entries.len(), inputs.guard.settings.max_new_down);
+    let limit = inputs.guard.settings.max_new_down;
+    if inputs.policy.mode == AdminStateMode::Enforce && limit != IntOrPercent::ALL {
+        let size = pool.entries.len();
         hold_waiting(&owned, size, limit, inputs.targets, inputs.now, &mut held);
     }
     held
