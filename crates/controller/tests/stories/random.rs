@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use headgate_azure_emulator::Settings;
+use headgate_azure_emulator::{AdminStateNone, Settings};
 use headgate_clock::{Clock, WallOffset};
 use headgate_controller::admin_state::{GuardSettings, IntOrPercent};
 use headgate_node::{KeyMatcher, SignalMatcher};
@@ -94,6 +94,9 @@ impl RandomRun {
         ];
         let settings = Settings {
             operation_delay: *random.pick(&[Duration::ZERO, SECOND / 5, 3 * SECOND]),
+            poll_retry_after: *random.pick(&[0, 1, 10]),
+            page_size: *random.pick(&[1, 100]),
+            admin_state_none: *random.pick(&[AdminStateNone::Omitted, AdminStateNone::Shown]),
             ..Settings::default()
         };
         let (client, _) = fake.client();

@@ -1,5 +1,6 @@
 //! Updates of members and admin states of the same pools: one writer, one PUT, and no admin state waits for members.
 
+use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -26,6 +27,32 @@ async fn node_with_a_signal_joins_as_down_and_is_restored_later() {
     cluster.world.taint(2, &[]).await;
     sleep(10 * SECOND).await;
     assert_eq!(cluster.world.down("kubernetes", "default-web"), [].into());
+}
+
+/// A member that is removed loses its connections at once; one that is `Down` keeps those that are open.
+#[tokio::test(start_paused = true)]
+async fn member_of_a_node_that_is_being_deleted_is_down_for_minutes_before_it_leaves() {
+    let cluster = LocalCluster::with(Options {
+        load_balancers: vec![load_balancer("kubernetes", &[("default-web", entries([1, 2], false))])],
+        ..Options::default()
+    })
+    .await;
+    cluster.add_service("web").await;
+    cluster.set_slice("web", "web-1", &[1, 2]).await;
+    cluster.tick().await;
+    cluster.fake.change::<Node>("", "node-1", |node| {
+        node["metadata"]["finalizers"] = json!(["karpenter.sh/termination"]);
+        node["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
+    });
+    sleep(5 * SECOND).await;
+    let down = ["node-1".to_owned()].into();
+    assert_eq!(cluster.world.down("kubernetes", "default-web"), down);
+    sleep(4 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]), "it drains");
+    assert_eq!(cluster.world.down("kubernetes", "default-web"), down);
+    sleep(10 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[2]));
+    assert_eq!(cluster.puts(), 2, "one for the admin state, one for the member");
 }
 
 /// A signal on the first node and a due update of members meet in one write.
