@@ -9,9 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
-use headgate_azure::{
-    ArmClient, ArmClientOptions, Endpoints, Identity, ResourceGroupId, TokenCache, Transport, TrustedRoots,
-};
+use headgate_azure::{ArmClient, ArmClientOptions, Endpoints, Identity, ResourceGroupId, TokenCache, Transport};
 use headgate_azure::{Credential, Secret};
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, Policy, TargetSource};
@@ -19,6 +17,8 @@ use headgate_controller::admin_state::{AdminStateMode, ForeignDown, MarkerMetric
 use headgate_controller::local_service::{self, LocalPoolsSettings, LocalPoolsTarget};
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
+use headgate_http::client::TrustedRoots;
+use headgate_http::proxies::Proxies;
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics};
 use headgate_node::NodeReport;
@@ -315,7 +315,7 @@ fn has_signal(data: &[u8]) -> bool {
 /// A client of ARM, instrumented.
 async fn spied_arm(arm: SocketAddr, recorder: Recorder, clock: Clock) -> anyhow::Result<ArmClient> {
     let one = load_balancers_path().to_lowercase();
-    let network = Transport::network(&TrustedRoots::System)?;
+    let network = Transport::network(&TrustedRoots::System, Proxies::from_env())?;
     let transport = network.inspected(move |request| {
         if request.uri().path().to_lowercase().starts_with(&one) {
             recorder.note(|seen, now| {

@@ -11,10 +11,12 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use headgate_azure::{
     ArmClient, ArmClientOptions, AzureJson, ConfigSources, EndpointError, Endpoints, Identity, IdentityError,
-    InvalidId, Metrics, Origin, ResourceGroupId, TlsError, TokenCache, Transport, TrustedRoots,
+    InvalidId, Metrics, Origin, ResourceGroupId, TokenCache, Transport,
 };
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{ClusterConnection, ClusterTarget, TargetSource};
+use headgate_http::client::{TlsError, TrustedRoots};
+use headgate_http::proxies::Proxies;
 use headgate_kubernetes::Decoded;
 use headgate_settings::{SettingsError, Violation};
 use k8s_openapi::api::core::v1::Secret;
@@ -90,7 +92,7 @@ impl AzureAccess {
     /// If something is missing, invalid, or does not answer in time. The caller retries.
     pub async fn connect(&self) -> Result<ArmConnection, ArmConnectError> {
         let (config, imds) = (self.load_config().await?, imds_url(&self.settings));
-        let transport = Transport::network(&TrustedRoots::System)?;
+        let transport = Transport::network(&TrustedRoots::System, Proxies::from_env())?;
         let endpoints = match &config.resource_manager_endpoint {
             Some(own) => Endpoints::discover(&transport, own, config.cloud_name.as_deref()).await?,
             None => Endpoints::for_cloud(config.cloud),

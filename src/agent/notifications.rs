@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use headgate_clock::Clock;
 use headgate_health::VerdictInputs;
+use headgate_http::proxies::Proxies;
 use headgate_kubernetes::EventObserver;
 use headgate_node::{Signal, Source};
 use headgate_notify::{Metrics, Notice, Notifier, Webhook, deliver, queue};
@@ -32,7 +33,7 @@ pub(super) fn start(tasks: &mut Tasks, settings: &Settings, metrics: Metrics, cl
     let (notifier, notices) = queue(&settings, &metrics);
     tasks.spawn_endless("notifications", async move {
         let webhook = loop {
-            match Webhook::new(&settings) {
+            match Webhook::new(&settings, Proxies::from_env()) {
                 Ok(Some(webhook)) => break webhook,
                 Ok(None) => return std::future::pending::<()>().await,
                 Err(error) => tracing::error!(%error, "webhook not set up"),

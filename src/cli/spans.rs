@@ -1,5 +1,7 @@
 //! Installs the logs of the process and, if configured, the export of spans.
 
+#[cfg(feature = "otlp")]
+use headgate_http::proxies::Proxies;
 use headgate_telemetry::LogOptions;
 use tokio::runtime::Handle;
 
@@ -17,7 +19,9 @@ impl Spans {
     pub(super) fn install(settings: &Settings, node: &str, runtime: &Handle) -> Self {
         let url = settings.otlp_traces_url(&|name| std::env::var(name).ok());
         let started = match &url {
-            Ok(Some(url)) => headgate_otlp::TraceExporter::start(url, node, runtime.clone()).map(Some),
+            Ok(Some(url)) => {
+                headgate_otlp::TraceExporter::start(url, node, Proxies::from_env(), runtime.clone()).map(Some)
+            }
             Ok(None) | Err(_) => Ok(None),
         };
         headgate_telemetry::install_logs_with(

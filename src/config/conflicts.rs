@@ -157,10 +157,6 @@ mod tests {
             ("notifications: {events: [node]}\n", Some("notifications.events")),
             ("notifications: {events: []}\n", None),
             (
-                "notifications: {proxyUrl: \"http://user:password@proxy\"}\n",
-                Some("notifications.proxyUrl"),
-            ),
-            (
                 "notifications: {contentType: \"a\\nb/c\"}\n",
                 Some("notifications.contentType"),
             ),

@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use headgate_notify::{Template, TemplateError};
-use hyper::Uri;
 use hyper::header::HeaderValue;
 use serde_yaml::Value;
 
 use super::Settings;
-use super::value::{NONE, Parsed, http_server};
+use super::value::{NONE, Parsed};
 
 /// A list of event names.
 pub(super) fn events(value: &Value) -> Parsed<BTreeSet<String>> {
@@ -41,18 +40,6 @@ pub(super) fn content_type(value: &Value) -> Parsed<String> {
         .filter(|text| text.contains('/') && HeaderValue::from_str(text).is_ok());
     text.map(str::to_owned)
         .ok_or_else(|| "a media type, such as application/json or text/plain; charset=utf-8".to_owned())
-}
-
-/// An HTTP proxy without user and path, or `none`.
-pub(super) fn proxy(value: &Value) -> Parsed<Option<Uri>> {
-    if value.as_str() == Some(NONE) {
-        return Ok(None);
-    }
-    let authority = http_server(value).ok();
-    let proxy = authority.and_then(|authority| format!("http://{authority}").parse().ok());
-    proxy.map(Some).ok_or_else(|| {
-        "none, or the address of an HTTP proxy without user and path, such as http://proxy.example.com:3128".to_owned()
-    })
 }
 
 /// The conflict of a template with the content type: a body that is called JSON must be JSON.

@@ -11,7 +11,7 @@ use headgate_controller::local_service::{
     convert_load_balancer, load_balancer_services,
 };
 use headgate_controller::pool::Listing;
-use headgate_http::bounded_client::BoundedClient;
+use headgate_http::client::PlainClient;
 use headgate_kubernetes::Decoded;
 use headgate_local_pools::{IpFamily, NamespacedName, NodeIndex, PoolStatus, ServiceStatus, Updater};
 use headgate_telemetry::escape_line;
@@ -155,7 +155,7 @@ pub async fn fetch_queue(uri: Uri) -> Result<Vec<QueuedRow>, String> {
         #[serde(default)]
         local_pools: Vec<QueuedRow>,
     }
-    let client = BoundedClient::new(STATUSZ_TIMEOUT, MAX_STATUS_BYTES);
+    let client = PlainClient::plain(STATUSZ_TIMEOUT, MAX_STATUS_BYTES);
     let address = uri.to_string();
     let answer = client.get(uri, &[("Accept", "application/json")]).await;
     let (status, body) = answer.map_err(|error| format!("{address}: {error}"))?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use headgate_http::bounded_client::BoundedClient;
+use headgate_http::client::PlainClient;
 use headgate_kubernetes::Decoded;
 use headgate_node::{MarkerFact, NodeHold, Signal, SignalRules, SlimNode};
 use hyper::{StatusCode, Uri};
@@ -71,7 +71,7 @@ impl AgentStatus {
     /// # Errors
     /// A text that names the address and what is wrong.
     pub async fn fetch(uri: Uri, name: &str) -> Result<Self, String> {
-        let client = BoundedClient::new(AGENT_TIMEOUT, MAX_STATUS_BYTES);
+        let client = PlainClient::plain(AGENT_TIMEOUT, MAX_STATUS_BYTES);
         let address = uri.to_string();
         let (status, body) = client
             .get(uri, &[("Accept", "application/json")])

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use headgate_azure::{
     AdminState, ArmClient, ArmClientOptions, Endpoints, ErrorClass, Identity, ResourceGroupId, TokenCache, Transport,
-    TrustedRoots, WritePermit,
+    WritePermit,
 };
 use headgate_azure::{Credential, ManagedIdentity, Secret};
 use headgate_clock::Clock;
+use headgate_http::client::TrustedRoots;
+use headgate_http::proxies::Proxies;
 use tokio::time::Instant;
 
 use crate::emulator::emulator_process::Emulator;
@@ -41,7 +43,7 @@ async fn every_credential_over_http_and_tls() {
     let group = ResourceGroupId::new(SUBSCRIPTION, "traffic").unwrap();
     let id = group.load_balancer("web").unwrap().pool("nodes").unwrap();
     let imds = format!("http://{}", emulator.arm);
-    let transport = Transport::network(&TrustedRoots::Pem(authorities)).unwrap();
+    let transport = Transport::network(&TrustedRoots::Pem(authorities), Proxies::from_env()).unwrap();
     for endpoint in [
         format!("http://{}", emulator.arm),
         format!("https://{}", emulator.arm_tls),
@@ -93,7 +95,7 @@ async fn every_credential_over_http_and_tls() {
 
     // The emulator's authority is not trusted.
     let strangers = std::fs::read(Emulator::start(&[]).await.directory.join("ca.pem")).unwrap();
-    let transport = Transport::network(&TrustedRoots::Pem(strangers)).unwrap();
+    let transport = Transport::network(&TrustedRoots::Pem(strangers), Proxies::from_env()).unwrap();
     let endpoint = format!("https://{}", emulator.arm_tls);
     let error = Endpoints::discover(&transport, &endpoint, None).await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");

@@ -49,7 +49,8 @@ const CRATES: &[Crate] = &[
         directory: "crates/http",
         modules: &[
             ("body", &["telemetry"]),
-            ("bounded_client", &["body", "telemetry"]),
+            ("client", &["body", "proxies", "telemetry"]),
+            ("proxies", &["telemetry"]),
             ("server", &[]),
             ("lib", &[]),
         ],
@@ -271,7 +272,7 @@ const CRATES: &[Crate] = &[
 ];
 
 /// Modules that every module may use, except these four among each other.
-const USABLE_BY_ALL: [&str; 5] = ["body", "bounded_client", "clock", "settings", "telemetry"];
+const USABLE_BY_ALL: [&str; 6] = ["body", "client", "clock", "proxies", "settings", "telemetry"];
 
 /// Crates that must not depend on Kubernetes client crates.
 const WITHOUT_KUBERNETES: [&str; 10] = [

@@ -21,6 +21,7 @@ use crate::harness::http;
 mod access;
 mod defect;
 mod notifications;
+mod proxies;
 mod roles;
 
 /// Timeout of every wait, long enough for a busy machine.
@@ -86,14 +87,23 @@ struct Instance {
 impl Instance {
     /// Starts a program for a Node of its own, with `azure.configFile` set.
     async fn start(program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::start_in(scratch("leading"), program, arguments, environment).await
+    }
+
+    /// Starts a program in a directory, which may have its `azure.json` and its `settings.yaml`.
+    async fn start_in(directory: PathBuf, program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let client: Client = control_plane().client();
         let node = create_node(&client, "leading").await;
-        let directory = scratch("leading");
-        let azure = directory.join("azure.json");
+        let file = |name: &str, default: &str| {
+            let path = directory.join(name);
+            if !path.exists() {
+                std::fs::write(&path, default).unwrap();
+            }
+            path
+        };
         let text = r#"{"subscriptionId": "s", "resourceGroup": "g", "useManagedIdentityExtension": true}"#;
-        std::fs::write(&azure, text).unwrap();
-        let settings = directory.join("settings.yaml");
-        std::fs::write(&settings, "proxy: {healthzUrl: off}\n").unwrap();
+        let azure = file("azure.json", text);
+        let settings = file("settings.yaml", "proxy: {healthzUrl: off}\n");
         let mut command = Command::new(program);
         command
             .current_dir(&directory)

@@ -39,4 +39,4 @@ pub use identity::{Identity, IdentityError, TokenSource};
 pub use metrics::{Metrics, OperationTimer};
 pub use request_path::WritePermit;
 pub use token_cache::TokenCache;
-pub use transport::{BufferedResponse, TlsError, Transport, TransportError, TrustedRoots};
+pub use transport::{BufferedResponse, Transport, TransportError};

@@ -125,7 +125,7 @@ impl<'a> Next<'a> {
                 sent.map_err(|error| match error {
                     TransportError::Connection(why) => ArmError::Connection(why),
                     TransportError::StreamTooLarge(_) => ArmError::TooLarge(error.to_string()),
-                    TransportError::TooLarge | TransportError::Malformed(_) => {
+                    TransportError::TooLarge(_) | TransportError::Malformed(_) => {
                         ArmError::InvalidResponse(error.to_string())
                     }
                 })

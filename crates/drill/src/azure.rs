@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use headgate_http::bounded_client::BoundedClient;
+use headgate_http::client::PlainClient;
 use headgate_sandbox::nodes::{RESOURCE_GROUP, SUBSCRIPTION, node_name};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -131,7 +131,7 @@ pub async fn follow(
     admin_states: watch::Sender<Vec<AdminState>>,
     events: mpsc::UnboundedSender<Observed>,
 ) {
-    let client = BoundedClient::new(REQUEST_TIMEOUT, MAX_BODY_BYTES);
+    let client = PlainClient::plain(REQUEST_TIMEOUT, MAX_BODY_BYTES);
     let mut accepted = vec![AdminState::None; nodes];
     while !events.is_closed() {
         // A PUT that this request shows was accepted earlier; the time of the response would add its delay.
@@ -155,7 +155,7 @@ pub async fn follow(
     }
 }
 
-async fn fetch(client: &BoundedClient, control: SocketAddr, nodes: usize) -> Option<PoolState> {
+async fn fetch(client: &PlainClient, control: SocketAddr, nodes: usize) -> Option<PoolState> {
     let uri = format!("http://{control}/emulator/v1/state").parse().ok()?;
     let (_, body) = client.get(uri, &[]).await.ok()?;
     PoolState::from_state(&serde_json::from_slice(&body).ok()?, nodes)

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_clock::{Clock, Moment};
-use headgate_http::bounded_client::BoundedClient;
+use headgate_http::client::PlainClient;
 use hyper::{StatusCode, Uri};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -100,7 +100,7 @@ pub async fn poll_kube_proxy(settings: ProxySettings, state: watch::Sender<Proxy
         // Receivers of the status need the sender.
         return state.closed().await;
     };
-    let client = BoundedClient::new(REQUEST_TIMEOUT, MAX_BODY_BYTES);
+    let client = PlainClient::plain(REQUEST_TIMEOUT, MAX_BODY_BYTES);
     let mut ticks = interval(settings.poll_interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut reachable = None;
@@ -157,7 +157,7 @@ fn log_reachability(reachable: &mut Option<bool>, result: &PollResult, authority
     }
 }
 
-async fn request(client: &BoundedClient, authority: &str, path: &str) -> PollResult {
+async fn request(client: &PlainClient, authority: &str, path: &str) -> PollResult {
     let uri = Uri::builder()
         .scheme("http")
         .authority(authority)

@@ -1,8 +1,9 @@
-//! HTTP on the node: the listener loop that serves every port, bounded reads of bodies, and a client for one bounded GET.
+//! HTTP: the listener loop that serves every port, the client and the proxies that it uses, and bounded reads of bodies.
 //!
-//! Routers decide what a listener answers. Requests to Azure and to the API server belong to `headgate-azure` and
-//! `headgate-kubernetes`.
+//! Routers decide what a listener answers. What is sent to Azure belongs to `headgate-azure`; requests to the API server have
+//! a client of their own in `headgate-kubernetes`, which kube makes.
 
 pub mod body;
-pub mod bounded_client;
+pub mod client;
+pub mod proxies;
 pub mod server;

@@ -11,7 +11,6 @@ mod metrics;
 mod notice;
 mod settings;
 mod template;
-mod tunnel;
 mod webhook;
 
 pub use delivery::{NoticeQueue, Notifier, deliver, queue};

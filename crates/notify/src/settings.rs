@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hyper::Uri;
-
 use super::template::Template;
 
 /// Where notices go, which, and in what form.
@@ -19,8 +17,6 @@ pub struct NotificationSettings {
     pub template: Template,
     /// The `Content-Type` of the body.
     pub content_type: String,
-    /// The proxy through which the receiver is reached, `http://HOST:PORT`.
-    pub proxy: Option<Uri>,
     /// A file with the authorities that are trusted instead of the system's.
     pub authorities_file: Option<PathBuf>,
     /// For how long a notice is tried again.
@@ -52,7 +48,6 @@ impl Default for NotificationSettings {
             events: Self::DEFAULT_EVENTS.map(str::to_owned).into(),
             template: Template::default(),
             content_type: Self::JSON.to_owned(),
-            proxy: None,
             authorities_file: None,
             retry_timeout: Duration::from_mins(10),
         }

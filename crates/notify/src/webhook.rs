@@ -3,40 +3,34 @@
 //! Certificates are verified. Redirects are not followed, because they could lead the notice elsewhere. An error is a
 //! category without the URL, the receiver's name and the answer.
 
-use std::error::Error;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headgate_http::body::read_body;
-use http_body_util::Full;
-use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
-use hyper::{HeaderMap, Request, StatusCode, Uri};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::{ClientConfig, RootCertStore};
+use headgate_http::client::{HttpClient, HttpError, Limits, TlsError, TrustedRoots};
+use headgate_http::proxies::Proxies;
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
 use tokio::time::timeout;
 
 use super::settings::NotificationSettings;
-use super::tunnel::{Connector, TunnelRefused};
 
 /// For one attempt: connection, tunnel, TLS, request and response together.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
+const LIMITS: Limits = Limits {
+    connect_timeout: ATTEMPT_TIMEOUT,
+    timeout: ATTEMPT_TIMEOUT,
+    // The part of an answer that is read before the connection is closed.
+    max_body_bytes: 64 * 1024,
+};
 /// For the rest of an answer, whose status is known already.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The largest URL file.
 const MAX_URL_BYTES: u64 = 4096;
 /// The largest file of authorities.
 const MAX_AUTHORITIES_BYTES: u64 = 1024 * 1024;
-/// The part of an answer that is read before the connection is closed.
-const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// The longest wait that a receiver can request.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(10);
 
@@ -54,12 +48,9 @@ pub enum WebhookError {
     /// The file has no usable certificate.
     #[error("notifications.caFile {0} has no certificate in PEM form; name a bundle of certificate authorities")]
     NoAuthorities(PathBuf),
-    /// The system has no certificate authorities.
-    #[error("the system has no certificate authorities: {0}; name a bundle in notifications.caFile or SSL_CERT_FILE")]
-    SystemAuthorities(io::Error),
-    /// rustls rejects the protocol versions or a certificate.
+    /// TLS cannot be set up.
     #[error(transparent)]
-    Tls(#[from] rustls::Error),
+    Tls(#[from] TlsError),
 }
 
 /// Why an attempt failed. The text is for logs: it has neither the URL nor the answer.
@@ -71,11 +62,11 @@ pub enum AttemptError {
     /// The template cannot be rendered for this notice.
     #[error("notifications.template cannot be rendered: {0}")]
     Template(String),
-    /// The receiver or the proxy was not reached, or the connection broke.
+    /// The receiver was not reached, or the connection broke.
     #[error("no connection to the receiver: {0}")]
     Connection(io::ErrorKind),
-    /// The proxy refused the tunnel.
-    #[error("the proxy of notifications.proxyUrl did not open a tunnel")]
+    /// The proxy was not reached, or it refused.
+    #[error("the proxy of HTTPS_PROXY or HTTP_PROXY did not connect to the receiver")]
     Proxy,
     /// The certificate is not trusted, or TLS failed otherwise.
     #[error("TLS failed; check the receiver's certificate and notifications.caFile")]
@@ -139,12 +130,10 @@ impl AttemptError {
     }
 }
 
-type HttpsClient = Client<HttpsConnector<Connector>, Full<Bytes>>;
-
 /// Sends notices to the URL in a file.
 #[derive(Clone)]
 pub struct Webhook {
-    client: HttpsClient,
+    client: HttpClient,
     url_file: PathBuf,
     content_type: HeaderValue,
 }
@@ -160,36 +149,27 @@ impl Webhook {
     ///
     /// # Errors
     /// When there are no authorities to trust.
-    pub fn new(settings: &NotificationSettings) -> Result<Option<Self>, WebhookError> {
+    pub fn new(settings: &NotificationSettings, proxies: Proxies) -> Result<Option<Self>, WebhookError> {
         let Some(url_file) = settings.url_file.clone() else {
             return Ok(None);
         };
-        let mut tcp = HttpConnector::new();
-        // The TLS connector on top handles https.
-        tcp.enforce_http(false);
-        tcp.set_connect_timeout(Some(ATTEMPT_TIMEOUT));
-        let connector = Connector::new(tcp, settings.proxy.clone());
-        let provider = rustls::crypto::ring::default_provider();
-        let builder = HttpsConnectorBuilder::new();
-        let builder = match &settings.authorities_file {
-            None => builder
-                .with_provider_and_native_roots(provider)
-                .map_err(WebhookError::SystemAuthorities)?,
-            Some(path) => builder.with_tls_config(
-                ClientConfig::builder_with_provider(Arc::new(provider))
-                    .with_safe_default_protocol_versions()?
-                    .with_root_certificates(read_authorities(path)?)
-                    .with_no_client_auth(),
-            ),
+        let roots = match &settings.authorities_file {
+            None => TrustedRoots::System,
+            Some(path) => TrustedRoots::Pem(read_limited(path, MAX_AUTHORITIES_BYTES).map_err(|source| {
+                WebhookError::ReadAuthorities {
+                    path: path.clone(),
+                    source,
+                }
+            })?),
         };
-        let connector = builder.https_or_http().enable_http1().wrap_connector(connector);
+        let client = HttpClient::new(&roots, proxies, LIMITS).map_err(|error| match &settings.authorities_file {
+            Some(path) if matches!(error, TlsError::Pem(_)) => WebhookError::NoAuthorities(path.clone()),
+            _ => error.into(),
+        })?;
         let content_type = HeaderValue::from_str(&settings.content_type)
             .unwrap_or_else(|_| HeaderValue::from_static(NotificationSettings::JSON));
         Ok(Some(Self {
-            // Notices are rare: each gets a connection of its own, so none fails because an idle one was closed.
-            client: Client::builder(TokioExecutor::new())
-                .pool_max_idle_per_host(0)
-                .build(connector),
+            client,
             url_file,
             content_type,
         }))
@@ -210,22 +190,22 @@ impl Webhook {
         // A Secret that is mounted changes without a restart.
         let url = tokio::task::spawn_blocking(move || read_url(&url_file)).await;
         let url = url.ok().flatten().ok_or(AttemptError::UrlFile)?;
-        let mut request = Request::post(url)
-            .body(Full::new(Bytes::from(body)))
-            .map_err(|_| AttemptError::UrlFile)?;
-        request.headers_mut().insert(CONTENT_TYPE, self.content_type.clone());
+        let mut request = Request::new(Bytes::from(body));
+        (*request.method_mut(), *request.uri_mut()) = (Method::POST, url);
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_TYPE, self.content_type.clone());
         let agent = concat!("headgate/", env!("CARGO_PKG_VERSION"));
-        request
-            .headers_mut()
-            .insert(USER_AGENT, HeaderValue::from_static(agent));
-        let response = self.client.request(request).await.map_err(|error| classify(&error))?;
-        let (parts, body) = response.into_parts();
+        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
+        // Notices are rare: each gets a connection of its own, so none fails because an idle one was closed.
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        let response = self.client.start(request).await?;
+        let (status, headers) = (response.status(), response.headers().clone());
         // The status decides; a receiver may end its answer as it likes.
-        drop(timeout(ANSWER_TIMEOUT, read_body(body, MAX_ANSWER_BYTES)).await);
-        if parts.status.is_success() {
+        drop(timeout(ANSWER_TIMEOUT, self.client.finish(response)).await);
+        if status.is_success() {
             Ok(())
         } else {
-            Err(status_error(parts.status, &parts.headers))
+            Err(status_error(status, &headers))
         }
     }
 }
@@ -240,27 +220,16 @@ fn status_error(status: StatusCode, headers: &HeaderMap) -> AttemptError {
     }
 }
 
-/// The category of a client's error, without its text.
-fn classify(error: &(dyn Error + 'static)) -> AttemptError {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
-    let mut found = AttemptError::Connection(io::ErrorKind::Other);
-    while let Some(error) = cause {
-        if error.is::<TunnelRefused>() {
-            return AttemptError::Proxy;
+impl From<HttpError> for AttemptError {
+    fn from(error: HttpError) -> Self {
+        match error {
+            HttpError::Timeout(_) => Self::Timeout,
+            HttpError::Proxy(_) => Self::Proxy,
+            HttpError::Tls(_) => Self::Tls,
+            HttpError::Connection { kind, .. } => Self::Connection(kind),
+            HttpError::TooLarge(_) => Self::Connection(io::ErrorKind::Other),
         }
-        if error.is::<rustls::Error>() {
-            return AttemptError::Tls;
-        }
-        if let Some(error) = error.downcast_ref::<io::Error>() {
-            found = AttemptError::Connection(error.kind());
-            // An I/O error hides what it wraps from `source`.
-            let inner = error.get_ref().map(|inner| inner as &(dyn Error + 'static));
-            cause = inner.or_else(|| error.source());
-            continue;
-        }
-        cause = error.source();
     }
-    found
 }
 
 /// Reads at most `limit` bytes of a file.
@@ -276,22 +245,6 @@ fn read_url(path: &Path) -> Option<Uri> {
     let url: Uri = text.trim().parse().ok()?;
     let is_http = matches!(url.scheme_str(), Some("http" | "https"));
     (is_http && url.host().is_some()).then_some(url)
-}
-
-fn read_authorities(path: &Path) -> Result<RootCertStore, WebhookError> {
-    let pem = read_limited(path, MAX_AUTHORITIES_BYTES).map_err(|source| WebhookError::ReadAuthorities {
-        path: path.to_owned(),
-        source,
-    })?;
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = certificate.map_err(|_| WebhookError::NoAuthorities(path.to_owned()))?;
-        roots.add(certificate)?;
-    }
-    if roots.is_empty() {
-        return Err(WebhookError::NoAuthorities(path.to_owned()));
-    }
-    Ok(roots)
 }
 
 #[cfg(test)]

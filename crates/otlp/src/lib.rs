@@ -4,35 +4,27 @@
 //! slow or missing collector loses spans and delays nothing, except the end of the process by [`SHUTDOWN_TIMEOUT`]. The SDK
 //! exports from a thread of its own; the connection runs on the agent's runtime.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::Full;
+use headgate_http::client::{HttpClient as Client, Limits, TlsError, TrustedRoots};
+use headgate_http::proxies::Proxies;
+use headgate_telemetry::VERSION;
 use hyper::{Request, Response};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use opentelemetry::KeyValue;
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_http::{HttpClient, HttpError};
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
-use rustls::{ClientConfig, RootCertStore};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tracing::{Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::FilterFn;
 use tracing_subscriber::registry::LookupSpan;
-
-use headgate_http::body::read_body;
-use headgate_telemetry::VERSION;
 
 /// For one batch, its connection included.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,18 +34,18 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 const EXPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Size limit of the queue, some 2 MB. Further spans are dropped.
 const MAX_QUEUED_SPANS: usize = 2048;
-/// Size limit of a response of the collector.
-const MAX_RESPONSE_BYTES: usize = 64 * 1024;
+const LIMITS: Limits = Limits {
+    connect_timeout: EXPORT_TIMEOUT,
+    timeout: EXPORT_TIMEOUT,
+    max_body_bytes: 64 * 1024,
+};
 
 /// Why spans cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceExporterError {
-    /// The system has no certificate authorities.
-    #[error("the system has no certificate authorities: {0}; name a bundle in SSL_CERT_FILE")]
-    SystemRoots(std::io::Error),
-    /// rustls rejects the protocol versions.
+    /// TLS cannot be set up.
     #[error(transparent)]
-    Tls(#[from] rustls::Error),
+    Tls(#[from] TlsError),
     /// The SDK rejects the URL or its environment.
     #[error("the exporter of spans cannot be created: {0}")]
     Exporter(String),
@@ -66,14 +58,14 @@ pub struct TraceExporter {
 }
 
 impl TraceExporter {
-    /// Starts to export to `url`, with `node` as a resource attribute. Connections run on `runtime`.
+    /// Starts to export to `url`, with `node` as a resource attribute. Connections run on `runtime`, through `proxies`.
     ///
     /// # Errors
     /// When TLS or the exporter cannot be set up. A collector that does not answer is not an error.
-    pub fn start(url: &str, node: &str, runtime: Handle) -> Result<Self, TraceExporterError> {
+    pub fn start(url: &str, node: &str, proxies: Proxies, runtime: Handle) -> Result<Self, TraceExporterError> {
         let exporter = SpanExporter::builder()
             .with_http()
-            .with_http_client(CollectorClient::new(url.starts_with("https:"), runtime)?)
+            .with_http_client(CollectorClient::new(url, proxies, runtime)?)
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(url)
             .with_timeout(EXPORT_TIMEOUT)
@@ -128,55 +120,22 @@ impl TraceExporter {
     }
 }
 
-type HttpsClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
-
 /// Sends batches to the collector.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct CollectorClient {
-    client: HttpsClient,
+    client: Client,
     runtime: Handle,
 }
 
-impl fmt::Debug for CollectorClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CollectorClient")
-    }
-}
-
 impl CollectorClient {
-    fn new(tls: bool, runtime: Handle) -> Result<Self, TraceExporterError> {
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_connect_timeout(Some(EXPORT_TIMEOUT));
-        let provider = rustls::crypto::ring::default_provider();
-        let builder = if tls {
-            HttpsConnectorBuilder::new()
-                .with_provider_and_native_roots(provider)
-                .map_err(TraceExporterError::SystemRoots)?
+    fn new(url: &str, proxies: Proxies, runtime: Handle) -> Result<Self, TlsError> {
+        let roots = if url.starts_with("https:") {
+            TrustedRoots::System
         } else {
-            // Plain HTTP needs no authorities.
-            let config =
-                ClientConfig::builder_with_provider(Arc::new(provider)).with_safe_default_protocol_versions()?;
-            let config = config
-                .with_root_certificates(RootCertStore::empty())
-                .with_no_client_auth();
-            HttpsConnectorBuilder::new().with_tls_config(config)
+            TrustedRoots::Nobody
         };
-        let connector = builder.https_or_http().enable_http1().wrap_connector(tcp);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .build(connector);
+        let client = Client::new(&roots, proxies, LIMITS)?;
         Ok(Self { client, runtime })
-    }
-
-    async fn send(self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let exchange = async {
-            let response = self.client.request(request.map(Full::new)).await?;
-            let (parts, body) = response.into_parts();
-            let body = read_body(body, MAX_RESPONSE_BYTES).await?;
-            Ok(Response::from_parts(parts, body))
-        };
-        timeout(EXPORT_TIMEOUT, exchange).await?
     }
 }
 
@@ -190,7 +149,8 @@ impl HttpClient for CollectorClient {
         Self: 'sent,
     {
         // The SDK calls from a thread without a runtime, and waits for the request, whose time is bounded.
-        let sent = self.runtime.spawn(self.clone().send(request));
-        Box::pin(async { sent.await? })
+        let client = self.client.clone();
+        let sent = self.runtime.spawn(async move { client.exchange(request).await });
+        Box::pin(async { Ok(sent.await??) })
     }
 }

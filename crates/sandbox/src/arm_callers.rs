@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use headgate_http::bounded_client::BoundedClient;
+use headgate_http::client::PlainClient;
 use hyper::Uri;
 use jiff::{Timestamp, Unit};
 use serde::Serialize;
@@ -111,7 +111,7 @@ impl ArmCall {
 
 /// Polls the journal until the receiver is dropped.
 pub(super) async fn follow(control: SocketAddr, pages: mpsc::Sender<Value>) {
-    let fetch = BoundedClient::new(REQUEST_TIMEOUT, MAX_BODY_BYTES);
+    let fetch = PlainClient::plain(REQUEST_TIMEOUT, MAX_BODY_BYTES);
     let mut after = 0;
     loop {
         // Without an answer, the next read begins at the same entry.
@@ -131,7 +131,7 @@ pub(super) async fn follow(control: SocketAddr, pages: mpsc::Sender<Value>) {
     }
 }
 
-async fn fetch_page(fetch: &BoundedClient, control: SocketAddr, after: u64) -> Option<Value> {
+async fn fetch_page(fetch: &PlainClient, control: SocketAddr, after: u64) -> Option<Value> {
     let uri: Uri = format!("http://{control}/emulator/v1/journal?after={after}&limit=1000")
         .parse()
         .ok()?;

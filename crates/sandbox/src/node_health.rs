@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use headgate_http::bounded_client::BoundedClient;
+use headgate_http::client::PlainClient;
 use hyper::Uri;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -84,13 +84,13 @@ struct Body {
 }
 
 /// A client for any number of agents.
-pub(super) fn client() -> BoundedClient {
-    BoundedClient::new(REQUEST_TIMEOUT, MAX_BODY_BYTES)
+pub(super) fn client() -> PlainClient {
+    PlainClient::plain(REQUEST_TIMEOUT, MAX_BODY_BYTES)
 }
 
 /// Polls an agent until the receiver is dropped; `number` is the node's.
 pub(super) async fn follow(
-    client: &BoundedClient,
+    client: &PlainClient,
     number: usize,
     address: SocketAddr,
     answers: mpsc::Sender<(usize, HealthAnswer)>,
@@ -104,7 +104,7 @@ pub(super) async fn follow(
     }
 }
 
-async fn request(client: &BoundedClient, address: SocketAddr) -> Option<HealthAnswer> {
+async fn request(client: &PlainClient, address: SocketAddr) -> Option<HealthAnswer> {
     let uri: Uri = format!("http://{address}/healthz").parse().ok()?;
     let (status, body) = client.get(uri, &[]).await.ok()?;
     // A body of another form still has a status.

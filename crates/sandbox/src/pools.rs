@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use headgate_http::bounded_client::BoundedClient;
+use headgate_http::client::PlainClient;
 use hyper::Uri;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -116,7 +116,7 @@ fn node(address: &Value) -> String {
 
 /// Polls the emulator until the receiver is dropped.
 pub(super) async fn follow(control: SocketAddr, rows: mpsc::Sender<Vec<Pool>>) {
-    let fetch = BoundedClient::new(REQUEST_TIMEOUT, MAX_BODY_BYTES);
+    let fetch = PlainClient::plain(REQUEST_TIMEOUT, MAX_BODY_BYTES);
     loop {
         // Without an answer, the last known pools stay.
         if let Some(pools) = fetch_pools(&fetch, control).await
@@ -128,7 +128,7 @@ pub(super) async fn follow(control: SocketAddr, rows: mpsc::Sender<Vec<Pool>>) {
     }
 }
 
-async fn fetch_pools(fetch: &BoundedClient, control: SocketAddr) -> Option<Vec<Pool>> {
+async fn fetch_pools(fetch: &PlainClient, control: SocketAddr) -> Option<Vec<Pool>> {
     let uri: Uri = format!("http://{control}/emulator/v1/state").parse().ok()?;
     let (_, body) = fetch.get(uri, &[]).await.ok()?;
     Some(pools_in_state(&serde_json::from_slice(&body).ok()?))

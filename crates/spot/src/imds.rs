@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
-use headgate_http::bounded_client::{BoundedClient, GetError};
+use headgate_http::client::{HttpError, Limits, PlainClient};
 use headgate_node::NodeReport;
 use hyper::{StatusCode, Uri};
 use tokio::sync::watch;
@@ -22,12 +22,15 @@ use super::snapshot::{EventsSnapshot, ImdsError, ImdsErrorReason};
 
 /// The newest version of the API; it has every field that is read.
 const PATH: &str = "/metadata/scheduledevents?api-version=2020-07-01";
-/// More than the events of a whole placement group.
-const MAX_BODY_BYTES: usize = 256 * 1024;
-/// Time for connecting; IMDS is on the VM's host.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout until the first document: the two minutes that it may take, with a margin.
 const FIRST_DOCUMENT_TIMEOUT: Duration = Duration::from_secs(150);
+const LIMITS: Limits = Limits {
+    // IMDS is on the VM's host.
+    connect_timeout: Duration::from_secs(5),
+    timeout: FIRST_DOCUMENT_TIMEOUT,
+    // More than the events of a whole placement group.
+    max_body_bytes: 256 * 1024,
+};
 /// Timeout after a document.
 const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -66,7 +69,7 @@ pub async fn poll_imds(
     metrics: Metrics,
     clock: Clock,
 ) {
-    let client = BoundedClient::with_connect_timeout(CONNECT_TIMEOUT, FIRST_DOCUMENT_TIMEOUT, MAX_BODY_BYTES);
+    let client = PlainClient::plain_within(LIMITS);
     let mut ticks = interval(timing.poll_interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut request_timeout, mut foreign_id_logged) = (FIRST_DOCUMENT_TIMEOUT, false);
@@ -202,7 +205,7 @@ fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, authority: &str)
     }
 }
 
-async fn request(client: &BoundedClient, authority: &str) -> Result<EventsDocument, PollError> {
+async fn request(client: &PlainClient, authority: &str) -> Result<EventsDocument, PollError> {
     let uri = Uri::builder()
         .scheme("http")
         .authority(authority)
@@ -211,8 +214,8 @@ async fn request(client: &BoundedClient, authority: &str) -> Result<EventsDocume
     let uri = uri.map_err(|error| PollError::new(ImdsErrorReason::Connection, error.to_string()))?;
     let response = client.get(uri, &[("Metadata", "true")]).await;
     let (status, body) = response.map_err(|error| match error {
-        GetError::Timeout(_) => PollError::new(ImdsErrorReason::Timeout, error.to_string()),
-        GetError::Failed(text) => PollError::new(ImdsErrorReason::Connection, text),
+        HttpError::Timeout(_) => PollError::new(ImdsErrorReason::Timeout, error.to_string()),
+        _ => PollError::new(ImdsErrorReason::Connection, error.to_string()),
     })?;
     if status != StatusCode::OK {
         return Err(PollError::new(ImdsErrorReason::Status, format!("it answers {status}")));

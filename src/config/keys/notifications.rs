@@ -74,25 +74,6 @@ pub(super) const NOTIFICATIONS: &[Key] = &[
         get: |settings| Value::String(settings.notifications.content_type.clone()),
     },
     Key {
-        path: "notifications.proxyUrl",
-        former: None,
-        is_optional: true,
-        schema: || schema::text(),
-        flag: None,
-        about: "The HTTP proxy through which the receiver is reached, `http://HOST:PORT`: headgate opens a tunnel with CONNECT, for \
-                http URLs too. Environment variables for proxies have no effect.",
-        set: |settings, value| {
-            settings.notifications.proxy = notifications::proxy(value)?;
-            Ok(())
-        },
-        get: |settings| {
-            let proxy = settings.notifications.proxy.as_ref();
-            proxy.map_or(Value::Null, |proxy| {
-                Value::String(proxy.to_string().trim_end_matches('/').to_owned())
-            })
-        },
-    },
-    Key {
         path: "notifications.caFile",
         former: None,
         is_optional: true,

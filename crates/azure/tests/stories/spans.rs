@@ -11,7 +11,9 @@ use axum::http::StatusCode;
 use axum::routing::post;
 use bytes::Bytes;
 use headgate_azure::AdminState;
+use headgate_http::proxies::Proxies;
 use headgate_otlp::TraceExporter;
+use hyper_util::client::proxy::matcher::Matcher;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Attribute;
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -84,7 +86,7 @@ fn soon() -> tokio::time::Instant {
 async fn calls_and_attempts_are_spans_without_secrets() {
     let (address, received, serving) = collector().await;
     let url = format!("http://{address}/v1/traces");
-    let traces = TraceExporter::start(&url, "node-1", Handle::current()).unwrap();
+    let traces = TraceExporter::start(&url, "node-1", Proxies::from_env(), Handle::current()).unwrap();
     let subscriber = tracing_subscriber::registry().with(traces.layer());
     let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
     let arm = bed
@@ -191,7 +193,13 @@ async fn missing_or_silent_collector_does_not_block() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     for address in [gone, silent.local_addr().unwrap()] {
-        let traces = TraceExporter::start(&format!("http://{address}/v1/traces"), "n", Handle::current()).unwrap();
+        let traces = TraceExporter::start(
+            &format!("http://{address}/v1/traces"),
+            "n",
+            Proxies::from_env(),
+            Handle::current(),
+        )
+        .unwrap();
         let subscriber = tracing_subscriber::registry().with(traces.layer());
         let began = Instant::now();
         tracing::subscriber::with_default(subscriber, || {
@@ -204,4 +212,20 @@ async fn missing_or_silent_collector_does_not_block() {
         traces.shutdown().await;
         assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
     }
+}
+
+#[tokio::test]
+async fn spans_reach_a_collector_through_a_proxy() {
+    // What is sent to a proxy is what a server would get, with the whole URL.
+    let (address, received, serving) = collector().await;
+    let proxies = Proxies::from(Matcher::builder().http(format!("http://{address}")).build());
+    let url = "http://collector.invalid:4318/v1/traces";
+    let traces = TraceExporter::start(url, "node-1", proxies, Handle::current()).unwrap();
+    let subscriber = tracing_subscriber::registry().with(traces.layer());
+    async { drop(tracing::info_span!(target: "headgate", "sent").entered()) }
+        .with_subscriber(subscriber)
+        .await;
+    traces.shutdown().await;
+    serving.abort();
+    assert_eq!(received.lock().unwrap().len(), 1);
 }

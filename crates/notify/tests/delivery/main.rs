@@ -15,9 +15,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headgate_clock::Clock;
+use headgate_http::proxies::Proxies;
 use headgate_notify::{
     AttemptError, Metrics, Notice, NotificationSettings, Notifier, Template, Webhook, deliver, queue,
 };
+use hyper_util::client::proxy::matcher::Matcher;
 use jiff::Timestamp;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -42,6 +44,7 @@ fn notice(event: &str) -> Notice {
 struct World {
     directory: tempfile::TempDir,
     settings: NotificationSettings,
+    proxies: Proxies,
     metrics: Metrics,
     registry: Registry,
 }
@@ -60,6 +63,7 @@ impl World {
         Self {
             directory,
             settings,
+            proxies: Proxies::from(Matcher::builder().build()),
             metrics,
             registry,
         }
@@ -73,7 +77,7 @@ impl World {
 
     fn start(&self) -> Notifier {
         let (notifier, notices) = queue(&self.settings, &self.metrics);
-        let webhook = Webhook::new(&self.settings).unwrap().unwrap();
+        let webhook = Webhook::new(&self.settings, self.proxies.clone()).unwrap().unwrap();
         let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
         let send = move |body| {
             let webhook = webhook.clone();
@@ -276,7 +280,7 @@ async fn a_notice_expires_or_is_rejected_and_the_next_one_is_sent() {
 async fn the_url_file_is_read_for_each_attempt() {
     let (first, second) = (Receiver::plain(&[404, 503]).await, Receiver::plain(&[]).await);
     let world = World::new("");
-    let webhook = Webhook::new(&world.settings).unwrap().unwrap();
+    let webhook = Webhook::new(&world.settings, world.proxies.clone()).unwrap().unwrap();
     assert_eq!(webhook.send(String::new()).await, Err(AttemptError::UrlFile));
     world.file("url", &first.url());
     assert_eq!(webhook.send(String::new()).await, Err(status(404, None)));
@@ -322,40 +326,38 @@ async fn certificates_are_verified() {
     assert_eq!((world.count(&failures("tls")), receiver.requests().len()), (2, 1));
 
     world.settings.authorities_file = Some(world.file("empty.pem", ""));
-    let error = Webhook::new(&world.settings).unwrap_err().to_string();
+    let error = Webhook::new(&world.settings, world.proxies.clone())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("has no certificate"), "{error}");
 }
 
 #[tokio::test]
 async fn a_proxy_is_used_for_both_schemes() {
-    let (receiver, authority) = Receiver::tls("localhost").await;
+    let (receiver, authority) = Receiver::tls("receiver.invalid").await;
     let plain = Receiver::plain(&[]).await;
     let proxy = Proxy::start(true).await;
-    let mut world = World::new(&receiver.url().replace("127.0.0.1", "localhost"));
+    let remote = |receiver: &Receiver| receiver.url().replace("127.0.0.1", "receiver.invalid");
+    let mut world = World::new(&remote(&receiver));
     world.settings.authorities_file = Some(world.file("ca.pem", &authority));
-    world.settings.proxy = Some(proxy.url().parse().unwrap());
+    world.proxies = proxy.proxies();
     let notifier = world.start();
     notifier.notify(notice("NodeSignalled"));
     world.wait(DELIVERED, 1).await;
-    world.file("url", &plain.url());
+    world.file("url", &remote(&plain));
     notifier.notify(notice("NodeSignalled"));
     world.wait(DELIVERED, 2).await;
-    let port = |receiver: &Receiver| receiver.address.port();
-    assert_eq!(
-        proxy.tunnels(),
-        [
-            format!("localhost:{}", port(&receiver)),
-            format!("127.0.0.1:{}", port(&plain))
-        ]
-    );
+    let tunnel = format!("CONNECT receiver.invalid:{} true", receiver.address.port());
+    assert_eq!(proxy.requests(), [tunnel, format!("POST {} true", remote(&plain))]);
     assert_eq!((receiver.requests().len(), plain.requests().len()), (1, 1));
 
     let refusing = Proxy::start(false).await;
-    world.settings.proxy = Some(refusing.url().parse().unwrap());
+    world.file("url", &remote(&receiver));
+    world.proxies = refusing.proxies();
     world.settings.retry_timeout = Duration::ZERO;
     world.start().notify(notice("NodeSignalled"));
     world.wait(EXPIRED, 1).await;
-    assert_eq!((world.count(&failures("proxy")), plain.requests().len()), (1, 1));
+    assert_eq!((world.count(&failures("proxy")), receiver.requests().len()), (1, 1));
 }
 
 #[tokio::test]
@@ -368,7 +370,7 @@ async fn errors_have_no_part_of_the_url() {
         "secret-without-a-scheme".to_owned(),
     ] {
         let world = World::new(&url);
-        let webhook = Webhook::new(&world.settings).unwrap().unwrap();
+        let webhook = Webhook::new(&world.settings, world.proxies.clone()).unwrap().unwrap();
         let error = webhook.send(String::new()).await.unwrap_err();
         let shown = format!("{error} {error:?} {webhook:?}");
         for part in ["secret", "/hook", "127.0.0.1", "password", SECRET_PATH] {

@@ -5,6 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use headgate_certificates::CertificateAuthority;
+use headgate_http::proxies::Proxies;
+use hyper_util::client::proxy::matcher::Matcher;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -159,35 +161,38 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, requests: Requests,
     let _ = stream.shutdown().await;
 }
 
-/// An HTTP proxy that opens tunnels, or refuses them.
+/// An HTTP proxy to servers of this machine, whatever their names, or one that refuses.
 pub(crate) struct Proxy {
     address: SocketAddr,
-    tunnels: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Proxy {
     pub(crate) async fn start(accepts: bool) -> Self {
         let (listener, address) = bound().await;
-        let tunnels = Arc::new(Mutex::new(Vec::new()));
-        let recorded = Arc::clone(&tunnels);
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let recorded = Arc::clone(&requests);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(tunnel(stream, accepts, Arc::clone(&recorded)));
+                tokio::spawn(forward(stream, accepts, Arc::clone(&recorded)));
             }
         });
-        Self { address, tunnels }
+        Self { address, requests }
     }
 
-    pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+    /// The proxies of a process whose only one is this.
+    pub(crate) fn proxies(&self) -> Proxies {
+        let url = format!("http://user:pass@{}", self.address);
+        Proxies::from(Matcher::builder().all(url).build())
     }
 
-    pub(crate) fn tunnels(&self) -> Vec<String> {
-        self.tunnels.lock().unwrap().clone()
+    /// The methods and targets of its requests.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
-async fn tunnel(mut client: TcpStream, accepts: bool, tunnels: Arc<Mutex<Vec<String>>>) {
+async fn forward(mut client: TcpStream, accepts: bool, requests: Arc<Mutex<Vec<String>>>) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         match client.read_u8().await {
@@ -195,25 +200,24 @@ async fn tunnel(mut client: TcpStream, accepts: bool, tunnels: Arc<Mutex<Vec<Str
             Err(_) => return,
         }
     }
-    let head = String::from_utf8(head).unwrap();
-    let authority = head
-        .strip_prefix("CONNECT ")
-        .unwrap()
-        .split(' ')
-        .next()
-        .unwrap()
-        .to_owned();
+    let text = String::from_utf8(head.clone()).unwrap();
     if !accepts {
         let _ = client.write_all(b"HTTP/1.1 403 Forbidden\r\n\r\n").await;
         return;
     }
-    tunnels.lock().unwrap().push(authority.clone());
-    let mut receiver = TcpStream::connect(authority.replace("localhost", "127.0.0.1"))
-        .await
-        .unwrap();
-    client
-        .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        .await
-        .unwrap();
+    let (request, _) = text.split_once(" HTTP/1.1").unwrap();
+    let is_authorized = text.to_lowercase().contains("proxy-authorization: basic dxnlcjpwyxnz");
+    requests.lock().unwrap().push(format!("{request} {is_authorized}"));
+    let (method, target) = request.split_once(' ').unwrap();
+    let authority = target.trim_start_matches("http://").split('/').next().unwrap();
+    let (_, port) = authority.split_once(':').unwrap();
+    let address = (Ipv4Addr::LOCALHOST, port.parse::<u16>().unwrap());
+    let mut receiver = TcpStream::connect(address).await.unwrap();
+    if method == "CONNECT" {
+        let opened = b"HTTP/1.1 200 Connection established\r\n\r\n";
+        client.write_all(opened).await.unwrap();
+    } else {
+        receiver.write_all(&head).await.unwrap();
+    }
     let _ = tokio::io::copy_bidirectional(&mut client, &mut receiver).await;
 }
