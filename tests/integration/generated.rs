@@ -74,7 +74,7 @@ const LABELS_OF_LATER_SERIES: &[(&str, &[&str])] = &[
     ("headgate_arm_request_errors_total", &["request", "source", "code"]),
     ("headgate_listener_", &["listener"]),
     ("headgate_listener_proxy_headers_total", &["listener", "outcome"]),
-    ("headgate_local_pools_oldest_update_seconds", &[]),
+    ("headgate_local_pools_oldest_update_timestamp_seconds", &[]),
     ("headgate_local_pools_parked", &[]),
     ("headgate_local_pools_queue_depth", &[]),
     ("headgate_maintenance", &[]),

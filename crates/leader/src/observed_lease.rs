@@ -51,7 +51,9 @@ pub(super) struct Contender<'a> {
 impl ObservedLease {
     /// Adds what a read, or a write of this candidate, has shown.
     pub(super) fn observe(&mut self, record: ElectionRecord, now: Moment) {
-        self.highest_term = self.highest_term.max(Some(record.lease.transitions));
+        // After the largest number counting begins again, and what is lower then is later.
+        let highest = self.highest_term.filter(|highest| *highest < i32::MAX);
+        self.highest_term = highest.max(Some(record.lease.transitions));
         self.candidates = record.candidates.or(self.candidates);
         let (since, is_late) = match self.last.take() {
             Some(last) if last.record.is_same_renewal(&record) => (last.since, last.is_late),
@@ -105,10 +107,9 @@ impl ObservedLease {
         self.highest_term.unwrap_or_default()
     }
 
-    /// A number that no observed term had.
+    /// A number that no observed term had, or 1 after the largest number: a malformed one must not stop all elections.
     pub(super) fn next_term(&self) -> i32 {
-        // There is no higher number than the largest; a malformed one must not stop all elections.
-        self.highest_term().checked_add(1).unwrap_or(0)
+        self.highest_term().checked_add(1).unwrap_or(1)
     }
 
     /// From when on the Lease may be acquired if it does not change.
@@ -272,7 +273,20 @@ mod tests {
         assert_eq!(ObservedLease::default().next_term(), 1);
         assert_eq!(observed(start, &[(0, term(4)), (1, None)]).next_term(), 5);
         assert_eq!(observed(start, &[(0, term(4)), (1, term(2))]).next_term(), 5);
-        assert_eq!(observed(start, &[(0, term(i32::MAX))]).next_term(), 0);
+    }
+
+    #[test]
+    fn numbers_of_terms_begin_again_after_the_largest() {
+        let start = Instant::now();
+        let term = |term| Some(with_lease(held("a", 0), |lease| lease.transitions = term));
+        let next = |seen: &[i32]| {
+            let records: Vec<_> = (0..).zip(seen.iter().map(|number| term(*number))).collect();
+            observed(start, &records).next_term()
+        };
+        assert_eq!(next(&[i32::MAX]), 1);
+        assert_eq!(next(&[i32::MAX, 1]), 2);
+        assert_eq!(next(&[i32::MAX, 1, 2, 2]), 3);
+        assert_eq!(next(&[i32::MAX, 1, i32::MAX]), 1);
     }
 
     /// A read: its second, the holder, the second of the renewal by the holder's clock, and whether an extra read

@@ -1,7 +1,8 @@
 //! What is measured, as plain numbers. The caller exports them as metrics.
 
 use std::ops::AddAssign;
-use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// What has happened. A retry is no outcome: an update that is retried and then succeeds counts as one success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,8 +34,8 @@ impl AddAssign for Counters {
 pub struct QueueStatus {
     /// Operations in the queue, parked ones included.
     pub depth: usize,
-    /// How long the operation that has been pending longest has been pending.
-    pub oldest_age: Option<Duration>,
+    /// Since when the operation that has been pending longest has been pending.
+    pub oldest_since: Option<Instant>,
     /// Pools with a parked operation.
     pub parked_pools: usize,
 }

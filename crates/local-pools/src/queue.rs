@@ -247,12 +247,11 @@ impl OperationQueue {
     /// How the queue is now.
     #[must_use]
     pub fn status(&self, now: Instant) -> QueueStatus {
-        let oldest = self.iter().map(|operation| operation.pending_since).min();
         let parked = self.iter().filter(|operation| operation.is_parked(now));
         let parked: BTreeSet<_> = parked.map(|operation| &operation.key.pool).collect();
         QueueStatus {
             depth: self.len(),
-            oldest_age: oldest.map(|since| now.saturating_duration_since(since)),
+            oldest_since: self.iter().map(|operation| operation.pending_since).min(),
             parked_pools: parked.len(),
         }
     }

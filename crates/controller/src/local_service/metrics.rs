@@ -1,7 +1,5 @@
 //! The metrics of the updater of Local Services' pools.
 
-use std::sync::atomic::AtomicU64;
-
 use headgate_clock::{Clock, Moment};
 use headgate_kubernetes::{ClusterEventRecorder, WatchErrorCounter, WatchReporter};
 use headgate_local_pools::{Counters, Operation, QueueStatus, Updater};
@@ -49,7 +47,7 @@ pub struct Metrics {
     dropped: Counter,
     rejected: Counter,
     depth: Gauge,
-    oldest_age: Gauge<f64, AtomicU64>,
+    oldest_since: Gauge,
     parked: Gauge,
     watch_errors: WatchErrorCounter,
     queued: watch::Sender<Vec<QueuedUpdate>>,
@@ -65,7 +63,7 @@ impl Metrics {
             dropped: Counter::default(),
             rejected: Counter::default(),
             depth: Gauge::default(),
-            oldest_age: Gauge::default(),
+            oldest_since: Gauge::default(),
             parked: Gauge::default(),
             queued: watch::Sender::default(),
             watch_errors: WatchErrorCounter::register(
@@ -103,9 +101,9 @@ impl Metrics {
             metrics.depth.clone(),
         );
         registry.register(
-            "headgate_local_pools_oldest_update_seconds",
-            "Seconds for which the queued update that has been pending longest has been pending; on the leader only",
-            metrics.oldest_age.clone(),
+            "headgate_local_pools_oldest_update_timestamp_seconds",
+            "Since when the queued update that has been pending longest has been pending; 0 if none is; on the leader only",
+            metrics.oldest_since.clone(),
         );
         registry.register(
             "headgate_local_pools_parked",
@@ -146,7 +144,7 @@ impl Metrics {
 
     /// Clears what an instance that does not lead has none of.
     pub fn clear_queue(&self) {
-        self.set_queue(QueueStatus::default(), Vec::new());
+        self.set_queue(QueueStatus::default(), None, Vec::new());
     }
 
     /// Shows the queue as it is now.
@@ -170,14 +168,16 @@ impl Metrics {
                 .and_then(|eligible_at| wall(eligible_at).ok()),
         };
         let queued = updater.queue().iter().take(MAX_QUEUED_SHOWN).map(update);
-        self.set_queue(updater.queue_status(now.mono), queued.collect());
+        let status = updater.queue_status(now.mono);
+        let oldest = status.oldest_since.map(|since| wall(since).unwrap_or(now.wall));
+        self.set_queue(status, oldest, queued.collect());
     }
 
-    fn set_queue(&self, status: QueueStatus, queued: Vec<QueuedUpdate>) {
+    fn set_queue(&self, status: QueueStatus, oldest: Option<Timestamp>, queued: Vec<QueuedUpdate>) {
         self.queued.send_replace(queued);
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.depth.set(count(status.depth));
-        self.oldest_age.set(status.oldest_age.unwrap_or_default().as_secs_f64());
+        self.oldest_since.set(oldest.map_or(0, Timestamp::as_second));
         self.parked.set(count(status.parked_pools));
     }
 }

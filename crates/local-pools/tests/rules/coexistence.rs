@@ -238,8 +238,8 @@ fn batch_without_a_writer_is_queued_again_without_costing_a_retry() {
     let operation = world.updater.queue().iter().next().unwrap();
     assert_eq!((world.updater.queue().len(), operation.retry_count), (1, 0));
     assert_eq!(
-        world.updater.queue_status(world.now).oldest_age,
-        Some(9 * INTERVAL),
+        world.updater.queue_status(world.now).oldest_since,
+        Some(world.now - 9 * INTERVAL),
         "it shows by its age"
     );
 }

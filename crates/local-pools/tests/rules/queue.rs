@@ -201,15 +201,15 @@ fn a_full_queue_rejects_new_keys_only() {
 #[test]
 fn depth_age_and_parked_pools_are_measured() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
-    assert_eq!(queue.status(now).oldest_age, None);
+    assert_eq!(queue.status(now).oldest_since, None);
     queue.enqueue(key("a", "p"), members(&[1]), now);
     let later = now + Duration::from_secs(10);
     queue.enqueue(key("a", "p"), members(&[2]), later);
     queue.enqueue(key("b", "q"), members(&[2]), later);
     let status = queue.status(later);
     assert_eq!(
-        (status.depth, status.oldest_age),
-        (2, Some(Duration::from_secs(10))),
+        (status.depth, status.oldest_since),
+        (2, Some(now)),
         "a replacement keeps the age"
     );
     assert_eq!(status.parked_pools, 0);
