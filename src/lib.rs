@@ -2,9 +2,8 @@
 //! returns.
 //!
 //! This is the top crate of the workspace: the command line, the settings, and the composition of the crates below
-//! `crates/` into an agent. `tests/integration/layering.rs` has the table of which crate and module may use which;
-//! docs/architecture.md explains it. Decisions are pure functions over plain data with time as a parameter; the code
-//! around them does the I/O.
+//! `crates/` into an agent. docs/architecture.md has the table of which crate and module may use which. Decisions are
+//! pure functions over plain data with time as a parameter; the code around them does the I/O.
 
 pub mod agent;
 mod api_error;

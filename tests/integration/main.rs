@@ -48,4 +48,3 @@ mod settings_schema;
 mod spot;
 mod status;
 mod why;
-mod wording;
