@@ -169,21 +169,6 @@ impl LocalCluster {
         self.slices().create(&PostParams::default(), &object).await.unwrap();
     }
 
-    /// Creates a slice with these endpoints, or gives it these.
-    pub(crate) async fn put_slice(&self, namespace: &str, service: Option<&str>, slice: &str, endpoints: &Value) {
-        let slices = Api::<EndpointSlice>::namespaced(self.world.client.clone(), namespace);
-        if slices.get_opt(slice).await.unwrap().is_some() {
-            let patch = Patch::Merge(json!({"endpoints": endpoints}));
-            slices.patch(slice, &PatchParams::default(), &patch).await.unwrap();
-            return;
-        }
-        let labels = json!({"kubernetes.io/service-name": service});
-        let object = json!({"metadata": {"name": slice, "labels": service.map(|_| labels)},
-            "addressType": "IPv4", "endpoints": endpoints});
-        let object = serde_json::from_value(object).unwrap();
-        slices.create(&PostParams::default(), &object).await.unwrap();
-    }
-
     pub(crate) async fn delete_slice(&self, slice: &str) {
         self.slices().delete(slice, &DeleteParams::default()).await.unwrap();
     }

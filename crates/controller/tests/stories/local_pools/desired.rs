@@ -1,24 +1,22 @@
-//! cloud-provider-azure's tests of its updater and of desired-state operations (pull request 10730): which members a tick writes.
+//! Which pools and members a tick writes, where a Service moves, is made again or leaves, and beside other writers; and known
+//! defects of cloud-provider-azure's updater, each with a story that shows its absence. The rules themselves are tested in
+//! `crates/local-pools/tests/rules`.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use headgate_controller::local_service::LocalPoolsTarget;
+use headgate_controller::pool::ListScope;
 use headgate_test_kubernetes::Fault;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::super::world::{SECOND, address, entries, load_balancer};
-use super::cluster::{INTERVAL, LocalCluster, Options, nodes, several_load_balancers};
+use super::super::world::{SECOND, address, entries, load_balancer, scope};
+use super::cluster::{INTERVAL, LocalCluster, Options, nodes, pool_path, several_load_balancers};
 
 const PUT_OF_WEB: &str = "/backendAddressPools/default-web$";
 const READ: &str = "/loadBalancers/kubernetes$";
-
-/// A cluster with these pools of the load balancer `kubernetes`.
-async fn with_pools(pools: &[(&str, Value)]) -> LocalCluster {
-    LocalCluster::with(Options {
-        load_balancers: vec![load_balancer("kubernetes", pools)],
-        ..Options::default()
-    })
-    .await
-}
+const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// The usual cluster after a first tick, which has found nothing to do.
 async fn settled() -> LocalCluster {
@@ -26,88 +24,6 @@ async fn settled() -> LocalCluster {
     cluster.tick().await;
     assert_eq!(cluster.puts(), 0);
     cluster
-}
-
-/// The numbers of reads of the load balancer and of PUTs.
-fn requests(cluster: &LocalCluster) -> (usize, usize) {
-    (cluster.requests("GET", "/loadBalancers/kubernetes"), cluster.puts())
-}
-
-#[tokio::test(start_paused = true)]
-async fn changes_within_one_interval_are_one_put_for_each_pool() {
-    let cluster = with_pools(&[
-        ("default-web", entries([1], false)),
-        ("default-api", entries([1], false)),
-    ])
-    .await;
-    for name in ["web", "api"] {
-        cluster.add_service(name).await;
-        cluster.set_slice(name, &format!("{name}-1"), &[1]).await;
-    }
-    for members in [&[1, 2][..], &[1, 2, 3], &[2, 3]] {
-        cluster.set_slice("web", "web-1", members).await;
-    }
-    for members in [&[1, 2][..], &[]] {
-        cluster.set_slice("api", "api-1", members).await;
-    }
-    cluster.tick().await;
-    assert_eq!(cluster.puts(), 2);
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[2, 3]));
-    assert_eq!(cluster.addresses("default-api").await, nodes(&[]));
-    assert_eq!(cluster.outcomes(), (2, 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn changes_in_two_intervals_are_two_puts() {
-    let cluster = settled().await;
-    for members in [&[1, 2][..], &[2]] {
-        cluster.set_slice("web", "web-1", members).await;
-        cluster.tick().await;
-        assert_eq!(cluster.addresses("default-web").await, nodes(members));
-    }
-    assert_eq!((cluster.puts(), cluster.events("web").await), (2, [2, 0, 0]));
-}
-
-#[tokio::test(start_paused = true)]
-async fn members_are_added_and_removed_in_one_put() {
-    let cluster = with_pools(&[("default-web", entries([1, 2], false))]).await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", &[1, 3]).await;
-    cluster.tick().await;
-    assert_eq!(cluster.puts(), 1);
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 3]));
-}
-
-#[tokio::test(start_paused = true)]
-async fn service_that_is_deleted_before_the_tick_costs_no_request() {
-    let cluster = settled().await;
-    cluster.set_slice("web", "web-1", &[2]).await;
-    cluster.delete_service("web").await;
-    sleep(3 * INTERVAL).await;
-    assert_eq!((requests(&cluster), cluster.events("web").await), ((0, 0), [0, 0, 0]));
-}
-
-#[tokio::test(start_paused = true)]
-async fn service_that_is_not_local_costs_no_request() {
-    let cluster = settled().await;
-    cluster.set_slice("web", "web-1", &[2]).await;
-    cluster
-        .patch_service("web", &json!({"spec": {"externalTrafficPolicy": "Cluster"}}))
-        .await;
-    sleep(3 * INTERVAL).await;
-    assert_eq!((requests(&cluster), cluster.events("web").await), ((0, 0), [0, 0, 0]));
-}
-
-#[tokio::test(start_paused = true)]
-async fn slices_of_no_service_and_of_other_namespaces_do_not_count() {
-    let cluster = settled().await;
-    let endpoints = json!([{"addresses": ["10.244.2.9"], "nodeName": "node-2"}]);
-    cluster.put_slice("default", None, "without-label", &endpoints).await;
-    cluster.put_slice("other", Some("web"), "web-1", &endpoints).await;
-    cluster.put_slice("default", Some("webs"), "webs-1", &endpoints).await;
-    sleep(3 * INTERVAL).await;
-    assert_eq!(requests(&cluster), (0, 0));
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[1]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,79 +51,6 @@ async fn service_on_another_load_balancer_is_updated_where_its_rule_is() {
     assert_eq!(members.len(), 1);
     assert_eq!(members[0]["properties"]["ipAddress"], address(2, false));
     assert_eq!((cluster.puts(), cluster.events("web").await), (1, [1, 0, 0]));
-}
-
-#[tokio::test(start_paused = true)]
-async fn service_that_is_deleted_while_the_lease_is_held_costs_no_request() {
-    let cluster = settled().await;
-    assert!(cluster.world.take_arm_lease().await);
-    cluster.set_slice("web", "web-1", &[2]).await;
-    cluster.tick().await;
-    cluster.delete_service("web").await;
-    cluster.world.release_arm_lease().await;
-    sleep(3 * INTERVAL).await;
-    assert_eq!((requests(&cluster), cluster.events("web").await), ((0, 0), [0, 0, 0]));
-    assert_eq!(cluster.metric("queue_depth"), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn empty_desired_state_of_an_empty_pool_costs_no_put() {
-    let cluster = with_pools(&[("default-web", json!([]))]).await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", &[]).await;
-    sleep(3 * INTERVAL).await;
-    assert_eq!((requests(&cluster), cluster.events("web").await), ((0, 0), [0, 0, 0]));
-}
-
-#[tokio::test(start_paused = true)]
-async fn several_endpoints_of_one_node_are_one_member() {
-    let cluster = with_pools(&[("default-web", json!([]))]).await;
-    cluster.add_service("web").await;
-    let endpoint = |pod: usize| json!({"addresses": [format!("10.244.2.{pod}")], "nodeName": "node-2"});
-    let endpoints = |pods: usize| Value::Array((1..=pods).map(endpoint).collect());
-    cluster.put_slice("default", Some("web"), "web-1", &endpoints(3)).await;
-    cluster.put_slice("default", Some("web"), "web-2", &endpoints(1)).await;
-    cluster.tick().await;
-    let pool = cluster.pool("kubernetes", "default-web").await;
-    let members = pool["properties"]["loadBalancerBackendAddresses"].as_array().unwrap();
-    assert_eq!(members.len(), 1, "{members:?}");
-    // The node set stays while the number of endpoints changes.
-    for pods in [1, 5, 2] {
-        cluster
-            .put_slice("default", Some("web"), "web-1", &endpoints(pods))
-            .await;
-        cluster.tick().await;
-    }
-    assert_eq!((cluster.puts(), cluster.events("web").await), (1, [1, 0, 0]));
-}
-
-#[tokio::test(start_paused = true)]
-async fn dual_stack_service_is_one_update_for_each_pool() {
-    let cluster = with_pools(&[
-        ("default-web", entries([1], false)),
-        ("default-web-ipv6", entries([1], true)),
-    ])
-    .await;
-    cluster.add_service("web").await;
-    cluster
-        .patch_service("web", &json!({"spec": {"ipFamilies": ["IPv4", "IPv6"]}}))
-        .await;
-    cluster.set_slice("web", "web-1", &[2]).await;
-    cluster.tick().await;
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[2]));
-    let expected = [address(2, true)];
-    assert_eq!(cluster.addresses("default-web-ipv6").await, expected.into());
-    assert_eq!((cluster.puts(), cluster.outcomes()), (2, (2, 0)));
-}
-
-#[tokio::test(start_paused = true)]
-async fn read_that_is_refused_for_good_writes_nothing() {
-    let cluster = settled().await;
-    cluster.fault("GET", READ, None, &json!({"answer": {"status": 403}}));
-    cluster.set_slice("web", "web-1", &[2]).await;
-    sleep(3 * INTERVAL).await;
-    assert_eq!((cluster.puts(), cluster.events("web").await), (0, [0, 0, 1]));
-    assert_eq!((cluster.metric("queue_depth"), cluster.outcomes()), (0, (0, 1)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -273,14 +116,186 @@ async fn pool_without_a_virtual_network_gets_the_clusters() {
     assert_eq!((cluster.puts(), cluster.events("web").await), (0, [0, 0, 1]));
 }
 
+/// The Service's PUT, whose operation takes this long and then fails, has been sent.
+async fn failing_put(operation_delay: Duration) -> LocalCluster {
+    let cluster = LocalCluster::with(Options {
+        operation_delay,
+        target: LocalPoolsTarget {
+            max_retries: Some(0),
+            ..several_load_balancers()
+        },
+        ..Options::default()
+    })
+    .await;
+    cluster.add_service("web").await;
+    cluster.set_slice("web", "web-1", &[2]).await;
+    let conflict =
+        json!({"operation": "fail", "error": {"code": "Conflict", "message": "m", "details": []}, "effect": "lost"});
+    cluster.fault("PUT", PUT_OF_WEB, Some(1), &conflict);
+    while cluster.puts() == 0 {
+        sleep(SECOND).await;
+    }
+    cluster
+}
+
 #[tokio::test(start_paused = true)]
-async fn pool_that_vanishes_before_the_put_is_dropped_silently() {
-    let cluster = settled().await;
-    let vanished = json!({"answer": {"status": 404}});
-    cluster.fault("PUT", PUT_OF_WEB, Some(1), &vanished);
+async fn service_created_again_is_another_one_although_its_deletion_was_not_observed() {
+    let cluster = failing_put(8 * INTERVAL).await;
+    cluster
+        .faults
+        .set_for(Fault::Status(403), |request| request.path.ends_with("/services"));
+    cluster.faults.cut_watches();
+    sleep(SECOND).await;
+    cluster.delete_service("web").await;
+    cluster.add_service("web").await;
+    // The watch cannot go on from where it was, so the next list shows the new Service alone.
+    cluster.fake.compact();
+    sleep(SECOND).await;
+    cluster.faults.set(Fault::None);
+    sleep(20 * INTERVAL).await;
+    assert_eq!(cluster.events("web").await, [1, 0, 0]);
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[2]));
+    assert_eq!(cluster.outcomes(), (1, 0));
+}
+
+/// The members of a pool's document: name and address.
+fn members(pool: &Value) -> Vec<(String, String)> {
+    let list = pool["properties"]["loadBalancerBackendAddresses"].as_array().unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let member = |entry: &Value| (text(&entry["name"]), text(&entry["properties"]["ipAddress"]));
+    list.iter().map(member).collect()
+}
+
+/// `notify` ended after the first operation of a group, so that other Services got no event.
+#[tokio::test(start_paused = true)]
+async fn every_service_gets_its_event_where_one_request_fails_for_several() {
+    let pools = ["web", "api", "db"].map(|name| (format!("default-{name}"), entries([1], false)));
+    let pools: Vec<_> = pools.iter().map(|(name, list)| (name.as_str(), list.clone())).collect();
+    let cluster = LocalCluster::with(Options {
+        load_balancers: vec![load_balancer("kubernetes", &pools)],
+        ..Options::default()
+    })
+    .await;
+    for name in ["web", "api", "db"] {
+        cluster.add_service(name).await;
+        cluster.set_slice(name, &format!("{name}-1"), &[2]).await;
+    }
+    cluster.fault("GET", READ, Some(1), &json!({"answer": {"status": 403}}));
+    cluster.tick().await;
+    for name in ["web", "api", "db"] {
+        assert_eq!(cluster.events(name).await, [0, 0, 1], "{name}");
+    }
+    assert_eq!(cluster.outcomes(), (0, 3));
+}
+
+/// The updater read `resourceGroup` although the load balancers are in `loadBalancerResourceGroup`, and dropped each update.
+#[tokio::test(start_paused = true)]
+async fn load_balancers_in_a_resource_group_of_their_own_are_updated() {
+    let elsewhere = |value: &Value| -> Value {
+        let text = value.to_string().replace("/resourceGroups/rg/", "/resourceGroups/lbs/");
+        serde_json::from_str(&text).unwrap()
+    };
+    let document = load_balancer("kubernetes", &[("default-web", entries([1], false))]);
+    let group: ListScope = scope("lbs", &["kubernetes"]);
+    let cluster = LocalCluster::with(Options {
+        load_balancers: vec![elsewhere(&document)],
+        scope: Some(group),
+        ..Options::default()
+    })
+    .await;
+    cluster.add_service("web").await;
     cluster.set_slice("web", "web-1", &[2]).await;
     cluster.tick().await;
-    assert_eq!(cluster.events("web").await, [0, 0, 0]);
-    assert_eq!((cluster.outcomes(), cluster.operations()), ((0, 0), [0, 0]));
-    assert_eq!(cluster.metric("queue_depth"), 0);
+    let path = pool_path("kubernetes", "default-web").replace("/resourceGroups/rg/", "/resourceGroups/lbs/");
+    assert_eq!(
+        members(&cluster.world.get(&path).await),
+        [("node-2".to_owned(), address(2, false))]
+    );
+    assert_eq!(cluster.events("web").await, [1, 0, 0]);
+}
+
+/// A pool was written from a list that was older than another client's write.
+#[tokio::test(start_paused = true)]
+async fn members_are_written_from_a_fresh_read() {
+    let cluster = LocalCluster::start().await;
+    cluster.tick().await;
+    let path = pool_path("kubernetes", "default-web");
+    let mut pool = cluster.world.get(&path).await;
+    let list = pool["properties"]["loadBalancerBackendAddresses"]
+        .as_array_mut()
+        .unwrap();
+    list.push(json!({"name": "appliance", "properties": {"ipAddress": "192.168.7.7"}}));
+    pool["properties"]["drainPeriodInSeconds"] = json!(17);
+    assert!(cluster.world.put(&path, &pool, None).await.status().is_success());
+    cluster.set_slice("web", "web-1", &[2]).await;
+    cluster.tick().await;
+    let pool = cluster.world.get(&path).await;
+    let names: BTreeSet<_> = members(&pool).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["appliance".to_owned(), "node-2".to_owned()].into());
+    assert_eq!(pool["properties"]["drainPeriodInSeconds"], 17);
+    let journal = cluster.world.puts();
+    let own = journal.iter().find(|put| {
+        put["userAgent"]
+            .as_str()
+            .is_some_and(|agent| agent.contains("headgate"))
+    });
+    assert!(own.unwrap()["ifMatch"].is_string());
+}
+
+/// Pools outlive their Services and their places.
+#[tokio::test(start_paused = true)]
+async fn orphan_pools_stay_as_they_are() {
+    let pool = [("default-web", entries([1], false))];
+    let gone = [
+        ("default-gone", entries([1, 4], false)),
+        ("default-web", entries([3], false)),
+    ];
+    let load_balancers = vec![load_balancer("kubernetes", &pool), load_balancer("second", &gone)];
+    let cluster = LocalCluster::with(Options {
+        load_balancers,
+        ..Options::default()
+    })
+    .await;
+    cluster.place_rule("default-web", "kubernetes").await;
+    cluster.add_service("web").await;
+    cluster.set_slice("web", "web-1", &[2]).await;
+    sleep(2 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[2]));
+    cluster.delete_service("web").await;
+    cluster.set_slice("web", "web-1", &[4]).await;
+    sleep(12 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[2]));
+    for (pool, expected) in [("default-web", vec![3]), ("default-gone", vec![1, 4])] {
+        let found = members(&cluster.pool("second", pool).await);
+        let found: BTreeSet<_> = found.into_iter().map(|(_, address)| address).collect();
+        assert_eq!(found, nodes(&expected), "{pool}");
+    }
+    assert_eq!(cluster.puts(), 1);
+}
+
+/// Issue 9839: the updater raced the reconcile loop of its own process, and its writes failed with 412.
+#[tokio::test(start_paused = true)]
+async fn updates_and_admin_states_never_overtake_each_other() {
+    let cluster = LocalCluster::with(Options {
+        operation_delay: 3 * SECOND,
+        ..Options::default()
+    })
+    .await;
+    cluster.add_service("web").await;
+    for (turn, delay) in (0..20).zip(7_u32..) {
+        let (node, other) = (turn % 4 + 1, (turn + 1) % 4 + 1);
+        cluster.set_slice("web", "web-1", &[node, other]).await;
+        cluster.world.taint(node, &[SIGNAL]).await;
+        sleep(delay * SECOND).await;
+        cluster.world.taint(node, &[]).await;
+    }
+    sleep(3 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[4, 1]));
+    let puts = cluster.world.puts();
+    let refused: Vec<_> = puts
+        .iter()
+        .filter(|put| put["status"].as_u64().unwrap() >= 400)
+        .collect();
+    assert!(puts.len() > 20 && refused.is_empty(), "{refused:?}");
+    assert!(cluster.world.down("kubernetes", "default-web").is_empty());
 }
