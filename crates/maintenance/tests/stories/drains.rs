@@ -139,30 +139,6 @@ async fn a_drain_goes_from_the_cordon_to_the_last_pod_and_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_done_in_the_idle_stage_and_in_a_dry_run() {
-    let mut world = World::new(&["one"]).await;
-    world.pod("one", "web", &json!({})).await;
-    world.observe_out("one");
-    let _leader = world.lead().await;
-    world.maintain("idle", "Idle", &["one"], &json!({})).await;
-    world.maintain("dry", "Drain", &["one"], &json!({"dryRun": true})).await;
-    world
-        .until("the status", |world| world.condition("dry", "Progressing").is_some())
-        .await;
-    sleep(10 * MINUTE).await;
-    assert_eq!(world.isolation("one"), (false, Vec::new(), None));
-    assert!(world.evacuation("web").await.is_none());
-    assert_eq!(
-        world.node_status("dry", "one").drain_message,
-        "Dry run: 1 pod would leave"
-    );
-    assert_eq!(world.maintenance("idle").unwrap().metadata.finalizers, None);
-    world.delete_maintenance("idle").await;
-    world.delete_maintenance("dry").await;
-    world.until("gone", |world| world.maintenance("dry").is_none()).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_budget_without_room_keeps_its_pod_until_it_has_room() {
     let mut world = World::new(&["one"]).await;
     world.pod("one", "web", &json!({})).await;
@@ -191,34 +167,6 @@ async fn a_budget_without_room_keeps_its_pod_until_it_has_room() {
     world.allow("web", 1);
     sleep(15 * SECOND).await;
     assert!(!world.has_pod("web"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn two_budgets_on_a_pod_are_shown_as_what_never_helps_by_waiting() {
-    let mut world = World::new(&["one"]).await;
-    world.pod("one", "web", &json!({})).await;
-    world.budget("first", "web", 1).await;
-    world.budget("second", "web", 1).await;
-    world.observe_out("one");
-    let _leader = world.lead().await;
-    world.maintain("m", "Drain", &["one"], &json!({})).await;
-    world
-        .until("the failure", |world| world.requests("POST", "web/eviction") == 1)
-        .await;
-    sleep(5 * SECOND).await;
-    let evacuation = world.evacuation("web").await.unwrap().status.unwrap();
-    assert_eq!(evacuation.conditions[0].reason, "MultipleDisruptionBudgets");
-    let blocker = &world.node_status("m", "one").blockers[0];
-    assert!(
-        blocker
-            .message
-            .starts_with("PodDisruptionBudgets first, second select the same pod"),
-        "{blocker:?}"
-    );
-    world.remove_pod("web");
-    world
-        .until("drained", |world| world.condition("m", "Drained").unwrap().0 == "True")
-        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,43 +199,6 @@ async fn a_new_leader_goes_on_where_the_one_before_was_killed() {
     world.allow("web", 1);
     world.until("the pod leaves", |world| !world.has_pod("web")).await;
     assert_eq!(world.requests("POST", "/evacuations"), 1, "none is created twice");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_new_pod_and_a_node_that_joins_are_drained_as_well() {
-    let mut world = World::new(&["one"]).await;
-    world.observe_out("one");
-    world.observe_out("two");
-    let _leader = world.lead().await;
-    let selector = json!({"nodeSelector": {"nodeSelectorTerms": [
-        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "Exists"}]}]}});
-    world.maintain("m", "Drain", &["one"], &selector).await;
-    world
-        .until("drained", |world| {
-            world
-                .condition("m", "Drained")
-                .is_some_and(|(status, _)| status == "True")
-        })
-        .await;
-    world.pod("one", "late", &json!({})).await;
-    world.until("the late pod leaves", |world| !world.has_pod("late")).await;
-    let node = json!({"metadata": {"name": "two", "labels": {"kubernetes.io/hostname": "two"}}, "spec": {},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-    let node: k8s_openapi::api::core::v1::Node = serde_json::from_value(node).unwrap();
-    let nodes = kube::Api::all(world.client.clone());
-    nodes.create(&kube::api::PostParams::default(), &node).await.unwrap();
-    world.pod("two", "new", &json!({})).await;
-    world
-        .until("the pod of the new node leaves", |world| !world.has_pod("new"))
-        .await;
-    assert_eq!(world.isolation("two").1, [uid(&world, "m")]);
-    // A node that is deleted needs nothing more.
-    world.fake.delete::<k8s_openapi::api::core::v1::Node>("", "two");
-    world
-        .until("one node is left", |world| {
-            world.maintenance("m").unwrap().status.unwrap().nodes == 1
-        })
-        .await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,48 +29,6 @@ async fn a_cordon_and_a_taint_of_others_survive() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_of_two_maintenances_is_free_after_the_last() {
-    let mut world = World::new(&["one", "two"]).await;
-    for node in ["one", "two"] {
-        world.observe_out(node);
-    }
-    let _leader = world.lead().await;
-    world.maintain("a", "Drain", &["one", "two"], &json!({})).await;
-    world
-        .until("a drains", |world| !world.isolation("one").1.is_empty())
-        .await;
-    world.maintain("b", "Cordon", &["one"], &json!({})).await;
-    world
-        .until("b cordons", |world| world.condition("b", "Progressing").is_some())
-        .await;
-    world.set_stage("a", "Complete").await;
-    world
-        .until("a is over", |world| {
-            world.condition("a", "Progressing").unwrap().1 == "Completed"
-        })
-        .await;
-    assert_eq!(world.isolation("two"), (false, Vec::new(), None));
-    assert_eq!(
-        world.isolation("one"),
-        (true, Vec::new(), Some("false".to_owned())),
-        "b keeps its cordon"
-    );
-    world.set_stage("b", "Complete").await;
-    world
-        .until("b is over", |world| {
-            world.condition("b", "Progressing").unwrap().1 == "Completed"
-        })
-        .await;
-    assert_eq!(world.isolation("one"), (false, Vec::new(), None));
-    // Complete is done once: a later cordon is an operator's.
-    world
-        .fake
-        .change::<Node>("", "one", |node| node["spec"]["unschedulable"] = json!(true));
-    sleep(10 * MINUTE).await;
-    assert!(world.isolation("one").0);
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_a_maintenance_left_that_lost_its_finalizer_is_cleaned_up() {
     let mut world = World::new(&["one"]).await;
     let _leader = world.lead().await;

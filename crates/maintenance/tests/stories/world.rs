@@ -244,10 +244,6 @@ impl World {
         self.fake.peek::<Decoded<Pod>>(NAMESPACE, name).is_some()
     }
 
-    pub(crate) fn remove_pod(&self, name: &str) {
-        self.fake.delete::<Pod>(NAMESPACE, name);
-    }
-
     /// The Evacuation of a pod that exists or existed.
     pub(crate) async fn evacuation(&self, pod: &str) -> Option<Evacuation> {
         let all = Api::<Decoded<Evacuation>>::namespaced(self.client.clone(), NAMESPACE);
