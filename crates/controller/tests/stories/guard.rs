@@ -14,7 +14,7 @@ use kube::Api;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::rows::cluster::{DOWN, DRAINING, NONE, OUT_OF_SERVICE, TestCluster};
+use super::rows::cluster::{DOWN, DRAINING, OUT_OF_SERVICE, TestCluster};
 use super::world::{ENFORCE, SECOND, World, entries, load_balancer, scope, two_load_balancers};
 
 const MAINTENANCE: &str = "headgate.dev/maintenance";
@@ -117,43 +117,6 @@ async fn taint_on_all_nodes_leaves_one_in_service_on_both_paths() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn disabled_guard_takes_everything_out() {
-    let cluster = cluster(
-        2,
-        &two_load_balancers(2),
-        GuardSettings {
-            minimum_in_service: IntOrPercent::Int(0),
-            ..GUARD.clone()
-        },
-    )
-    .await;
-    for number in 1..=2 {
-        cluster.taint(number, &[MAINTENANCE]);
-    }
-    cluster.settle(&["node-1", "node-2"]).await;
-    assert_eq!(healthy(&cluster, 2).await, BTreeSet::new());
-}
-
-#[tokio::test(start_paused = true)]
-async fn lost_replacement_brings_a_revocable_node_back() {
-    let cluster = cluster(2, &two_load_balancers(2), GUARD.clone()).await;
-    cluster.taint(1, &[MAINTENANCE]);
-    cluster.settle(&["node-1"]).await;
-    cluster.taint(2, &[OUT_OF_SERVICE]);
-    cluster.settle(&["node-2"]).await;
-    assert_eq!(healthy(&cluster, 2).await, [1].into());
-    assert_eq!(cluster.notes(HELD_BACK, "node-1").await.len(), 1);
-    // Both are terminal: nothing is held.
-    cluster.taint(1, &[MAINTENANCE, OUT_OF_SERVICE]);
-    cluster.settle(&["node-1", "node-2"]).await;
-    assert_eq!(
-        (healthy(&cluster, 2).await, annotation(&cluster, 1).await),
-        (BTreeSet::new(), None)
-    );
-    assert!(cluster.notes(NONE, "node-1").await.is_empty());
-}
-
-#[tokio::test(start_paused = true)]
 async fn next_leader_keeps_the_choice_and_renews_the_hold() {
     let mut cluster = cluster(3, &two_load_balancers(3), GUARD.clone()).await;
     cluster.taint(3, &[MAINTENANCE]);
@@ -193,26 +156,6 @@ async fn leader_without_the_right_to_write_holds_says_so() {
     let refusals = cluster.world.events().await;
     let refusals = refusals.iter().filter(|(reason, ..)| reason == "ControllerRequired");
     assert_eq!(refusals.count(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn percentage_counts_each_pool_by_itself() {
-    let guard = GuardSettings {
-        minimum_in_service: IntOrPercent::Percent(50),
-        ..GUARD.clone()
-    };
-    let pools = [
-        load_balancer("kubernetes", &[("kubernetes", entries(1..=4, false))]),
-        load_balancer("kubernetes-internal", &[("kubernetes", entries([3, 4], false))]),
-    ];
-    let cluster = cluster(4, &pools, guard).await;
-    for number in 1..=4 {
-        cluster.taint(number, &[MAINTENANCE]);
-    }
-    sleep(30 * SECOND).await;
-    let down = cluster.down();
-    assert_eq!(down["kubernetes/kubernetes"].len(), 2);
-    assert_eq!(down["kubernetes-internal/kubernetes"].len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -301,18 +244,6 @@ async fn hold_is_renewed_while_nodes_are_stale() {
     assert_eq!(cluster.notes(HELD_BACK, "node-1").await.len(), 1);
 }
 
-#[tokio::test(start_paused = true)]
-async fn failed_write_of_a_hold_is_repeated() {
-    let cluster = cluster(1, &two_load_balancers(1), GUARD.clone()).await;
-    cluster.line.set(Fault::Status(500));
-    cluster.taint(1, &[MAINTENANCE]);
-    sleep(3 * SECOND).await;
-    cluster.line.set(Fault::None);
-    sleep(20 * SECOND).await;
-    assert_eq!(healthy(&cluster, 1).await, [1].into());
-    assert!(cluster.puts().is_empty());
-}
-
 /// Two pools with one node each, so that both nodes are held.
 fn two_small_pools() -> Vec<Value> {
     vec![load_balancer(
@@ -332,46 +263,6 @@ fn counts_patches_of_node_1(request: &RecordedRequest) -> bool {
     let is_one = patches_node_1(request);
     FAILED_PATCHES.fetch_add(usize::from(is_one), Ordering::Relaxed);
     is_one
-}
-
-#[tokio::test(start_paused = true)]
-async fn hold_that_vanished_is_written_again_at_once() {
-    let cluster = cluster(1, &two_load_balancers(1), GUARD.clone()).await;
-    cluster.taint(1, &[MAINTENANCE]);
-    sleep(10 * SECOND).await;
-    assert!(annotation(&cluster, 1).await.is_some());
-    cluster.node(1, |node| {
-        let annotations = node["metadata"]["annotations"].as_object_mut().unwrap();
-        annotations.remove("headgate.dev/hold").unwrap();
-    });
-    assert_eq!(annotation(&cluster, 1).await, None);
-    sleep(2 * SECOND).await;
-    assert!(annotation(&cluster, 1).await.is_some());
-    assert_eq!(healthy(&cluster, 1).await, [1].into());
-    // A hold that nothing keeps is removed at once, too.
-    cluster.taint(1, &[]);
-    sleep(10 * SECOND).await;
-    assert_eq!(annotation(&cluster, 1).await, None);
-    let hold = headgate_node::NodeHold {
-        node_uid: Api::<Node>::all(cluster.world.client.clone())
-            .get("node-1")
-            .await
-            .unwrap()
-            .metadata
-            .uid
-            .unwrap(),
-        pools: ["kubernetes/kubernetes".to_owned()].into(),
-        probes_headgate: true,
-        signals: [MAINTENANCE.to_owned()].into(),
-        pending: BTreeSet::new(),
-        reason: String::new(),
-        renewed_at: cluster.world.clock.now().wall,
-    };
-    cluster.node(1, |node| {
-        node["metadata"]["annotations"]["headgate.dev/hold"] = hold.to_annotation().unwrap().into();
-    });
-    sleep(2 * SECOND).await;
-    assert_eq!(annotation(&cluster, 1).await, None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -159,37 +159,6 @@ async fn signal_of_any_kind_that_only_agents_follow_leaves_one_in_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn node_that_only_its_agent_takes_out_is_no_replacement() {
-    let label = json!({"label": {"key": "example.com/state"}});
-    let mut cluster = cluster(&[json!(MAINTENANCE)], &[json!(MAINTENANCE), label]).await;
-    cluster.lead(ENFORCE).await;
-    cluster.node(1, |node| node["metadata"]["labels"] = json!({"example.com/state": "x"}));
-    let mut agents = Agents::default();
-    assert_eq!(agents.run(&cluster, 10 * SECOND, Duration::ZERO).await, [2, 3].into());
-    for number in 2..=NODES {
-        cluster.taint(number, &[MAINTENANCE]);
-    }
-    assert_eq!(agents.run(&cluster, 60 * SECOND, 3 * SECOND).await, [1].into());
-    cluster.until_down(&["node-2", "node-3"]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn hold_is_refused_to_a_node_with_a_signal_that_no_hold_covers() {
-    let gone = json!({"condition": {"type": "Gone", "status": "True"}});
-    let mut cluster = cluster(&[json!(MAINTENANCE)], &[json!(MAINTENANCE), gone]).await;
-    cluster.lead(ENFORCE).await;
-    cluster.node(1, |node| {
-        node["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}, {"type": "Gone", "status": "True"}]);
-    });
-    for number in 1..=NODES {
-        cluster.taint(number, &[MAINTENANCE]);
-    }
-    let mut agents = Agents::default();
-    assert_eq!(agents.run(&cluster, 60 * SECOND, 3 * SECOND).await, [2].into());
-    cluster.until_down(&["node-1", "node-3"]).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn cordoned_cluster_stays_in_service_while_the_leader_changes() {
     let cordons = [json!({"unschedulable": true, "for": "60s"})];
     let mut cluster = cluster(&cordons, &cordons).await;

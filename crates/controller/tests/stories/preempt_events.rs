@@ -187,6 +187,12 @@ async fn one_notice_taints_once_and_a_new_one_acts_again() {
     assert!(!scene.is_tainted(), "an operator removed the taint");
     scene.event(SECOND_NOTICE).await;
     assert!(scene.is_tainted() && scene.count("tainted") == 2);
+    scene.fake.change::<Node>("", "n", |node| {
+        node["status"]["nodeInfo"]["bootID"] = json!("boot-2");
+    });
+    sleep(20 * SECOND).await;
+    assert!(!scene.is_tainted() && scene.count("untainted") == 1);
+    assert_eq!(notes(&scene.client, "SpotEvictionTaintRemoved").await, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -204,38 +210,6 @@ async fn notice_is_remembered_through_a_new_leader_and_a_failing_api_server() {
     scene.event(SECOND_NOTICE).await;
     sleep(30 * SECOND).await;
     assert!(scene.is_tainted());
-}
-
-#[tokio::test(start_paused = true)]
-async fn taint_goes_after_a_reboot_or_when_the_condition_went_false() {
-    for by_reboot in [true, false] {
-        let scene = Scene::new().await;
-        scene.event(FIRST).await;
-        sleep(11 * 60 * SECOND).await;
-        assert!(
-            scene.is_tainted(),
-            "an event that is not repeated says nothing about the end"
-        );
-        let now = Timestamp::from_second(scene.clock.now().wall.as_second()).unwrap();
-        scene.fake.change::<Node>("", "n", |node| {
-            if by_reboot {
-                node["status"]["nodeInfo"]["bootID"] = json!("boot-2");
-            } else {
-                node["status"]["conditions"] = json!([{"type": "VMEventScheduled", "status": "False", "lastTransitionTime": now,
-                    "reason": "NoVMEventScheduled", "message": "VM has no scheduled event"}]);
-            }
-        });
-        sleep(20 * SECOND).await;
-        assert!(!scene.is_tainted() && scene.count("untainted") == 1, "{by_reboot}");
-        assert_eq!(notes(&scene.client, "SpotEvictionTaintRemoved").await, 1);
-        // A taint that another writer set stays.
-        scene.fake.change::<Node>("", "n", |node| {
-            node["spec"]["taints"] = json!([{"key": DRAINING_TAINT, "value": "spot-eviction", "effect": "NoSchedule"}]);
-        });
-        scene.publish();
-        sleep(60 * SECOND).await;
-        assert!(scene.is_tainted(), "{by_reboot}");
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! A Node that is being deleted, as Karpenter and operators do it, and a scale-down that Cluster Autoscaler takes back.
+//! A Node that is being deleted, as Karpenter and operators do it.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::super::world::SECOND;
-use super::cluster::{DOWN, NONE, TestCluster};
+use super::cluster::{DOWN, TestCluster};
 
 const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 const KARPENTER: &str = "karpenter.sh/disrupted";
@@ -73,35 +73,4 @@ async fn new_leader_plans_the_same_whatever_came_first() {
     });
     cluster.lead(super::super::world::ENFORCE).await;
     cluster.settle(&["node-2"]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn scale_down_that_cluster_autoscaler_takes_back_puts_the_node_back() {
-    // After the delay of 5 s, and after evictions that failed for 2 min.
-    for after in [5017, 125_853] {
-        let cluster = TestCluster::new(3).await;
-        cluster.node(2, |node| {
-            node["spec"]["taints"] =
-                json!([{"key": "DeletionCandidateOfClusterAutoscaler", "effect": "PreferNoSchedule"}]);
-        });
-        sleep(8 * SECOND).await;
-        cluster.until_down(&[]).await;
-        assert!(cluster.puts().is_empty());
-        cluster.node(2, |node| {
-            node["spec"]["unschedulable"] = json!(true);
-            node["spec"]["taints"] = json!([{"key": "DeletionCandidateOfClusterAutoscaler", "effect": "PreferNoSchedule"},
-                {"key": "ToBeDeletedByClusterAutoscaler", "value": "1790000000", "effect": "NoSchedule"}]);
-        });
-        cluster.until_down(&["node-2"]).await;
-        sleep(Duration::from_millis(after)).await;
-        cluster.until_down(&["node-2"]).await;
-        cluster.node(2, |node| {
-            node["spec"]["unschedulable"] = json!(false);
-            node["spec"]["taints"] =
-                json!([{"key": "DeletionCandidateOfClusterAutoscaler", "effect": "PreferNoSchedule"}]);
-        });
-        cluster.settle(&[]).await;
-        assert_eq!(cluster.puts().len(), 6, "one write for each pool and way");
-        assert_eq!(cluster.notes(NONE, "node-2").await.len(), 1);
-    }
 }

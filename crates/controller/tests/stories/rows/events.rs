@@ -6,7 +6,7 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::super::world::{ENFORCE, entries, load_balancer, two_load_balancers};
+use super::super::world::{ENFORCE, two_load_balancers};
 use super::cluster::{DOWN, DRAINING, FAILED, NONE, OUT_OF_SERVICE, SECOND, SHUTDOWN, TestCluster};
 
 #[tokio::test(start_paused = true)]
@@ -79,26 +79,6 @@ async fn each_event_has_its_own_note() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changed_failure_gets_another_event() {
-    let cluster = TestCluster::with(
-        3,
-        &[load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])],
-    )
-    .await;
-    let refused = |status: u16, code: &str| json!({"answer": {"status": status, "body": {"error": {"code": code, "message": "m"}}}});
-    cluster.fault("PUT", "", Some(3), &refused(409, "AnotherOperationInProgress"));
-    cluster.fault("PUT", "", Some(1), &refused(403, "AuthorizationFailed"));
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
-    let notes = cluster.notes(FAILED, "node-2").await;
-    assert_eq!(notes.len(), 2, "{notes:?}");
-    assert!(
-        notes[0].contains("AnotherOperationInProgress") && notes[1].contains("AuthorizationFailed"),
-        "{notes:?}"
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn event_names_rules_without_a_probe() {
     let mut documents = two_load_balancers(3);
     let without = |rule: &mut Value| rule["properties"].as_object_mut().unwrap().remove("probe");
@@ -122,34 +102,6 @@ async fn event_names_rules_without_a_probe() {
         notes[0].contains("It has no effect on the rules of kubernetes/kubernetes-IPv6 without a health probe."),
         "{notes:?}"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn out_of_service_removed_from_a_ready_node_names_the_draining_taint() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[OUT_OF_SERVICE]);
-    cluster.settle(&["node-2"]).await;
-    cluster.taint(2, &[]);
-    cluster.settle(&[]).await;
-    let notes = cluster.notes(NONE, "node-2").await;
-    assert!(
-        notes.len() == 1 && notes[0].contains("cloud-controller-manager") && notes[0].contains(DRAINING),
-        "{notes:?}"
-    );
-    // Not if the node is not ready, nor if another taint was removed.
-    for (taint, status) in [(OUT_OF_SERVICE, "False"), (DRAINING, "True")] {
-        let cluster = TestCluster::new(3).await;
-        cluster.node(2, |node| node["status"]["conditions"][0]["status"] = json!(status));
-        cluster.taint(2, &[taint]);
-        cluster.settle(&["node-2"]).await;
-        cluster.taint(2, &[]);
-        cluster.settle(&[]).await;
-        let notes = cluster.notes(NONE, "node-2").await;
-        assert!(
-            notes.len() == 1 && !notes[0].contains("cloud-controller-manager"),
-            "{notes:?}"
-        );
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -123,29 +123,6 @@ async fn down_to_removed_when_the_node_is_deleted_before_any_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn repeated_signal_changes_nothing() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
-    for taint in [
-        json!({"key": DRAINING, "value": "spot-eviction", "effect": "NoExecute"}),
-        json!({"key": DRAINING, "value": "spot-eviction", "effect": "NoSchedule", "timeAdded": "2026-11-21T10:00:00Z"}),
-        json!({"key": DRAINING, "effect": "PreferNoSchedule"}),
-    ] {
-        cluster.node(2, |node| node["spec"]["taints"] = json!([taint]));
-        sleep(20 * SECOND).await;
-    }
-    assert_eq!(cluster.puts().len(), 3);
-    assert_eq!(
-        cluster.event_counts().await.values().sum::<usize>(),
-        1,
-        "{:?}",
-        cluster.event_counts().await
-    );
-    cluster.until_down(&["node-2"]).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn failure_leaves_the_state_and_is_reported_and_retried() {
     let cluster = TestCluster::new(3).await;
     // ARM is unreachable.
@@ -187,4 +164,24 @@ async fn foreign_reset_is_repaired() {
         1,
         "one transition, one event"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn spot_eviction_survives_the_leader() {
+    let mut cluster = TestCluster::new(3).await;
+    cluster.taint(3, &[DRAINING]);
+    cluster.settle(&["node-3"]).await;
+    let before = cluster.puts().len();
+    cluster.kill();
+    cluster.lead(super::super::world::ENFORCE).await;
+    sleep(60 * SECOND).await;
+    assert_eq!(cluster.puts().len(), before, "it is Down already");
+    assert_eq!(
+        cluster.event_counts().await.values().sum::<usize>(),
+        1,
+        "the event exists already"
+    );
+    cluster.taint(3, &[]);
+    cluster.settle(&[]).await;
+    assert_eq!(cluster.notes(NONE, "node-3").await.len(), 1);
 }

@@ -16,10 +16,6 @@ const OFF: Policy = Policy {
     mode: AdminStateMode::Off,
     ..ENFORCE
 };
-const RESTORE: Policy = Policy {
-    foreign_down: ForeignDown::Restore,
-    ..ENFORCE
-};
 
 async fn foreign_state(cluster: &TestCluster, name: &str, word: &str) {
     let set = |pool: &mut serde_json::Value| entry(pool, name)["properties"]["adminState"] = json!(word);
@@ -56,42 +52,6 @@ async fn foreign_down_is_kept() {
     cluster.until_down(&["node-1"]).await;
     assert!(cluster.notes(NONE, "node-1").await.is_empty());
     assert_eq!(cluster.puts().len(), 1 + 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn foreign_down_is_restored_by_setting() {
-    let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
-    foreign_state(&cluster, "node-1", "Down").await;
-    cluster.lead(RESTORE).await;
-    cluster.settle(&[]).await;
-    foreign_state(&cluster, "node-3", "Down").await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn foreign_up_is_left_alone() {
-    let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
-    foreign_state(&cluster, "node-2", "Up").await;
-    cluster.lead(RESTORE).await;
-    cluster.taint(2, &[DRAINING]);
-    sleep(60 * SECOND).await;
-    cluster.taint(2, &[]);
-    sleep(60 * SECOND).await;
-    assert_eq!(cluster.world.states("kubernetes", "kubernetes")["node-2"], "Up");
-    assert_eq!(cluster.puts().len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn foreign_up_over_a_down_is_left_alone() {
-    let cluster = TestCluster::with(3, &one_pool()).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
-    foreign_state(&cluster, "node-2", "Up").await;
-    cluster.taint(2, &[]);
-    sleep(60 * SECOND).await;
-    assert_eq!(cluster.world.states("kubernetes", "kubernetes")["node-2"], "Up");
-    assert_eq!(cluster.puts().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -90,33 +90,6 @@ async fn token_bucket_queues_writes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_back_off_exponentially() {
-    let cluster = TestCluster::with(
-        3,
-        &[load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])],
-    )
-    .await;
-    let busy =
-        json!({"answer": {"status": 409, "body": {"error": {"code": "AnotherOperationInProgress", "message": "m"}}}});
-    cluster.fault("PUT", "", None, &busy);
-    cluster.taint(2, &[OUT_OF_SERVICE]);
-    sleep(300 * SECOND).await;
-    let puts = cluster.puts();
-    let waits: Vec<_> = puts.windows(2).map(|pair| between(&pair[0], &pair[1])).collect();
-    assert!(waits.len() < 30, "no hot loop: {waits:?}");
-    assert!(waits[0] < SECOND, "{waits:?}");
-    let longest = waits.iter().max().unwrap();
-    assert!(*longest > 19 * SECOND && *longest < 22 * SECOND, "{waits:?}");
-    let notes = cluster.notes(FAILED, "node-2").await;
-    assert_eq!(notes.len(), 1, "{notes:?}");
-    sleep(30 * SECOND).await;
-    assert_eq!(cluster.notes(FAILED, "node-2").await.len(), 2, "every five minutes");
-    cluster.clear_faults();
-    cluster.settle(&["node-2"]).await;
-    assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn one_write_for_each_pool_however_many_nodes() {
     let cluster = TestCluster::new(60).await;
     let names: Vec<_> = (1..=50).map(|node| format!("node-{node}")).collect();
