@@ -145,30 +145,6 @@ async fn configured_signal_lists_replace_the_defaults() {
 }
 
 #[tokio::test]
-async fn kubelet_shutdown_is_a_signal_and_other_not_ready_reasons_are_not() {
-    let cluster = control_plane();
-    let client = cluster.client();
-    let node = create_node(&client, "shutdown").await;
-    let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
-    let nodes = Api::<Node>::all(client.clone());
-    let ready = async |status: &str, reason: &str, message: &str| {
-        let condition = json!({"type": "Ready", "status": status, "reason": reason, "message": message});
-        let patch = json!({"status": {"conditions": [condition]}});
-        nodes
-            .patch_status(&node, &PatchParams::default(), &Patch::Strategic(patch))
-            .await
-            .unwrap();
-    };
-    ready("False", "KubeletNotReady", "node is shutting down").await;
-    answers(&agent, 503, &["nodeShutdown"], "watch").await;
-    ready("False", "KubeletNotReady", "container runtime is down").await;
-    answers(&agent, 200, &[], "watch").await;
-    ready("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.").await;
-    taint(&client, &node, TAINT).await;
-    answers(&agent, 503, &[TAINT], "watch").await;
-}
-
-#[tokio::test]
 async fn a_missing_node_is_eligible_until_it_is_created() {
     let cluster = control_plane();
     let client = cluster.client();
@@ -210,18 +186,6 @@ async fn a_terminating_node_is_ineligible_and_a_deleted_node_keeps_its_verdict()
         None,
         "the process does not exit"
     );
-}
-
-#[tokio::test]
-async fn a_node_deleted_without_a_signal_stays_eligible() {
-    let cluster = control_plane();
-    let client = cluster.client();
-    let node = create_node(&client, "vanished").await;
-    let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
-    answers(&agent, 200, &[], "watch").await;
-    delete(&client, &node).await;
-    object(&agent, "deleted").await;
-    answers(&agent, 200, &[], "watch").await;
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use headgate_clock::Clock;
 use headgate_node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION};
+use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{create_node, eventually, kubectl, own_control_plane};
 use serde_json::{Value, json};
 
@@ -74,14 +75,21 @@ async fn until_event(administrator: &Caller, name: &str, reason: &str) {
 }
 
 #[tokio::test]
-async fn the_right_to_delay_deletions_is_needed_and_limited() {
+async fn deletions_are_delayed_with_the_rights_of_the_component() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
+    the_right_to_delay_deletions_is_needed_and_limited(&control_plane, &administrator).await;
+    an_agent_delays_cluster_autoscaler_until_the_node_is_out(&control_plane, &administrator).await;
+    a_delay_ends_with_its_timeout_and_needs_the_component(&control_plane, &administrator).await;
+    control_plane.stop().await;
+}
+
+async fn the_right_to_delay_deletions_is_needed_and_limited(control_plane: &ControlPlane, administrator: &Caller) {
     apply(&administrator.kubeconfig, &repository("manifests/examples/marker"));
     let own = create_node(&administrator.client, "delayed").await;
     let other = create_node(&administrator.client, "other").await;
-    let agent = acting_on(&control_plane, AGENT, &own).await;
-    let controller = acting_on(&control_plane, CONTROLLER, &own).await;
+    let agent = acting_on(control_plane, AGENT, &own).await;
+    let controller = acting_on(control_plane, CONTROLLER, &own).await;
     wait_for_status(&agent, ApiRequest::get(&node(&own)), 200).await;
     let (status, body) = agent.ask(&annotate(&own, DELETION_DELAY_ANNOTATION)).await;
     assert!(
@@ -133,7 +141,6 @@ async fn the_right_to_delay_deletions_is_needed_and_limited() {
         status == 403 && body.to_string().contains("not metadata.annotations"),
         "{status} {body}"
     );
-    control_plane.stop().await;
 }
 
 async fn start_agent(name: &str, caller: &Caller, hold_deletion: &str) -> Agent {
@@ -144,28 +151,27 @@ async fn start_agent(name: &str, caller: &Caller, hold_deletion: &str) -> Agent 
     options.settings(&settings).start().await
 }
 
-#[tokio::test]
-async fn an_agent_delays_cluster_autoscaler_until_the_node_is_out() {
-    let control_plane = own_control_plane().await;
-    let administrator = Caller::administrator(&control_plane);
-    apply(&administrator.kubeconfig, &repository(EXAMPLE));
+async fn an_agent_delays_cluster_autoscaler_until_the_node_is_out(
+    control_plane: &ControlPlane,
+    administrator: &Caller,
+) {
     let name = create_node(&administrator.client, "delays").await;
-    let caller = acting_on(&control_plane, AGENT, &name).await;
+    let caller = acting_on(control_plane, AGENT, &name).await;
     wait_for_status(&caller, annotate(&name, DELETION_DELAY_ANNOTATION), 200).await;
     let agent = start_agent(&name, &caller, "clusterAutoscaler: candidates").await;
-    assert!(!is_delayed(&administrator, &name).await);
+    assert!(!is_delayed(administrator, &name).await);
 
     // The soft taint comes and is withdrawn, and comes again.
-    set_taints(&administrator, &name, &[CANDIDATE_TAINT]).await;
-    until_delayed(&administrator, &name, true).await;
+    set_taints(administrator, &name, &[CANDIDATE_TAINT]).await;
+    until_delayed(administrator, &name, true).await;
     assert_eq!(agent.healthz().await.status, 200, "the soft taint is no signal");
-    set_taints(&administrator, &name, &[]).await;
-    until_delayed(&administrator, &name, false).await;
-    set_taints(&administrator, &name, &[CANDIDATE_TAINT]).await;
-    until_delayed(&administrator, &name, true).await;
+    set_taints(administrator, &name, &[]).await;
+    until_delayed(administrator, &name, false).await;
+    set_taints(administrator, &name, &[CANDIDATE_TAINT]).await;
+    until_delayed(administrator, &name, true).await;
 
     // The hard taint: delayed until the load balancer's probe has failed.
-    set_taints(&administrator, &name, &[CANDIDATE_TAINT, HARD_TAINT]).await;
+    set_taints(administrator, &name, &[CANDIDATE_TAINT, HARD_TAINT]).await;
     eventually(SOON, "the marker is written", async || {
         let found = administrator.get(&node(&name)).await;
         let conditions = found["status"]["conditions"].to_string();
@@ -173,9 +179,9 @@ async fn an_agent_delays_cluster_autoscaler_until_the_node_is_out() {
     })
     .await;
     tokio::time::sleep(STABLE).await;
-    assert!(is_delayed(&administrator, &name).await, "no probe has failed");
+    assert!(is_delayed(administrator, &name).await, "no probe has failed");
     assert_eq!(agent.healthz().await.status, 503);
-    until_delayed(&administrator, &name, false).await;
+    until_delayed(administrator, &name, false).await;
     // The API server shows a write before its answer is counted.
     let rows = [
         "headgate_deletion_delay_writes_total{outcome=\"set\"} 2",
@@ -189,15 +195,15 @@ async fn an_agent_delays_cluster_autoscaler_until_the_node_is_out() {
         missing.map_or(Ok(()), |row| Err(format!("no {row} in\n{metrics}")))
     })
     .await;
-    assert!(event_reasons(&administrator, &name).await.is_empty());
+    assert!(event_reasons(administrator, &name).await.is_empty());
 
     // A roll keeps the annotation, and the command of the README removes it.
-    set_taints(&administrator, &name, &[CANDIDATE_TAINT]).await;
-    until_delayed(&administrator, &name, true).await;
+    set_taints(administrator, &name, &[CANDIDATE_TAINT]).await;
+    until_delayed(administrator, &name, true).await;
     assert!(agent.stop(SOON).await.success());
     tokio::time::sleep(STABLE).await;
     assert!(
-        is_delayed(&administrator, &name).await,
+        is_delayed(administrator, &name).await,
         "an agent that stops removes nothing"
     );
     let readme = text("manifests/README.md");
@@ -208,30 +214,25 @@ async fn an_agent_delays_cluster_autoscaler_until_the_node_is_out() {
     assert_eq!(command.len(), 1, "{command:?}");
     let arguments = command[0].split('#').next().unwrap().trim().split(' ').skip(1);
     stdout_of(kubectl(&administrator.kubeconfig).args(arguments));
-    assert!(!is_delayed(&administrator, &name).await);
-    control_plane.stop().await;
+    assert!(!is_delayed(administrator, &name).await);
 }
 
-#[tokio::test]
-async fn a_delay_ends_with_its_timeout_and_needs_the_component() {
-    let control_plane = own_control_plane().await;
-    let administrator = Caller::administrator(&control_plane);
-    apply(&administrator.kubeconfig, &repository(EXAMPLE));
+async fn a_delay_ends_with_its_timeout_and_needs_the_component(control_plane: &ControlPlane, administrator: &Caller) {
     let name = create_node(&administrator.client, "bound").await;
-    let caller = acting_on(&control_plane, AGENT, &name).await;
+    let caller = acting_on(control_plane, AGENT, &name).await;
     wait_for_status(&caller, annotate(&name, DELETION_DELAY_ANNOTATION), 200).await;
     let agent = start_agent(&name, &caller, "clusterAutoscaler: candidates, timeout: 10s").await;
-    set_taints(&administrator, &name, &[CANDIDATE_TAINT]).await;
-    until_delayed(&administrator, &name, true).await;
-    set_taints(&administrator, &name, &[CANDIDATE_TAINT, HARD_TAINT]).await;
+    set_taints(administrator, &name, &[CANDIDATE_TAINT]).await;
+    until_delayed(administrator, &name, true).await;
+    set_taints(administrator, &name, &[CANDIDATE_TAINT, HARD_TAINT]).await;
     // No probe comes.
-    until_delayed(&administrator, &name, false).await;
-    until_event(&administrator, &name, "DeletionDelayTimedOut").await;
+    until_delayed(administrator, &name, false).await;
+    until_event(administrator, &name, "DeletionDelayTimedOut").await;
 
     let binding = format!("{RBAC}/clusterrolebindings/headgate-delay-deletion");
     administrator.done(&ApiRequest::delete(&binding)).await;
     wait_for_status(&caller, annotate(&name, DELETION_DELAY_ANNOTATION), 403).await;
-    set_taints(&administrator, &name, &[CANDIDATE_TAINT]).await;
+    set_taints(administrator, &name, &[CANDIDATE_TAINT]).await;
     eventually(SOON, "two refused writes are counted", async || {
         let metrics = agent.metrics().await;
         let prefix = "headgate_deletion_delay_writes_total{outcome=\"forbidden\"} ";
@@ -247,5 +248,4 @@ async fn a_delay_ends_with_its_timeout_and_needs_the_component() {
     .await;
     let hint = "manifests/components/delay-deletion grants";
     assert_eq!(agent.log().matches(hint).count(), 1, "{}", agent.log());
-    control_plane.stop().await;
 }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::caller::{AGENT, Account, ApiRequest, CONTROLLER, Caller, acting_on, apply};
-use super::rights::{RBAC, events_in, node, wait_for_status};
+use super::rights::{RBAC, events_in, node, remove_verb, restore_rules, wait_for_status};
 use super::{SOON, moved, overlay_of, repository};
 
 pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
@@ -175,27 +175,6 @@ fn rights_for_other_nodes(account: Account, name: &str) -> Vec<Right> {
     rights
 }
 
-/// Removes the verb from the rule; returns the previous rules.
-async fn remove_verb(administrator: &Caller, right: &Right) -> Value {
-    let path = format!("{RBAC}/{}", right.role);
-    let rules = administrator.get(&path).await["rules"].clone();
-    let mut fewer = rules.as_array().unwrap().clone();
-    let names = right.name.map_or(Value::Null, |name| json!([name]));
-    let about = |rule: &&mut Value| {
-        rule["resources"] == json!([right.resource])
-            && rule["resourceNames"] == names
-            && rule["verbs"].as_array().unwrap().contains(&json!(right.verb))
-    };
-    let rule = fewer.iter_mut().find(about).unwrap();
-    rule["verbs"].as_array_mut().unwrap().retain(|verb| verb != right.verb);
-    fewer.retain(|rule| rule["verbs"] != json!([]));
-    assert_ne!(rules, json!(fewer));
-    administrator
-        .done(&ApiRequest::merge(&path, json!({"rules": fewer})))
-        .await;
-    rules
-}
-
 /// A control plane with a folder applied, the administrator, a Node, and the leader's account.
 pub(super) async fn scene(folder: &Path, account: Account) -> (ControlPlane, Caller, String, Caller) {
     let control_plane = own_control_plane().await;
@@ -257,51 +236,15 @@ async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
     assert_eq!(released["spec"]["holderIdentity"], "", "{released}");
 }
 
-#[tokio::test]
-async fn a_pod_token_has_every_permission_that_a_leader_needs() {
-    for (folder, account) in ways_to_lead() {
-        let (control_plane, administrator, name, leader) = scene(&folder, account).await;
-        wait_for_status(&leader, ApiRequest::get(&format!("{LEASES}/{OWN}")), 404).await;
-        leads(&administrator, &leader, &name).await;
-        administrator
-            .done(&ApiRequest::delete(&format!("{LEASES}/{OWN}")))
-            .await;
-        for ask in new_objects(&name) {
-            leader.done(&ask).await;
-        }
-        for right in rights(&administrator, account, &name).await {
-            wait_for_status(&leader, right.ask, right.answer).await;
-        }
-        control_plane.stop().await;
-    }
-}
-
-#[tokio::test]
-async fn each_removed_permission_of_a_leader_rejects_its_request() {
-    let [with_all, hardened, _] = ways_to_lead();
-    for (folder, account) in [with_all, hardened] {
-        let (control_plane, administrator, name, leader) = scene(&folder, account).await;
-        for ask in new_objects(&name) {
-            administrator.done(&ask).await;
-        }
-        for right in rights(&administrator, account, &name).await {
-            is_needed(&administrator, &leader, right).await;
-        }
-        control_plane.stop().await;
-    }
-}
-
 /// Removes the permission, with which the request succeeds and without which it is refused, and gives it back.
 pub(super) async fn is_needed(administrator: &Caller, leader: &Caller, right: Right) {
     wait_for_status(leader, right.ask.clone(), right.answer).await;
-    let rules = remove_verb(administrator, &right).await;
+    let rules = remove_verb(administrator, &right.role, (right.resource, right.name), right.verb).await;
     wait_for_status(leader, right.ask.clone(), 403).await;
     let (_, body) = leader.ask(&right.ask).await;
     let words = format!("cannot {} resource \"{}\"", right.verb, right.resource);
     assert!(body["message"].as_str().unwrap().contains(&words), "{body}");
-    let given_back = json!({"rules": rules});
-    let path = format!("{RBAC}/{}", right.role);
-    administrator.done(&ApiRequest::merge(&path, given_back)).await;
+    restore_rules(administrator, &right.role, rules).await;
     wait_for_status(leader, right.ask, right.answer).await;
 }
 
@@ -329,7 +272,7 @@ async fn rules(caller: &Caller, namespace: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn leaders_and_hardened_agents_have_no_other_permissions() {
+async fn permissions_of_a_leader_suffice_are_all_needed_and_are_all() {
     let leading = [
         "create configmaps ",
         "create leases ",
@@ -353,7 +296,16 @@ async fn leaders_and_hardened_agents_have_no_other_permissions() {
     for (folder, account) in ways_to_lead() {
         let (control_plane, administrator, name, leader) = scene(&folder, account).await;
         wait_for_status(&leader, ApiRequest::get(&format!("{LEASES}/{OWN}")), 404).await;
-        wait_for_status(&leader, ApiRequest::get("/api/v1/nodes?limit=1"), 200).await;
+        leads(&administrator, &leader, &name).await;
+        administrator
+            .done(&ApiRequest::delete(&format!("{LEASES}/{OWN}")))
+            .await;
+        for ask in new_objects(&name) {
+            leader.done(&ask).await;
+        }
+        for right in rights(&administrator, account, &name).await {
+            is_needed(&administrator, &leader, right).await;
+        }
         let everywhere = if account == CONTROLLER {
             &controller[..]
         } else {
@@ -384,9 +336,6 @@ async fn leaders_and_hardened_agents_have_no_other_permissions() {
 /// The agent may write neither the leader's Leases and `ConfigMap` nor any Node.
 async fn refused_to_a_hardened_agent(administrator: &Caller, agent: &Caller, own: &str) {
     let other = create_node(&administrator.client, "other").await;
-    for ask in new_objects(own) {
-        administrator.done(&ask).await;
-    }
     let all = rights(administrator, AGENT, own).await;
     let theirs = all.into_iter().filter(|right| right.role.ends_with("headgate-leader"));
     let mut asks: Vec<ApiRequest> = theirs.map(|right| right.ask).collect();

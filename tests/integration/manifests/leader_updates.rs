@@ -101,110 +101,119 @@ pub(super) fn placements() -> [(PathBuf, Account); 2] {
 }
 
 #[tokio::test]
-async fn the_election_is_held_in_the_own_nodes_name_and_for_a_bounded_time() {
+async fn a_leader_writes_nothing_else_into_its_objects() {
     for (folder, account) in placements() {
         let (control_plane, administrator, own, leader) = led(&folder, account).await;
-        let path = format!("{LEASES}/{OWN}");
-        let ours = json!(format!("{own}_2"));
-        metadata_is_refused(&administrator, &leader, &path).await;
-        let name = "only under a name that begins with its own Node and _";
-        for (changes, words) in [
-            (json!({"holderIdentity": "other_1"}), name),
-            (json!({"holderIdentity": format!("{own}1")}), name),
-            (json!({"holderIdentity": "_1"}), name),
-            (
-                json!({"holderIdentity": ours, "leaseDurationSeconds": 61}),
-                "for 1 to 60 seconds",
-            ),
-            (json!({"leaseDurationSeconds": i32::MAX}), "for 1 to 60 seconds"),
-            (json!({"leaseDurationSeconds": null}), "for 1 to 60 seconds"),
-        ] {
-            let ask = update(&administrator, &path, spec(changes)).await;
-            refused(&leader, &ask, words).await.unwrap();
-        }
-        // Another one's hold can be ended and taken over, since CEL has no clock, but not prolonged.
-        let foreign = spec(json!({"holderIdentity": "other_1", "renewTime": in_seconds(-5)}));
-        administrator.done(&update(&administrator, &path, foreign).await).await;
-        let renewal = update(&administrator, &path, spec(json!({"renewTime": in_seconds(0)}))).await;
-        refused(&leader, &renewal, name).await.unwrap();
-        for changes in [
-            json!({"holderIdentity": ours, "leaseDurationSeconds": 15, "leaseTransitions": 7,
-                "acquireTime": in_seconds(0), "renewTime": in_seconds(0)}),
-            json!({"renewTime": in_seconds(1)}),
-            json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": in_seconds(2)}),
-        ] {
-            leader.done(&update(&administrator, &path, spec(changes)).await).await;
-        }
-        let annotations = json!({"headgate.dev/nodes": "7", "headgate.dev/failed-terms": "1"});
-        let ask = update(&administrator, &path, metadata("annotations", annotations)).await;
-        leader.done(&ask).await;
+        the_election_is_held_in_the_own_nodes_name_and_for_a_bounded_time(&administrator, &own, &leader).await;
+        the_shared_lease_is_held_under_one_name_for_a_bounded_time_and_not_taken_from_its_holder(
+            &administrator,
+            &leader,
+        )
+        .await;
+        the_ledger_stays_a_ledger_of_bounded_size(&administrator, &leader).await;
         control_plane.stop().await;
     }
 }
 
-#[tokio::test]
-async fn the_shared_lease_is_held_under_one_name_for_a_bounded_time_and_not_taken_from_its_holder() {
-    for (folder, account) in placements() {
-        let (control_plane, administrator, _, leader) = led(&folder, account).await;
-        let path = format!("{LEASES}/{LOCK}");
-        let hold = json!({"holderIdentity": "headgate", "acquireTime": in_seconds(0), "renewTime": in_seconds(0)});
-        leader.done(&update(&administrator, &path, spec(hold)).await).await;
-        metadata_is_refused(&administrator, &leader, &path).await;
-        let future = "more than 5 min in the future";
-        for (changes, words) in [
-            (json!({"holderIdentity": "x"}), "only under the name headgate"),
-            (json!({"leaseDurationSeconds": i32::MAX}), "for 1 to 900 seconds"),
-            (json!({"leaseDurationSeconds": null}), "for 1 to 900 seconds"),
-            (json!({"leaseTransitions": 7}), "spec.leaseTransitions"),
-            (json!({"renewTime": in_seconds(600)}), future),
-            (json!({"renewTime": null}), future),
-        ] {
-            let ask = update(&administrator, &path, spec(changes)).await;
-            refused(&leader, &ask, words).await.unwrap();
-        }
-        for (writer, allowed) in [("headgate", true), ("cloud-controller-manager", false)] {
-            let annotations = json!({"aks-managed-resource-locker-previous-holder": writer});
-            let ask = update(&administrator, &path, metadata("annotations", annotations)).await;
-            if allowed {
-                leader.done(&ask).await;
-            } else {
-                refused(&leader, &ask, "previous-holder").await.unwrap();
-            }
-        }
-        forged_times_have_no_effect(&administrator, &leader, &path, future).await;
-
-        let held_by = |seconds| {
-            spec(json!({"holderIdentity": "ccm", "leaseDurationSeconds": 1200, "renewTime": in_seconds(seconds)}))
-        };
-        administrator
-            .done(&update(&administrator, &path, held_by(-1100)).await)
-            .await;
-        let release = || spec(json!({"holderIdentity": ""}));
-        let take =
-            || spec(json!({"holderIdentity": "headgate", "acquireTime": in_seconds(0), "renewTime": in_seconds(0)}));
-        forge(&administrator, &leader, &path, "headgate", "2099-01-01T00:00:00Z").await;
-        for ask in [
-            update(&administrator, &path, release()).await,
-            update(&administrator, &path, take()).await,
-        ] {
-            refused(&leader, &ask, "its hold has not expired").await.unwrap();
-        }
-        let renewal = update(&administrator, &path, spec(json!({"renewTime": in_seconds(0)}))).await;
-        refused(&leader, &renewal, "only under the name headgate")
-            .await
-            .unwrap();
-        administrator
-            .done(&update(&administrator, &path, held_by(-1210)).await)
-            .await;
-        leader.done(&update(&administrator, &path, take()).await).await;
-        leader.done(&update(&administrator, &path, release()).await).await;
-
-        // Without any managedFields the API server's time is not known, which must not stop a leader.
-        let cleared = update(&administrator, &path, metadata("managedFields", json!([{}]))).await;
-        administrator.done(&cleared).await;
-        leader.done(&update(&administrator, &path, take()).await).await;
-        control_plane.stop().await;
+async fn the_election_is_held_in_the_own_nodes_name_and_for_a_bounded_time(
+    administrator: &Caller,
+    own: &str,
+    leader: &Caller,
+) {
+    let path = format!("{LEASES}/{OWN}");
+    let ours = json!(format!("{own}_2"));
+    metadata_is_refused(administrator, leader, &path).await;
+    let name = "only under a name that begins with its own Node and _";
+    for (changes, words) in [
+        (json!({"holderIdentity": "other_1"}), name),
+        (json!({"holderIdentity": format!("{own}1")}), name),
+        (json!({"holderIdentity": "_1"}), name),
+        (
+            json!({"holderIdentity": ours, "leaseDurationSeconds": 61}),
+            "for 1 to 60 seconds",
+        ),
+        (json!({"leaseDurationSeconds": i32::MAX}), "for 1 to 60 seconds"),
+        (json!({"leaseDurationSeconds": null}), "for 1 to 60 seconds"),
+    ] {
+        let ask = update(administrator, &path, spec(changes)).await;
+        refused(leader, &ask, words).await.unwrap();
     }
+    // Another one's hold can be ended and taken over, since CEL has no clock, but not prolonged.
+    let foreign = spec(json!({"holderIdentity": "other_1", "renewTime": in_seconds(-5)}));
+    administrator.done(&update(administrator, &path, foreign).await).await;
+    let renewal = update(administrator, &path, spec(json!({"renewTime": in_seconds(0)}))).await;
+    refused(leader, &renewal, name).await.unwrap();
+    for changes in [
+        json!({"holderIdentity": ours, "leaseDurationSeconds": 15, "leaseTransitions": 7,
+            "acquireTime": in_seconds(0), "renewTime": in_seconds(0)}),
+        json!({"renewTime": in_seconds(1)}),
+        json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": in_seconds(2)}),
+    ] {
+        leader.done(&update(administrator, &path, spec(changes)).await).await;
+    }
+    let annotations = json!({"headgate.dev/nodes": "7", "headgate.dev/failed-terms": "1"});
+    let ask = update(administrator, &path, metadata("annotations", annotations)).await;
+    leader.done(&ask).await;
+}
+
+async fn the_shared_lease_is_held_under_one_name_for_a_bounded_time_and_not_taken_from_its_holder(
+    administrator: &Caller,
+    leader: &Caller,
+) {
+    let path = format!("{LEASES}/{LOCK}");
+    let hold = json!({"holderIdentity": "headgate", "acquireTime": in_seconds(0), "renewTime": in_seconds(0)});
+    leader.done(&update(administrator, &path, spec(hold)).await).await;
+    metadata_is_refused(administrator, leader, &path).await;
+    let future = "more than 5 min in the future";
+    for (changes, words) in [
+        (json!({"holderIdentity": "x"}), "only under the name headgate"),
+        (json!({"leaseDurationSeconds": i32::MAX}), "for 1 to 900 seconds"),
+        (json!({"leaseDurationSeconds": null}), "for 1 to 900 seconds"),
+        (json!({"leaseTransitions": 7}), "spec.leaseTransitions"),
+        (json!({"renewTime": in_seconds(600)}), future),
+        (json!({"renewTime": null}), future),
+    ] {
+        let ask = update(administrator, &path, spec(changes)).await;
+        refused(leader, &ask, words).await.unwrap();
+    }
+    for (writer, allowed) in [("headgate", true), ("cloud-controller-manager", false)] {
+        let annotations = json!({"aks-managed-resource-locker-previous-holder": writer});
+        let ask = update(administrator, &path, metadata("annotations", annotations)).await;
+        if allowed {
+            leader.done(&ask).await;
+        } else {
+            refused(leader, &ask, "previous-holder").await.unwrap();
+        }
+    }
+    forged_times_have_no_effect(administrator, leader, &path, future).await;
+
+    let held_by = |seconds| {
+        spec(json!({"holderIdentity": "ccm", "leaseDurationSeconds": 1200, "renewTime": in_seconds(seconds)}))
+    };
+    administrator
+        .done(&update(administrator, &path, held_by(-1100)).await)
+        .await;
+    let release = || spec(json!({"holderIdentity": ""}));
+    let take = || spec(json!({"holderIdentity": "headgate", "acquireTime": in_seconds(0), "renewTime": in_seconds(0)}));
+    forge(administrator, leader, &path, "headgate", "2099-01-01T00:00:00Z").await;
+    for ask in [
+        update(administrator, &path, release()).await,
+        update(administrator, &path, take()).await,
+    ] {
+        refused(leader, &ask, "its hold has not expired").await.unwrap();
+    }
+    let renewal = update(administrator, &path, spec(json!({"renewTime": in_seconds(0)}))).await;
+    refused(leader, &renewal, "only under the name headgate").await.unwrap();
+    administrator
+        .done(&update(administrator, &path, held_by(-1210)).await)
+        .await;
+    leader.done(&update(administrator, &path, take()).await).await;
+    leader.done(&update(administrator, &path, release()).await).await;
+
+    // Without any managedFields the API server's time is not known, which must not stop a leader.
+    let cleared = update(administrator, &path, metadata("managedFields", json!([{}]))).await;
+    administrator.done(&cleared).await;
+    leader.done(&update(administrator, &path, take()).await).await;
 }
 
 /// Writes an entry of `managedFields` for `renewTime` by hand, and changes nothing else.
@@ -236,32 +245,27 @@ async fn forged_times_have_no_effect(administrator: &Caller, leader: &Caller, pa
     }
 }
 
-#[tokio::test]
-async fn the_ledger_stays_a_ledger_of_bounded_size() {
-    for (folder, account) in placements() {
-        let (control_plane, administrator, _, leader) = led(&folder, account).await;
-        let path = format!("{MAPS}/{LEDGER}");
-        metadata_is_refused(&administrator, &leader, &path).await;
-        let words = "only the key ledger.json";
-        for (key, value) in [
-            ("data", json!({"ledger.json": "{}", "other": ""})),
-            ("data", json!({"ledger.json": "x".repeat(1_000_001)})),
-            ("binaryData", json!({"other": "AAAA"})),
-            ("immutable", json!(true)),
-        ] {
-            let ask = update(&administrator, &path, |map| map[key] = value).await;
-            refused(&leader, &ask, words).await.unwrap();
-        }
-        for text in ["{\"pools\": {}}".to_owned(), "x".repeat(1_000_000)] {
-            let data = json!({"ledger.json": text});
-            leader
-                .done(&update(&administrator, &path, |map| map["data"] = data).await)
-                .await;
-        }
-        let annotations = json!({"headgate.dev/generation": "7"});
-        leader
-            .done(&update(&administrator, &path, metadata("annotations", annotations)).await)
-            .await;
-        control_plane.stop().await;
+async fn the_ledger_stays_a_ledger_of_bounded_size(administrator: &Caller, leader: &Caller) {
+    let path = format!("{MAPS}/{LEDGER}");
+    metadata_is_refused(administrator, leader, &path).await;
+    let words = "only the key ledger.json";
+    for (key, value) in [
+        ("data", json!({"ledger.json": "{}", "other": ""})),
+        ("data", json!({"ledger.json": "x".repeat(1_000_001)})),
+        ("binaryData", json!({"other": "AAAA"})),
+        ("immutable", json!(true)),
+    ] {
+        let ask = update(administrator, &path, |map| map[key] = value).await;
+        refused(leader, &ask, words).await.unwrap();
     }
+    for text in ["{\"pools\": {}}".to_owned(), "x".repeat(1_000_000)] {
+        let data = json!({"ledger.json": text});
+        leader
+            .done(&update(administrator, &path, |map| map["data"] = data).await)
+            .await;
+    }
+    let annotations = json!({"headgate.dev/generation": "7"});
+    leader
+        .done(&update(administrator, &path, metadata("annotations", annotations)).await)
+        .await;
 }

@@ -204,40 +204,47 @@ impl Drop for Leader {
 }
 
 #[tokio::test]
-async fn a_controllers_token_has_every_permission_that_a_maintenance_needs() {
+async fn permissions_of_the_controllers_suffice_for_a_maintenance_and_are_all_needed() {
     let (control_plane, administrator, caller, own, drained) = maintained().await;
+    a_maintenance_runs(&administrator, &caller, &own, &drained).await;
+    each_permission_is_needed_and_the_policy_allows_no_more(&control_plane, &administrator, &caller, &drained).await;
+    control_plane.stop().await;
+}
+
+/// A whole maintenance, from the cordon to its deletion.
+async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, drained: &str) {
     let none = json!([]);
     let daemon_set =
         json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d-uid", "controller": true}]);
-    create_pod(&administrator, "web", &drained, none.clone()).await;
-    create_pod(&administrator, "log", &drained, daemon_set).await;
+    create_pod(administrator, "web", drained, none.clone()).await;
+    create_pod(administrator, "log", drained, daemon_set).await;
     for name in ["blocked", "twice"] {
-        create_pod(&administrator, name, &drained, none.clone()).await;
-        runs(&administrator, name).await;
+        create_pod(administrator, name, drained, none.clone()).await;
+        runs(administrator, name).await;
     }
-    create_pod(&administrator, "elsewhere", &own, none).await;
-    create_budget(&administrator, "blocked", "blocked", 0).await;
+    create_pod(administrator, "elsewhere", own, none).await;
+    create_budget(administrator, "blocked", "blocked", 0).await;
     for name in ["twice-1", "twice-2"] {
-        create_budget(&administrator, name, "twice", 1).await;
+        create_budget(administrator, name, "twice", 1).await;
     }
-    let leader = Leader::start(&caller, &own);
+    let leader = Leader::start(caller, own);
     administrator
-        .done(&ApiRequest::post(MAINTENANCES, maintenance("m", "Drain", &drained)))
+        .done(&ApiRequest::post(MAINTENANCES, maintenance("m", "Drain", drained)))
         .await;
 
     // Cordoned and tainted; nothing leaves before the load balancers are confirmed.
-    let found = until(&administrator, "the taint", &node(&drained), |node| {
+    let found = until(administrator, "the taint", &node(drained), |node| {
         let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
         taints.iter().any(|taint| taint["key"] == "headgate.dev/maintenance")
     })
     .await;
     assert_eq!(found["spec"]["unschedulable"], true);
-    until(&administrator, "the conditions of the Node", &node(&drained), |node| {
+    until(administrator, "the conditions of the Node", &node(drained), |node| {
         conditions(node).contains(&"DrainInProgress".to_owned())
     })
     .await;
     assert_eq!(administrator.get(EVACUATIONS).await["items"], json!([]));
-    leader.observe_out(&drained);
+    leader.observe_out(drained);
 
     // Refusals of both kinds, in the words of the API server.
     for (name, reason) in [("blocked", "DisruptionBudget"), ("twice", "MultipleDisruptionBudgets")] {
@@ -254,9 +261,9 @@ async fn a_controllers_token_has_every_permission_that_a_maintenance_needs() {
         })
         .await;
     }
-    is_gone(&administrator, &format!("{PODS}/web")).await;
+    is_gone(administrator, &format!("{PODS}/web")).await;
     let path = format!("{MAINTENANCES}/m");
-    until(&administrator, "the blockers", &path, |object| {
+    until(administrator, "the blockers", &path, |object| {
         let blockers = object["status"]["nodeStatuses"][0]["blockers"]
             .as_array()
             .cloned()
@@ -269,14 +276,14 @@ async fn a_controllers_token_has_every_permission_that_a_maintenance_needs() {
     administrator.get(&format!("{PODS}/log")).await;
 
     // Room lets them go, then the pod of the DaemonSet.
-    allow(&administrator, "blocked", 1).await;
+    allow(administrator, "blocked", 1).await;
     administrator
         .done(&ApiRequest::delete(&format!("{BUDGETS}/twice-2")))
         .await;
     for name in ["blocked", "twice", "log"] {
-        is_gone(&administrator, &format!("{PODS}/{name}")).await;
+        is_gone(administrator, &format!("{PODS}/{name}")).await;
     }
-    until(&administrator, "drained", &path, |object| {
+    until(administrator, "drained", &path, |object| {
         conditions(object) == ["Drained", "LoadBalancerOut", "Progressing"]
     })
     .await;
@@ -284,8 +291,8 @@ async fn a_controllers_token_has_every_permission_that_a_maintenance_needs() {
 
     // Its deletion ends it, and leaves nothing.
     administrator.done(&ApiRequest::delete(&path)).await;
-    is_gone(&administrator, &path).await;
-    is_as_before(&administrator, &drained).await;
+    is_gone(administrator, &path).await;
+    is_as_before(administrator, drained).await;
     assert_eq!(
         leader.metric("headgate_maintenance_writes_total{outcome=\"refused\"}"),
         0
@@ -302,8 +309,6 @@ async fn a_controllers_token_has_every_permission_that_a_maintenance_needs() {
         let about = |event: &Value| event["reason"] == reason && event["regarding"]["name"] == "m";
         assert!(events.iter().any(about), "no {reason} in {events:?}");
     }
-    drop(leader);
-    control_plane.stop().await;
 }
 
 /// Every request of the maintenance controllers, beside those of a leader.
@@ -431,15 +436,18 @@ async fn status_and_stage_are_the_controllers_own(control_plane: &ControlPlane, 
     administrator.done(&ApiRequest::delete(&path)).await;
 }
 
-#[tokio::test]
-async fn each_removed_permission_of_the_maintenance_controllers_rejects_its_request() {
-    let (control_plane, administrator, leader, _, drained) = maintained().await;
-    for right in rights(&administrator, &drained).await {
-        is_needed(&administrator, &leader, right).await;
+async fn each_permission_is_needed_and_the_policy_allows_no_more(
+    control_plane: &ControlPlane,
+    administrator: &Caller,
+    leader: &Caller,
+    drained: &str,
+) {
+    for right in rights(administrator, drained).await {
+        is_needed(administrator, leader, right).await;
     }
 
     // The policy: a cordon and own conditions, and nothing else of a Node.
-    let (path, status) = (node(&drained), format!("{}/status", node(&drained)));
+    let (path, status) = (node(drained), format!("{}/status", node(drained)));
     let dry = |path: &str| format!("{path}?dryRun=All");
     let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
     let annotation = json!({"metadata": {"annotations": {"headgate.dev/x": "1"}}});
@@ -467,7 +475,7 @@ async fn each_removed_permission_of_the_maintenance_controllers_rejects_its_requ
         .await;
     assert_eq!(answer, 409, "{body}");
 
-    status_and_stage_are_the_controllers_own(&control_plane, &administrator, &drained).await;
+    status_and_stage_are_the_controllers_own(control_plane, administrator, drained).await;
 
     // Without the right to the statuses of maintenances there is no right to cordon.
     let role = format!("{}/{ROLE}", super::rights::RBAC);
@@ -475,6 +483,5 @@ async fn each_removed_permission_of_the_maintenance_controllers_rejects_its_requ
         .done(&ApiRequest::merge(&role, json!({"rules": []})))
         .await;
     let cordon = ApiRequest::merge(&dry(&path), json!({"spec": {"unschedulable": true}}));
-    wait_for_status(&leader, cordon, 403).await;
-    control_plane.stop().await;
+    wait_for_status(leader, cordon, 403).await;
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use headgate_clock::Clock;
 use headgate_node::{NodeReport, SignalRules, SlimNode, expire_marker};
+use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::Process;
 use headgate_test_kubernetes::{create_node, eventually, kubectl, own_control_plane, scratch};
 use serde_json::{Value, json};
@@ -180,24 +181,24 @@ async fn the_right_to_write_the_marker_is_needed_and_limited() {
             "{status} {body}"
         );
     }
+    an_agent_without_a_leader_writes_the_marker_after_failed_probes(&control_plane, &administrator).await;
     control_plane.stop().await;
 }
 
-#[tokio::test]
-async fn an_agent_without_a_leader_writes_the_marker_after_failed_probes() {
-    let control_plane = own_control_plane().await;
-    let administrator = Caller::administrator(&control_plane);
-    apply(&administrator.kubeconfig, &repository("manifests/examples/marker"));
+async fn an_agent_without_a_leader_writes_the_marker_after_failed_probes(
+    control_plane: &ControlPlane,
+    administrator: &Caller,
+) {
     let name = create_node(&administrator.client, "probed").await;
-    let caller = acting_on(&control_plane, AGENT, &name).await;
+    let caller = acting_on(control_plane, AGENT, &name).await;
     wait_for_status(&caller, mark(&name), 200).await;
     let options = AgentOptions::new(&name, &caller.kubeconfig);
     let settings = "proxy: {healthzUrl: off}\nmarker: {probes: 2}\n";
     let agent = options.settings(settings).start().await;
     let taint = ["taint", "node", &name, "headgate.dev/maintenance=:NoSchedule"];
-    run_kubectl(&administrator, &taint).await;
+    run_kubectl(administrator, &taint).await;
     eventually(SOON, "the verdict is 503, without a probe", async || {
-        match reason(&administrator, &name).await.as_str() {
+        match reason(administrator, &name).await.as_str() {
             "ProbesNotFailed" => Ok(()),
             other => Err(other.to_owned()),
         }
@@ -206,17 +207,16 @@ async fn an_agent_without_a_leader_writes_the_marker_after_failed_probes() {
     assert_eq!(agent.healthz().await.status, 503);
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(
-        reason(&administrator, &name).await,
+        reason(administrator, &name).await,
         "ProbesNotFailed",
         "one probe of two"
     );
     assert_eq!(agent.healthz().await.status, 503);
     let target = format!("node/{name}");
-    run_kubectl(&administrator, &["wait", WAIT, &target, TIMEOUT]).await;
-    assert_eq!(reason(&administrator, &name).await, "ProbesFailed");
-    run_kubectl(&administrator, &["taint", "node", &name, "headgate.dev/maintenance-"]).await;
+    run_kubectl(administrator, &["wait", WAIT, &target, TIMEOUT]).await;
+    assert_eq!(reason(administrator, &name).await, "ProbesFailed");
+    run_kubectl(administrator, &["taint", "node", &name, "headgate.dev/maintenance-"]).await;
     let is_back = format!("{WAIT}=False");
-    run_kubectl(&administrator, &["wait", &is_back, &target, TIMEOUT]).await;
-    assert_eq!(reason(&administrator, &name).await, "NoSignal");
-    control_plane.stop().await;
+    run_kubectl(administrator, &["wait", &is_back, &target, TIMEOUT]).await;
+    assert_eq!(reason(administrator, &name).await, "NoSignal");
 }

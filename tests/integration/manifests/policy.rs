@@ -101,15 +101,15 @@ async fn refused(caller: &Caller, ask: ApiRequest, words: &str) {
     );
 }
 
-/// A control plane with the manifests and the test's role, once the policy is enforced; the
-/// administrator, and the agent of n1.
-async fn scene() -> (ControlPlane, Caller, Caller) {
+#[tokio::test]
+async fn the_node_policy_holds_whatever_rbac_grants() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
     install(&administrator.kubeconfig, "base");
     create_nodes(&administrator).await;
     grant_everything(&administrator).await;
     let agent = agent_on(&control_plane, "n1").await;
+    let controller = acting_on(&control_plane, CONTROLLER, "n1").await;
     let ask = ApiRequest::merge(
         &format!("{N1}?dryRun=All"),
         json!({"metadata": {"labels": {"not": "yet"}}}),
@@ -124,16 +124,22 @@ async fn scene() -> (ControlPlane, Caller, Caller) {
         }
     })
     .await;
-    (control_plane, administrator, agent)
+    the_node_policy_rejects_every_other_change(&administrator, &agent, &controller).await;
+    the_node_policy_allows_headgate_taints_and_annotations(&administrator, &agent, &controller).await;
+    the_node_policy_allows_the_marker_on_the_own_node_or_for_the_controllers(&administrator, &agent, &controller).await;
+    the_node_policy_requires_a_pod_bound_token_and_ignores_other_users(&control_plane, &administrator, &agent).await;
+    control_plane.stop().await;
 }
 
 fn annotation(key: &str, value: &Value) -> Value {
     json!({"metadata": {"annotations": {key: value}}})
 }
 
-#[tokio::test]
-async fn the_node_policy_allows_headgate_taints_and_annotations() {
-    let (control_plane, administrator, agent) = scene().await;
+async fn the_node_policy_allows_headgate_taints_and_annotations(
+    administrator: &Caller,
+    agent: &Caller,
+    controller: &Caller,
+) {
     let draining = taint("cloudprovider.azure.microsoft.com/draining", "NoSchedule");
     let maintenance = taint("headgate.dev/maintenance", "NoSchedule");
     let version = administrator.get(N1).await["metadata"]["resourceVersion"].clone();
@@ -176,7 +182,6 @@ async fn the_node_policy_allows_headgate_taints_and_annotations() {
     assert_eq!(left["spec"]["taints"], json!([a, b, draining]));
 
     // Only the controllers write other Nodes. headgate's taint with NoExecute may stay or be removed.
-    let controller = acting_on(&control_plane, CONTROLLER, "n1").await;
     for ask in [
         ApiRequest::merge("/api/v1/nodes/n3", annotation("headgate.dev/x", &json!("1"))),
         ApiRequest::json("/api/v1/nodes/n3", json!([{"op": "remove", "path": "/spec/taints/1"}])),
@@ -185,10 +190,9 @@ async fn the_node_policy_allows_headgate_taints_and_annotations() {
             json!({"spec": {"taints": [taint("headgate.dev/maintenance", "PreferNoSchedule")]}}),
         ),
     ] {
-        refused(&agent, ask.clone(), "only its own Node").await;
+        refused(agent, ask.clone(), "only its own Node").await;
         controller.done(&ask).await;
     }
-    control_plane.stop().await;
 }
 
 fn condition(kind: &str, status: &str) -> Value {
@@ -357,10 +361,11 @@ fn forbidden_changes(n1: &Value) -> Vec<(ApiRequest, &'static str)> {
     ]
 }
 
-#[tokio::test]
-async fn the_node_policy_allows_the_marker_on_the_own_node_or_for_the_controllers() {
-    let (control_plane, administrator, agent) = scene().await;
-    let controller = acting_on(&control_plane, CONTROLLER, "n1").await;
+async fn the_node_policy_allows_the_marker_on_the_own_node_or_for_the_controllers(
+    administrator: &Caller,
+    agent: &Caller,
+    controller: &Caller,
+) {
     let marker = "headgate.dev/OutOfLoadBalancers";
     // Another component's condition stays.
     administrator
@@ -377,36 +382,33 @@ async fn the_node_policy_allows_the_marker_on_the_own_node_or_for_the_controller
     let conditions = administrator.get(N1).await["status"]["conditions"].clone();
     assert_eq!(conditions.as_array().unwrap().len(), 2, "{conditions}");
     let other = ApiRequest::strategic("/api/v1/nodes/n2/status", condition(marker, "True"));
-    refused(&agent, other.clone(), "only its own Node").await;
+    refused(agent, other.clone(), "only its own Node").await;
     controller.done(&other).await;
     let mut long = condition(marker, "True");
     long["status"]["conditions"][0]["message"] = json!("x".repeat(3000));
     refused(
-        &agent,
+        agent,
         ApiRequest::strategic(&format!("{N1}/status"), long),
         "at most 2,048",
     )
     .await;
-    control_plane.stop().await;
 }
 
-#[tokio::test]
-async fn the_node_policy_rejects_every_other_change() {
-    let (control_plane, administrator, agent) = scene().await;
-    let controller = acting_on(&control_plane, CONTROLLER, "n1").await;
+async fn the_node_policy_rejects_every_other_change(administrator: &Caller, agent: &Caller, controller: &Caller) {
     let before = administrator.get("/api/v1/nodes").await;
-    for caller in [&agent, &controller] {
+    for caller in [agent, controller] {
         for (ask, words) in forbidden_changes(&administrator.get(N1).await) {
             refused(caller, ask, words).await;
         }
     }
     assert_eq!(administrator.get("/api/v1/nodes").await["items"], before["items"]);
-    control_plane.stop().await;
 }
 
-#[tokio::test]
-async fn the_node_policy_requires_a_pod_bound_token_and_ignores_other_users() {
-    let (control_plane, administrator, agent) = scene().await;
+async fn the_node_policy_requires_a_pod_bound_token_and_ignores_other_users(
+    control_plane: &ControlPlane,
+    administrator: &Caller,
+    agent: &Caller,
+) {
     let ours = || ApiRequest::merge(N1, annotation("headgate.dev/x", &json!("1")));
     let uid = administrator.get(N1).await["metadata"]["uid"].clone();
     let nowhere = administrator.pod(AGENT, "headgate-nowhere", None).await;
@@ -419,26 +421,25 @@ async fn the_node_policy_requires_a_pod_bound_token_and_ignores_other_users() {
     }
     for bound in bounds {
         let token = administrator.token("kube-system", "headgate", bound).await;
-        let caller = Caller::with_token(&control_plane, &token).await;
+        let caller = Caller::with_token(control_plane, &token).await;
         refused(&caller, ours(), "bound to a Pod on a node").await;
         caller.get(N1).await;
     }
     let token = administrator.token("default", "headgate", None).await;
-    let elsewhere = Caller::with_token(&control_plane, &token).await;
+    let elsewhere = Caller::with_token(control_plane, &token).await;
     refused(&elsewhere, ours(), "bound to a Pod on a node").await;
     let token = administrator.token(CONTROLLER.namespace, CONTROLLER.name, None).await;
-    let controller = Caller::with_token(&control_plane, &token).await;
+    let controller = Caller::with_token(control_plane, &token).await;
     refused(&controller, ours(), "bound to a Pod on a node").await;
 
     let token = administrator.token("kube-system", "other", None).await;
-    let other = Caller::with_token(&control_plane, &token).await;
+    let other = Caller::with_token(control_plane, &token).await;
     let theirs = json!({"metadata": {"labels": {"other": "1"}}, "spec": {"unschedulable": true}});
-    for caller in [&other, &administrator] {
+    for caller in [&other, administrator] {
         caller.done(&ApiRequest::merge(N1, theirs.clone())).await;
     }
 
     agent.done(&ours()).await;
-    let controller = acting_on(&control_plane, CONTROLLER, "n2").await;
+    let controller = acting_on(control_plane, CONTROLLER, "n2").await;
     controller.done(&ours()).await;
-    control_plane.stop().await;
 }

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
 use headgate_kubernetes::{NodeEventRecorder, ServiceReference, WarningEvent};
+use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use serde_json::{Value, json};
 
@@ -86,19 +87,34 @@ fn taken() -> (TcpListener, SocketAddr) {
 }
 
 #[tokio::test]
-async fn a_pod_token_has_every_permission_that_the_agent_needs() {
+async fn permissions_of_an_agent_suffice_allow_nothing_more_and_are_all_needed() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
     install(&administrator.kubeconfig, "base");
+    an_agent_token_cannot_change_nodes(&control_plane, &administrator).await;
+    a_pod_token_has_every_permission_that_the_agent_needs(&control_plane, &administrator).await;
+    headgate_why_needs_permission_to_get_nodes(&control_plane, &administrator).await;
+    an_agent_without_list_and_watch_permission_misses_its_taint(&control_plane, &administrator).await;
+    // Events about Nodes, with a role in `default`.
+    events_need_permission_in_their_namespace(&control_plane, &administrator, ROLE, "default").await;
+
+    install(&administrator.kubeconfig, "examples/no-kube-proxy");
+    service_health_needs_each_permission_of_its_component(&control_plane, &administrator).await;
+    // Events about Services, wherever they are.
+    events_need_permission_in_their_namespace(&control_plane, &administrator, CLUSTER_ROLE, "kube-system").await;
+    control_plane.stop().await;
+}
+
+async fn a_pod_token_has_every_permission_that_the_agent_needs(control_plane: &ControlPlane, administrator: &Caller) {
     let name = create_node(&administrator.client, "rights").await;
-    let caller = agent_on(&control_plane, &name).await;
+    let caller = agent_on(control_plane, &name).await;
     wait_for_status(&caller, ApiRequest::get("/api/v1/nodes"), 200).await;
 
     let (stranger, address) = taken();
     let options = AgentOptions::new(&name, &caller.kubeconfig).healthz(address);
     let event = async {
         let event = eventually(SOON, "an event", async || {
-            events_of(&administrator, "default", &name)
+            events_of(administrator, "default", &name)
                 .await
                 .pop()
                 .ok_or_else(|| "none".to_owned())
@@ -113,23 +129,18 @@ async fn a_pod_token_has_every_permission_that_the_agent_needs() {
         (&json!("FailedToStartHealthServer"), &json!(name))
     );
     answers(&agent, 200).await;
-    set_taint(&administrator, &name, json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
+    set_taint(administrator, &name, json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
     answers(&agent, 503).await;
-    set_taint(&administrator, &name, json!([])).await;
+    set_taint(administrator, &name, json!([])).await;
     answers(&agent, 200).await;
     assert!(!agent.log().contains("orbidden"), "{}", agent.log());
     drop(agent);
-    control_plane.stop().await;
 }
 
-#[tokio::test]
-async fn an_agent_token_cannot_change_nodes() {
-    let control_plane = own_control_plane().await;
-    let administrator = Caller::administrator(&control_plane);
-    install(&administrator.kubeconfig, "base");
+async fn an_agent_token_cannot_change_nodes(control_plane: &ControlPlane, administrator: &Caller) {
     let own = create_node(&administrator.client, "own").await;
     let other = create_node(&administrator.client, "other").await;
-    let caller = agent_on(&control_plane, &own).await;
+    let caller = agent_on(control_plane, &own).await;
     wait_for_status(&caller, ApiRequest::get("/api/v1/nodes"), 200).await;
 
     let before = administrator.get("/api/v1/nodes").await;
@@ -184,39 +195,44 @@ async fn an_agent_token_cannot_change_nodes() {
         expected.sort_by_key(ToString::to_string);
         assert_eq!(rules, &expected, "{namespace}");
     }
-    control_plane.stop().await;
 }
 
-/// Removes one verb on a resource from a role; returns the previous rules.
-async fn remove_verb(administrator: &Caller, role: &str, resource: &str, verb: &str) -> Value {
+/// Removes one verb from a role's rule about a resource, or about the object of this name; returns the previous rules.
+pub(super) async fn remove_verb(
+    administrator: &Caller,
+    role: &str,
+    (resource, name): (&str, Option<&str>),
+    verb: &str,
+) -> Value {
     let path = format!("{RBAC}/{role}");
     let rules = administrator.get(&path).await["rules"].clone();
-    let mut fewer = rules.clone();
-    let mut about = fewer.as_array_mut().unwrap().iter_mut();
-    let found = about.find(|rule| rule["resources"] == json!([resource])).unwrap();
-    let verbs = found["verbs"].as_array_mut().unwrap();
-    assert!(verbs.contains(&json!(verb)));
-    verbs.retain(|other| other != verb);
+    let mut fewer = rules.as_array().unwrap().clone();
+    let names = name.map_or(Value::Null, |name| json!([name]));
+    let about = |rule: &&mut Value| {
+        rule["resources"] == json!([resource])
+            && rule["resourceNames"] == names
+            && rule["verbs"].as_array().unwrap().contains(&json!(verb))
+    };
+    let found = fewer.iter_mut().find(about).unwrap();
+    found["verbs"].as_array_mut().unwrap().retain(|other| other != verb);
+    fewer.retain(|rule| rule["verbs"] != json!([]));
+    assert_ne!(rules, json!(fewer));
     administrator
         .done(&ApiRequest::merge(&path, json!({"rules": fewer})))
         .await;
     rules
 }
 
-async fn restore_rules(administrator: &Caller, role: &str, rules: Value) {
+pub(super) async fn restore_rules(administrator: &Caller, role: &str, rules: Value) {
     administrator
         .done(&ApiRequest::merge(&format!("{RBAC}/{role}"), json!({"rules": rules})))
         .await;
 }
 
 /// `kubectl exec` in its Pod runs `headgate why` with the same rights.
-#[tokio::test]
-async fn headgate_why_needs_permission_to_get_nodes() {
-    let control_plane = own_control_plane().await;
-    let administrator = Caller::administrator(&control_plane);
-    install(&administrator.kubeconfig, "base");
+async fn headgate_why_needs_permission_to_get_nodes(control_plane: &ControlPlane, administrator: &Caller) {
     let name = create_node(&administrator.client, "why").await;
-    let caller = agent_on(&control_plane, &name).await;
+    let caller = agent_on(control_plane, &name).await;
     let why = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
         command.args(["why", &name, "--statusz", "http://127.0.0.1:1/statusz"]);
@@ -225,33 +241,32 @@ async fn headgate_why_needs_permission_to_get_nodes() {
     wait_for_status(&caller, ApiRequest::get(&node(&name)), 200).await;
     let output = why();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    remove_verb(&administrator, CLUSTER_ROLE, "nodes", "get").await;
+    let rules = remove_verb(administrator, CLUSTER_ROLE, ("nodes", None), "get").await;
     wait_for_status(&caller, ApiRequest::get(&node(&name)), 403).await;
     let output = why();
+    restore_rules(administrator, CLUSTER_ROLE, rules).await;
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("cannot get resource \"nodes\""), "{stderr}");
-    control_plane.stop().await;
 }
 
-#[tokio::test]
-async fn an_agent_without_list_and_watch_permission_misses_its_taint() {
-    let control_plane = own_control_plane().await;
-    let administrator = Caller::administrator(&control_plane);
-    install(&administrator.kubeconfig, "base");
+async fn an_agent_without_list_and_watch_permission_misses_its_taint(
+    control_plane: &ControlPlane,
+    administrator: &Caller,
+) {
     for (verb, question) in [
         ("list", "/api/v1/nodes?limit=1"),
         ("watch", "/api/v1/nodes?watch=true&timeoutSeconds=1"),
     ] {
         let name = create_node(&administrator.client, verb).await;
-        let caller = agent_on(&control_plane, &name).await;
+        let caller = agent_on(control_plane, &name).await;
         wait_for_status(&caller, ApiRequest::get(question), 200).await;
-        let rules = remove_verb(&administrator, CLUSTER_ROLE, "nodes", verb).await;
+        let rules = remove_verb(administrator, CLUSTER_ROLE, ("nodes", None), verb).await;
         wait_for_status(&caller, ApiRequest::get(question), 403).await;
 
         let agent = AgentOptions::new(&name, &caller.kubeconfig).start().await;
         log_says(&agent, &format!("cannot {verb} resource \\\"nodes\\\"")).await;
-        set_taint(&administrator, &name, json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
+        set_taint(administrator, &name, json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
         let metrics = "headgate_node_watch_errors_total{reason=\"forbidden\"} ";
         let refusals = async || {
             let text = agent.metrics().await;
@@ -265,17 +280,12 @@ async fn an_agent_without_list_and_watch_permission_misses_its_taint() {
         })
         .await;
         assert_eq!(agent.healthz().await.status, 200, "{verb}: it knows no better");
-        restore_rules(&administrator, CLUSTER_ROLE, rules).await;
+        restore_rules(administrator, CLUSTER_ROLE, rules).await;
         answers(&agent, 503).await;
     }
-    control_plane.stop().await;
 }
 
-#[tokio::test]
-async fn service_health_needs_each_permission_of_its_component() {
-    let control_plane = own_control_plane().await;
-    let administrator = Caller::administrator(&control_plane);
-    install(&administrator.kubeconfig, "examples/no-kube-proxy");
+async fn service_health_needs_each_permission_of_its_component(control_plane: &ControlPlane, administrator: &Caller) {
     let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80}]});
     let service = json!({"metadata": {"name": "local"}, "spec": spec});
     administrator
@@ -285,7 +295,7 @@ async fn service_health_needs_each_permission_of_its_component() {
         for verb in ["list", "watch"] {
             let question = format!("{group}/{resource}?timeoutSeconds=1&watch={}", verb == "watch");
             let name = create_node(&administrator.client, &format!("{resource}-{verb}")).await;
-            let caller = agent_on(&control_plane, &name).await;
+            let caller = agent_on(control_plane, &name).await;
             wait_for_status(&caller, ApiRequest::get(&question), 200).await;
             let settings = "proxy: {healthzUrl: off}\nserviceHealth: path\n";
             let options = AgentOptions::new(&name, &caller.kubeconfig).settings(settings);
@@ -302,75 +312,66 @@ async fn service_health_needs_each_permission_of_its_component() {
             assert!(!agent.log().contains("watch failed"), "{}", agent.log());
             agent.kill().await;
 
-            let rules = remove_verb(&administrator, CLUSTER_ROLE, resource, verb).await;
+            let rules = remove_verb(administrator, CLUSTER_ROLE, (resource, None), verb).await;
             wait_for_status(&caller, ApiRequest::get(&question), 403).await;
             let agent = options.start().await;
             log_says(&agent, &format!("cannot {verb} resource \\\"{resource}\\\"")).await;
-            restore_rules(&administrator, CLUSTER_ROLE, rules).await;
+            restore_rules(administrator, CLUSTER_ROLE, rules).await;
         }
     }
-    control_plane.stop().await;
 }
 
-/// A folder, its role that permits events about `Node`s or `Service`s, and the events' namespace.
-const EVENT_RIGHTS: [(&str, &str, &str); 2] = [
-    ("base", ROLE, "default"),
-    ("examples/no-kube-proxy", CLUSTER_ROLE, "kube-system"),
-];
-
-#[tokio::test]
-async fn events_need_permission_in_their_namespace() {
-    let control_plane = own_control_plane().await;
-    let administrator = Caller::administrator(&control_plane);
-    for (folder, role, namespace) in EVENT_RIGHTS {
-        install(&administrator.kubeconfig, folder);
-        let name = create_node(&administrator.client, "events").await;
-        let caller = agent_on(&control_plane, &name).await;
-        let writer = NodeEventRecorder::new(caller.client.clone(), name.clone());
-        let write = async |note: &str| {
-            let event = WarningEvent {
-                reason: "Tested",
-                action: "Test",
-                note: note.to_owned(),
-            };
-            let service = ServiceReference {
-                namespace,
-                name: &name,
-                uid: "u",
-            };
-            match namespace {
-                "default" => writer.record_warning(event, None).await,
-                _ => writer.record_service_warning(event, service).await,
-            }
-            let count = |event: Value| {
-                (
-                    event["note"].as_str().unwrap().to_owned(),
-                    event["series"]["count"].as_i64(),
-                )
-            };
-            let events = events_of(&administrator, namespace, &name).await;
-            events.into_iter().map(count).collect::<Vec<_>>()
+async fn events_need_permission_in_their_namespace(
+    control_plane: &ControlPlane,
+    administrator: &Caller,
+    role: &str,
+    namespace: &str,
+) {
+    let name = create_node(&administrator.client, "events").await;
+    let caller = agent_on(control_plane, &name).await;
+    let writer = NodeEventRecorder::new(caller.client.clone(), name.clone());
+    let write = async |note: &str| {
+        let event = WarningEvent {
+            reason: "Tested",
+            action: "Test",
+            note: note.to_owned(),
         };
-        let events = events_in(namespace);
-        // With the permission, these requests are answered 422 and 404; without it, 403.
-        let create = || ApiRequest::post(&events, json!({}));
-        let patch = || ApiRequest::merge(&format!("{events}/nothing"), json!({}));
-        wait_for_status(&caller, create(), 422).await;
+        let service = ServiceReference {
+            namespace,
+            name: &name,
+            uid: "u",
+        };
+        match namespace {
+            "default" => writer.record_warning(event, None).await,
+            _ => writer.record_service_warning(event, service).await,
+        }
+        let count = |event: Value| {
+            (
+                event["note"].as_str().unwrap().to_owned(),
+                event["series"]["count"].as_i64(),
+            )
+        };
+        let events = events_of(administrator, namespace, &name).await;
+        events.into_iter().map(count).collect::<Vec<_>>()
+    };
+    let events = events_in(namespace);
+    // With the permission, these requests are answered 422 and 404; without it, 403.
+    let create = || ApiRequest::post(&events, json!({}));
+    let patch = || ApiRequest::merge(&format!("{events}/nothing"), json!({}));
+    wait_for_status(&caller, create(), 422).await;
 
-        let rules = remove_verb(&administrator, role, "events", "create").await;
-        wait_for_status(&caller, create(), 403).await;
-        assert_eq!(write("first").await, []);
-        restore_rules(&administrator, role, rules).await;
-        wait_for_status(&caller, create(), 422).await;
-        assert_eq!(write("first").await, [("first".to_owned(), None)]);
+    let rules = remove_verb(administrator, role, ("events", None), "create").await;
+    wait_for_status(&caller, create(), 403).await;
+    assert_eq!(write("first").await, []);
+    restore_rules(administrator, role, rules).await;
+    wait_for_status(&caller, create(), 422).await;
+    assert_eq!(write("first").await, [("first".to_owned(), None)]);
 
-        let rules = remove_verb(&administrator, role, "events", "patch").await;
-        wait_for_status(&caller, patch(), 403).await;
-        assert_eq!(write("again").await, [("first".to_owned(), None)]);
-        restore_rules(&administrator, role, rules).await;
-        wait_for_status(&caller, patch(), 404).await;
-        // The event's count grows; there is no second event.
-        assert_eq!(write("again").await, [("first".to_owned(), Some(2))]);
-    }
-    control_plane.stop().await;
+    let rules = remove_verb(administrator, role, ("events", None), "patch").await;
+    wait_for_status(&caller, patch(), 403).await;
+    assert_eq!(write("again").await, [("first".to_owned(), None)]);
+    restore_rules(administrator, role, rules).await;
+    wait_for_status(&caller, patch(), 404).await;
+    // The event's count grows; there is no second event.
+    assert_eq!(write("again").await, [("first".to_owned(), Some(2))]);
 }
