@@ -23,6 +23,8 @@ mod measuring;
 #[expect(dead_code, reason = "some conditions are those of other benchmarks")]
 #[path = "../leader/program.rs"]
 mod program;
+#[path = "../measuring/soaking.rs"]
+mod soaking;
 #[expect(dead_code, reason = "some changes are those of other benchmarks")]
 #[path = "../leader/world.rs"]
 mod world;
@@ -34,11 +36,9 @@ mod scenario;
 mod signals;
 mod summary;
 
-use std::env;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
 use headgate_sandbox::assets::Assets;
 
 use azure::Azure;
@@ -48,7 +48,6 @@ use program::Program;
 use summary::Summary;
 use world::World;
 
-const DEFAULT_SECONDS: u64 = 3600;
 /// A shorter run has no outage and shows nothing about memory.
 const LEAST_SECONDS: u64 = 120;
 const SHAPE: Shape = Shape {
@@ -59,31 +58,14 @@ const SHAPE: Shape = Shape {
 };
 
 fn main() -> ExitCode {
-    // `cargo test --benches` does not set this variable.
-    if !env::args().any(|argument| argument == "--bench") {
-        return ExitCode::SUCCESS;
-    }
-    match run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            say(&format!("the soak could not be run: {error:#}"));
-            ExitCode::FAILURE
-        }
-    }
+    soaking::main(LEAST_SECONDS, run)
 }
 
-fn run() -> anyhow::Result<bool> {
-    let seconds = env::var("SOAK_SECONDS").map_or(Ok(DEFAULT_SECONDS), |text| text.parse());
-    let seconds: u64 = seconds.context("SOAK_SECONDS is a number of seconds")?;
-    ensure!(seconds >= LEAST_SECONDS, "SOAK_SECONDS is at least {LEAST_SECONDS}");
+fn run(length: Duration) -> anyhow::Result<bool> {
     // Child processes end with the thread that starts them, so this thread starts all of them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let summary = runtime.block_on(soak(Duration::from_secs(seconds)))?;
-    let file = output::directory().join("leader-soak.json");
-    summary.write(&file)?;
-    say(&summary.to_string());
-    say(&format!("written to {}", file.display()));
+    let summary = runtime.block_on(soak(length))?;
+    soaking::report(&summary, "leader-soak.json")?;
     Ok(summary.good())
 }
 

@@ -1,16 +1,14 @@
 //! The result of a soak: figures and checks, as text and as JSON.
 
 use std::fmt;
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::checkpoint::Checkpoint;
 use crate::samples::Sample;
 use crate::scenario::{Counts, SoakResult};
+use crate::soaking::{Check, check};
 
 /// Growth of memory that passes, in bytes and as a part: pages of freed objects return late.
 const MAX_GROWTH_BYTES: f64 = 3.0 * 1024.0 * 1024.0;
@@ -32,13 +30,6 @@ pub(crate) struct Summary {
     checks: Vec<Check>,
 }
 
-#[derive(Debug, Serialize)]
-struct Check {
-    about: &'static str,
-    pass: bool,
-    detail: String,
-}
-
 /// The means of a figure in the third fifth, when everything has been done once, and in the last.
 fn means(samples: &[Sample], figure: impl Fn(&Sample) -> f64) -> [f64; 2] {
     let fifth = (samples.len() / 5).max(1);
@@ -50,7 +41,6 @@ fn means(samples: &[Sample], figure: impl Fn(&Sample) -> f64) -> [f64; 2] {
 
 impl Summary {
     pub(crate) fn new(length: Duration, result: SoakResult) -> Self {
-        let check = |about, pass, detail| Check { about, pass, detail };
         let samples = &result.samples;
         let [memory, last_memory] = means(samples, |sample| sample.resident_bytes);
         let [files, last_files] = means(samples, |sample| sample.open_files);
@@ -137,13 +127,6 @@ impl Summary {
     pub(crate) fn good(&self) -> bool {
         self.checks.iter().all(|check| check.pass)
     }
-
-    pub(crate) fn write(&self, file: &Path) -> anyhow::Result<()> {
-        if let Some(directory) = file.parent() {
-            fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
-        }
-        fs::write(file, serde_json::to_string_pretty(self)?).with_context(|| format!("writing {}", file.display()))
-    }
 }
 
 impl fmt::Display for Summary {
@@ -162,8 +145,8 @@ impl fmt::Display for Summary {
                 sample.down
             )?;
         }
-        for Check { about, pass, detail } in &self.checks {
-            writeln!(f, "{} {about}: {detail}", if *pass { "pass" } else { "FAIL" })?;
+        for check in &self.checks {
+            check.fmt(f)?;
         }
         Ok(())
     }

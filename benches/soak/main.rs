@@ -9,6 +9,8 @@
 
 #[path = "../measuring/output.rs"]
 mod output;
+#[path = "../measuring/soaking.rs"]
+mod soaking;
 
 mod expected_answer;
 mod http;
@@ -17,14 +19,13 @@ mod samples;
 mod scenario;
 mod summary;
 
-use std::env;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use headgate_sandbox::agents::AgentConfig;
 use headgate_sandbox::assets::Assets;
 use headgate_sandbox::control_plane::ControlPlane;
@@ -38,37 +39,19 @@ use output::say;
 use probes::ProbeCounts;
 use summary::Summary;
 
-const DEFAULT_SECONDS: u64 = 3600;
 /// Minimum duration: a shorter run shows nothing about memory and has no outage.
 const LEAST_SECONDS: u64 = 60;
 
 fn main() -> ExitCode {
-    // `cargo test --benches` does not set this variable.
-    if !env::args().any(|argument| argument == "--bench") {
-        return ExitCode::SUCCESS;
-    }
-    match run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            say(&format!("the soak could not be run: {error:#}"));
-            ExitCode::FAILURE
-        }
-    }
+    soaking::main(LEAST_SECONDS, run)
 }
 
-fn run() -> anyhow::Result<bool> {
-    let seconds = env::var("SOAK_SECONDS").map_or(Ok(DEFAULT_SECONDS), |text| text.parse());
-    let seconds: u64 = seconds.context("SOAK_SECONDS is a number of seconds")?;
-    ensure!(seconds >= LEAST_SECONDS, "SOAK_SECONDS is at least {LEAST_SECONDS}");
+fn run(length: Duration) -> anyhow::Result<bool> {
     // Child processes end with the thread that starts them, so this thread starts all of them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let directory = tempfile::Builder::new().prefix("headgate-soak-").tempdir()?;
-    let summary = runtime.block_on(soak(Duration::from_secs(seconds), directory.path()))?;
-    let file = output::directory().join("soak.json");
-    summary.write(&file)?;
-    say(&summary.to_string());
-    say(&format!("written to {}", file.display()));
+    let summary = runtime.block_on(soak(length, directory.path()))?;
+    soaking::report(&summary, "soak.json")?;
     if !summary.good() {
         say(&format!("the logs are kept in {}", directory.keep().display()));
         return Ok(false);

@@ -1,12 +1,9 @@
 //! The result of a soak: figures and checks, as text and as JSON.
 
 use std::fmt;
-use std::fs;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use serde_json::Value;
@@ -14,6 +11,7 @@ use serde_json::Value;
 use crate::probes::{ProbeCounts, histogram};
 use crate::samples::{Sample, Samples, value};
 use crate::scenario::ScenarioResult;
+use crate::soaking::{Check, check};
 
 /// Growth in bytes that passes the check, even if it exceeds [`MAX_GROWTH_PERCENT`].
 const MAX_GROWTH_BYTES: u64 = 512 * 1024;
@@ -65,13 +63,6 @@ struct Quantiles {
 struct FirstAndLastTenth {
     first: u64,
     last: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct Check {
-    about: &'static str,
-    pass: bool,
-    detail: String,
 }
 
 impl From<&Histogram<u64>> for Quantiles {
@@ -143,7 +134,6 @@ impl Summary {
     fn check(&mut self, result: &ScenarioResult, failed_scrapes: usize, same_tasks: bool) {
         let (memory, files) = (&self.resident_bytes, &self.open_files);
         let growth = memory.last.saturating_sub(memory.first);
-        let check = |about, pass, detail| Check { about, pass, detail };
         self.checks = vec![
             check(
                 "proxy_healthz_total is the probes made, by code",
@@ -195,13 +185,6 @@ impl Summary {
     pub(crate) fn good(&self) -> bool {
         self.checks.iter().all(|check| check.pass)
     }
-
-    pub(crate) fn write(&self, file: &Path) -> anyhow::Result<()> {
-        if let Some(directory) = file.parent() {
-            fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
-        }
-        fs::write(file, serde_json::to_string_pretty(self)?).with_context(|| format!("writing {}", file.display()))
-    }
 }
 
 impl fmt::Display for Summary {
@@ -230,8 +213,8 @@ impl fmt::Display for Summary {
             "taint to answer after an outage, ms: {:?}\n",
             self.after_outage_millis
         )?;
-        for Check { about, pass, detail } in &self.checks {
-            writeln!(f, "{} {about}: {detail}", if *pass { "pass" } else { "FAIL" })?;
+        for check in &self.checks {
+            check.fmt(f)?;
         }
         for error in &self.errors {
             writeln!(f, "     {error}")?;
