@@ -158,25 +158,6 @@ fn pools_with_node_2_down(cluster: &TestCluster) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn load_balancer_that_is_too_large_is_assembled_from_the_list_of_its_pools() {
-    let mut large = oversized(&["a", "b", "unused"], 10);
-    large["tags"] = json!({"note": "x".repeat(2 * LOW_LIMIT)});
-    let cluster = limited_cluster(&[large]).await;
-    cluster.world.control("PUT", "settings", &json!({"pageSize": 2}));
-    cluster.taint(2, &[DRAINING]);
-    sleep(10 * SECOND).await;
-    assert_eq!(pools_with_node_2_down(&cluster), ["kubernetes/a", "kubernetes/b"]);
-    assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
-    assert!(cluster.notes(FAILED, "node-2").await.is_empty());
-    assert_eq!(cluster.puts().len(), 2);
-    let single = cluster.sent("GET", "/backendAddressPools/.*");
-    assert_eq!(single.len(), 2, "each only before its write");
-    cluster.taint(2, &[]);
-    cluster.settle(&[]).await;
-    assert_eq!(cluster.puts().len(), 4);
-}
-
-#[tokio::test(start_paused = true)]
 async fn load_balancer_is_assembled_from_single_pools_if_their_list_is_too_large() {
     let mut cluster = limited_cluster(&[oversized(&["a", "b", "unused"], 90_000)]).await;
     cluster.taint(2, &[DRAINING]);
@@ -212,26 +193,6 @@ async fn load_balancer_is_assembled_from_single_pools_if_their_list_is_too_large
     let restored = cluster.restore().await;
     assert_eq!((restored.restored.len(), restored.not_restored.len()), (1, 0));
     assert_eq!(pools_with_node_2_down(&cluster), Vec::<String>::new());
-}
-
-#[tokio::test(start_paused = true)]
-async fn assembled_load_balancer_is_not_written_while_arm_is_busy_with_it() {
-    let cluster = limited_cluster(&[oversized(&["a", "b", "unused"], 90_000)]).await;
-    cluster
-        .world
-        .control("PUT", "settings", &json!({"operationDelay": "20s"}));
-    let mut document = cluster.world.get(&id_of("kubernetes")).await;
-    document["tags"] = json!({"a": "b"});
-    cluster.world.other("PUT", &id_of("kubernetes"), &document).await;
-    cluster
-        .world
-        .control("PUT", "settings", &json!({"operationDelay": "1s"}));
-    cluster.taint(2, &[DRAINING]);
-    sleep(15 * SECOND).await;
-    assert_eq!(cluster.puts().len(), 1, "that of the other writer");
-    sleep(30 * SECOND).await;
-    assert_eq!(pools_with_node_2_down(&cluster), ["kubernetes/a", "kubernetes/b"]);
-    assert_eq!(cluster.puts().len(), 3);
 }
 
 #[tokio::test(start_paused = true)]
