@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
 /// A listener whose connections come from the test.
-struct InMemoryListener(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
+pub(crate) struct InMemoryListener(pub(crate) Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
 
 impl Listener for InMemoryListener {
     type Stream = DuplexStream;

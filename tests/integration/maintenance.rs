@@ -115,6 +115,13 @@ impl Controller {
     fn log(&self) -> String {
         last_log_lines(self.0.log())
     }
+
+    /// Asks it to end, which succeeds.
+    async fn ends(mut self) {
+        self.0.signal(Signal::SIGTERM);
+        let status = self.0.wait(SOON).await;
+        assert!(status.is_some_and(|status| status.success()), "{}", self.log());
+    }
 }
 
 /// The admin state of node-1's entry, read without ARM.
@@ -171,6 +178,39 @@ fn api(client: &Client, kind: &str) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &resource)
 }
 
+/// Creates a maintenance that drains node-1.
+async fn drain(maintenances: &Api<DynamicObject>, drain_seconds: u32) {
+    let term = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]});
+    let maintenance = json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": "m"},
+        "spec": {"nodeSelector": {"nodeSelectorTerms": [term]}, "stage": "Drain", "loadBalancer": {"drainSeconds": drain_seconds}}});
+    maintenances
+        .create(&PostParams::default(), &serde_json::from_value(maintenance).unwrap())
+        .await
+        .unwrap();
+}
+
+/// Waits until the pod has left and node-1 is drained; returns the status of the maintenance.
+async fn is_drained(client: &Client, controller: &Controller) -> Value {
+    let pods = Api::<Pod>::namespaced(client.clone(), "default");
+    eventually(SOON, "the pod leaves", async || match pods.get_opt("web").await {
+        Ok(None) => Ok(()),
+        other => Err(format!("{other:?}\n{}", controller.log())),
+    })
+    .await;
+    let maintenances = api(client, "NodeMaintenance");
+    eventually(SOON, "drained", async || {
+        let status = maintenances.get("m").await.unwrap().data["status"].clone();
+        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        let mut conditions = conditions.iter();
+        if conditions.any(|one| one["type"] == "Drained" && one["status"] == "True") {
+            Ok(status)
+        } else {
+            Err(status.to_string())
+        }
+    })
+    .await
+}
+
 #[tokio::test]
 async fn no_pod_leaves_before_the_pools_show_its_node_out() {
     let control_plane = own_control_plane().await;
@@ -182,14 +222,8 @@ async fn no_pod_leaves_before_the_pools_show_its_node_out() {
     let emulator = Emulator::start_with_seed(&file, &[]).await;
     assert_eq!(admin_state(&emulator).await, "None");
     let (maintenances, evacuations) = (api(&client, "NodeMaintenance"), api(&client, "Evacuation"));
-    let mut controller = Controller::start(&emulator, control_plane.kubeconfig());
-    let term = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]});
-    let maintenance = json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": "m"},
-        "spec": {"nodeSelector": {"nodeSelectorTerms": [term]}, "stage": "Drain", "loadBalancer": {"drainSeconds": 3}}});
-    maintenances
-        .create(&PostParams::default(), &serde_json::from_value(maintenance).unwrap())
-        .await
-        .unwrap();
+    let controller = Controller::start(&emulator, control_plane.kubeconfig());
+    drain(&maintenances, 3).await;
 
     // At the first Evacuation the entry is Down.
     eventually(SOON, "the first Evacuation", async || {
@@ -205,26 +239,7 @@ async fn no_pod_leaves_before_the_pools_show_its_node_out() {
     })
     .await;
     assert_eq!(admin_state(&emulator).await, "Down", "{}", controller.log());
-    let pods = Api::<Pod>::namespaced(client.clone(), "default");
-    eventually(SOON, "the pod leaves", async || match pods.get_opt("web").await {
-        Ok(None) => Ok(()),
-        other => Err(format!("{other:?}\n{}", controller.log())),
-    })
-    .await;
-    let status = eventually(SOON, "drained", async || {
-        let object = maintenances.get("m").await.unwrap();
-        let status = object.data["status"].clone();
-        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-        let is_drained = conditions
-            .iter()
-            .any(|one| one["type"] == "Drained" && one["status"] == "True");
-        if is_drained {
-            Ok(status)
-        } else {
-            Err(status.to_string())
-        }
-    })
-    .await;
+    let status = is_drained(&client, &controller).await;
     let gate = &status["nodeStatuses"][0]["loadBalancer"];
     assert_eq!(gate["state"], "Out", "{status}");
     assert!(
@@ -250,12 +265,7 @@ async fn no_pod_leaves_before_the_pools_show_its_node_out() {
         }
     })
     .await;
-    controller.0.signal(Signal::SIGTERM);
-    assert!(
-        controller.0.wait(SOON).await.is_some_and(|status| status.success()),
-        "{}",
-        controller.log()
-    );
+    controller.ends().await;
     emulator.stop().await;
     control_plane.stop().await;
 }

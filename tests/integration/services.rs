@@ -20,7 +20,7 @@ use headgate_health::{
     services::Metrics, services::NodePortServer, services::PortStates, services::ServiceIndex, services::ServiceRoutes,
     services::ServiceTable, services::SlimEndpointSlice, services::SlimService, services::Sockets,
 };
-use headgate_http::server::{Listener, ServeError};
+use headgate_http::server::ServeError;
 use headgate_node::NodeReport;
 use headgate_telemetry::{MetricsFormat, encode_metrics};
 use http_body_util::BodyExt as _;
@@ -35,29 +35,13 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use crate::listener::InMemoryListener;
+
 mod cluster;
 mod hostile;
 mod off;
 mod ports;
 mod upstream;
-
-/// A listener whose connections come from the test.
-struct InMemoryListener(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
-
-impl Listener for InMemoryListener {
-    type Stream = DuplexStream;
-
-    async fn accept(&self) -> io::Result<DuplexStream> {
-        match self.0.lock().await.recv().await {
-            Some(stream) => Ok(stream),
-            None => std::future::pending().await,
-        }
-    }
-
-    async fn steer_away(&self) -> Vec<DuplexStream> {
-        Vec::new()
-    }
-}
 
 /// Sockets in memory, as upstream's fake listener.
 #[derive(Clone, Default)]

@@ -291,7 +291,7 @@ async fn a_drain_is_planned_created_followed_and_explained() {
     prints(&unanswered, "no controller has answered yet").await;
     unanswered.signal(Signal::SIGINT);
     assert_eq!(unanswered.wait(SOON).await.and_then(|status| status.code()), Some(130));
-    let mut controller = Controller::start(&emulator, control_plane.kubeconfig());
+    let controller = Controller::start(&emulator, control_plane.kubeconfig());
 
     // A budget without room: the same command again finds its maintenance, and says what blocks.
     let mut blocked = headgate.start("blocked", &drain);
@@ -352,12 +352,7 @@ async fn a_drain_is_planned_created_followed_and_explained() {
         .find(|one| one["type"] == "Drained");
     assert_eq!(drained.unwrap()["status"], "True", "{last}");
     assert_eq!(last["metadata"]["managedFields"], Value::Null);
-    controller.0.signal(Signal::SIGTERM);
-    assert!(
-        controller.0.wait(SOON).await.is_some_and(|status| status.success()),
-        "{}",
-        controller.log()
-    );
+    controller.ends().await;
     emulator.stop().await;
     control_plane.stop().await;
 }

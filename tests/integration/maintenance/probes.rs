@@ -2,12 +2,9 @@
 
 use headgate_test_kubernetes::{eventually, own_control_plane};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::PostParams;
 use kube::{Api, Client};
-use nix::sys::signal::Signal;
-use serde_json::{Value, json};
 
-use super::{Controller, SOON, api, apply_kinds, populate};
+use super::{Controller, SOON, api, apply_kinds, drain, is_drained, populate};
 use crate::harness::AgentOptions;
 
 const SETTINGS: &str = "node: {proxy: {healthzUrl: off}, markerProbes: 2}\nmaintenance: {enabled: true}\n";
@@ -24,15 +21,9 @@ async fn without_azure_pods_leave_once_the_agent_has_seen_enough_probes_fail() {
         .start()
         .await;
     assert_eq!(agent.healthz().await.status, 200);
-    let mut controller = Controller::start_with(SETTINGS, &[], control_plane.kubeconfig());
+    let controller = Controller::start_with(SETTINGS, &[], control_plane.kubeconfig());
     let maintenances = api(&client, "NodeMaintenance");
-    let term = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]});
-    let maintenance = json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": "m"},
-        "spec": {"nodeSelector": {"nodeSelectorTerms": [term]}, "stage": "Drain", "loadBalancer": {"drainSeconds": 1}}});
-    maintenances
-        .create(&PostParams::default(), &serde_json::from_value(maintenance).unwrap())
-        .await
-        .unwrap();
+    drain(&maintenances, 1).await;
 
     // The agent observes the taint and answers 503, but no load balancer has asked it yet.
     let status = eventually(SOON, "the gate waits for probes", async || {
@@ -57,31 +48,9 @@ async fn without_azure_pods_leave_once_the_agent_has_seen_enough_probes_fail() {
     for _ in 0..2 {
         assert_eq!(agent.healthz().await.status, 503);
     }
-    eventually(SOON, "the pod leaves", async || match pods.get_opt("web").await {
-        Ok(None) => Ok(()),
-        other => Err(format!("{other:?}\n{}", controller.log())),
-    })
-    .await;
-    let status: Value = eventually(SOON, "drained", async || {
-        let status = maintenances.get("m").await.unwrap().data["status"].clone();
-        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-        let is_drained = conditions
-            .iter()
-            .any(|one| one["type"] == "Drained" && one["status"] == "True");
-        if is_drained {
-            Ok(status)
-        } else {
-            Err(status.to_string())
-        }
-    })
-    .await;
+    let status = is_drained(&client, &controller).await;
     assert_eq!(status["nodeStatuses"][0]["loadBalancer"]["state"], "Out", "{status}");
-    controller.0.signal(Signal::SIGTERM);
-    assert!(
-        controller.0.wait(SOON).await.is_some_and(|status| status.success()),
-        "{}",
-        controller.log()
-    );
+    controller.ends().await;
     agent.kill().await;
     control_plane.stop().await;
 }

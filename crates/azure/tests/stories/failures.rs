@@ -15,14 +15,20 @@ async fn edited(bed: &TestBed) -> Pool {
     pool
 }
 
+/// One load balancer, and its pool with the first entry set `Down`.
+async fn one_edited() -> (TestBed, Pool) {
+    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+    let pool = edited(&bed).await;
+    (bed, pool)
+}
+
 async fn write(bed: &TestBed, pool: &Pool) -> Result<Pool, ArmError> {
     bed.write(pool, permit(), soon()).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn pool_changed_by_another_client_is_stale() {
-    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
-    let pool = edited(&bed).await;
+    let (bed, pool) = one_edited().await;
     bed.fault(
         "PUT",
         "/pool$",
@@ -41,8 +47,7 @@ async fn pool_changed_by_another_client_is_stale() {
 
 #[tokio::test(start_paused = true)]
 async fn superseded_write_is_stale() {
-    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
-    let pool = edited(&bed).await;
+    let (bed, pool) = one_edited().await;
     let path = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/lb/backendAddressPools/other");
     let other = async {
         sleep(Duration::from_millis(700)).await;
@@ -70,8 +75,7 @@ async fn classes_of_failed_operations() {
         // The operation reports success and has no effect.
         (json!({"operation": "succeed", "effect": "lost"}), ErrorClass::Terminal),
     ] {
-        let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
-        let pool = edited(&bed).await;
+        let (bed, pool) = one_edited().await;
         bed.fault("PUT", "/pool$", 1, &action);
         let error = write(&bed, &pool).await.unwrap_err();
         assert_eq!(error.class(), class, "{action}: {error}");
@@ -88,8 +92,7 @@ async fn edited_or_same(bed: &TestBed) -> Pool {
 
 #[tokio::test(start_paused = true)]
 async fn rate_limit_429_closes_the_gate_for_its_retry_after() {
-    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
-    let pool = edited(&bed).await;
+    let (bed, pool) = one_edited().await;
     bed.fault(
         "PUT",
         "/pool$",
@@ -121,8 +124,7 @@ async fn rate_limit_429_closes_the_gate_for_its_retry_after() {
 
 #[tokio::test(start_paused = true)]
 async fn busy_resource_429_leaves_the_gate_open() {
-    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
-    let pool = edited(&bed).await;
+    let (bed, pool) = one_edited().await;
     for code in [
         "ReferencedResourceNotProvisioned",
         "RetryableErrorDueToAnotherOperation",
@@ -138,8 +140,7 @@ async fn busy_resource_429_leaves_the_gate_open() {
 
 #[tokio::test(start_paused = true)]
 async fn polling_survives_throttling_and_server_errors() {
-    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
-    let pool = edited(&bed).await;
+    let (bed, pool) = one_edited().await;
     bed.fault(
         "GET",
         "/operations/",
@@ -155,8 +156,7 @@ async fn polling_survives_throttling_and_server_errors() {
 
 #[tokio::test(start_paused = true)]
 async fn put_without_response_is_sent_again() {
-    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
-    let pool = edited(&bed).await;
+    let (bed, pool) = one_edited().await;
     bed.fault("PUT", "/pool$", 2, &json!({"cut": "before"}));
     write(&bed, &pool).await.unwrap();
     assert_eq!(bed.requests("PUT", "").len(), 3);
@@ -164,8 +164,7 @@ async fn put_without_response_is_sent_again() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_response_does_not_repeat_the_effect() {
-    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
-    let pool = edited(&bed).await;
+    let (bed, pool) = one_edited().await;
     bed.fault("PUT", "/pool$", 1, &json!({"cut": "after"}));
     let read = write(&bed, &pool).await.unwrap();
     let puts = bed.requests("PUT", "");
@@ -176,8 +175,7 @@ async fn lost_response_does_not_repeat_the_effect() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_response_and_another_writer_is_stale() {
-    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
-    let pool = edited(&bed).await;
+    let (bed, pool) = one_edited().await;
     bed.fault("PUT", "/pool$", 1, &json!({"cut": "before"}));
     bed.fault(
         "PUT",
@@ -208,8 +206,7 @@ async fn operation_past_the_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn entries_of_nic_pools_cannot_be_changed() {
-    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
-    let pool = edited(&bed).await;
+    let (bed, pool) = one_edited().await;
     let body =
         json!({"error": {"code": "ModificationOfNICIpConfigBackendPoolNotSupported", "message": "m", "details": []}});
     bed.fault("PUT", "/pool$", 1, &json!({"answer": {"status": 400, "body": body}}));
