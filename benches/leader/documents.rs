@@ -38,6 +38,14 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// Four load balancers of one pool with 5,000 nodes each.
+    pub(crate) const LARGE: Self = Self {
+        members: Members::Addresses,
+        load_balancers: 4,
+        pools: 1,
+        nodes: 5000,
+    };
+
     /// Pools in all load balancers.
     pub(crate) fn all_pools(self) -> usize {
         self.load_balancers * self.pools

@@ -39,6 +39,16 @@ pub(crate) struct LocalShape {
 }
 
 impl LocalShape {
+    /// 10,000 slices of 2,000 Services.
+    pub(crate) const MANY: Self = Self {
+        services: 2000,
+        load_balancers: 5,
+        entries: 100,
+        slices: 5,
+        nodes: 200,
+        others: 0,
+    };
+
     /// An emulator with the load balancers. `uids` are those of the Services: rules are named for them.
     pub(crate) async fn start_azure(self, uids: &[String]) -> anyhow::Result<Azure> {
         let shape = Shape {

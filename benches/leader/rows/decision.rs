@@ -21,17 +21,12 @@ use headgate_node::SignalRules;
 use serde_json::{Value, json};
 
 use crate::azure::Azure;
-use crate::documents::{Members, SIGNAL, Shape, load_balancers_path, node};
+use crate::documents::{SIGNAL, Shape, load_balancers_path, node};
 use crate::measuring::cpu_time;
 use crate::measuring::figures::{float, mebibytes, millis, rounded};
 use crate::measuring::report::{Budget, Check, Row};
 
-const SHAPE: Shape = Shape {
-    members: Members::Addresses,
-    load_balancers: 4,
-    pools: 1,
-    nodes: 5000,
-};
+const SHAPE: Shape = Shape::LARGE;
 const TAINTED: usize = 1000;
 const ROUNDS: u32 = 20;
 const POLICY: Policy = Policy {

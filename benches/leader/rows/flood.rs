@@ -9,19 +9,14 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::azure::Azure;
-use crate::documents::{Members, Shape};
+use crate::documents::Shape;
 use crate::measuring::cpu_time;
 use crate::measuring::figures::{float, mebibytes, millis, rounded};
 use crate::measuring::report::{Budget, Check, Row};
 use crate::program::{Program, count};
 use crate::world::World;
 
-const SHAPE: Shape = Shape {
-    members: Members::Addresses,
-    load_balancers: 4,
-    pools: 1,
-    nodes: 5000,
-};
+const SHAPE: Shape = Shape::LARGE;
 const TAINTED: usize = 1000;
 /// Time after the last change in which events and the ledger are written.
 const QUIET: Duration = Duration::from_secs(5);

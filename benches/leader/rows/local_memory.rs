@@ -11,14 +11,7 @@ use crate::measuring::report::{Budget, Check, PeerComparison, Row};
 use crate::program::{Program, count};
 use crate::world::World;
 
-const SHAPE: LocalShape = LocalShape {
-    services: 2000,
-    load_balancers: 5,
-    entries: 100,
-    slices: 5,
-    nodes: 200,
-    others: 0,
-};
+const SHAPE: LocalShape = LocalShape::MANY;
 /// Services that move before the second measurement.
 const MOVED: usize = 20;
 /// For lists and ticks.

@@ -14,14 +14,7 @@ use crate::measuring::cpu_time;
 use crate::measuring::figures::{float, mebibytes, millis};
 use crate::measuring::report::{Budget, Check, Row};
 
-const SHAPE: LocalShape = LocalShape {
-    services: 2000,
-    load_balancers: 5,
-    entries: 100,
-    slices: 5,
-    nodes: 200,
-    others: 0,
-};
+const SHAPE: LocalShape = LocalShape::MANY;
 const EVENTS: usize = 10_000;
 const ROUNDS: usize = 5;
 

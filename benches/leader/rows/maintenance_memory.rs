@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::azure::Azure;
-use crate::documents::{Members, Shape};
+use crate::documents::Shape;
 use crate::maintained_nodes::MaintainedNodes;
 use crate::measuring::figures::mebibytes;
 use crate::measuring::memory::{Memory, forget_peak};
@@ -13,12 +13,7 @@ use crate::measuring::report::{Budget, Check, PeerComparison, Row};
 use crate::program::Program;
 use crate::world::World;
 
-const SHAPE: Shape = Shape {
-    members: Members::Addresses,
-    load_balancers: 4,
-    pools: 1,
-    nodes: 5000,
-};
+const SHAPE: Shape = Shape::LARGE;
 const MAINTAINED: MaintainedNodes = MaintainedNodes {
     maintenances: 5,
     nodes_each: 20,

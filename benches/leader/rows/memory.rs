@@ -7,7 +7,7 @@ use serde_json::{Map, json};
 
 use crate::azure::Azure;
 use crate::azure_emulator::node_name;
-use crate::documents::{LEADERS_NODE, Members, Shape};
+use crate::documents::{LEADERS_NODE, Shape};
 use crate::measuring::figures::mebibytes;
 use crate::measuring::memory::{Memory, forget_peak};
 use crate::measuring::report::{Budget, Check, Row};
@@ -15,12 +15,7 @@ use crate::measuring::services;
 use crate::program::{Program, count};
 use crate::world::World;
 
-const SHAPE: Shape = Shape {
-    members: Members::Addresses,
-    load_balancers: 4,
-    pools: 1,
-    nodes: 5000,
-};
+const SHAPE: Shape = Shape::LARGE;
 const TAINTED: usize = 1000;
 /// The time includes several lists of load balancers, one every 15 s.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
