@@ -115,28 +115,6 @@ async fn an_agent_that_confirms_nothing_closes_the_gate_and_a_confirmation_opens
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_that_succeeds_again_resets_the_confirmation() {
-    let (world, _leader) = draining(&json!({"drainSeconds": 60})).await;
-    mark(&world, "one", "True", "ProbesFailed", "m");
-    world
-        .until("confirmed", |world| state(world) == LoadBalancerState::Draining)
-        .await;
-    mark(
-        &world,
-        "one",
-        "False",
-        "ProbesNotFailed",
-        "Not yet: 0 of 2 probes of /healthz were answered with 503.",
-    );
-    world
-        .until("the gate closes", |world| state(world) == LoadBalancerState::Pending)
-        .await;
-    assert_eq!(world.node_status("m", "one").load_balancer.unwrap().confirmed_at, None);
-    sleep(10 * MINUTE).await;
-    assert!(world.has_pod("web"));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_new_leader_trusts_no_condition_that_no_agent_confirms() {
     let (mut world, leader) = draining(&json!({"drainSeconds": 600})).await;
     mark(&world, "one", "True", "ProbesFailed", "m");

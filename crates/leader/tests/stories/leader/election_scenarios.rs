@@ -1,4 +1,4 @@
-//! Scenarios of a few candidates: creation of the Lease, stops, handovers, faults, and failed terms.
+//! Scenarios of a few candidates: stops, handovers, faults, and failed terms.
 
 use std::time::Duration;
 
@@ -28,23 +28,6 @@ async fn settled(count: u8) -> (ElectionFixture, Vec<TestCandidate>, i32, String
 fn failed_terms(election: &ElectionFixture) -> Option<String> {
     let annotations = election.lease()?.metadata.annotations?;
     annotations.get(FAILED_TERMS_ANNOTATION).cloned()
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_missing_lease_is_created_and_acquired_after_one_lease_duration() {
-    let election = ElectionFixture::new(2);
-    let _members = election.candidates(2);
-    let (number, _, took) = election.leader_after(-1, MINUTE).await;
-    assert_eq!(number, 1);
-    assert!(took > 15 * SECOND && took < 22 * SECOND, "{took:?}");
-    election.pass(10 * SECOND).await;
-    let lease = election.lease().unwrap();
-    assert_eq!(lease.metadata.annotations.unwrap()["headgate.dev/nodes"], "2");
-    let spec = lease.spec.unwrap();
-    assert_eq!(
-        (spec.lease_duration_seconds, spec.lease_transitions),
-        (Some(15), Some(1))
-    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -258,17 +241,6 @@ async fn a_candidate_whose_acquisition_got_no_response_soon_leads_with_a_new_num
     }
     let (next, _, took) = election.leader_after(number, MINUTE).await;
     assert!(took < 8 * SECOND && next > number, "{took:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_deleted_lease_causes_neither_a_second_leader_nor_a_repeated_number() {
-    let (election, _members, number, _) = settled(3).await;
-    election.delete_lease();
-    let (next, _, took) = election.leader_after(number, MINUTE).await;
-    assert!(
-        next == number + 1 && took > 14 * SECOND && took < 22 * SECOND,
-        "{took:?}"
-    );
 }
 
 #[tokio::test(start_paused = true)]
