@@ -59,6 +59,9 @@ const SHAPE: Shape = Shape {
 };
 
 fn main() -> ExitCode {
+    if let Some(code) = azure_emulator::serve() {
+        return code;
+    }
     // `cargo test --benches` does not set this variable.
     if !env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;

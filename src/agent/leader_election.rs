@@ -123,13 +123,13 @@ impl LeaderElection {
 
 /// Runs the work of one term.
 async fn run_term<E>(work: impl Future<Output = Result<(), E>>) -> Result<(), E> {
-    #[cfg(feature = "panic-drill")]
+    #[cfg(debug_assertions)]
     panic_drill().await;
     work.await
 }
 
-/// Panics after a second if the variable is set, in programs that are built for that test.
-#[cfg(feature = "panic-drill")]
+/// Panics after a second if the variable is set: for a test, and so not in released programs.
+#[cfg(debug_assertions)]
 #[expect(clippy::panic, reason = "the test needs a defect")]
 async fn panic_drill() {
     let variable = "HEADGATE_PANIC_DRILL";

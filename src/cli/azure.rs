@@ -1,4 +1,4 @@
-//! The flags by which `status` and `restore` reach Azure: the agents' settings, with these flags over them.
+//! The flags by which commands reach Azure: the agents' settings, with these flags over them.
 
 use std::path::PathBuf;
 
@@ -13,8 +13,9 @@ use crate::config::{self, FlagOverride, Settings};
 
 use super::{Failure, print_notices};
 
+/// The flags.
 #[derive(Debug, Args)]
-pub(super) struct AzureArguments {
+pub struct AzureArguments {
     /// Settings file of the agents; without it the defaults apply, also for what is shown as adminState.mode
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -34,7 +35,8 @@ pub(super) struct AzureArguments {
 
 impl AzureArguments {
     /// The flags that are given.
-    pub(super) fn given(&self) -> Vec<&'static str> {
+    #[must_use]
+    pub fn given(&self) -> Vec<&'static str> {
         let flags = [
             ("--config", self.config.is_some()),
             ("--azure-config-file", self.azure_config_file.is_some()),
@@ -46,7 +48,10 @@ impl AzureArguments {
     }
 
     /// The agents' settings, with these flags over them.
-    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+    ///
+    /// # Errors
+    /// The settings file or a flag is invalid.
+    pub fn settings(&self) -> Result<Settings, Failure> {
         let file = self.azure_config_file.as_deref().map(absolute);
         let flags = [
             ("--azure-config-file", "azure.configFile", &file),
@@ -64,7 +69,10 @@ impl AzureArguments {
     }
 
     /// The cluster target, or the reason why there is none. An invalid file from a flag is a failure of the command.
-    pub(super) async fn connect(
+    ///
+    /// # Errors
+    /// See above.
+    pub async fn connect(
         &self,
         settings: &Settings,
         client: &Client,

@@ -190,7 +190,7 @@ impl Instance {
     }
 }
 
-/// The program with all features.
+/// The program.
 fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_headgate"))
 }
