@@ -15,7 +15,7 @@ use headgate_health::services::{
     WatchedResource,
 };
 use headgate_http::server::ServeError;
-use headgate_kubernetes::{NodeEventRecorder, WatchFailure};
+use headgate_kubernetes::{EventSink, WatchFailure};
 use kube::Client;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
@@ -56,7 +56,7 @@ pub(super) struct StartOptions<'a> {
     pub(super) settings: &'a Settings,
     pub(super) client: &'a Client,
     pub(super) node_name: &'a str,
-    pub(super) events: &'a NodeEventRecorder,
+    pub(super) events: &'a EventSink,
     pub(super) inputs: VerdictInputs,
     pub(super) metrics: Metrics,
     pub(super) reporters: WatchReporters,

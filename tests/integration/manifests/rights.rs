@@ -4,7 +4,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
-use headgate_kubernetes::{NodeEventRecorder, ServiceReference, WarningEvent};
+use headgate_kubernetes::{EventKind, EventSink, service_reference};
 use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use serde_json::{Value, json};
 
@@ -326,22 +326,14 @@ async fn events_need_permission_in_their_namespace() {
         install(&administrator.kubeconfig, folder);
         let name = create_node(&administrator.client, "events").await;
         let caller = agent_on(&control_plane, &name).await;
-        let writer = NodeEventRecorder::new(caller.client.clone(), name.clone());
+        let (writer, _) = EventSink::new(caller.client.clone(), name.clone());
+        let writer = writer.merged();
         let write = async |note: &str| {
-            let event = WarningEvent {
-                reason: "Tested",
-                action: "Test",
-                note: note.to_owned(),
+            let about = match namespace {
+                "default" => writer.own_node(None),
+                _ => service_reference(namespace, &name, "u"),
             };
-            let service = ServiceReference {
-                namespace,
-                name: &name,
-                uid: "u",
-            };
-            match namespace {
-                "default" => writer.record_warning(event, None).await,
-                _ => writer.record_service_warning(event, service).await,
-            }
+            writer.write(about, EventKind::warning("Tested", "Test"), note).await;
             let count = |event: Value| {
                 (
                     event["note"].as_str().unwrap().to_owned(),

@@ -16,7 +16,7 @@ use super::editor::LoadBalancerStatus;
 use super::guard::{GuardSettings, hold_name, may_be_alive};
 use super::rule_guard::HeldFor;
 use super::target_states::TargetStates;
-use super::transitions::{EventKind, MAX_POOLS_NAMED, NodeEvent, truncate};
+use super::transitions::{HELD_BACK, MAX_POOLS_NAMED, NodeEvent, truncate};
 use crate::pool::ClusterNode;
 
 /// The longest reason that is recorded: the signals and the pools need room, too.
@@ -185,7 +185,7 @@ impl HoldTracker {
         let is_new = |hold: &&DesiredHold| !is_recorded(hold) && !self.reported.contains(&hold.node.uid);
         let event = |hold: &DesiredHold| NodeEvent {
             node: Arc::clone(&hold.node),
-            kind: EventKind::HeldBack,
+            kind: HELD_BACK,
             note: held_back_note(hold, guard),
         };
         let needed = || holds.values().filter(|hold| !hold.needed.is_empty());

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _};
 use headgate_clock::Clock;
-use headgate_kubernetes::{ClusterEventRecorder, WatchErrorCounter, WatchReporter, watch_events};
+use headgate_kubernetes::{EventSink, WatchErrorCounter, WatchReporter, watch_events};
 use headgate_node::SignalRules;
 use jiff::SignedDuration;
 use kube::runtime::watcher;
@@ -50,7 +50,7 @@ pub(super) struct NodeWatchConfig {
     pub(super) stale_timeout: Duration,
     pub(super) clock: Clock,
     /// Records events on Nodes that cannot be decoded.
-    pub(super) events: Option<ClusterEventRecorder>,
+    pub(super) events: Option<EventSink>,
 }
 
 /// Watches all Nodes and publishes their target states; `None` until all are listed. Never ends by itself.

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use headgate_clock::{Clock, Moment};
-use headgate_kubernetes::{ClusterEventRecorder, WatchErrorCounter, WatchReporter};
+use headgate_kubernetes::{EventSink, WatchErrorCounter, WatchReporter};
 use headgate_local_pools::{Counters, Operation, QueueStatus, Updater};
 use jiff::{SignedDuration, Timestamp};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -117,7 +117,7 @@ impl Metrics {
 
     /// The reporters of the watches that feed the updater.
     #[must_use]
-    pub fn watch_reporters(&self, clock: &Clock, events: &ClusterEventRecorder) -> WatchReporters {
+    pub fn watch_reporters(&self, clock: &Clock, events: &EventSink) -> WatchReporters {
         let reporter = |resource| {
             let reporter = WatchReporter::new(resource, self.watch_errors.clone(), clock.clone());
             reporter.with_events(Some(events.clone()))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::caches::Caches;
-use super::events::EventQueue;
+use super::events::MaintenanceEvents;
 use super::metrics::Metrics;
 use crate::api::{LoadBalancerState, Stage};
 use crate::blackhole::{Blackhole, BlackholeMeter, DrainedNode, ServiceFacts};
@@ -22,12 +22,12 @@ const MAX_NAMES: usize = 8;
 /// The meter, and where its results go.
 pub(super) struct BlackholeReporter {
     meter: BlackholeMeter,
-    events: EventQueue,
+    events: MaintenanceEvents,
     metrics: Metrics,
 }
 
 impl BlackholeReporter {
-    pub(super) fn new(events: EventQueue, metrics: Metrics) -> Self {
+    pub(super) fn new(events: MaintenanceEvents, metrics: Metrics) -> Self {
         Self {
             meter: BlackholeMeter::default(),
             events,
