@@ -16,8 +16,8 @@ use headgate_health::services::{
 };
 use headgate_http::server::ServeError;
 use headgate_kubernetes::{EventSink, WatchFailure};
+use headgate_telemetry::MetricTable;
 use kube::Client;
-use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -77,7 +77,7 @@ impl Channels {
         (self.mode != ServiceHealth::Off).then(|| self.tables.subscribe())
     }
 
-    pub(super) fn register_metrics(&self, registry: &mut Registry) -> Metrics {
+    pub(super) fn register_metrics<'a>(&self, registry: impl Into<MetricTable<'a>>) -> Metrics {
         Metrics::register(registry, self.tables.subscribe(), self.ports.subscribe())
     }
 

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use headgate_clock::Clock;
+use headgate_telemetry::MetricTable;
 use kube::Client;
-use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -74,8 +74,7 @@ pub async fn hold_termination(client: Client, name: &str, timeout: Duration, clo
     let rules = SignalRules::default();
     let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
     let observed = reports.subscribe();
-    // Nothing serves them.
-    let metrics = Metrics::register(&mut Registry::default(), observed.clone(), rules.clone());
+    let metrics = Metrics::register(MetricTable::unregistered(), observed.clone(), rules.clone());
     let reporter = metrics.watch_reporter(name, &clock);
     let follow = watch_own_node(client, name.to_owned(), rules, reports, metrics, reporter, clock);
     let wait = wait_for_release(observed, timeout);

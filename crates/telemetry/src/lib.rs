@@ -5,6 +5,7 @@
 
 mod build_info;
 mod logs;
+mod metric_table;
 mod metric_types;
 mod metrics_text;
 mod process_metrics;
@@ -13,6 +14,7 @@ mod terminal;
 
 pub use build_info::{VERSION, register_build_info};
 pub use logs::{LogFormat, LogOptions, error_chain, install_logs, install_logs_with, is_log_filter};
+pub use metric_table::{ByLabel, MetricTable};
 pub use metric_types::{DescribedFamily, UnsuffixedCounter};
 pub use metrics_text::{MetricsFormat, encode_metrics};
 pub use process_metrics::register_process_metrics;

@@ -5,12 +5,10 @@ use std::sync::atomic::AtomicU64;
 use headgate_clock::{Clock, Moment};
 use headgate_kubernetes::{EventSink, WatchErrorCounter, WatchReporter};
 use headgate_local_pools::{Counters, Operation, QueueStatus, Updater};
+use headgate_telemetry::{ByLabel, MetricTable};
 use jiff::{SignedDuration, Timestamp};
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -19,11 +17,6 @@ use super::watch::WatchReporters;
 
 /// Bounds the answer of `/statusz`.
 const MAX_QUEUED_SHOWN: usize = 100;
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResultLabel {
-    result: &'static str,
-}
 
 /// A queued update, for `/statusz`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -44,7 +37,7 @@ pub struct QueuedUpdate {
 /// The metrics of the updater, and its queue for `/statusz`. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    updates: Family<ResultLabel, Counter>,
+    updates: ByLabel<Counter>,
     retries: Counter,
     dropped: Counter,
     rejected: Counter,
@@ -58,61 +51,46 @@ pub struct Metrics {
 impl Metrics {
     /// Registers the metrics, whose names are in docs/metrics.md.
     #[must_use]
-    pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            updates: Family::default(),
-            retries: Counter::default(),
-            dropped: Counter::default(),
-            rejected: Counter::default(),
-            depth: Gauge::default(),
-            oldest_age: Gauge::default(),
-            parked: Gauge::default(),
-            queued: watch::Sender::default(),
-            watch_errors: WatchErrorCounter::register(
-                registry,
+    pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
+        let mut table = registry.into();
+        Self {
+            updates: table.by_label(
+                "headgate_local_pools_updates",
+                "Updates of a Local Service's backend pool that have ended, by result; retries and updates without a change do not count",
+                "result",
+                ["success", "failure"],
+            ),
+            retries: table.metric(
+                "headgate_local_pools_retries",
+                "Updates of a Local Service's backend pool that were put back into the queue after a failure",
+            ),
+            dropped: table.metric(
+                "headgate_local_pools_dropped",
+                "Updates that were dropped quietly, because the Service or the pool is gone or the Service has moved",
+            ),
+            rejected: table.metric(
+                "headgate_local_pools_rejected",
+                "Updates that a full queue did not take; the next tick finds them again",
+            ),
+            depth: table.metric(
+                "headgate_local_pools_queue_depth",
+                "Updates of Local Services' backend pools that are queued; on the leader only",
+            ),
+            oldest_age: table.metric(
+                "headgate_local_pools_oldest_update_seconds",
+                "Seconds for which the queued update that has been pending longest has been pending; on the leader only",
+            ),
+            parked: table.metric(
+                "headgate_local_pools_parked",
+                "Backend pools that wait because ARM throttles requests; on the leader only",
+            ),
+            watch_errors: WatchErrorCounter::declare(
+                &mut table,
                 "headgate_local_pools_watch_errors",
                 "Errors of the leader's watches of Services and EndpointSlices, by reason",
             ),
-        };
-        for result in ["success", "failure"] {
-            let _ = metrics.updates.get_or_create(&ResultLabel { result });
+            queued: watch::Sender::default(),
         }
-        registry.register(
-            "headgate_local_pools_updates",
-            "Updates of a Local Service's backend pool that have ended, by result; retries and updates without a change do not count",
-            metrics.updates.clone(),
-        );
-        registry.register(
-            "headgate_local_pools_retries",
-            "Updates of a Local Service's backend pool that were put back into the queue after a failure",
-            metrics.retries.clone(),
-        );
-        registry.register(
-            "headgate_local_pools_dropped",
-            "Updates that were dropped quietly, because the Service or the pool is gone or the Service has moved",
-            metrics.dropped.clone(),
-        );
-        registry.register(
-            "headgate_local_pools_rejected",
-            "Updates that a full queue did not take; the next tick finds them again",
-            metrics.rejected.clone(),
-        );
-        registry.register(
-            "headgate_local_pools_queue_depth",
-            "Updates of Local Services' backend pools that are queued; on the leader only",
-            metrics.depth.clone(),
-        );
-        registry.register(
-            "headgate_local_pools_oldest_update_seconds",
-            "Seconds for which the queued update that has been pending longest has been pending; on the leader only",
-            metrics.oldest_age.clone(),
-        );
-        registry.register(
-            "headgate_local_pools_parked",
-            "Backend pools that wait because ARM throttles requests; on the leader only",
-            metrics.parked.clone(),
-        );
-        metrics
     }
 
     /// The reporters of the watches that feed the updater.
@@ -130,9 +108,12 @@ impl Metrics {
 
     /// Counts what has happened from `before` to `now`.
     pub(super) fn add(&self, now: Counters, before: Counters) {
-        let updates = |result| self.updates.get_or_create_owned(&ResultLabel { result });
-        updates("success").inc_by(now.succeeded.saturating_sub(before.succeeded));
-        updates("failure").inc_by(now.failed.saturating_sub(before.failed));
+        self.updates
+            .of("success")
+            .inc_by(now.succeeded.saturating_sub(before.succeeded));
+        self.updates
+            .of("failure")
+            .inc_by(now.failed.saturating_sub(before.failed));
         self.retries.inc_by(now.retried.saturating_sub(before.retried));
         self.dropped.inc_by(now.dropped.saturating_sub(before.dropped));
         self.rejected.inc_by(now.rejected.saturating_sub(before.rejected));

@@ -1,10 +1,10 @@
 //! Why lists and watches fail: the reason of an error, the current failure of a watch, and the counter of errors.
 
+use headgate_telemetry::MetricTable;
 use jiff::Timestamp;
 use kube::runtime::watcher;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
 
 /// The kind of an error of a list or watch; the label `reason` of metrics and the field `reason` of logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,30 +111,29 @@ pub struct WatchErrorCounter {
 impl WatchErrorCounter {
     /// Registers the counter `name` with the label `reason`; every reason starts at 0.
     #[must_use]
-    pub fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
-        let [counter] = Self::register_all(registry, name, help, [None]);
+    pub fn declare(table: &mut MetricTable<'_>, name: &str, help: &str) -> Self {
+        let [counter] = Self::declare_all(table, name, help, [None]);
         counter
     }
 
     /// Registers the counter `name` with the labels `resource` and `reason`, and returns one counter for each resource.
     #[must_use]
-    pub fn register_by_resource<const N: usize>(
-        registry: &mut Registry,
+    pub fn declare_by_resource<const N: usize>(
+        table: &mut MetricTable<'_>,
         name: &str,
         help: &str,
         resources: [&'static str; N],
     ) -> [Self; N] {
-        Self::register_all(registry, name, help, resources.map(Some))
+        Self::declare_all(table, name, help, resources.map(Some))
     }
 
-    fn register_all<const N: usize>(
-        registry: &mut Registry,
+    fn declare_all<const N: usize>(
+        table: &mut MetricTable<'_>,
         name: &str,
         help: &str,
         resources: [Option<&'static str>; N],
     ) -> [Self; N] {
-        let errors = Family::default();
-        registry.register(name, help, errors.clone());
+        let errors: Family<Labels, Counter> = table.metric(name, help);
         resources.map(|resource| {
             let counter = Self {
                 errors: errors.clone(),
@@ -159,13 +158,16 @@ impl WatchErrorCounter {
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::registry::Registry;
+
     use super::*;
 
     #[test]
     fn every_reason_has_a_series_before_the_first_error() {
         let mut registry = Registry::default();
-        let single = WatchErrorCounter::register(&mut registry, "single", "One watch");
-        let [_, second] = WatchErrorCounter::register_by_resource(&mut registry, "several", "Watches", ["a", "b"]);
+        let mut table = MetricTable::from(&mut registry);
+        let single = WatchErrorCounter::declare(&mut table, "single", "One watch");
+        let [_, second] = WatchErrorCounter::declare_by_resource(&mut table, "several", "Watches", ["a", "b"]);
         single.increment(WatchErrorReason::Forbidden);
         second.increment(WatchErrorReason::Server);
         let mut text = String::new();
