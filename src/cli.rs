@@ -14,8 +14,6 @@ use headgate_settings::parse_duration;
 use hyper::Uri;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::config::Notice;
-
 mod agent;
 mod azure;
 #[cfg(feature = "sandbox")]
@@ -202,14 +200,6 @@ fn http_url(text: &str) -> Result<Uri, String> {
         Ok(uri)
     } else {
         Err(allowed())
-    }
-}
-
-/// Writes to standard error what the next version will not read of a settings file.
-fn print_notices(notices: &[Notice]) {
-    for notice in notices {
-        // Without standard error the warning has no reader.
-        let _ = writeln!(io::stderr(), "warning: {notice}");
     }
 }
 

@@ -128,7 +128,7 @@ impl Metrics {
             notifications,
             azure,
             deletion_delay: headgate_node::DeletionDelayMetrics::register(answers, channels.reports.subscribe()),
-            spot: headgate_spot::Metrics::register(answers, channels.azure.snapshots.subscribe(), clock.clone()),
+            spot: headgate_spot::Metrics::register(answers, channels.azure.snapshots.subscribe()),
             health: headgate_health::Metrics::register(answers, channels.inputs(), last_change, clock.clone()),
             services: channels.services.register_metrics(answers),
             registry,

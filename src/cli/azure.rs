@@ -11,7 +11,7 @@ use kube::Client;
 use crate::agent::{ArmConnectError, AzureAccess};
 use crate::config::{self, FlagOverride, Settings};
 
-use super::{Failure, print_notices};
+use super::Failure;
 
 #[derive(Debug, Args)]
 pub(super) struct AzureArguments {
@@ -57,10 +57,7 @@ impl AzureArguments {
             .into_iter()
             .filter_map(|(flag, key, value)| FlagOverride::given(flag, key, value.as_deref()))
             .collect();
-        let loaded = config::load_with_notices(self.config.as_deref(), &overrides);
-        let (settings, notices) = loaded.map_err(Failure::settings)?;
-        print_notices(&notices);
-        Ok(settings)
+        config::load(self.config.as_deref(), &overrides).map_err(Failure::settings)
     }
 
     /// The cluster target, or the reason why there is none. An invalid file from a flag is a failure of the command.
@@ -94,8 +91,7 @@ impl AzureArguments {
 /// A path as the settings take it: from the directory in which the command runs. A person's command has one; the agents'
 /// settings are absolute, because a service has none of its own.
 fn absolute(path: &str) -> String {
-    // "none" is the setting's word for no file.
-    if path.is_empty() || path == "none" {
+    if path.is_empty() {
         return path.to_owned();
     }
     let absolute = std::path::absolute(path).ok();
@@ -115,7 +111,6 @@ mod tests {
             ("azure.json", format!("{here}/azure.json")),
             ("azure/azure.json", format!("{here}/azure/azure.json")),
             ("/etc/kubernetes/azure.json", "/etc/kubernetes/azure.json".to_owned()),
-            ("none", "none".to_owned()),
             ("", String::new()),
         ] {
             let arguments = AzureArguments {

@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use headgate_telemetry::words;
 use jiff::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
@@ -15,32 +16,19 @@ use prometheus_client::registry::Registry;
 
 use super::term::Term;
 
-/// Why the work of a term failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TermFailure {
-    /// It returned an error.
-    Error,
-    /// It returned before the term ended and without a handover.
-    Returned,
-    /// The task of the work panicked.
-    Panic,
-    /// It did not end in time and was aborted.
-    Aborted,
-    /// It could not be done here, and the term was given up to a candidate that volunteered.
-    GaveUp,
-}
-
-impl TermFailure {
-    const ALL: [Self; 5] = [Self::Error, Self::Returned, Self::Panic, Self::Aborted, Self::GaveUp];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Returned => "returned",
-            Self::Panic => "panic",
-            Self::Aborted => "aborted",
-            Self::GaveUp => "gave_up",
-        }
+words! {
+    /// Why the work of a term failed.
+    pub(super) enum TermFailure {
+        /// It returned an error.
+        Error = "error",
+        /// It returned before the term ended and without a handover.
+        Returned = "returned",
+        /// The task of the work panicked.
+        Panic = "panic",
+        /// It did not end in time and was aborted.
+        Aborted = "aborted",
+        /// It could not be done here, and the term was given up to a candidate that volunteered.
+        GaveUp = "gave_up",
     }
 }
 

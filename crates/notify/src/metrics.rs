@@ -1,5 +1,6 @@
 //! The metrics of notifications.
 
+use headgate_telemetry::words;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -16,29 +17,17 @@ struct ReasonLabel {
     reason: &'static str,
 }
 
-/// How a notice ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// The receiver accepted it.
-    Delivered,
-    /// The receiver rejected it for good.
-    Rejected,
-    /// No attempt succeeded within the time for retries.
-    Expired,
-    /// The queue was full.
-    Dropped,
-}
-
-impl Outcome {
-    const ALL: [Self; 4] = [Self::Delivered, Self::Rejected, Self::Expired, Self::Dropped];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Delivered => "delivered",
-            Self::Rejected => "rejected",
-            Self::Expired => "expired",
-            Self::Dropped => "dropped",
-        }
+words! {
+    /// How a notice ended.
+    pub(crate) enum Outcome {
+        /// The receiver accepted it.
+        Delivered = "delivered",
+        /// The receiver rejected it for good.
+        Rejected = "rejected",
+        /// No attempt succeeded within the time for retries.
+        Expired = "expired",
+        /// The queue was full.
+        Dropped = "dropped",
     }
 }
 

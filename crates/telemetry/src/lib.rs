@@ -1,4 +1,4 @@
-//! Metrics text, logs, and text for terminals.
+//! Metrics text, logs, the words in them, and text for terminals.
 //!
 //! Each crate owns its metrics and registers them; this crate has the metrics of the process and of the build only.
 //! Kubernetes events belong to `headgate-kubernetes`, spans to `headgate-otlp`.
@@ -10,6 +10,7 @@ mod metrics_text;
 mod process_metrics;
 mod reconcile_span;
 mod terminal;
+mod words;
 
 pub use build_info::{VERSION, register_build_info};
 pub use logs::{LogFormat, LogOptions, error_chain, install_logs, install_logs_with, is_log_filter};

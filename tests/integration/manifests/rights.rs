@@ -287,7 +287,7 @@ async fn service_health_needs_each_permission_of_its_component() {
             let name = create_node(&administrator.client, &format!("{resource}-{verb}")).await;
             let caller = agent_on(&control_plane, &name).await;
             wait_for_status(&caller, ApiRequest::get(&question), 200).await;
-            let settings = "proxy: {healthzUrl: off}\nserviceHealth: path\n";
+            let settings = "node: {proxy: {healthzUrl: off}, serviceHealth: path}\n";
             let options = AgentOptions::new(&name, &caller.kubeconfig).settings(settings);
             let agent = options.start().await;
             let followed = async || {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use headgate_clock::Clock;
 use headgate_kubernetes::{WatchErrorCounter, WatchReporter};
+use headgate_telemetry::words;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
@@ -18,23 +19,14 @@ use super::index::ServiceTable;
 use super::ports::PortStates;
 use super::watch::WatchReporters;
 
-/// A resource that service health watches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum WatchedResource {
-    /// Services with service health.
-    Services,
-    /// EndpointSlices of all Services.
-    EndpointSlices,
-}
-
-impl WatchedResource {
-    /// The plural name in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Services => "services",
-            Self::EndpointSlices => "endpointslices",
-        }
+words! {
+    /// A resource that service health watches.
+    #[derive(PartialOrd, Ord)]
+    pub enum WatchedResource {
+        /// Services with service health.
+        Services = "services",
+        /// EndpointSlices of all Services.
+        EndpointSlices = "endpointslices",
     }
 }
 

@@ -1,5 +1,6 @@
 //! The metrics of listeners.
 
+use headgate_telemetry::words;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -37,36 +38,16 @@ pub struct Metrics {
     proxy_headers: Family<ProxyHeaderLabels, Counter>,
 }
 
-/// Why headgate closed a connection before its peer did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CloseReason {
-    /// It had waited longest when the connection limit was reached.
-    Evicted,
-    /// It sent no request within [`Limits::idle_timeout`](super::Limits::idle_timeout).
-    Idle,
-    RequestTimeout,
-    AnswerTimeout,
-    WriteTimeout,
-}
-
-impl CloseReason {
-    /// In the order of their discriminants, by which counters are found.
-    const ALL: [Self; 5] = [
-        Self::Evicted,
-        Self::Idle,
-        Self::RequestTimeout,
-        Self::AnswerTimeout,
-        Self::WriteTimeout,
-    ];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Evicted => "evicted",
-            Self::Idle => "idle",
-            Self::RequestTimeout => "request-timeout",
-            Self::AnswerTimeout => "answer-timeout",
-            Self::WriteTimeout => "write-timeout",
-        }
+words! {
+    /// Why headgate closed a connection before its peer did.
+    pub(super) enum CloseReason {
+        /// It had waited longest when the connection limit was reached.
+        Evicted = "evicted",
+        /// It sent no request within [`Limits::idle_timeout`](super::Limits::idle_timeout).
+        Idle = "idle",
+        RequestTimeout = "request-timeout",
+        AnswerTimeout = "answer-timeout",
+        WriteTimeout = "write-timeout",
     }
 }
 

@@ -1,52 +1,31 @@
 //! Why lists and watches fail: the reason of an error, the current failure of a watch, and the counter of errors.
 
+use headgate_telemetry::words;
 use jiff::Timestamp;
 use kube::runtime::watcher;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-/// The kind of an error of a list or watch; the label `reason` of metrics and the field `reason` of logs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WatchErrorReason {
-    /// The API server could not be reached, or the connection ended.
-    Connection,
-    /// The resourceVersion is too old (HTTP 410). The watch starts again with a list; nothing is wrong.
-    Expired,
-    /// The credentials lack the right to list or watch (HTTP 403).
-    Forbidden,
-    /// The API server failed or is overloaded (HTTP 429 or 5xx).
-    Server,
-    /// The credentials are missing or invalid (HTTP 401).
-    Unauthorized,
-    /// Anything else, such as an object that cannot be decoded.
-    Other,
+words! {
+    /// The kind of an error of a list or watch; the label `reason` of metrics and the field `reason` of logs.
+    pub enum WatchErrorReason {
+        /// The API server could not be reached, or the connection ended.
+        Connection = "connection",
+        /// The resourceVersion is too old (HTTP 410). The watch starts again with a list; nothing is wrong.
+        Expired = "expired",
+        /// The credentials lack the right to list or watch (HTTP 403).
+        Forbidden = "forbidden",
+        /// The API server failed or is overloaded (HTTP 429 or 5xx).
+        Server = "server",
+        /// The credentials are missing or invalid (HTTP 401).
+        Unauthorized = "unauthorized",
+        /// Anything else, such as an object that cannot be decoded.
+        Other = "other",
+    }
 }
 
 impl WatchErrorReason {
-    /// All reasons, in the order of their names.
-    pub const ALL: [Self; 6] = [
-        Self::Connection,
-        Self::Expired,
-        Self::Forbidden,
-        Self::Server,
-        Self::Unauthorized,
-        Self::Other,
-    ];
-
-    /// The value of the label and of the field.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Connection => "connection",
-            Self::Expired => "expired",
-            Self::Forbidden => "forbidden",
-            Self::Server => "server",
-            Self::Unauthorized => "unauthorized",
-            Self::Other => "other",
-        }
-    }
-
     /// Whether the API server could not be reached or could not answer. Errors that it answers on purpose, such as a refusal,
     /// and answers that cannot be decoded are none of this.
     #[must_use]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use headgate_kubernetes::WatchErrorCounter;
+use headgate_telemetry::words;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -22,49 +23,20 @@ const BUCKETS: [f64; 13] = [
 /// From a node that lost nothing to one that load balancers did not notice for half an hour.
 const BLACKHOLE_BUCKETS: [f64; 11] = [0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0, 1800.0];
 
-/// What became of a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Done,
-    /// The object had changed since it was read, or is gone.
-    Conflict,
-    /// The credentials lack the right, or a policy or the schema refuses the write.
-    Refused,
-    /// The term had ended, or the clocks disagree.
-    NotPermitted,
-    /// No answer, or an error of the API server.
-    Failed,
-}
-
-impl Outcome {
-    const ALL: [Self; 5] = [
-        Self::Done,
-        Self::Conflict,
-        Self::Refused,
-        Self::NotPermitted,
-        Self::Failed,
-    ];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Conflict => "conflict",
-            Self::Refused => "refused",
-            Self::NotPermitted => "not_permitted",
-            Self::Failed => "failed",
-        }
+words! {
+    /// What became of a write.
+    pub(super) enum Outcome {
+        Done = "done",
+        /// The object had changed since it was read, or is gone.
+        Conflict = "conflict",
+        /// The credentials lack the right, or a policy or the schema refuses the write.
+        Refused = "refused",
+        /// The term had ended, or the clocks disagree.
+        NotPermitted = "not_permitted",
+        /// No answer, or an error of the API server.
+        Failed = "failed",
     }
 }
-
-const EVICTION_FAILURES: [EvictionFailure; 5] = [
-    EvictionFailure::DisruptionBudget,
-    EvictionFailure::MultipleDisruptionBudgets,
-    EvictionFailure::TooManyRequests,
-    EvictionFailure::Forbidden,
-    EvictionFailure::Other,
-];
-
-const STAGES: [Stage; 4] = [Stage::Idle, Stage::Cordon, Stage::Drain, Stage::Complete];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OutcomeLabels {
@@ -135,15 +107,15 @@ impl Metrics {
             let outcome = outcome.as_str();
             drop(metrics.writes.get_or_create(&OutcomeLabels { outcome }));
         }
-        let failures = EVICTION_FAILURES.map(EvictionFailure::as_str);
+        let failures = EvictionFailure::ALL.map(EvictionFailure::as_str);
         for outcome in ["accepted", "other_pod"].into_iter().chain(failures) {
             drop(metrics.evictions.get_or_create(&OutcomeLabels { outcome }));
         }
-        for stage in &STAGES[1..] {
+        for stage in &Stage::ALL[1..] {
             let stage = stage.as_str();
             drop(metrics.stages.get_or_create(&StageLabels { stage }));
         }
-        for policy in [TrafficPolicy::Local, TrafficPolicy::Cluster] {
+        for policy in TrafficPolicy::ALL {
             let traffic_policy = policy.as_str();
             drop(metrics.blackholes.get_or_create(&PolicyLabels { traffic_policy }));
         }
@@ -237,7 +209,7 @@ impl Metrics {
     }
 
     pub(super) fn set_gauges(&self, values: &GaugeValues) {
-        for (stage, count) in STAGES.iter().zip(values.maintenances) {
+        for (stage, count) in Stage::ALL.iter().zip(values.maintenances) {
             let stage = stage.as_str();
             self.maintenances.get_or_create(&StageLabels { stage }).set(count);
         }
