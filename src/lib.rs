@@ -7,6 +7,7 @@
 //! around them does the I/O.
 
 pub mod agent;
+mod agent_status;
 mod api_error;
 pub mod cli;
 pub mod config;

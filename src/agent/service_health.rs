@@ -18,11 +18,11 @@ use headgate_http::server::ServeError;
 use headgate_kubernetes::{NodeEventRecorder, WatchFailure};
 use kube::Client;
 use prometheus_client::registry::Registry;
-use serde::Serialize;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::tasks::Tasks;
+use crate::agent_status::{FailedPort, ServicesStatus};
 use crate::config::{ServiceHealth, Settings};
 
 /// The channels of service health.
@@ -174,39 +174,17 @@ impl ServiceHealthView {
             port: failure.port,
             error: failure.error.clone(),
         });
-        let watch_errors = self
-            .failures
-            .iter()
-            .filter_map(|(resource, failure)| Some((resource.as_str(), failure.borrow().as_ref()?.error.clone())));
+        let watch_errors = self.failures.iter().filter_map(|(resource, failure)| {
+            Some((resource.as_str().to_owned(), failure.borrow().as_ref()?.error.clone()))
+        });
         ServicesStatus {
-            mode: self.mode.as_str(),
+            mode: self.mode.as_str().to_owned(),
             services: self.tables.borrow().as_ref().map(|table| table.len()),
             open_ports: (self.mode == ServiceHealth::NodePorts).then_some(ports.open.len()),
             failed_ports: failed.collect(),
             watch_errors: watch_errors.collect(),
         }
     }
-}
-
-/// Service health in `/statusz`.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ServicesStatus {
-    mode: &'static str,
-    /// The number of Services with service health, once they are listed.
-    services: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    open_ports: Option<usize>,
-    failed_ports: Vec<FailedPort>,
-    watch_errors: BTreeMap<&'static str, String>,
-}
-
-#[derive(Debug, Serialize)]
-struct FailedPort {
-    service: String,
-    family: String,
-    port: u16,
-    error: String,
 }
 
 impl fmt::Display for ServicesStatus {

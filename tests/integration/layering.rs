@@ -194,15 +194,24 @@ const CRATES: &[Crate] = &[
                     "status",
                 ],
             ),
+            ("agent_status", &["health", "local_service", "node", "spot"]),
             (
                 "why",
-                &["api_error", "kubernetes", "maintenance", "node", "readable_objects"],
+                &[
+                    "agent_status",
+                    "api_error",
+                    "kubernetes",
+                    "maintenance",
+                    "node",
+                    "readable_objects",
+                ],
             ),
             ("uninstall", &["admin_state", "kubernetes", "maintenance"]),
             (
                 "status",
                 &[
                     "admin_state",
+                    "agent_status",
                     "api_error",
                     "azure",
                     "config",
@@ -221,6 +230,7 @@ const CRATES: &[Crate] = &[
                 "agent",
                 &[
                     "admin_state",
+                    "agent_status",
                     "azure",
                     "config",
                     "health",

@@ -32,7 +32,6 @@ use std::time::Duration;
 use headgate_clock::Clock;
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::Term;
-use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -136,11 +135,6 @@ pub async fn run(term: Term, context: MaintenanceContext) {
         tracing::error!(task, reason, restart_in = ?RESTART_PAUSE, "maintenance task ended, starting all of them again");
         sleep(RESTART_PAUSE).await;
     }
-}
-
-/// A time as objects have it: without fractions.
-fn whole_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 /// Starts all tasks; dropping them aborts them.

@@ -4,6 +4,7 @@
 //! Kubernetes events belong to `headgate-kubernetes`, spans to `headgate-otlp`.
 
 mod build_info;
+mod first_names;
 mod logs;
 mod metric_types;
 mod metrics_text;
@@ -13,6 +14,7 @@ mod terminal;
 mod words;
 
 pub use build_info::{VERSION, register_build_info};
+pub use first_names::first_names;
 pub use logs::{LogFormat, LogOptions, error_chain, install_logs, install_logs_with, is_log_filter};
 pub use metric_types::{DescribedFamily, UnsuffixedCounter};
 pub use metrics_text::{MetricsFormat, encode_metrics};

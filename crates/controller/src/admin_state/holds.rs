@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use headgate_azure::PoolId;
 use headgate_node::NodeHold;
+use headgate_telemetry::first_names;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -196,15 +197,10 @@ impl HoldTracker {
 }
 
 fn held_back_note(hold: &DesiredHold, guard: &GuardSettings) -> String {
-    let more = match hold.needed.len().saturating_sub(MAX_POOLS_NAMED) {
-        0 => String::new(),
-        more => format!(", {more} more"),
-    };
-    let named: Vec<_> = hold.needed.iter().take(MAX_POOLS_NAMED).map(String::as_str).collect();
-    let pools = named.join(", ");
+    let pools = first_names(&hold.needed, MAX_POOLS_NAMED);
     let signals: Vec<_> = hold.signals.iter().map(String::as_str).collect();
     let mut note = format!(
-        "Kept in service in {pools}{more} despite {}: without this node, fewer than {} of its addresses would serve \
+        "Kept in service in {pools} despite {}: without this node, fewer than {} of its addresses would serve \
          (guard.minimumInService).",
         signals.join(", "),
         guard.minimum_in_service

@@ -12,6 +12,7 @@ use std::time::Duration;
 use headgate_azure::{AdminState, ErrorClass, PoolId};
 use headgate_clock::Moment;
 use headgate_node::DRAINING_TAINT;
+use headgate_telemetry::first_names;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -393,18 +394,14 @@ impl TransitionTracker {
 }
 
 /// The name of a pool in events: `LOAD_BALANCER/POOL`.
-fn short_name(pool: &PoolId) -> String {
+pub(super) fn short_name(pool: &PoolId) -> String {
     format!("{}/{}", pool.load_balancer().name(), pool.name())
 }
 
 /// The names of the entries' pools, at most [`MAX_POOLS_NAMED`].
 pub(super) fn pool_names(entries: &[&EntryStatus]) -> String {
     let pools: BTreeSet<_> = entries.iter().map(|entry| short_name(&entry.pool)).collect();
-    let mut names: Vec<_> = pools.iter().take(MAX_POOLS_NAMED).cloned().collect();
-    if pools.len() > MAX_POOLS_NAMED {
-        names.push(format!("{} more", pools.len() - MAX_POOLS_NAMED));
-    }
-    names.join(", ")
+    first_names(pools, MAX_POOLS_NAMED)
 }
 
 fn statuses<'a>(entries: &[&NodeEntry<'a>]) -> Vec<&'a EntryStatus> {

@@ -5,15 +5,14 @@ use std::sync::atomic::AtomicU64;
 use headgate_clock::{Clock, Moment};
 use headgate_kubernetes::{ClusterEventRecorder, WatchErrorCounter, WatchReporter};
 use headgate_local_pools::{Counters, Operation, QueueStatus, Updater};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::watch::WatchReporters;
 
@@ -26,7 +25,7 @@ struct ResultLabel {
 }
 
 /// A queued update, for `/statusz`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueuedUpdate {
     /// `NAMESPACE/NAME`.
@@ -151,23 +150,15 @@ impl Metrics {
 
     /// Shows the queue as it is now.
     pub(super) fn publish_queue(&self, updater: &Updater, now: Moment) {
-        let wall = |at: Instant| match at.checked_duration_since(now.mono) {
-            Some(ahead) => now
-                .wall
-                .saturating_add(SignedDuration::try_from(ahead).unwrap_or_default()),
-            None => now
-                .wall
-                .saturating_sub(SignedDuration::try_from(now.mono - at).unwrap_or_default()),
-        };
         let update = |operation: &Operation| QueuedUpdate {
             service: operation.key.service.to_string(),
             pool: operation.key.pool.to_string(),
-            pending_since: wall(operation.pending_since).unwrap_or(now.wall),
+            pending_since: now.wall_at(operation.pending_since),
             retries: operation.retry_count,
             parked_until: operation
                 .next_eligible_at
                 .filter(|eligible_at| *eligible_at > now.mono)
-                .and_then(|eligible_at| wall(eligible_at).ok()),
+                .map(|eligible_at| now.wall_at(eligible_at)),
         };
         let queued = updater.queue().iter().take(MAX_QUEUED_SHOWN).map(update);
         self.set_queue(updater.queue_status(now.mono), queued.collect());

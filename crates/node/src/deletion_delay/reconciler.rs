@@ -18,7 +18,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::metrics::{DeletionDelayMetrics, WriteOutcome};
-use super::{DELETION_DELAY_ANNOTATION, DelayState, DelayTarget, DeletionDelay};
+use super::{DelayState, DelayTarget, DeletionDelay};
+use crate::names::DELETION_DELAY_ANNOTATION;
 use crate::report::NodeReport;
 
 /// For one write.
