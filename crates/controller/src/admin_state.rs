@@ -15,7 +15,6 @@ mod cluster_target;
 mod contested;
 mod controller;
 mod editor;
-mod events;
 #[cfg(test)]
 mod fixtures;
 mod guard;

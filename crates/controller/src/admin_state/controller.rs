@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use headgate_azure::{ArmClient, LoadBalancerId};
 use headgate_clock::Moment;
+use headgate_kubernetes::{EventSink, node_reference};
 use headgate_leader::{ArmLock, NodeSummary, Term};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::contested::ContestedTracker;
@@ -117,7 +118,7 @@ pub(super) struct Controller<'a> {
     pub(super) contested: ContestedTracker,
     /// The holds to record on Nodes.
     pub(super) holds: watch::Sender<Option<Arc<DesiredHolds>>>,
-    pub(super) events: mpsc::Sender<NodeEvent>,
+    pub(super) events: EventSink,
     /// `None` if pools of Local Services are not updated.
     pub(super) local_pools: Option<LocalPools>,
 }
@@ -346,13 +347,13 @@ impl Controller<'_> {
             self.context.metrics.observe_signal_to_down(took);
         }
         for event in effects.events {
-            self.queue_event(event);
+            self.record_event(event);
         }
         self.report_holds(targets, &statuses);
         self.publish_node_reads(targets, &listing);
         if self.policy.mode != AdminStateMode::Off {
             for event in self.contested.evaluate(&targets.nodes, Instant::now()) {
-                self.queue_event(event);
+                self.record_event(event);
             }
         }
         let pools = statuses.iter().flat_map(|status| status.pools.iter().cloned());
@@ -446,7 +447,7 @@ impl Controller<'_> {
         };
         tracing::error!(%since, "nodes not confirmed for too long, admin states stay as they are");
         if let Some(own) = targets.nodes.by_name(&self.context.node_name) {
-            self.queue_event(NodeEvent::nodes_stale(own, since));
+            self.record_event(NodeEvent::nodes_stale(own, since));
         }
     }
 
@@ -473,7 +474,7 @@ impl Controller<'_> {
             events.extend(self.rule_hold_tracker.evaluate(statuses, targets));
         }
         for event in events {
-            self.queue_event(event);
+            self.record_event(event);
         }
         self.holds.send_if_modified(|published| {
             let is_changed = published.as_deref() != Some(&holds);
@@ -514,16 +515,15 @@ impl Controller<'_> {
         Unplanned::Named(names)
     }
 
-    fn queue_event(&self, event: NodeEvent) {
-        let (node, reason) = (event.node.name.clone(), event.kind.reason());
-        if event.kind.is_warning() {
-            tracing::warn!(node, reason, note = event.note, "admin state event");
+    fn record_event(&self, event: NodeEvent) {
+        let NodeEvent { node, kind, note } = event;
+        let (name, reason) = (&node.name, kind.reason);
+        if kind.is_warning {
+            tracing::warn!(node = name, reason, note, "admin state event");
         } else {
-            tracing::info!(node, reason, note = event.note, "admin state event");
+            tracing::info!(node = name, reason, note, "admin state event");
         }
-        if self.events.try_send(event).is_err() {
-            tracing::warn!(node, reason, "event dropped, the queue is full");
-        }
+        self.events.record(node_reference(name, &node.uid), kind, note);
     }
 
     /// Applies what time changes in the ledger, as far as it is proved.

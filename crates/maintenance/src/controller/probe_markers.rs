@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use headgate_clock::Moment;
+use headgate_clock::{Moment, whole_seconds};
 use headgate_node::{MARKER_CONDITION, MARKER_NO_SIGNAL, MARKER_TTL};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
@@ -112,7 +112,7 @@ fn observation(marker: &ProbeMarker, is_expired: bool, now: Timestamp) -> LoadBa
         )),
         ("True", PROBES_FAILED) => {
             let since = marker.since.unwrap_or(now);
-            let since = Timestamp::from_second(since.as_second()).unwrap_or(since);
+            let since = whole_seconds(since);
             LoadBalancerObservation::Out { since }
         }
         ("True", reason) => unknown(format!(
