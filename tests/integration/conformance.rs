@@ -247,28 +247,6 @@ async fn test_livez_server() {
     assert_eq!(server.counts, [12, 6]);
 }
 
-/// Not tested upstream: a node that was never observed. Here it is eligible; in kube-proxy ≥ 1.34 it is not.
-#[tokio::test(start_paused = true)]
-async fn an_unknown_node_is_eligible() {
-    let mut server = Server::new("/healthz");
-    let body = server.expect(200, &[], Some(true)).await;
-    assert_eq!(
-        (&body["source"], &body["signals"]),
-        (&"none".into(), &serde_json::json!([]))
-    );
-}
-
-/// Not tested upstream: value and effect of the taint are ignored, and so are duplicates.
-#[tokio::test(start_paused = true)]
-async fn a_taint_matches_by_key_only() {
-    let mut server = Server::new("/healthz");
-    server.updated(&[V4, V6]);
-    step(1).await;
-    server.sees_node(&["other", TAINT, TAINT], false);
-    let body = server.expect(503, GOOD, Some(false)).await;
-    assert_eq!(body["signals"], serde_json::json!([TAINT]));
-}
-
 /// Not tested upstream: methods, queries and other paths, over the routes.
 #[tokio::test(start_paused = true)]
 async fn every_method_gets_the_same_answer_and_other_paths_are_not_found() {

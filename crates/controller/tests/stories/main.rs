@@ -18,7 +18,6 @@ mod guard_signals;
 mod held_deletions;
 mod ignored_writes;
 mod invariants;
-mod journey;
 mod large_clusters;
 mod lease_bypass;
 mod ledger_loss;
