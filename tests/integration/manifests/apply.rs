@@ -5,8 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use headgate_sandbox::control_plane::ControlPlane;
-use headgate_test_kubernetes::kubectl;
-use headgate_test_kubernetes::{eventually, own_control_plane};
+use headgate_test_kubernetes::{eventually, kubectl, own_control_plane};
 use serde_json::{Value, json};
 
 use super::caller::{ApiRequest, Caller};
@@ -115,14 +114,13 @@ async fn each_overlay_applies_reapplies_unchanged_and_is_deleted_completely() {
         let left = run(&["get", "--ignore-not-found", "-o", "name"]);
         assert_eq!(left, Vec::<String>::new(), "{folder}");
     }
+    admission_policy_expressions_pass_type_checking(&administrator).await;
     control_plane.stop().await;
 }
 
-#[tokio::test]
-async fn admission_policy_expressions_pass_type_checking() {
-    let (control_plane, administrator) = with_controllers().await;
+async fn admission_policy_expressions_pass_type_checking(administrator: &Caller) {
     stdout_of(&mut in_folder(
-        &administrator,
+        administrator,
         &["apply"],
         &repository("manifests/overlays/hardened"),
     ));
@@ -147,33 +145,6 @@ async fn admission_policy_expressions_pass_type_checking() {
             "{name}: {checked:#}"
         );
     }
-    control_plane.stop().await;
-}
-
-#[tokio::test]
-async fn pod_security_restricted_rejects_only_the_host_network() {
-    let control_plane = own_control_plane().await;
-    let administrator = Caller::administrator(&control_plane);
-    let labels = json!({"pod-security.kubernetes.io/warn": "restricted"});
-    let namespace = json!({"metadata": {"name": "headgate", "labels": labels}});
-    administrator
-        .done(&ApiRequest::post("/api/v1/namespaces", namespace))
-        .await;
-    let folder = repository("manifests/examples/other-namespace");
-    let rendered = stdout_of(kubectl(&administrator.kubeconfig).arg("kustomize").arg(folder));
-    let daemonset = rendered
-        .split("\n---\n")
-        .find(|yaml| yaml.contains("kind: DaemonSet"))
-        .unwrap();
-    let file = headgate_test_kubernetes::scratch("pod-security").join("daemonset.yaml");
-    std::fs::write(&file, daemonset).unwrap();
-    let mut create = kubectl(&administrator.kubeconfig);
-    let output = create.args(["create", "-f"]).arg(file).output().unwrap();
-    let warning = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{warning}");
-    let (_, complaints) = warning.split_once("\"restricted:latest\": ").unwrap();
-    assert_eq!(complaints.trim(), "host namespaces (hostNetwork=true)");
-    control_plane.stop().await;
 }
 
 /// Creates a ready Node with capacity for Pods.
