@@ -28,8 +28,19 @@ async fn next_line(lines: &mut Lines<BufReader<ChildStdout>>) -> String {
 }
 
 #[tokio::test]
-async fn why_and_plan_have_the_formats_and_the_watch_too() {
+async fn conventions_of_kubectl() {
     let world = World::start().await;
+    formats_order_and_watch_are_kubectls(&world).await;
+    world.taint("node-2", json!([])).await;
+    why_and_plan_have_the_formats_and_the_watch_too(&world).await;
+    a_watch_ends_when_its_output_has_no_reader(&world).await;
+    entries_of_the_kubeconfig_are_chosen_as_with_kubectl(&world);
+    a_service_is_named_with_its_namespace_or_by_n(&world);
+    names_of_nodes_are_completed(&world);
+    world.control_plane.stop().await;
+}
+
+async fn why_and_plan_have_the_formats_and_the_watch_too(world: &World) {
     let agents = ["--agents-via", "direct"];
     let why = |format: &str| stdout_of(world.headgate(&[&["why", "node/node-2", "-o", format][..], &agents].concat()));
     assert_eq!(why("name"), "node/node-2\n");
@@ -47,7 +58,7 @@ async fn why_and_plan_have_the_formats_and_the_watch_too() {
     assert_eq!(names, "node/node-1\nnode/node-3\n");
 
     // The first print is the state, and the next one, below the time, the change.
-    let (_watch, mut lines) = start_watch(&world, &[&["why", "node-2", "-o", "wide"][..], &agents].concat());
+    let (_watch, mut lines) = start_watch(world, &[&["why", "node-2", "-o", "wide"][..], &agents].concat());
     let first = next_line(&mut lines).await;
     assert!(first.starts_with("node-2: "), "{first:?}");
     world
@@ -57,14 +68,12 @@ async fn why_and_plan_have_the_formats_and_the_watch_too() {
     while next_line(&mut lines).await != expected {}
 }
 
-#[tokio::test]
-async fn formats_order_and_watch_are_kubectls() {
-    let world = World::start().await;
+async fn formats_order_and_watch_are_kubectls(world: &World) {
     let names = stdout_of(world.headgate(&["status", "--no-agents", "--all", "-o", "name"]));
     assert_eq!(names, "node/node-1\nnode/node-2\nnode/node-3\n");
 
     // A watch prints what changes.
-    let (watch, mut lines) = start_watch(&world, &["status", "--no-agents", "-o", "name"]);
+    let (watch, mut lines) = start_watch(world, &["status", "--no-agents", "-o", "name"]);
     world
         .taint("node-2", json!([{"key": DRAIN, "effect": "NoSchedule"}]))
         .await;
@@ -94,10 +103,8 @@ async fn formats_order_and_watch_are_kubectls() {
     assert!(!world.status(&["--all"]).contains('\u{1b}'));
 }
 
-#[tokio::test]
-async fn a_watch_ends_when_its_output_has_no_reader() {
-    let world = World::start().await;
-    let (mut watch, mut lines) = start_watch(&world, &["status", "--no-agents", "--all"]);
+async fn a_watch_ends_when_its_output_has_no_reader(world: &World) {
+    let (mut watch, mut lines) = start_watch(world, &["status", "--no-agents", "--all"]);
     let first = next_line(&mut lines).await;
     assert!(first.starts_with("Leader: "), "{first:?}");
     // As `head -1` does; nothing changes that the watch would print.
@@ -106,9 +113,7 @@ async fn a_watch_ends_when_its_output_has_no_reader() {
     assert_eq!(ended.expect("it still runs").unwrap().code(), Some(0));
 }
 
-#[tokio::test]
-async fn entries_of_the_kubeconfig_are_chosen_as_with_kubectl() {
-    let world = World::start().await;
+fn entries_of_the_kubeconfig_are_chosen_as_with_kubectl(world: &World) {
     let text = std::fs::read_to_string(world.control_plane.kubeconfig()).unwrap();
     let file: Value = serde_yaml::from_str(&text).unwrap();
     let name = |kind: &str| file[kind][0]["name"].as_str().unwrap().to_owned();
@@ -133,9 +138,7 @@ async fn entries_of_the_kubeconfig_are_chosen_as_with_kubectl() {
     }
 }
 
-#[tokio::test]
-async fn a_service_is_named_with_its_namespace_or_by_n() {
-    let world = World::start().await;
+fn a_service_is_named_with_its_namespace_or_by_n(world: &World) {
     let file = world.azure_json.to_str().unwrap().to_owned();
     let why = |arguments: &[&str]| {
         let all = [&["why", "service"], arguments, &["--azure-config-file", &file]].concat();
@@ -160,9 +163,7 @@ async fn a_service_is_named_with_its_namespace_or_by_n() {
     assert_eq!(yaml, json!([]));
 }
 
-#[tokio::test]
-async fn names_of_nodes_are_completed() {
-    let world = World::start().await;
+fn names_of_nodes_are_completed(world: &World) {
     let complete = |words: &[&str], kubeconfig: &std::path::Path| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
         command.arg("__complete").args(words).env("KUBECONFIG", kubeconfig);
