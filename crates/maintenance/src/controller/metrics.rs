@@ -35,7 +35,6 @@ words! {
     }
 }
 
-
 /// The values of the gauges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct GaugeValues {
