@@ -1,6 +1,6 @@
-//! Metrics text, logs, the words in them, and text for terminals.
+//! Tables of metrics and their text, logs, the words in them, and text for terminals.
 //!
-//! Each crate owns its metrics and registers them; this crate has the metrics of the process and of the build only.
+//! Each crate owns its metrics and declares them in a [`MetricTable`]; this crate has the metrics of the process and of the build only.
 //! Kubernetes events belong to `headgate-kubernetes`, spans to `headgate-otlp`.
 
 mod build_info;
