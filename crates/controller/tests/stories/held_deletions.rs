@@ -169,51 +169,6 @@ async fn without_a_soft_taint_nothing_is_delayed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_leader_the_timeout_ends_the_delay() {
-    let cluster = cluster(false).await;
-    let (agent, _) = start_agent(&cluster, Some(TIMEOUT));
-    set_taints(&cluster, &[CANDIDATE_TAINT]);
-    sleep(3600 * SECOND).await;
-    assert!(is_delayed(&cluster), "a candidate is not bound");
-    assert_eq!(scale_down(&cluster).await, (65 * SECOND, false));
-    let notes = cluster.notes(TIMED_OUT, "node-2").await;
-    assert!(notes.len() == 1 && notes[0].contains("within 60 s"), "{notes:?}");
-    sleep(3600 * SECOND).await;
-    assert!(!is_delayed(&cluster), "a taint that stays does not start it again");
-    assert_eq!(
-        (writes(&cluster), cluster.notes(TIMED_OUT, "node-2").await.len()),
-        (2, 1)
-    );
-    agent.abort();
-}
-
-#[tokio::test(start_paused = true)]
-async fn roll_of_the_agent_keeps_the_annotation_and_its_timeout() {
-    let cluster = cluster(false).await;
-    let (agent, _) = start_agent(&cluster, Some(TIMEOUT));
-    set_taints(&cluster, &[CANDIDATE_TAINT]);
-    sleep(10 * SECOND).await;
-    agent.abort();
-    sleep(10 * SECOND).await;
-    assert!(is_delayed(&cluster));
-    let (agent, _) = start_agent(&cluster, Some(TIMEOUT));
-    sleep(10 * SECOND).await;
-    let mut next = None;
-    let deletion = async {
-        sleep(30 * SECOND).await;
-        agent.abort();
-        assert!(is_delayed(&cluster));
-        next = Some(start_agent(&cluster, Some(TIMEOUT)).0);
-    };
-    let (ended, ()) = tokio::join!(scale_down(&cluster), deletion);
-    // The new agent takes the age from the taint, which has whole seconds.
-    let (took, was_out) = ended;
-    assert!((60 * SECOND..=65 * SECOND).contains(&took) && !was_out, "{took:?}");
-    assert_eq!(writes(&cluster), 2);
-    next.unwrap().abort();
-}
-
-#[tokio::test(start_paused = true)]
 async fn rollback_removes_the_annotation() {
     let cluster = cluster(false).await;
     let (agent, line) = start_agent(&cluster, Some(TIMEOUT));

@@ -7,28 +7,6 @@ use tokio::time::sleep;
 use crate::world::{MINUTE, SECOND, World};
 
 #[tokio::test(start_paused = true)]
-async fn a_cordon_and_a_taint_of_others_survive() {
-    let mut world = World::new(&["one"]).await;
-    world.fake.change::<Node>("", "one", |node| {
-        node["spec"] = json!({"unschedulable": true, "taints": [
-            {"key": "headgate.dev/maintenance", "value": "by-hand", "effect": "NoSchedule"}]});
-    });
-    let before = world.isolation("one");
-    let _leader = world.lead().await;
-    world.maintain("m", "Drain", &["one"], &json!({})).await;
-    world
-        .until("remembered", |world| world.isolation("one").2.is_some())
-        .await;
-    assert_eq!(
-        world.isolation("one"),
-        (true, vec!["by-hand".to_owned()], Some("true".to_owned()))
-    );
-    world.delete_maintenance("m").await;
-    world.until("gone", |world| world.maintenance("m").is_none()).await;
-    assert_eq!(world.isolation("one"), before);
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_a_maintenance_left_that_lost_its_finalizer_is_cleaned_up() {
     let mut world = World::new(&["one"]).await;
     let _leader = world.lead().await;

@@ -252,29 +252,3 @@ async fn missing_right_is_reported_once_and_retried_slowly() {
     sleep(301 * SECOND).await;
     cluster.settle(&["node-2", "node-3"]).await;
 }
-
-#[tokio::test(start_paused = true)]
-async fn unreadable_group_is_reported_once() {
-    let mut cluster = TestCluster::without_leader(
-        3,
-        &[load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])],
-    )
-    .await;
-    let forbidden =
-        json!({"answer": {"status": 403, "body": {"error": {"code": "AuthorizationFailed", "message": "no read"}}}});
-    cluster.fault("GET", "/subscriptions/", None, &forbidden);
-    cluster.lead(ENFORCE).await;
-    cluster.taint(2, &[OUT_OF_SERVICE]);
-    sleep(900 * SECOND).await;
-    let notes = cluster.notes(FAILED, "node-2").await;
-    assert!(notes.len() == 1 && notes[0].contains("no read"), "{notes:?}");
-    let lists = cluster.sent("GET", "/loadBalancers$").len();
-    assert!(lists <= 7, "{lists}");
-    assert!(
-        cluster.notes(FAILED, "node-1").await.is_empty(),
-        "no event on a node without a signal"
-    );
-    cluster.clear_faults();
-    sleep(301 * SECOND).await;
-    cluster.settle(&["node-2"]).await;
-}
