@@ -99,7 +99,7 @@ impl ProbesMarker {
         let probes = probes.get_or_insert_with(|| {
             let is_out = shown
                 .as_ref()
-                .is_some_and(|shown| shown.status == MarkerStatus::True.as_str() && shown.reason == "ProbesFailed");
+                .is_some_and(|shown| shown.is_out() && shown.reason == "ProbesFailed");
             FailedProbes::new(self.required, healthz, &local_services, is_out)
         });
         let wanted = probes.update(healthz, &local_services);

@@ -15,6 +15,7 @@ mod signal;
 mod slim_node;
 mod spot_notice;
 mod termination_hold;
+mod traffic;
 mod watch;
 
 pub use deletion_delay::{
@@ -34,4 +35,5 @@ pub use signal::{ConditionFact, DEFAULT_SIGNAL_TAINTS, DRAINING_TAINT, Facts, Si
 pub use slim_node::{SlimCondition, SlimNode};
 pub use spot_notice::{SPOT_NOTICE_ANNOTATION, recorded_not_before};
 pub use termination_hold::{HoldOutcome, ReleaseReason, hold_termination, release_reason};
+pub use traffic::{NodeTraffic, TrafficByNode, Unproved};
 pub use watch::watch_own_node;

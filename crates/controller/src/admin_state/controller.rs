@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{ArmClient, LoadBalancerId};
-use headgate_clock::Moment;
 use headgate_leader::{ArmLock, NodeSummary, Term};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -24,13 +23,12 @@ use super::list_outage::{ListState, to_deadlines};
 use super::local_pools::LocalPools;
 use super::marker::{MarkerInputs, Markers, evaluate as evaluate_markers};
 use super::metrics::GaugeValues;
-use super::node_reads::node_reads;
 use super::plan::Policy;
-use super::read_proof::{LastReads, PlannedLoadBalancer, planned};
 use super::recorded::Evidence;
 use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
+use super::traffic::{LastReads, planned};
 use super::transitions::{NodeEvent, Snapshot, TransitionTracker};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
 use crate::local_service::{JoinedEditor, ServiceIndex};
@@ -148,7 +146,7 @@ impl Controller<'_> {
             }
             if stop_at.is_some() || report_at.is_some_and(|report_at| Instant::now() >= report_at) {
                 self.report_transitions(&targets, list_state);
-                report_at = self.publish_markers(&targets);
+                report_at = self.publish_traffic(&targets);
             }
             if stop_at.is_some_and(|stop_at| Instant::now() >= stop_at || self.is_all_sent(&targets)) {
                 return Ok(());
@@ -349,7 +347,6 @@ impl Controller<'_> {
             self.queue_event(event);
         }
         self.report_holds(targets, &statuses);
-        self.publish_node_reads(targets, &listing);
         if self.policy.mode != AdminStateMode::Off {
             for event in self.contested.evaluate(&targets.nodes, Instant::now()) {
                 self.queue_event(event);
@@ -366,71 +363,44 @@ impl Controller<'_> {
         });
     }
 
-    /// Publishes what the marker of each Node should say; returns when to evaluate it again.
-    fn publish_markers(&self, targets: &TargetStates) -> Option<Instant> {
-        self.context.marker.as_ref()?;
-        let statuses = self.managed_statuses();
-        let listing = Arc::clone(&self.listings.borrow());
-        let load_balancers = planned(&statuses);
-        let now = self.context.clock.now();
-        let evaluation = evaluate_markers(&MarkerInputs {
-            reads: self.last_reads(targets, &load_balancers, &listing, now),
-            started_at: self.started_at,
-        });
-        self.markers.send_if_modified(|published| {
-            let is_changed = **published != evaluation.markers;
-            if is_changed {
-                *published = Arc::new(evaluation.markers);
-            }
-            is_changed
-        });
-        evaluation.next_at
-    }
-
-    /// Publishes what the last reads show of each Node with a signal, if anything waits for it.
-    fn publish_node_reads(&self, targets: &TargetStates, listing: &Listing) {
-        let Some(published) = &self.context.node_reads else {
-            return;
-        };
-        let statuses = self.managed_statuses();
-        let (load_balancers, now) = (planned(&statuses), self.context.clock.now());
-        let last_reads = self.last_reads(targets, &load_balancers, listing, now);
-        published.send_if_modified(|known| {
-            let reads = node_reads(&last_reads, known, now.wall);
-            let is_changed = **known != reads;
-            if is_changed {
-                *known = Arc::new(reads);
-            }
-            is_changed
-        });
-    }
-
-    /// The managed load balancers, as they were planned last.
-    fn managed_statuses(&self) -> Vec<(LoadBalancerId, LoadBalancerStatus)> {
+    /// Publishes what the last reads prove about each Node with a signal, and what its marker should say; returns when to evaluate that
+    /// again.
+    fn publish_traffic(&self, targets: &TargetStates) -> Option<Instant> {
+        let published = self.context.traffic.as_ref();
+        if published.is_none() && self.context.marker.is_none() {
+            return None;
+        }
         let managed = self
             .load_balancers
             .iter()
             .filter(|(_, writer)| writer.source == Source::List);
-        managed
+        let statuses: Vec<_> = managed
             .map(|(id, writer)| (id.clone(), writer.status.borrow().clone()))
-            .collect()
-    }
-
-    fn last_reads<'a>(
-        &self,
-        targets: &'a TargetStates,
-        load_balancers: &'a [PlannedLoadBalancer<'a>],
-        listing: &'a Listing,
-        now: Moment,
-    ) -> LastReads<'a> {
-        LastReads {
-            targets,
-            load_balancers,
-            listing,
+            .collect();
+        let (load_balancers, listing) = (planned(&statuses), Arc::clone(&self.listings.borrow()));
+        let reads = LastReads {
             has_no_load_balancer_service: self.services.borrow().has_no_load_balancer_service(),
-            mode: self.policy.mode,
-            now: now.mono,
+            ..LastReads::new(
+                targets,
+                &load_balancers,
+                &listing,
+                self.policy.mode,
+                self.context.clock.now(),
+            )
+        };
+        let previous = published.map(|published| Arc::clone(&published.borrow()));
+        let traffic = Arc::new(reads.prove(&previous.unwrap_or_default()));
+        if let Some(published) = published {
+            publish(published, Arc::clone(&traffic));
         }
+        self.context.marker.as_ref()?;
+        let evaluation = evaluate_markers(&MarkerInputs {
+            reads: &reads,
+            traffic: &traffic,
+            started_at: self.started_at,
+        });
+        publish(&self.markers, Arc::new(evaluation.markers));
+        evaluation.next_at
     }
 
     /// Records an event on the own Node when the Nodes become stale.
@@ -554,4 +524,15 @@ impl Controller<'_> {
         let mut statuses = self.load_balancers.values().map(|writer| writer.status.borrow());
         statuses.all(|status| status.unsent_changes == 0 && status.has_planned(targets.generation))
     }
+}
+
+/// Publishes the value if it differs from the last one.
+fn publish<T: PartialEq>(sender: &watch::Sender<Arc<T>>, value: Arc<T>) {
+    sender.send_if_modified(|published| {
+        let is_changed = *published != value;
+        if is_changed {
+            *published = value;
+        }
+        is_changed
+    });
 }

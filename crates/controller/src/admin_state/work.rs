@@ -16,7 +16,7 @@ use headgate_azure::LoadBalancerId;
 use headgate_clock::Clock;
 use headgate_kubernetes::{ClusterEventRecorder, NodeReference};
 use headgate_leader::{ArmLock, CandidatePlacement, LockMetrics, Term};
-use headgate_node::SignalRules;
+use headgate_node::{SignalRules, TrafficByNode};
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -34,7 +34,6 @@ use super::list_outage::from_deadlines;
 use super::local_pools::{self, LocalPoolsContext};
 use super::marker::{MarkerWriter, Markers};
 use super::metrics::{GaugeValues, Metrics};
-use super::node_reads::NodeReads;
 use super::nodes::{NodeWatchConfig, watch_target_states};
 use super::plan::Policy;
 use super::preempt_feature::{PreemptEventsFeature, preempt_events};
@@ -104,8 +103,8 @@ pub struct WorkContext {
     pub preempt_events: Option<PreemptEventsFeature>,
     /// Writes the Node condition that says when a node has left its load balancers; `None` where it is off.
     pub marker: Option<MarkerFeature>,
-    /// Gets what the last reads show of each Node with a signal; `None` where nothing waits for it.
-    pub node_reads: Option<watch::Sender<Arc<NodeReads>>>,
+    /// Gets what the last reads prove about each Node with a signal; `None` where nothing waits for it.
+    pub traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
 }
 
 /// The feature `marker.mode: adminState`, and whether this process may write other Nodes.
@@ -202,7 +201,7 @@ pub async fn run(term: Term, source: &impl TargetSource, context: WorkContext) -
     };
     term.report_nodes(None);
     term.report_inability(None);
-    forget_node_reads(&context);
+    forget_traffic(&context);
     context.metrics.set_gauges(GaugeValues::default());
     context.local_pools_metrics.clear_queue();
     outcome
@@ -225,7 +224,7 @@ async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) ->
             }
         };
         tracing::info!(arm = ?target.arm, mode = context.policy.mode.as_str(), "connected to arm");
-        forget_node_reads(context);
+        forget_traffic(context);
         tokio::select! {
             outcome = Box::pin(work_with(term, target, context, &mut ledger)) => return outcome,
             () = config_changed => tracing::info!("azure configuration changed, work of the term restarted"),
@@ -234,9 +233,9 @@ async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) ->
 }
 
 /// What was read with another configuration, or in another term, says nothing.
-fn forget_node_reads(context: &WorkContext) {
-    if let Some(reads) = &context.node_reads {
-        reads.send_replace(Arc::default());
+fn forget_traffic(context: &WorkContext) {
+    if let Some(traffic) = &context.traffic {
+        traffic.send_replace(Arc::default());
     }
 }
 
