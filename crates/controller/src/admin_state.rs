@@ -4,7 +4,7 @@
 //! `Down` without a signal on its Node. No `Down` is removed unless the ledger has it as headgate's, and none before every Node
 //! has been listed. An intent is in the ledger before it is written. Entries that belong to no Node are never written.
 //!
-//! `target_states`, `plan`, `guard`, `ledger`, `transitions` and `traffic` decide; `nodes`, `editor`, `hold_writer`, `controller`,
+//! `target_states`, `plan`, `guard`, `ledger`, `transitions` and `traffic` decide; `nodes`, `planner`, `hold_writer`, `controller`,
 //! `recorded` and `work` carry out; `restore_work` is
 //! the work of a `restore` term. `local_pools` runs the updater of Local Services' pools beside it. `pool` writes the pools, `headgate_leader` decides who may.
 
@@ -14,7 +14,6 @@ mod brake;
 mod cluster_target;
 mod contested;
 mod controller;
-mod editor;
 mod events;
 #[cfg(test)]
 mod fixtures;
@@ -29,6 +28,7 @@ mod marker;
 mod metrics;
 mod nodes;
 mod plan;
+mod planner;
 mod preempt_feature;
 mod publish_limit;
 mod recorded;

@@ -15,7 +15,6 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::contested::ContestedTracker;
-use super::editor::{AdminStateEditor, LoadBalancerStatus};
 use super::guard::HeldEntries;
 use super::holds::{DesiredHolds, HoldTracker, Unplanned, desired_holds};
 use super::ledger::LedgerStore;
@@ -24,6 +23,7 @@ use super::local_pools::LocalPools;
 use super::marker::{MarkerInputs, Markers, evaluate as evaluate_markers};
 use super::metrics::GaugeValues;
 use super::plan::Policy;
+use super::planner::{LoadBalancerPlanner, LoadBalancerStatus};
 use super::recorded::Evidence;
 use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
@@ -31,7 +31,7 @@ use super::target_states::{TargetState, TargetStates};
 use super::traffic::{LastReads, planned};
 use super::transitions::{NodeEvent, Snapshot, TransitionTracker};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
-use crate::local_service::{JoinedEditor, ServiceIndex};
+use crate::local_service::{Members, ServiceIndex};
 use crate::pool::{LeaseBypass, ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
 
 /// The values that the design of cloud-provider-azure gives these labels.
@@ -103,7 +103,7 @@ pub(super) struct Controller<'a> {
     pub(super) are_nodes_stale: bool,
     /// The last generation of the target states that was stale; 0 if none was.
     pub(super) stale_generation: u64,
-    /// Notified by the editors.
+    /// Notified by the planners.
     pub(super) status_changed: Arc<Notify>,
     pub(super) transitions: TransitionTracker,
     /// What the marker of each Node should say.
@@ -283,7 +283,11 @@ impl Controller<'_> {
                 status: status.subscribe(),
             };
             self.load_balancers.insert(id.clone(), running);
-            let editor = AdminStateEditor {
+            let members = match source {
+                Source::List => self.local_pools.as_ref().map(|local_pools| local_pools.source.clone()),
+                Source::Ledger => None,
+            };
+            let planner = LoadBalancerPlanner {
                 targets: self.targets.clone(),
                 ledger: self.ledger.clone(),
                 policy: self.policy,
@@ -292,17 +296,12 @@ impl Controller<'_> {
                 services: self.services.clone(),
                 is_configured: source == Source::List,
                 clock: self.context.clock.clone(),
-                observed_at: None,
+                members: members.map(|source| Members::new(source, id.clone())),
                 status,
                 status_changed: Arc::clone(&self.status_changed),
                 undo: Vec::new(),
                 last_generation: None,
             };
-            let members = match source {
-                Source::List => self.local_pools.as_ref().map(|local_pools| local_pools.source.clone()),
-                Source::Ledger => None,
-            };
-            let editor = JoinedEditor::new(editor, id, members);
             let listings = match source {
                 Source::List => self.listings.clone(),
                 Source::Ledger => self.recorded.clone(),
@@ -319,7 +318,7 @@ impl Controller<'_> {
                 },
                 labels: LABELS,
             };
-            tasks.spawn(TaskName::PoolWriter(id.clone()), writer.run(editor));
+            tasks.spawn(TaskName::PoolWriter(id.clone()), writer.run(planner));
         }
     }
 

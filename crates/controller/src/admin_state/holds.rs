@@ -12,8 +12,8 @@ use headgate_node::NodeHold;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::editor::LoadBalancerStatus;
 use super::guard::{GuardSettings, hold_name, may_be_alive};
+use super::planner::LoadBalancerStatus;
 use super::rule_guard::HeldFor;
 use super::target_states::TargetStates;
 use super::transitions::{EventKind, MAX_POOLS_NAMED, NodeEvent, truncate};

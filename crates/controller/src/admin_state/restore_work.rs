@@ -27,8 +27,8 @@ use super::recorded::read_recorded_once;
 use super::settings::{AdminStateMode, AdminStateSettings, ForeignDown};
 use super::target_states::TargetStates;
 use crate::pool::{
-    Editor, EntryKey, IntentNotRecorded, InterfaceCache, LastError, LeaseBypass, ListRequest, Listing,
-    LoadBalancerView, PoolEdit, PoolWriter, RecordedPools, WriteOutcome, WriterLabels, list_on_request,
+    EntryKey, IntentNotRecorded, InterfaceCache, LastError, LeaseBypass, ListRequest, Listing, Observation, Outcome,
+    Planner, PoolEdit, PoolWriter, RecordedPools, WriterLabels, list_on_request,
 };
 
 /// The plan of the mode `off`: `None` for every `Down` in the ledger.
@@ -153,14 +153,15 @@ impl RestoreEditor {
     }
 }
 
-impl Editor for RestoreEditor {
+impl Planner for RestoreEditor {
     async fn changed(&mut self) {
         if self.targets.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    fn plan(&mut self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> Vec<PoolEdit> {
+    fn plan(&mut self, observation: &Observation, interfaces: &InterfaceCache) -> Vec<PoolEdit> {
+        let view = &*observation.view;
         let Some(targets) = self.targets.borrow_and_update().clone() else {
             return Vec::new();
         };
@@ -204,11 +205,14 @@ impl Editor for RestoreEditor {
         Ok(())
     }
 
-    fn handle_outcome(&mut self, outcome: WriteOutcome) {
+    fn handle_outcome(&mut self, outcome: Outcome<'_>) {
         match outcome {
-            WriteOutcome::Failed(error) => self.progress.send_modify(|progress| progress.last_error = Some(error)),
-            WriteOutcome::Recovered => self.progress.send_modify(|progress| progress.last_error = None),
-            WriteOutcome::Accepted(_) | WriteOutcome::Rejected => {}
+            Outcome::AttemptFailed(Some(error)) => {
+                self.progress
+                    .send_modify(|progress| progress.last_error = Some(error.clone()));
+            }
+            Outcome::Recovered => self.progress.send_modify(|progress| progress.last_error = None),
+            _ => {}
         }
     }
 }

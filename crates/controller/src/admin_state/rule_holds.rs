@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::editor::LoadBalancerStatus;
 use super::plan::EntryStatus;
+use super::planner::LoadBalancerStatus;
 use super::rule_guard::HeldFor;
 use super::target_states::TargetStates;
 use super::transitions::{EventKind, NodeEvent, pool_names, truncate};

@@ -12,9 +12,9 @@ use headgate_clock::Moment;
 use headgate_node::{NodeTraffic, TrafficByNode, Unproved};
 use jiff::Timestamp;
 
-use super::editor::LoadBalancerStatus;
 use super::ledger::LedgerStage;
 use super::plan::EntryStatus;
+use super::planner::LoadBalancerStatus;
 use super::rule_guard::HeldFor;
 use super::settings::AdminStateMode;
 use super::target_states::{SignalPeriod, TargetStates};

@@ -15,9 +15,9 @@ use headgate_node::DRAINING_TAINT;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::editor::LoadBalancerStatus;
 use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage};
 use super::plan::{EntryStatus, ProbeCoverage};
+use super::planner::LoadBalancerStatus;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use crate::pool::{ClusterNode, LastError};

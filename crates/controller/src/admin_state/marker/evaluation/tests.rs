@@ -5,10 +5,10 @@ use headgate_clock::{Clock, Moment};
 use headgate_node::{MARKER_NO_SIGNAL, MarkerFact};
 use jiff::Timestamp;
 
-use super::super::super::editor::LoadBalancerStatus;
 use super::super::super::fixtures::{DRAIN, PoolFixture, ledger, node, target_states, view};
 use super::super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::super::super::plan::{PlanInputs, Policy, plan};
+use super::super::super::planner::LoadBalancerStatus;
 use super::super::super::settings::{AdminStateMode, ForeignDown};
 use super::super::super::traffic::PlannedLoadBalancer;
 use super::*;
