@@ -291,6 +291,7 @@ impl Controller<'_> {
                 targets: self.targets.clone(),
                 ledger: self.ledger.clone(),
                 policy: self.policy,
+                only_nodes: None,
                 guard: self.context.guard.clone(),
                 held: HeldEntries::new(),
                 services: self.services.clone(),

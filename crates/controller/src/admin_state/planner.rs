@@ -1,6 +1,7 @@
 //! The planner of one load balancer: plans each observed state, with the due members of its pools, records intents in the ledger, and
 //! publishes the status that events, metrics and the ledger follow from.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use headgate_azure::{AdminState, ArmError};
@@ -54,6 +55,8 @@ pub(super) struct LoadBalancerPlanner {
     pub(super) targets: watch::Receiver<Option<Arc<TargetStates>>>,
     pub(super) ledger: LedgerStore,
     pub(super) policy: Policy,
+    /// The names of the only Nodes whose entries change; `None` for all.
+    pub(super) only_nodes: Option<Arc<BTreeSet<String>>>,
     /// Whether the load balancer is the cluster's.
     pub(super) is_configured: bool,
     pub(super) guard: GuardSettings,
@@ -100,7 +103,11 @@ impl LoadBalancerPlanner {
             is_configured: self.is_configured,
             now: self.clock.now(),
         };
-        plan(view, &inputs)
+        let mut plan = plan(view, &inputs);
+        if let Some(only) = &self.only_nodes {
+            plan.retain_changes(|node| only.contains(&node.name));
+        }
+        plan
     }
 
     /// The admin states that are due in a pool that is not written yet.
