@@ -33,6 +33,7 @@ pub use edit::{AdminStateChange, AppliedEdit, MemberChange, PoolEdit};
 pub use entry_owner::EntryOwner;
 pub use fingerprint::{Fingerprint, FingerprintSet};
 pub use interface_cache::{InterfaceCache, UnreadablePool};
+pub use interface_lookups::look_up_interfaces;
 pub use lease_bypass::LeaseBypass;
 pub use listing::{ListOutage, ListRequest, ListScope, Listing, ManagedLoadBalancers, RecordedPools, list_on_request};
 pub use node_index::{Claimed, ClusterNode, NodeIndex, RecordedHold, Taint};

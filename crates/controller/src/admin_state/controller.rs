@@ -32,7 +32,7 @@ use super::traffic::{LastReads, planned};
 use super::transitions::{NodeEvent, Snapshot, TransitionTracker};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
 use crate::local_service::{Members, ServiceIndex};
-use crate::pool::{LeaseBypass, ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
+use crate::pool::{InterfaceCache, LeaseBypass, ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
 
 /// The values that the design of cloud-provider-azure gives these labels.
 const LABELS: WriterLabels = WriterLabels {
@@ -93,6 +93,8 @@ pub(super) struct Controller<'a> {
     /// The load balancers that the ledger names and no list shows.
     pub(super) recorded: watch::Receiver<Arc<Listing>>,
     pub(super) list_requests: watch::Sender<ListRequest>,
+    /// The machines of network interfaces.
+    pub(super) interfaces: watch::Receiver<Arc<InterfaceCache>>,
     /// The last signal generation that a list was requested for.
     pub(super) listed_generation: u64,
     /// The load balancers that have a pool writer.
@@ -313,6 +315,7 @@ impl Controller<'_> {
                 lock: self.lock.clone(),
                 term: self.term.clone(),
                 listings,
+                interfaces: self.interfaces.clone(),
                 bypass: LeaseBypass {
                     before_eviction: self.context.lease_bypass,
                     clock: self.context.clock.clone(),

@@ -29,7 +29,8 @@ use super::recorded::read_recorded_once;
 use super::settings::{AdminStateMode, AdminStateSettings, ForeignDown};
 use super::target_states::TargetStates;
 use crate::pool::{
-    LastError, LeaseBypass, ListRequest, Listing, PoolWriter, RecordedPools, WriterLabels, list_on_request,
+    InterfaceCache, LastError, LeaseBypass, ListRequest, Listing, PoolWriter, RecordedPools, WriterLabels,
+    list_on_request, look_up_interfaces,
 };
 
 /// The plan of the mode `off`: `None` for every `Down` in the ledger.
@@ -262,6 +263,9 @@ async fn work(
     let listed_ids = listing.load_balancers.keys().map(|id| (id, &listed));
     let recorded_receiver = recorded_listings.subscribe();
     let recorded_ids = recorded.load_balancers.keys().map(|id| (id, &recorded_receiver));
+    let (looked_up, interfaces) = watch::channel(Arc::new(InterfaceCache::default()));
+    let lists = [listed.clone(), recorded_receiver.clone()];
+    tasks.spawn(look_up_interfaces(term.number(), arm.clone(), lists, looked_up));
     let services = watch::Sender::new(Arc::default());
     let status_changed = Arc::new(Notify::new());
     let writers = listed_ids.chain(recorded_ids).map(|(id, listings)| {
@@ -289,6 +293,7 @@ async fn work(
             lock: lock.clone(),
             term: term.clone(),
             listings: listings.clone(),
+            interfaces: interfaces.clone(),
             bypass: LeaseBypass::never(context.clock.clone()),
             labels: LABELS,
         };

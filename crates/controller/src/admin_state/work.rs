@@ -44,7 +44,7 @@ use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
 use crate::local_service::{self, LocalPoolsSettings, ServiceIndex, record_service_events};
 use crate::other_nodes::OtherNodes;
-use crate::pool::{ListRequest, Listing, RecordedPools, list_on_request};
+use crate::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request, look_up_interfaces};
 
 /// For a connection to ARM. After this, another instance may have a better configuration.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -146,6 +146,7 @@ pub(super) enum TaskName {
     Listing,
     Holds,
     Recorded,
+    Interfaces,
     LocalServices,
     LocalPools,
     PreemptEvents,
@@ -161,6 +162,7 @@ impl fmt::Display for TaskName {
             Self::Listing => f.write_str("load-balancers"),
             Self::Holds => f.write_str("holds"),
             Self::Recorded => f.write_str("recorded-load-balancers"),
+            Self::Interfaces => f.write_str("network-interfaces"),
             Self::LocalServices => f.write_str("local-services"),
             Self::LocalPools => f.write_str("local-pools"),
             Self::PreemptEvents => f.write_str("preempt-events"),
@@ -350,6 +352,7 @@ async fn work_with(
         relaxed_number: 0,
         max_age: None,
     });
+    let interfaces = watch::Sender::new(Arc::new(InterfaceCache::default()));
     let holds = watch::Sender::new(None);
     spawn_hold_writer(&mut tasks, term, context, &holds, &targets);
     let listings = watch::Sender::new(Arc::new(Listing::default()));
@@ -381,6 +384,7 @@ async fn work_with(
         listings: listings.subscribe(),
         recorded: recorded.subscribe(),
         list_requests,
+        interfaces: interfaces.subscribe(),
         listed_generation: 0,
         is_unable: false,
         are_nodes_stale: false,
@@ -397,6 +401,11 @@ async fn work_with(
         events,
         local_pools,
     };
+    let lists = [listings.subscribe(), recorded.subscribe()];
+    tasks.spawn(
+        TaskName::Interfaces,
+        look_up_interfaces(term.number(), target.arm.clone(), lists, interfaces),
+    );
     let requests = controller.list_requests.subscribe();
     spawn_listings(&mut tasks, term, target, ledger, requests, (listings, recorded));
     let mut services = std::pin::pin!(futures::future::join3(record_events, record_service_events, follow_lock).fuse());

@@ -27,7 +27,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::edit::{AdminStateChange, PoolEdit};
 use super::interface_cache::InterfaceCache;
-use super::interface_lookups::InterfaceLookups;
 use super::lease_bypass::{BYPASS_TTL, LeaseBypass};
 use super::listing::Listing;
 use super::pool_entry::EntryKey;
@@ -43,7 +42,7 @@ mod single_pools;
 use attempts::{AfterAttempt, AttemptError, Attempts};
 use batch::Batch;
 
-/// For one read of a load balancer, or one lookup of an interface, retries included.
+/// For one read of a load balancer, retries included.
 const READ_TIMEOUT: Duration = Duration::from_mins(2);
 /// For the shared Lease; then the attempt has failed, and the next one requests it again.
 const LEASE_WAIT_TIMEOUT: Duration = Duration::from_mins(1);
@@ -109,6 +108,8 @@ pub struct PoolWriter {
     pub term: Term,
     /// The load balancers as listed; each new list leads to a new plan.
     pub listings: watch::Receiver<Arc<Listing>>,
+    /// The machines of network interfaces; what is new leads to a new plan.
+    pub interfaces: watch::Receiver<Arc<InterfaceCache>>,
     /// When the Lease is not waited for.
     pub bypass: LeaseBypass,
     /// Label values of the metrics.
@@ -157,7 +158,7 @@ pub struct Observation {
 #[derive(Default)]
 struct State {
     observation: Option<Observation>,
-    interfaces: InterfaceCache,
+    interfaces: Arc<InterfaceCache>,
     attempts: Attempts,
     /// Whether the planner could not record the last edit.
     is_recording_failing: bool,
@@ -168,28 +169,19 @@ impl State {
         let observation = self.observation.as_ref();
         observation.map_or_else(Vec::new, |observation| planner.plan(observation, &self.interfaces))
     }
-
-    /// Stores the results of lookups and starts those that are due.
-    fn update_interfaces(&mut self, lookups: &mut InterfaceLookups) {
-        lookups.store_results(&mut self.interfaces);
-        if let Some(observation) = &self.observation {
-            lookups.start_due(&mut self.interfaces, &observation.view, Instant::now() + READ_TIMEOUT);
-        }
-    }
 }
 
 impl PoolWriter {
     /// Writes what the planner plans; never ends by itself.
     pub async fn run<P: Planner>(mut self, mut planner: P) {
         let mut state = State::default();
-        let mut lookups = InterfaceLookups::new(Some(self.term.number()), self.arm.clone());
         let mut phase = Phase::Idle;
         loop {
             // Observe. A batch has just read the load balancer.
             match phase {
                 Phase::Idle => {
                     self.adopt_listing(&mut state);
-                    state.update_interfaces(&mut lookups);
+                    state.interfaces = Arc::clone(&self.interfaces.borrow_and_update());
                 }
                 Phase::AwaitingLease(_) => self.adopt_listing(&mut state),
                 Phase::Writing(_) => {}
@@ -202,12 +194,11 @@ impl PoolWriter {
                 Phase::Writing(batch) => {
                     let span = batch.span.clone();
                     let step = self.continue_batch(batch, edits, &mut state, &mut planner);
-                    lookups.run_beside(span.run(step)).await
+                    span.run(step).await
                 }
                 Phase::AwaitingLease(request) if !edits.is_empty() => {
                     let bypass_at = self.bypass.due_at(&edits);
-                    let wait = self.await_lease(request, bypass_at, &mut state, &mut planner);
-                    lookups.run_beside(wait).await
+                    self.await_lease(request, bypass_at, &mut state, &mut planner).await
                 }
                 without_lease => {
                     // If nothing is due any more, this leaves the queue.
@@ -219,12 +210,12 @@ impl PoolWriter {
                     // Members do not wait for admin states that cannot be written now.
                     let are_members_due = edits.iter().any(|edit| edit.members.is_some());
                     if edits.is_empty() || retry_at.is_some() && !are_members_due {
-                        self.wait_for_change(&mut planner, &mut lookups, retry_at).await;
+                        self.wait_for_change(&mut planner, retry_at).await;
                         Phase::Idle
                     } else {
                         let bypass_at = self.bypass.due_at(&edits);
-                        let wait = self.await_lease(self.request_lease(edits), bypass_at, &mut state, &mut planner);
-                        lookups.run_beside(wait).await
+                        let request = self.request_lease(edits);
+                        self.await_lease(request, bypass_at, &mut state, &mut planner).await
                     }
                 }
             };
@@ -241,17 +232,12 @@ impl PoolWriter {
         }
     }
 
-    /// Waits for a new list, for the planner, for the result of an interface lookup, or until `deadline`.
-    async fn wait_for_change<P: Planner>(
-        &mut self,
-        planner: &mut P,
-        lookups: &mut InterfaceLookups,
-        deadline: Option<Instant>,
-    ) {
+    /// Waits for a new list, for the planner, for the results of interface lookups, or until `deadline`.
+    async fn wait_for_change<P: Planner>(&mut self, planner: &mut P, deadline: Option<Instant>) {
         tokio::select! {
-            () = listing_changed(&mut self.listings) => {}
+            () = changed(&mut self.listings) => {}
             () = planner.changed() => {}
-            () = lookups.results_ready() => {}
+            () = changed(&mut self.interfaces) => {}
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {}
         }
     }
@@ -284,7 +270,7 @@ impl PoolWriter {
             biased;
             acquired = &mut request.acquired => acquired,
             () = planner.changed() => return Phase::AwaitingLease(request),
-            () = listing_changed(&mut self.listings) => return Phase::AwaitingLease(request),
+            () = changed(&mut self.listings) => return Phase::AwaitingLease(request),
             () = sleep_until(bypass_at.unwrap_or_else(Instant::now)), if bypass_at.is_some() => Ok(self.lock.bypass(BYPASS_TTL)),
         };
         let LeaseRequest { span, plan, .. } = request;
@@ -336,9 +322,9 @@ impl PoolWriter {
     }
 }
 
-/// Waits for the next list. The lists end with the term, and so does the writer then.
-async fn listing_changed(listings: &mut watch::Receiver<Arc<Listing>>) {
-    if listings.changed().await.is_err() {
+/// Waits for the next value. The senders end with the term, and so does the writer then.
+async fn changed<T>(values: &mut watch::Receiver<T>) {
+    if values.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
