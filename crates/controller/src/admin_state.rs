@@ -4,7 +4,7 @@
 //! `Down` without a signal on its Node. No `Down` is removed unless the ledger has it as headgate's, and none before every Node
 //! has been listed. An intent is in the ledger before it is written. Entries that belong to no Node are never written.
 //!
-//! `target_states`, `plan`, `guard`, `ledger`, `transitions` and `traffic` decide; `nodes`, `planner`, `hold_writer`, `controller`,
+//! `target_states`, `plan`, `guard`, `ledger`, `last_reads`, `transitions` and `traffic` decide; `nodes`, `planner`, `hold_writer`, `controller`,
 //! `recorded` and `work` carry out; `restore_work` is
 //! the work of a `restore` term. `local_pools` runs the updater of Local Services' pools beside it. `pool` writes the pools, `headgate_leader` decides who may.
 
@@ -21,6 +21,7 @@ mod guard;
 mod hold_writer;
 mod holds;
 mod int_or_percent;
+mod last_reads;
 mod ledger;
 mod list_outage;
 mod local_pools;

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use super::contested::ContestedTracker;
 use super::guard::HeldEntries;
 use super::holds::{DesiredHolds, HoldTracker, Unplanned, desired_holds};
+use super::last_reads::{LastReads, PlannedLoadBalancer};
 use super::ledger::LedgerStore;
 use super::list_outage::{ListState, to_deadlines};
 use super::local_pools::LocalPools;
@@ -28,8 +29,7 @@ use super::recorded::Evidence;
 use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
-use super::traffic::{LastReads, planned};
-use super::transitions::{NodeEvent, Snapshot, TransitionTracker};
+use super::transitions::{NodeEvent, TransitionTracker};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
 use crate::local_service::{Members, ServiceIndex};
 use crate::pool::{InterfaceCache, LeaseBypass, ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
@@ -63,6 +63,16 @@ pub(super) enum Source {
 pub(super) struct RunningWriter {
     source: Source,
     status: watch::Receiver<LoadBalancerStatus>,
+}
+
+impl RunningWriter {
+    fn planned(&self, id: &LoadBalancerId) -> PlannedLoadBalancer {
+        PlannedLoadBalancer {
+            id: id.clone(),
+            is_managed: self.source == Source::List,
+            status: self.status.borrow().clone(),
+        }
+    }
 }
 
 /// How soon a list is needed.
@@ -147,8 +157,7 @@ impl Controller<'_> {
                 expire_at = Instant::now() + LEDGER_EXPIRY_INTERVAL;
             }
             if stop_at.is_some() || report_at.is_some_and(|report_at| Instant::now() >= report_at) {
-                self.report_transitions(&targets, list_state);
-                report_at = self.publish_traffic(&targets);
+                report_at = self.report(&targets, list_state);
             }
             if stop_at.is_some_and(|stop_at| Instant::now() >= stop_at || self.is_all_sent(&targets)) {
                 return Ok(());
@@ -326,22 +335,21 @@ impl Controller<'_> {
         }
     }
 
-    /// Evaluates the transitions of all Nodes: events, ledger changes, metrics.
-    fn report_transitions(&mut self, targets: &TargetStates, list_state: ListState) {
-        let statuses: Vec<_> = self
+    /// Reports what the last reads show: events, ledger changes, holds, traffic, markers, metrics. Returns when to do so again although
+    /// nothing changes.
+    fn report(&mut self, targets: &TargetStates, list_state: ListState) -> Option<Instant> {
+        let load_balancers: Vec<_> = self
             .load_balancers
-            .values()
-            .map(|writer| writer.status.borrow().clone())
+            .iter()
+            .map(|(id, writer)| writer.planned(id))
             .collect();
-        let listing = Arc::clone(&self.listings.borrow());
-        let effects = self.transitions.evaluate(&Snapshot {
-            targets,
-            ledger: &self.ledger.ledger(),
-            load_balancers: &statuses,
-            listing_error: listing.last_error.as_ref(),
-            mode: self.policy.mode,
-            now: self.context.clock.now(),
-        });
+        let (listing, ledger) = (Arc::clone(&self.listings.borrow()), self.ledger.ledger());
+        let now = self.context.clock.now();
+        let reads = LastReads {
+            has_no_load_balancer_service: self.services.borrow().has_no_load_balancer_service(),
+            ..LastReads::new(targets, &load_balancers, &ledger, &listing, self.policy.mode, now)
+        };
+        let effects = self.transitions.evaluate(&reads);
         self.ledger.apply(effects.ledger_changes);
         for took in effects.signal_to_down {
             self.context.metrics.observe_signal_to_down(took);
@@ -349,48 +357,32 @@ impl Controller<'_> {
         for event in effects.events {
             self.queue_event(event);
         }
-        self.report_holds(targets, &statuses);
+        self.report_holds(&reads);
+        let report_at = self.publish_traffic(&reads);
         if self.policy.mode != AdminStateMode::Off {
             for event in self.contested.evaluate(&targets.nodes, Instant::now()) {
                 self.queue_event(event);
             }
         }
-        let pools = statuses.iter().flat_map(|status| status.pools.iter().cloned());
+        let pools = reads.statuses().flat_map(|status| status.pools.iter().cloned());
         self.context.metrics.set_gauges(GaugeValues {
             pools: pools.collect(),
             nodes_by_signal: targets.nodes_by_signal(),
-            pending_changes: statuses.iter().map(|status| status.pending_changes).sum(),
+            pending_changes: reads.statuses().map(|status| status.pending_changes).sum(),
             last_list: list_state.last_success,
             lists_failing_since: list_state.failing_since,
             nodes_stale_since: targets.stale_since(),
         });
+        report_at
     }
 
     /// Publishes what the last reads prove about each Node with a signal, and what its marker should say; returns when to evaluate that
     /// again.
-    fn publish_traffic(&self, targets: &TargetStates) -> Option<Instant> {
+    fn publish_traffic(&self, reads: &LastReads<'_>) -> Option<Instant> {
         let published = self.context.traffic.as_ref();
         if published.is_none() && self.context.marker.is_none() {
             return None;
         }
-        let managed = self
-            .load_balancers
-            .iter()
-            .filter(|(_, writer)| writer.source == Source::List);
-        let statuses: Vec<_> = managed
-            .map(|(id, writer)| (id.clone(), writer.status.borrow().clone()))
-            .collect();
-        let (load_balancers, listing) = (planned(&statuses), Arc::clone(&self.listings.borrow()));
-        let reads = LastReads {
-            has_no_load_balancer_service: self.services.borrow().has_no_load_balancer_service(),
-            ..LastReads::new(
-                targets,
-                &load_balancers,
-                &listing,
-                self.policy.mode,
-                self.context.clock.now(),
-            )
-        };
         let previous = published.map(|published| Arc::clone(&published.borrow()));
         let traffic = Arc::new(reads.prove(&previous.unwrap_or_default()));
         if let Some(published) = published {
@@ -398,7 +390,7 @@ impl Controller<'_> {
         }
         self.context.marker.as_ref()?;
         let evaluation = evaluate_markers(&MarkerInputs {
-            reads: &reads,
+            reads,
             traffic: &traffic,
             started_at: self.started_at,
         });
@@ -424,7 +416,8 @@ impl Controller<'_> {
     }
 
     /// Publishes the holds that follow from the plans of all load balancers, and an event for each new one.
-    fn report_holds(&mut self, targets: &TargetStates, statuses: &[LoadBalancerStatus]) {
+    fn report_holds(&mut self, reads: &LastReads<'_>) {
+        let targets = reads.targets;
         if targets.stale_since().is_some() {
             // What is recorded stays, and is renewed.
             self.stale_generation = targets.generation;
@@ -432,18 +425,12 @@ impl Controller<'_> {
         }
         let guard = &self.context.guard;
         let holds = match self.policy.mode {
-            AdminStateMode::Enforce => desired_holds(
-                statuses,
-                &self.unplanned(targets),
-                targets,
-                guard,
-                self.context.clock.now().mono,
-            ),
+            AdminStateMode::Enforce => desired_holds(reads, &self.unplanned(targets), guard),
             AdminStateMode::Observe | AdminStateMode::Off => DesiredHolds::new(),
         };
         let mut events = self.hold_tracker.evaluate(&holds, guard);
         if self.policy.mode == AdminStateMode::Enforce {
-            events.extend(self.rule_hold_tracker.evaluate(statuses, targets));
+            events.extend(self.rule_hold_tracker.evaluate(reads));
         }
         for event in events {
             self.queue_event(event);

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::guard::{GuardSettings, hold_name, may_be_alive};
-use super::planner::LoadBalancerStatus;
+use super::last_reads::LastReads;
 use super::rule_guard::HeldFor;
 use super::target_states::TargetStates;
 use super::transitions::{EventKind, MAX_POOLS_NAMED, NodeEvent, truncate};
@@ -88,14 +88,9 @@ impl Unplanned {
 }
 
 /// The holds that follow from what all load balancers show.
-pub(super) fn desired_holds(
-    load_balancers: &[LoadBalancerStatus],
-    unplanned: &Unplanned,
-    targets: &TargetStates,
-    guard: &GuardSettings,
-    now: Instant,
-) -> DesiredHolds {
-    let probing = load_balancers.iter().flat_map(|load_balancer| &load_balancer.pools);
+pub(super) fn desired_holds(reads: &LastReads<'_>, unplanned: &Unplanned, guard: &GuardSettings) -> DesiredHolds {
+    let (targets, now) = (reads.targets, reads.now.mono);
+    let probing = reads.statuses().flat_map(|status| &status.pools);
     let probing: BTreeSet<&PoolId> = probing
         .filter(|pool| pool.probes_headgate)
         .map(|pool| &pool.pool)
@@ -105,7 +100,7 @@ pub(super) fn desired_holds(
     } else {
         kept_holds(unplanned, targets, now)
     };
-    let entries = load_balancers.iter().flat_map(|load_balancer| &load_balancer.entries);
+    let entries = reads.statuses().flat_map(|status| &status.entries);
     let mut reasons: BTreeMap<String, HeldFor> = BTreeMap::new();
     for entry in entries.filter(|entry| entry.held_for.is_news()) {
         // The Node as it is now: the plan may be older.

@@ -4,111 +4,28 @@
 //! [`MAX_LIST_AGE`], plans of all of them that know the signal, entries of the Node that are all `Down` by the newest read or list, and no
 //! entry that may be the Node's without being known as such. How long an answer may be awaited is left to the callers.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use headgate_azure::{AdminState, LoadBalancerId};
-use headgate_clock::Moment;
 use headgate_node::{NodeTraffic, TrafficByNode, Unproved};
 use jiff::Timestamp;
 
+use super::last_reads::{LastReads, OwnEntry};
 use super::ledger::LedgerStage;
 use super::plan::EntryStatus;
-use super::planner::LoadBalancerStatus;
 use super::rule_guard::HeldFor;
 use super::settings::AdminStateMode;
-use super::target_states::{SignalPeriod, TargetStates};
+use super::target_states::SignalPeriod;
 use super::transitions::pool_names;
-use crate::pool::{Claimed, ClusterNode, Listing};
+use crate::pool::{Claimed, ClusterNode};
 
 /// The age of the last list from which it proves nothing. While a Node has a signal, a list is due every 15 s.
 pub(super) const MAX_LIST_AGE: Duration = Duration::from_secs(45);
 
-/// One managed load balancer, as it was planned last.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PlannedLoadBalancer<'a> {
-    pub(super) id: &'a LoadBalancerId,
-    pub(super) status: &'a LoadBalancerStatus,
-}
-
-/// The last reads, and what they are compared with.
-#[derive(Clone, Debug)]
-pub(super) struct LastReads<'a> {
-    /// The Nodes and their signals.
-    pub(super) targets: &'a TargetStates,
-    /// Every managed load balancer.
-    load_balancers: &'a [PlannedLoadBalancer<'a>],
-    /// The entries of each Node, by its UID.
-    entries: HashMap<&'a str, Vec<OwnEntry<'a>>>,
-    /// The last list. A pool writer does not adopt it while it waits for ARM.
-    pub(super) listing: &'a Listing,
-    /// Whether it is known that the cluster has no Service of type `LoadBalancer`, and so no load balancer.
-    pub(super) has_no_load_balancer_service: bool,
-    /// What the leader writes.
-    pub(super) mode: AdminStateMode,
-    /// The time of the evaluation.
-    pub(super) now: Moment,
-}
-
-/// An entry of a Node, and its load balancer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OwnEntry<'a> {
-    pub(super) entry: &'a EntryStatus,
-    pub(super) load_balancer: PlannedLoadBalancer<'a>,
-}
-
-impl<'a> LastReads<'a> {
-    pub(super) fn new(
-        targets: &'a TargetStates,
-        load_balancers: &'a [PlannedLoadBalancer<'a>],
-        listing: &'a Listing,
-        mode: AdminStateMode,
-        now: Moment,
-    ) -> Self {
-        let mut entries: HashMap<&str, Vec<OwnEntry<'_>>> = HashMap::new();
-        for load_balancer in load_balancers {
-            for entry in &load_balancer.status.entries {
-                let own = OwnEntry {
-                    entry,
-                    load_balancer: *load_balancer,
-                };
-                entries.entry(&entry.node.uid).or_default().push(own);
-            }
-        }
-        Self {
-            targets,
-            load_balancers,
-            entries,
-            listing,
-            has_no_load_balancer_service: false,
-            mode,
-            now,
-        }
-    }
-
-    /// The entries of a Node.
-    pub(super) fn entries_of(&self, node: &ClusterNode) -> &[OwnEntry<'a>] {
-        self.entries.get(node.uid.as_str()).map_or(&[][..], Vec::as_slice)
-    }
-
-    /// The entries of a Node that get new connections.
-    pub(super) fn in_service(&self, node: &ClusterNode) -> Vec<&'a EntryStatus> {
-        let own = self.entries_of(node).iter();
-        let in_service = own.filter(|own| !own.is_down(self.listing));
-        in_service.map(|own| own.entry).collect()
-    }
-
-    /// Whether every load balancer was planned with the signal.
-    pub(super) fn are_planned(&self, period: &SignalPeriod) -> bool {
-        let mut load_balancers = self.load_balancers.iter();
-        let is_known = |one: &PlannedLoadBalancer<'_>| one.status.has_planned(period.generation);
-        load_balancers.all(is_known)
-    }
-
+impl LastReads<'_> {
     /// What the reads prove about each Node whose signal counts. `previous` has since when those that were out before are out.
     pub(super) fn prove(&self, previous: &TrafficByNode) -> TrafficByNode {
         let nodes = self.targets.nodes_with_periods();
-        let signalled = nodes.filter_map(|node| Some((node, present_signal(self.targets, node)?)));
+        let signalled = nodes.filter_map(|node| Some((node, self.present_signal(node)?)));
         signalled
             .map(|(node, period)| (node.name.clone(), self.prove_node(node, period, previous)))
             .collect()
@@ -147,7 +64,7 @@ impl<'a> LastReads<'a> {
     }
 
     fn out(&self, node: &ClusterNode, previous: &TrafficByNode) -> NodeTraffic {
-        let own = self.entries_of(node);
+        let own: Vec<_> = self.managed_entries(node).collect();
         if own.is_empty() {
             return NodeTraffic::Out { since: None };
         }
@@ -155,7 +72,7 @@ impl<'a> LastReads<'a> {
             Some(NodeTraffic::Out { since }) => *since,
             _ => None,
         };
-        let since = before.or_else(|| recorded_since(own)).unwrap_or(self.now.wall);
+        let since = before.or_else(|| recorded_since(&own)).unwrap_or(self.now.wall);
         NodeTraffic::Out {
             since: Some(Timestamp::from_second(since.as_second()).unwrap_or(since)),
         }
@@ -170,7 +87,7 @@ impl<'a> LastReads<'a> {
         if self.listing.requested_at.is_none_or(|at| at < period.since.mono) {
             return Some(self.not_listed());
         }
-        if self.load_balancers.is_empty() && !self.has_no_load_balancer_service {
+        if self.managed().next().is_none() && !self.has_no_load_balancer_service {
             return Some(Unproved::NoLoadBalancer);
         }
         if node.addresses.is_empty() && node.machine.is_empty() {
@@ -184,24 +101,13 @@ impl<'a> LastReads<'a> {
             Some(Claimed::Machine(machine)) => return Some(Unproved::MachineContested(machine)),
             None => {}
         }
-        let statuses = || self.load_balancers.iter().map(|one| one.status);
+        let statuses = || self.managed().map(|one| &one.status);
         if let Some(unreadable) = statuses().flat_map(|status| &status.unreadable_pools).next() {
             return Some(Unproved::InterfaceUnreadable(unreadable.last_error.message.clone()));
         }
         let is_unknown = statuses().any(|status| !status.covers_interfaces);
         is_unknown.then_some(Unproved::InterfaceUnknown)
     }
-}
-
-/// The load balancers of these statuses.
-pub(super) fn planned(statuses: &[(LoadBalancerId, LoadBalancerStatus)]) -> Vec<PlannedLoadBalancer<'_>> {
-    let planned = statuses.iter().map(|(id, status)| PlannedLoadBalancer { id, status });
-    planned.collect()
-}
-
-/// The present signal of a Node.
-pub(super) fn present_signal<'a>(targets: &'a TargetStates, node: &ClusterNode) -> Option<&'a SignalPeriod> {
-    targets.signal_period(node).filter(|period| period.ended_at.is_none())
 }
 
 fn in_service_traffic(mode: AdminStateMode, node: &ClusterNode, entries: &[&EntryStatus]) -> NodeTraffic {
@@ -242,35 +148,8 @@ fn needed_by_services(entries: &[&EntryStatus]) -> String {
 }
 
 /// When the last entry became `Down`. A new leader has the times of the one before from the ledger.
-fn recorded_since(own: &[OwnEntry<'_>]) -> Option<Timestamp> {
-    let recorded = own.iter().filter_map(|own| own.entry.ledger_entry);
+fn recorded_since(own: &[&OwnEntry<'_>]) -> Option<Timestamp> {
+    let recorded = own.iter().filter_map(|own| own.ledger_entry);
     let recorded = recorded.filter(|entry| entry.stage == LedgerStage::Down);
     recorded.map(|entry| entry.since).max()
-}
-
-impl OwnEntry<'_> {
-    /// Whether the newest read or list shows the entry `Down`, and the plan keeps it so.
-    fn is_down(&self, listing: &Listing) -> bool {
-        let is_read_down = self.entry.observed == Some(AdminState::Down) && !self.entry.is_held_back;
-        is_read_down && !self.is_disproved(listing)
-    }
-
-    /// Whether a list that the pool writer has not adopted yet shows another admin state.
-    fn is_disproved(&self, listing: &Listing) -> bool {
-        let Some((requested_at, view)) = listing.load_balancer(self.load_balancer.id) else {
-            return false;
-        };
-        if self
-            .load_balancer
-            .status
-            .observed_at
-            .is_some_and(|at| at >= requested_at)
-        {
-            return false;
-        }
-        let pool = view.pools.iter().find(|pool| pool.id == self.entry.pool);
-        let mut entries = pool.into_iter().flat_map(|pool| &pool.entries);
-        let listed = entries.find(|entry| entry.key.as_ref() == Some(&self.entry.key));
-        listed.is_some_and(|entry| entry.admin_state != Some(AdminState::Down))
-    }
 }

@@ -8,9 +8,10 @@ use headgate_azure::AdminState;
 use headgate_node::{MarkerCondition, MarkerFact, MarkerState, MarkerStatus, NodeTraffic, TrafficByNode, Unproved};
 use tokio::time::Instant;
 
+use super::super::last_reads::{LastReads, OwnEntry};
 use super::super::plan::{EntryStatus, ProbeCoverage};
 use super::super::target_states::SignalPeriod;
-use super::super::traffic::{LastReads, MAX_LIST_AGE, OwnEntry, present_signal};
+use super::super::traffic::MAX_LIST_AGE;
 use crate::pool::{ClusterNode, Listing};
 
 /// After the start of a term: until then a condition that a leader before confirmed stays, unless a read disproves it.
@@ -60,7 +61,7 @@ pub(in super::super) fn evaluate(inputs: &MarkerInputs<'_>) -> Evaluation {
 /// What the condition of a Node should say, and until when.
 fn evaluate_node(inputs: &MarkerInputs<'_>, node: &ClusterNode) -> (Option<MarkerState>, Option<Instant>) {
     let reads = inputs.reads;
-    let present = present_signal(reads.targets, node);
+    let present = reads.present_signal(node);
     let Some((traffic, period)) = inputs.traffic.get(&node.name).zip(present) else {
         // Stale Nodes show no end of a signal.
         let is_unsettled = node.marker.as_ref().is_some_and(|shown| !shown.is_without_signal());
@@ -73,7 +74,8 @@ fn evaluate_node(inputs: &MarkerInputs<'_>, node: &ClusterNode) -> (Option<Marke
     }
     let (status, reason, message) = match traffic {
         NodeTraffic::Out { .. } => {
-            let message = down_message(reads.listing, reads.entries_of(node));
+            let own: Vec<_> = reads.managed_entries(node).collect();
+            let message = down_message(reads.listing, &own);
             (MarkerStatus::True, "AdminStateDown", message)
         }
         NodeTraffic::InService { .. } | NodeTraffic::HeldBack { .. } => {
@@ -135,14 +137,14 @@ fn not_down_message(node: &ClusterNode, in_service: &[&EntryStatus]) -> String {
     message
 }
 
-fn down_message(listing: &Listing, own: &[OwnEntry<'_>]) -> String {
+fn down_message(listing: &Listing, own: &[&OwnEntry<'_>]) -> String {
     let mut message = match pool_names(own.iter().map(|own| own.entry)) {
         pools if pools.is_empty() => "Every managed load balancer was read without an entry of this node.".to_owned(),
         pools => format!("Read back as Down in {pools}; in no other managed pool."),
     };
     let unprobed = own.iter().filter(|own| own.entry.probe_coverage != ProbeCoverage::All);
     let rules = unprobed.flat_map(|own| {
-        let view = listing.load_balancers.get(own.load_balancer.id);
+        let view = listing.load_balancers.get(&own.load_balancer.id);
         let pools = view.into_iter().flat_map(|view| &view.pools);
         let rules = pools
             .filter(|pool| pool.id == own.entry.pool)

@@ -7,10 +7,10 @@ use jiff::Timestamp;
 
 use super::super::super::fixtures::{DRAIN, PoolFixture, ledger, node, target_states, view};
 use super::super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
+use super::super::super::last_reads::PlannedLoadBalancer;
 use super::super::super::plan::{PlanInputs, Policy, plan};
 use super::super::super::planner::LoadBalancerStatus;
 use super::super::super::settings::{AdminStateMode, ForeignDown};
-use super::super::super::traffic::PlannedLoadBalancer;
 use super::*;
 use crate::pool::{InterfaceCache, LastError};
 
@@ -103,11 +103,12 @@ impl Scenario {
             });
         }
         let load_balancers = [PlannedLoadBalancer {
-            id: &read.id,
-            status: &status,
+            id: read.id.clone(),
+            is_managed: true,
+            status,
         }];
         let now = Moment { mono: now, ..start };
-        let reads = LastReads::new(&targets, &load_balancers, &listing, self.mode, now);
+        let reads = LastReads::new(&targets, &load_balancers, &ledger(&[]), &listing, self.mode, now);
         evaluate(&MarkerInputs {
             traffic: &reads.prove(&TrafficByNode::new()),
             reads: &reads,
