@@ -11,8 +11,7 @@ use std::time::Duration;
 use headgate_clock::Clock;
 use headgate_kubernetes::Decoded;
 use headgate_node::{
-    DueMarker, MarkerFact, MarkerState, MarkerStatus, NodeIdentity, NodeObjectState, NodeReport, Source, WrittenMarker,
-    write_marker,
+    DueMarker, MarkerFact, MarkerState, NodeIdentity, NodeObjectState, NodeReport, Source, WrittenMarker, write_marker,
 };
 use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use k8s_openapi::api::core::v1::Node;

@@ -203,7 +203,7 @@ impl Planner for LoadBalancerPlanner {
         let due = self.members.as_mut().map(|members| members.due(view));
         for (pool, mut members) in due.unwrap_or_default() {
             let edit = edits.iter_mut().find(|edit| edit.pool == pool.id);
-            let as_read = edit.as_ref().map_or(&[][..], |edit| &edit.admin_states);
+            let as_read = edit.as_ref().map_or(&[][..], |edit| edit.admin_states.as_slice());
             join_members(&pool, as_read, &mut members, |pool| {
                 self.plan_pool(pool, &targets, interfaces)
             });
