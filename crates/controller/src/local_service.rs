@@ -17,9 +17,8 @@ mod settings;
 mod tick;
 mod watch;
 
-pub use failure::batch_outcome;
-pub use joined::join_members;
-pub use members::{MemberSource, Members};
+pub(crate) use joined::join_members;
+pub(crate) use members::{MemberSource, Members};
 pub use metrics::{Metrics, QueuedUpdate};
 pub use objects::{SlimEndpointSlice, SlimService, apply_nodes};
 pub use observation::convert_load_balancer;

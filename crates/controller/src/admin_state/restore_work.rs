@@ -27,7 +27,6 @@ use super::plan::{EntryStatus, Policy};
 use super::planner::{LoadBalancerPlanner, LoadBalancerStatus};
 use super::recorded::read_recorded_once;
 use super::settings::{AdminStateMode, AdminStateSettings, ForeignDown};
-use super::target_states::TargetStates;
 use crate::pool::{
     InterfaceCache, LastError, LeaseBypass, ListRequest, Listing, PoolWriter, RecordedPools, WriterLabels,
     list_on_request, look_up_interfaces,

@@ -4,7 +4,7 @@
 //! is recorded already, so a new leader does not repeat it. A failure gets an event when it begins, when it becomes another
 //! one, and every 5 min; a terminal one only once.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;

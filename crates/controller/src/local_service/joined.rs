@@ -15,7 +15,7 @@ use crate::pool::{AdminStateChange, EntryKey, MemberChange, NodeMatcher, PoolEnt
 
 /// Sets the admin states of the PUT with these members, from those that are due in the pool as it was read and those that `plan` makes of
 /// it as it will be; and lets the new members join as `Down` or in service.
-pub fn join_members(
+pub(crate) fn join_members(
     pool: &PoolView,
     as_read: &[AdminStateChange],
     members: &mut MemberChange,

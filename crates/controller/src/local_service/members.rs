@@ -25,21 +25,21 @@ const OPERATION_SOURCE: &str = "local_service_backend_pool_updater";
 
 /// What the members of all load balancers share.
 #[derive(Clone, Debug)]
-pub struct MemberSource {
+pub(crate) struct MemberSource {
     /// The updater that has the due batches.
-    pub updater: SharedUpdater,
+    pub(crate) updater: SharedUpdater,
     /// Marked as changed when batches become due.
-    pub due: watch::Receiver<()>,
+    pub(crate) due: watch::Receiver<()>,
     /// Records events and metrics.
-    pub reporter: Reporter,
+    pub(crate) reporter: Reporter,
     /// Measures the operations.
-    pub operations: ArmMetrics,
+    pub(crate) operations: ArmMetrics,
     /// The id of the cluster's virtual network, for pools that have none.
-    pub virtual_network: Option<Arc<str>>,
+    pub(crate) virtual_network: Option<Arc<str>>,
 }
 
 /// The members of one load balancer's pools.
-pub struct Members {
+pub(crate) struct Members {
     source: MemberSource,
     load_balancer: LoadBalancerId,
     /// The batch of the PUT under way, or of the last one until a read shows its members.
@@ -60,7 +60,7 @@ struct Writing {
 impl Members {
     /// The members of this load balancer.
     #[must_use]
-    pub fn new(source: MemberSource, load_balancer: LoadBalancerId) -> Self {
+    pub(crate) fn new(source: MemberSource, load_balancer: LoadBalancerId) -> Self {
         Self {
             source,
             load_balancer,
@@ -69,7 +69,7 @@ impl Members {
     }
 
     /// Waits until batches become due.
-    pub async fn changed(&mut self) {
+    pub(crate) async fn changed(&mut self) {
         if self.source.due.changed().await.is_err() {
             // The updater ends with the term, and so does this task.
             std::future::pending::<()>().await;
@@ -81,7 +81,7 @@ impl Members {
     }
 
     /// What the pools in this view are to have, as far as that is due.
-    pub fn due(&mut self, view: &LoadBalancerView) -> Vec<(Arc<PoolView>, MemberChange)> {
+    pub(crate) fn due(&mut self, view: &LoadBalancerView) -> Vec<(Arc<PoolView>, MemberChange)> {
         self.source.due.mark_unchanged();
         let updater = self.source.updater.lock();
         let due = updater.due();
@@ -101,7 +101,7 @@ impl Members {
     }
 
     /// Takes the batch of this edit, which is about to be written. Returns whether it is due as it was planned.
-    pub fn take(&mut self, edit: &PoolEdit) -> bool {
+    pub(crate) fn take(&mut self, edit: &PoolEdit) -> bool {
         let Some(members) = &edit.members else { return true };
         let batch = self.source.updater.lock().take_batch(&self.key(&edit.pool));
         let Some(batch) = batch else { return false };
@@ -124,12 +124,12 @@ impl Members {
     }
 
     /// The batch that was taken was not written, for a reason that says nothing about it.
-    pub fn give_back(&mut self) {
+    pub(crate) fn give_back(&mut self) {
         self.settle(&BatchOutcome::NotAttempted { not_before: None });
     }
 
     /// Settles what this outcome decides.
-    pub fn handle_outcome(&mut self, outcome: Outcome<'_>) {
+    pub(crate) fn handle_outcome(&mut self, outcome: Outcome<'_>) {
         match outcome {
             Outcome::Read(observation) => self.observe(observation),
             Outcome::ReadFailed(error) => self.read_failed(error),

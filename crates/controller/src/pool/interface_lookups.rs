@@ -31,7 +31,7 @@ type LookupResult = (NetworkInterfaceId, Result<Option<String>, ArmError>);
 
 /// Looks up the interfaces of all listed load balancers, and publishes what is known. `listings` are the lists, and the reads of load
 /// balancers that only the ledger names. Ends with their tasks.
-pub async fn look_up_interfaces(
+pub(crate) async fn look_up_interfaces(
     term: i32,
     arm: ArmClient,
     mut listings: [watch::Receiver<Arc<Listing>>; 2],

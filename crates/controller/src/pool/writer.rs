@@ -25,13 +25,13 @@ use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::edit::{AdminStateChange, PoolEdit};
+use super::edit::PoolEdit;
 use super::interface_cache::InterfaceCache;
 use super::lease_bypass::{BYPASS_TTL, LeaseBypass};
 use super::listing::Listing;
 use super::pool_entry::EntryKey;
 use super::retry::LastError;
-use super::view::{LoadBalancerView, PoolView};
+use super::view::LoadBalancerView;
 
 mod attempts;
 mod batch;
@@ -49,7 +49,7 @@ const LEASE_WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The planner could not record what is about to be written, so it is not written.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum IntentNotRecorded {
+pub(crate) enum IntentNotRecorded {
     /// The ledger was not written.
     #[error("the change could not be recorded before it is written: {0}")]
     Ledger(String),
@@ -60,7 +60,7 @@ pub enum IntentNotRecorded {
 
 /// What became of a plan.
 #[derive(Clone, Copy, Debug)]
-pub enum Outcome<'a> {
+pub(crate) enum Outcome<'a> {
     /// The load balancer was read under the shared Lease.
     Read(&'a Observation),
     /// It could not be read under the shared Lease.
@@ -78,7 +78,7 @@ pub enum Outcome<'a> {
 }
 
 /// Plans one load balancer: what the writer is to write, and what follows from what became of it.
-pub trait Planner: Send + 'static {
+pub(crate) trait Planner: Send + 'static {
     /// Waits until a new plan may differ from the last one.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
     /// The edits for this load balancer, the most urgent first, at most one for each pool. Every observed state is planned, so
@@ -97,34 +97,34 @@ pub trait Planner: Send + 'static {
 
 /// The writer of one load balancer. It reads and writes all pools of the load balancer.
 #[derive(Debug)]
-pub struct PoolWriter {
+pub(crate) struct PoolWriter {
     /// The load balancer's resource id.
-    pub load_balancer: LoadBalancerId,
+    pub(crate) load_balancer: LoadBalancerId,
     /// The ARM client that reads and writes the load balancer.
-    pub arm: ArmClient,
+    pub(crate) arm: ArmClient,
     /// The shared Lease, which each batch of writes holds.
-    pub lock: ArmLock,
+    pub(crate) lock: ArmLock,
     /// The term that permits the writes.
-    pub term: Term,
+    pub(crate) term: Term,
     /// The load balancers as listed; each new list leads to a new plan.
-    pub listings: watch::Receiver<Arc<Listing>>,
+    pub(crate) listings: watch::Receiver<Arc<Listing>>,
     /// The machines of network interfaces; what is new leads to a new plan.
-    pub interfaces: watch::Receiver<Arc<InterfaceCache>>,
+    pub(crate) interfaces: watch::Receiver<Arc<InterfaceCache>>,
     /// When the Lease is not waited for.
-    pub bypass: LeaseBypass,
+    pub(crate) bypass: LeaseBypass,
     /// Label values of the metrics.
-    pub labels: WriterLabels,
+    pub(crate) labels: WriterLabels,
 }
 
 /// Label values of a writer's metrics.
 #[derive(Clone, Copy, Debug)]
-pub struct WriterLabels {
+pub(crate) struct WriterLabels {
     /// The label `caller` of `cloudprovider_azure_lock_wait_duration_seconds`.
-    pub lock_caller: &'static str,
+    pub(crate) lock_caller: &'static str,
     /// `request` of the operation metrics, for one PUT to the end of its operation.
-    pub request: &'static str,
+    pub(crate) request: &'static str,
     /// `source` of the operation metrics.
-    pub source: &'static str,
+    pub(crate) source: &'static str,
 }
 
 /// What the writer has in hand between two plans.
@@ -147,11 +147,11 @@ struct LeaseRequest {
 
 /// The load balancer as the newest read or list showed it.
 #[derive(Clone, Debug)]
-pub struct Observation {
+pub(crate) struct Observation {
     /// When the read or list was sent.
-    pub requested_at: Instant,
+    pub(crate) requested_at: Instant,
     /// What it showed.
-    pub view: Arc<LoadBalancerView>,
+    pub(crate) view: Arc<LoadBalancerView>,
 }
 
 /// What the writer has learnt so far.
@@ -173,7 +173,7 @@ impl State {
 
 impl PoolWriter {
     /// Writes what the planner plans; never ends by itself.
-    pub async fn run<P: Planner>(mut self, mut planner: P) {
+    pub(crate) async fn run<P: Planner>(mut self, mut planner: P) {
         let mut state = State::default();
         let mut phase = Phase::Idle;
         loop {

@@ -95,7 +95,8 @@ async fn an_interface_in_pools_of_two_load_balancers_is_looked_up_once() {
         resources.push(json!({"id": machine(number), "location": "eastus", "properties": {
             "networkProfile": {"networkInterfaces": [{"id": lone_interface(number), "properties": {"primary": true}}]}}}));
         let mut interface = interface(&lone_interface(number), Some(&machine(number)));
-        let pools = &mut interface["properties"]["ipConfigurations"][0]["properties"]["loadBalancerBackendAddressPools"];
+        let pools =
+            &mut interface["properties"]["ipConfigurations"][0]["properties"]["loadBalancerBackendAddressPools"];
         let other = json!({"id": pool().replace("loadBalancers/kubernetes/", "loadBalancers/kubernetes-internal/")});
         pools.as_array_mut().unwrap().push(other);
         resources.push(interface);
