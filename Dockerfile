@@ -16,7 +16,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/cache \
     host="$(rustc -vV | sed -n 's/^host: //p')" \
     && RUSTFLAGS='-C target-feature=+crt-static' CARGO_TARGET_DIR="/cache/$host" HEADGATE_REVISION="$REVISION" \
-       cargo build --locked --release --no-default-features --features "$FEATURES" --bin headgate --target "$host" \
+       cargo build --locked --release --no-default-features --features "$FEATURES" -p headgate --target "$host" \
     && cp "/cache/$host/$host/release/headgate" /headgate
 
 FROM scratch

@@ -31,12 +31,12 @@ help: ## list these targets
 	@echo 'sandbox, drill, drill-acceptance, test, stories, fuzz and the benchmarks pass ARGS on: make sandbox ARGS=--help'
 
 .PHONY: sandbox
-sandbox: build-tools ## build everything that headgate sandbox needs, then run it: a cluster on this machine
-	assets=$$($(control_plane)); cargo build --locked; exec $(target_dir)/debug/headgate sandbox --assets "$$assets" $(ARGS)
+sandbox: build-tools ## build everything that headgate-lab sandbox needs, then run it: a cluster on this machine
+	assets=$$($(control_plane)); cargo build --locked; exec $(target_dir)/debug/headgate-lab sandbox --assets "$$assets" $(ARGS)
 
 .PHONY: drill
 drill: build-tools namespace-tools ## what connections lose while nodes go away: the whole table, or make drill ARGS='--scenario scale-down'
-	assets=$$($(control_plane)); cargo build --locked; drill() { HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate drill --assets "$$assets" "$$@"; }; \
+	assets=$$($(control_plane)); cargo build --locked; drill() { HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" "$$@"; }; \
 	$(if $(ARGS),drill $(ARGS),$(drill_table))
 
 # At most 20 minutes on two cores. Agents poll for notices once a second at any speed, so spot is shortened less.
@@ -51,28 +51,28 @@ drill_table = for scenario in scale-down maintenance api-outage mass; do drill -
 drill-acceptance: build-tools namespace-tools ## maintenance and scale-down, ARM at 0.1 s and 5 s: admin-state must lose nothing in DRILL_RUNS (20) runs each
 	assets=$$($(control_plane)); cargo build --locked; \
 	for scenario in maintenance scale-down; do for delay in 100ms 5s; do \
-	  HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate drill --assets "$$assets" --scenario $$scenario --strategy kube-proxy,admin-state \
+	  HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" --scenario $$scenario --strategy kube-proxy,admin-state \
 	    --expect-no-loss admin-state --delete-delay 30s --operation-delay $$delay --runs $(or $(DRILL_RUNS),20) $(ARGS); \
 	done; done
 
 .PHONY: drill-picture
 drill-picture: build-tools namespace-tools ## run the drill of the README's picture again, and draw it; takes two minutes
 	assets=$$($(control_plane)); cargo build --locked; \
-	HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate drill --assets "$$assets" $(picture_drill) -o json > $(picture).json.new
+	HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" $(picture_drill) -o json > $(picture).json.new
 	mv $(picture).json.new $(picture).json
-	$(target_dir)/debug/headgate drill-report $(picture).json --svg $(picture).svg
+	$(target_dir)/debug/headgate-lab drill-report $(picture).json --svg $(picture).svg
 
 .PHONY: test
 test: build-tools namespace-tools browser prometheus-tools azure-clients helm krew static-binary ## run all tests, with the real control plane and the static binary
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo test --locked --workspace $(ARGS)
 
 .PHONY: lint
-lint: build-tools lint-tools client-tools ## check formatting, clippy with and without the sandbox, licences, banned and unused dependencies, Go, Python, workflows, the book
+lint: build-tools lint-tools client-tools ## check formatting, clippy with and without spans, licences, banned and unused dependencies, Go, Python, workflows, the book
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	# --all-targets leaves out benchmarks that run by name only, also where they are named beside it.
 	cargo clippy --locked --bench emulator --bench leader --bench soak --bench leader-soak -- -D warnings
-	cargo clippy --locked --workspace --all-targets --no-default-features -- -D warnings
+	cargo clippy --locked -p headgate --no-default-features -- -D warnings
 	cargo fetch --locked
 	cargo deny --locked --offline --workspace check --hide-inclusion-graph bans licenses sources
 	cargo machete
@@ -116,9 +116,9 @@ soak: build-tools ## run an agent for SOAK_SECONDS (3600) with probes, taints an
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench soak
 
 .PHONY: static-binary
-static-binary: build-tools ## build target/static/headgate, the released binary without the sandbox
+static-binary: build-tools ## build target/static/headgate, the released binary
 	host=$$(rustc -vV | sed -n 's/^host: //p'); static=$(target_dir)/static; \
-	RUSTFLAGS='-C target-feature=+crt-static' cargo build --locked --release --no-default-features --target "$$host" --target-dir "$$static"; \
+	RUSTFLAGS='-C target-feature=+crt-static' cargo build --locked --release --no-default-features -p headgate --target "$$host" --target-dir "$$static"; \
 	install -D -m 755 "$$static/$$host/release/headgate" "$$static/headgate"
 
 .PHONY: control-plane
@@ -146,39 +146,43 @@ chart: ## package the Helm chart, also as an OCI artefact in a layout on disk, i
 .PHONY: cloud-controller-manager
 cloud-controller-manager: build-tools ## test the emulator, and headgate's controllers beside it, with Azure's real cloud-controller-manager, which make test does not build
 	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \
-	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager $(ARGS) -- real_cloud_controller_manager \
+	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager --test lab $(ARGS) -- real_cloud_controller_manager \
 	  beside_cloud_controller_manager::controllers --nocapture
 
 .PHONY: chaos
 chaos: build-tools ## run three controllers beside the real cloud-controller-manager through CHAOS_SECONDS (1800) of faults, signals and moves: no rule may be emptied
 	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \
-	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager $(ARGS) -- chaos --nocapture
+	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager --test lab $(ARGS) -- chaos --nocapture
 
 .PHONY: test-oldest
 test-oldest: build-tools ## run the tests of manifests, agents and leaders with the oldest supported kube-apiserver, which make test does not build
 	assets=$$(tests/oldest-control-plane/build.sh); \
-	KUBEBUILDER_ASSETS=$$assets cargo test --locked --test integration $(ARGS) -- manifests:: node:: process:: leading::access leading::roles status:: why:: spot:: rollover:: fake_api:: maintenance::
+	KUBEBUILDER_ASSETS=$$assets cargo test --locked --test integration --test lab $(ARGS) -- manifests:: node:: process:: leading::access leading::roles status:: why:: spot:: rollover:: fake_api:: maintenance::
 
 .PHONY: maintenance
 maintenance: build-tools ## run maintenances with the real controller-manager and scheduler, and kill the leader 12 times (make test: 3)
 	assets=$$($(control_plane)); HEADGATE_MAINTENANCE_KILLS=$${HEADGATE_MAINTENANCE_KILLS:-12} KUBEBUILDER_ASSETS=$$assets \
-	  cargo test --locked --test maintenance $(ARGS) -- --nocapture
+	  cargo test --locked --test maintenance --test lab $(ARGS) -- --nocapture
 
 .PHONY: autoscalers
 autoscalers: build-tools ## test headgate with the real Karpenter and the cluster-autoscaler in CLUSTER_AUTOSCALER_DIR, which make test does not
 	@[[ -x $${CLUSTER_AUTOSCALER_DIR:-}/cluster-autoscaler ]] || { echo 'autoscalers: set CLUSTER_AUTOSCALER_DIR to the directory cluster-autoscaler of a checkout of' \
 	  'kubernetes/autoscaler, in which its program was built with the build tag kwok' >&2; exit 1; }
 	assets=$$($(control_plane)); programs=$$($(autoscalers)); \
-	KUBEBUILDER_ASSETS=$$assets AUTOSCALERS=$$programs cargo test --locked --test autoscalers $(ARGS) -- --nocapture --test-threads 1
+	KUBEBUILDER_ASSETS=$$assets AUTOSCALERS=$$programs cargo test --locked --test autoscalers --test lab $(ARGS) -- --nocapture --test-threads 1
 
 .PHONY: measure-holds
 measure-holds: build-tools ## measure how often headgate's holds of the shared Lease make reconciles of the real cloud-controller-manager fail
 	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \
-	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager $(ARGS) -- holds --nocapture
+	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager --test lab $(ARGS) -- holds --nocapture
 
 .PHONY: dashboards
 dashboards: build-tools prometheus-tools ## run the queries of the dashboards on a Prometheus that scrapes a sandbox, and draw the charts of docs/dashboards.md
-	assets=$$($(control_plane)); HEADGATE_CHARTS=1 KUBEBUILDER_ASSETS=$$assets cargo test --locked --test integration every_query_runs
+	assets=$$($(control_plane)); HEADGATE_CHARTS=1 KUBEBUILDER_ASSETS=$$assets cargo test --locked --test integration --test lab every_query_runs
+
+.PHONY: count
+count: ## print the lines of code of the product, of the lab, and of tests and benchmarks
+	@python3 tests/count.py
 
 .PHONY: docs
 docs: build-tools ## regenerate the generated parts of the documentation

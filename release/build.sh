@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds what a release consists of into a directory: static programs for amd64 and arm64, an OCI image layout for both, a
-# CycloneDX bill of materials, manifests, CRDs, the chart, man pages, completions, a plugin manifest for krew and checksums.
+# Builds what a release consists of into a directory: static programs for amd64 and arm64, an OCI image layout of headgate for
+# both, CycloneDX bills of materials, manifests, CRDs, the chart, man pages, completions, a plugin manifest for krew and checksums.
 #
 #   release/build.sh VERSION DIRECTORY
 #
@@ -55,7 +55,7 @@ archive() {
 }
 
 programs() {
-  local flags="-C target-feature=+crt-static" platform
+  local flags="-C target-feature=+crt-static" platform program
   # Names of source files are in the messages of panics.
   flags+=" --remap-path-prefix=$root=/src --remap-path-prefix=$target_dir=/target"
   flags+=" --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
@@ -63,36 +63,42 @@ programs() {
   for platform in "${!platforms[@]}"; do
     targets+=(--target "${platforms[$platform]}")
   done
-  HEADGATE_REVISION=$revision RUSTFLAGS=$flags CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$(linker aarch64) CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=$(linker x86_64) \
-    cargo build --locked --release --no-default-features --bin headgate --target-dir "$target_dir" "${targets[@]}"
+  # One after the other: together, Cargo would build headgate with what the lab needs of dependencies.
+  for program in headgate headgate-lab; do
+    HEADGATE_REVISION=$revision RUSTFLAGS=$flags CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$(linker aarch64) CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=$(linker x86_64) \
+      cargo build --locked --release --no-default-features -p "$program" --target-dir "$target_dir" "${targets[@]}"
+  done
 }
 
 # The linker of a machine: this one's own, or the cross compiler's.
 linker() { if [[ $host == "$1"-* ]]; then echo cc; else echo "$1-linux-gnu-gcc"; fi; }
 
-program() { printf '%s/%s/release/headgate\n' "$target_dir" "${platforms[$1]}"; }
+# program NAME PLATFORM
+program() { printf '%s/%s/release/%s\n' "$target_dir" "${platforms[$2]}" "$1"; }
 
 texts() {
-  local shell work=$1 own=
+  local shell work=$1 own= program
   for platform in "${!platforms[@]}"; do
-    [[ ${platforms[$platform]} != "$host" ]] || own=$(program "$platform")
+    [[ ${platforms[$platform]} != "$host" ]] || own=$platform
   done
   [[ -n $own ]] || die "no program for $host was built, so its man page cannot be printed"
   mkdir -p -- "$work/man" "$work/completions"
-  "$own" man >"$work/man/headgate.1"
-  for shell in bash elvish fish powershell zsh; do
-    "$own" completions "$shell" >"$work/completions/headgate.$shell"
+  for program in headgate headgate-lab; do
+    "$(program "$program" "$own")" man >"$work/man/$program.1"
+    for shell in bash elvish fish powershell zsh; do
+      "$(program "$program" "$own")" completions "$shell" >"$work/completions/$program.$shell"
+    done
   done
 }
 
-# bill_of_materials PLATFORM: the crates in its program. cargo-cyclonedx writes beside each Cargo.toml, so it works on a copy.
+# bill_of_materials PLATFORM DIRECTORY: the crates in the program of the package in that directory. cargo-cyclonedx writes beside each Cargo.toml, so it works on a copy.
 bill_of_materials() {
   local copy=$target_dir/sbom
   rm -rf -- "$copy"
   mkdir -p -- "$copy"
-  git archive HEAD Cargo.toml Cargo.lock crates src benches tests | tar --extract --directory "$copy"
+  git archive HEAD Cargo.toml Cargo.lock crates lab src benches tests | tar --extract --directory "$copy"
   (cd -- "$copy" && cargo cyclonedx --quiet --format json --spec-version 1.5 --no-default-features --target "${platforms[$1]}" --override-filename headgate)
-  python3 release/sbom.py "$copy/headgate.json" "$copy"
+  python3 release/sbom.py "$copy/$2/headgate.json" "$copy"
 }
 
 work=$(mktemp -d)
@@ -105,10 +111,13 @@ program_arguments=()
 for platform in "${!platforms[@]}"; do
   name=headgate-$version-linux-$platform
   mkdir -p -- "$work/$name"
-  install -m 755 -- "$(program "$platform")" "$work/$name/headgate"
+  for program in headgate headgate-lab; do
+    install -m 755 -- "$(program "$program" "$platform")" "$work/$name/$program"
+  done
   cp -r -- LICENSE "$work/man" "$work/completions" "$work/$name/"
   archive "$out/$name.tar.gz" "$work" "$name"
-  bill_of_materials "$platform" >"$out/$name.cdx.json"
+  bill_of_materials "$platform" . >"$out/$name.cdx.json"
+  bill_of_materials "$platform" lab >"$out/headgate-lab-$version-linux-$platform.cdx.json"
   program_arguments+=("--program=$platform=$work/$name/headgate")
 done
 python3 release/oci.py --version="$version" --revision="$revision" --created="$SOURCE_DATE_EPOCH" --ca-bundle="$ca_bundle" \

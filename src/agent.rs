@@ -32,10 +32,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
+use futures::FutureExt as _;
 use headgate_clock::Clock;
 use headgate_http::server::{self, BindState, Binder, ServeError};
-use headgate_kubernetes::{Canary, NodeEventRecorder};
+use headgate_kubernetes::{Canary, EventSink};
 use headgate_node::{NodeReport, RememberedState};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -120,7 +122,7 @@ pub struct RunningAgent {
     health_bound: watch::Sender<BindState>,
     stop_operations: CancellationToken,
     settings: Settings,
-    events: NodeEventRecorder,
+    events: EventSink,
     reports: watch::Receiver<NodeReport>,
 }
 
@@ -164,9 +166,12 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
     let node_reporter = metrics.node.watch_reporter(&node_name, &clock);
     let service_reporters = metrics.services.watch_reporters(&clock);
     let (inputs, listeners) = (channels.inputs(), channels.listeners(role));
-    let events = NodeEventRecorder::new(client.clone(), node_name.clone());
+    let (leader_events, queue) = EventSink::new(client.clone(), node_name.clone());
+    let events = leader_events.clone().merged();
     let mut tasks = Tasks::new(clock.clone());
     let stop_operations = CancellationToken::new();
+    let write_events = queue.write_until(stop_operations.clone().cancelled_owned());
+    tasks.spawn_stoppable("events", write_events.map(Ok));
     if let Some(path) = addresses_file {
         addresses::start_addresses_file(&mut tasks, path, listeners.clone(), stop_operations.clone())?;
     }
@@ -221,7 +226,11 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
             settings: settings.clone(),
             placement: role.candidate_placement(),
             node_name: node_name.clone(),
-            event_observer: notifications::observer(notifier.clone(), node_name.clone(), clock.clone()),
+            events: leader_events.observed_by(notifications::observer(
+                notifier.clone(),
+                node_name.clone(),
+                clock.clone(),
+            )),
             clock: clock.clone(),
         };
         LeaderElection::start(
@@ -356,9 +365,8 @@ impl RunningAgent {
         if let AgentError::Bind { listener, source } = &error {
             // Binding is not retried, so this is the last event about it.
             let note = format!("headgate's listener {listener} cannot be bound: {source}; the process exits");
-            self.events
-                .record_warning(health_tasks::bind_failure_event(note), node_uid(&self.reports))
-                .await;
+            let about = own_node(&self.events, &self.reports);
+            self.events.write(about, health_tasks::BIND_FAILED, note).await;
         }
         error
     }
@@ -397,6 +405,8 @@ impl RunningAgent {
     }
 }
 
-fn node_uid(reports: &watch::Receiver<NodeReport>) -> Option<String> {
-    reports.borrow().facts.as_ref().map(|facts| facts.uid.clone())
+/// The own Node, for events.
+fn own_node(events: &EventSink, reports: &watch::Receiver<NodeReport>) -> ObjectReference {
+    let report = reports.borrow();
+    events.own_node(report.facts.as_ref().map(|facts| &*facts.uid))
 }

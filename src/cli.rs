@@ -1,6 +1,7 @@
 //! The command line: one file for each subcommand, which turns its arguments into a call and the outcome into an exit code.
 //!
 //! Exit codes of every subcommand: 0 success, 1 a failure while running, 2 wrong arguments or settings. `drain --wait` has two more.
+//! What is public is used by the subcommands of `headgate-lab`, too.
 
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
@@ -14,30 +15,19 @@ use headgate_settings::parse_duration;
 use hyper::Uri;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::config::Notice;
-
 mod agent;
-mod azure;
-#[cfg(feature = "sandbox")]
-mod azure_emulator;
-mod budget;
-mod cluster;
+pub mod azure;
+pub mod cluster;
 mod colour;
 mod complete;
 mod drain;
-#[cfg(feature = "sandbox")]
-mod drill;
-#[cfg(feature = "sandbox")]
-mod drill_report;
-mod generate;
+pub mod generate;
 mod hold;
 mod output;
 mod plan;
 mod prepare_uninstall;
 mod probe;
 mod restore;
-#[cfg(feature = "sandbox")]
-mod sandbox;
 mod spans;
 mod status;
 mod why;
@@ -48,8 +38,8 @@ const EXIT_SETTINGS: u8 = 2;
 const EXIT_RUNTIME: u8 = 1;
 /// Exit code where what is waited for did not happen in the given time.
 const EXIT_TIMEOUT: u8 = 3;
-/// Exit code after Ctrl-C while following: 128 and the number of SIGINT.
-const EXIT_INTERRUPTED: u8 = 130;
+/// Exit code after Ctrl-C: 128 and the number of SIGINT.
+pub const EXIT_INTERRUPTED: u8 = 130;
 
 /// The file by which `kubectl headgate` finds the program.
 const PLUGIN_FILE: &str = "kubectl-headgate";
@@ -77,15 +67,6 @@ enum Command {
     Hold(hold::Arguments),
     /// Ask the agent in this container over its Unix socket whether it is live or ready
     Probe(probe::Arguments),
-    #[cfg(feature = "sandbox")]
-    Sandbox(sandbox::Arguments),
-    #[cfg(feature = "sandbox")]
-    AzureEmulator(azure_emulator::Arguments),
-    #[cfg(feature = "sandbox")]
-    Drill(Box<drill::Arguments>),
-    #[cfg(feature = "sandbox")]
-    DrillReport(drill_report::Arguments),
-    Budget(budget::Arguments),
     /// Print a completion script for a shell
     Completions(generate::CompletionsArguments),
     /// Print the man page
@@ -130,22 +111,19 @@ pub fn run() -> ExitCode {
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Hold(arguments) => hold::run(&arguments),
         Command::Probe(arguments) => probe::run(&arguments),
-        #[cfg(feature = "sandbox")]
-        Command::Sandbox(arguments) => sandbox::run(&arguments),
-        #[cfg(feature = "sandbox")]
-        Command::AzureEmulator(arguments) => azure_emulator::run(&arguments),
-        #[cfg(feature = "sandbox")]
-        Command::Drill(arguments) => drill::run(&arguments),
-        #[cfg(feature = "sandbox")]
-        Command::DrillReport(arguments) => drill_report::run(&arguments),
-        Command::Budget(arguments) => budget::run(&arguments),
-        Command::Completions(arguments) => generate::completions(&arguments),
-        Command::Man => generate::man(),
+        Command::Completions(arguments) => generate::completions(&arguments, definition()),
+        Command::Man => generate::man(definition()),
     };
+    exit_code("headgate", outcome)
+}
+
+/// The exit code of a program; a failure is printed.
+#[must_use]
+pub fn exit_code(program: &str, outcome: Result<(), Failure>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            report(&failure.error);
+            report(program, &failure.error);
             ExitCode::from(failure.code)
         }
     }
@@ -153,14 +131,16 @@ pub fn run() -> ExitCode {
 
 /// Why a subcommand failed, and the exit code of the process.
 #[derive(Debug)]
-struct Failure {
-    code: u8,
-    error: anyhow::Error,
+pub struct Failure {
+    /// The exit code.
+    pub code: u8,
+    /// The reason.
+    pub error: anyhow::Error,
 }
 
 impl Failure {
     /// Wrong arguments or settings.
-    fn settings(error: impl Into<anyhow::Error>) -> Self {
+    pub fn settings(error: impl Into<anyhow::Error>) -> Self {
         Self {
             code: EXIT_SETTINGS,
             error: error.into(),
@@ -168,7 +148,7 @@ impl Failure {
     }
 
     /// A failure while running.
-    fn runtime(error: impl Into<anyhow::Error>) -> Self {
+    pub fn runtime(error: impl Into<anyhow::Error>) -> Self {
         Self {
             code: EXIT_RUNTIME,
             error: error.into(),
@@ -178,19 +158,22 @@ impl Failure {
 
 /// Prints an error with its causes to standard error.
 #[expect(clippy::print_stderr, reason = "the one place where a command reports its failure")]
-fn report(error: &anyhow::Error) {
+fn report(program: &str, error: &anyhow::Error) {
     let text = headgate_telemetry::error_chain(error.as_ref());
-    eprintln!("headgate: {}", headgate_telemetry::escape_lines(&text));
+    eprintln!("{program}: {}", headgate_telemetry::escape_lines(&text));
 }
 
 /// Builds a runtime on this thread.
-fn build_runtime() -> Result<Runtime, Failure> {
+///
+/// # Errors
+/// The system refuses it.
+pub fn build_runtime() -> Result<Runtime, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.context("starting the runtime").map_err(Failure::runtime)
 }
 
 /// A parser of durations up to `max`. Clap adds the flag and the value to its error, and exits with code 2.
-fn duration_up_to(max: Duration) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+pub fn duration_up_to(max: Duration) -> impl Fn(&str) -> Result<Duration, String> + Clone {
     move |text| parse_duration(text, Duration::ZERO, max).map_err(|allowed| format!("allowed: {allowed}"))
 }
 
@@ -205,16 +188,11 @@ fn http_url(text: &str) -> Result<Uri, String> {
     }
 }
 
-/// Writes to standard error what the next version will not read of a settings file.
-fn print_notices(notices: &[Notice]) {
-    for notice in notices {
-        // Without standard error the warning has no reader.
-        let _ = writeln!(io::stderr(), "warning: {notice}");
-    }
-}
-
 /// Writes a text to standard output. A reader that closes early is not a failure.
-fn print(text: &[u8]) -> Result<(), Failure> {
+///
+/// # Errors
+/// It cannot be written.
+pub fn print(text: &[u8]) -> Result<(), Failure> {
     match io::stdout().lock().write_all(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::runtime(
             anyhow::Error::new(error).context("writing to standard output"),
@@ -224,14 +202,20 @@ fn print(text: &[u8]) -> Result<(), Failure> {
 }
 
 /// Writes a value to standard output as indented JSON. Strings of others cannot control a terminal.
-fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+///
+/// # Errors
+/// It cannot be written.
+pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let mut json = serde_json::to_string_pretty(value).map_err(Failure::runtime)?;
     json.push('\n');
     print(headgate_telemetry::escape_json(&json).as_bytes())
 }
 
 /// Writes a value to standard output as YAML. Strings of others cannot control a terminal.
-fn print_yaml(value: &impl serde::Serialize) -> Result<(), Failure> {
+///
+/// # Errors
+/// It cannot be written.
+pub fn print_yaml(value: &impl serde::Serialize) -> Result<(), Failure> {
     let yaml = serde_yaml::to_string(value).map_err(Failure::runtime)?;
     print(headgate_telemetry::escape_lines(&yaml).as_bytes())
 }

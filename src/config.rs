@@ -8,8 +8,6 @@ mod conflicts;
 mod keys;
 mod load;
 mod names;
-mod notice;
-mod notifications;
 mod otlp;
 mod reference;
 mod schema;
@@ -29,11 +27,11 @@ use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
 use headgate_node::SignalRules;
 use headgate_notify::NotificationSettings;
+use headgate_telemetry::words;
 
 pub use headgate_telemetry::LogFormat;
-pub use load::{FlagOverride, load, load_with_notices};
+pub use load::{FlagOverride, load};
 pub use names::SecretName;
-pub use notice::Notice;
 pub use reference::reference;
 pub use schema::schema;
 
@@ -185,72 +183,35 @@ impl HoldDeletionSettings {
     }
 }
 
-/// `holdDeletion.clusterAutoscaler`: whether agents delay Cluster Autoscaler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClusterAutoscalerHold {
-    /// They do not.
-    Off,
-    /// Each annotates its own Node while that is a candidate for deletion.
-    Candidates,
-}
-
-impl ClusterAutoscalerHold {
-    /// In the order of the settings reference.
-    pub const ALL: [Self; 2] = [Self::Off, Self::Candidates];
-
-    /// The value in the settings.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Candidates => "candidates",
-        }
+words! {
+    /// `holdDeletion.clusterAutoscaler`: whether agents delay Cluster Autoscaler.
+    pub enum ClusterAutoscalerHold {
+        /// They do not.
+        Off = "off",
+        /// Each annotates its own Node while that is a candidate for deletion.
+        Candidates = "candidates",
     }
 }
 
-/// `marker.mode`: whether the leader writes the condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MarkerMode {
-    /// It does not.
-    Off,
-    /// From what it read of the load balancers.
-    AdminState,
-}
-
-impl MarkerMode {
-    /// In the order of the settings reference.
-    pub const ALL: [Self; 2] = [Self::Off, Self::AdminState];
-
-    /// The value in the settings.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::AdminState => "adminState",
-        }
+words! {
+    /// `marker.mode`: whether the leader writes the condition.
+    pub enum MarkerMode {
+        /// It does not.
+        Off = "off",
+        /// From what it read of the load balancers.
+        AdminState = "adminState",
     }
 }
 
-/// Whether and where the health of single Services is served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServiceHealth {
-    /// Not served; Services are not watched.
-    Off,
-    /// At `/healthz/services/NAMESPACE/NAME` of the health port.
-    Path,
-    /// On each Service's own `healthCheckNodePort`, as kube-proxy does.
-    NodePorts,
-}
-
-impl ServiceHealth {
-    /// The spelling in the settings.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Path => "path",
-            Self::NodePorts => "nodePorts",
-        }
+words! {
+    /// Whether and where the health of single Services is served.
+    pub enum ServiceHealth {
+        /// Not served; Services are not watched.
+        Off = "off",
+        /// At `/healthz/services/NAMESPACE/NAME` of the health port.
+        Path = "path",
+        /// On each Service's own `healthCheckNodePort`, as kube-proxy does.
+        NodePorts = "nodePorts",
     }
 }
 

@@ -1,17 +1,18 @@
 //! headgate stops load-balancer traffic to a Kubernetes node before the node goes away, and restores it when the node
 //! returns.
 //!
-//! This is the top crate of the workspace: the command line, the settings, and the composition of the crates below
+//! This is the top crate of the product: the command line, the settings, and the composition of the crates below
 //! `crates/` into an agent. docs/architecture.md has the table of which crate and module may use which. Decisions are
 //! pure functions over plain data with time as a parameter; the code around them does the I/O.
 
 pub mod agent;
-mod api_error;
+mod agent_status;
+pub mod api_error;
 pub mod cli;
 pub mod config;
 pub mod drain;
 pub mod preview;
-mod readable_objects;
+pub mod readable_objects;
 pub mod status;
 pub mod uninstall;
 pub mod why;

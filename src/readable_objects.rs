@@ -16,7 +16,7 @@ const MAX_WARNINGS: usize = 10;
 static NAMED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// The objects of a page that can be decoded.
-pub(crate) fn readable_objects<K>(page: ObjectList<Decoded<K>>) -> Vec<K>
+pub fn readable_objects<K>(page: ObjectList<Decoded<K>>) -> Vec<K>
 where
     K: Resource<DynamicType: Default> + Clone,
 {

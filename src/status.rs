@@ -15,7 +15,7 @@ mod text;
 mod text_format;
 
 pub use agents::{AgentEndpoints, query_agents};
-pub use local_pools::{LocalPoolRow, LocalPoolsSnapshot, QueuedRow, explain_service, fetch_queue};
+pub use local_pools::{LocalPoolRow, LocalPoolsSnapshot, explain_service};
 pub use order::NoSuchField;
 pub(crate) use order::sort_by_field;
 pub use report::{

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use headgate_controller::admin_state::{Ledger, LedgerError, LedgerStage, read_ledger};
 use headgate_kubernetes::Decoded;
+use headgate_telemetry::first_names;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams};
@@ -292,12 +293,8 @@ fn standing(ledger: Result<Ledger, LedgerError>) -> Option<String> {
     if entries.is_empty() {
         return None;
     }
-    let shown = entries[..entries.len().min(NAMED_ENTRIES)].join(", ");
-    let more = match entries.len().saturating_sub(NAMED_ENTRIES) {
-        0 => String::new(),
-        more => format!(", and {more} more"),
-    };
-    Some(format!("{} entries are Down by headgate: {shown}{more}", entries.len()))
+    let shown = first_names(&entries, NAMED_ENTRIES);
+    Some(format!("{} entries are Down by headgate: {shown}", entries.len()))
 }
 
 #[cfg(test)]
@@ -312,8 +309,8 @@ mod tests {
             ("{}\n", "adminState:\n  mode: off\n"),
             ("adminState:\n", "adminState:\n  mode: off\n"),
             (
-                "shutdownDelay: 5s\nadminState: {foreignDown: restore, mode: observe}\n",
-                "shutdownDelay: 5s\nadminState:\n  foreignDown: restore\n  mode: off\n",
+                "stateDir: /a\nadminState: {foreignDown: restore, mode: observe}\n",
+                "stateDir: /a\nadminState:\n  foreignDown: restore\n  mode: off\n",
             ),
         ] {
             let off = with_mode_off(before).unwrap();

@@ -82,7 +82,10 @@ impl World {
             kubeconfig: control_plane.kubeconfig().to_owned(),
             directory: directory.path().join("agent"),
             log: directory.path().join("headgate.log"),
-            settings: format!("proxy:\n  healthzUrl: http://{}\n", proxy.healthz),
+            settings: format!(
+                "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nnode:\n  proxy: {{healthzUrl: 'http://{}'}}\n",
+                proxy.healthz
+            ),
             healthz: (Ipv4Addr::LOCALHOST, 0).into(),
             arguments: Vec::new(),
         };
@@ -136,7 +139,7 @@ impl World {
         Ok(Some(start_beside(config, "image").await?))
     }
 
-    /// Starts one more agent of the same Node with more settings, of the image's binary where that was built.
+    /// Starts one more agent of the same Node with more settings, which follow those of the section `node`, of the image's binary where that was built.
     pub(crate) async fn start_with(&self, name: &str, settings: &str) -> anyhow::Result<(Process, Server)> {
         let mut config = self.config.clone();
         if image_binary().is_file() {

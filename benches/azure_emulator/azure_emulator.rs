@@ -1,22 +1,66 @@
-//! The release binary's `headgate azure-emulator` as a child process, for the benchmarks that include this file.
+//! The ARM emulator as a child process, for the benchmarks that include this file: the benchmark's own program, started again.
 
 pub(crate) mod client;
 
+use std::env;
 use std::ffi::OsStr;
-use std::net::SocketAddr;
-use std::path::Path;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use headgate_azure_emulator::{Options, Settings};
 use headgate_sandbox::{process, process::Process};
 use serde_json::{Value, json};
 
-use crate::measuring::BINARY;
 use crate::measuring::addresses::written;
+use crate::measuring::output::say;
 use client::Client;
 
 /// Time between SIGTERM and SIGKILL.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The argument that makes this program the emulator.
+const ROLE: &str = "--emulate-azure";
+
+/// Serves until the process is killed, if this process was started as the emulator; otherwise there is nothing to return.
+pub(crate) fn serve() -> Option<ExitCode> {
+    let arguments: Vec<_> = env::args_os().skip(1).collect();
+    let [role, delay, addresses_file, seed @ ..] = arguments.as_slice() else {
+        return None;
+    };
+    if role != ROLE {
+        return None;
+    }
+    let served = run(delay, addresses_file.into(), seed.first().map(PathBuf::from));
+    Some(served.map_or_else(
+        |error| {
+            say(&format!("the emulator: {error:#}"));
+            ExitCode::FAILURE
+        },
+        |()| ExitCode::SUCCESS,
+    ))
+}
+
+fn run(delay: &OsStr, addresses_file: PathBuf, seed: Option<PathBuf>) -> anyhow::Result<()> {
+    let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let milliseconds = delay.to_str().context("a delay in milliseconds")?.parse()?;
+    let options = Options {
+        listen: any_port,
+        tls_listen: None,
+        tls_ca_file: None,
+        control_listen: any_port,
+        seed,
+        addresses_file: Some(addresses_file),
+        settings: Settings {
+            operation_delay: Duration::from_millis(milliseconds),
+            ..Settings::default()
+        },
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(headgate_azure_emulator::run(options, std::future::pending()))?)
+}
 
 /// A running emulator. Dropping it kills the process.
 pub(crate) struct EmulatorProcess {
@@ -28,15 +72,12 @@ pub(crate) struct EmulatorProcess {
 }
 
 impl EmulatorProcess {
-    /// Starts an emulator with these additional arguments, and disables its throttling.
-    pub(crate) async fn start(
-        directory: &Path,
-        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
-    ) -> anyhow::Result<Self> {
+    /// Starts an emulator with this delay of operations and this seed, and disables its throttling.
+    pub(crate) async fn start(directory: &Path, delay: Duration, seed: Option<&Path>) -> anyhow::Result<Self> {
         let addresses = directory.join("addresses.json");
-        let mut command = process::command_in(BINARY, directory);
-        command.arg("azure-emulator").args(arguments);
-        command.arg("--addresses-file").arg(&addresses);
+        let mut command = process::command_in(env::current_exe()?, directory);
+        command.arg(ROLE).arg(delay.as_millis().to_string()).arg(&addresses);
+        command.args(seed);
         let mut process = Process::start("the emulator", command, &directory.join("emulator.log"))?;
         let addresses = written(&addresses, &mut process).await?;
         let mut emulator = Self {

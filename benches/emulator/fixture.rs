@@ -1,4 +1,6 @@
-//! The fixture: the release binary's `headgate azure-emulator`, and the documents of the requests.
+//! The fixture: the emulator, and the documents of the requests.
+
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
@@ -10,7 +12,7 @@ use crate::measuring::cores::{Cores, Split};
 use crate::measuring::memory::Memory;
 
 /// Time from the acceptance of a write to the end of its operation: short, so that most writes are not superseded.
-const OPERATION_DELAY: &str = "10ms";
+const OPERATION_DELAY: Duration = Duration::from_millis(10);
 
 const GROUP: &str = "/subscriptions/bench/resourceGroups/bench";
 const VERSION: &str = "api-version=2025-05-01";
@@ -27,7 +29,7 @@ impl Fixture {
     /// Starts an emulator with an empty resource group.
     pub(crate) async fn start(cores: &Cores) -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new().prefix("headgate-bench-").tempdir()?;
-        let emulator = EmulatorProcess::start(directory.path(), ["--operation-delay", OPERATION_DELAY]).await?;
+        let emulator = EmulatorProcess::start(directory.path(), OPERATION_DELAY, None).await?;
         let fixture = Self {
             id: emulator.id,
             emulator,

@@ -1,4 +1,4 @@
-//! Benchmarks of the ARM emulator: the release `headgate azure-emulator` on a socket, with persistent connections.
+//! Benchmarks of the ARM emulator: a process of its own on a socket, with persistent connections.
 //!
 //! They measure large pools, many clients at once, and the memory over many requests, each with a new emulator. Table
 //! and files are the same as in the agent's benchmarks. There are no budgets. `make bench-emulator ARGS='-- memory'`
@@ -25,6 +25,9 @@ use measuring::selection::Arguments;
 use rows::ROWS;
 
 fn main() -> ExitCode {
+    if let Some(code) = azure_emulator::serve() {
+        return code;
+    }
     let Some(arguments) = Arguments::read() else {
         return ExitCode::SUCCESS;
     };

@@ -1,6 +1,5 @@
-//! The release binary's `headgate azure-emulator` with the load balancers of one benchmark.
+//! The ARM emulator with the load balancers of one benchmark.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -51,17 +50,11 @@ impl Azure {
         let directory = tempfile::Builder::new().prefix("headgate-bench-").tempdir()?;
         let seed = directory.path().join("seed.json");
         fs::write(&seed, content.to_string())?;
-        let arguments = [
-            OsStr::new("--operation-delay"),
-            OsStr::new("0s"),
-            OsStr::new("--seed"),
-            seed.as_os_str(),
-        ];
         Ok(Self {
             shape,
             other_entries,
             config,
-            emulator: EmulatorProcess::start(directory.path(), arguments).await?,
+            emulator: EmulatorProcess::start(directory.path(), Duration::ZERO, Some(&seed)).await?,
             directory,
         })
     }

@@ -19,11 +19,11 @@ use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_http::client::TrustedRoots;
 use headgate_http::proxies::Proxies;
-use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics};
 use headgate_node::NodeReport;
 use headgate_node::SignalRules;
 use headgate_telemetry::MetricsFormat;
+use headgate_test_kubernetes::event_sink;
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request, Response};
 use kube::Client;
@@ -224,7 +224,8 @@ async fn lead(
         is_admin_state_enabled: true,
         local_pools: LocalPoolsTarget::default(),
     };
-    let other_nodes = OtherNodes::new(client.clone(), "bench".to_owned(), CandidatePlacement::Replicas);
+    let events = event_sink(client.clone(), "bench");
+    let other_nodes = OtherNodes::new(events.clone(), CandidatePlacement::Replicas);
     let marker = signals.has_marker.then(|| admin_state::MarkerFeature {
         writer: admin_state::MarkerWriter {
             client: client.clone(),
@@ -234,7 +235,7 @@ async fn lead(
         other_nodes,
     });
     let parts = admin_state::WorkContext {
-        events: ClusterEventRecorder::new(client.clone(), "bench".to_owned()),
+        events,
         client,
         rules: signals.rules,
         policy: Policy {

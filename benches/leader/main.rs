@@ -1,6 +1,6 @@
 //! The benchmarks of the leader: its latency until requests to ARM, its writes, its processor time and memory.
 //!
-//! A real control plane, the release `headgate azure-emulator`, and either the release `headgate agent --role=controller`
+//! A real control plane, the ARM emulator, and either the release `headgate agent --role=controller`
 //! or, for the times of single requests, the same leader in this process with instrumented clients. The table and
 //! the files are like the agent's. `make bench-leader ARGS='-- pace memory'` runs those whose names contain one of these
 //! words; with `--strict` a budget that is missed fails the run.
@@ -35,6 +35,9 @@ use rows::ROWS;
 use world::World;
 
 fn main() -> ExitCode {
+    if let Some(code) = azure_emulator::serve() {
+        return code;
+    }
     let Some(arguments) = Arguments::read() else {
         return ExitCode::SUCCESS;
     };

@@ -38,7 +38,7 @@ impl Program {
         world.forget_ledger().await?;
         let directory = world.leader_directory()?;
         let settings = format!(
-            "proxy: {{healthzUrl: off}}\nazure: {{configFile: {}}}\n{settings}",
+            "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nnode: {{proxy: {{healthzUrl: off}}}}\nazure: {{configFile: {}}}\n{settings}",
             azure.config_file()?.display()
         );
         let (settings_file, addresses) = (directory.join("settings.yaml"), directory.join("addresses.json"));

@@ -58,6 +58,9 @@ const SHAPE: Shape = Shape {
 };
 
 fn main() -> ExitCode {
+    if let Some(code) = azure_emulator::serve() {
+        return code;
+    }
     soaking::main(LEAST_SECONDS, run)
 }
 

@@ -70,7 +70,9 @@ async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
         kubeconfig: control_plane.kubeconfig().to_owned(),
         directory: directory.join("agent"),
         log: directory.join("headgate.log"),
-        settings: "proxy: {healthzUrl: off}\n".to_owned(),
+        settings:
+            "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nnode: {proxy: {healthzUrl: off}}\n"
+                .to_owned(),
         healthz: (Ipv4Addr::LOCALHOST, 0).into(),
         arguments: Vec::new(),
     };

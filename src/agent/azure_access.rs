@@ -223,7 +223,7 @@ pub fn check_azure_settings(settings: &Settings, role: Role) -> Result<(), Setti
         (None, None) => Err(SettingsError(vec![Violation {
             origin: format!("--role={}", role.as_str()),
             key: Some("azure.configFile".to_owned()),
-            message: "\"none\" leaves nothing to be done; allowed: the path of an azure.json, or azure.configSecret"
+            message: "null leaves nothing to be done; allowed: the path of an azure.json, or azure.configSecret"
                 .to_owned(),
         }])),
         (Some(file), Some(_)) => AzureJson::check_readable(file),
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(
             checked(None, false, Role::Controller),
             [
-                "--role=controller: azure.configFile: \"none\" leaves nothing to be done; allowed: the path of an azure.json, or \
+                "--role=controller: azure.configFile: null leaves nothing to be done; allowed: the path of an azure.json, or \
               azure.configSecret"
             ]
         );

@@ -97,15 +97,13 @@ impl Metrics {
         }
         let node = headgate_node::Metrics::register(&mut registry, reports, settings.signals.health.clone());
         let notifications = headgate_notify::Metrics::register(&mut registry);
-        let leader =
-            headgate_leader::LeaderMetrics::register(if role.may_lead() { &mut registry } else { &mut hidden });
         let leads = if role.may_lead() { &mut registry } else { &mut hidden };
-        let azure = headgate_azure::Metrics::register(leads);
-        azure.register_own(leads);
+        let leader = headgate_leader::LeaderMetrics::register(&mut *leads);
+        let azure = headgate_azure::Metrics::register(&mut *leads).with_own(&mut *leads);
         let (lock, admin_state, local_pools, preempt_events, marker, maintenance) = (
-            headgate_leader::LockMetrics::register(leads),
-            admin_state::Metrics::register(leads),
-            local_service::Metrics::register(leads),
+            headgate_leader::LockMetrics::register(&mut *leads),
+            admin_state::Metrics::register(&mut *leads),
+            local_service::Metrics::register(&mut *leads),
             preempt_events::Metrics::register(leads),
             admin_state::MarkerMetrics::register(leads),
             headgate_maintenance::controller::Metrics::register(leads),
@@ -128,8 +126,8 @@ impl Metrics {
             notifications,
             azure,
             deletion_delay: headgate_node::DeletionDelayMetrics::register(answers, channels.reports.subscribe()),
-            spot: headgate_spot::Metrics::register(answers, channels.azure.snapshots.subscribe(), clock.clone()),
-            health: headgate_health::Metrics::register(answers, channels.inputs(), last_change, clock.clone()),
+            spot: headgate_spot::Metrics::register(answers, channels.azure.snapshots.subscribe()),
+            health: headgate_health::Metrics::register(&mut *answers, channels.inputs(), last_change, clock.clone()),
             services: channels.services.register_metrics(answers),
             registry,
         }

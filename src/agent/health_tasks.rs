@@ -8,7 +8,7 @@ use headgate_clock::Clock;
 use headgate_health::services::WatchReporters;
 use headgate_health::{LastChange, ProbesMarker, ProxyStatus, VerdictInputs};
 use headgate_http::server::{self, BindState, Binder, Limits};
-use headgate_kubernetes::{NodeEventRecorder, WarningEvent};
+use headgate_kubernetes::{EventKind, EventSink};
 use headgate_node::{DeletionDelayMetrics, DeletionDelayTask, MARKER_TTL, NodeReport, delay_deletion, expire_marker};
 use kube::Client;
 use tokio::sync::watch;
@@ -17,7 +17,7 @@ use super::health_thread::{HealthServer, HealthThread, Heartbeat};
 use super::policies::Policies;
 use super::service_health::StartOptions;
 use super::tasks::Tasks;
-use super::{AgentError, node_uid, scheduled_events, service_health};
+use super::{AgentError, own_node, scheduled_events, service_health};
 use crate::config::{MarkerWriter, Settings};
 
 /// What the thread and the tasks are started with.
@@ -25,7 +25,7 @@ pub(super) struct HealthTasks<'a> {
     pub(super) settings: &'a Settings,
     pub(super) client: &'a Client,
     pub(super) node_name: &'a str,
-    pub(super) events: &'a NodeEventRecorder,
+    pub(super) events: &'a EventSink,
     pub(super) policies: Policies,
     pub(super) inputs: VerdictInputs,
     pub(super) clock: Clock,
@@ -152,18 +152,12 @@ impl HealthTasks<'_> {
 }
 
 /// The event about a health port that is not bound.
-pub(super) fn bind_failure_event(note: String) -> WarningEvent {
-    WarningEvent {
-        reason: "FailedToStartHealthServer",
-        action: "Listen",
-        note,
-    }
-}
+pub(super) const BIND_FAILED: EventKind = EventKind::warning("FailedToStartHealthServer", "Listen");
 
 /// Writes an event when the health port cannot be bound, once for each error, until the task is aborted.
 async fn publish_bind_failures(
     mut states: watch::Receiver<BindState>,
-    events: NodeEventRecorder,
+    events: EventSink,
     reports: watch::Receiver<NodeReport>,
     address: SocketAddr,
 ) {
@@ -171,9 +165,7 @@ async fn publish_bind_failures(
         let state = states.borrow_and_update().clone();
         if let BindState::Failed(error) = state {
             let note = format!("headgate cannot serve /healthz on {address}: {error}; it tries again every 5 s");
-            events
-                .record_warning(bind_failure_event(note), node_uid(&reports))
-                .await;
+            events.record(own_node(&events, &reports), BIND_FAILED, note);
         }
         if states.changed().await.is_err() {
             // The listener is gone: the agent stops, and aborts this task.

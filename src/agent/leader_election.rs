@@ -17,7 +17,7 @@ use headgate_controller::admin_state::{self, GuardSettings, MarkerMetrics, Polic
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::preempt_events::{self, PreemptEvents};
-use headgate_kubernetes::{ClusterEventRecorder, EventObserver};
+use headgate_kubernetes::EventSink;
 use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term,
     candidate_identity,
@@ -53,18 +53,10 @@ pub struct LeaderContext {
     pub placement: CandidatePlacement,
     /// The Node that this process runs on.
     pub node_name: String,
-    /// Gets each event that the leader records.
-    pub event_observer: EventObserver,
+    /// Records events; the observer of the leader's gets them as well.
+    pub events: EventSink,
     /// The clock of the process.
     pub clock: Clock,
-}
-
-impl LeaderContext {
-    /// A recorder of events, which the observer gets as well.
-    pub(super) fn event_recorder(&self) -> ClusterEventRecorder {
-        let recorder = ClusterEventRecorder::new(self.client.clone(), self.node_name.clone());
-        recorder.observed_by(Arc::clone(&self.event_observer))
-    }
 }
 
 /// The candidate of this process.
@@ -123,13 +115,13 @@ impl LeaderElection {
 
 /// Runs the work of one term.
 async fn run_term<E>(work: impl Future<Output = Result<(), E>>) -> Result<(), E> {
-    #[cfg(feature = "panic-drill")]
+    #[cfg(debug_assertions)]
     panic_drill().await;
     work.await
 }
 
-/// Panics after a second if the variable is set, in programs that are built for that test.
-#[cfg(feature = "panic-drill")]
+/// Panics after a second if the variable is set: for a test, and so not in released programs.
+#[cfg(debug_assertions)]
 #[expect(clippy::panic, reason = "the test needs a defect")]
 async fn panic_drill() {
     let variable = "HEADGATE_PANIC_DRILL";
@@ -187,8 +179,8 @@ fn work_context(
     traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
 ) -> admin_state::WorkContext {
     let settings = &context.settings;
-    let events = context.event_recorder();
-    let other_nodes = OtherNodes::new(context.client.clone(), context.node_name.clone(), context.placement);
+    let events = context.events.clone();
+    let other_nodes = OtherNodes::new(events.clone(), context.placement);
     let marker = (settings.marker.writer() == MarkerWriter::Leader).then(|| admin_state::MarkerFeature {
         writer: admin_state::MarkerWriter {
             client: context.client.clone(),

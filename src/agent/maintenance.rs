@@ -24,7 +24,7 @@ pub(super) async fn run(
     traffic: watch::Receiver<Arc<TrafficByNode>>,
 ) {
     let source = LoadBalancerSource::Reads(traffic);
-    if let Some(controllers_context) = controllers_context(context, metrics, source).await {
+    if let Some(controllers_context) = controllers_context(context, metrics, source) {
         run_controllers(term, controllers_context).await;
     }
 }
@@ -37,7 +37,7 @@ pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: 
     }
     let handed_over = term.clone();
     let controllers = async {
-        if let Some(controllers_context) = controllers_context(context, metrics, LoadBalancerSource::Probes).await {
+        if let Some(controllers_context) = controllers_context(context, metrics, LoadBalancerSource::Probes) {
             run_controllers(term, controllers_context).await;
         }
         std::future::pending::<()>().await;
@@ -49,17 +49,16 @@ pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: 
 }
 
 /// What the controllers need, or `None` if this process may not write other Nodes.
-async fn controllers_context(
+fn controllers_context(
     context: &LeaderContext,
     metrics: Metrics,
     load_balancers: LoadBalancerSource,
 ) -> Option<MaintenanceContext> {
-    let (client, node_name) = (context.client.clone(), context.node_name.clone());
-    let other_nodes = OtherNodes::new(client.clone(), node_name, context.placement);
-    other_nodes.check(FEATURE).await.ok()?;
+    let events = context.events.clone();
+    OtherNodes::new(events.clone(), context.placement).check(FEATURE).ok()?;
     Some(MaintenanceContext {
-        events: context.event_recorder(),
-        client,
+        events,
+        client: context.client.clone(),
         metrics,
         clock: context.clock.clone(),
         load_balancers,

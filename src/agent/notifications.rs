@@ -52,12 +52,12 @@ pub(super) fn start(tasks: &mut Tasks, settings: &Settings, metrics: Metrics, cl
 pub(super) fn observer(notifier: Notifier, reporter: String, clock: Clock) -> EventObserver {
     Arc::new(move |event| {
         notifier.notify(Notice {
-            event: event.reason.to_owned(),
+            event: event.kind.reason.to_owned(),
             time: clock.now().wall,
-            kind: event.kind.to_owned(),
-            namespace: event.namespace.to_owned(),
-            name: event.name.to_owned(),
-            warning: event.is_warning,
+            kind: event.about.kind.clone().unwrap_or_default(),
+            namespace: event.about.namespace.clone().unwrap_or_default(),
+            name: event.about.name.clone().unwrap_or_default(),
+            warning: event.kind.is_warning,
             note: event.note.to_owned(),
             signals: Vec::new(),
             reporter: reporter.clone(),

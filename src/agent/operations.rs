@@ -27,9 +27,9 @@ use tokio_util::sync::CancellationToken;
 use super::addresses::Listeners;
 use super::health_thread::{HEARTBEAT_TIMEOUT, Heartbeat};
 use super::service_health::ServiceHealthView;
-use super::statusz::Statusz;
 use super::tasks::TaskInfo;
 use super::{AgentError, Role, statusz_page};
+use crate::agent_status::AgentStatus;
 
 /// What the answers are computed from.
 #[derive(Clone)]
@@ -156,7 +156,7 @@ async fn readyz(State(operations): State<Operations>) -> Response {
 }
 
 async fn statusz(State(operations): State<Operations>, headers: HeaderMap) -> Response {
-    let statusz = Statusz::new(&operations);
+    let statusz = AgentStatus::of(&operations);
     let accept = headers
         .get(ACCEPT)
         .and_then(|accept| accept.to_str().ok())

@@ -6,19 +6,20 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
-use headgate_kubernetes::{Canary, NodeEventRecorder, WarningEvent, missing_policies};
+use headgate_kubernetes::{Canary, EventKind, EventSink, missing_policies};
 use headgate_node::NodeReport;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::node_uid;
+use super::own_node;
 use super::tasks::Tasks;
 
 /// For all canaries together.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
 /// An installation creates the policies a moment after the pods, and the API server enforces them a moment later.
 const EVENT_AFTER: Duration = Duration::from_secs(10);
+const POLICY_MISSING: EventKind = EventKind::warning("PolicyMissing", "CheckPolicies");
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 
@@ -32,7 +33,7 @@ impl Policies {
         tasks: &mut Tasks,
         canaries: Vec<Canary>,
         client: Client,
-        events: NodeEventRecorder,
+        events: EventSink,
         reports: watch::Receiver<NodeReport>,
     ) -> Self {
         let (proved, receiver) = watch::channel(canaries.is_empty());
@@ -64,12 +65,7 @@ impl Policies {
 }
 
 /// Returns once all of them are in force.
-async fn prove(
-    client: &Client,
-    canaries: &[Canary],
-    events: &NodeEventRecorder,
-    reports: &watch::Receiver<NodeReport>,
-) {
+async fn prove(client: &Client, canaries: &[Canary], events: &EventSink, reports: &watch::Receiver<NodeReport>) {
     let builder = ExponentialBuilder::default().with_factor(2.0).without_max_times();
     let mut pauses = builder
         .with_min_delay(MIN_PAUSE)
@@ -91,7 +87,7 @@ async fn prove(
                 let since = *missing_since.get_or_insert_with(Instant::now);
                 if !is_recorded && since.elapsed() >= EVENT_AFTER {
                     is_recorded = true;
-                    events.record_warning(missing_event(&missing), node_uid(reports)).await;
+                    events.record(own_node(events, reports), POLICY_MISSING, missing_note(&missing));
                 }
             }
             Ok(Err(error)) => tracing::warn!(%error, ?retry_in, "admission policies not proved"),
@@ -104,13 +100,9 @@ async fn prove(
     }
 }
 
-fn missing_event(missing: &str) -> WarningEvent {
-    WarningEvent {
-        reason: "PolicyMissing",
-        action: "CheckPolicies",
-        note: format!(
-            "The ValidatingAdmissionPolicies {missing} are not in force for headgate's ServiceAccount: it writes no Node and does not lead \
-             until they are. Apply the manifests again; they need Kubernetes 1.30."
-        ),
-    }
+fn missing_note(missing: &str) -> String {
+    format!(
+        "The ValidatingAdmissionPolicies {missing} are not in force for headgate's ServiceAccount: it writes no Node and does not lead \
+         until they are. Apply the manifests again; they need Kubernetes 1.30."
+    )
 }

@@ -4,24 +4,26 @@
 use std::collections::BTreeMap;
 
 use headgate_clock::Clock;
-use headgate_kubernetes::{NodeEventRecorder, WarningEvent};
+use headgate_kubernetes::{EventKind, EventSink};
 use headgate_node::{BuiltInSignal, NodeReport, Signal};
 use headgate_spot::{EventsSnapshot, Timing, TrackedNotice};
 use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
 
-use super::node_uid;
+use super::own_node;
 use super::policies::Policies;
 use super::tasks::Tasks;
 use crate::config::{AzureSettings, Settings};
+
+const NOTICE_EXPIRED: EventKind = EventKind::warning("EvictionNoticeExpired", "EndNotice");
 
 /// What the tasks are started with.
 pub(super) struct StartOptions<'a> {
     pub(super) client: &'a Client,
     pub(super) node_name: &'a str,
     pub(super) reports: &'a watch::Receiver<NodeReport>,
-    pub(super) events: &'a NodeEventRecorder,
+    pub(super) events: &'a EventSink,
     pub(super) metrics: headgate_spot::Metrics,
     pub(super) policies: Policies,
 }
@@ -107,14 +109,14 @@ impl Channels {
 /// Records an event when a notice ends without confirmation, until the task is aborted.
 async fn report_expired_notices(
     mut snapshots: watch::Receiver<EventsSnapshot>,
-    events: NodeEventRecorder,
+    events: EventSink,
     reports: watch::Receiver<NodeReport>,
 ) {
     let mut before = snapshots.borrow_and_update().clone();
     while snapshots.changed().await.is_ok() {
         let after = snapshots.borrow_and_update().clone();
-        if let Some(event) = after.expired_notice(&before).map(expired_notice_event) {
-            events.record_warning(event, node_uid(&reports)).await;
+        if let Some(note) = after.expired_notice(&before).map(expired_notice_note) {
+            events.record(own_node(&events, &reports), NOTICE_EXPIRED, note);
         }
         before = after;
     }
@@ -122,19 +124,15 @@ async fn report_expired_notices(
     std::future::pending::<()>().await;
 }
 
-fn expired_notice_event(expired: &TrackedNotice) -> WarningEvent {
+fn expired_notice_note(expired: &TrackedNotice) -> String {
     let notice = expired.merged();
     let not_before = notice
         .not_before
         .map_or_else(|| "without a time".to_owned(), |at| format!("not before {at}"));
-    WarningEvent {
-        reason: "EvictionNoticeExpired",
-        action: "EndNotice",
-        note: format!(
-            "no answer of IMDS has confirmed the eviction notice {} ({not_before}) for 15 min, so it ends",
-            notice.event_id
-        ),
-    }
+    format!(
+        "no answer of IMDS has confirmed the eviction notice {} ({not_before}) for 15 min, so it ends",
+        notice.event_id
+    )
 }
 
 /// Publishes the signals of each snapshot until the task is aborted.
@@ -173,13 +171,13 @@ mod tests {
                 event_id: "a".to_owned(),
                 not_before,
             };
-            let event = expired_notice_event(&TrackedNotice {
+            let note = expired_notice_note(&TrackedNotice {
                 first: notice.clone(),
                 latest: notice,
                 since: at,
                 is_listed: true,
             });
-            assert!(event.note.contains(expected), "{}", event.note);
+            assert!(note.contains(expected), "{note}");
         }
     }
 }

@@ -15,14 +15,14 @@ use headgate_health::services::{
     WatchedResource,
 };
 use headgate_http::server::ServeError;
-use headgate_kubernetes::{NodeEventRecorder, WatchFailure};
+use headgate_kubernetes::{EventSink, WatchFailure};
+use headgate_telemetry::MetricTable;
 use kube::Client;
-use prometheus_client::registry::Registry;
-use serde::Serialize;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::tasks::Tasks;
+use crate::agent_status::{FailedPort, ServicesStatus};
 use crate::config::{ServiceHealth, Settings};
 
 /// The channels of service health.
@@ -56,7 +56,7 @@ pub(super) struct StartOptions<'a> {
     pub(super) settings: &'a Settings,
     pub(super) client: &'a Client,
     pub(super) node_name: &'a str,
-    pub(super) events: &'a NodeEventRecorder,
+    pub(super) events: &'a EventSink,
     pub(super) inputs: VerdictInputs,
     pub(super) metrics: Metrics,
     pub(super) reporters: WatchReporters,
@@ -77,7 +77,7 @@ impl Channels {
         (self.mode != ServiceHealth::Off).then(|| self.tables.subscribe())
     }
 
-    pub(super) fn register_metrics(&self, registry: &mut Registry) -> Metrics {
+    pub(super) fn register_metrics<'a>(&self, registry: impl Into<MetricTable<'a>>) -> Metrics {
         Metrics::register(registry, self.tables.subscribe(), self.ports.subscribe())
     }
 
@@ -174,39 +174,17 @@ impl ServiceHealthView {
             port: failure.port,
             error: failure.error.clone(),
         });
-        let watch_errors = self
-            .failures
-            .iter()
-            .filter_map(|(resource, failure)| Some((resource.as_str(), failure.borrow().as_ref()?.error.clone())));
+        let watch_errors = self.failures.iter().filter_map(|(resource, failure)| {
+            Some((resource.as_str().to_owned(), failure.borrow().as_ref()?.error.clone()))
+        });
         ServicesStatus {
-            mode: self.mode.as_str(),
+            mode: self.mode.as_str().to_owned(),
             services: self.tables.borrow().as_ref().map(|table| table.len()),
             open_ports: (self.mode == ServiceHealth::NodePorts).then_some(ports.open.len()),
             failed_ports: failed.collect(),
             watch_errors: watch_errors.collect(),
         }
     }
-}
-
-/// Service health in `/statusz`.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ServicesStatus {
-    mode: &'static str,
-    /// The number of Services with service health, once they are listed.
-    services: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    open_ports: Option<usize>,
-    failed_ports: Vec<FailedPort>,
-    watch_errors: BTreeMap<&'static str, String>,
-}
-
-#[derive(Debug, Serialize)]
-struct FailedPort {
-    service: String,
-    family: String,
-    port: u16,
-    error: String,
 }
 
 impl fmt::Display for ServicesStatus {

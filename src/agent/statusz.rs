@@ -1,115 +1,24 @@
-//! `/statusz`: the state of the agent as text for operators, and as JSON for tools. `statusz_page` has the page for browsers.
+//! `/statusz`: the state of the agent at one moment, and its text for operators. `agent_status` has the types, which the commands
+//! read as JSON, and `statusz_page` the page for browsers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use headgate_controller::local_service::QueuedUpdate;
-use headgate_health::IpFamily;
 use headgate_http::server::BindState;
 use headgate_node::Source;
-use headgate_spot::EventsSnapshot;
 use jiff::Timestamp;
-use serde::Serialize;
 
 use super::operations::Operations;
-use super::service_health::{ServiceHealthView, ServicesStatus};
+use super::service_health::ServiceHealthView;
+use crate::agent_status::{
+    AgentStatus, HoldStatus, KubeProxyStatus, LeadershipStatus, NodeStatus, PathStatus, SignalStatus, TaskStatus,
+    WatchErrorStatus,
+};
 
-/// The state of the agent at one moment.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Statusz {
-    pub(super) version: &'static str,
-    pub(super) started_at: Timestamp,
-    pub(super) current_time: Timestamp,
-    pub(super) leader: LeaderStatus,
-    pub(super) node: NodeStatus,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) healthz: Option<PathStatus>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) livez: Option<PathStatus>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) proxy: Option<KubeProxyStatus>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) services: Option<ServicesStatus>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) scheduled_events: Option<EventsSnapshot>,
-    /// The leader's queue of updates of Local Services' pools.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) local_pools: Vec<QueuedUpdate>,
-    pub(super) listeners: BTreeMap<&'static str, String>,
-    pub(super) tasks: Vec<TaskStatus>,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct LeaderStatus {
-    pub(super) role: &'static str,
-    /// Whether this instance stands for election.
-    pub(super) stands: bool,
-    /// The number of the term in which it leads.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) term: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) since: Option<Timestamp>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct NodeStatus {
-    pub(super) name: String,
-    pub(super) uid: Option<String>,
-    pub(super) object: &'static str,
-    pub(super) source: Source,
-    pub(super) signals: Vec<SignalStatus>,
-    /// The leader's hold, while it keeps the node in service although it has signals.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) hold: Option<HoldStatus>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) watch_error: Option<WatchError>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct HoldStatus {
-    pub(super) pools: BTreeSet<String>,
-    pub(super) renewed_at: Timestamp,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct SignalStatus {
-    pub(super) signal: String,
-    pub(super) since: Option<Timestamp>,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct WatchError {
-    pub(super) reason: &'static str,
-    pub(super) error: String,
-    pub(super) since: Timestamp,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct PathStatus {
-    pub(super) code: u16,
-    pub(super) since: Option<Timestamp>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct KubeProxyStatus {
-    pub(super) server: Option<String>,
-    pub(super) healthy: bool,
-    pub(super) last_updated: Option<Timestamp>,
-    pub(super) families: BTreeMap<IpFamily, bool>,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct TaskStatus {
-    pub(super) name: &'static str,
-    pub(super) since: Timestamp,
-}
-
-impl Statusz {
-    pub(super) fn new(operations: &Operations) -> Self {
+impl AgentStatus {
+    /// The state that these parts of the process have now.
+    pub(super) fn of(operations: &Operations) -> Self {
         let now = operations.clock.now();
         let verdict = operations.inputs.verdict(now);
         let report = operations.inputs.node.borrow().clone();
@@ -143,11 +52,11 @@ impl Statusz {
             .as_ref()
             .map(|state| ("healthz", listener(&state.borrow())));
         Self {
-            version: headgate_telemetry::VERSION,
+            version: headgate_telemetry::VERSION.to_owned(),
             started_at: operations.started_at,
             current_time: now.wall,
-            leader: LeaderStatus {
-                role: operations.role.as_str(),
+            leader: LeadershipStatus {
+                role: operations.role.as_str().to_owned(),
                 stands: operations.is_candidate,
                 term: term.map(|term| term.number),
                 since: term.map(|term| term.since),
@@ -155,15 +64,15 @@ impl Statusz {
             node: NodeStatus {
                 name: operations.node_name.clone(),
                 uid: report.facts.as_ref().map(|facts| facts.uid.clone()),
-                object: report.object_state.as_str(),
+                object: report.object_state.as_str().to_owned(),
                 source: report.source,
                 signals: signals.collect(),
                 hold: report.hold.filter(|_| verdict.is_held).map(|observed| HoldStatus {
                     pools: observed.hold.pools,
                     renewed_at: observed.hold.renewed_at,
                 }),
-                watch_error: failure.map(|failure| WatchError {
-                    reason: failure.reason.as_str(),
+                watch_error: failure.map(|failure| WatchErrorStatus {
+                    reason: failure.reason.as_str().to_owned(),
                     error: failure.error,
                     since: failure.since,
                 }),
@@ -193,6 +102,7 @@ impl Statusz {
             listeners: health
                 .into_iter()
                 .chain([("metrics", listener(&listeners.metrics.borrow()))])
+                .map(|(name, state)| (name.to_owned(), state))
                 .collect(),
             tasks: operations
                 .tasks
@@ -243,7 +153,7 @@ pub(super) fn describe_source(source: Source) -> &'static str {
     }
 }
 
-impl fmt::Display for Statusz {
+impl fmt::Display for AgentStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let since = |at| Since(at, self.current_time);
         let past = |at| Past(at, self.current_time);
@@ -333,56 +243,5 @@ impl fmt::Display for Statusz {
             writeln!(f, "task       {:<18} {}", task.name, since(Some(task.since)))?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-impl Statusz {
-    /// A state in which every text is `text`.
-    pub(super) fn example(text: &'static str) -> Self {
-        let now = Timestamp::UNIX_EPOCH;
-        Self {
-            version: "1.2.3",
-            started_at: now,
-            current_time: now,
-            leader: LeaderStatus {
-                role: "all",
-                stands: true,
-                term: Some(3),
-                since: Some(now),
-            },
-            node: NodeStatus {
-                name: text.to_owned(),
-                uid: Some(text.to_owned()),
-                object: "present",
-                source: Source::Watch,
-                signals: vec![SignalStatus {
-                    signal: text.to_owned(),
-                    since: Some(now),
-                }],
-                hold: Some(HoldStatus {
-                    pools: [text.to_owned()].into(),
-                    renewed_at: now,
-                }),
-                watch_error: Some(WatchError {
-                    reason: "server",
-                    error: text.to_owned(),
-                    since: now,
-                }),
-            },
-            healthz: Some(PathStatus { code: 503, since: None }),
-            livez: Some(PathStatus { code: 200, since: None }),
-            proxy: Some(KubeProxyStatus {
-                server: Some(text.to_owned()),
-                healthy: true,
-                last_updated: Some(now),
-                families: BTreeMap::new(),
-            }),
-            services: None,
-            scheduled_events: None,
-            local_pools: Vec::new(),
-            listeners: [("healthz", text.to_owned())].into(),
-            tasks: Vec::new(),
-        }
     }
 }

@@ -10,7 +10,8 @@ use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use maud::{DOCTYPE, Markup, html};
 
-use super::statusz::{Past, PathStatus, Since, Statusz, describe_source};
+use super::statusz::{Past, Since, describe_source};
+use crate::agent_status::{AgentStatus, PathStatus};
 
 /// What a browser may do with the page: load the style sheet from where the page came, and nothing else.
 const POLICY: &str =
@@ -54,7 +55,7 @@ pub(super) async fn style() -> Response {
 }
 
 /// The page as a response.
-pub(super) fn response(statusz: &Statusz) -> Response {
+pub(super) fn response(statusz: &AgentStatus) -> Response {
     const HEADERS: [(HeaderName, HeaderValue); 7] = [
         (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
         (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
@@ -82,7 +83,7 @@ fn path_row(path: &str, status: Option<&PathStatus>, now: Timestamp) -> Markup {
     }
 }
 
-fn page(statusz: &Statusz) -> Markup {
+fn page(statusz: &AgentStatus) -> Markup {
     let title = format!("{} – headgate", statusz.node.name);
     html! {
         (DOCTYPE)
@@ -105,7 +106,7 @@ fn page(statusz: &Statusz) -> Markup {
     }
 }
 
-fn agent(statusz: &Statusz) -> Markup {
+fn agent(statusz: &AgentStatus) -> Markup {
     let now = statusz.current_time;
     let leader = &statusz.leader;
     html! {
@@ -127,7 +128,7 @@ fn agent(statusz: &Statusz) -> Markup {
     }
 }
 
-fn node(statusz: &Statusz) -> Markup {
+fn node(statusz: &AgentStatus) -> Markup {
     let now = statusz.current_time;
     let node = &statusz.node;
     html! {
@@ -150,13 +151,13 @@ fn node(statusz: &Statusz) -> Markup {
         @if let Some(error) = &node.watch_error {
             tr {
                 th { "watch" }
-                td { (badge(error.reason, false)) " " (Since(Some(error.since), now)) ": " (error.error) }
+                td { (badge(&error.reason, false)) " " (Since(Some(error.since), now)) ": " (error.error) }
             }
         }
     }
 }
 
-fn proxy(statusz: &Statusz) -> Markup {
+fn proxy(statusz: &AgentStatus) -> Markup {
     let Some(proxy) = &statusz.proxy else {
         return html! {};
     };
@@ -166,7 +167,7 @@ fn proxy(statusz: &Statusz) -> Markup {
             th { "kube-proxy" }
             td {
                 @match (&proxy.server, proxy.last_updated) {
-                    (None, _) => "not polled (proxy.healthzUrl: off)",
+                    (None, _) => "not polled (node.proxy.healthzUrl: off)",
                     (Some(server), None) => { (server) " has not answered yet, ignored" }
                     (Some(server), Some(updated)) => {
                         (server) " " (health(proxy.healthy)) ", last update " (Past(updated, statusz.current_time))
@@ -179,14 +180,14 @@ fn proxy(statusz: &Statusz) -> Markup {
 }
 
 /// What has a text form of its own.
-fn details(statusz: &Statusz) -> Markup {
+fn details(statusz: &AgentStatus) -> Markup {
     html! {
         @if let Some(services) = &statusz.services { h2 { "Services" } pre { (services) } }
         @if let Some(events) = &statusz.scheduled_events { h2 { "Scheduled Events" } pre { (events) } }
     }
 }
 
-fn updates(statusz: &Statusz) -> Markup {
+fn updates(statusz: &AgentStatus) -> Markup {
     html! {
         @if !statusz.local_pools.is_empty() {
             h2 { "Queued updates of Local Services' pools" }
@@ -206,7 +207,7 @@ fn updates(statusz: &Statusz) -> Markup {
     }
 }
 
-fn processes(statusz: &Statusz) -> Markup {
+fn processes(statusz: &AgentStatus) -> Markup {
     html! {
         h2 { "Listeners" }
         table { @for (name, state) in &statusz.listeners { tr { th { (name) } td { (state) } } } }
@@ -244,7 +245,7 @@ mod tests {
     #[test]
     fn values_of_others_are_escaped() {
         let hostile = "<script>alert(1)</script>\"'&";
-        let statusz = Statusz::example(hostile);
+        let statusz = AgentStatus::example(hostile);
         let page = page(&statusz).into_string();
         assert!(!page.contains("<script"), "{page}");
         let escaped = page.matches("&lt;script&gt;alert(1)&lt;/script&gt;&quot;").count();

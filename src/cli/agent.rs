@@ -12,10 +12,10 @@ use headgate_kubernetes::api_server::{self, Program};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent;
-use crate::config::{self, FlagOverride, Notice, Settings};
+use crate::config::{self, FlagOverride, Settings};
 
 use super::spans::Spans;
-use super::{Failure, build_runtime, print, print_notices};
+use super::{Failure, build_runtime, print};
 
 /// Which part of the work the process does.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -135,7 +135,7 @@ pub(super) fn kubeconfig(flag: Option<&PathBuf>) -> anyhow::Result<Option<PathBu
 }
 
 impl Arguments {
-    fn settings(&self) -> Result<(Settings, Vec<Notice>), Failure> {
+    fn settings(&self) -> Result<Settings, Failure> {
         let hard_fail = self.bind_address_hard_fail.then(|| "true".to_owned());
         let flags = [
             (
@@ -157,16 +157,15 @@ impl Arguments {
             .into_iter()
             .filter_map(|(flag, key, value)| FlagOverride::given(flag, key, value.as_deref()))
             .collect();
-        config::load_with_notices(self.config.as_deref(), &overrides).map_err(Failure::settings)
+        config::load(self.config.as_deref(), &overrides).map_err(Failure::settings)
     }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let (settings, notices) = arguments.settings()?;
+    let settings = arguments.settings()?;
     let role = arguments.role.into();
     agent::check_azure_settings(&settings, role).map_err(Failure::settings)?;
     if arguments.check_config {
-        print_notices(&notices);
         return print(settings.to_yaml().as_bytes());
     }
     server::raise_open_file_limit();
@@ -174,9 +173,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     // Clap requires it without --check-config.
     let node_name = arguments.node_name.clone().unwrap_or_default();
     let spans = Spans::install(&settings, &node_name, runtime.handle());
-    for notice in &notices {
-        tracing::warn!(%notice, "settings file with a spelling that the next version does not read");
-    }
     let outcome = runtime.block_on(async {
         let kubeconfig = kubeconfig(arguments.kubeconfig.as_ref()).map_err(Failure::settings)?;
         let config = api_server::load_config(kubeconfig.as_deref()).await;

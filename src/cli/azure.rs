@@ -1,4 +1,4 @@
-//! The flags by which `status` and `restore` reach Azure: the agents' settings, with these flags over them.
+//! The flags by which commands reach Azure: the agents' settings, with these flags over them.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,11 @@ use kube::Client;
 use crate::agent::{ArmConnectError, AzureAccess};
 use crate::config::{self, FlagOverride, Settings};
 
-use super::{Failure, print_notices};
+use super::Failure;
 
+/// The flags.
 #[derive(Debug, Args)]
-pub(super) struct AzureArguments {
+pub struct AzureArguments {
     /// Settings file of the agents; without it the defaults apply, also for what is shown as adminState.mode
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -34,7 +35,8 @@ pub(super) struct AzureArguments {
 
 impl AzureArguments {
     /// The flags that are given.
-    pub(super) fn given(&self) -> Vec<&'static str> {
+    #[must_use]
+    pub fn given(&self) -> Vec<&'static str> {
         let flags = [
             ("--config", self.config.is_some()),
             ("--azure-config-file", self.azure_config_file.is_some()),
@@ -46,7 +48,10 @@ impl AzureArguments {
     }
 
     /// The agents' settings, with these flags over them.
-    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+    ///
+    /// # Errors
+    /// The settings file or a flag is invalid.
+    pub fn settings(&self) -> Result<Settings, Failure> {
         let file = self.azure_config_file.as_deref().map(absolute);
         let flags = [
             ("--azure-config-file", "azure.configFile", &file),
@@ -57,14 +62,14 @@ impl AzureArguments {
             .into_iter()
             .filter_map(|(flag, key, value)| FlagOverride::given(flag, key, value.as_deref()))
             .collect();
-        let loaded = config::load_with_notices(self.config.as_deref(), &overrides);
-        let (settings, notices) = loaded.map_err(Failure::settings)?;
-        print_notices(&notices);
-        Ok(settings)
+        config::load(self.config.as_deref(), &overrides).map_err(Failure::settings)
     }
 
     /// The cluster target, or the reason why there is none. An invalid file from a flag is a failure of the command.
-    pub(super) async fn connect(
+    ///
+    /// # Errors
+    /// See above.
+    pub async fn connect(
         &self,
         settings: &Settings,
         client: &Client,
@@ -94,8 +99,7 @@ impl AzureArguments {
 /// A path as the settings take it: from the directory in which the command runs. A person's command has one; the agents'
 /// settings are absolute, because a service has none of its own.
 fn absolute(path: &str) -> String {
-    // "none" is the setting's word for no file.
-    if path.is_empty() || path == "none" {
+    if path.is_empty() {
         return path.to_owned();
     }
     let absolute = std::path::absolute(path).ok();
@@ -115,7 +119,6 @@ mod tests {
             ("azure.json", format!("{here}/azure.json")),
             ("azure/azure.json", format!("{here}/azure/azure.json")),
             ("/etc/kubernetes/azure.json", "/etc/kubernetes/azure.json".to_owned()),
-            ("none", "none".to_owned()),
             ("", String::new()),
         ] {
             let arguments = AzureArguments {

@@ -11,8 +11,9 @@ use crate::why::{AgentAccess, AgentRoute};
 
 use super::Failure;
 
+/// The flags about the cluster.
 #[derive(Debug, Args)]
-pub(super) struct ClusterArguments {
+pub struct ClusterArguments {
     /// Kubeconfig file [default: those kubectl would use]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -32,7 +33,8 @@ pub(super) struct ClusterArguments {
 
 impl ClusterArguments {
     /// The flags that are given.
-    pub(super) fn given(&self) -> Vec<&'static str> {
+    #[must_use]
+    pub fn given(&self) -> Vec<&'static str> {
         let flags = [
             ("--kubeconfig", self.kubeconfig.is_some()),
             ("--context", self.context.is_some()),
@@ -44,7 +46,10 @@ impl ClusterArguments {
     }
 
     /// A client for the selected cluster.
-    pub(super) async fn client(&self) -> Result<Client, Failure> {
+    ///
+    /// # Errors
+    /// The kubeconfig cannot be used.
+    pub async fn client(&self) -> Result<Client, Failure> {
         let selection = KubeconfigSelection {
             kubeconfig: self.kubeconfig.clone(),
             context: self.context.clone(),

@@ -1,33 +1,42 @@
-//! `headgate completions` and `headgate man`: texts generated from the definition of the command line.
+//! `completions` and `man`: texts generated from the definition of a command line.
 
 use std::fmt::Write as _;
 
-use clap::Args;
+use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::{Failure, definition, print};
+use super::{Failure, print};
 
+/// The arguments of `completions`.
 #[derive(Debug, Args)]
-pub(super) struct CompletionsArguments {
+pub struct CompletionsArguments {
     /// The shell to write for
     shell: Shell,
 }
 
-pub(super) fn completions(arguments: &CompletionsArguments) -> Result<(), Failure> {
+/// Prints the completion script of a program.
+///
+/// # Errors
+/// It cannot be written.
+pub fn completions(arguments: &CompletionsArguments, mut definition: Command) -> Result<(), Failure> {
     let mut text = Vec::new();
-    clap_complete::generate(arguments.shell, &mut definition(), "headgate", &mut text);
+    let program = definition.get_name().to_owned();
+    clap_complete::generate(arguments.shell, &mut definition, program, &mut text);
     print(&text)
 }
 
-pub(super) fn man() -> Result<(), Failure> {
-    let text = man_page().map_err(|error| Failure::runtime(error.context("writing the man page")))?;
+/// Prints the man page of a program.
+///
+/// # Errors
+/// It cannot be written.
+pub fn man(definition: Command) -> Result<(), Failure> {
+    let text = man_page(definition).map_err(|error| Failure::runtime(error.context("writing the man page")))?;
     print(text.as_bytes())
 }
 
 /// One page for the whole command line, with a section for each subcommand.
-fn man_page() -> anyhow::Result<String> {
-    let mut definition = definition();
+fn man_page(mut definition: Command) -> anyhow::Result<String> {
     definition.build();
     let top = Man::new(definition.clone());
     let mut text = Vec::new();
@@ -59,11 +68,12 @@ fn man_page() -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::definition;
     use super::*;
 
     #[test]
     fn man_page_has_every_flag_and_argument() {
-        let page = man_page().unwrap().replace("\\-", "-");
+        let page = man_page(definition()).unwrap().replace("\\-", "-");
         assert_eq!(page.matches("\n.SH NAME\n").count(), 1, "{page}");
         let mut definition = definition();
         definition.build();

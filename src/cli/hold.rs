@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use headgate_clock::Clock;
-use headgate_kubernetes::{NodeEventRecorder, WarningEvent, api_server};
+use headgate_kubernetes::{EventKind, EventSink, api_server};
 use headgate_node::{HoldOutcome, hold_termination};
 use kube::Client;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -19,8 +19,7 @@ use super::{Failure, build_runtime, duration_up_to};
 
 /// The longest `--timeout`. The help has it, too.
 const MAX_TIMEOUT: Duration = Duration::from_hours(1);
-/// The API server accepts notes of 1,024 bytes.
-const MAX_NOTE_BYTES: usize = 1024;
+const TIMED_OUT: EventKind = EventKind::warning("TerminationHoldTimedOut", "HoldTermination");
 
 /// Keep this pod after SIGTERM until its node has left its load balancers, so that Karpenter waits with the instance
 ///
@@ -108,12 +107,7 @@ async fn hold(client: Client, arguments: &Arguments) -> anyhow::Result<()> {
         "headgate no longer holds the instance of the node: it has not left its load balancers within {} s: {marker}",
         timeout.as_secs()
     );
-    let event = WarningEvent {
-        reason: "TerminationHoldTimedOut",
-        action: "HoldTermination",
-        note: text[..text.floor_char_boundary(MAX_NOTE_BYTES)].to_owned(),
-    };
-    let events = NodeEventRecorder::new(client, node_name.clone());
-    events.record_warning(event, uid).await;
+    let (events, _) = EventSink::new(client, node_name.clone());
+    events.write(events.own_node(uid.as_deref()), TIMED_OUT, &*text).await;
     anyhow::bail!(text)
 }

@@ -100,7 +100,7 @@ pub(super) async fn show<T: Report>(
             Err(error) => {
                 let text = error.error.to_string();
                 if failure.as_ref() != Some(&text) {
-                    super::report(&error.error);
+                    super::report("headgate", &error.error);
                     failure = Some(text);
                 }
             }

@@ -161,8 +161,10 @@ async fn read_service(
         )));
     }
     if let Some(leader) = arguments.statusz.clone() {
-        let queue = status::fetch_queue(leader).await;
-        snapshot.local_pools.queue = queue.map_err(|error| Failure::runtime(anyhow::anyhow!(error)))?;
+        let leader = why::fetch_status(leader).await;
+        snapshot.local_pools.queue = leader
+            .map_err(|error| Failure::runtime(anyhow::anyhow!(error)))?
+            .local_pools;
     }
     Ok(ServiceReport {
         service: service.to_owned(),

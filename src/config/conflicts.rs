@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use headgate_local_pools::resolve_selection;
+use headgate_notify::Template;
 
 use super::{MarkerMode, MarkerWriter, Settings};
 
@@ -54,9 +55,18 @@ pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static s
                        or candidates with marker.mode adminState or node.markerProbes";
         ("holdDeletion.clusterAutoscaler", message.to_owned())
     });
-    let notifications = super::notifications::conflict(settings);
     let all = shared.into_iter().chain(own).chain(fought_over);
-    all.chain(second_writer).chain(unconfirmed).chain(notifications)
+    all.chain(second_writer).chain(unconfirmed).chain(no_json(settings))
+}
+
+/// A body that is called JSON must be JSON.
+fn no_json(settings: &Settings) -> Option<(&'static str, String)> {
+    let notifications = &settings.notifications;
+    let media_type = notifications.content_type.split(';').next().unwrap_or_default().trim();
+    let is_json = media_type.ends_with("/json") || media_type.ends_with("+json");
+    let error = Template::new(notifications.template.as_str(), is_json).err()?;
+    let message = format!("{error}; or set notifications.contentType to that of the body, such as text/plain");
+    Some(("notifications.template", message))
 }
 
 /// Whether a request to `authority` may come to a listener at `address`.
@@ -77,27 +87,47 @@ mod tests {
 
     use super::super::load;
 
+    /// The key of the first mistake in these settings.
+    fn first_conflict(settings: &str) -> Option<String> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        write!(
+            file,
+            "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\n{settings}"
+        )
+        .unwrap();
+        load(Some(file.path()), &[]).err()?.0[0].key.clone()
+    }
+
     #[test]
     fn conflicting_settings() {
         for (text, key) in [
             ("localPools: {endpoints: ready}\n", Some("localPools.endpoints")),
             ("localPools: {endpoints: ready, enabled: on}\n", None),
-            ("marker: {probes: 2}\n", None),
-            ("marker: {probes: 2, mode: adminState}\n", Some("marker.probes")),
-            ("marker: {probes: 2}\nazure: {configFile: /a}\n", Some("marker.probes")),
+            ("node: {markerProbes: 2}\n", None),
             (
-                "marker: {probes: 2}\nazure: {configSecret: a/b}\n",
-                Some("marker.probes"),
+                "node: {markerProbes: 2}\nmarker: {mode: adminState}\n",
+                Some("node.markerProbes"),
             ),
-            ("marker: {probes: 0, mode: adminState}\nazure: {configFile: /a}\n", None),
-            ("marker: {probes: 101}\n", Some("marker.probes")),
+            (
+                "node: {markerProbes: 2}\nazure: {configFile: /a}\n",
+                Some("node.markerProbes"),
+            ),
+            (
+                "node: {markerProbes: 2}\nazure: {configSecret: a/b}\n",
+                Some("node.markerProbes"),
+            ),
+            (
+                "node: {markerProbes: 0}\nmarker: {mode: adminState}\nazure: {configFile: /a}\n",
+                None,
+            ),
+            ("node: {markerProbes: 101}\n", Some("node.markerProbes")),
             (
                 "holdDeletion: {clusterAutoscaler: candidates}\n",
                 Some("holdDeletion.clusterAutoscaler"),
             ),
             ("holdDeletion: {clusterAutoscaler: off}\n", None),
             (
-                "holdDeletion: {clusterAutoscaler: candidates}\nmarker: {probes: 2}\n",
+                "holdDeletion: {clusterAutoscaler: candidates}\nnode: {markerProbes: 2}\n",
                 None,
             ),
             (
@@ -112,35 +142,49 @@ mod tests {
             ("holdDeletion: {timeout: 11m}\n", Some("holdDeletion.timeout")),
             ("holdDeletion: {timeout: 10m}\n", None),
             (
-                "healthzBindAddress: 127.0.0.1:1\nmetricsBindAddress: 127.0.0.1:1\n",
+                "node: {healthzBindAddress: 127.0.0.1:1}\nmetricsBindAddress: 127.0.0.1:1\n",
                 Some("metricsBindAddress"),
             ),
             (
-                "healthzBindAddress: \"[::]:1\"\nmetricsBindAddress: 127.0.0.1:1\n",
+                "node: {healthzBindAddress: \"[::]:1\"}\nmetricsBindAddress: 127.0.0.1:1\n",
                 Some("metricsBindAddress"),
             ),
             (
-                "healthzBindAddress: 127.0.0.1:0\nmetricsBindAddress: 127.0.0.1:0\n",
-                None,
-            ),
-            ("healthzBindAddress: \"[::]:10256\"\n", Some("proxy.healthzUrl")),
-            (
-                "healthzBindAddress: 10.0.0.1:9\nproxy: {healthzUrl: \"http://localhost:9\"}\n",
-                Some("proxy.healthzUrl"),
-            ),
-            (
-                "healthzBindAddress: 10.0.0.1:9\nproxy: {healthzUrl: \"http://10.0.0.1:9\"}\n",
-                Some("proxy.healthzUrl"),
-            ),
-            (
-                "healthzBindAddress: 10.0.0.1:9\nproxy: {healthzUrl: \"http://10.0.0.2:9\"}\n",
+                "node: {healthzBindAddress: 127.0.0.1:0}\nmetricsBindAddress: 127.0.0.1:0\n",
                 None,
             ),
             (
-                "healthzBindAddress: \"[::]:10256\"\nproxy: {healthzUrl: \"http://127.0.0.1:10258\"}\n",
+                "node: {healthzBindAddress: \"[::]:10256\"}\n",
+                Some("node.proxy.healthzUrl"),
+            ),
+            (
+                "node: {healthzBindAddress: 10.0.0.1:9, proxy: {healthzUrl: \"http://localhost:9\"}}\n",
+                Some("node.proxy.healthzUrl"),
+            ),
+            (
+                "node: {healthzBindAddress: 10.0.0.1:9, proxy: {healthzUrl: \"http://10.0.0.1:9\"}}\n",
+                Some("node.proxy.healthzUrl"),
+            ),
+            (
+                "node: {healthzBindAddress: 10.0.0.1:9, proxy: {healthzUrl: \"http://10.0.0.2:9\"}}\n",
                 None,
             ),
-            ("healthzBindAddress: \"[::]:10256\"\nproxy: {healthzUrl: off}\n", None),
+            (
+                "node: {healthzBindAddress: \"[::]:10256\", proxy: {healthzUrl: \"http://127.0.0.1:10258\"}}\n",
+                None,
+            ),
+            (
+                "node: {healthzBindAddress: \"[::]:10256\", proxy: {healthzUrl: off}}\n",
+                None,
+            ),
+        ] {
+            assert_eq!(first_conflict(text).as_deref(), key, "{text}");
+        }
+    }
+
+    #[test]
+    fn conflicting_notifications() {
+        for (text, key) in [
             (
                 "notifications: {template: \"{{ note }}\"}\n",
                 Some("notifications.template"),
@@ -162,11 +206,7 @@ mod tests {
             ),
             ("notifications: {urlFile: relative}\n", Some("notifications.urlFile")),
         ] {
-            let mut file = tempfile::NamedTempFile::new().unwrap();
-            file.write_all(text.as_bytes()).unwrap();
-            let error = load(Some(file.path()), &[]).err();
-            let found = error.and_then(|error| error.0[0].key.clone());
-            assert_eq!(found.as_deref(), key, "{text}");
+            assert_eq!(first_conflict(text).as_deref(), key, "{text}");
         }
     }
 }

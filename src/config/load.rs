@@ -1,10 +1,8 @@
 //! From a settings file and flags to [`Settings`], or to all violations together.
 //!
 //! The file becomes a YAML value, whose keys are then visited one by one, because a typed reader stops at the first
-//! unknown key. No other module of the agent reads YAML. What a file has of the spellings before `v1alpha1` is read, and
-//! becomes a notice.
+//! unknown key. No other module of the agent reads YAML.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use headgate_settings::{Printable, SettingsError, Violation, describe_value, read_text_file};
@@ -13,10 +11,9 @@ use serde_yaml::{Mapping, Value};
 use super::Settings;
 use super::conflicts::conflicts;
 use super::keys::{Key, find, is_section, keys};
-use super::notice::Notice;
-use super::suggestion::{Spelling, unknown_key};
-use super::value::{InvalidValue, NONE};
-use super::version::{API_VERSION, KIND, check_version};
+use super::suggestion::unknown_key;
+use super::value::InvalidValue;
+use super::version::{HEADER, check_version, header};
 
 /// A flag that overrides a key of the file.
 #[derive(Clone, Debug)]
@@ -43,17 +40,6 @@ impl FlagOverride {
 /// # Errors
 /// Every violation in the file and the flags, each with its origin, key, value and what is allowed.
 pub fn load(file: Option<&Path>, overrides: &[FlagOverride]) -> Result<Settings, SettingsError> {
-    load_with_notices(file, overrides).map(|(settings, _)| settings)
-}
-
-/// Loads settings as [`load`] does, with a notice for each spelling of the file that the next version will not read.
-///
-/// # Errors
-/// As [`load`].
-pub fn load_with_notices(
-    file: Option<&Path>,
-    overrides: &[FlagOverride],
-) -> Result<(Settings, Vec<Notice>), SettingsError> {
     let mut loader = Loader::default();
     if let Some(path) = file {
         let origin = path.display().to_string();
@@ -69,10 +55,8 @@ pub fn load_with_notices(
     for flag in overrides {
         let value = Value::String(flag.value.clone());
         match find(flag.key) {
-            Some(key) => loader.set(flag.flag, key, flag.key, &value),
-            None => loader
-                .violations
-                .push(unknown_key(flag.flag, flag.key, &value, loader.spelling)),
+            Some(key) => loader.set(flag.flag, key, &value),
+            None => loader.violations.push(unknown_key(flag.flag, flag.key, &value)),
         }
     }
     loader.finish(file)
@@ -100,19 +84,11 @@ fn parse(text: &str) -> Result<Mapping, String> {
 struct Loader {
     settings: Settings,
     violations: Vec<Violation>,
-    notices: Vec<Notice>,
-    /// The spelling of keys in suggestions and in conflicts.
-    spelling: Spelling,
-    /// The keys that the file has, by their present path, as they are spelled there.
-    written: BTreeMap<&'static str, String>,
 }
 
 impl Loader {
     fn apply_document(&mut self, origin: &str, document: &Mapping) {
-        let version = check_version(origin, document);
-        self.spelling = version.spelling;
-        self.violations.extend(version.violations);
-        self.notices.extend(version.notice);
+        self.violations.extend(check_version(origin, document));
         self.apply_section(origin, "", document);
     }
 
@@ -138,50 +114,15 @@ impl Loader {
             };
             match (value, find(&path)) {
                 (Value::Mapping(inner), _) if is_section(&path) => self.apply_section(origin, &path, inner),
-                (_, Some(key)) => self.apply_key(origin, key, &path, value),
+                (_, Some(key)) => self.set(origin, key, value),
                 // Both were checked before.
-                _ if [API_VERSION, KIND].contains(&path.as_str()) => {}
-                _ => self.violations.push(unknown_key(origin, &path, value, self.spelling)),
+                _ if HEADER.iter().any(|(key, _)| *key == path) => {}
+                _ => self.violations.push(unknown_key(origin, &path, value)),
             }
         }
     }
 
-    /// Applies a key of the file, which is spelled as `written` there.
-    fn apply_key(&mut self, origin: &str, key: &'static Key, written: &str, value: &Value) {
-        if let Some(other) = self.written.insert(key.path, written.to_owned()) {
-            self.violations.push(Violation {
-                origin: origin.to_owned(),
-                key: Some(written.to_owned()),
-                message: format!("is the same setting as {other}; allowed: one of the two, {}", key.path),
-            });
-            return;
-        }
-        let mut notice = |message: String| {
-            self.notices.push(Notice {
-                origin: origin.to_owned(),
-                key: Some(written.to_owned()),
-                message,
-            });
-        };
-        if written != key.path {
-            notice(format!(
-                "is now {}; the next version does not read this spelling",
-                key.path
-            ));
-        }
-        if key.is_optional && value.as_str() == Some(NONE) {
-            notice("none is now null; the next version does not read this spelling".to_owned());
-        }
-        let none = Value::String(NONE.to_owned());
-        let value = if key.is_optional && value.is_null() {
-            &none
-        } else {
-            value
-        };
-        self.set(origin, key, written, value);
-    }
-
-    fn set(&mut self, origin: &str, key: &Key, written: &str, value: &Value) {
+    fn set(&mut self, origin: &str, key: &Key, value: &Value) {
         let messages = match (key.set)(&mut self.settings, value) {
             Ok(()) => Vec::new(),
             Err(InvalidValue::Value(allowed)) => {
@@ -199,29 +140,23 @@ impl Loader {
         };
         self.violations.extend(messages.into_iter().map(|message| Violation {
             origin: origin.to_owned(),
-            key: Some(written.to_owned()),
+            key: Some(key.path.to_owned()),
             message,
         }));
     }
 
-    fn finish(mut self, file: Option<&Path>) -> Result<(Settings, Vec<Notice>), SettingsError> {
+    fn finish(mut self, file: Option<&Path>) -> Result<Settings, SettingsError> {
         if self.violations.is_empty() {
             let origin = file.map_or_else(|| "settings".to_owned(), |path| path.display().to_string());
-            let spelled = |path: &'static str| {
-                let written = self.written.get(path).map(String::as_str);
-                let spelling = self.spelling;
-                written.unwrap_or_else(|| find(path).map_or(path, |key| spelling.of(key)))
-            };
-            self.violations = conflicts(&self.settings)
-                .map(|(key, message)| Violation {
-                    origin: origin.clone(),
-                    key: Some(spelled(key).to_owned()),
-                    message,
-                })
-                .collect();
+            let conflicts = conflicts(&self.settings).map(|(key, message)| Violation {
+                origin: origin.clone(),
+                key: Some(key.to_owned()),
+                message,
+            });
+            self.violations = conflicts.collect();
         }
         if self.violations.is_empty() {
-            Ok((self.settings, self.notices))
+            Ok(self.settings)
         } else {
             Err(SettingsError(self.violations))
         }
@@ -230,9 +165,9 @@ impl Loader {
 
 /// The settings as a settings file.
 pub(super) fn to_yaml(settings: &Settings) -> String {
-    let mut document = super::version::header();
+    let (mut document, mut settings) = (header(), settings.clone());
     for key in keys() {
-        insert(&mut document, key.path, (key.get)(settings));
+        insert(&mut document, key.path, (key.get)(&mut settings));
     }
     serde_yaml::to_string(&document).unwrap_or_else(|error| format!("# settings cannot be shown: {error}\n"))
 }

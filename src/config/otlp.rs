@@ -1,40 +1,12 @@
 //! The endpoint that spans are exported to: from the settings, or from OpenTelemetry's environment variables. Pure.
 
 use headgate_settings::EnvironmentLookup;
-use serde_yaml::Value;
 
 use super::Settings;
-use super::value::{NONE, Parsed};
+use super::value::parse_collector;
 
 /// The path for spans below the base address of a collector.
 const TRACES_PATH: &str = "/v1/traces";
-
-/// Reads the base address of a collector, or `none`.
-pub(super) fn endpoint(value: &Value) -> Parsed<Option<String>> {
-    let base = match value {
-        Value::String(text) if text == NONE => return Ok(None),
-        Value::String(text) => parse_base(text),
-        _ => None,
-    };
-    let allowed = || {
-        if cfg!(feature = "otlp") {
-            "none, or the base address of an OpenTelemetry collector, such as http://127.0.0.1:4318".to_owned()
-        } else {
-            "none, since this program was built without the feature otlp".to_owned()
-        }
-    };
-    base.filter(|_| cfg!(feature = "otlp")).map(Some).ok_or_else(allowed)
-}
-
-/// An http or https URL without query, user and trailing slash.
-fn parse_base(text: &str) -> Option<String> {
-    let uri: hyper::Uri = text.trim().parse().ok()?;
-    let scheme = matches!(uri.scheme_str(), Some("http" | "https"));
-    let host = uri
-        .authority()
-        .is_some_and(|authority| !authority.as_str().contains('@'));
-    (scheme && host && uri.query().is_none()).then(|| text.trim().trim_end_matches('/').to_owned())
-}
 
 impl Settings {
     /// The URL that spans are exported to: from `telemetry.otlpEndpoint`, else from OpenTelemetry's variables.
@@ -50,7 +22,7 @@ impl Settings {
             ("OTEL_EXPORTER_OTLP_ENDPOINT", TRACES_PATH),
         ] {
             if let Some(text) = environment(name).filter(|text| !text.is_empty()) {
-                let base = parse_base(&text).ok_or(name)?;
+                let base = parse_collector(&text).ok_or(name)?;
                 return Ok(Some(format!("{base}{path}")));
             }
         }
@@ -60,6 +32,9 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use serde_yaml::Value;
+
+    use super::super::value::{optional, otlp_endpoint};
     use super::*;
 
     #[test]
@@ -85,6 +60,7 @@ mod tests {
 
     #[test]
     fn endpoint_addresses() {
+        let endpoint = optional(otlp_endpoint());
         for (text, good) in [
             ("http://127.0.0.1:4318", true),
             ("https://collector.monitoring.svc:4318/base/", true),
@@ -94,10 +70,10 @@ mod tests {
             ("http://127.0.0.1?x", false),
             ("", false),
         ] {
-            let read = endpoint(&Value::String(text.to_owned()));
+            let read = (endpoint.parse)(&Value::String(text.to_owned()));
             assert_eq!(read.is_ok(), good && cfg!(feature = "otlp"), "{text}");
         }
-        assert_eq!(endpoint(&Value::String("none".to_owned())), Ok(None));
-        assert!(endpoint(&Value::Null).is_err() && endpoint(&Value::Bool(false)).is_err());
+        assert_eq!((endpoint.parse)(&Value::Null), Ok(None));
+        assert!((endpoint.parse)(&Value::Bool(false)).is_err());
     }
 }

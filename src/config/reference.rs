@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use serde_yaml::Value;
 
 use super::Settings;
-use super::keys::{Key, keys};
+use super::keys::keys;
 
 /// The text of `docs/settings.md`.
 #[must_use]
 pub fn reference() -> String {
-    let defaults = Settings::default();
+    let mut defaults = Settings::default();
     let mut text = String::from(
         "# Settings\n\n\
          <!-- Generated from src/config/keys by `make docs`; a test compares it. -->\n\n\
@@ -19,35 +19,26 @@ pub fn reference() -> String {
          and prints the settings in effect; a mistake ends the process with exit code 2.\n\n\
          The document is a `HeadgateConfiguration` of `config.headgate.dev/v1alpha1`; editors and CI can check it with its JSON \
          schema, `docs/settings.schema.json`. Settings of every process come first, then those of the agent on a node (`node`), \
-         then those of the leader. Null means the same as omission, and only settings whose default is null may be null. A file \
-         without `apiVersion` and `kind`, and the spellings of earlier versions, are read for one more version; each becomes a \
-         warning in the log and on standard error of the commands.\n\n\
+         then those of the leader. Null means the same as omission, and only settings whose default is null may be null.\n\n\
          The defaults, as a file:\n\n```yaml\n",
     );
     text.push_str(&defaults.to_yaml());
     text.push_str("```\n");
     for key in keys() {
-        let former = key.former.map(|former| format!(" Formerly: `{former}`."));
-        let former = former.unwrap_or_default();
+        let default = default_text((key.get)(&mut defaults));
+        let flag = key.flag.map(|flag| format!(" Flag: `{flag}`.")).unwrap_or_default();
         // Writing to a String cannot fail.
-        let _ = write!(
-            text,
-            "\n## `{}`\n\n{}\n\nDefault: {}.",
-            key.path,
-            key.about,
-            default_text(key, &defaults)
-        );
         let _ = writeln!(
             text,
-            "{}",
-            key.flag.map(|flag| format!(" Flag: `{flag}`.")).unwrap_or_default() + &former
+            "\n## `{}`\n\n{}\n\nDefault: {default}.{flag}",
+            key.path, key.about
         );
     }
     text
 }
 
-fn default_text(key: &Key, defaults: &Settings) -> String {
-    match (key.get)(defaults) {
+fn default_text(value: Value) -> String {
+    match value {
         Value::Null => "null".to_owned(),
         Value::String(text) => format!("`{text}`"),
         Value::Bool(flag) => format!("`{flag}`"),

@@ -13,7 +13,8 @@ use kube::Client;
 use tokio::time::{Instant, timeout_at};
 
 use super::report::{StatusReport, VerdictRow};
-use crate::why::{AgentAccess, AgentPods, AgentRoute, AgentStatus, both, statusz_uri};
+use crate::agent_status::AgentStatus;
+use crate::why::{AgentAccess, AgentPods, AgentRoute, both, fetch_agent_at, statusz_uri};
 
 /// Time for all agents together, and again for those that are queried through the API server.
 const ALL_AGENTS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -45,7 +46,7 @@ pub async fn query_agents(report: &mut StatusReport, client: &Client, endpoints:
         let uri = given.or_else(own_address);
         async move {
             let answer = match uri {
-                Some(uri) => timeout_at(deadline, AgentStatus::fetch(uri, &name)).await,
+                Some(uri) => timeout_at(deadline, fetch_agent_at(uri, &name)).await,
                 None => Ok(Err("its address is not known".to_owned())),
             };
             (index, name, is_given, answer.unwrap_or_else(|_| Err(late())))
@@ -107,9 +108,9 @@ async fn query_through_api_server(
 fn verdict_row(agent: &AgentStatus) -> VerdictRow {
     match agent.health_port_error() {
         None => VerdictRow {
-            healthz: Some(agent.healthz.code),
+            healthz: agent.healthz.map(|path| path.code),
             answered: true,
-            since: agent.healthz.since,
+            since: agent.healthz.and_then(|path| path.since),
             why: None,
         },
         Some(error) => VerdictRow {

@@ -7,21 +7,18 @@ use std::time::Duration;
 
 use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetState, TargetStates};
 use headgate_controller::local_service::{
-    EffectiveSettings, LocalPoolsSettings, ServiceIndex, SlimEndpointSlice, SlimService, apply_nodes,
+    EffectiveSettings, LocalPoolsSettings, QueuedUpdate, ServiceIndex, SlimEndpointSlice, SlimService, apply_nodes,
     convert_load_balancer, load_balancer_services,
 };
 use headgate_controller::pool::Listing;
-use headgate_http::client::PlainClient;
 use headgate_kubernetes::Decoded;
 use headgate_local_pools::{IpFamily, NamespacedName, NodeIndex, PoolStatus, ServiceStatus, Updater};
 use headgate_telemetry::escape_line;
-use hyper::{StatusCode, Uri};
-use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
 use crate::api_error::api_error_text;
@@ -31,10 +28,6 @@ use crate::readable_objects::readable_objects;
 const MAX_OBJECTS_PER_PAGE: u32 = 500;
 /// Time for one page.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time for the leader's answer, which comes from memory.
-const STATUSZ_TIMEOUT: Duration = Duration::from_secs(3);
-/// More than any `/statusz`.
-const MAX_STATUS_BYTES: usize = 1024 * 1024;
 /// Rows in the text of `headgate status`.
 const MAX_ROWS: usize = 20;
 
@@ -113,58 +106,11 @@ impl fmt::Display for LocalPoolRow {
     }
 }
 
-/// An update in the queue of the leader, from its `/statusz`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct QueuedRow {
-    /// `NAMESPACE/NAME`.
-    pub service: String,
-    /// `LOAD BALANCER/POOL`, in lower case.
-    pub pool: String,
-    /// Since when an update of the pool has been pending.
-    pub pending_since: Timestamp,
-    /// Failed attempts so far.
-    pub retries: u32,
-    /// ARM asked to wait until then.
-    pub parked_until: Option<Timestamp>,
-}
-
-impl fmt::Display for QueuedRow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (pool, since, retries) = (escape_line(&self.pool), self.pending_since, self.retries);
-        write!(
-            f,
-            "In the leader's queue: {pool}, pending since {since:.0}, {retries} retries"
-        )?;
-        match self.parked_until {
-            Some(until) => writeln!(f, ", parked until {until:.0}."),
-            None => writeln!(f, "."),
-        }
-    }
-}
-
-/// Gets the queue of the leader from its `/statusz`.
-///
-/// # Errors
-/// A text that names the address and what is wrong.
-pub async fn fetch_queue(uri: Uri) -> Result<Vec<QueuedRow>, String> {
-    /// The fields that are read.
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Status {
-        #[serde(default)]
-        local_pools: Vec<QueuedRow>,
-    }
-    let client = PlainClient::plain(STATUSZ_TIMEOUT, MAX_STATUS_BYTES);
-    let address = uri.to_string();
-    let answer = client.get(uri, &[("Accept", "application/json")]).await;
-    let (status, body) = answer.map_err(|error| format!("{address}: {error}"))?;
-    if status != StatusCode::OK {
-        return Err(format!("{address} answers {status}"));
-    }
-    let status: Status = serde_json::from_slice(&body)
-        .map_err(|error| format!("{address} does not answer with an agent's status: {error}"))?;
-    Ok(status.local_pools)
+fn describe_queued(update: &QueuedUpdate) -> String {
+    let (pool, since, retries) = (escape_line(&update.pool), update.pending_since, update.retries);
+    let parked = update.parked_until.map(|until| format!(", parked until {until:.0}"));
+    let parked = parked.unwrap_or_default();
+    format!("In the leader's queue: {pool}, pending since {since:.0}, {retries} retries{parked}.\n")
 }
 
 /// What is known about the pools of Local Services.
@@ -177,7 +123,7 @@ pub struct LocalPoolsSnapshot {
     /// Why the rows are missing.
     pub error: Option<String>,
     /// The queue of the leader, if its `/statusz` was read.
-    pub queue: Vec<QueuedRow>,
+    pub queue: Vec<QueuedUpdate>,
 }
 
 /// Services of type `LoadBalancer`, and all `EndpointSlices`.
@@ -429,7 +375,7 @@ pub fn explain_service(service: &str, snapshot: &LocalPoolsSnapshot) -> String {
     };
     let rows: String = own.iter().map(ToString::to_string).collect();
     let queued = snapshot.queue.iter().filter(|update| update.service == service);
-    let queued: String = queued.map(ToString::to_string).collect();
+    let queued: String = queued.map(describe_queued).collect();
     format!("Service {name}: {verdict}.\n\n{rows}{queued}")
 }
 
@@ -455,8 +401,8 @@ mod tests {
         }
     }
 
-    fn queued(service: &str) -> QueuedRow {
-        QueuedRow {
+    fn queued(service: &str) -> QueuedUpdate {
+        QueuedUpdate {
             service: service.to_owned(),
             pool: "lb/default-web".to_owned(),
             pending_since: "2026-01-02T03:04:05Z".parse().unwrap(),

@@ -4,6 +4,7 @@
 
 use headgate_maintenance::api::names::{COMPLETION_FINALIZER, CORDON_ANNOTATION, PROTECTION_FINALIZER};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, names};
+use headgate_telemetry::first_names;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::core::Request;
@@ -91,11 +92,7 @@ fn name_of(object: &Json) -> String {
 }
 
 fn in_words(leftover: Leftover, names: &[String]) -> String {
-    let shown = names[..names.len().min(NAMED_ENTRIES)].join(", ");
-    let more = match names.len().saturating_sub(NAMED_ENTRIES) {
-        0 => String::new(),
-        more => format!(", and {more} more"),
-    };
+    let shown = first_names(names, NAMED_ENTRIES);
     let (what, hint) = match leftover {
         Leftover::Maintenance => (
             "NodeMaintenances are not over",
@@ -110,7 +107,7 @@ fn in_words(leftover: Leftover, names: &[String]) -> String {
             "headgate removes it while it runs with maintenance.enabled",
         ),
     };
-    format!("{} {what}: {shown}{more} ({hint})", names.len())
+    format!("{} {what}: {shown} ({hint})", names.len())
 }
 
 #[cfg(test)]

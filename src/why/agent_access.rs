@@ -4,9 +4,11 @@
 //! A request through the API server needs the rights to list pods and to get `pods/proxy` in headgate's namespace.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
+use headgate_http::client::PlainClient;
 use headgate_kubernetes::Decoded;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{Request, StatusCode, Uri};
@@ -16,10 +18,13 @@ use kube::client::Body;
 use kube::{Api, Client};
 use tokio::time::timeout;
 
+use crate::agent_status::AgentStatus;
 use crate::readable_objects::readable_objects;
 
-use super::observations::{AgentStatus, MAX_STATUS_BYTES};
-
+/// Time for an answer, which comes from memory.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// More than any `/statusz`.
+const MAX_STATUS_BYTES: usize = 1024 * 1024;
 /// The pods of the agents: those of the `DaemonSet`.
 const AGENT_PODS: &str = "app.kubernetes.io/name=headgate,app.kubernetes.io/component=agent";
 /// Time for the list of pods, and for one answer through the API server.
@@ -112,7 +117,7 @@ impl AgentPods {
         if status != StatusCode::OK {
             return Err(format!("{place} answers {status}"));
         }
-        AgentStatus::parse(&body, &place, node)
+        of_node(parse(&body, &place)?, &place, node)
     }
 
     async fn exchange(&self, request: Request<Body>) -> Result<(StatusCode, Bytes), String> {
@@ -123,6 +128,52 @@ impl AgentPods {
         let body = body.map_err(|error| error.to_string())?;
         Ok((status, body.to_bytes()))
     }
+}
+
+fn parse(body: &[u8], place: &str) -> Result<AgentStatus, String> {
+    serde_json::from_slice(body).map_err(|error| format!("{place} does not answer with an agent's status: {error}"))
+}
+
+/// The status at `place`, which must be that of the agent of the node `name`.
+fn of_node(status: AgentStatus, place: &str, name: &str) -> Result<AgentStatus, String> {
+    if status.node.name != name {
+        return Err(format!("{place} is the agent of {:?}", status.node.name));
+    }
+    if status.healthz.is_none() || status.livez.is_none() {
+        return Err(format!("{place} is a {}, which answers no probes", status.leader.role));
+    }
+    Ok(status)
+}
+
+/// Gets the status of any process from its `/statusz`.
+///
+/// # Errors
+/// A text that names the address and what is wrong.
+pub(crate) async fn fetch_status(uri: Uri) -> Result<AgentStatus, String> {
+    let client = PlainClient::plain(ANSWER_TIMEOUT, MAX_STATUS_BYTES);
+    let address = uri.to_string();
+    let answer = client.get(uri, &[("Accept", "application/json")]).await;
+    let (status, body) = answer.map_err(|error| format!("{address}: {error}"))?;
+    if status != StatusCode::OK {
+        return Err(format!("{address} answers {status}"));
+    }
+    parse(&body, &address)
+}
+
+/// Gets the status of the agent of the node `name` from its `/statusz`.
+///
+/// # Errors
+/// A text that names the address and what is wrong.
+pub(crate) async fn fetch_agent_at(uri: Uri, name: &str) -> Result<AgentStatus, String> {
+    let address = uri.to_string();
+    of_node(fetch_status(uri).await?, &address, name)
+}
+
+/// The address of `/statusz` of the agent at `address`.
+pub(crate) fn statusz_uri(address: IpAddr, port: u16) -> Option<Uri> {
+    format!("http://{}/statusz", SocketAddr::from((address, port)))
+        .parse()
+        .ok()
 }
 
 fn is_running(pod: &Pod) -> bool {
@@ -142,7 +193,7 @@ pub(super) async fn fetch_agent(
 ) -> Result<AgentStatus, String> {
     let not_reached = match (direct, access.route) {
         (_, AgentRoute::ApiServer) => None,
-        (Some(uri), _) => match AgentStatus::fetch(uri, node).await {
+        (Some(uri), _) => match fetch_agent_at(uri, node).await {
             Ok(agent) => return Ok(agent),
             Err(error) => Some(error),
         },

@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-use headgate_maintenance::api::names::MAINTENANCE_TAINT;
-use headgate_node::Signal;
+use headgate_node::{MAINTENANCE_TAINT, Signal};
 use headgate_telemetry::escape_line;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::maintenances::MaintenanceRow;
-use super::observations::{AgentStatus, NodeObject, Observations};
+use super::observations::{NodeObject, Observations};
 use super::reasons;
 use super::wide::{AgentFacts, NodeObjectFacts};
+use crate::agent_status::{AgentStatus, PathStatus};
 
 /// Whether a load balancer that probes `/healthz` sends new connections to the node. What others do is not known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -82,8 +82,8 @@ pub fn explain(name: &str, observations: &Observations, now: Timestamp) -> Expla
                 compare(agent, node, &mut notes);
             }
             if agent.health_port_error().is_none() {
-                healthz = Some(agent.healthz.code);
-                since = agent.healthz.since;
+                healthz = agent.healthz.map(|path| path.code);
+                since = agent.healthz.and_then(|path| path.since);
             }
             sent = if healthz == Some(200) {
                 NewConnections::Yes
@@ -167,11 +167,9 @@ fn hold_note(agent: &AgentStatus, node: Option<&NodeObject>) -> Option<String> {
 
 /// Adds the reasons and notes that follow from the agent's status.
 fn explain_agent(name: &str, agent: &AgentStatus, now: Timestamp, reasons: &mut Vec<Reason>, notes: &mut Vec<String>) {
-    if agent.node.source != "watch" {
-        notes.push(reasons::source_note(&agent.node.source).to_owned());
-    }
+    notes.extend(reasons::source_note(agent.node.source).map(str::to_owned));
     if let Some(failure) = &agent.node.watch_error {
-        let (since, error) = (Since(failure.since, now), &failure.error);
+        let (since, error) = (Since(Some(failure.since), now), &failure.error);
         notes.push(format!(
             "The agent cannot watch the Node{since}: {error}. The last known state stays in use."
         ));
@@ -180,11 +178,9 @@ fn explain_agent(name: &str, agent: &AgentStatus, now: Timestamp, reasons: &mut 
         let signals = agent.node.signals.iter();
         reasons.extend(signals.map(|status| reasons::signal(name, &status.parse(), status.since)));
     }
-    if agent.livez.code != 200 {
-        reasons.push(reasons::unhealthy_kube_proxy(
-            agent.proxy.server.as_deref(),
-            agent.livez.since,
-        ));
+    if let Some(PathStatus { since, .. }) = agent.livez.filter(|livez| livez.code != 200) {
+        let server = agent.proxy.as_ref().and_then(|proxy| proxy.server.as_deref());
+        reasons.push(reasons::unhealthy_kube_proxy(server, since));
     }
     reasons.extend(agent.health_port_error().map(reasons::unbound_health_port));
 }

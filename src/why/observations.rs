@@ -1,31 +1,22 @@
 //! The observations of a node: the status of its agent, from `/statusz`, and the Node object and the `NodeMaintenance`s of the node,
 //! from the API server.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use headgate_http::client::PlainClient;
 use headgate_kubernetes::Decoded;
-use headgate_node::{MarkerFact, NodeHold, Signal, SignalRules, SlimNode};
-use hyper::{StatusCode, Uri};
-use jiff::Timestamp;
+use headgate_node::{EXCLUDE_LABEL, MarkerFact, NodeHold, Signal, SignalRules, SlimNode};
+use hyper::Uri;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
-use serde::Deserialize;
 
-use super::agent_access::{AgentAccess, fetch_agent};
+use super::agent_access::{AgentAccess, fetch_agent, fetch_agent_at, statusz_uri};
 use super::maintenances::{MaintenanceRow, list_maintenances};
+use crate::agent_status::{AgentStatus, SignalStatus};
 use crate::api_error::api_error_text;
 
-/// Time for the agent's answer, which comes from memory.
-const AGENT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for the API server's answer.
 const API_SERVER_TIMEOUT: Duration = Duration::from_secs(10);
-/// More than any `/statusz`.
-pub(super) const MAX_STATUS_BYTES: usize = 1024 * 1024;
-/// The label that excludes a node from every load balancer that cloud controllers manage.
-pub(super) const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 /// Why there is no explanation.
 #[derive(Debug, thiserror::Error)]
@@ -44,134 +35,6 @@ pub enum WhyError {
         /// The error of the agent.
         agent: String,
     },
-}
-
-/// The fields of an agent's `/statusz` that are read. Unknown fields, of other versions, are ignored.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct AgentStatus {
-    /// The version of the agent's program.
-    pub version: String,
-    /// The state of the Node as the agent has it.
-    pub node: AgentNode,
-    /// The present answer of `/healthz`.
-    pub healthz: PathStatus,
-    /// The present answer of `/livez`.
-    pub livez: PathStatus,
-    /// The health of kube-proxy as the agent has it.
-    pub proxy: KubeProxyStatus,
-    /// The agent's listeners, each with its address or with the reason why it has none.
-    #[serde(default)]
-    pub listeners: BTreeMap<String, String>,
-}
-
-impl AgentStatus {
-    /// Gets the status of the agent of the node `name` from its `/statusz`.
-    ///
-    /// # Errors
-    /// A text that names the address and what is wrong.
-    pub async fn fetch(uri: Uri, name: &str) -> Result<Self, String> {
-        let client = PlainClient::plain(AGENT_TIMEOUT, MAX_STATUS_BYTES);
-        let address = uri.to_string();
-        let (status, body) = client
-            .get(uri, &[("Accept", "application/json")])
-            .await
-            .map_err(|error| format!("{address}: {error}"))?;
-        if status != StatusCode::OK {
-            return Err(format!("{address} answers {status}"));
-        }
-        Self::parse(&body, &address, name)
-    }
-
-    /// Reads the answer of the agent at `place`, which must be that of the node `name`.
-    pub(super) fn parse(body: &[u8], place: &str, name: &str) -> Result<Self, String> {
-        let agent: Self = serde_json::from_slice(body)
-            .map_err(|error| format!("{place} does not answer with an agent's status: {error}"))?;
-        if agent.node.name != name {
-            return Err(format!("{place} is the agent of {:?}", agent.node.name));
-        }
-        Ok(agent)
-    }
-
-    /// Why the health port does not answer; `None` if it does.
-    #[must_use]
-    pub fn health_port_error(&self) -> Option<&str> {
-        let state = self.listeners.get("healthz")?;
-        // A closing listener still answers, or the next process on the port does.
-        let is_served = state.parse::<SocketAddr>().is_ok() || state == "closing";
-        (!is_served).then_some(state)
-    }
-}
-
-/// The state of a Node as its agent has it.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct AgentNode {
-    /// The name of the agent's Node.
-    pub name: String,
-    /// Where the agent has the state of the Node from: `watch`, `remembered` or `none`.
-    pub source: String,
-    /// The signals of the node that the agent observed.
-    pub signals: Vec<SignalStatus>,
-    /// The leader's hold, while it keeps the node in service although it has signals.
-    #[serde(default)]
-    pub hold: Option<HoldStatus>,
-    /// The current failure of the watch of the Node.
-    #[serde(default)]
-    pub watch_error: Option<WatchErrorStatus>,
-}
-
-/// The leader's hold on a node.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub struct HoldStatus {
-    /// The pools, as `LOAD_BALANCER/POOL`.
-    pub pools: Vec<String>,
-}
-
-/// A failure of an agent's watch.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub struct WatchErrorStatus {
-    /// The text of the error.
-    pub error: String,
-    /// The time of the first error.
-    pub since: Option<Timestamp>,
-}
-
-/// A signal of the node.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub struct SignalStatus {
-    /// The signal's name, such as its taint key.
-    pub signal: String,
-    /// The signal's start, if it is known.
-    pub since: Option<Timestamp>,
-}
-
-impl SignalStatus {
-    pub(super) fn parse(&self) -> Signal {
-        let Ok(signal) = self.signal.parse();
-        signal
-    }
-}
-
-/// The present answer of one path.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub struct PathStatus {
-    /// The status code, 200 or 503.
-    pub code: u16,
-    /// The time of the last change.
-    pub since: Option<Timestamp>,
-}
-
-/// The health of kube-proxy as an agent has it.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct KubeProxyStatus {
-    /// The address that the agent polls, if it polls one.
-    pub server: Option<String>,
-    /// Whether kube-proxy is healthy, or its health unknown.
-    pub healthy: bool,
-    /// The time of the newest update, if kube-proxy was ever reached.
-    pub last_updated: Option<Timestamp>,
 }
 
 /// What is read of the Node object.
@@ -222,7 +85,7 @@ impl Observations {
         };
         let address = api.as_ref().ok().and_then(|node| node.address);
         let agent = if let Some(uri) = statusz {
-            AgentStatus::fetch(uri, name).await
+            fetch_agent_at(uri, name).await
         } else {
             let direct = address.and_then(|address| statusz_uri(address, access.port));
             fetch_agent(client, access, name, direct).await
@@ -287,12 +150,4 @@ impl NodeObject {
             hold,
         }
     }
-}
-
-/// The address of `/statusz` of the agent at `address`.
-#[must_use]
-pub fn statusz_uri(address: IpAddr, port: u16) -> Option<Uri> {
-    format!("http://{}/statusz", SocketAddr::from((address, port)))
-        .parse()
-        .ok()
 }

@@ -1,18 +1,21 @@
 //! What can keep new connections from a node: what it means, and what ends it. Pure. The text about signals is part
 //! of `headgate_node::Signal`.
 
-use headgate_node::{MARKER_CONDITION, MarkerFact, Signal};
+use headgate_node::{EXCLUDE_LABEL, MARKER_CONDITION, MarkerFact, Signal, Source};
 use headgate_settings::Printable;
 use jiff::Timestamp;
 
 use super::explanation::Reason;
-use super::observations::{EXCLUDE_LABEL, SignalStatus};
+use crate::agent_status::SignalStatus;
 
 /// The note for an agent that does not know the Node from a watch.
-pub(super) fn source_note(source: &str) -> &'static str {
+pub(super) fn source_note(source: Source) -> Option<&'static str> {
     match source {
-        "remembered" => "The agent has not reached the API server since it started and uses its remembered state.",
-        _ => "The agent has never observed its Node, so the node counts as eligible.",
+        Source::Watch => None,
+        Source::Remembered => {
+            Some("The agent has not reached the API server since it started and uses its remembered state.")
+        }
+        Source::None => Some("The agent has never observed its Node, so the node counts as eligible."),
     }
 }
 

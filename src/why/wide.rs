@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use headgate_node::Source;
 use headgate_telemetry::escape_line;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::explanation::Explanation;
-use super::observations::{AgentStatus, NodeObject};
+use super::observations::NodeObject;
+use crate::agent_status::AgentStatus;
 
 /// What the agent answered about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -17,10 +19,10 @@ use super::observations::{AgentStatus, NodeObject};
 pub struct AgentFacts {
     /// The version of its program.
     pub version: String,
-    /// Where it has the state of the Node from: `watch`, `remembered` or `none`.
-    pub source: String,
+    /// Where it has the state of the Node from.
+    pub source: Source,
     /// The status of `/livez`.
-    pub livez: u16,
+    pub livez: Option<u16>,
     /// The last change of that status, if it is known.
     pub livez_since: Option<Timestamp>,
     /// The address of kube-proxy that it polls, if it polls one.
@@ -35,11 +37,11 @@ impl AgentFacts {
     pub(super) fn new(agent: &AgentStatus) -> Self {
         Self {
             version: agent.version.clone(),
-            source: agent.node.source.clone(),
-            livez: agent.livez.code,
-            livez_since: agent.livez.since,
-            kube_proxy: agent.proxy.server.clone(),
-            kube_proxy_healthy: agent.proxy.healthy,
+            source: agent.node.source,
+            livez: agent.livez.map(|path| path.code),
+            livez_since: agent.livez.and_then(|path| path.since),
+            kube_proxy: agent.proxy.as_ref().and_then(|proxy| proxy.server.clone()),
+            kube_proxy_healthy: agent.proxy.as_ref().is_none_or(|proxy| proxy.healthy),
             listeners: agent.listeners.clone(),
         }
     }
@@ -97,12 +99,14 @@ impl Explanation {
         if let Some(agent) = &self.agent {
             row(
                 "Agent:",
-                &format!("{}, state of the Node from: {}", agent.version, agent.source),
+                &format!("{}, state of the Node from: {}", agent.version, agent.source.as_str()),
             );
             let since = agent
                 .livez_since
                 .map_or_else(String::new, |at| format!(", since {at:.0}"));
-            row("/livez:", &format!("{}{since}", agent.livez));
+            if let Some(code) = agent.livez {
+                row("/livez:", &format!("{code}{since}"));
+            }
             let health = if agent.kube_proxy_healthy {
                 "healthy or unknown"
             } else {

@@ -13,7 +13,6 @@
     reason = "what a test cannot do without fails the test"
 )]
 
-#[cfg(feature = "sandbox")]
 mod arm;
 mod http;
 mod imds_document;

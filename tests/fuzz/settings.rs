@@ -8,6 +8,8 @@ use headgate::config::{FlagOverride, load};
 use crate::mutated_corpus;
 
 const WORDS: &[&[u8]] = &[
+    b"apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\n",
+    b"node:\n  ",
     b"healthzBindAddress: ",
     b"proxyProtocol: ",
     b"signals:\n  health: ",
@@ -54,7 +56,8 @@ fn printed_settings_load_again_and_mistakes_name_the_allowed_values() {
     let file: PathBuf = directory.path().join("settings.yaml");
     let again: PathBuf = directory.path().join("again.yaml");
     mutated_corpus::fuzz("settings", WORDS, |bytes| {
-        std::fs::write(&file, bytes).unwrap();
+        // Mutations seldom leave the version and the kind whole.
+        std::fs::write(&file, [WORDS[0], bytes].concat()).unwrap();
         match load(Some(&file), &[]) {
             Ok(settings) => {
                 std::fs::write(&again, settings.to_yaml()).unwrap();
@@ -86,7 +89,7 @@ fn printed_settings_load_again_and_mistakes_name_the_allowed_values() {
 #[test]
 fn flags_and_file_values_parse_alike() {
     const FLAGS: [(&str, &str); 4] = [
-        ("--healthz-bind-address", "healthzBindAddress"),
+        ("--healthz-bind-address", "node.healthzBindAddress"),
         ("--metrics-bind-address", "metricsBindAddress"),
         ("--bind-address-hard-fail", "bindAddressHardFail"),
         ("--state-dir", "stateDir"),

@@ -1,4 +1,4 @@
-//! `headgate budget --from-cluster` with the real kube-apiserver, with no more rights than its page names, and with the ARM
+//! `headgate-lab budget --from-cluster` with the real kube-apiserver, with no more rights than its page names, and with the ARM
 //! emulator.
 
 mod controllers;
@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::nodes;
-use headgate_test_kubernetes::{own_control_plane, scratch};
+use headgate_test_kubernetes::{lab_program, own_control_plane, scratch};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::authentication::v1::TokenRequest;
@@ -164,7 +164,7 @@ async fn azure(service: &Service) -> (Emulator, PathBuf) {
 }
 
 fn budget(kubeconfig: &Path, more: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    let mut command = Command::new(lab_program());
     command
         .args(["budget", "--from-cluster", "--kubeconfig"])
         .arg(kubeconfig);

@@ -1,4 +1,4 @@
-//! `headgate drill` as a program: real agents on the data plane of this machine's kernel.
+//! `headgate-lab drill` as a program: real agents on the data plane of this machine's kernel.
 
 mod kep;
 mod missing;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use headgate_drill::network::namespace::Namespace;
 use headgate_drill::result::LAG_LIMIT;
 use headgate_sandbox::process::{Process, command_in};
-use headgate_test_kubernetes::scratch;
+use headgate_test_kubernetes::{lab_program, scratch};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ pub(crate) fn can_run(test: &str) -> bool {
 }
 
 fn drill(flags: &str) -> Command {
-    let mut command = command_in(env!("CARGO_BIN_EXE_headgate"), &scratch("drill"));
+    let mut command = command_in(lab_program(), &scratch("drill"));
     command.arg("drill").args(flags.split_whitespace()).args(["-o", "json"]);
     command
 }
@@ -64,7 +64,7 @@ fn results_of_one(flags: &str) -> Vec<Value> {
     let directory = scratch("drill-output");
     let log = directory.join("drill.log");
     let status = runtime().block_on(async {
-        let mut process = Process::start("headgate drill", drill(flags), &log).unwrap();
+        let mut process = Process::start("headgate-lab drill", drill(flags), &log).unwrap();
         process.wait(DRILL_TIMEOUT).await
     });
     let text = std::fs::read_to_string(&log).unwrap();
@@ -211,7 +211,7 @@ fn a_loss_that_was_not_expected_is_an_error() {
         return;
     }
     let flags = "drill --scenario scale-down --strategy none --expect-no-loss none --nodes 2 --speed 20";
-    let output = command_in(env!("CARGO_BIN_EXE_headgate"), &scratch("drill-loss"))
+    let output = command_in(lab_program(), &scratch("drill-loss"))
         .args(flags.split_whitespace())
         .output()
         .unwrap();
@@ -246,7 +246,7 @@ fn interrupt(flags: &str, program: &str) {
     runtime().block_on(async {
         let mut command = drill(flags);
         command.env("TMPDIR", &directory);
-        let mut process = Process::start("headgate drill", command, &log).unwrap();
+        let mut process = Process::start("headgate-lab drill", command, &log).unwrap();
         let started = async {
             while !std::fs::read_to_string(&log).is_ok_and(|text| text.contains("run 1 of 1")) {
                 tokio::time::sleep(Duration::from_millis(50)).await;

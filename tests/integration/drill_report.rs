@@ -1,4 +1,4 @@
-//! The page of `headgate drill-report` in a real browser: what it shows, in which colours, and that all of it can be read.
+//! The page of `headgate-lab drill-report` in a real browser: what it shows, in which colours, and that all of it can be read.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use expect_test::expect_file;
 use headgate_drill::report::{page, saved};
-use headgate_test_kubernetes::scratch;
+use headgate_test_kubernetes::{lab_program, scratch};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -24,8 +24,8 @@ const BROWSER_TIMEOUT: Duration = Duration::from_mins(2);
 /// Lets the page be measured: a copy of it may run this script.
 const MEASURE: &str = include_str!("drill_report/measure.js");
 
-fn headgate(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+fn lab(arguments: &[&str]) -> Output {
+    let mut command = Command::new(lab_program());
     command.args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
@@ -35,7 +35,7 @@ fn write_page(results: &str) -> PathBuf {
     let saved = directory.join("results.json");
     std::fs::write(&saved, results).unwrap();
     let page = directory.join("page.html");
-    let output = headgate(&[
+    let output = lab(&[
         "drill-report",
         saved.to_str().unwrap(),
         "--html",
@@ -174,7 +174,7 @@ fn the_page_shows_every_strategy_and_assumption_without_a_network() {
     };
     let dom = dump(&browser, &write_page(RESULTS), &[]);
     for expected in [
-        "<title>headgate drill: scale-down</title>",
+        "<title>headgate-lab drill: scale-down</title>",
         "id=\"connections-plot-0\"",
         "id=\"timeline-plot-0\"",
         "id=\"lost-plot-0\"",
@@ -256,7 +256,7 @@ fn a_drill_writes_the_page_of_its_own_results() {
     }
     let directory = scratch("drill-html");
     let [page, picture] = ["page.html", "picture.svg"].map(|name| directory.join(name));
-    let output = headgate(&[
+    let output = lab(&[
         "drill",
         "--scenario",
         "scale-down",
@@ -322,7 +322,7 @@ fn results_that_cannot_be_used_are_named() {
             "cannot read /nonexistent.json",
         ),
     ] {
-        let output = headgate(&arguments);
+        let output = lab(&arguments);
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert!(error.contains(expected), "{expected} in {error}");

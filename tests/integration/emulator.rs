@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use headgate_test_kubernetes::eventually;
+use headgate_test_kubernetes::{eventually, lab_program};
 
 use self::emulator_process::Emulator;
 use crate::harness::http::{Connection, exchange};
@@ -32,7 +32,7 @@ async fn the_emulator_stops_at_once_with_open_connections() {
 
 /// The exit code and the standard error of a command that has to end by itself.
 async fn refused(arguments: &[&str]) -> (Option<i32>, String) {
-    let mut command = tokio::process::Command::from(Command::new(env!("CARGO_BIN_EXE_headgate")));
+    let mut command = tokio::process::Command::from(Command::new(lab_program()));
     command.arg("azure-emulator").args(arguments).kill_on_drop(true);
     let output = tokio::time::timeout(Duration::from_mins(1), command.output()).await;
     let output = output.expect("it ends by itself").unwrap();

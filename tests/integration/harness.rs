@@ -15,3 +15,8 @@ pub(crate) mod network;
 
 pub(crate) use agent::AgentOptions;
 pub(crate) use network::in_network_namespace;
+
+/// A settings file with these settings.
+pub(crate) fn settings_file(settings: &str) -> String {
+    format!("apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\n{settings}")
+}

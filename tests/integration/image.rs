@@ -19,7 +19,7 @@ use kube::api::{Patch, PatchParams};
 use kube::config::Kubeconfig;
 use serde_json::json;
 
-use crate::harness::http;
+use crate::harness::{http, settings_file};
 
 const SOON: Duration = Duration::from_secs(20);
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
@@ -139,16 +139,13 @@ async fn follows_its_taint(node: &str, root: &Path, environment: &[(&str, &str)]
         command.envs(environment.iter().copied());
         command
     };
+    let settings = settings_file(
+        "node: {healthzBindAddress: 127.0.0.1:0, proxy: {healthzUrl: off}}\nmetricsBindAddress: 127.0.0.1:0\n",
+    );
     let mut command = headgate();
     command.args(["agent", "--node-name", node, "--config=/etc/headgate/settings.yaml"]);
     command.args(["--state-dir=/state", "--addresses-file=/state/addresses.json"]);
-    for (file, text) in [
-        (
-            "etc/headgate/settings.yaml",
-            "healthzBindAddress: 127.0.0.1:0\nmetricsBindAddress: 127.0.0.1:0\nproxy: {healthzUrl: off}\n",
-        ),
-        ("state/.keep", ""),
-    ] {
+    for (file, text) in [("etc/headgate/settings.yaml", settings.as_str()), ("state/.keep", "")] {
         fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
         fs::write(root.join(file), text).unwrap();
     }

@@ -147,7 +147,8 @@ fn headgate_and_kube_proxy_answer_alike() {
         let client = Client::try_from(control_plane.client_config()).unwrap();
         let node = create_node(&client, "beside").await;
         let proxy = control_plane.start_kube_proxy(&node).await.unwrap().healthz;
-        let settings = format!("proxy: {{healthzUrl: \"http://{proxy}\", pollInterval: 100ms, healthTimeout: 2s}}\n");
+        let settings =
+            format!("node: {{proxy: {{healthzUrl: \"http://{proxy}\", pollInterval: 100ms, healthTimeout: 2s}}}}\n");
         let agent = AgentOptions::new(&node, control_plane.kubeconfig())
             .settings(&settings)
             .start()

@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::harness::http;
+use crate::harness::{http, settings_file};
 
 mod access;
 mod defect;
@@ -103,7 +103,7 @@ impl Instance {
         };
         let text = r#"{"subscriptionId": "s", "resourceGroup": "g", "useManagedIdentityExtension": true}"#;
         let azure = file("azure.json", text);
-        let settings = file("settings.yaml", "proxy: {healthzUrl: off}\n");
+        let settings = file("settings.yaml", &settings_file("node: {proxy: {healthzUrl: off}}\n"));
         let mut command = Command::new(program);
         command
             .current_dir(&directory)
@@ -190,7 +190,7 @@ impl Instance {
     }
 }
 
-/// The program with all features.
+/// The program.
 fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_headgate"))
 }

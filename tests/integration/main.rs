@@ -28,7 +28,6 @@ mod generated;
 mod harness;
 mod image;
 mod kube_proxy;
-mod layering;
 mod leading;
 mod links;
 mod listener;

@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::emulator::emulator_process::Emulator;
-use crate::harness::http;
+use crate::harness::{http, settings_file};
 
 mod commands;
 mod probes;
@@ -94,7 +94,7 @@ impl Controller {
             std::fs::write(directory.join(name), text).unwrap();
             directory.join(name)
         };
-        let settings = file("settings.yaml", settings);
+        let settings = file("settings.yaml", &settings_file(settings));
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
         command.current_dir(&directory).env_remove("KUBECONFIG");
         command.args(["agent", "--role=controller", "--node-name", "node-2"]);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use headgate_test_kubernetes::{assets, control_plane, create_node, eventually, scratch};
 use serde_json::{Value, json};
 
-use crate::harness::{AgentOptions, http};
+use crate::harness::{self, AgentOptions, http};
 
 mod logging;
 mod ports;
@@ -28,15 +28,15 @@ fn headgate(arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-fn settings_file(text: &str) -> PathBuf {
+fn settings_file(settings: &str) -> PathBuf {
     let path = scratch("settings").join("settings.yaml");
-    std::fs::write(&path, text).unwrap();
+    std::fs::write(&path, harness::settings_file(settings)).unwrap();
     path
 }
 
 #[test]
 fn every_mistake_is_reported_at_once_with_exit_code_2() {
-    let file = settings_file("shutdownDelay: soon\nproxy: {healthTimout: 5s}\n");
+    let file = settings_file("node: {shutdownDelay: soon, proxy: {healthTimout: 5s}}\n");
     let file = file.to_str().unwrap();
     for check in [&["--check-config"][..], &[]] {
         let mut arguments = vec![
@@ -54,9 +54,9 @@ fn every_mistake_is_reported_at_once_with_exit_code_2() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         for part in [
             "3 mistakes in the settings",
-            &format!("{file}: shutdownDelay: \"soon\" is not allowed; allowed: a duration"),
+            &format!("{file}: node.shutdownDelay: \"soon\" is not allowed; allowed: a duration"),
             &format!(
-                "{file}: proxy.healthTimout: did you mean proxy.healthTimeout? This key is not known (value: \"5s\")"
+                "{file}: node.proxy.healthTimout: did you mean node.proxy.healthTimeout? This key is not known (value: \"5s\")"
             ),
             "--metrics-bind-address: metricsBindAddress: \"nowhere\" is not allowed; allowed: an IP address",
         ] {
@@ -109,14 +109,14 @@ fn every_mistake_in_azure_json_is_reported_at_once_with_exit_code_2() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(
-        said.contains("--role=controller: azure.configFile: \"none\" leaves nothing"),
+        said.contains("--role=controller: azure.configFile: null leaves nothing"),
         "{said}"
     );
 }
 
 #[test]
 fn check_config_prints_the_settings_in_effect() {
-    let file = settings_file("shutdownDelay: 7s\nstateDir: /a\n");
+    let file = settings_file("node: {shutdownDelay: 7s}\nstateDir: /a\n");
     let output = headgate(&[
         "agent",
         "--config",

@@ -135,7 +135,7 @@ async fn the_agent_replaces_the_health_probe_proxy() {
         ),
     ];
     for (mode, setting) in ["off", "optional", "required"].into_iter().enumerate() {
-        let settings = format!("proxy: {{healthzUrl: off}}\nproxyProtocol: {setting}\n");
+        let settings = format!("node: {{proxy: {{healthzUrl: off}}, proxyProtocol: {setting}}}\n");
         let agent = AgentOptions::new(&node, &cluster.kubeconfig)
             .settings(&settings)
             .start()
@@ -179,7 +179,7 @@ async fn a_truncated_proxy_header_is_counted() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "proxy-half").await;
     let agent = AgentOptions::new(&node, &cluster.kubeconfig)
-        .settings("proxy: {healthzUrl: off}\nproxyProtocol: required\n")
+        .settings("node: {proxy: {healthzUrl: off}, proxyProtocol: required}\n")
         .start()
         .await;
     for bytes in [&V1[..20], &V2[..3], b""] {

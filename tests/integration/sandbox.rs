@@ -1,4 +1,4 @@
-//! The command `headgate sandbox` with real components, and that it removes everything at the end.
+//! The command `headgate-lab sandbox` with real components, and that it removes everything at the end.
 
 use std::net::SocketAddr;
 use std::path::Path;

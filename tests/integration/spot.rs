@@ -60,7 +60,7 @@ async fn patch(client: &Client, name: &str, patch: Value) {
 
 fn options(node: &str, kubeconfig: &std::path::Path, imds: &Imds) -> AgentOptions {
     AgentOptions::new(node, kubeconfig)
-        .settings("proxy: {healthzUrl: off}\nazure: {scheduledEvents: true}\n")
+        .settings("node: {proxy: {healthzUrl: off}, scheduledEvents: true}\n")
         .argument(&format!("--imds-endpoint=http://{}", imds.address))
 }
 
@@ -222,7 +222,14 @@ async fn a_preempt_event_of_this_vm_fails_healthz_and_taints_the_node_once() {
     assert!(record.tainted_at.is_some());
     answers(&agent, SOON, &["azurePreempt", DRAINING]).await;
     assert!(statusz(&agent).await["node"]["signals"][0]["since"].is_string());
-    assert!(metric(&agent, "headgate_spot_notice_seconds_left{type=\"Preempt\"}").await > 1_000_000_000);
+    assert!(
+        metric(
+            &agent,
+            "headgate_spot_notice_not_before_timestamp_seconds{type=\"Preempt\"}"
+        )
+        .await
+            > 4_000_000_000
+    );
     assert_eq!(
         metric(&agent, "headgate_spot_taint_writes_total{outcome=\"tainted\"}").await,
         1

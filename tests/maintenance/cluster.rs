@@ -205,7 +205,7 @@ fn controllers(emulator: &Emulator, kubeconfig: &Path, logs: &Path) -> Vec<(Agen
         directory: logs.join(node),
         log: logs.join(format!("{node}.log")),
         settings: format!(
-            "maintenance: {{enabled: true}}\nguard: {{maxNewDown: 100%}}\nazure: {{configFile: {}}}\n",
+            "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nmaintenance: {{enabled: true}}\nguard: {{maxNewDown: 100%}}\nazure: {{configFile: {}}}\n",
             file.display()
         ),
         healthz: ([127, 0, 0, 1], 0).into(),

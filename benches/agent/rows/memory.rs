@@ -35,7 +35,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     let what = if image.is_some() {
         "resident, image's binary"
     } else {
-        "resident, with the sandbox"
+        "resident"
     };
     Ok(Row {
         checks: vec![

@@ -107,7 +107,7 @@ async fn mode(
     mode: &'static str,
     last: Option<(Option<SocketAddr>, &str)>,
 ) -> anyhow::Result<Measured> {
-    let (process, agent): (Process, Server) = world.start_with(mode, &format!("serviceHealth: {mode}\n")).await?;
+    let (process, agent): (Process, Server) = world.start_with(mode, &format!("  serviceHealth: {mode}\n")).await?;
     if let Some((port, path)) = last {
         let known = answers(port.unwrap_or(agent.healthz), path).await;
         known.with_context(|| format!("the agent with serviceHealth: {mode}"))?;

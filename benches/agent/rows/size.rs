@@ -16,7 +16,7 @@ pub(super) fn measure() -> anyhow::Result<Row> {
     let (binary, what) = if image.is_file() {
         (image.as_path(), "the image's, static")
     } else {
-        (Path::new(BINARY), "dynamic, with the sandbox")
+        (Path::new(BINARY), "dynamic")
     };
     let bytes = fs::metadata(binary)
         .with_context(|| binary.display().to_string())?

@@ -6,6 +6,7 @@
 
 use std::net::IpAddr;
 
+use headgate_telemetry::words;
 use serde_json::{Map, Value};
 
 use crate::id::{Etag, LoadBalancerId, PoolId};
@@ -21,34 +22,25 @@ pub(crate) use summary::parts::{
 pub(crate) use summary::{ListPage, MAX_ADDRESSES, MAX_RULES, read_load_balancer, read_page};
 pub use summary::{LoadBalancerSummary, PoolSummary};
 
-/// `adminState` of a pool entry: whether the load balancer sends it new connections.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum AdminState {
-    /// The health probe decides.
-    #[default]
-    None,
-    /// New connections, whatever the probe reports.
-    Up,
-    /// New connections are not sent to the entry, whatever the probe reports.
-    Down,
+words! {
+    /// `adminState` of a pool entry: whether the load balancer sends it new connections.
+    #[derive(Default, Hash)]
+    pub enum AdminState {
+        /// The health probe decides.
+        #[default]
+        None = "None",
+        /// New connections, whatever the probe reports.
+        Up = "Up",
+        /// New connections are not sent to the entry, whatever the probe reports.
+        Down = "Down",
+    }
 }
 
 impl AdminState {
-    /// The value of `adminState` in ARM's documents.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "None",
-            Self::Up => "Up",
-            Self::Down => "Down",
-        }
-    }
-
     /// Parses ARM's spelling in any case; `None` for an unknown word.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let states = [Self::None, Self::Up, Self::Down];
-        states
+        Self::ALL
             .into_iter()
             .find(|state| text.eq_ignore_ascii_case(state.as_str()))
     }

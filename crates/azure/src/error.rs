@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use headgate_telemetry::words;
 use hyper::StatusCode;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -190,23 +191,13 @@ pub(crate) fn is_rate_limited(error: &ErrorBody) -> bool {
     })
 }
 
-/// How an operation ended without success.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OperationFailure {
-    /// ARM could not complete the operation.
-    Failed,
-    /// Another client or a newer write ended the operation.
-    Canceled,
-}
-
-impl OperationFailure {
-    /// The operation's `status` in ARM's spelling.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Failed => "Failed",
-            Self::Canceled => "Canceled",
-        }
+words! {
+    /// How an operation ended without success.
+    pub enum OperationFailure {
+        /// ARM could not complete the operation.
+        Failed = "Failed",
+        /// Another client or a newer write ended the operation.
+        Canceled = "Canceled",
     }
 }
 

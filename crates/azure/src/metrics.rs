@@ -7,11 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_telemetry::{DescribedFamily, UnsuffixedCounter};
+use headgate_telemetry::{MetricTable, UnsuffixedCounter};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use crate::document::AdminState;
@@ -73,65 +72,63 @@ pub struct Metrics {
 }
 
 impl Default for Metrics {
-    /// Metrics that are in no registry.
+    /// Metrics that nothing shows.
     fn default() -> Self {
-        Self {
-            op_duration: Family::new_with_constructor(|| Histogram::new(OPERATION_BUCKETS)),
-            op_failures: Family::default(),
-            api_duration: Family::new_with_constructor(|| Histogram::new(REQUEST_BUCKETS)),
-            api_errors: Family::default(),
-            api_ratelimited: Family::default(),
-            api_throttled: Family::default(),
-            own: OwnMetrics::default(),
-        }
+        Self::register(MetricTable::unregistered())
     }
 }
 
 impl Metrics {
     /// Registers the metrics. A series appears with its first observation.
     #[must_use]
-    pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self::default();
+    pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
+        let mut table = registry.into();
         let labels = "by request, resource_group, subscription_id and source";
-        registry.register(
-            "cloudprovider_azure_op_duration_seconds",
-            format!("Duration of operations on Azure in seconds, each with its reads, waits and retries, {labels}"),
-            DescribedFamily(metrics.op_duration.clone()),
-        );
-        registry.register(
-            "cloudprovider_azure_op_failure_count",
-            format!("Operations on Azure that failed, {labels}; a counter, named as in cloud-provider-azure"),
-            DescribedFamily(metrics.op_failures.clone()),
-        );
-        registry.register(
-            "cloudprovider_azure_api_request_duration_seconds",
-            format!("Duration of HTTP requests to ARM in seconds, each retry counted separately, {labels}"),
-            DescribedFamily(metrics.api_duration.clone()),
-        );
-        registry.register(
-            "cloudprovider_azure_api_request_errors",
-            format!(
-                "HTTP requests to ARM with an error response or no response, {labels}, and by code: ARM's error code, the HTTP status \
-                 if there is none, or Connection or Deadline without a response; a counter"
+        Self {
+            op_duration: table.described(
+                "cloudprovider_azure_op_duration_seconds",
+                &format!("Duration of operations on Azure in seconds, each with its reads, waits and retries, {labels}"),
+                Family::new_with_constructor(|| Histogram::new(OPERATION_BUCKETS)),
             ),
-            DescribedFamily(metrics.api_errors.clone()),
-        );
-        registry.register(
-            "cloudprovider_azure_api_request_ratelimited_count",
-            format!("Requests to ARM that headgate's own rate limit (cloudProviderRateLimit) delayed or refused, {labels}; a counter"),
-            DescribedFamily(metrics.api_ratelimited.clone()),
-        );
-        registry.register(
-            "cloudprovider_azure_api_request_throttled_count",
-            format!("HTTP requests to ARM that ARM answered with 429, {labels}; a counter"),
-            DescribedFamily(metrics.api_throttled.clone()),
-        );
-        metrics
+            op_failures: table.described(
+                "cloudprovider_azure_op_failure_count",
+                &format!("Operations on Azure that failed, {labels}; a counter, named as in cloud-provider-azure"),
+                Family::default(),
+            ),
+            api_duration: table.described(
+                "cloudprovider_azure_api_request_duration_seconds",
+                &format!("Duration of HTTP requests to ARM in seconds, each retry counted separately, {labels}"),
+                Family::new_with_constructor(|| Histogram::new(REQUEST_BUCKETS)),
+            ),
+            api_errors: table.described(
+                "cloudprovider_azure_api_request_errors",
+                &format!(
+                    "HTTP requests to ARM with an error response or no response, {labels}, and by code: ARM's error code, the HTTP status \
+                     if there is none, or Connection or Deadline without a response; a counter"
+                ),
+                Family::default(),
+            ),
+            api_ratelimited: table.described(
+                "cloudprovider_azure_api_request_ratelimited_count",
+                &format!("Requests to ARM that headgate's own rate limit (cloudProviderRateLimit) delayed or refused, {labels}; a counter"),
+                Family::default(),
+            ),
+            api_throttled: table.described(
+                "cloudprovider_azure_api_request_throttled_count",
+                &format!("HTTP requests to ARM that ARM answered with 429, {labels}; a counter"),
+                Family::default(),
+            ),
+            own: OwnMetrics::declare(&mut MetricTable::unregistered()),
+        }
     }
 
     /// Registers the same under headgate's own names, and the count of admin states.
-    pub fn register_own(&self, registry: &mut Registry) {
-        self.own.register(registry);
+    #[must_use]
+    pub fn with_own<'a>(self, registry: impl Into<MetricTable<'a>>) -> Self {
+        Self {
+            own: OwnMetrics::declare(&mut registry.into()),
+            ..self
+        }
     }
 
     /// Counts one admin state of a write that ended.
@@ -258,6 +255,7 @@ pub(crate) fn code_label(code: &str, status: u16) -> String {
 #[cfg(test)]
 mod tests {
     use headgate_telemetry::{MetricsFormat, encode_metrics};
+    use prometheus_client::registry::Registry;
 
     use super::*;
 

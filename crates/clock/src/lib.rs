@@ -19,6 +19,28 @@ pub struct Moment {
     pub mono: Instant,
 }
 
+impl Moment {
+    /// The wall-clock time of an earlier or later instant.
+    #[must_use]
+    pub fn wall_at(self, instant: Instant) -> Timestamp {
+        let signed = |duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
+        let ahead = signed(instant.saturating_duration_since(self.mono));
+        let behind = signed(self.mono.saturating_duration_since(instant));
+        // One of the two is zero.
+        let time = self
+            .wall
+            .saturating_add(ahead)
+            .and_then(|time| time.saturating_sub(behind));
+        time.unwrap_or(self.wall)
+    }
+}
+
+/// A time without fractions of a second, as Kubernetes stores times. With them, what was written would never equal what is read.
+#[must_use]
+pub fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
 /// A source of moments.
 #[derive(Clone, Debug)]
 pub enum Clock {
@@ -88,6 +110,28 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn instants_have_a_wall_clock_time() {
+        let wall = Timestamp::from_second(1_000).unwrap();
+        let now = Clock::anchored(wall).now();
+        let second = Duration::from_secs(1);
+        assert_eq!(now.wall_at(now.mono), wall);
+        assert_eq!(now.wall_at(now.mono + 5 * second).as_second(), 1_005);
+        tokio::time::advance(10 * second).await;
+        assert_eq!(now.wall_at(Instant::now()).as_second(), 1_010);
+        let later = Clock::Anchored(now).now();
+        assert_eq!(later.wall_at(now.mono), wall);
+        assert_eq!(later.wall_at(later.mono + Duration::MAX / 4), Timestamp::MAX);
+    }
+
+    #[test]
+    fn whole_seconds_have_no_fraction() {
+        for (time, whole) in [(1_500, 1), (-500, 0), (2_000, 2)] {
+            let time = Timestamp::from_millisecond(time).unwrap();
+            assert_eq!(whole_seconds(time), Timestamp::from_second(whole).unwrap());
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn pausing_time_pauses_both_clocks_of_an_anchored_clock() {

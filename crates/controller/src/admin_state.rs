@@ -14,7 +14,6 @@ mod brake;
 mod cluster_target;
 mod contested;
 mod controller;
-mod events;
 #[cfg(test)]
 mod fixtures;
 mod guard;

@@ -22,7 +22,7 @@ pub(crate) use members::{MemberSource, Members};
 pub use metrics::{Metrics, QueuedUpdate};
 pub use objects::{SlimEndpointSlice, SlimService, apply_nodes};
 pub use observation::convert_load_balancer;
-pub use reporter::{Reporter, ServiceNotice, record_service_events};
+pub use reporter::Reporter;
 pub use service_index::{LocalService, ServiceIndex, ServiceProbe, Unknown};
 pub use settings::{EffectiveSettings, LocalPoolsSettings, LocalPoolsTarget};
 pub use tick::Ticks;

@@ -4,12 +4,10 @@
 //! the policy `headgate-nodes` refuses all others (docs/decisions.md 54). A feature that writes other Nodes checks this at the start
 //! of each term, and does nothing after a refusal. The writes themselves are left to the feature.
 
-use headgate_kubernetes::{NodeEventRecorder, WarningEvent};
+use headgate_kubernetes::{EventKind, EventSink};
 use headgate_leader::CandidatePlacement;
-use kube::Client;
 
-/// The reason of the event.
-const REASON: &str = "ControllerRequired";
+const REFUSED: EventKind = EventKind::warning("ControllerRequired", "WriteNode");
 
 /// The leader may not write Nodes other than its own.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,7 +23,7 @@ pub struct ControllerRequired {
 #[derive(Clone)]
 pub struct OtherNodes {
     placement: CandidatePlacement,
-    events: NodeEventRecorder,
+    events: EventSink,
 }
 
 impl std::fmt::Debug for OtherNodes {
@@ -37,32 +35,25 @@ impl std::fmt::Debug for OtherNodes {
 }
 
 impl OtherNodes {
-    /// The check of the process on `node_name`, of a candidate at `placement`.
+    /// The check of a candidate at `placement`.
     #[must_use]
-    pub fn new(client: Client, node_name: String, placement: CandidatePlacement) -> Self {
-        Self {
-            placement,
-            events: NodeEventRecorder::new(client, node_name),
-        }
+    pub fn new(events: EventSink, placement: CandidatePlacement) -> Self {
+        Self { placement, events }
     }
 
     /// Whether `feature`, the setting that enables it, may write other Nodes. A refusal is logged and recorded as the event
-    /// `ControllerRequired` on the own Node; writing it takes 10 s at most.
+    /// `ControllerRequired` on the own Node.
     ///
     /// # Errors
     /// If the candidates are the pods of the `DaemonSet`.
-    pub async fn check(&self, feature: &'static str) -> Result<(), ControllerRequired> {
+    pub fn check(&self, feature: &'static str) -> Result<(), ControllerRequired> {
         if self.placement == CandidatePlacement::Replicas {
             return Ok(());
         }
         let refusal = ControllerRequired { feature };
         tracing::warn!(feature, error = %refusal, "feature refused");
-        let event = WarningEvent {
-            reason: REASON,
-            action: "WriteNode",
-            note: format!("{refusal}. It does nothing until then."),
-        };
-        self.events.record_warning(event, None).await;
+        let note = format!("{refusal}. It does nothing until then.");
+        self.events.record(self.events.own_node(None), REFUSED, note);
         Err(refusal)
     }
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use headgate_clock::Clock;
-use headgate_kubernetes::{ClusterEventRecorder, Decoded, NodeReference, WatchReporter, watch_events};
+use headgate_kubernetes::{Decoded, EventKind, EventSink, WatchReporter, node_reference, watch_events};
 use headgate_leader::Term;
 use headgate_node::DRAINING_TAINT;
 use headgate_spot::{TaintChange, TaintPatch, plan_for_event};
@@ -43,6 +43,8 @@ use taint_limit::{TaintLimit, is_spot};
 const NAMESPACE: &str = "default";
 /// The reason of the events; the API server sends no others.
 const REASON: &str = "PreemptScheduled";
+const TAINT_ADDED: EventKind = EventKind::normal("SpotEvictionTaintAdded", "TaintNode");
+const TAINT_REMOVED: EventKind = EventKind::normal("SpotEvictionTaintRemoved", "UntaintNode");
 const PAGE_SIZE: u32 = 500;
 /// For one read and one write of a Node.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -72,7 +74,7 @@ pub struct PreemptEvents {
     /// A client of the API server that does not retry by itself.
     pub client: Client,
     /// Records events on Nodes.
-    pub events: ClusterEventRecorder,
+    pub events: EventSink,
     /// The metrics of this task.
     pub metrics: Metrics,
     /// Wall and monotonic time.
@@ -236,24 +238,21 @@ impl PreemptEvents {
             outcome = Outcome::from(change).as_str(),
             "draining taint and recorded notice written"
         );
-        self.report(&node, change).await;
+        self.report(&node, change);
         Ok(Looked::Done)
     }
 
-    async fn report(&self, node: &DynamicObject, change: TaintChange) {
+    fn report(&self, node: &DynamicObject, change: TaintChange) {
         let (name, uid) = (node.metadata.name.as_deref(), node.metadata.uid.as_deref());
-        let about = NodeReference {
-            name: name.unwrap_or_default(),
-            uid: uid.unwrap_or_default(),
-        };
+        let about = node_reference(name.unwrap_or_default(), uid.unwrap_or_default());
         match change {
             TaintChange::Tainted => {
                 let text = format!("Azure announced the eviction of this VM ({REASON}): taint {DRAINING_TAINT} added.");
-                self.events.record_normal(about, "SpotEvictionTaintAdded", text).await;
+                self.events.record(about, TAINT_ADDED, text);
             }
             TaintChange::Untainted => {
                 let text = format!("The eviction that was announced is over: taint {DRAINING_TAINT} removed.");
-                self.events.record_normal(about, "SpotEvictionTaintRemoved", text).await;
+                self.events.record(about, TAINT_REMOVED, text);
             }
             TaintChange::Recorded => {}
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use headgate_clock::Clock;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
 use headgate_node::{NodeReport, SignalRules};
-use prometheus_client::registry::Registry;
+use headgate_telemetry::MetricTable;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -84,7 +84,7 @@ pub async fn run_restore(
         target,
         only_nodes: (!nodes.is_empty()).then(|| Arc::new(nodes.into_iter().collect())),
         timeout: work_timeout,
-        lock_metrics: LockMetrics::register(&mut Registry::default()),
+        lock_metrics: LockMetrics::register(MetricTable::unregistered()),
         clock,
     };
     let stop = CancellationToken::new();

@@ -9,6 +9,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use headgate_node::{MarkerCondition, MarkerStatus};
+use headgate_telemetry::first_names;
 
 use super::services::{ObjectKey, ServiceTable};
 
@@ -188,7 +189,7 @@ impl FailedProbes {
             self.services.entry(key).or_insert(initial).update(counts);
         }
         let serving = table.iter().filter(|(_, served)| served.endpoints_of_any_family() > 0);
-        let serving = names(serving.map(|(key, _)| &**key));
+        let serving = first_names(serving.map(|(key, _)| key), MAX_NAMES);
         if !serving.is_empty() {
             missing.push(format!(
                 "Services with endpoints on this node answer their own probes with 200: {serving}"
@@ -203,33 +204,18 @@ impl FailedProbes {
             .services
             .iter()
             .filter(|(key, in_row)| in_row.failed < self.required && !is_serving(key));
-        let failing = names(failing.map(|(key, _)| key));
+        let failing = first_names(failing.map(|(key, _)| key), MAX_NAMES);
         if !failing.is_empty() {
             missing.push(format!(
                 "Services whose own probes were answered with 503 less often: {failing}"
             ));
         }
-        let unprobed = names(
-            table
-                .iter()
-                .map(|(key, _)| &**key)
-                .filter(|key| !self.services.contains_key(*key)),
-        );
+        let unprobed = table.iter().map(|(key, _)| key);
+        let unprobed = first_names(unprobed.filter(|key| !self.services.contains_key(&***key)), MAX_NAMES);
         if !unprobed.is_empty() {
             let _ = write!(about_services, " Never probed: {unprobed}.");
         }
     }
-}
-
-/// The first [`MAX_NAMES`] names.
-fn names<'a>(services: impl Iterator<Item = &'a ObjectKey>) -> String {
-    let all: Vec<_> = services.map(ToString::to_string).collect();
-    let more = all.len().saturating_sub(MAX_NAMES);
-    let mut named: Vec<_> = all.into_iter().take(MAX_NAMES).collect();
-    if more > 0 {
-        named.push(format!("{more} more"));
-    }
-    named.join(", ")
 }
 
 #[cfg(test)]

@@ -2,23 +2,18 @@
 //! (docs/decisions.md 2), and names of headgate's own.
 
 use headgate_clock::Clock;
+use headgate_telemetry::MetricTable;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use super::failed_probes::AnswerCounts;
 use super::verdict::VerdictInputs;
 use super::verdict_changes::LastChange;
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CodeLabels {
-    code: &'static str,
-}
 
 /// The counters of answers with 200 and with 503. Both series exist from the start.
 #[derive(Clone, Debug)]
@@ -29,17 +24,16 @@ pub(super) struct AnswerCounters {
 
 impl AnswerCounters {
     /// Registers the counters under each of the names.
-    pub(super) fn register(registry: &mut Registry, names: &[&str], help: &str) -> Self {
-        let family = Family::<CodeLabels, Counter>::default();
-        let counter = |code| family.get_or_create(&CodeLabels { code }).clone();
-        let counters = Self {
+    pub(super) fn declare(table: &mut MetricTable<'_>, names: &[&str], help: &str) -> Self {
+        let family = Family::<[(&'static str, &'static str); 1], Counter>::default();
+        for name in names {
+            table.add(name, help, family.clone());
+        }
+        let counter = |code| family.get_or_create_owned(&[("code", code)]);
+        Self {
             ok: counter("200"),
             unavailable: counter("503"),
-        };
-        for name in names {
-            registry.register(*name, help, family.clone());
         }
-        counters
     }
 
     pub(super) fn increment(&self, is_ok: bool) {
@@ -70,30 +64,30 @@ impl Metrics {
 
     /// Registers the counters, and gauges that are computed from the inputs at each scrape.
     #[must_use]
-    pub fn register(
-        registry: &mut Registry,
+    pub fn register<'a>(
+        registry: impl Into<MetricTable<'a>>,
         inputs: VerdictInputs,
         last_change: watch::Receiver<Option<LastChange>>,
         clock: Clock,
     ) -> Self {
-        let metrics = Self {
-            healthz: AnswerCounters::register(
-                registry,
-                &["headgate_healthz_responses", "proxy_healthz"],
-                "Answers of /healthz, by HTTP status code",
-            ),
-            livez: AnswerCounters::register(
-                registry,
-                &["headgate_livez_responses", "proxy_livez"],
-                "Answers of /livez, by HTTP status code",
-            ),
-        };
-        registry.register_collector(Box::new(VerdictCollector {
+        let mut table = registry.into();
+        table.collector(VerdictCollector {
             inputs,
             last_change,
             clock,
-        }));
-        metrics
+        });
+        Self {
+            healthz: AnswerCounters::declare(
+                &mut table,
+                &["headgate_healthz_responses", "proxy_healthz"],
+                "Answers of /healthz, by HTTP status code",
+            ),
+            livez: AnswerCounters::declare(
+                &mut table,
+                &["headgate_livez_responses", "proxy_livez"],
+                "Answers of /livez, by HTTP status code",
+            ),
+        }
     }
 }
 

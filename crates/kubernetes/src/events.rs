@@ -1,64 +1,69 @@
-//! Kubernetes events about Nodes, and about Services as seen from the own node.
+//! Kubernetes events, for people with `kubectl`: one queue for all of a process.
 //!
-//! Events are for people with `kubectl`. Invariant: an event that cannot be written is logged and dropped, after 10 s at the
-//! latest.
+//! Invariant: recording never waits. An event beyond the queue's bound is logged and dropped, and so is one that cannot be
+//! written, after 10 s at the latest. What an event says is left to those who record it.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+/// Two for each of 5,000 Nodes.
+const MAX_EVENTS_QUEUED: usize = 10_000;
+const MAX_CONCURRENT_WRITES: usize = 8;
 /// Limit of writing one event.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// For what is queued at the end of the process.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+/// What the API server accepts.
+const MAX_NOTE_BYTES: usize = 1024;
 
-/// The content of a warning.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WarningEvent {
+/// What an event reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventKind {
     /// The machine-readable reason, in `PascalCase`.
     pub reason: &'static str,
-    /// What headgate did, in `PascalCase`.
+    /// What headgate did or could not do, in `PascalCase`.
     pub action: &'static str,
-    /// A sentence for operators.
-    pub note: String,
+    /// Whether the type of the event is `Warning`.
+    pub is_warning: bool,
 }
 
-/// Identifies the Service that an event is about.
-#[derive(Clone, Copy, Debug)]
-pub struct ServiceReference<'a> {
-    /// The namespace of the Service.
-    pub namespace: &'a str,
-    /// The name of the Service.
-    pub name: &'a str,
-    /// The UID of the Service, by which `kubectl describe` finds the event.
-    pub uid: &'a str,
+impl EventKind {
+    /// A kind of the type `Normal`.
+    #[must_use]
+    pub const fn normal(reason: &'static str, action: &'static str) -> Self {
+        Self {
+            reason,
+            action,
+            is_warning: false,
+        }
+    }
+
+    /// A kind of the type `Warning`.
+    #[must_use]
+    pub const fn warning(reason: &'static str, action: &'static str) -> Self {
+        Self {
+            reason,
+            action,
+            is_warning: true,
+        }
+    }
 }
 
-/// Identifies the Node that an event is about.
-#[derive(Clone, Copy, Debug)]
-pub struct NodeReference<'a> {
-    /// The name of the Node.
-    pub name: &'a str,
-    /// The UID of the Node, by which `kubectl describe` finds the event.
-    pub uid: &'a str,
-}
-
-/// An event of the leader's, as an observer gets it.
+/// An event as an observer gets it.
 #[derive(Clone, Copy, Debug)]
 pub struct ObservedEvent<'a> {
-    /// The kind of the object that the event is about.
-    pub kind: &'a str,
-    /// The namespace of the object; empty for a Node.
-    pub namespace: &'a str,
-    /// The name of the object.
-    pub name: &'a str,
-    /// Whether its type is `Warning`.
-    pub is_warning: bool,
-    /// The machine-readable reason.
-    pub reason: &'static str,
+    /// The object that the event is about.
+    pub about: &'a ObjectReference,
+    /// What it reports.
+    pub kind: EventKind,
     /// The sentence for operators.
     pub note: &'a str,
 }
@@ -66,34 +71,72 @@ pub struct ObservedEvent<'a> {
 /// Gets each event before it is written. It must not block.
 pub type EventObserver = Arc<dyn Fn(ObservedEvent<'_>) + Send + Sync>;
 
-/// Records events about any Node or Service, for the leader.
+/// Records the events of a process. Clones share the queue.
 #[derive(Clone)]
-pub struct ClusterEventRecorder {
-    client: Client,
-    node_name: String,
+pub struct EventSink {
+    queue: mpsc::Sender<QueuedEvent>,
+    writer: Writer,
     observer: Option<EventObserver>,
+    is_merged: bool,
 }
 
-impl fmt::Debug for ClusterEventRecorder {
+/// The events that wait to be written.
+#[derive(Debug)]
+pub struct EventQueue(mpsc::Receiver<QueuedEvent>);
+
+#[derive(Clone)]
+struct Writer {
+    client: Client,
+    reporter: Reporter,
+    /// For events that are merged; each other one has a recorder of its own.
+    recorder: Recorder,
+}
+
+struct QueuedEvent {
+    about: ObjectReference,
+    kind: EventKind,
+    note: String,
+    is_merged: bool,
+    writer: Writer,
+}
+
+impl fmt::Debug for EventSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClusterEventRecorder")
-            .field("node_name", &self.node_name)
+        f.write_str("EventSink")
+    }
+}
+
+impl fmt::Debug for QueuedEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuedEvent")
+            .field("kind", &self.kind)
             .finish_non_exhaustive()
     }
 }
 
-impl ClusterEventRecorder {
-    /// A recorder of the process on `node_name`.
+impl EventSink {
+    /// A sink of the process on `node_name`, and the queue of its events. Each event keeps its own note.
     #[must_use]
-    pub fn new(client: Client, node_name: String) -> Self {
-        Self {
-            client,
-            node_name,
+    pub fn new(client: Client, node_name: String) -> (Self, EventQueue) {
+        let (sender, receiver) = mpsc::channel(MAX_EVENTS_QUEUED);
+        let reporter = Reporter {
+            controller: "headgate".to_owned(),
+            instance: Some(node_name),
+        };
+        let sink = Self {
+            queue: sender,
+            writer: Writer {
+                recorder: Recorder::new(client.clone(), reporter.clone()),
+                client,
+                reporter,
+            },
             observer: None,
-        }
+            is_merged: false,
+        };
+        (sink, EventQueue(receiver))
     }
 
-    /// The same recorder, which hands each event to `observer` as well.
+    /// The same sink, which hands each event to `observer` as well.
     #[must_use]
     pub fn observed_by(self, observer: EventObserver) -> Self {
         Self {
@@ -102,156 +145,130 @@ impl ClusterEventRecorder {
         }
     }
 
-    /// Records an event of type `Warning`.
-    pub async fn record_warning(&self, about: NodeReference<'_>, reason: &'static str, note: String) {
-        self.record(EventType::Warning, about, reason, note).await;
+    /// The same sink, which merges events of one kind about one object: within six minutes they are a series with the note of the
+    /// first one.
+    #[must_use]
+    pub fn merged(self) -> Self {
+        Self {
+            is_merged: true,
+            ..self
+        }
     }
 
-    /// Records an event of type `Normal`.
-    pub async fn record_normal(&self, about: NodeReference<'_>, reason: &'static str, note: String) {
-        self.record(EventType::Normal, about, reason, note).await;
+    /// The Node of this process. `kubectl describe node` finds events by the Node's UID, and, as for kubelet's events, by its
+    /// name where the UID is not known.
+    #[must_use]
+    pub fn own_node(&self, uid: Option<&str>) -> ObjectReference {
+        let name = self.writer.reporter.instance.as_deref().unwrap_or_default();
+        node_reference(name, uid.unwrap_or(name))
     }
 
-    /// Records an event about a Service.
-    pub async fn record_on_service(
-        &self,
-        about: ServiceReference<'_>,
-        is_warning: bool,
-        reason: &'static str,
-        note: String,
-    ) {
-        let type_ = if is_warning {
-            EventType::Warning
-        } else {
-            EventType::Normal
-        };
-        let event = event(type_, reason, "UpdateLoadBalancer", note);
-        self.publish(&event, is_warning, reason, &service_reference(about))
-            .await;
+    /// Queues an event.
+    pub fn record(&self, about: ObjectReference, kind: EventKind, note: impl Into<String>) {
+        if self.queue.try_send(self.event(about, kind, note.into())).is_err() {
+            tracing::warn!(reason = kind.reason, "event dropped, the queue is full");
+        }
     }
 
-    /// Records an event about any object; `action` says what headgate does.
-    pub async fn record_about(
-        &self,
-        about: &ObjectReference,
-        is_warning: bool,
-        reason: &'static str,
-        action: &'static str,
-        note: String,
-    ) {
-        let type_ = if is_warning {
-            EventType::Warning
-        } else {
-            EventType::Normal
-        };
-        self.publish(&event(type_, reason, action, note), is_warning, reason, about)
-            .await;
+    /// Writes an event now, for a process that is about to end.
+    pub async fn write(&self, about: ObjectReference, kind: EventKind, note: impl Into<String>) {
+        self.event(about, kind, note.into()).write().await;
     }
 
-    async fn record(&self, type_: EventType, about: NodeReference<'_>, reason: &'static str, note: String) {
-        let is_warning = matches!(type_, EventType::Warning);
-        let event = event(type_, reason, "UpdateLoadBalancer", note);
-        self.publish(&event, is_warning, reason, &node_reference(about.name, about.uid))
-            .await;
-    }
-
-    async fn publish(&self, event: &Event, is_warning: bool, reason: &'static str, about: &ObjectReference) {
+    fn event(&self, about: ObjectReference, kind: EventKind, mut note: String) -> QueuedEvent {
+        note.truncate(note.floor_char_boundary(MAX_NOTE_BYTES));
         if let Some(observer) = &self.observer {
             observer(ObservedEvent {
-                kind: about.kind.as_deref().unwrap_or_default(),
-                namespace: about.namespace.as_deref().unwrap_or_default(),
-                name: about.name.as_deref().unwrap_or_default(),
-                is_warning,
-                reason,
-                note: event.note.as_deref().unwrap_or_default(),
+                about: &about,
+                kind,
+                note: &note,
             });
         }
-        // A recorder merges equal events within six minutes into a series with the note of the first one. Here each event has
-        // a note of its own, so each has a recorder.
-        let recorder = recorder(self.client.clone(), self.node_name.clone());
-        publish(&recorder, event, about).await;
-    }
-}
-
-/// Records warnings about the own Node and about Services as seen from it.
-#[derive(Clone)]
-pub struct NodeEventRecorder {
-    recorder: Recorder,
-    node_name: String,
-}
-
-impl NodeEventRecorder {
-    /// A recorder for the Node `node_name`.
-    #[must_use]
-    pub fn new(client: Client, node_name: String) -> Self {
-        Self {
-            recorder: recorder(client, node_name.clone()),
-            node_name,
+        QueuedEvent {
+            about,
+            kind,
+            note,
+            is_merged: self.is_merged,
+            writer: self.writer.clone(),
         }
     }
+}
 
-    /// Records a warning about the Node. `kubectl describe node` finds events by the Node's UID, and, as for kubelet's events,
-    /// by its name where the UID is not known.
-    pub async fn record_warning(&self, event: WarningEvent, uid: Option<String>) {
-        let uid = uid.unwrap_or_else(|| self.node_name.clone());
-        let node = node_reference(&self.node_name, &uid);
-        publish(&self.recorder, &warning(event), &node).await;
-    }
-
-    /// Records a warning about a Service.
-    pub async fn record_service_warning(&self, event: WarningEvent, service: ServiceReference<'_>) {
-        publish(&self.recorder, &warning(event), &service_reference(service)).await;
+impl EventQueue {
+    /// Writes the events until all sinks are dropped, or `stop` is ready. What is queued then is written within a second.
+    pub async fn write_until(mut self, stop: impl Future<Output = ()>) {
+        let events = stream::poll_fn(|context| self.0.poll_recv(context));
+        let mut write = std::pin::pin!(events.for_each_concurrent(MAX_CONCURRENT_WRITES, QueuedEvent::write));
+        tokio::select! {
+            () = &mut write => {}
+            () = stop => drop(timeout(SHUTDOWN_TIMEOUT, write).await),
+        }
     }
 }
 
-fn recorder(client: Client, node_name: String) -> Recorder {
-    let reporter = Reporter {
-        controller: "headgate".to_owned(),
-        instance: Some(node_name),
-    };
-    Recorder::new(client, reporter)
+impl QueuedEvent {
+    async fn write(self) {
+        let Self {
+            about,
+            kind: EventKind {
+                reason,
+                action,
+                is_warning,
+            },
+            note,
+            is_merged,
+            writer,
+        } = self;
+        let event = Event {
+            type_: if is_warning {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
+            reason: reason.to_owned(),
+            note: Some(note),
+            action: action.to_owned(),
+            secondary: None,
+        };
+        let recorder = if is_merged {
+            writer.recorder
+        } else {
+            Recorder::new(writer.client, writer.reporter)
+        };
+        let kind = about.kind.as_deref().unwrap_or_default();
+        match timeout(WRITE_TIMEOUT, recorder.publish(&event, &about)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(reason, kind, %error, "event not written"),
+            Err(_) => tracing::warn!(reason, kind, timeout = ?WRITE_TIMEOUT, "event not written in time"),
+        }
+    }
 }
 
-fn node_reference(name: &str, uid: &str) -> ObjectReference {
+/// Identifies a Node in events; `kubectl describe` finds them by the UID.
+#[must_use]
+pub fn node_reference(name: &str, uid: &str) -> ObjectReference {
+    reference("Node", None, name, uid)
+}
+
+/// Identifies a Service in events.
+#[must_use]
+pub fn service_reference(namespace: &str, name: &str, uid: &str) -> ObjectReference {
+    reference("Service", Some(namespace), name, uid)
+}
+
+/// Identifies a pod in events.
+#[must_use]
+pub fn pod_reference(namespace: &str, name: &str, uid: &str) -> ObjectReference {
+    reference("Pod", Some(namespace), name, uid)
+}
+
+fn reference(kind: &str, namespace: Option<&str>, name: &str, uid: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
-        kind: Some("Node".to_owned()),
+        kind: Some(kind.to_owned()),
+        namespace: namespace.map(str::to_owned),
         name: Some(name.to_owned()),
         uid: Some(uid.to_owned()),
         ..ObjectReference::default()
-    }
-}
-
-fn service_reference(service: ServiceReference<'_>) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Service".to_owned()),
-        namespace: Some(service.namespace.to_owned()),
-        name: Some(service.name.to_owned()),
-        uid: Some(service.uid.to_owned()),
-        ..ObjectReference::default()
-    }
-}
-
-fn warning(content: WarningEvent) -> Event {
-    event(EventType::Warning, content.reason, content.action, content.note)
-}
-
-fn event(type_: EventType, reason: &str, action: &str, note: String) -> Event {
-    Event {
-        type_,
-        reason: reason.to_owned(),
-        note: Some(note),
-        action: action.to_owned(),
-        secondary: None,
-    }
-}
-
-async fn publish(recorder: &Recorder, event: &Event, about: &ObjectReference) {
-    let (reason, kind) = (&event.reason, about.kind.as_deref().unwrap_or_default());
-    match timeout(WRITE_TIMEOUT, recorder.publish(event, about)).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(reason, kind, %error, "event not written"),
-        Err(_) => tracing::warn!(reason, kind, timeout = ?WRITE_TIMEOUT, "event not written in time"),
     }
 }

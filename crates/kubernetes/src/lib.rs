@@ -13,8 +13,7 @@ mod watch;
 
 pub use decoded::{Decoded, Undecodable, split_list};
 pub use events::{
-    ClusterEventRecorder, EventObserver, NodeEventRecorder, NodeReference, ObservedEvent, ServiceReference,
-    WarningEvent,
+    EventKind, EventObserver, EventQueue, EventSink, ObservedEvent, node_reference, pod_reference, service_reference,
 };
 pub use load_balancer_services::{LOAD_BALANCER_SERVICES, with_selection_fallback};
 pub use object_name::is_dns_subdomain;

@@ -4,54 +4,30 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use headgate_telemetry::{ByLabel, MetricTable, words};
 use jiff::Timestamp;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 
 use super::term::Term;
 
-/// Why the work of a term failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TermFailure {
-    /// It returned an error.
-    Error,
-    /// It returned before the term ended and without a handover.
-    Returned,
-    /// The task of the work panicked.
-    Panic,
-    /// It did not end in time and was aborted.
-    Aborted,
-    /// It could not be done here, and the term was given up to a candidate that volunteered.
-    GaveUp,
-}
-
-impl TermFailure {
-    const ALL: [Self; 5] = [Self::Error, Self::Returned, Self::Panic, Self::Aborted, Self::GaveUp];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Returned => "returned",
-            Self::Panic => "panic",
-            Self::Aborted => "aborted",
-            Self::GaveUp => "gave_up",
-        }
+words! {
+    /// Why the work of a term failed.
+    pub(super) enum TermFailure {
+        /// It returned an error.
+        Error = "error",
+        /// It returned before the term ended and without a handover.
+        Returned = "returned",
+        /// The task of the work panicked.
+        Panic = "panic",
+        /// It did not end in time and was aborted.
+        Aborted = "aborted",
+        /// It could not be done here, and the term was given up to a candidate that volunteered.
+        GaveUp = "gave_up",
     }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ToLabels {
-    to: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabels {
-    reason: &'static str,
 }
 
 /// A term that this instance leads in.
@@ -64,38 +40,44 @@ pub struct CurrentTerm {
 }
 
 /// The metrics of the election. Clones share the counts.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct LeaderMetrics {
     running: Arc<Mutex<Option<(Term, Timestamp)>>>,
-    transitions: Family<ToLabels, Counter>,
-    failures: Family<ReasonLabels, Counter>,
+    transitions: ByLabel<Counter>,
+    failures: ByLabel<Counter>,
+}
+
+impl Default for LeaderMetrics {
+    /// Metrics that nothing shows.
+    fn default() -> Self {
+        Self::register(MetricTable::unregistered())
+    }
 }
 
 impl LeaderMetrics {
     /// Registers the counters, and the gauges that are computed at each scrape.
     #[must_use]
-    pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self::default();
-        for to in ["leader", "follower"] {
-            drop(metrics.transitions.get_or_create(&ToLabels { to }));
-        }
-        for reason in TermFailure::ALL.map(TermFailure::as_str) {
-            drop(metrics.failures.get_or_create(&ReasonLabels { reason }));
-        }
-        registry.register(
-            "headgate_leader_transitions",
-            "Terms of this instance: to=\"leader\" counts their beginnings, to=\"follower\" their ends",
-            metrics.transitions.clone(),
-        );
-        registry.register(
-            "headgate_leader_failed_terms",
-            "Terms of this instance whose work failed, by reason: an error, a return before the end of the term, a panic, \
-             aborted because it did not end in time, or gave_up because load balancers could not be listed and another \
-             candidate volunteered. After the first three the Lease is released and this instance abstains for a growing \
-             time",
-            metrics.failures.clone(),
-        );
-        registry.register_collector(Box::new(TermGauges(metrics.clone())));
+    pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
+        let mut table = registry.into();
+        let metrics = Self {
+            running: Arc::default(),
+            transitions: table.by_label(
+                "headgate_leader_transitions",
+                "Terms of this instance: to=\"leader\" counts their beginnings, to=\"follower\" their ends",
+                "to",
+                ["leader", "follower"],
+            ),
+            failures: table.by_label(
+                "headgate_leader_failed_terms",
+                "Terms of this instance whose work failed, by reason: an error, a return before the end of the term, a panic, \
+                 aborted because it did not end in time, or gave_up because load balancers could not be listed and another \
+                 candidate volunteered. After the first three the Lease is released and this instance abstains for a growing \
+                 time",
+                "reason",
+                TermFailure::ALL.map(TermFailure::as_str),
+            ),
+        };
+        table.collector(TermGauges(metrics.clone()));
         metrics
     }
 
@@ -113,7 +95,7 @@ impl LeaderMetrics {
     /// Records that the work of a term has begun.
     pub(super) fn term_started(&self, term: &Term, since: Timestamp) -> TermRecorder {
         *self.running() = Some((term.clone(), since));
-        self.transitions.get_or_create(&ToLabels { to: "leader" }).inc();
+        self.transitions.of("leader").inc();
         TermRecorder {
             metrics: self.clone(),
             failure: Some(TermFailure::Aborted),
@@ -143,14 +125,10 @@ impl TermRecorder {
 impl Drop for TermRecorder {
     fn drop(&mut self) {
         if let Some(failure) = self.failure {
-            let reason = failure.as_str();
-            self.metrics.failures.get_or_create(&ReasonLabels { reason }).inc();
+            self.metrics.failures.of(failure.as_str()).inc();
         }
         *self.metrics.running() = None;
-        self.metrics
-            .transitions
-            .get_or_create(&ToLabels { to: "follower" })
-            .inc();
+        self.metrics.transitions.of("follower").inc();
     }
 }
 

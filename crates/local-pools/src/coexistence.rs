@@ -8,32 +8,21 @@
 //!
 //! Source: cloud-provider-azure `UseMultipleStandardLoadBalancers`, `isBackendPoolPreConfigured`.
 
+use headgate_telemetry::words;
+
 use crate::selection::EndpointSelection;
 
-/// The setting `localPools.enabled`: whether this process updates pools of Local Services.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Enabled {
-    /// On where cloud-controller-manager runs its own updater.
-    #[default]
-    Auto,
-    /// Pools are always updated.
-    On,
-    /// Pools are never updated.
-    Off,
-}
-
-impl Enabled {
-    /// In the order of the settings reference.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::On, Self::Off];
-
-    /// The value in the settings.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::On => "on",
-            Self::Off => "off",
-        }
+words! {
+    /// The setting `localPools.enabled`: whether this process updates pools of Local Services.
+    #[derive(Default)]
+    pub enum Enabled {
+        /// On where cloud-controller-manager runs its own updater.
+        #[default]
+        Auto = "auto",
+        /// Pools are always updated.
+        On = "on",
+        /// Pools are never updated.
+        Off = "off",
     }
 }
 

@@ -1,29 +1,22 @@
 //! Events on Services, with the reasons and messages of cloud-provider-azure (pull request 10635).
 
+use headgate_telemetry::words;
+
 use crate::names::NamespacedName;
 
-/// The reason of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventReason {
-    /// A PUT succeeded. Normal.
-    Updated,
-    /// An attempt failed and another one follows. Warning.
-    Retrying,
-    /// The update was dropped. Warning.
-    Failed,
+words! {
+    /// The reason of an event.
+    pub enum EventReason {
+        /// A PUT succeeded. Normal.
+        Updated = "LoadBalancerBackendPoolUpdated",
+        /// An attempt failed and another one follows. Warning.
+        Retrying = "LoadBalancerBackendPoolUpdateRetrying",
+        /// The update was dropped. Warning.
+        Failed = "LoadBalancerBackendPoolUpdateFailed",
+    }
 }
 
 impl EventReason {
-    /// As it is in the event.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Updated => "LoadBalancerBackendPoolUpdated",
-            Self::Retrying => "LoadBalancerBackendPoolUpdateRetrying",
-            Self::Failed => "LoadBalancerBackendPoolUpdateFailed",
-        }
-    }
-
     /// Whether the event's type is `Warning`; otherwise it is `Normal`.
     #[must_use]
     pub fn is_warning(self) -> bool {

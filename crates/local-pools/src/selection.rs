@@ -13,6 +13,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use headgate_telemetry::words;
+
 use crate::names::IpFamily;
 use crate::nodes::NodeIndex;
 use crate::objects::{EndpointSlice, Node};
@@ -21,27 +23,15 @@ use crate::operation::{DesiredMember, DesiredMembers};
 /// The most members of one family that a node gives, as a node writes its own addresses.
 const MAX_NODE_ADDRESSES: usize = 4;
 
-/// The endpoints that make their node a member.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EndpointSelection {
-    /// Every endpoint, whatever its conditions, as cloud-controller-manager counts them.
-    #[default]
-    All,
-    /// Endpoints that are ready. cloud-controller-manager's updater would add the others again.
-    Ready,
-}
-
-impl EndpointSelection {
-    /// In the order of the settings reference.
-    pub const ALL: [Self; 2] = [Self::All, Self::Ready];
-
-    /// The value in the settings.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::All => "all",
-            Self::Ready => "ready",
-        }
+words! {
+    /// The endpoints that make their node a member.
+    #[derive(Default)]
+    pub enum EndpointSelection {
+        /// Every endpoint, whatever its conditions, as cloud-controller-manager counts them.
+        #[default]
+        All = "all",
+        /// Endpoints that are ready. cloud-controller-manager's updater would add the others again.
+        Ready = "ready",
     }
 }
 

@@ -16,29 +16,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use headgate_node::NodeTraffic;
+use headgate_telemetry::words;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 
 use crate::drain_plan::Labels;
 use crate::snapshot::PodFacts;
 
-/// `spec.externalTrafficPolicy` of a Service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TrafficPolicy {
-    /// Only pods of the node get its connections.
-    Local,
-    /// The node forwards to pods of every node.
-    Cluster,
-}
-
-impl TrafficPolicy {
-    /// The value in metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Cluster => "cluster",
-        }
+words! {
+    /// `spec.externalTrafficPolicy` of a Service.
+    #[derive(PartialOrd, Ord)]
+    pub enum TrafficPolicy {
+        /// Only pods of the node get its connections.
+        Local = "local",
+        /// The node forwards to pods of every node.
+        Cluster = "cluster",
     }
 }
 

@@ -29,10 +29,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::Clock;
-use headgate_kubernetes::ClusterEventRecorder;
+use headgate_kubernetes::EventSink;
 use headgate_leader::Term;
 use headgate_node::TrafficByNode;
-use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -41,7 +40,7 @@ use tokio_util::task::JoinMap;
 use caches::Caches;
 use daemon_sets::DaemonSetEvacuator;
 use evacuations::EvacuationController;
-use events::EventQueue;
+use events::MaintenanceEvents;
 use maintenances::MaintenanceController;
 pub use metrics::Metrics;
 use writer::Writer;
@@ -65,7 +64,7 @@ pub struct MaintenanceContext {
     /// A client of the API server that does not retry by itself.
     pub client: Client,
     /// Records events on maintenances and Nodes.
-    pub events: ClusterEventRecorder,
+    pub events: EventSink,
     /// The metrics of these controllers.
     pub metrics: Metrics,
     /// Wall and monotonic time.
@@ -86,7 +85,6 @@ enum TaskName {
     MaintenanceController,
     EvacuationController,
     DaemonSetEvacuator,
-    Events,
 }
 
 impl fmt::Display for TaskName {
@@ -101,7 +99,6 @@ impl fmt::Display for TaskName {
             Self::MaintenanceController => "maintenance-controller",
             Self::EvacuationController => "evacuation-controller",
             Self::DaemonSetEvacuator => "daemonset-evacuator",
-            Self::Events => "events",
         })
     }
 }
@@ -133,23 +130,16 @@ pub async fn run(term: Term, context: MaintenanceContext) {
     }
 }
 
-/// A time as objects have it: without fractions.
-fn whole_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
-}
-
 /// Starts all tasks; dropping them aborts them.
 fn start(term: &Term, context: &MaintenanceContext) -> JoinMap<TaskName, ()> {
     let mut tasks = JoinMap::new();
     let caches = Caches::start(&mut tasks, context);
-    let (events, recorded) = EventQueue::new();
     let writer = Writer {
         client: context.client.clone(),
         term: term.clone(),
         metrics: context.metrics.clone(),
-        events,
+        events: MaintenanceEvents::new(context.events.clone()),
     };
-    tasks.spawn(TaskName::Events, events::record(context.events.clone(), recorded));
     tasks.spawn(
         TaskName::MaintenanceController,
         MaintenanceController::new(caches.clone(), writer.clone(), context).run(),

@@ -20,7 +20,8 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{Timestamp, TimestampRound, Unit};
+use headgate_clock::whole_seconds;
+use jiff::Timestamp;
 
 use crate::api::Stage;
 use crate::snapshot::{PodFacts, Snapshot};
@@ -43,7 +44,7 @@ pub struct Plan {
 /// What is to be done now.
 #[must_use]
 pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
-    let view = View::new(snapshot, in_whole_seconds(now));
+    let view = View::new(snapshot, whole_seconds(now));
     let nodes = node_changes(&view);
     let (requests, cancellations) = evacuation_changes(&view);
     let mut plan = Plan::default();
@@ -89,14 +90,6 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
     plan.actions.extend(done);
     plan.wake_at = view.gates.values().filter_map(|gate| gate.wake_at).min();
     plan
-}
-
-/// Times in objects have no fractions. With them, what was written would never equal what is read.
-fn in_whole_seconds(now: Timestamp) -> Timestamp {
-    let round = TimestampRound::new()
-        .smallest(Unit::Second)
-        .mode(jiff::RoundMode::Floor);
-    now.round(round).unwrap_or(now)
 }
 
 /// What has to change on each Node.

@@ -9,7 +9,7 @@
 )]
 
 use headgate_maintenance::api::names::{
-    DAEMON_SET_EVACUATOR, EVACUATOR_ANNOTATION_PREFIX, INSTIGATOR_FINALIZER, MAINTENANCE_TAINT, PROTECTION_FINALIZER,
+    DAEMON_SET_EVACUATOR, EVACUATOR_ANNOTATION_PREFIX, INSTIGATOR_FINALIZER, PROTECTION_FINALIZER,
 };
 use headgate_maintenance::api::{CancellationPolicy, DrainPlanEntry, Evacuation, EvacuationStatus, Evacuator, PodType};
 use headgate_maintenance::drain_plan::DrainTargets;
@@ -17,6 +17,7 @@ use headgate_maintenance::evacuation::daemon_set::{DEFAULT_GRACE_PERIOD, DaemonS
 use headgate_maintenance::evacuation::state::{FinishReason, PodState, Step, step};
 use headgate_maintenance::plan::evacuations::evacuation_of;
 use headgate_maintenance::snapshot::{NodeFacts, PodFacts, TaintFacts};
+use headgate_node::MAINTENANCE_TAINT;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 

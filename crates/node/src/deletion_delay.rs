@@ -16,8 +16,9 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
 use super::marker::MarkerFact;
+use super::names::{AUTOSCALER_TAINT, CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION};
 use super::report::{NodeObjectState, NodeReport, Source};
-use super::signal::{AUTOSCALER_TAINT, Facts};
+use super::signal::Facts;
 use super::slim_node::SlimNode;
 
 mod metrics;
@@ -25,11 +26,6 @@ mod reconciler;
 
 pub use metrics::DeletionDelayMetrics;
 pub use reconciler::{DeletionDelayTask, delay_deletion};
-
-/// The annotation. Cluster Autoscaler compares the prefix; the name after it is headgate's.
-pub const DELETION_DELAY_ANNOTATION: &str = "delay-deletion.cluster-autoscaler.kubernetes.io/headgate";
-/// The taint of a node that Cluster Autoscaler may delete soon.
-pub const CANDIDATE_TAINT: &str = "DeletionCandidateOfClusterAutoscaler";
 
 /// An agent that does not delay deletions removes an annotation that it has seen for so long. During a roll that changes the setting,
 /// the other agent of the node wants the annotation.

@@ -13,10 +13,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::names::HOLD_ANNOTATION;
 use super::signal::{Facts, MAX_ANNOTATION_BYTES, Signal};
 
-/// The annotation of the Node that contains the [`NodeHold`] as JSON. A policy lets only the leader's service account write it.
-pub const HOLD_ANNOTATION: &str = "headgate.dev/hold";
 /// From the last observed renewal to the end of a hold.
 pub const HOLD_TTL: Duration = Duration::from_mins(5);
 /// A hold that was last renewed longer ago when it is first observed is the leftover of a leader that is gone: it counts

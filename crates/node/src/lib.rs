@@ -9,6 +9,7 @@ mod hold;
 mod marker;
 mod matcher;
 mod metrics;
+mod names;
 mod remembered_state;
 mod report;
 mod signal;
@@ -19,21 +20,24 @@ mod traffic;
 mod watch;
 
 pub use deletion_delay::{
-    AutoscalerFacts, CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DelayState, DelayTarget, DeletionDelay,
-    DeletionDelayMetrics, DeletionDelayTask, delay_deletion,
+    AutoscalerFacts, DelayState, DelayTarget, DeletionDelay, DeletionDelayMetrics, DeletionDelayTask, delay_deletion,
 };
-pub use hold::{HOLD_ANNOTATION, HOLD_TTL, NodeHold, ObservedHold};
+pub use hold::{HOLD_TTL, NodeHold, ObservedHold};
 pub use marker::{
-    DueMarker, MARKER_CONDITION, MARKER_NO_SIGNAL, MARKER_TTL, MarkerCondition, MarkerFact, MarkerState, MarkerStatus,
-    NodeIdentity, WrittenMarker, expire_marker, write_marker,
+    DueMarker, MARKER_NO_SIGNAL, MARKER_TTL, MarkerCondition, MarkerFact, MarkerState, MarkerStatus, NodeIdentity,
+    WrittenMarker, expire_marker, write_marker,
 };
 pub use matcher::{BuiltInSignal, ConditionMatcher, KeyMatcher, SignalMatcher, SignalRules};
 pub use metrics::Metrics;
+pub use names::{
+    CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DRAINING_TAINT, EVICTION_TAINT_VALUE, EXCLUDE_LABEL, HOLD_ANNOTATION,
+    MAINTENANCE_TAINT, MARKER_CONDITION, OUT_OF_SERVICE_TAINT, SPOT_NOTICE_ANNOTATION,
+};
 pub use remembered_state::{RememberedState, RememberedStateError, store_reports};
 pub use report::{NodeObjectState, NodeReport, PendingSignal, Source};
-pub use signal::{ConditionFact, DEFAULT_SIGNAL_TAINTS, DRAINING_TAINT, Facts, Signal, SignalExplanation};
+pub use signal::{ConditionFact, DEFAULT_SIGNAL_TAINTS, Facts, Signal, SignalExplanation};
 pub use slim_node::{SlimCondition, SlimNode};
-pub use spot_notice::{SPOT_NOTICE_ANNOTATION, recorded_not_before};
+pub use spot_notice::recorded_not_before;
 pub use termination_hold::{HoldOutcome, ReleaseReason, hold_termination, release_reason};
 pub use traffic::{NodeTraffic, TrafficByNode, Unproved};
 pub use watch::watch_own_node;

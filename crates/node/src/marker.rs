@@ -12,9 +12,9 @@
 
 use std::time::Duration;
 
-use headgate_clock::{Clock, Moment};
+use headgate_clock::{Clock, Moment, whole_seconds};
 use headgate_kubernetes::Decoded;
-use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled, words};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::matcher::SignalRules;
+use super::names::MARKER_CONDITION;
 use super::report::NodeReport;
 use super::slim_node::{SlimCondition, SlimNode};
 
@@ -31,8 +32,6 @@ mod schedule;
 
 pub use schedule::{DueMarker, MarkerState, WrittenMarker};
 
-/// The type of the condition.
-pub const MARKER_CONDITION: &str = "headgate.dev/OutOfLoadBalancers";
 /// The reason of a condition that needs no confirmation: the node has no signal.
 pub const MARKER_NO_SIGNAL: &str = "NoSignal";
 /// Without a confirmation for so long, the condition becomes `Unknown`.
@@ -45,26 +44,15 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// The policy `headgate-nodes` accepts 2,048.
 const MAX_MESSAGE_BYTES: usize = 2048;
 
-/// The status of the condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MarkerStatus {
-    /// The node has a signal and has left its load balancers.
-    True,
-    /// It has not, or it has no signal.
-    False,
-    /// Nothing has confirmed it for [`MARKER_TTL`].
-    Unknown,
-}
-
-impl MarkerStatus {
-    /// The value in the Node.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::True => "True",
-            Self::False => "False",
-            Self::Unknown => "Unknown",
-        }
+words! {
+    /// The status of the condition.
+    pub enum MarkerStatus {
+        /// The node has a signal and has left its load balancers.
+        True = "True",
+        /// It has not, or it has no signal.
+        False = "False",
+        /// Nothing has confirmed it for [`MARKER_TTL`].
+        Unknown = "Unknown",
     }
 }
 
@@ -143,7 +131,7 @@ pub async fn write_marker(
     is_transition: bool,
     now: Timestamp,
 ) -> Result<(), kube::Error> {
-    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    let now = whole_seconds(now);
     let MarkerCondition {
         status,
         reason,

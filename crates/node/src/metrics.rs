@@ -2,12 +2,12 @@
 
 use headgate_clock::Clock;
 use headgate_kubernetes::{WatchErrorCounter, WatchReporter};
+use headgate_telemetry::MetricTable;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use super::matcher::SignalRules;
@@ -25,23 +25,25 @@ impl Metrics {
     /// Registers the counters, and gauges that are computed from the latest report at each scrape. `rules`
     /// name what could be a signal by the settings.
     #[must_use]
-    pub fn register(registry: &mut Registry, reports: watch::Receiver<NodeReport>, rules: SignalRules) -> Self {
-        let metrics = Self {
-            errors: WatchErrorCounter::register(
-                registry,
+    pub fn register<'a>(
+        registry: impl Into<MetricTable<'a>>,
+        reports: watch::Receiver<NodeReport>,
+        rules: SignalRules,
+    ) -> Self {
+        let mut table = registry.into();
+        table.collector(ReportCollector { reports, rules });
+        Self {
+            errors: WatchErrorCounter::declare(
+                &mut table,
                 "headgate_node_watch_errors",
                 "Errors of lists and watches of the own Node, by reason",
             ),
-            lists: Counter::default(),
-        };
-        registry.register(
-            "headgate_node_watch_lists",
-            "Lists of the own Node that were started: one at the start of the process, one in each \
-             period of the watch (290 s), and one for each restart",
-            metrics.lists.clone(),
-        );
-        registry.register_collector(Box::new(ReportCollector { reports, rules }));
-        metrics
+            lists: table.metric(
+                "headgate_node_watch_lists",
+                "Lists of the own Node that were started: one at the start of the process, one in each \
+                 period of the watch (290 s), and one for each restart",
+            ),
+        }
     }
 
     /// A reporter for the watch of the Node `name`, which counts in these metrics.

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headgate_clock::Moment;
+use headgate_telemetry::words;
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::hold::ObservedHold;
@@ -16,56 +17,31 @@ use super::matcher::SignalRules;
 use super::remembered_state::RememberedState;
 use super::signal::{Facts, Signal};
 
-/// Where the facts and signals of a report are known from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Source {
-    /// From the API server, since this process started.
-    Watch,
-    /// From the remembered state that an earlier process stored.
-    Remembered,
-    /// Nothing is known yet; the node counts as eligible.
-    None,
-}
-
-impl Source {
-    /// The name in health answers and `/statusz`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Watch => "watch",
-            Self::Remembered => "remembered",
-            Self::None => "none",
-        }
+words! {
+    /// Where the facts and signals of a report are known from.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Source {
+        /// From the API server, since this process started.
+        Watch = "watch",
+        /// From the remembered state that an earlier process stored.
+        Remembered = "remembered",
+        /// Nothing is known yet; the node counts as eligible.
+        None = "none",
     }
 }
 
-/// Whether the API server has the Node object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeObjectState {
-    /// This process has not completed a list yet.
-    Unknown,
-    /// The Node exists, as the last observation shows.
-    Present,
-    /// This process has never observed the Node, and it does not exist.
-    Missing,
-    /// This process has observed the Node, and it no longer exists. The last report stays in use.
-    Deleted,
-}
-
-impl NodeObjectState {
-    /// All states, for metrics.
-    pub const ALL: [Self; 4] = [Self::Unknown, Self::Present, Self::Missing, Self::Deleted];
-
-    /// The name in metrics and `/statusz`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Present => "present",
-            Self::Missing => "missing",
-            Self::Deleted => "deleted",
-        }
+words! {
+    /// Whether the API server has the Node object.
+    pub enum NodeObjectState {
+        /// This process has not completed a list yet.
+        Unknown = "unknown",
+        /// The Node exists, as the last observation shows.
+        Present = "present",
+        /// This process has never observed the Node, and it does not exist.
+        Missing = "missing",
+        /// This process has observed the Node, and it no longer exists. The last report stays in use.
+        Deleted = "deleted",
     }
 }
 

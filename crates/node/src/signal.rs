@@ -23,16 +23,10 @@ use serde::{Deserialize, Serialize};
 use super::deletion_delay::AutoscalerFacts;
 use super::marker::MarkerFact;
 use super::matcher::SignalRules;
+use super::names::{
+    AUTOSCALER_TAINT, DRAINING_TAINT, KARPENTER_TAINT, MAINTENANCE_TAINT, OUT_OF_SERVICE_TAINT, SHUTDOWN_TAINT,
+};
 use super::slim_node::SlimCondition;
-
-/// The key of the taint that headgate sets when Azure announces the eviction of the VM.
-pub const DRAINING_TAINT: &str = "cloudprovider.azure.microsoft.com/draining";
-
-pub(super) const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
-const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
-const SHUTDOWN_TAINT: &str = "node.cloudprovider.kubernetes.io/shutdown";
-pub(super) const KARPENTER_TAINT: &str = "karpenter.sh/disrupted";
-const MAINTENANCE_TAINT: &str = "headgate.dev/maintenance";
 
 /// The taint keys that are signals unless the settings list others (docs/decisions.md 1).
 pub const DEFAULT_SIGNAL_TAINTS: [&str; 6] = [

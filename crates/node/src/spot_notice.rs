@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-/// The annotation of the Node that contains the record of the notice as JSON.
-pub const SPOT_NOTICE_ANNOTATION: &str = "headgate.dev/spot-notice";
+use super::names::SPOT_NOTICE_ANNOTATION;
 
 /// The field of the record that is read here.
 #[derive(Deserialize)]

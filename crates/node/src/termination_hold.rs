@@ -7,38 +7,27 @@
 use std::time::Duration;
 
 use headgate_clock::Clock;
+use headgate_telemetry::{MetricTable, words};
 use kube::Client;
-use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::marker::MarkerFact;
 use super::matcher::SignalRules;
 use super::metrics::Metrics;
+use super::names::KARPENTER_TAINT;
 use super::report::{NodeObjectState, NodeReport, Source};
-use super::signal::KARPENTER_TAINT;
 use super::watch::watch_own_node;
 
-/// Why a hold ends before its timeout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReleaseReason {
-    /// The node has left its load balancers.
-    Out,
-    /// The Node is neither being deleted nor tainted by Karpenter.
-    NotDisrupted,
-    /// The Node object is gone.
-    NodeGone,
-}
-
-impl ReleaseReason {
-    /// For logs.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Out => "out of load balancers",
-            Self::NotDisrupted => "node is not being removed",
-            Self::NodeGone => "node object is gone",
-        }
+words! {
+    /// Why a hold ends before its timeout.
+    pub enum ReleaseReason {
+        /// The node has left its load balancers.
+        Out = "out of load balancers",
+        /// The Node is neither being deleted nor tainted by Karpenter.
+        NotDisrupted = "node is not being removed",
+        /// The Node object is gone.
+        NodeGone = "node object is gone",
     }
 }
 
@@ -75,8 +64,7 @@ pub async fn hold_termination(client: Client, name: &str, timeout: Duration, clo
     let rules = SignalRules::default();
     let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
     let observed = reports.subscribe();
-    // Nothing serves them.
-    let metrics = Metrics::register(&mut Registry::default(), observed.clone(), rules.clone());
+    let metrics = Metrics::register(MetricTable::unregistered(), observed.clone(), rules.clone());
     let reporter = metrics.watch_reporter(name, &clock);
     let follow = watch_own_node(client, name.to_owned(), rules, reports, metrics, reporter, clock);
     let wait = wait_for_release(observed, timeout);

@@ -102,7 +102,8 @@ mod tests {
     use tokio::time::{sleep, timeout};
 
     use super::*;
-    use crate::hold::{HOLD_ANNOTATION, NodeHold};
+    use crate::hold::NodeHold;
+    use crate::names::HOLD_ANNOTATION;
 
     /// The requests that the API server got: whether each is a watch, and its time.
     type Requests = Arc<Mutex<Vec<(bool, Instant)>>>;

@@ -1,101 +1,63 @@
 //! The metrics of notifications.
 
-use prometheus_client::encoding::EncodeLabelSet;
+use headgate_telemetry::{ByLabel, MetricTable, words};
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeLabel {
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabel {
-    reason: &'static str,
-}
-
-/// How a notice ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// The receiver accepted it.
-    Delivered,
-    /// The receiver rejected it for good.
-    Rejected,
-    /// No attempt succeeded within the time for retries.
-    Expired,
-    /// The queue was full.
-    Dropped,
-}
-
-impl Outcome {
-    const ALL: [Self; 4] = [Self::Delivered, Self::Rejected, Self::Expired, Self::Dropped];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Delivered => "delivered",
-            Self::Rejected => "rejected",
-            Self::Expired => "expired",
-            Self::Dropped => "dropped",
-        }
+words! {
+    /// How a notice ended.
+    pub(crate) enum Outcome {
+        /// The receiver accepted it.
+        Delivered = "delivered",
+        /// The receiver rejected it for good.
+        Rejected = "rejected",
+        /// No attempt succeeded within the time for retries.
+        Expired = "expired",
+        /// The queue was full.
+        Dropped = "dropped",
     }
 }
 
 /// Counters and the gauge of the queue.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    notices: Family<OutcomeLabel, Counter>,
-    failures: Family<ReasonLabel, Counter>,
+    notices: ByLabel<Counter>,
+    failures: ByLabel<Counter>,
     queued: Gauge,
 }
 
 impl Metrics {
     /// Registers the metrics.
     #[must_use]
-    pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            notices: Family::default(),
-            failures: Family::default(),
-            queued: Gauge::default(),
-        };
-        for outcome in Outcome::ALL {
-            drop(metrics.notices.get_or_create(&OutcomeLabel {
-                outcome: outcome.as_str(),
-            }));
+    pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
+        let mut table = registry.into();
+        Self {
+            notices: table.by_label(
+                "headgate_notifications",
+                "Notices for the webhook that have ended, by outcome: delivered, rejected by the receiver for good, expired after \
+                 notifications.retryTimeout, or dropped because the queue was full",
+                "outcome",
+                Outcome::ALL.map(Outcome::as_str),
+            ),
+            failures: table.by_label(
+                "headgate_notification_failures",
+                "Attempts to send a notice to the webhook that failed, by reason",
+                "reason",
+                super::webhook::AttemptError::REASONS,
+            ),
+            queued: table.metric(
+                "headgate_notifications_queued",
+                "Notices for the webhook that are queued or being sent",
+            ),
         }
-        for reason in super::webhook::AttemptError::REASONS {
-            drop(metrics.failures.get_or_create(&ReasonLabel { reason }));
-        }
-        registry.register(
-            "headgate_notifications",
-            "Notices for the webhook that have ended, by outcome: delivered, rejected by the receiver for good, expired after \
-             notifications.retryTimeout, or dropped because the queue was full",
-            metrics.notices.clone(),
-        );
-        registry.register(
-            "headgate_notification_failures",
-            "Attempts to send a notice to the webhook that failed, by reason",
-            metrics.failures.clone(),
-        );
-        registry.register(
-            "headgate_notifications_queued",
-            "Notices for the webhook that are queued or being sent",
-            metrics.queued.clone(),
-        );
-        metrics
     }
 
     pub(crate) fn ended(&self, outcome: Outcome) {
-        self.notices
-            .get_or_create(&OutcomeLabel {
-                outcome: outcome.as_str(),
-            })
-            .inc();
+        self.notices.of(outcome.as_str()).inc();
     }
 
     pub(crate) fn failed(&self, reason: &'static str) {
-        self.failures.get_or_create(&ReasonLabel { reason }).inc();
+        self.failures.of(reason).inc();
     }
 
     pub(crate) fn queued(&self, by: i64) {

@@ -4,6 +4,7 @@
 //! of VMs is left out and counted: such a document still shows the events that are readable, but never that one has
 //! ended. The incarnation is shown only; a document counts whether its number rose, stayed or fell.
 
+use headgate_telemetry::words;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 use serde::Serialize;
@@ -25,47 +26,26 @@ pub struct EventsDocument {
     pub unreadable: usize,
 }
 
-/// What Azure will do to a VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub enum EventType {
-    /// The VM pauses for some seconds.
-    Freeze,
-    /// The VM restarts on the same machine.
-    Reboot,
-    /// The VM moves to another machine and loses its temporary disk.
-    Redeploy,
-    /// The spot VM is evicted.
-    Preempt,
-    /// The scale set deletes the VM.
-    Terminate,
-    /// A type that headgate does not know.
-    Other,
+words! {
+    /// What Azure will do to a VM.
+    #[derive(PartialOrd, Ord, Hash, Serialize)]
+    pub enum EventType {
+        /// The VM pauses for some seconds.
+        Freeze = "Freeze",
+        /// The VM restarts on the same machine.
+        Reboot = "Reboot",
+        /// The VM moves to another machine and loses its temporary disk.
+        Redeploy = "Redeploy",
+        /// The spot VM is evicted.
+        Preempt = "Preempt",
+        /// The scale set deletes the VM.
+        Terminate = "Terminate",
+        /// A type that headgate does not know.
+        Other = "Other",
+    }
 }
 
 impl EventType {
-    /// All types, for metrics.
-    pub const ALL: [Self; 6] = [
-        Self::Freeze,
-        Self::Reboot,
-        Self::Redeploy,
-        Self::Preempt,
-        Self::Terminate,
-        Self::Other,
-    ];
-
-    /// The name in Azure's documents and in metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Freeze => "Freeze",
-            Self::Reboot => "Reboot",
-            Self::Redeploy => "Redeploy",
-            Self::Preempt => "Preempt",
-            Self::Terminate => "Terminate",
-            Self::Other => "Other",
-        }
-    }
-
     fn parse(text: &str) -> Self {
         let has_name = |event_type: &Self| event_type.as_str().eq_ignore_ascii_case(text);
         Self::ALL.into_iter().find(has_name).unwrap_or(Self::Other)

@@ -24,7 +24,6 @@ pub use document::{DocumentError, EventStatus, EventType, EventsDocument, Schedu
 pub use imds::poll_imds;
 pub use metrics::Metrics;
 pub use node_event::{TaintChange, TaintPatch, announces_preempt, plan_for_event};
-pub use node_patch::TAINT_VALUE;
 pub use notice::{Notice, NoticeTracker, TrackedNotice, VmName};
 pub use preempt_message::PreemptMessage;
 pub use snapshot::{EventsSnapshot, ImdsError, ImdsErrorReason};

@@ -1,6 +1,5 @@
 //! The metrics of Scheduled Events, of polling IMDS, and of writing the taint.
 
-use headgate_clock::Clock;
 use jiff::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
@@ -86,7 +85,7 @@ pub struct Metrics {
 impl Metrics {
     /// Registers the counters, and gauges that are computed from the latest snapshot at each scrape.
     #[must_use]
-    pub fn register(registry: &mut Registry, snapshots: watch::Receiver<EventsSnapshot>, clock: Clock) -> Self {
+    pub fn register(registry: &mut Registry, snapshots: watch::Receiver<EventsSnapshot>) -> Self {
         let metrics = Self {
             polls: Counter::default(),
             errors: Family::default(),
@@ -116,7 +115,7 @@ impl Metrics {
             "Attempts to change the own Node's draining taint or the recorded notice, by outcome",
             metrics.writes.clone(),
         );
-        registry.register_collector(Box::new(EventsCollector { snapshots, clock }));
+        registry.register_collector(Box::new(EventsCollector { snapshots }));
         metrics
     }
 
@@ -141,23 +140,15 @@ fn earliest_start(events: &[ScheduledEvent], event_type: EventType) -> Option<Ti
     upcoming.filter_map(|event| event.not_before).min()
 }
 
-/// Seconds from `now` to the earliest start of an event of this type, at least zero.
-fn seconds_left(events: &[ScheduledEvent], event_type: EventType, now: Timestamp) -> Option<f64> {
-    let earliest = earliest_start(events, event_type)?;
-    Some(earliest.duration_since(now).as_secs_f64().max(0.0))
-}
-
 /// Gauges of the latest snapshot.
 #[derive(Debug)]
 struct EventsCollector {
     snapshots: watch::Receiver<EventsSnapshot>,
-    clock: Clock,
 }
 
 impl Collector for EventsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let events = self.snapshots.borrow().events.clone();
-        let now = self.clock.now().wall;
         let mut notice = encoder.encode_descriptor(
             "headgate_spot_notice",
             "1 while the latest document of Scheduled Events lists an event of this type for this VM, 0 otherwise. Only Preempt is a signal.",
@@ -167,18 +158,6 @@ impl Collector for EventsCollector {
         for event_type in EventType::ALL {
             let is_listed = events.iter().any(|event| event.event_type == event_type);
             ConstGauge::new(i64::from(is_listed)).encode(notice.encode_family(&[("type", event_type.as_str())])?)?;
-        }
-        let mut left = encoder.encode_descriptor(
-            "headgate_spot_notice_seconds_left",
-            "Seconds until the earliest start of an event of this type, 0 after that time. No series without such an event, or \
-             once it has started. Replaced by headgate_spot_notice_not_before_timestamp_seconds, and removed in the next version.",
-            None,
-            MetricType::Gauge,
-        )?;
-        for event_type in EventType::ALL {
-            if let Some(seconds) = seconds_left(&events, event_type, now) {
-                ConstGauge::new(seconds).encode(left.encode_family(&[("type", event_type.as_str())])?)?;
-            }
         }
         let mut start = encoder.encode_descriptor(
             "headgate_spot_notice_not_before_timestamp_seconds",
@@ -201,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_left_are_to_the_earliest_start_and_at_least_zero() {
+    fn earliest_start_is_of_the_events_of_one_type() {
         let event = |event_type, second: Option<i64>| ScheduledEvent {
             event_id: "a".into(),
             event_type,
@@ -217,14 +196,14 @@ mod tests {
             event(EventType::Freeze, Some(5)),
             event(EventType::Reboot, None),
         ];
-        let now = Timestamp::from_second(10).unwrap();
         for (event_type, want) in [
-            (EventType::Preempt, Some(10.0)),
-            (EventType::Freeze, Some(0.0)),
+            (EventType::Preempt, Some(20)),
+            (EventType::Freeze, Some(5)),
             (EventType::Reboot, None),
             (EventType::Terminate, None),
         ] {
-            assert_eq!(seconds_left(&events, event_type, now), want, "{event_type:?}");
+            let found = earliest_start(&events, event_type);
+            assert_eq!(found.map(Timestamp::as_second), want, "{event_type:?}");
         }
     }
 }

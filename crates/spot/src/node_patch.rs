@@ -4,7 +4,8 @@
 //! taints are never rewritten; every other kind of patch would replace the whole list. A taint is headgate's only
 //! while its `timeAdded` is the one in the record: a taint that another writer set, or set again, stays.
 
-use headgate_node::{DRAINING_TAINT, SPOT_NOTICE_ANNOTATION};
+use headgate_clock::whole_seconds;
+use headgate_node::{DRAINING_TAINT, EVICTION_TAINT_VALUE, SPOT_NOTICE_ANNOTATION};
 use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
@@ -13,8 +14,6 @@ use super::metrics::WriteOutcome;
 use super::notice::NoticeTracker;
 use super::taint_action::{NoticeRecord, TaintAction, next_taint_action};
 
-/// The value of the taint for an eviction, as in cloud-provider-azure's design.
-pub const TAINT_VALUE: &str = "spot-eviction";
 /// Keeps new Pods away; Pods that run on the node stay.
 const TAINT_EFFECT: &str = "NoSchedule";
 
@@ -51,7 +50,7 @@ pub(super) fn plan_patch(tracker: &NoticeTracker, node: &DynamicObject, now: Tim
                 Some(whole_seconds(now))
             };
             if !is_tainted {
-                let taint = json!({"key": DRAINING_TAINT, "value": TAINT_VALUE, "effect": TAINT_EFFECT, "timeAdded": tainted_at});
+                let taint = json!({"key": DRAINING_TAINT, "value": EVICTION_TAINT_VALUE, "effect": TAINT_EFFECT, "timeAdded": tainted_at});
                 operations.push(match taints {
                     Some(_) => json!({"op": "add", "path": "/spec/taints/-", "value": taint}),
                     None => json!({"op": "add", "path": "/spec/taints", "value": [taint]}),
@@ -97,11 +96,6 @@ pub(super) fn plan_patch(tracker: &NoticeTracker, node: &DynamicObject, now: Tim
     })
 }
 
-/// Kubernetes stores times without fractions of a second.
-fn whole_seconds(now: Timestamp) -> Timestamp {
-    Timestamp::from_second(now.as_second()).unwrap_or(now)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::fixtures::{BOOT, at, clear, notice, record, tracking};
@@ -120,11 +114,11 @@ mod tests {
     }
 
     fn ours(second: i64) -> Value {
-        json!({"key": DRAINING_TAINT, "value": TAINT_VALUE, "effect": TAINT_EFFECT, "timeAdded": at(second)})
+        json!({"key": DRAINING_TAINT, "value": EVICTION_TAINT_VALUE, "effect": TAINT_EFFECT, "timeAdded": at(second)})
     }
 
     fn theirs() -> Value {
-        json!({"key": DRAINING_TAINT, "value": TAINT_VALUE, "effect": TAINT_EFFECT})
+        json!({"key": DRAINING_TAINT, "value": EVICTION_TAINT_VALUE, "effect": TAINT_EFFECT})
     }
 
     fn paths(patch: &NodePatch) -> Vec<String> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use headgate_node::Signal;
+use headgate_telemetry::words;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -29,42 +30,21 @@ pub struct EventsSnapshot {
     pub last_error: Option<ImdsError>,
 }
 
-/// Why a poll got no document, or one that is not complete; the label `reason` of the metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ImdsErrorReason {
-    /// The connection failed, or the response was too large.
-    Connection,
-    /// The response is not a document of Scheduled Events.
-    Document,
-    /// The document has an event that is not readable; the other events count.
-    Event,
-    /// The response has another status than 200.
-    Status,
-    /// There was no response in time.
-    Timeout,
-}
-
-impl ImdsErrorReason {
-    /// All reasons, for metrics.
-    pub const ALL: [Self; 5] = [
-        Self::Connection,
-        Self::Document,
-        Self::Event,
-        Self::Status,
-        Self::Timeout,
-    ];
-
-    /// The name in metrics, logs and `/statusz`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Connection => "connection",
-            Self::Document => "document",
-            Self::Event => "event",
-            Self::Status => "status",
-            Self::Timeout => "timeout",
-        }
+words! {
+    /// Why a poll got no document, or one that is not complete; the label `reason` of the metric.
+    #[derive(Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum ImdsErrorReason {
+        /// The connection failed, or the response was too large.
+        Connection = "connection",
+        /// The response is not a document of Scheduled Events.
+        Document = "document",
+        /// The document has an event that is not readable; the other events count.
+        Event = "event",
+        /// The response has another status than 200.
+        Status = "status",
+        /// There was no response in time.
+        Timeout = "timeout",
     }
 }
 

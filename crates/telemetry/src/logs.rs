@@ -12,30 +12,17 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 /// only, because headgate itself logs a lost connection.
 pub(crate) const DEFAULT_FILTER: &str = "warn,headgate=info,kube_client=error";
 
-/// The format of logs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Text on a terminal, JSON otherwise.
-    #[default]
-    Auto,
-    /// Text, with colours on a terminal only.
-    Text,
-    /// One JSON object a line.
-    Json,
-}
-
-impl LogFormat {
-    /// In the order of the settings reference.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Text, Self::Json];
-
-    /// The value in the settings.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Text => "text",
-            Self::Json => "json",
-        }
+crate::words! {
+    /// The format of logs.
+    #[derive(Default)]
+    pub enum LogFormat {
+        /// Text on a terminal, JSON otherwise.
+        #[default]
+        Auto = "auto",
+        /// Text, with colours on a terminal only.
+        Text = "text",
+        /// One JSON object a line.
+        Json = "json",
     }
 }
 

@@ -2,331 +2,192 @@
 
 use std::time::Duration;
 
-use headgate_controller::admin_state::{AdminStateMode, ForeignDown, IntOrPercent};
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_local_pools::{Enabled, EndpointSelection};
-use serde_yaml::Value;
 
-use super::{HOUR, Key, MINUTE, SECOND, duration_value};
-use crate::config::{MarkerMode, schema, value};
+use super::{HOUR, Key, MINUTE, SECOND};
+use crate::config::MarkerMode;
+use crate::config::value::{
+    boolean, cluster_name, duration, file, http_server, int_or_percent, optional, secret_name, words,
+};
 
 /// These settings, in the order of the reference.
-pub(super) const LEADER: &[Key] = &[
-    Key {
-        path: "leaderElection.leaderElect",
-        former: None,
-        is_optional: false,
-        schema: || schema::boolean(),
-        flag: None,
-        about: "Whether this process stands for election where its role and the settings of `azure` allow it. `false` is what \
-                `--role=agent` is. The Lease is `kube-system/headgate-leader`. Its times are fixed, because candidates with \
-                different times could lead at the same time.",
-        set: |settings, value| {
-            settings.leader_election.leader_elect = value::boolean(value)?;
-            Ok(())
-        },
-        get: |settings| Value::Bool(settings.leader_election.leader_elect),
-    },
-    Key {
-        path: "azure.imdsEndpoint",
-        former: None,
-        is_optional: false,
-        schema: || schema::text(),
-        flag: Some("--imds-endpoint"),
-        about: "Address of the instance metadata service. Change it for tests and simulators only.",
-        set: |settings, value| {
-            settings.azure.imds_authority = value::http_server(value)?;
-            Ok(())
-        },
-        get: |settings| Value::String(format!("http://{}", settings.azure.imds_authority)),
-    },
-    Key {
-        path: "azure.configFile",
-        former: None,
-        is_optional: true,
-        schema: || schema::absolute_path(),
-        flag: Some("--azure-config-file"),
-        about: "The cloud provider's configuration, `azure.json`, read as cloud-provider-azure reads it (YAML or JSON, \
-                keys in any case, unknown keys ignored). Only root can read a node's own `/etc/kubernetes/azure.json`, \
-                and headgate does not run as root: `manifests/components/azure` mounts a Secret instead. Without a file, \
-                and without `azure.configSecret`, this process does not stand for election and sends no request to \
-                Azure. The file is read at the start, where a mistake ends the process with exit code 2, and again at \
-                the start of each term and every minute of it. One key is headgate's own: \
-                `enableLoadBalancerAdminState` (default true; false means `adminState.mode: off`).",
-        set: |settings, value| {
-            settings.azure.config_file = value::file(value)?;
-            Ok(())
-        },
-        get: |settings| {
-            let file = settings.azure.config_file.as_ref();
-            file.map_or(Value::Null, |file| Value::String(file.display().to_string()))
-        },
-    },
-    Key {
-        path: "azure.configSecret",
-        former: None,
-        is_optional: true,
-        schema: || schema::text(),
-        flag: None,
-        about: "A Secret, `NAMESPACE/NAME`, whose key `cloud-config` wins over `azure.configFile`, key by key, or \
-                replaces it (`cloudConfigType` in the file selects `file`, `secret` or `merge`). The leader reads it at \
-                the start of each term and every minute of it, and needs the right to `get` it. If it is set, the start \
-                of the process checks only that the file is readable.",
-        set: |settings, value| {
-            settings.azure.config_secret = value::secret_name(value)?;
-            Ok(())
-        },
-        get: |settings| {
-            let name = settings.azure.config_secret.as_ref();
-            name.map_or(Value::Null, |name| Value::String(name.to_string()))
-        },
-    },
-    Key {
-        path: "azure.clusterName",
-        former: None,
-        is_optional: false,
-        schema: || schema::text(),
-        flag: None,
-        about: "The cluster's name, after which its load balancers are named: the value of `--cluster-name` of \
-                cloud-controller-manager. `azure.json` does not have it.",
-        set: |settings, value| {
-            settings.azure.cluster_name = value::cluster_name(value)?;
-            Ok(())
-        },
-        get: |settings| Value::String(settings.azure.cluster_name.clone()),
-    },
-    Key {
-        path: "azure.preemptEvents",
-        former: None,
-        is_optional: false,
-        schema: || schema::boolean(),
-        flag: None,
-        about: "Whether the leader turns a genuine `PreemptScheduled` event of a Node, as AKS emits it, into the taint \
-                `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`. Only the controllers of \
-                `manifests/components/controller` may write other Nodes: where a pod of the DaemonSet leads, it does nothing and \
-                records the event `ControllerRequired`. `node.scheduledEvents` is faster; both record the notice in the same \
-                annotation, so either may come first. Only Nodes with a label of spot VMs are \
-                tainted, at most five in a minute. Who may create events in the namespace `default` can have such Nodes tainted: \
-                every kubelet may.",
-        set: |settings, value| {
-            settings.azure.preempt_events = value::boolean(value)?;
-            Ok(())
-        },
-        get: |settings| Value::Bool(settings.azure.preempt_events),
-    },
-    Key {
-        path: "maintenance.enabled",
-        former: None,
-        is_optional: false,
-        schema: || schema::boolean(),
-        flag: None,
-        about: "Whether the leader acts on NodeMaintenances and Evacuations: nodes leave their load balancers, verified by a read, \
-                before the first pod is evicted. It needs `manifests/components/maintenance` (the kinds, policies and rights) and \
-                the controllers of `manifests/components/controller`: where a pod of the DaemonSet leads, it does nothing and \
-                records the event `ControllerRequired`. Without Azure the gates follow `node.markerProbes`. docs/maintenance.md is the \
-                guide.",
-        set: |settings, value| {
-            settings.maintenance.enabled = value::boolean(value)?;
-            Ok(())
-        },
-        get: |settings| Value::Bool(settings.maintenance.enabled),
-    },
-    Key {
-        path: "adminState.mode",
-        former: None,
-        is_optional: false,
-        schema: || schema::words(&AdminStateMode::ALL.map(AdminStateMode::as_str)),
-        flag: None,
-        about: "What the leader does with admin states. `enforce` writes them. `observe` computes what it would write, \
-                which `headgate status` and the metric `headgate_pool_desired_down` show, and writes no pool. `off` \
-                restores every `Down` that headgate set, and then writes nothing. docs/admin-state.md is the guide.",
-        set: |settings, value| {
-            settings.admin_state.mode = value::admin_state_mode(value)?;
-            Ok(())
-        },
-        get: |settings| Value::String(settings.admin_state.mode.as_str().to_owned()),
-    },
-    Key {
-        path: "adminState.foreignDown",
-        former: None,
-        is_optional: false,
-        schema: || schema::words(&ForeignDown::ALL.map(ForeignDown::as_str)),
-        flag: None,
-        about: "What the leader does in mode `enforce` with a `Down` that headgate did not set, on a node without a \
-                signal: `keep` leaves it and `headgate status` shows it, `restore` sets it to `None`. An `Up` is never \
-                changed.",
-        set: |settings, value| {
-            settings.admin_state.foreign_down = value::foreign_down(value)?;
-            Ok(())
-        },
-        get: |settings| Value::String(settings.admin_state.foreign_down.as_str().to_owned()),
-    },
-    Key {
-        path: "adminState.listFailureTimeout",
-        former: None,
-        is_optional: false,
-        schema: || schema::duration(),
-        flag: None,
-        about: "For how long lists of load balancers that are due, or the tokens for them, may fail before the leader looks \
-                for a successor. Its term ends when another candidate volunteers, which none does that gave up a term for \
-                the same reason in the last 10 min; otherwise the leader goes on trying. Time for which ARM throttles \
-                requests does not count. From `1m` to `1h`.",
-        set: |settings, value| {
-            settings.admin_state.list_failure_timeout = value::duration(value, MINUTE, HOUR)?;
-            Ok(())
-        },
-        get: |settings| duration_value(settings.admin_state.list_failure_timeout),
-    },
-    Key {
-        path: "adminState.staleNodesTimeout",
-        former: None,
-        is_optional: false,
-        schema: || schema::duration(),
-        flag: None,
-        about: "For how long the leader follows Nodes that the API server does not confirm, because they cannot be listed or \
-                watched. After that it writes no admin states, so that what is set stays, records the event \
-                `LoadBalancerAdminStateNodesStale` on its own Node, and goes on when a list or watch succeeds. The mode `off` \
-                gives back nevertheless. The members of Local Services' pools stay as well, also while Services or \
-                EndpointSlices are not confirmed. From `2m` to `1h`.",
-        set: |settings, value| {
-            settings.admin_state.stale_nodes_timeout = value::duration(value, 2 * MINUTE, HOUR)?;
-            Ok(())
-        },
-        get: |settings| duration_value(settings.admin_state.stale_nodes_timeout),
-    },
-    Key {
-        path: "adminState.leaseBypass",
-        former: None,
-        is_optional: false,
-        schema: || schema::duration(),
-        flag: None,
-        about: "From how long before the eviction of a node on (`NotBefore` of a notice that `node.scheduledEvents` or \
-                `azure.preemptEvents` has recorded) the leader sets the node `Down` without waiting for the Lease that it shares with \
-                cloud-controller-manager. Everything else waits. **Risk**: the holder of the Lease writes pools without \
-                `If-Match`, so it may undo the `Down`, and its operation and headgate's may reject each other. From `0s`, which means \
-                never, to `30s`.",
-        set: |settings, value| {
-            settings.admin_state.lease_bypass = value::duration(value, Duration::ZERO, 30 * SECOND)?;
-            Ok(())
-        },
-        get: |settings| duration_value(settings.admin_state.lease_bypass),
-    },
-    Key {
-        path: "localPools.enabled",
-        former: None,
-        is_optional: false,
-        schema: || schema::words_or_booleans(&Enabled::ALL.map(Enabled::as_str)),
-        flag: None,
-        about: "Whether the leader updates the members of backend pools of Services with `externalTrafficPolicy: Local`, \
-                which have pools of their own where there are several Standard load balancers. `auto` means yes where \
-                `azure.json` has `multipleStandardLoadBalancerConfigurations`, which is where \
-                cloud-controller-manager's own updater runs. It needs the rights in `manifests/components/controller`. \
-                docs/local-pools.md is the guide.",
-        set: |settings, value| {
-            settings.local_pools.enabled = value::local_pools_enabled(value)?;
-            Ok(())
-        },
-        get: |settings| Value::String(settings.local_pools.enabled.as_str().to_owned()),
-    },
-    Key {
-        path: "localPools.interval",
-        former: None,
-        is_optional: false,
-        schema: || schema::duration(),
-        flag: None,
-        about: "Time from one tick of these updates to the next, up to `1h`. `0s` means \
-                `loadBalancerBackendPoolUpdateIntervalInSeconds` of `azure.json`, which is 30 s where it is missing.",
-        set: |settings, value| {
-            settings.local_pools.interval = value::duration(value, Duration::ZERO, HOUR)?;
-            Ok(())
-        },
-        get: |settings| duration_value(settings.local_pools.interval),
-    },
-    Key {
-        path: "localPools.resyncInterval",
-        former: None,
-        is_optional: false,
-        schema: || schema::duration(),
-        flag: None,
-        about: "After this time at the latest the load balancers are listed and every pool is compared again, and an update \
-                that was given up is tried again. From `30s` to `24h`.",
-        set: |settings, value| {
-            settings.local_pools.resync_interval = value::duration(value, 30 * SECOND, 24 * HOUR)?;
-            Ok(())
-        },
-        get: |settings| duration_value(settings.local_pools.resync_interval),
-    },
-    Key {
-        path: "localPools.endpoints",
-        former: None,
-        is_optional: false,
-        schema: || schema::words(&EndpointSelection::ALL.map(EndpointSelection::as_str)),
-        flag: None,
-        about: "The endpoints whose nodes are members: `all`, as cloud-controller-manager counts them, or only those that \
-                are `ready`. `ready` needs `localPools.enabled: 'on'`, because cloud-controller-manager's updater adds \
-                the others again.",
-        set: |settings, value| {
-            settings.local_pools.endpoints = value::endpoint_selection(value)?;
-            Ok(())
-        },
-        get: |settings| Value::String(settings.local_pools.endpoints.as_str().to_owned()),
-    },
-    Key {
-        path: "guard.minimumInService",
-        former: None,
-        is_optional: false,
-        schema: || schema::number_or_percentage(0),
-        flag: None,
-        about: "How many entries of each backend pool that a load-balancing rule uses stay in service, whatever the signals: \
-                a number, or a percentage of the pool's entries such as `20%`, rounded up. If fewer entries can serve (not \
-                `Down`, on a Ready Node without a signal, also of `signals.health` where a rule probes headgate), the leader holds back entries of Ready Nodes: it does not set \
-                them `Down`, and records a hold on their Nodes, with which their agents answer 200. It never holds back a \
-                Node that is out of service, shut down, being deleted or evicted. Holds need `manifests/components/controller` \
-                and `adminState.mode: enforce`; without a leader there is no guard. `0` disables it.",
-        set: |settings, value| {
-            settings.guard.minimum_in_service = value::int_or_percent(value, 0)?;
-            Ok(())
-        },
-        get: |settings| int_or_percent(settings.guard.minimum_in_service),
-    },
-    Key {
-        path: "guard.maxNewDown",
-        former: None,
-        is_optional: false,
-        schema: || schema::number_or_percentage(1),
-        flag: None,
-        about: "How many entries of each backend pool the leader sets `Down` within 5 minutes, at most, for signals that do not announce the \
-                end of the machine by themselves: a cordon, a condition, a label or an annotation that the settings list, and \
-                `headgate.dev/maintenance`. A number, or a percentage of the pool's entries, rounded down, but at least one. The others wait in the order \
-                of age, as held entries do. Nodes with any other signal, an eviction notice or a deletion never wait. `100%` \
-                disables it.",
-        set: |settings, value| {
-            settings.guard.max_new_down = value::int_or_percent(value, 1)?;
-            Ok(())
-        },
-        get: |settings| int_or_percent(settings.guard.max_new_down),
-    },
-    Key {
-        path: "marker.mode",
-        former: None,
-        is_optional: false,
-        schema: || schema::words(&MarkerMode::ALL.map(MarkerMode::as_str)),
-        flag: None,
-        about: "Whether the leader writes the Node condition `headgate.dev/OutOfLoadBalancers`, by which `kubectl wait` and other tools \
-                know that a node with a signal has left its load balancers. `off`: it does not. `adminState`: it does, from what it \
-                read of every managed load balancer, and the agents make the condition `Unknown` when no leader has confirmed it \
-                for 3 min. It needs `manifests/components/controller` and `manifests/components/marker`. docs/integrations.md \
-                is the guide.",
-        set: |settings, value| {
-            settings.marker.mode = value::marker_mode(value)?;
-            Ok(())
-        },
-        get: |settings| Value::String(settings.marker.mode.as_str().to_owned()),
-    },
-];
-
-fn int_or_percent(value: IntOrPercent) -> Value {
-    match value {
-        IntOrPercent::Int(count) => Value::from(count),
-        percent @ IntOrPercent::Percent(_) => Value::String(percent.to_string()),
-    }
+#[allow(clippy::too_many_lines, reason = "one table")]
+pub(super) fn keys() -> Vec<Key> {
+    vec![
+        Key::new(
+            "leaderElection.leaderElect",
+            boolean(),
+            |s| &mut s.leader_election.leader_elect,
+            "Whether this process stands for election where its role and the settings of `azure` allow it. `false` is what \
+             `--role=agent` is. The Lease is `kube-system/headgate-leader`. Its times are fixed, because candidates with \
+             different times could lead at the same time.",
+        ),
+        Key::new(
+            "azure.imdsEndpoint",
+            http_server(),
+            |s| &mut s.azure.imds_authority,
+            "Address of the instance metadata service. Change it for tests and simulators only.",
+        )
+        .flag("--imds-endpoint"),
+        Key::new(
+            "azure.configFile",
+            optional(file()),
+            |s| &mut s.azure.config_file,
+            "The cloud provider's configuration, `azure.json`, read as cloud-provider-azure reads it (YAML or JSON, \
+             keys in any case, unknown keys ignored). Only root can read a node's own `/etc/kubernetes/azure.json`, \
+             and headgate does not run as root: `manifests/components/azure` mounts a Secret instead. Without a file, \
+             and without `azure.configSecret`, this process does not stand for election and sends no request to \
+             Azure. The file is read at the start, where a mistake ends the process with exit code 2, and again at \
+             the start of each term and every minute of it. One key is headgate's own: \
+             `enableLoadBalancerAdminState` (default true; false means `adminState.mode: off`).",
+        )
+        .flag("--azure-config-file"),
+        Key::new(
+            "azure.configSecret",
+            optional(secret_name()),
+            |s| &mut s.azure.config_secret,
+            "A Secret, `NAMESPACE/NAME`, whose key `cloud-config` wins over `azure.configFile`, key by key, or \
+             replaces it (`cloudConfigType` in the file selects `file`, `secret` or `merge`). The leader reads it at \
+             the start of each term and every minute of it, and needs the right to `get` it. If it is set, the start \
+             of the process checks only that the file is readable.",
+        ),
+        Key::new(
+            "azure.clusterName",
+            cluster_name(),
+            |s| &mut s.azure.cluster_name,
+            "The cluster's name, after which its load balancers are named: the value of `--cluster-name` of \
+             cloud-controller-manager. `azure.json` does not have it.",
+        ),
+        Key::new(
+            "azure.preemptEvents",
+            boolean(),
+            |s| &mut s.azure.preempt_events,
+            "Whether the leader turns a genuine `PreemptScheduled` event of a Node, as AKS emits it, into the taint \
+             `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`. Only the controllers of \
+             `manifests/components/controller` may write other Nodes: where a pod of the DaemonSet leads, it does nothing and \
+             records the event `ControllerRequired`. `node.scheduledEvents` is faster; both record the notice in the same \
+             annotation, so either may come first. Only Nodes with a label of spot VMs are \
+             tainted, at most five in a minute. Who may create events in the namespace `default` can have such Nodes tainted: \
+             every kubelet may.",
+        ),
+        Key::new(
+            "maintenance.enabled",
+            boolean(),
+            |s| &mut s.maintenance.enabled,
+            "Whether the leader acts on NodeMaintenances and Evacuations: nodes leave their load balancers, verified by a read, \
+             before the first pod is evicted. It needs `manifests/components/maintenance` (the kinds, policies and rights) and \
+             the controllers of `manifests/components/controller`: where a pod of the DaemonSet leads, it does nothing and \
+             records the event `ControllerRequired`. Without Azure the gates follow `node.markerProbes`. docs/maintenance.md is the \
+             guide.",
+        ),
+        Key::new(
+            "adminState.mode",
+            words(&AdminStateMode::ALL, AdminStateMode::as_str),
+            |s| &mut s.admin_state.mode,
+            "What the leader does with admin states. `enforce` writes them. `observe` computes what it would write, \
+             which `headgate status` and the metric `headgate_pool_desired_down` show, and writes no pool. `off` \
+             restores every `Down` that headgate set, and then writes nothing. docs/admin-state.md is the guide.",
+        ),
+        Key::new(
+            "adminState.foreignDown",
+            words(&ForeignDown::ALL, ForeignDown::as_str),
+            |s| &mut s.admin_state.foreign_down,
+            "What the leader does in mode `enforce` with a `Down` that headgate did not set, on a node without a \
+             signal: `keep` leaves it and `headgate status` shows it, `restore` sets it to `None`. An `Up` is never \
+             changed.",
+        ),
+        Key::new(
+            "adminState.listFailureTimeout",
+            duration(MINUTE, HOUR),
+            |s| &mut s.admin_state.list_failure_timeout,
+            "For how long lists of load balancers that are due, or the tokens for them, may fail before the leader looks \
+             for a successor. Its term ends when another candidate volunteers, which none does that gave up a term for \
+             the same reason in the last 10 min; otherwise the leader goes on trying. Time for which ARM throttles \
+             requests does not count. From `1m` to `1h`.",
+        ),
+        Key::new(
+            "adminState.staleNodesTimeout",
+            duration(2 * MINUTE, HOUR),
+            |s| &mut s.admin_state.stale_nodes_timeout,
+            "For how long the leader follows Nodes that the API server does not confirm, because they cannot be listed or \
+             watched. After that it writes no admin states, so that what is set stays, records the event \
+             `LoadBalancerAdminStateNodesStale` on its own Node, and goes on when a list or watch succeeds. The mode `off` \
+             gives back nevertheless. The members of Local Services' pools stay as well, also while Services or \
+             EndpointSlices are not confirmed. From `2m` to `1h`.",
+        ),
+        Key::new(
+            "adminState.leaseBypass",
+            duration(Duration::ZERO, 30 * SECOND),
+            |s| &mut s.admin_state.lease_bypass,
+            "From how long before the eviction of a node on (`NotBefore` of a notice that `node.scheduledEvents` or \
+             `azure.preemptEvents` has recorded) the leader sets the node `Down` without waiting for the Lease that it shares with \
+             cloud-controller-manager. Everything else waits. **Risk**: the holder of the Lease writes pools without \
+             `If-Match`, so it may undo the `Down`, and its operation and headgate's may reject each other. From `0s`, which means \
+             never, to `30s`.",
+        ),
+        Key::new(
+            "localPools.enabled",
+            words(&Enabled::ALL, Enabled::as_str),
+            |s| &mut s.local_pools.enabled,
+            "Whether the leader updates the members of backend pools of Services with `externalTrafficPolicy: Local`, \
+             which have pools of their own where there are several Standard load balancers. `auto` means yes where \
+             `azure.json` has `multipleStandardLoadBalancerConfigurations`, which is where \
+             cloud-controller-manager's own updater runs. It needs the rights in `manifests/components/controller`. \
+             docs/local-pools.md is the guide.",
+        ),
+        Key::new(
+            "localPools.interval",
+            duration(Duration::ZERO, HOUR),
+            |s| &mut s.local_pools.interval,
+            "Time from one tick of these updates to the next, up to `1h`. `0s` means \
+             `loadBalancerBackendPoolUpdateIntervalInSeconds` of `azure.json`, which is 30 s where it is missing.",
+        ),
+        Key::new(
+            "localPools.resyncInterval",
+            duration(30 * SECOND, 24 * HOUR),
+            |s| &mut s.local_pools.resync_interval,
+            "After this time at the latest the load balancers are listed and every pool is compared again, and an update \
+             that was given up is tried again. From `30s` to `24h`.",
+        ),
+        Key::new(
+            "localPools.endpoints",
+            words(&EndpointSelection::ALL, EndpointSelection::as_str),
+            |s| &mut s.local_pools.endpoints,
+            "The endpoints whose nodes are members: `all`, as cloud-controller-manager counts them, or only those that \
+             are `ready`. `ready` needs `localPools.enabled: 'on'`, because cloud-controller-manager's updater adds \
+             the others again.",
+        ),
+        Key::new(
+            "guard.minimumInService",
+            int_or_percent(0),
+            |s| &mut s.guard.minimum_in_service,
+            "How many entries of each backend pool that a load-balancing rule uses stay in service, whatever the signals: \
+             a number, or a percentage of the pool's entries such as `20%`, rounded up. If fewer entries can serve (not \
+             `Down`, on a Ready Node without a signal, also of `signals.health` where a rule probes headgate), the leader holds back entries of Ready Nodes: it does not set \
+             them `Down`, and records a hold on their Nodes, with which their agents answer 200. It never holds back a \
+             Node that is out of service, shut down, being deleted or evicted. Holds need `manifests/components/controller` \
+             and `adminState.mode: enforce`; without a leader there is no guard. `0` disables it.",
+        ),
+        Key::new(
+            "guard.maxNewDown",
+            int_or_percent(1),
+            |s| &mut s.guard.max_new_down,
+            "How many entries of each backend pool the leader sets `Down` within 5 minutes, at most, for signals that do not announce the \
+             end of the machine by themselves: a cordon, a condition, a label or an annotation that the settings list, and \
+             `headgate.dev/maintenance`. A number, or a percentage of the pool's entries, rounded down, but at least one. The others wait in the order \
+             of age, as held entries do. Nodes with any other signal, an eviction notice or a deletion never wait. `100%` \
+             disables it.",
+        ),
+        Key::new(
+            "marker.mode",
+            words(&MarkerMode::ALL, MarkerMode::as_str),
+            |s| &mut s.marker.mode,
+            "Whether the leader writes the Node condition `headgate.dev/OutOfLoadBalancers`, by which `kubectl wait` and other tools \
+             know that a node with a signal has left its load balancers. `off`: it does not. `adminState`: it does, from what it \
+             read of every managed load balancer, and the agents make the condition `Unknown` when no leader has confirmed it \
+             for 3 min. It needs `manifests/components/controller` and `manifests/components/marker`. docs/integrations.md \
+             is the guide.",
+        ),
+    ]
 }

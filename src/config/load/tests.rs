@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use super::super::suggestion::{Spelling, nearest};
+use super::super::suggestion::nearest;
 use super::*;
 
 fn file(text: &str) -> tempfile::NamedTempFile {
@@ -12,7 +12,14 @@ fn file(text: &str) -> tempfile::NamedTempFile {
     file
 }
 
+const HEADER: &str = "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\n";
+
+/// The settings of a file with the version and the kind above this text.
 fn from(text: &str) -> Result<Settings, SettingsError> {
+    whole(&format!("{HEADER}{text}"))
+}
+
+fn whole(text: &str) -> Result<Settings, SettingsError> {
     let file = file(text);
     load(Some(file.path()), &[]).map_err(|violations| {
         let origin = file.path().display().to_string();
@@ -32,27 +39,27 @@ fn empty_file_means_defaults() {
 
 #[test]
 fn printed_settings_can_be_loaded() {
-    let settings = from("shutdownDelay: 5s\nsignals: {health: [a.io/b]}\nproxy:\n  healthzUrl: off\n").unwrap();
+    let settings = from("node: {shutdownDelay: 5s, proxy: {healthzUrl: off}}\nsignals: {health: [a.io/b]}\n").unwrap();
     assert_eq!(settings.shutdown_delay, Duration::from_secs(5));
     assert_eq!(settings.proxy.healthz_authority, None);
-    assert_eq!(from(&settings.to_yaml()), Ok(settings));
-    assert_eq!(from(&Settings::default().to_yaml()), Ok(Settings::default()));
+    assert_eq!(whole(&settings.to_yaml()), Ok(settings));
+    assert_eq!(whole(&Settings::default().to_yaml()), Ok(Settings::default()));
 }
 
 #[test]
 fn all_violations_are_reported_together() {
     let violations = from(
-        "healthzBindAddress: nowhere\nshutdownDelay: 5\nproxi: {}\nproxy:\n  pollIntervall: 1s\n  healthTimeout: 0s\n\
-         signals: off\nstateDir:\n7: x\n'': y\n",
+        "node:\n  healthzBindAddress: nowhere\n  shutdownDelay: 5\n  proxi: {}\n  proxy:\n    pollIntervall: 1s\n    \
+         healthTimeout: 0s\nsignals: off\nstateDir:\n7: x\n'': y\n",
     )
     .unwrap_err();
     let lines: Vec<String> = violations.0.iter().map(ToString::to_string).collect();
     let starts = [
-        "f.yaml: healthzBindAddress: \"nowhere\" is not allowed; allowed: an IP address with a port",
-        "f.yaml: shutdownDelay: \"5\" is not allowed; allowed: a duration from 0s to 10m",
-        "f.yaml: proxi: did you mean proxy? This key is not known (value: a section); allowed: those in docs/",
-        "f.yaml: proxy.pollIntervall: did you mean proxy.pollInterval? This key is not known (value: \"1s\")",
-        "f.yaml: proxy.healthTimeout: \"0s\" is not allowed; allowed: a duration from 1s to 1h",
+        "f.yaml: node.healthzBindAddress: \"nowhere\" is not allowed; allowed: an IP address with a port",
+        "f.yaml: node.shutdownDelay: \"5\" is not allowed; allowed: a duration from 0s to 10m",
+        "f.yaml: node.proxi: did you mean node.proxy? This key is not known (value: a section); allowed: those in docs/",
+        "f.yaml: node.proxy.pollIntervall: did you mean node.proxy.pollInterval? This key is not known (value: \"1s\")",
+        "f.yaml: node.proxy.healthTimeout: \"0s\" is not allowed; allowed: a duration from 1s to 1h",
         "f.yaml: signals: \"off\" is not allowed; allowed: a section with health, healthBuiltIn, adminState, adminStateBuiltIn",
         "f.yaml: stateDir: nothing is not allowed; allowed: an absolute path",
         "f.yaml: \"7\" is not a key",
@@ -67,15 +74,17 @@ fn all_violations_are_reported_together() {
 #[test]
 fn unknown_key_suggests_the_nearest_one() {
     for (path, meant) in [
-        ("healthTimeout", Some("proxy.healthTimeout")),
+        ("healthTimeout", Some("node.proxy.healthTimeout")),
         ("signal", Some("signals")),
-        ("healthzbindaddress", Some("healthzBindAddress")),
-        ("proxy.healthzURL", Some("proxy.healthzUrl")),
+        ("nod", Some("node")),
+        ("node.proxi", Some("node.proxy")),
+        ("healthzbindaddress", Some("node.healthzBindAddress")),
+        ("node.proxy.healthzURL", Some("node.proxy.healthzUrl")),
         ("a", None),
         ("replicas", None),
         ("<<", None),
     ] {
-        assert_eq!(nearest(path, Spelling::Former), meant, "{path}");
+        assert_eq!(nearest(path), meant, "{path}");
     }
 }
 
@@ -159,7 +168,7 @@ fn matchers_and_built_in_signals_are_read_and_shown() {
         [headgate_node::BuiltInSignal::AzurePreempt].into()
     );
     assert_eq!(settings.signals.admin_state.built_in.len(), 2);
-    assert_eq!(from(&settings.to_yaml()).unwrap(), settings, "{}", settings.to_yaml());
+    assert_eq!(whole(&settings.to_yaml()).unwrap(), settings, "{}", settings.to_yaml());
     let none = from("signals: {health: [], healthBuiltIn: []}\n")
         .unwrap()
         .signals
@@ -189,12 +198,12 @@ fn wrong_matchers_name_key_value_and_what_is_allowed() {
 
 #[test]
 fn broken_yaml_names_the_line() {
-    let violations = from("shutdownDelay: 5s\n  stateDir: [\n").unwrap_err();
-    assert!(violations.0[0].message.contains("line 2"), "{violations}");
-    let violations = from("shutdownDelay: 5s\nshutdownDelay: 6s\n").unwrap_err();
+    let violations = from("stateDir: /a\n  bindAddressHardFail: [\n").unwrap_err();
+    assert!(violations.0[0].message.contains("line 4"), "{violations}");
+    let violations = from("stateDir: /a\nstateDir: /b\n").unwrap_err();
     assert!(violations.0[0].message.contains("duplicate"), "{violations}");
     assert!(
-        from("- a\n")
+        whole("- a\n")
             .unwrap_err()
             .to_string()
             .contains("holds a list at its top")
@@ -203,9 +212,9 @@ fn broken_yaml_names_the_line() {
 
 #[test]
 fn flags_win_over_the_file() {
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(b"stateDir: /file\nhealthzBindAddress: 127.0.0.1:1\n")
-        .unwrap();
+    let file = file(&format!(
+        "{HEADER}stateDir: /file\nnode: {{healthzBindAddress: 127.0.0.1:1}}\n"
+    ));
     let flag = |value: &str| FlagOverride {
         flag: "--state-dir",
         key: "stateDir",
@@ -239,62 +248,22 @@ fn missing_or_huge_file_is_a_violation() {
     );
 }
 
-const HEADER: &str = "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\n";
-
-/// The settings and the notices of a file, without its name.
-fn noticed(text: &str) -> (Settings, Vec<String>) {
-    let file = file(text);
-    let (settings, notices) = load_with_notices(Some(file.path()), &[]).unwrap();
-    let origin = format!("{}: ", file.path().display());
-    let lines = notices.iter().map(|notice| notice.to_string().replacen(&origin, "", 1));
-    (settings, lines.collect())
-}
-
-fn lines(text: &str) -> Vec<String> {
-    from(text).unwrap_err().0.iter().map(ToString::to_string).collect()
-}
-
 #[test]
-fn former_spellings_are_read_with_a_notice_each() {
-    let present = format!(
-        "{HEADER}node: {{shutdownDelay: 7s, healthzBindAddress: '[::]:1', markerProbes: 2, scheduledEvents: true, proxy: {{pollInterval: 2s}}}}\n"
-    );
-    let (settings, notices) = noticed(&present);
-    assert!(notices.is_empty(), "{notices:?}");
-    let former = "shutdownDelay: 7s\nhealthzBindAddress: '[::]:1'\nmarker: {probes: 2}\nazure: {scheduledEvents: true, configFile: none}\n\
-                  proxy: {pollInterval: 2s}\n";
-    let (read, notices) = noticed(former);
-    assert_eq!(read, settings);
-    let starts = [
-        "has no apiVersion and kind, and is read as config.headgate.dev/v1alpha1",
-        "shutdownDelay: is now node.shutdownDelay; the next version",
-        "healthzBindAddress: is now node.healthzBindAddress; the next version",
-        "marker.probes: is now node.markerProbes; the next version",
-        "azure.scheduledEvents: is now node.scheduledEvents; the next version",
-        "azure.configFile: none is now null; the next version",
-        "proxy.pollInterval: is now node.proxy.pollInterval; the next version",
-    ];
-    assert_eq!(notices.len(), starts.len(), "{notices:#?}");
-    for (notice, start) in notices.iter().zip(starts) {
-        assert!(notice.starts_with(start), "{notice}");
-    }
-    // With a version, only the spellings are noticed.
-    let (read, notices) = noticed(&format!("{HEADER}{former}"));
-    assert_eq!((read, notices.len()), (settings, starts.len() - 1));
-}
-
-#[test]
-fn settings_are_printed_in_the_present_spelling() {
-    let (settings, _) = noticed("shutdownDelay: 7s\nazure: {configSecret: a/b}\nlogging: {filter: debug}\n");
-    let printed = settings.to_yaml();
-    assert!(printed.starts_with(HEADER), "{printed}");
-    assert_eq!(noticed(&printed), (settings, Vec::new()));
+fn no_setting_is_the_word_none() {
     let printed = Settings::default().to_yaml();
     assert!(
-        !printed.contains("none") && printed.contains("configFile: null"),
+        printed.starts_with(HEADER) && !printed.contains("none") && printed.contains("configFile: null"),
         "{printed}"
     );
-    assert_eq!(noticed(&printed), (Settings::default(), Vec::new()));
+    let error = from("azure: {configFile: none}\n").unwrap_err();
+    assert_eq!(
+        error.0[0].message,
+        "\"none\" is not allowed; allowed: null, or the absolute path of a file, such as /etc/kubernetes/azure.json"
+    );
+}
+
+fn lines(result: Result<Settings, SettingsError>) -> Vec<String> {
+    result.unwrap_err().0.iter().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -321,7 +290,7 @@ fn version_and_kind_come_together_and_have_one_value() {
             "apiVersion: nothing is not allowed; allowed: ",
         ),
     ] {
-        let lines = lines(text);
+        let lines = lines(whole(text));
         assert!(
             lines.len() == 1 && lines[0].starts_with(&format!("f.yaml: {wanted}")),
             "{text}: {lines:?}"
@@ -330,20 +299,25 @@ fn version_and_kind_come_together_and_have_one_value() {
 }
 
 #[test]
-fn one_setting_in_both_spellings_is_a_violation() {
-    let lines = lines("proxy: {pollInterval: 2s}\nnode: {proxy: {pollInterval: 3s}}\n");
-    let wanted = "f.yaml: node.proxy.pollInterval: is the same setting as proxy.pollInterval; allowed: one of the two, \
-                  node.proxy.pollInterval";
-    assert_eq!(lines, [wanted]);
+fn a_file_without_version_and_kind_is_a_mistake() {
+    for text in ["", "# nothing\n", "stateDir: /a\n"] {
+        let lines = lines(whole(text));
+        assert_eq!(
+            lines,
+            [
+                "f.yaml: apiVersion: is missing; allowed: config.headgate.dev/v1alpha1",
+                "f.yaml: kind: is missing; allowed: HeadgateConfiguration"
+            ],
+            "{text}"
+        );
+    }
 }
 
 #[test]
 fn null_means_omission_where_a_setting_is_optional_only() {
-    let text = format!(
-        "{HEADER}azure: {{configFile: null, configSecret: ~}}\ntelemetry: {{otlpEndpoint: }}\nlogging: {{filter: }}\n"
-    );
-    assert_eq!(noticed(&text), (Settings::default(), Vec::new()));
-    let lines = lines(&format!("{HEADER}stateDir:\nnode:\n"));
+    let text = "azure: {configFile: null, configSecret: ~}\ntelemetry: {otlpEndpoint: }\nlogging: {filter: }\n";
+    assert_eq!(from(text), Ok(Settings::default()));
+    let lines = lines(from("stateDir:\nnode:\n"));
     assert!(
         lines[0].starts_with("f.yaml: stateDir: nothing is not allowed; allowed: an absolute path"),
         "{lines:?}"
@@ -355,39 +329,17 @@ fn null_means_omission_where_a_setting_is_optional_only() {
 }
 
 #[test]
-fn suggestions_have_the_spelling_of_the_file() {
-    for (path, meant) in [
-        ("healthTimeout", Some("node.proxy.healthTimeout")),
-        ("nod", Some("node")),
-        ("node.proxi", Some("node.proxy")),
-        ("healthzbindaddress", Some("node.healthzBindAddress")),
-        ("a", None),
-    ] {
-        assert_eq!(nearest(path, Spelling::Present), meant, "{path}");
-    }
-    let lines = lines(&format!("{HEADER}proxi: 1s\nnode: {{healthTimeout: 1s}}\n"));
-    assert!(
-        lines[1].starts_with("f.yaml: node.healthTimeout: did you mean node.proxy.healthTimeout?"),
-        "{lines:?}"
-    );
-}
-
-#[test]
-fn conflicts_have_the_spelling_of_the_file() {
+fn conflicts_name_a_key_that_the_file_may_not_have() {
     let key = |text: &str| from(text).unwrap_err().0[0].key.clone();
-    assert_eq!(
-        key("marker: {probes: 2, mode: adminState}\n").as_deref(),
-        Some("marker.probes")
-    );
-    let present = format!("{HEADER}node: {{markerProbes: 2}}\nmarker: {{mode: adminState}}\n");
-    assert_eq!(key(&present).as_deref(), Some("node.markerProbes"));
-    let not_in_the_file = format!("{HEADER}node: {{healthzBindAddress: '[::]:10256'}}\n");
-    assert_eq!(key(&not_in_the_file).as_deref(), Some("node.proxy.healthzUrl"));
+    let present = "node: {markerProbes: 2}\nmarker: {mode: adminState}\n";
+    assert_eq!(key(present).as_deref(), Some("node.markerProbes"));
+    let not_in_the_file = "node: {healthzBindAddress: '[::]:10256'}\n";
+    assert_eq!(key(not_in_the_file).as_deref(), Some("node.proxy.healthzUrl"));
 }
 
 #[test]
-fn every_former_spelling_is_of_one_key() {
-    let mut paths: Vec<_> = keys().flat_map(|key| [Some(key.path), key.former]).flatten().collect();
+fn every_path_is_of_one_key() {
+    let mut paths: Vec<_> = keys().map(|key| key.path).collect();
     let count = paths.len();
     paths.sort_unstable();
     paths.dedup();

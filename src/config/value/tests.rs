@@ -1,11 +1,16 @@
 //! Texts and the values that they become.
 
-use headgate_settings::format_duration;
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 
 use super::*;
+use crate::config::ServiceHealth;
 
 fn string(text: &str) -> Value {
     Value::String(text.to_owned())
+}
+
+fn parse<T>(value_type: &ValueType<T>, text: &str) -> Option<T> {
+    (value_type.parse)(&string(text)).ok()
 }
 
 #[test]
@@ -21,14 +26,15 @@ fn bind_addresses() {
         ("1.2.3.4:99999", None),
         ("", None),
     ] {
-        let parsed = bind_address(&string(given), 7).ok().map(|address| address.to_string());
+        let parsed = parse(&bind_address(7), given).map(|address| address.to_string());
         assert_eq!(parsed.as_deref(), want, "{given}");
     }
 }
 
 #[test]
 fn durations() {
-    let parse = |text: &str| duration(&string(text), Duration::from_millis(100), Duration::from_hours(1)).ok();
+    let bounded = duration(Duration::from_millis(100), Duration::from_hours(1));
+    let parse = |text: &str| parse(&bounded, text);
     assert_eq!(parse("5s"), Some(Duration::from_secs(5)));
     assert_eq!(parse("1m30s"), Some(Duration::from_secs(90)));
     assert_eq!(parse("1.5s"), Some(Duration::from_millis(1500)));
@@ -60,7 +66,7 @@ fn http_servers() {
         ("off", None),
         ("", None),
     ] {
-        assert_eq!(http_server(&string(given)).ok().as_deref(), want, "{given}");
+        assert_eq!(parse(&http_server(), given).as_deref(), want, "{given}");
     }
 }
 
@@ -78,7 +84,7 @@ fn health_servers() {
         ("127.0.0.1:10256", Err(())),
         ("", Err(())),
     ] {
-        let parsed = health_server(&string(given)).map_err(|_| ());
+        let parsed = (health_server().parse)(&string(given)).map_err(|_| ());
         assert_eq!(
             parsed,
             want.map(|authority| authority.map(ToOwned::to_owned)),
@@ -89,33 +95,36 @@ fn health_servers() {
 
 #[test]
 fn service_health_modes() {
-    assert_eq!(service_health(&Value::Bool(false)), Ok(ServiceHealth::Off));
+    let modes = words(&ServiceHealth::ALL, ServiceHealth::as_str);
+    assert_eq!((modes.parse)(&Value::Bool(false)), Ok(ServiceHealth::Off));
     for (given, want) in [
-        ("off", Ok(ServiceHealth::Off)),
-        ("path", Ok(ServiceHealth::Path)),
-        ("nodePorts", Ok(ServiceHealth::NodePorts)),
-        ("nodeports", Err(())),
-        ("", Err(())),
+        ("off", Some(ServiceHealth::Off)),
+        ("path", Some(ServiceHealth::Path)),
+        ("nodePorts", Some(ServiceHealth::NodePorts)),
+        ("nodeports", None),
+        ("false", None),
+        ("", None),
     ] {
-        assert_eq!(service_health(&string(given)).map_err(|_| ()), want, "{given}");
+        assert_eq!(parse(&modes, given), want, "{given}");
     }
 }
 
 #[test]
 fn files_secrets_and_names() {
-    for (given, want) in [
-        ("none", Some("none")),
-        ("/etc/kubernetes/azure.json", Some("/etc/kubernetes/azure.json")),
-        ("azure.json", None),
-        ("/etc/", None),
-        ("", None),
+    for (given, good) in [
+        ("/etc/kubernetes/azure.json", true),
+        ("azure.json", false),
+        ("none", false),
+        ("/etc/", false),
+        ("", false),
     ] {
-        let parsed = file(&string(given)).map(|file| file.map_or("none".to_owned(), |f| f.display().to_string()));
-        assert_eq!(parsed.ok().as_deref(), want, "{given}");
+        let parsed = parse(&optional(file()), given);
+        assert_eq!(parsed, good.then(|| Some(given.into())), "{given}");
     }
-    assert_eq!(secret_name(&string("none")), Ok(None));
-    assert!(secret_name(&string("a/b")).is_ok_and(|name| name.is_some()));
-    assert!(secret_name(&string("b")).is_err() && secret_name(&Value::Null).is_err());
+    let secret = optional(secret_name());
+    assert!(parse(&secret, "a/b").is_some_and(|name| name.is_some()));
+    assert_eq!((secret.parse)(&Value::Null), Ok(None));
+    assert!(parse(&secret, "b").is_none());
     for (given, good) in [
         ("kubernetes", true),
         ("My_Cluster.1", true),
@@ -124,28 +133,32 @@ fn files_secrets_and_names() {
         ("a/b", false),
         ("-a", false),
     ] {
-        assert_eq!(cluster_name(&string(given)).is_ok(), good, "{given}");
+        assert_eq!(parse(&cluster_name(), given).is_some(), good, "{given}");
     }
-    assert!(cluster_name(&string(&"x".repeat(72))).is_err());
+    assert!(parse(&cluster_name(), &"x".repeat(72)).is_none());
+    assert_eq!((cluster_name().parse)(&Value::from(7)), Ok("7".to_owned()));
 }
 
 #[test]
 fn admin_states() {
-    assert_eq!(admin_state_mode(&Value::Bool(false)), Ok(AdminStateMode::Off));
-    assert_eq!(admin_state_mode(&string("observe")), Ok(AdminStateMode::Observe));
+    fn allowed<T>(text: &str) -> Result<T, InvalidValue> {
+        Err(InvalidValue::Value(text.to_owned()))
+    }
+    let mode = words(&AdminStateMode::ALL, AdminStateMode::as_str);
+    assert_eq!((mode.parse)(&Value::Bool(false)), Ok(AdminStateMode::Off));
+    assert_eq!((mode.parse)(&string("observe")), Ok(AdminStateMode::Observe));
+    assert_eq!((mode.parse)(&string("on")), allowed("one of enforce, observe, off"));
+    let foreign_down = words(&ForeignDown::ALL, ForeignDown::as_str);
+    assert_eq!((foreign_down.parse)(&string("restore")), Ok(ForeignDown::Restore));
     assert_eq!(
-        admin_state_mode(&string("on")),
-        Err("one of enforce, observe, off".to_owned())
-    );
-    assert_eq!(foreign_down(&string("restore")), Ok(ForeignDown::Restore));
-    assert_eq!(
-        foreign_down(&Value::Bool(false)),
-        Err("one of keep, restore".to_owned())
+        (foreign_down.parse)(&Value::Bool(false)),
+        allowed("one of keep, restore")
     );
 }
 
 #[test]
-fn address_ranges() {
+fn ranges_of_addresses() {
+    let cidrs = address_ranges().parse;
     let list = |items: &[&str]| Value::Sequence(items.iter().copied().map(string).collect());
     assert_eq!(cidrs(&list(&[])), Ok(Vec::new()));
     assert_eq!(

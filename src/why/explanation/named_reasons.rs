@@ -9,8 +9,8 @@ use headgate_clock::{Clock, Moment};
 use headgate_node::{BuiltInSignal, NodeReport, SignalMatcher, SignalRules, SlimNode};
 use serde_json::{Value, json};
 
-use super::super::observations::{AgentNode, KubeProxyStatus, PathStatus, SignalStatus};
 use super::*;
+use crate::agent_status::SignalStatus;
 
 const RUNS: u64 = 100;
 const STEPS: usize = 40;
@@ -98,25 +98,14 @@ fn status(report: &NodeReport) -> AgentStatus {
         signal: signal.to_string(),
         since: Some(*since),
     });
-    let path = |code| PathStatus { code, since: None };
-    AgentStatus {
-        version: "0.1.0".to_owned(),
-        node: AgentNode {
-            name: "n".to_owned(),
-            source: report.source.as_str().to_owned(),
-            signals: signals.collect(),
-            hold: None,
-            watch_error: None,
-        },
-        healthz: path(if report.is_eligible() { 200 } else { 503 }),
-        livez: path(200),
-        proxy: KubeProxyStatus {
-            server: None,
-            healthy: true,
-            last_updated: None,
-        },
-        listeners: [("healthz".to_owned(), "[::]:10456".to_owned())].into(),
-    }
+    let path = |code| Some(PathStatus { code, since: None });
+    let mut status = AgentStatus::example("n");
+    status.node.source = report.source;
+    status.node.signals = signals.collect();
+    (status.node.hold, status.node.watch_error) = (None, None);
+    (status.healthz, status.livez) = (path(if report.is_eligible() { 200 } else { 503 }), path(200));
+    status.listeners = [("healthz".to_owned(), "[::]:10456".to_owned())].into();
+    status
 }
 
 fn node_object(status: &AgentStatus) -> NodeObject {
@@ -150,7 +139,7 @@ fn every_503_has_its_reasons_by_name() {
             report = report.with_node(read.facts(&rules), &rules, now).at(now);
 
             let status = status(&report);
-            let (code, object) = (status.healthz.code, node_object(&status));
+            let (code, object) = (status.healthz.unwrap().code, node_object(&status));
             let expected: BTreeSet<_> = report.signals.keys().map(ToString::to_string).collect();
             assert_eq!(code == 503, !expected.is_empty(), "seed {seed}: {node}");
             refused += u32::from(code == 503);

@@ -1,9 +1,7 @@
-use headgate_node::{MarkerFact, NodeHold};
+use headgate_node::{MarkerFact, NodeHold, Source};
 
-use super::super::observations::{
-    AgentNode, AgentStatus, HoldStatus, KubeProxyStatus, NodeObject, PathStatus, SignalStatus, WatchErrorStatus,
-};
 use super::*;
+use crate::agent_status::{HoldStatus, SignalStatus, WatchErrorStatus};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -16,31 +14,23 @@ fn signal(name: &str) -> SignalStatus {
     }
 }
 
-fn agent(code: u16, signals: &[&str], source: &str, livez: u16) -> AgentStatus {
-    AgentStatus {
-        version: "0.1.0".to_owned(),
-        node: AgentNode {
-            name: "n".to_owned(),
-            source: source.to_owned(),
-            signals: signals.iter().map(|name| signal(name)).collect(),
-            hold: None,
-            watch_error: None,
-        },
-        healthz: PathStatus {
+fn agent(code: u16, signals: &[&str], source: Source, livez: u16) -> AgentStatus {
+    let path = |code, second| {
+        Some(PathStatus {
             code,
-            since: Some(at(10)),
-        },
-        livez: PathStatus {
-            code: livez,
-            since: Some(at(5)),
-        },
-        proxy: KubeProxyStatus {
-            server: Some("http://p".to_owned()),
-            healthy: livez == 200,
-            last_updated: None,
-        },
-        listeners: [("healthz".to_owned(), "[::]:10456".to_owned())].into(),
-    }
+            since: Some(at(second)),
+        })
+    };
+    let mut status = AgentStatus::example("n");
+    "0.1.0".clone_into(&mut status.version);
+    status.node.source = source;
+    status.node.signals = signals.iter().map(|name| signal(name)).collect();
+    (status.node.hold, status.node.watch_error) = (None, None);
+    (status.healthz, status.livez) = (path(code, 10), path(livez, 5));
+    let proxy = status.proxy.as_mut().unwrap();
+    (proxy.server, proxy.healthy) = (Some("http://p".to_owned()), livez == 200);
+    status.listeners = [("healthz".to_owned(), "[::]:10456".to_owned())].into();
+    status
 }
 
 fn api(signals: &[&str], cordoned: bool, excluded: bool) -> NodeObject {
@@ -71,7 +61,7 @@ fn text(agent: Result<AgentStatus, String>, api: Result<NodeObject, String>) -> 
 
 #[test]
 fn eligible_node() {
-    let (sent, text) = text(Ok(agent(200, &[], "watch", 200)), Ok(api(&[], false, false)));
+    let (sent, text) = text(Ok(agent(200, &[], Source::Watch, 200)), Ok(api(&[], false, false)));
     assert_eq!(sent, NewConnections::Yes);
     assert_eq!(
         text,
@@ -94,7 +84,7 @@ fn maintenance(text: &str) -> MaintenanceRow {
 
 #[test]
 fn maintenances_of_the_node_say_what_they_wait_for() {
-    let mut observed = observations(Ok(agent(200, &[], "watch", 200)), Ok(api(&[], true, false)));
+    let mut observed = observations(Ok(agent(200, &[], Source::Watch, 200)), Ok(api(&[], true, false)));
     observed.maintenances = Ok(vec![maintenance("kernel")]);
     let explanation = explain("n", &observed, at(22));
     assert_eq!(explanation.maintenances[0].nodes[0].blockers[0].pod, "shop/kernel");
@@ -143,7 +133,7 @@ fn the_taint_of_a_maintenance_ends_with_it() {
 
 #[test]
 fn text_of_maintenances_cannot_control_the_terminal() {
-    let mut observed = observations(Ok(agent(200, &[], "watch", 200)), Ok(api(&[], false, false)));
+    let mut observed = observations(Ok(agent(200, &[], Source::Watch, 200)), Ok(api(&[], false, false)));
     observed.maintenances = Ok(vec![maintenance(HOSTILE)]);
     let hostile = explain("n", &observed, at(22)).to_string();
     assert!(
@@ -166,7 +156,7 @@ fn marker_of_the_node_is_a_note() {
         message: "Not Down in lb/a\u{1b}[31m.".to_owned(),
         confirmed_at: None,
     });
-    let (sent, text) = text(Ok(agent(503, &["drain"], "watch", 200)), Ok(marked));
+    let (sent, text) = text(Ok(agent(503, &["drain"], Source::Watch, 200)), Ok(marked));
     assert_eq!(sent, NewConnections::No);
     assert!(
         text.contains("\n  headgate.dev/OutOfLoadBalancers is False (NotDown): Not Down in lb/a\\u{1b}[31m.\n"),
@@ -176,9 +166,10 @@ fn marker_of_the_node_is_a_note() {
 
 #[test]
 fn held_node_is_in_service_in_spite_of_its_signals() {
-    let mut held = agent(200, &["headgate.dev/maintenance"], "watch", 200);
+    let mut held = agent(200, &["headgate.dev/maintenance"], Source::Watch, 200);
     held.node.hold = Some(HoldStatus {
-        pools: vec!["lb/p".to_owned(), "lb/\u{1b}[31m".to_owned()],
+        pools: ["lb/p".to_owned(), "lb/\u{1b}[31m".to_owned()].into(),
+        renewed_at: at(1),
     });
     let (sent, text) = text(Ok(held), Ok(api(&["headgate.dev/maintenance"], false, false)));
     assert_eq!(sent, NewConnections::Yes);
@@ -207,21 +198,22 @@ fn reason_of_a_hold_is_the_leaders() {
         ..api(&[maintenance], false, false)
     };
     let expected = "The leader holds the node back in service in lb/p in spite of headgate.dev/maintenance: no other node serves default/web.";
-    let (sent, out) = text(Ok(agent(503, &[maintenance], "watch", 200)), Ok(node(false)));
+    let (sent, out) = text(Ok(agent(503, &[maintenance], Source::Watch, 200)), Ok(node(false)));
     assert_eq!(sent, NewConnections::No);
     assert!(
         out.contains(expected) && out.contains("/healthz answers 503 all the same."),
         "{out}"
     );
-    let mut held = agent(200, &[maintenance], "watch", 200);
+    let mut held = agent(200, &[maintenance], Source::Watch, 200);
     held.node.hold = Some(HoldStatus {
-        pools: vec!["lb/p".to_owned()],
+        pools: ["lb/p".to_owned()].into(),
+        renewed_at: at(1),
     });
     let (sent, out) = text(Ok(held), Ok(node(true)));
     assert_eq!(sent, NewConnections::Yes);
     assert!(out.contains(expected) && !out.contains("all the same"), "{out}");
     // What is left of a hold, or does not apply yet, is no hold.
-    let (_, out) = text(Ok(agent(503, &[maintenance], "watch", 200)), Ok(node(true)));
+    let (_, out) = text(Ok(agent(503, &[maintenance], Source::Watch, 200)), Ok(node(true)));
     assert!(!out.contains("holds the node back"), "{out}");
 }
 
@@ -234,7 +226,10 @@ fn every_signal_is_explained_with_its_end() {
         "azurePreempt",
         "example.com/mine",
     ]) {
-        let (sent, text) = text(Ok(agent(503, &[name], "watch", 200)), Ok(api(&[name], false, false)));
+        let (sent, text) = text(
+            Ok(agent(503, &[name], Source::Watch, 200)),
+            Ok(api(&[name], false, false)),
+        );
         assert_eq!(sent, NewConnections::No);
         assert!(
             text.contains(&format!("\n  {name}, since 1970-01-01T00:00:10Z (12 s)\n")),
@@ -248,7 +243,7 @@ fn every_signal_is_explained_with_its_end() {
 
 #[test]
 fn unhealthy_kube_proxy_is_a_reason() {
-    let (sent, text) = text(Ok(agent(503, &[], "watch", 503)), Ok(api(&[], false, false)));
+    let (sent, text) = text(Ok(agent(503, &[], Source::Watch, 503)), Ok(api(&[], false, false)));
     assert_eq!(sent, NewConnections::No);
     assert!(
         text.contains("kube-proxy, since 1970-01-01T00:00:05Z (17 s)") && text.contains("at http://p"),
@@ -259,7 +254,7 @@ fn unhealthy_kube_proxy_is_a_reason() {
 #[test]
 fn difference_between_agent_and_node_is_a_note() {
     let (sent, text) = text(
-        Ok(agent(200, &[], "watch", 200)),
+        Ok(agent(200, &[], Source::Watch, 200)),
         Ok(api(&["karpenter.sh/disrupted"], false, false)),
     );
     assert_eq!(sent, NewConnections::Yes);
@@ -287,7 +282,7 @@ fn one_observation_is_enough() {
         text(Err("refused".to_owned()), Ok(api(&[], false, false))).0,
         NewConnections::Unknown
     );
-    let (sent, without_api) = text(Ok(agent(200, &[], "remembered", 200)), Err("refused".to_owned()));
+    let (sent, without_api) = text(Ok(agent(200, &[], Source::Remembered, 200)), Err("refused".to_owned()));
     assert_eq!(sent, NewConnections::Yes);
     assert!(
         without_api.contains("the agent's status alone") && without_api.contains("its remembered state"),
@@ -303,7 +298,7 @@ fn unbound_health_port_is_a_reason() {
         ("not bound yet", false),
         ("cannot be bound: Address already in use", false),
     ] {
-        let mut status = agent(200, &[], "watch", 200);
+        let mut status = agent(200, &[], Source::Watch, 200);
         status.listeners.insert("healthz".to_owned(), state.to_owned());
         let (sent, text) = text(Ok(status), Ok(api(&[], false, false)));
         assert_eq!(
@@ -321,7 +316,7 @@ fn unbound_health_port_is_a_reason() {
         }
     }
     // An agent of a version that does not list its listeners.
-    let mut status = agent(200, &[], "watch", 200);
+    let mut status = agent(200, &[], Source::Watch, 200);
     status.listeners.clear();
     assert_eq!(text(Ok(status), Ok(api(&[], false, false))).0, NewConnections::Yes);
 }
@@ -329,14 +324,14 @@ fn unbound_health_port_is_a_reason() {
 #[test]
 fn excluded_node_gets_no_connections_with_any_probe_answer() {
     let label = "node.kubernetes.io/exclude-from-external-load-balancers";
-    let (sent, good) = text(Ok(agent(200, &[], "watch", 200)), Ok(api(&[], false, true)));
+    let (sent, good) = text(Ok(agent(200, &[], Source::Watch, 200)), Ok(api(&[], false, true)));
     assert_eq!(sent, NewConnections::No);
     assert!(
         good.starts_with("n: no new connections should be sent here, though /healthz answers 200.\n"),
         "{good}"
     );
     assert!(good.contains(&format!("kubectl label node n {label}-")), "{good}");
-    let (_, drained) = text(Ok(agent(503, &["a"], "watch", 200)), Ok(api(&["a"], false, true)));
+    let (_, drained) = text(Ok(agent(503, &["a"], Source::Watch, 200)), Ok(api(&["a"], false, true)));
     assert!(
         drained.contains("/healthz answers 503,") && drained.contains(label),
         "{drained}"
@@ -347,10 +342,11 @@ fn excluded_node_gets_no_connections_with_any_probe_answer() {
 
 #[test]
 fn failing_watch_is_a_note() {
-    let mut status = agent(200, &[], "watch", 200);
+    let mut status = agent(200, &[], Source::Watch, 200);
     status.node.watch_error = Some(WatchErrorStatus {
+        reason: "connection".to_owned(),
         error: "connection refused".to_owned(),
-        since: Some(at(12)),
+        since: at(12),
     });
     let (sent, text) = text(Ok(status), Ok(api(&[], false, false)));
     assert_eq!(sent, NewConnections::Yes);
@@ -366,7 +362,7 @@ fn signal_that_the_node_no_longer_has_is_a_note() {
         "headgateStopping",
         "example.com/mine",
     ];
-    let (sent, text) = text(Ok(agent(503, &signals, "watch", 200)), Ok(api(&[], false, false)));
+    let (sent, text) = text(Ok(agent(503, &signals, Source::Watch, 200)), Ok(api(&[], false, false)));
     assert_eq!(sent, NewConnections::No);
     assert!(
         text.contains("The Node no longer has karpenter.sh/disrupted, which the agent has not observed yet."),
@@ -381,12 +377,13 @@ const HOSTILE: &str = "a\n\r\u{1b}[2J\u{9b}2J\u{1b}]0;x\u{7}\u{202e}b; reboot #"
 
 #[test]
 fn what_others_sent_is_text_on_one_line() {
-    let mut status = agent(503, &[HOSTILE], HOSTILE, 503);
+    let mut status = agent(503, &[HOSTILE], Source::None, 503);
     status.node.watch_error = Some(WatchErrorStatus {
+        reason: "server".to_owned(),
         error: HOSTILE.to_owned(),
-        since: None,
+        since: at(0),
     });
-    status.proxy.server = Some(HOSTILE.to_owned());
+    status.proxy.as_mut().unwrap().server = Some(HOSTILE.to_owned());
     let mut unbound = status.clone();
     unbound.listeners = [("healthz".to_owned(), HOSTILE.to_owned())].into();
     for (agent, api) in [
@@ -401,7 +398,6 @@ fn what_others_sent_is_text_on_one_line() {
                     error: plain(&failure.error),
                     ..failure
                 });
-                status.node.source = plain(&status.node.source);
                 status.node.signals = vec![signal("a")];
                 status
             }),
@@ -432,7 +428,7 @@ fn what_others_sent_is_text_on_one_line() {
 #[test]
 fn wide_text_has_the_facts_behind_the_explanation() {
     let mut observed = observations(
-        Ok(agent(503, &["drain"], "watch", 200)),
+        Ok(agent(503, &["drain"], Source::Watch, 200)),
         Ok(api(&["drain"], true, false)),
     );
     let explanation = explain("n", &observed, at(22));
@@ -443,9 +439,9 @@ fn wide_text_has_the_facts_behind_the_explanation() {
     assert_eq!(explanation.wide_text(), format!("{explanation}{facts}"));
 
     // Of what did not answer there are none, and what others sent cannot control the terminal.
-    let mut hostile = agent(200, &[], HOSTILE, 200);
+    let mut hostile = agent(200, &[], Source::Watch, 200);
     HOSTILE.clone_into(&mut hostile.version);
-    hostile.proxy.server = Some(HOSTILE.to_owned());
+    hostile.proxy.as_mut().unwrap().server = Some(HOSTILE.to_owned());
     hostile.listeners = [(HOSTILE.to_owned(), HOSTILE.to_owned())].into();
     observed.agent = Ok(hostile);
     observed.api = Err("refused".to_owned());
@@ -459,10 +455,11 @@ fn wide_text_has_the_facts_behind_the_explanation() {
 
 #[test]
 fn a_watch_sees_no_change_in_time_alone() {
-    let mut failing = agent(200, &[], "watch", 200);
+    let mut failing = agent(200, &[], Source::Watch, 200);
     let failure = |since| WatchErrorStatus {
+        reason: "server".to_owned(),
         error: "refused".to_owned(),
-        since: Some(at(since)),
+        since: at(since),
     };
     failing.node.watch_error = Some(failure(3));
     let mut observed = observations(Ok(failing.clone()), Ok(api(&[], false, false)));

@@ -1,9 +1,9 @@
-//! `headgate drill` where what it needs is missing: it says what, and what to do.
+//! `headgate-lab drill` where what it needs is missing: it says what, and what to do.
 
 use std::process::Command;
 
 use headgate_sandbox::process::command_in;
-use headgate_test_kubernetes::scratch;
+use headgate_test_kubernetes::{lab_program, scratch};
 
 use super::can_run;
 
@@ -29,7 +29,7 @@ fn without_its_programs_a_drill_says_which_packages_have_them() {
     if !can_run("without_its_programs_a_drill_says_which_packages_have_them") {
         return;
     }
-    let mut command = command_in(env!("CARGO_BIN_EXE_headgate"), &scratch("drill-programs"));
+    let mut command = command_in(lab_program(), &scratch("drill-programs"));
     command.args(FLAGS).env("PATH", "/nonexistent");
     let (code, text) = fails(command);
     assert_eq!(code, Some(1), "{text}");
@@ -47,7 +47,8 @@ fn without_the_right_to_namespaces_a_drill_says_who_has_it() {
     }
     let mut command = command_in("setpriv", &scratch("drill-capabilities"));
     command
-        .args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_headgate")])
+        .args(["--bounding-set=-all", "--inh-caps=-all"])
+        .arg(lab_program())
         .args(FLAGS);
     let (code, text) = fails(command);
     assert_eq!(code, Some(1), "{text}");

@@ -1,4 +1,4 @@
-//! `headgate drill` on a terminal: the progress bar, and Ctrl-C. The terminal is the one that util-linux's `script` makes.
+//! `headgate-lab drill` on a terminal: the progress bar, and Ctrl-C. The terminal is the one that util-linux's `script` makes.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use headgate_test_kubernetes::scratch;
+use headgate_test_kubernetes::{lab_program, scratch};
 
 use super::{DRILL_TIMEOUT, can_run, descendants, drill, is_alive, runs};
 
@@ -30,7 +30,7 @@ impl Drop for OnTerminal {
 
 impl OnTerminal {
     fn start(flags: &str, directory: &Path) -> Self {
-        let program = env!("CARGO_BIN_EXE_headgate");
+        let program = lab_program().to_str().unwrap();
         let command = format!("stty columns 100 rows 24; exec '{program}' drill {flags}");
         let mut script = Command::new("script")
             .args(["--quiet", "--return", "--flush", "--command", &command, "/dev/null"])
@@ -107,7 +107,9 @@ fn the_bar_is_drawn_in_place_and_gone_before_the_table() {
         "drawn again and again: {progress:?}"
     );
     // A busy machine has a message of its own above the bar.
-    let mut lines = progress.lines().filter(|line| !line.contains("headgate drill: In "));
+    let mut lines = progress
+        .lines()
+        .filter(|line| !line.contains("headgate-lab drill: In "));
     assert!(
         lines.next().is_some() && lines.next().is_none(),
         "in one line: {progress:?}"
@@ -131,7 +133,10 @@ fn without_a_terminal_there_is_a_line_for_each_step() {
     let lines: Vec<_> = text.lines().take(2).collect();
     assert_eq!(
         lines,
-        ["headgate drill: starting for none", "headgate drill: none, run 1 of 1"]
+        [
+            "headgate-lab drill: starting for none",
+            "headgate-lab drill: none, run 1 of 1"
+        ]
     );
     assert!(!text.contains('\u{1b}') && !text.contains('░'), "{text:?}");
 }

@@ -24,6 +24,7 @@ use tokio::time::sleep;
 
 use super::cloud_controller_manager::SUBSCRIPTION;
 use super::real_cloud_controller_manager::{CLUSTER, Fixture};
+use crate::harness::settings_file;
 
 mod chaos;
 mod holds;
@@ -60,7 +61,8 @@ impl Controller {
     fn start_with(fixture: &Fixture, kubeconfig: &Path, node: &str, several: &Value) -> Self {
         let directory = scratch("controller");
         let settings = directory.join("settings.yaml");
-        std::fs::write(&settings, format!("azure: {{clusterName: {CLUSTER}}}\n")).unwrap();
+        let text = settings_file(&format!("azure: {{clusterName: {CLUSTER}}}\n"));
+        std::fs::write(&settings, text).unwrap();
         // cloud-controller-manager's, but for the identity, which is in the seed.
         let azure = json!({
             "resourceManagerEndpoint": format!("http://{}", fixture.emulator.arm), "tenantId": "7e4a0000-0000-4000-8000-000000000001",

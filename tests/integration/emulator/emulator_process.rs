@@ -1,4 +1,4 @@
-//! `headgate azure-emulator` as a child process, with the clients' seed.
+//! `headgate-lab azure-emulator` as a child process, with the clients' seed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use headgate_sandbox::{process::Process, process::last_log_lines};
-use headgate_test_kubernetes::{eventually, scratch};
+use headgate_test_kubernetes::{eventually, lab_program, scratch};
 use nix::sys::signal::Signal;
 
 /// Time to start or to stop, on a busy machine.
@@ -36,7 +36,7 @@ impl Emulator {
     /// Starts an emulator with this seed.
     pub(crate) async fn start_with_seed(seed: &Path, arguments: &[&str]) -> Self {
         let directory = scratch("emulator");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+        let mut command = Command::new(lab_program());
         command
             .current_dir(&directory)
             .args(["azure-emulator", "--seed"])

@@ -25,7 +25,7 @@ fn files(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
 fn tests() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut names = BTreeSet::new();
-    for directory in ["crates", "tests/integration", "tests/azure-clients/python"] {
+    for directory in ["crates", "lab", "tests/integration", "tests/azure-clients/python"] {
         for file in files(&root.join(directory), &["rs", "py"]) {
             let text = fs::read_to_string(&file).unwrap();
             let mut is_test = file.extension().is_some_and(|ending| ending == "py");

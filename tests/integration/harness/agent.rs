@@ -25,15 +25,20 @@ impl AgentOptions {
             kubeconfig: kubeconfig.to_owned(),
             log: directory.join("agent.log"),
             directory,
-            settings: "proxy: {healthzUrl: off}\n".to_owned(),
+            settings: super::settings_file("node: {proxy: {healthzUrl: off}}\n"),
             healthz: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             arguments: Vec::new(),
         })
     }
 
-    /// Replaces the settings file, which must then set `proxy: {healthzUrl: …}` itself.
-    pub(crate) fn settings(mut self, yaml: &str) -> Self {
-        yaml.clone_into(&mut self.0.settings);
+    /// Replaces the settings, which must then set `node: {proxy: {healthzUrl: …}}` themselves.
+    pub(crate) fn settings(self, yaml: &str) -> Self {
+        self.settings_file(super::settings_file(yaml))
+    }
+
+    /// Replaces the settings file as a whole.
+    pub(crate) fn settings_file(mut self, file: String) -> Self {
+        self.0.settings = file;
         self
     }
 

@@ -1,4 +1,4 @@
-//! A panic of the leader task. The program's feature `sandbox` brings the one that panics; that the image's program unwinds as
+//! A panic of the leader task. A program with debug assertions has the one that panics; that the image's program unwinds as
 //! this one does, the compiler checks (`src/agent/leader_election.rs`).
 
 use super::*;

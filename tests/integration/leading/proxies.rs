@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 
 use super::{ExclusiveLease, Instance, SOON};
+use crate::harness::settings_file;
 
 /// A proxy that opens no tunnel, and answers other requests itself. Returns its URL and the first lines of requests.
 async fn proxy() -> (String, Arc<Mutex<BTreeSet<String>>>) {
@@ -51,7 +52,9 @@ async fn arm_and_the_webhook_are_reached_through_the_proxy_of_the_environment() 
     let notifications = format!("{{urlFile: {}, events: []}}", url.display());
     write(
         "settings.yaml",
-        &format!("proxy: {{healthzUrl: off}}\nnotifications: {notifications}\n"),
+        &settings_file(&format!(
+            "node: {{proxy: {{healthzUrl: off}}}}\nnotifications: {notifications}\n"
+        )),
     );
     let environment = [("ALL_PROXY", proxy.as_str()), ("NO_PROXY", "excluded.invalid")];
     let program = Path::new(env!("CARGO_BIN_EXE_headgate"));

@@ -97,6 +97,7 @@ async fn role_controller_leads_without_a_health_port() {
     assert_eq!(
         tasks,
         [
+            "events",
             "addresses-file",
             "probe-socket",
             "operations",

@@ -145,9 +145,8 @@ async fn the_right_to_delay_deletions_is_needed_and_limited(control_plane: &Cont
 
 async fn start_agent(name: &str, caller: &Caller, hold_deletion: &str) -> Agent {
     let options = AgentOptions::new(name, &caller.kubeconfig);
-    let settings = format!(
-        "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nnode: {{proxy: {{healthzUrl: 'off'}}, markerProbes: 1}}\nholdDeletion: {{{hold_deletion}}}\n"
-    );
+    let settings =
+        format!("node: {{proxy: {{healthzUrl: 'off'}}, markerProbes: 1}}\nholdDeletion: {{{hold_deletion}}}\n");
     options.settings(&settings).start().await
 }
 

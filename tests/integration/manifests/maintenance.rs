@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use headgate_clock::Clock;
-use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, candidate_identity,
 };
@@ -12,7 +11,7 @@ use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, M
 use headgate_node::{NodeReport, NodeTraffic, TrafficByNode};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_telemetry::{MetricsFormat, encode_metrics};
-use headgate_test_kubernetes::{create_node, eventually};
+use headgate_test_kubernetes::{create_node, event_sink, eventually};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -144,7 +143,7 @@ impl Leader {
         let load_balancers = watch::Sender::<Arc<TrafficByNode>>::default();
         let context = MaintenanceContext {
             client: leader.client.clone(),
-            events: ClusterEventRecorder::new(leader.client.clone(), own.to_owned()),
+            events: event_sink(leader.client.clone(), own),
             metrics: Metrics::register(&mut registry),
             clock: clock.clone(),
             load_balancers: LoadBalancerSource::Reads(load_balancers.subscribe()),

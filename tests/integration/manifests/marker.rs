@@ -193,7 +193,7 @@ async fn an_agent_without_a_leader_writes_the_marker_after_failed_probes(
     let caller = acting_on(control_plane, AGENT, &name).await;
     wait_for_status(&caller, mark(&name), 200).await;
     let options = AgentOptions::new(&name, &caller.kubeconfig);
-    let settings = "proxy: {healthzUrl: off}\nmarker: {probes: 2}\n";
+    let settings = "node: {proxy: {healthzUrl: off}, markerProbes: 2}\n";
     let agent = options.settings(settings).start().await;
     let taint = ["taint", "node", &name, "headgate.dev/maintenance=:NoSchedule"];
     run_kubectl(administrator, &taint).await;

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 
 use headgate_clock::Clock;
 use headgate_controller::preempt_events::{Metrics, PreemptEvents};
-use headgate_kubernetes::ClusterEventRecorder;
 use headgate_telemetry::{MetricsFormat, encode_metrics};
-use headgate_test_kubernetes::{create_node, eventually};
+use headgate_test_kubernetes::{create_node, event_sink, eventually};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -131,7 +130,7 @@ async fn a_controllers_token_turns_genuine_events_into_the_taint_once() {
     let (known, mut registry) = (watch::Sender::<BTreeSet<String>>::default(), Registry::default());
     let task = PreemptEvents {
         client: leader.client.clone(),
-        events: ClusterEventRecorder::new(leader.client.clone(), "leader".to_owned()),
+        events: event_sink(leader.client.clone(), "leader"),
         metrics: Metrics::register(&mut registry),
         clock: Clock::System,
     };

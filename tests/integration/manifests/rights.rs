@@ -4,7 +4,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
-use headgate_kubernetes::{NodeEventRecorder, ServiceReference, WarningEvent};
+use headgate_kubernetes::{EventKind, EventSink, service_reference};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use serde_json::{Value, json};
@@ -297,7 +297,7 @@ async fn service_health_needs_each_permission_of_its_component(control_plane: &C
             let name = create_node(&administrator.client, &format!("{resource}-{verb}")).await;
             let caller = agent_on(control_plane, &name).await;
             wait_for_status(&caller, ApiRequest::get(&question), 200).await;
-            let settings = "proxy: {healthzUrl: off}\nserviceHealth: path\n";
+            let settings = "node: {proxy: {healthzUrl: off}, serviceHealth: path}\n";
             let options = AgentOptions::new(&name, &caller.kubeconfig).settings(settings);
             let agent = options.start().await;
             let followed = async || {
@@ -329,22 +329,14 @@ async fn events_need_permission_in_their_namespace(
 ) {
     let name = create_node(&administrator.client, "events").await;
     let caller = agent_on(control_plane, &name).await;
-    let writer = NodeEventRecorder::new(caller.client.clone(), name.clone());
+    let (writer, _) = EventSink::new(caller.client.clone(), name.clone());
+    let writer = writer.merged();
     let write = async |note: &str| {
-        let event = WarningEvent {
-            reason: "Tested",
-            action: "Test",
-            note: note.to_owned(),
+        let about = match namespace {
+            "default" => writer.own_node(None),
+            _ => service_reference(namespace, &name, "u"),
         };
-        let service = ServiceReference {
-            namespace,
-            name: &name,
-            uid: "u",
-        };
-        match namespace {
-            "default" => writer.record_warning(event, None).await,
-            _ => writer.record_service_warning(event, service).await,
-        }
+        writer.write(about, EventKind::warning("Tested", "Test"), note).await;
         let count = |event: Value| {
             (
                 event["note"].as_str().unwrap().to_owned(),

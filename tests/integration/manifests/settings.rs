@@ -110,7 +110,7 @@ pub(super) fn overlay(settings: &str) -> PathBuf {
 
 #[test]
 fn the_readme_overlay_sets_image_settings_and_api_server() {
-    let settings = "shutdownDelay: 5s\n";
+    let settings = "stateDir: /a\n";
     let objects = render(&overlay(settings));
     let map = only(&objects, "ConfigMap");
     assert_eq!(map["data"], json!({"settings.yaml": settings}));

@@ -37,7 +37,7 @@ async fn deleting_earlier_settings_leaves_the_ledger() {
                    behavior: replace\n    files: [settings.yaml]\n";
     apply(
         &administrator.kubeconfig,
-        &overlay_of(overlay, &[("settings.yaml", "shutdownDelay: 1s\n")]),
+        &overlay_of(overlay, &[("settings.yaml", "stateDir: /a\n")]),
     );
     // As the leader of an earlier version created it; a newer one leaves the name label out.
     let ledger = json!({"metadata": {"name": LEDGER, "labels": {"app.kubernetes.io/name": "headgate"}},

@@ -1,70 +1,69 @@
-//! What a process logs by its settings, and what it says of former spellings.
+//! What a process logs by its settings, and what `--check-config` prints of them.
 
-use serde_json::Value;
+use std::process::Command;
+
+use headgate_test_kubernetes::scratch;
+use serde_json::{Value, json};
 
 use super::{headgate, settings_file};
 
-/// What an agent writes to standard error that cannot reach its cluster.
+/// What an agent writes to standard error that cannot bind its metrics address.
 fn log(settings: &str) -> String {
-    let file = settings_file(settings);
-    let arguments = [
-        "agent",
-        "--node-name",
-        "n",
-        "--kubeconfig",
-        "/does/not/exist",
-        "--config",
-    ];
-    let output = headgate(&[&arguments[..], &[file.to_str().unwrap()]].concat());
-    assert_eq!(output.status.code(), Some(2));
-    String::from_utf8(output.stderr).unwrap()
+    let file = settings_file(&format!(
+        "metricsBindAddress: 192.0.2.1:1\nbindAddressHardFail: true\n{settings}"
+    ));
+    let directory = scratch("logging");
+    let kubeconfig = directory.join("kubeconfig");
+    let cluster = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}], "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
+    std::fs::write(&kubeconfig, cluster.to_string()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    command.args(["agent", "--node-name", "n", "--healthz-bind-address", "127.0.0.1:0"]);
+    for (flag, path) in [
+        ("--config", &file),
+        ("--kubeconfig", &kubeconfig),
+        ("--state-dir", &directory),
+    ] {
+        command.arg(flag).arg(path);
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    text
 }
 
 #[test]
 fn logging_settings_choose_format_and_levels() {
-    let text = log("logging: {format: text}\nshutdownDelay: 1s\n");
-    assert!(
-        text.contains(" WARN ") && text.contains("shutdownDelay: is now node.shutdownDelay"),
-        "{text}"
-    );
-    for settings in ["shutdownDelay: 1s\n", "logging: {format: json}\nshutdownDelay: 1s\n"] {
+    let text = log("logging: {format: text}\n");
+    assert!(text.contains(" INFO ") && text.contains("starting"), "{text}");
+    for settings in ["", "logging: {format: json}\n"] {
         let text = log(settings);
         let first: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
-        assert_eq!(first["level"], "WARN", "{text}");
-        assert!(
-            first["notice"].as_str().unwrap().contains("has no apiVersion and kind"),
+        assert_eq!(
+            (&first["level"], &first["message"]),
+            (&json!("INFO"), &json!("starting")),
             "{text}"
         );
     }
-    let text = log("logging: {format: text, filter: error}\nshutdownDelay: 1s\n");
-    assert!(!text.contains("WARN"), "{text}");
+    let text = log("logging: {format: text, filter: error}\n");
+    assert!(!text.contains("INFO"), "{text}");
 }
 
 #[test]
-fn check_config_warns_of_former_spellings_on_standard_error() {
-    let file = settings_file("proxy: {pollInterval: 2s}\nazure: {configFile: none}\n");
+fn check_config_prints_a_settings_file() {
+    let file = settings_file("node: {proxy: {pollInterval: 2s}}\nazure: {configFile: null}\n");
     let output = headgate(&["agent", "--check-config", "--config", file.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(0));
-    let said = String::from_utf8(output.stderr).unwrap();
-    let path = file.display();
-    for part in [
-        format!("warning: {path}: has no apiVersion and kind"),
-        format!("warning: {path}: proxy.pollInterval: is now node.proxy.pollInterval; "),
-        format!("warning: {path}: azure.configFile: none is now null; "),
-    ] {
-        assert!(said.contains(&part), "{part:?} in {said}");
-    }
-    assert_eq!(said.lines().count(), 3, "{said}");
-    let again = settings_file(&String::from_utf8(output.stdout).unwrap());
-    let output = headgate(&["agent", "--check-config", "--config", again.to_str().unwrap()]);
     assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]));
+    let again = scratch("settings").join("settings.yaml");
+    std::fs::write(&again, &output.stdout).unwrap();
+    let once_more = headgate(&["agent", "--check-config", "--config", again.to_str().unwrap()]);
+    assert_eq!((once_more.status.code(), once_more.stdout), (Some(0), output.stdout));
 }
 
 #[test]
 fn a_controller_that_may_not_lead_is_a_mistake() {
-    let file = settings_file(
-        "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nleaderElection: {leaderElect: false}\n",
-    );
+    let file = settings_file("leaderElection: {leaderElect: false}\n");
     let file = file.to_str().unwrap();
     for (role, code) in [("controller", 2), ("all", 0), ("agent", 0)] {
         let output = headgate(&["agent", "--check-config", "--role", role, "--config", file]);

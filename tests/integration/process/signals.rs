@@ -30,7 +30,7 @@ async fn sigterm_without_a_delay_ends_at_once_with_0() {
 async fn a_shutdown_delay_answers_503_first_and_a_second_signal_cuts_it_short() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "delay").await;
-    let settings = "proxy: {healthzUrl: off}\nshutdownDelay: 10m\n";
+    let settings = "node: {proxy: {healthzUrl: off}, shutdownDelay: 10m}\n";
     let mut agent = AgentOptions::new(&node, &cluster.kubeconfig)
         .settings(settings)
         .start()
@@ -49,7 +49,7 @@ async fn a_shutdown_delay_answers_503_first_and_a_second_signal_cuts_it_short() 
     assert_eq!(agent.wait(SOON).await.unwrap().code(), Some(1));
 
     // Without a second signal the process ends after the delay.
-    let settings = "proxy: {healthzUrl: off}\nshutdownDelay: 2s\n";
+    let settings = "node: {proxy: {healthzUrl: off}, shutdownDelay: 2s}\n";
     let mut agent = AgentOptions::new(&node, &cluster.kubeconfig)
         .settings(settings)
         .start()

@@ -23,7 +23,7 @@ use tokio::time::sleep;
 use super::azure::Azure;
 use super::held_pods;
 use super::timeline::{SAMPLE_INTERVAL, Step, Timelines};
-use crate::harness::AgentOptions;
+use crate::harness::{AgentOptions, settings_file};
 
 /// Time for everything that an autoscaler does, on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_mins(5);
@@ -257,7 +257,7 @@ impl Cluster {
 fn start_leader(shared: &Shared) -> Process {
     let directory = scratch("leader");
     let settings = directory.join("settings.yaml");
-    std::fs::write(&settings, "marker: {mode: adminState}\n").unwrap();
+    std::fs::write(&settings, settings_file("marker: {mode: adminState}\n")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
     command.current_dir(&directory).env_remove("KUBECONFIG");
     command.args([
@@ -356,7 +356,7 @@ async fn serve_node(shared: Arc<Shared>, name: String, has_agent: bool) {
     }
     let hold = if shared.holds { "candidates" } else { "off" };
     let settings = format!(
-        "proxy: {{healthzUrl: off}}\nmarker: {{mode: adminState}}\nholdDeletion: {{clusterAutoscaler: {hold}}}\n"
+        "node: {{proxy: {{healthzUrl: off}}}}\nmarker: {{mode: adminState}}\nholdDeletion: {{clusterAutoscaler: {hold}}}\n"
     );
     let options = AgentOptions::new(&name, &shared.kubeconfig).settings(&settings);
     let agent = options.argument("--role=agent").start().await;

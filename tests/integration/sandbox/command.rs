@@ -1,4 +1,4 @@
-//! `headgate sandbox` as a child process, with its standard output and standard error in files.
+//! `headgate-lab sandbox` as a child process, with its standard output and standard error in files.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headgate_sandbox::{process, process::Process};
-use headgate_test_kubernetes::{assets, eventually, scratch};
+use headgate_test_kubernetes::{assets, eventually, lab_program, scratch};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -41,14 +41,10 @@ impl Sandbox {
         let home = scratch("sandbox");
         // `exec` replaces the shell, so the process id is the command's.
         let mut command = process::command_in("sh", &home);
-        command.args([
-            "-c",
-            "exec \"$0\" \"$@\" >output 2>errors",
-            env!("CARGO_BIN_EXE_headgate"),
-            "sandbox",
-        ]);
+        command.args(["-c", "exec \"$0\" \"$@\" >output 2>errors"]);
+        command.arg(lab_program()).arg("sandbox");
         command.args(arguments).env("TMPDIR", &home);
-        let process = Process::start("headgate sandbox", command, &home.join("shell.log")).unwrap();
+        let process = Process::start("headgate-lab sandbox", command, &home.join("shell.log")).unwrap();
         Self {
             process,
             home,

@@ -235,7 +235,7 @@ async fn service_health_follows_the_real_endpoint_slice_controller() {
     let client = Client::try_from(control_plane.client_config()).unwrap();
     let (here, there) = (create_node(&client, "here").await, create_node(&client, "there").await);
     let options = |mode: &str| {
-        let settings = format!("proxy: {{healthzUrl: off}}\nserviceHealth: {mode}\n");
+        let settings = format!("node: {{proxy: {{healthzUrl: off}}, serviceHealth: {mode}}}\n");
         AgentOptions::new(&here, control_plane.kubeconfig()).settings(&settings)
     };
     let story = Story {

@@ -12,6 +12,8 @@ use hyper::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 
+use crate::harness::settings_file;
+
 /// The paths that an agent in this mode requests within some seconds, from an API server that refuses everything.
 async fn asked_for(mode: &str) -> BTreeSet<String> {
     let paths = Arc::new(Mutex::new(BTreeSet::new()));
@@ -25,10 +27,10 @@ async fn asked_for(mode: &str) -> BTreeSet<String> {
     let directory = scratch("watched");
     let file = directory.join("settings.yaml");
     let settings = format!(
-        "proxy: {{healthzUrl: off}}\nhealthzBindAddress: 127.0.0.1:0\nmetricsBindAddress: 127.0.0.1:0\nstateDir: {}\nserviceHealth: {mode}\n",
+        "node: {{proxy: {{healthzUrl: off}}, healthzBindAddress: 127.0.0.1:0, serviceHealth: {mode}}}\nmetricsBindAddress: 127.0.0.1:0\nstateDir: {}\n",
         directory.display()
     );
-    std::fs::write(&file, settings).unwrap();
+    std::fs::write(&file, settings_file(&settings)).unwrap();
     let running = agent::start(AgentParts {
         settings: config::load(Some(&file), &[]).unwrap(),
         role: Role::All,

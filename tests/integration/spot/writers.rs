@@ -34,7 +34,7 @@ impl SpotTasks {
             clock.now(),
         ));
         let (sender, snapshots) = watch::channel(EventsSnapshot::default());
-        let metrics = headgate_spot::Metrics::register(&mut registry, snapshots.clone(), clock.clone());
+        let metrics = headgate_spot::Metrics::register(&mut registry, snapshots.clone());
         let node_metrics = headgate_node::Metrics::register(
             &mut registry,
             reports.subscribe(),

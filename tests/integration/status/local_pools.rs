@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::world::World;
 use super::{refused, stdout_of};
+use crate::harness::settings_file;
 
 fn parse<K: DeserializeOwned>(object: Value) -> K {
     serde_json::from_value(object).unwrap()
@@ -50,7 +51,7 @@ async fn pools_of_a_local_service_are_compared_with_its_endpoints() {
         "{inactive}"
     );
     let settings = scratch("local-pools").join("settings.yaml");
-    std::fs::write(&settings, "localPools: {enabled: 'on'}").unwrap();
+    std::fs::write(&settings, settings_file("localPools: {enabled: 'on'}\n")).unwrap();
     let on = ["--config", settings.to_str().unwrap()];
     let text = stdout_of(why(&on));
     println!("{text}");

@@ -257,7 +257,7 @@ fn poll_interval(polls: u32, elapsed: Duration) -> Duration {
 fn operation_progress(document: &Value) -> Result<Progress, ArmError> {
     let status = document.get("status").and_then(Value::as_str);
     let status = status.ok_or_else(|| ArmError::InvalidResponse("an operation without status".to_owned()))?;
-    let failure = [OperationFailure::Failed, OperationFailure::Canceled]
+    let failure = OperationFailure::ALL
         .into_iter()
         .find(|failure| status.eq_ignore_ascii_case(failure.as_str()));
     match failure {

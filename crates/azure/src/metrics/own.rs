@@ -1,12 +1,11 @@
 //! Metrics of calls to ARM under headgate's own names: types and suffixes as Prometheus recommends, and no labels of the subscription and
 //! the group, which are one each in most clusters. [`super::Metrics`] counts them together with upstream's.
 
-use headgate_telemetry::DescribedFamily;
+use headgate_telemetry::MetricTable;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
 
 use super::REQUEST_BUCKETS;
 use crate::document::AdminState;
@@ -49,47 +48,37 @@ pub(super) struct OwnMetrics {
     admin_state_changes: Family<AdminStateLabels, Counter>,
 }
 
-impl Default for OwnMetrics {
-    fn default() -> Self {
-        Self {
-            request_duration: Family::new_with_constructor(|| Histogram::new(REQUEST_BUCKETS)),
-            request_errors: Family::default(),
-            throttled: Family::default(),
-            rate_limited: Family::default(),
-            admin_state_changes: Family::default(),
-        }
-    }
-}
-
 impl OwnMetrics {
-    pub(super) fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "headgate_arm_request_duration_seconds",
-            "Duration of HTTP requests to ARM in seconds, each retry counted separately, by request and source",
-            DescribedFamily(self.request_duration.clone()),
-        );
-        registry.register(
-            "headgate_arm_request_errors",
-            "HTTP requests to ARM with an error response or no response, by request, source and code: ARM's error code, the HTTP \
+    pub(super) fn declare(table: &mut MetricTable<'_>) -> Self {
+        Self {
+            request_duration: table.described(
+                "headgate_arm_request_duration_seconds",
+                "Duration of HTTP requests to ARM in seconds, each retry counted separately, by request and source",
+                Family::new_with_constructor(|| Histogram::new(REQUEST_BUCKETS)),
+            ),
+            request_errors: table.described(
+                "headgate_arm_request_errors",
+                "HTTP requests to ARM with an error response or no response, by request, source and code: ARM's error code, the HTTP \
              status if there is none, or Connection or Deadline without a response",
-            DescribedFamily(self.request_errors.clone()),
-        );
-        registry.register(
-            "headgate_arm_requests_throttled",
-            "HTTP requests to ARM that ARM answered with 429, by request and source",
-            DescribedFamily(self.throttled.clone()),
-        );
-        registry.register(
-            "headgate_arm_requests_rate_limited",
-            "Requests to ARM that headgate's own rate limit (cloudProviderRateLimit) delayed or refused, by request and source",
-            DescribedFamily(self.rate_limited.clone()),
-        );
-        registry.register(
-            "headgate_admin_state_changes",
-            "Admin states of pool entries in writes to ARM that ended, by the admin state (to: Down or None) and result: succeeded, or \
+                Family::default(),
+            ),
+            throttled: table.described(
+                "headgate_arm_requests_throttled",
+                "HTTP requests to ARM that ARM answered with 429, by request and source",
+                Family::default(),
+            ),
+            rate_limited: table.described(
+                "headgate_arm_requests_rate_limited",
+                "Requests to ARM that headgate's own rate limit (cloudProviderRateLimit) delayed or refused, by request and source",
+                Family::default(),
+            ),
+            admin_state_changes: table.described(
+                "headgate_admin_state_changes",
+                "Admin states of pool entries in writes to ARM that ended, by the admin state (to: Down or None) and result: succeeded, or \
              failed, after which it is tried again",
-            DescribedFamily(self.admin_state_changes.clone()),
-        );
+                Family::default(),
+            ),
+        }
     }
 
     pub(super) fn record_attempt(&self, request: &str, source: &str, seconds: f64, error_code: Option<&str>) {
@@ -121,14 +110,14 @@ impl OwnMetrics {
 #[cfg(test)]
 mod tests {
     use headgate_telemetry::{MetricsFormat, encode_metrics};
+    use prometheus_client::registry::Registry;
 
     use super::*;
 
     #[test]
     fn own_families_have_no_labels_of_the_subscription() {
         let mut registry = Registry::default();
-        let metrics = OwnMetrics::default();
-        metrics.register(&mut registry);
+        let metrics = OwnMetrics::declare(&mut MetricTable::from(&mut registry));
         metrics.record_attempt("get", "s", 0.2, Some("NotFound"));
         metrics.record_attempt("get", "s", 3.0, None);
         metrics.record_rate_limited("get", "s");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::transitions::{EventKind, NodeEvent, truncate};
+use super::transitions::{ADDRESS_CONTESTED, MACHINE_CONTESTED, NodeEvent, truncate};
 use crate::pool::{Claimed, ClusterNode, NodeIndex};
 
 const MAX_CLAIMS_REPORTED: usize = 8;
@@ -50,8 +50,8 @@ impl ContestedTracker {
             events.extend(claimants.map(|node| NodeEvent {
                 node: Arc::clone(node),
                 kind: match claimed {
-                    Claimed::Address(_) => EventKind::AddressContested,
-                    Claimed::Machine(_) => EventKind::MachineContested,
+                    Claimed::Address(_) => ADDRESS_CONTESTED,
+                    Claimed::Machine(_) => MACHINE_CONTESTED,
                 },
                 note: note.clone(),
             }));

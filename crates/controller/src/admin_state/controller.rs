@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{ArmClient, LoadBalancerId};
+use headgate_kubernetes::{EventSink, node_reference};
 use headgate_leader::{ArmLock, NodeSummary, Term};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::contested::ContestedTracker;
@@ -127,7 +128,7 @@ pub(super) struct Controller<'a> {
     pub(super) contested: ContestedTracker,
     /// The holds to record on Nodes.
     pub(super) holds: watch::Sender<Option<Arc<DesiredHolds>>>,
-    pub(super) events: mpsc::Sender<NodeEvent>,
+    pub(super) events: EventSink,
     /// `None` if pools of Local Services are not updated.
     pub(super) local_pools: Option<LocalPools>,
 }
@@ -355,13 +356,13 @@ impl Controller<'_> {
             self.context.metrics.observe_signal_to_down(took);
         }
         for event in effects.events {
-            self.queue_event(event);
+            self.record_event(event);
         }
         self.report_holds(&reads);
         let report_at = self.publish_traffic(&reads);
         if self.policy.mode != AdminStateMode::Off {
             for event in self.contested.evaluate(&targets.nodes, Instant::now()) {
-                self.queue_event(event);
+                self.record_event(event);
             }
         }
         let pools = reads.statuses().flat_map(|status| status.pools.iter().cloned());
@@ -411,7 +412,7 @@ impl Controller<'_> {
         };
         tracing::error!(%since, "nodes not confirmed for too long, admin states stay as they are");
         if let Some(own) = targets.nodes.by_name(&self.context.node_name) {
-            self.queue_event(NodeEvent::nodes_stale(own, since));
+            self.record_event(NodeEvent::nodes_stale(own, since));
         }
     }
 
@@ -433,7 +434,7 @@ impl Controller<'_> {
             events.extend(self.rule_hold_tracker.evaluate(reads));
         }
         for event in events {
-            self.queue_event(event);
+            self.record_event(event);
         }
         self.holds.send_if_modified(|published| {
             let is_changed = published.as_deref() != Some(&holds);
@@ -474,16 +475,15 @@ impl Controller<'_> {
         Unplanned::Named(names)
     }
 
-    fn queue_event(&self, event: NodeEvent) {
-        let (node, reason) = (event.node.name.clone(), event.kind.reason());
-        if event.kind.is_warning() {
-            tracing::warn!(node, reason, note = event.note, "admin state event");
+    fn record_event(&self, event: NodeEvent) {
+        let NodeEvent { node, kind, note } = event;
+        let (name, reason) = (&node.name, kind.reason);
+        if kind.is_warning {
+            tracing::warn!(node = name, reason, note, "admin state event");
         } else {
-            tracing::info!(node, reason, note = event.note, "admin state event");
+            tracing::info!(node = name, reason, note, "admin state event");
         }
-        if self.events.try_send(event).is_err() {
-            tracing::warn!(node, reason, "event dropped, the queue is full");
-        }
+        self.events.record(node_reference(name, &node.uid), kind, note);
     }
 
     /// Applies what time changes in the ledger, as far as it is proved.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use headgate_azure::PoolId;
 use headgate_node::NodeHold;
+use headgate_telemetry::first_names;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -16,7 +17,7 @@ use super::guard::{GuardSettings, hold_name, may_be_alive};
 use super::last_reads::LastReads;
 use super::rule_guard::HeldFor;
 use super::target_states::TargetStates;
-use super::transitions::{EventKind, MAX_POOLS_NAMED, NodeEvent, truncate};
+use super::transitions::{HELD_BACK, MAX_POOLS_NAMED, NodeEvent, truncate};
 use crate::pool::ClusterNode;
 
 /// The longest reason that is recorded: the signals and the pools need room, too.
@@ -180,7 +181,7 @@ impl HoldTracker {
         let is_new = |hold: &&DesiredHold| !is_recorded(hold) && !self.reported.contains(&hold.node.uid);
         let event = |hold: &DesiredHold| NodeEvent {
             node: Arc::clone(&hold.node),
-            kind: EventKind::HeldBack,
+            kind: HELD_BACK,
             note: held_back_note(hold, guard),
         };
         let needed = || holds.values().filter(|hold| !hold.needed.is_empty());
@@ -191,15 +192,10 @@ impl HoldTracker {
 }
 
 fn held_back_note(hold: &DesiredHold, guard: &GuardSettings) -> String {
-    let more = match hold.needed.len().saturating_sub(MAX_POOLS_NAMED) {
-        0 => String::new(),
-        more => format!(", {more} more"),
-    };
-    let named: Vec<_> = hold.needed.iter().take(MAX_POOLS_NAMED).map(String::as_str).collect();
-    let pools = named.join(", ");
+    let pools = first_names(&hold.needed, MAX_POOLS_NAMED);
     let signals: Vec<_> = hold.signals.iter().map(String::as_str).collect();
     let mut note = format!(
-        "Kept in service in {pools}{more} despite {}: without this node, fewer than {} of its addresses would serve \
+        "Kept in service in {pools} despite {}: without this node, fewer than {} of its addresses would serve \
          (guard.minimumInService).",
         signals.join(", "),
         guard.minimum_in_service

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use headgate_azure::{LoadBalancerId, PoolId};
+use headgate_telemetry::words;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -26,28 +27,15 @@ const STALE_WRITE_WINDOW: Duration = Duration::from_mins(5);
 /// How long a pool entry with a new ledger entry may be missing from lists: ARM may lag.
 const LIST_LAG: Duration = Duration::from_mins(2);
 
-/// What has happened to a `Down` of headgate's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LedgerStage {
-    /// It is about to be written, or was; its event is not recorded yet.
-    Intended,
-    /// A read showed it, and its event is recorded.
-    Down,
-    /// A read showed that it is gone; a stale write may bring it back.
-    Restored,
-}
-
-impl LedgerStage {
-    const ALL: [Self; 3] = [Self::Intended, Self::Down, Self::Restored];
-
-    /// The word in the ledger.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Intended => "intended",
-            Self::Down => "down",
-            Self::Restored => "restored",
-        }
+words! {
+    /// What has happened to a `Down` of headgate's.
+    pub enum LedgerStage {
+        /// It is about to be written, or was; its event is not recorded yet.
+        Intended = "intended",
+        /// A read showed it, and its event is recorded.
+        Down = "down",
+        /// A read showed that it is gone; a stale write may bring it back.
+        Restored = "restored",
     }
 }
 

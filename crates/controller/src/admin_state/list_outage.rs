@@ -75,16 +75,9 @@ pub(super) fn from_deadlines(deadlines: ThrottleDeadlines, now: Moment) -> Throt
     }
 }
 
-/// The wall-clock time of an instant, to the second.
+/// The wall-clock time of an instant, to the next second, so that no request comes before a deadline.
 fn wall_time(at: Instant, now: Moment) -> Timestamp {
-    let ahead = SignedDuration::try_from(at.saturating_duration_since(now.mono)).unwrap_or(SignedDuration::MAX);
-    let behind = SignedDuration::try_from(now.mono.saturating_duration_since(at)).unwrap_or(SignedDuration::MAX);
-    let exact = now
-        .wall
-        .saturating_add(ahead)
-        .and_then(|time| time.saturating_sub(behind))
-        .unwrap_or(now.wall);
-    // To the next second, so that no request comes before a deadline.
+    let exact = now.wall_at(at);
     let seconds = exact.as_second() + i64::from(exact.subsec_nanosecond() > 0);
     Timestamp::from_second(seconds).unwrap_or(exact)
 }

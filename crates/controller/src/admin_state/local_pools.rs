@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use headgate_leader::{ArmLock, Term};
 use headgate_local_pools::Updater;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use super::cluster_target::ClusterTarget;
 use super::int_or_percent::IntOrPercent;
@@ -17,8 +17,8 @@ use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::work::{TaskName, Tasks, WorkContext};
 use crate::local_service::{
-    EffectiveSettings, MemberSource, Reporter, ServiceFeed, ServiceIndex, ServiceNotice, SharedUpdater, Ticks,
-    apply_nodes, watch_services,
+    EffectiveSettings, MemberSource, Reporter, ServiceFeed, ServiceIndex, SharedUpdater, Ticks, apply_nodes,
+    watch_services,
 };
 use crate::pool::Listing;
 
@@ -39,15 +39,18 @@ pub(super) struct LocalPools {
     pub(super) source: MemberSource,
 }
 
-/// Starts the watches of Services and EndpointSlices, for the updater and for the guard of rules, and the updater if it is active. The
-/// queue has the events to record; it ends at once if there is no updater.
+/// Starts the watches of Services and EndpointSlices, for the updater and for the guard of rules, and the updater if it is active.
 pub(super) fn start(
     tasks: &mut Tasks,
     context: LocalPoolsContext<'_>,
     index: watch::Sender<Arc<ServiceIndex>>,
-) -> (Option<LocalPools>, mpsc::Receiver<ServiceNotice>) {
+) -> Option<LocalPools> {
     let work = context.context;
-    let (reporter, events) = Reporter::new(work.local_pools_metrics.clone(), work.clock.clone());
+    let reporter = Reporter::new(
+        work.events.clone(),
+        work.local_pools_metrics.clone(),
+        work.clock.clone(),
+    );
     let settings = EffectiveSettings::new(&work.local_pools, &context.target.local_pools);
     let reporters = work.local_pools_metrics.watch_reporters(&work.clock, &work.events);
     let freshness = reporters.freshness(work.stale_nodes_timeout);
@@ -66,7 +69,7 @@ pub(super) fn start(
         tasks.spawn(TaskName::LocalServices, watch);
     }
     let (Some(settings), Some(updater)) = (settings, updater) else {
-        return (None, events);
+        return None;
     };
     tracing::info!(interval = ?settings.interval, "updates of local service pools started");
     let due = watch::Sender::new(());
@@ -100,5 +103,5 @@ pub(super) fn start(
         reporter,
     };
     tasks.spawn(TaskName::LocalPools, ticks.run());
-    (Some(LocalPools { settings, source }), events)
+    Some(LocalPools { settings, source })
 }

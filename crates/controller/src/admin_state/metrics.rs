@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headgate_kubernetes::WatchErrorCounter;
+use headgate_telemetry::MetricTable;
 use jiff::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use super::plan::PoolCounts;
@@ -41,27 +41,26 @@ pub struct Metrics {
 impl Metrics {
     /// Registers the metrics, whose names are in docs/metrics.md.
     #[must_use]
-    pub fn register(registry: &mut Registry) -> Self {
-        // ARM needs more than the first, and every eviction notice ends before the last.
-        let buckets = [
-            0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0,
-        ];
-        let metrics = Self {
-            signal_to_down: Histogram::new(buckets),
-            watch_errors: WatchErrorCounter::register(
-                registry,
+    pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
+        let mut table = registry.into();
+        let gauges = watch::Sender::default();
+        table.collector(GaugeCollector(gauges.subscribe()));
+        Self {
+            signal_to_down: table.histogram(
+                "headgate_admin_state_signal_to_down_seconds",
+                "Seconds from the leader's observation of a Node's signal to the read that shows all its pool entries Down",
+                // ARM needs more than the first, and every eviction notice ends before the last.
+                [
+                    0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0,
+                ],
+            ),
+            watch_errors: WatchErrorCounter::declare(
+                &mut table,
                 "headgate_admin_state_watch_errors",
                 "Errors of the leader's watch of all Nodes, by reason",
             ),
-            gauges: watch::Sender::default(),
-        };
-        registry.register(
-            "headgate_admin_state_signal_to_down_seconds",
-            "Seconds from the leader's observation of a Node's signal to the read that shows all its pool entries Down",
-            metrics.signal_to_down.clone(),
-        );
-        registry.register_collector(Box::new(GaugeCollector(metrics.gauges.subscribe())));
-        metrics
+            gauges,
+        }
     }
 
     pub(super) fn watch_errors(&self) -> WatchErrorCounter {

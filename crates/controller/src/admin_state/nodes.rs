@@ -15,9 +15,8 @@ use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _};
 use headgate_clock::Clock;
-use headgate_kubernetes::{ClusterEventRecorder, WatchErrorCounter, WatchReporter, watch_events};
+use headgate_kubernetes::{EventSink, WatchErrorCounter, WatchReporter, watch_events};
 use headgate_node::SignalRules;
-use jiff::SignedDuration;
 use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
@@ -50,7 +49,7 @@ pub(super) struct NodeWatchConfig {
     pub(super) stale_timeout: Duration,
     pub(super) clock: Clock,
     /// Records events on Nodes that cannot be decoded.
-    pub(super) events: Option<ClusterEventRecorder>,
+    pub(super) events: Option<EventSink>,
 }
 
 /// Watches all Nodes and publishes their target states; `None` until all are listed. Never ends by itself.
@@ -187,10 +186,7 @@ struct EventHandler {
 impl EventHandler {
     /// Marks the state as stale; the API server confirmed it last at `verified_at`.
     fn mark_stale(&mut self, verified_at: Instant) {
-        let now = self.config.clock.now();
-        let age =
-            SignedDuration::try_from(now.mono.saturating_duration_since(verified_at)).unwrap_or(SignedDuration::MAX);
-        let since = now.wall.saturating_sub(age).unwrap_or(now.wall);
+        let since = self.config.clock.now().wall_at(verified_at);
         self.state.modify(|targets| targets.set_stale_since(Some(since)));
         self.state.publish();
     }

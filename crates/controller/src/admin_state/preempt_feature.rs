@@ -28,7 +28,7 @@ pub(super) async fn preempt_events(
     mut targets: watch::Receiver<Option<Arc<TargetStates>>>,
 ) {
     let PreemptEventsFeature { task, other_nodes } = feature;
-    if other_nodes.check("azure.preemptEvents").await.is_err() {
+    if other_nodes.check("azure.preemptEvents").is_err() {
         return std::future::pending().await;
     }
     let tainted = watch::Sender::<BTreeSet<String>>::default();

@@ -11,7 +11,6 @@ use std::time::Duration;
 use headgate_azure::{AdminState, ArmClient, LoadBalancerId, PoolId};
 use headgate_clock::Moment;
 use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
-use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -115,7 +114,7 @@ impl<'a> Evidence<'a> {
         };
         Some(Observation {
             state,
-            requested_at: self.wall_time(requested_at),
+            requested_at: self.now.wall_at(requested_at),
         })
     }
 
@@ -126,12 +125,5 @@ impl<'a> Evidence<'a> {
             .into_iter()
             .find(|source| source.load_balancers.contains_key(id) || source.deleted.contains(id));
         source?.requested_at
-    }
-
-    /// The wall-clock time of an earlier instant.
-    fn wall_time(&self, at: Instant) -> Timestamp {
-        let age = self.now.mono.saturating_duration_since(at);
-        let age = SignedDuration::try_from(age).unwrap_or(SignedDuration::MAX);
-        self.now.wall.checked_sub(age).unwrap_or(Timestamp::MIN)
     }
 }

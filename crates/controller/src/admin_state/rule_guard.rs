@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_azure::AdminState;
+use headgate_telemetry::first_names;
 use tokio::time::Instant;
 
 use super::guard::{GuardInputs, is_alive};
@@ -72,19 +73,9 @@ impl HeldFor {
     #[must_use]
     pub fn reason(&self) -> String {
         let minimum = self.minimum.then(|| "too few others can serve".to_owned());
-        let named: Vec<_> = self
-            .services
-            .iter()
-            .take(MAX_SERVICES_NAMED)
-            .map(String::as_str)
-            .collect();
-        let more = match self.services.len().saturating_sub(MAX_SERVICES_NAMED) {
-            0 => String::new(),
-            more => format!(", {more} more"),
-        };
-        let services = (!named.is_empty()).then(|| {
-            let named = named.join(", ");
-            format!("no other node in service without a signal has a ready endpoint of {named}{more} (externalTrafficPolicy: Local)")
+        let services = (!self.services.is_empty()).then(|| {
+            let named = first_names(&self.services, MAX_SERVICES_NAMED);
+            format!("no other node in service without a signal has a ready endpoint of {named} (externalTrafficPolicy: Local)")
         });
         let unknown = self
             .unknown

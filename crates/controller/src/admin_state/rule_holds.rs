@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::last_reads::LastReads;
 use super::plan::EntryStatus;
 use super::rule_guard::HeldFor;
-use super::transitions::{EventKind, NodeEvent, pool_names, truncate};
+use super::transitions::{HELD_BACK, NodeEvent, pool_names, truncate};
 
 /// The Nodes that have an event: one for each hold and what it is for, by the UID of the Node.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl RuleHoldTracker {
             if self.reported.get(*uid) != Some(&held_for) {
                 events.push(NodeEvent {
                     node: Arc::clone(node),
-                    kind: EventKind::HeldBack,
+                    kind: HELD_BACK,
                     note: note(&entries, &held_for, signals),
                 });
             }

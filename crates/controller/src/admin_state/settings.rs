@@ -2,54 +2,31 @@
 
 use std::time::Duration;
 
-/// `adminState.mode`: what the leader writes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AdminStateMode {
-    /// It writes admin states.
-    #[default]
-    Enforce,
-    /// It computes and shows what it would write, and writes nothing.
-    Observe,
-    /// It restores every `Down` in the ledger, and writes nothing else.
-    Off,
-}
+use headgate_telemetry::words;
 
-impl AdminStateMode {
-    /// In the order of the settings reference.
-    pub const ALL: [Self; 3] = [Self::Enforce, Self::Observe, Self::Off];
-
-    /// The value in the settings.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Enforce => "enforce",
-            Self::Observe => "observe",
-            Self::Off => "off",
-        }
+words! {
+    /// `adminState.mode`: what the leader writes.
+    #[derive(Default)]
+    pub enum AdminStateMode {
+        /// It writes admin states.
+        #[default]
+        Enforce = "enforce",
+        /// It computes and shows what it would write, and writes nothing.
+        Observe = "observe",
+        /// It restores every `Down` in the ledger, and writes nothing else.
+        Off = "off",
     }
 }
 
-/// `adminState.foreignDown`: what happens to a `Down` that is not in the ledger.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ForeignDown {
-    /// It stays as it is.
-    #[default]
-    Keep,
-    /// It becomes `None` if its node has no signal.
-    Restore,
-}
-
-impl ForeignDown {
-    /// In the order of the settings reference.
-    pub const ALL: [Self; 2] = [Self::Keep, Self::Restore];
-
-    /// The value in the settings.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Keep => "keep",
-            Self::Restore => "restore",
-        }
+words! {
+    /// `adminState.foreignDown`: what happens to a `Down` that is not in the ledger.
+    #[derive(Default)]
+    pub enum ForeignDown {
+        /// It stays as it is.
+        #[default]
+        Keep = "keep",
+        /// It becomes `None` if its node has no signal.
+        Restore = "restore",
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::Moment;
-use headgate_node::Signal;
+use headgate_node::{OUT_OF_SERVICE_TAINT, Signal};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -29,8 +29,6 @@ const ENDED_PERIOD_TTL: Duration = Duration::from_mins(10);
 /// How long a Node must be other than Ready until it counts as lost: the heartbeats of working nodes are late when the API server is
 /// overloaded.
 pub(super) const NOT_READY_GRACE: Duration = Duration::from_mins(1);
-/// cloud-controller-manager removes this taint with the effect `NoExecute` from a Node that is ready.
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// What a pool entry is to become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -381,7 +379,7 @@ fn differ_in_marker_only(one: &ClusterNode, other: &ClusterNode) -> bool {
 
 fn is_out_of_service(node: &ClusterNode) -> bool {
     let mut taints = node.taints.iter();
-    taints.any(|taint| taint.key == OUT_OF_SERVICE && taint.effect == "NoExecute")
+    taints.any(|taint| taint.key == OUT_OF_SERVICE_TAINT && taint.effect == "NoExecute")
 }
 
 #[cfg(test)]

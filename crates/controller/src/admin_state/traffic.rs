@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use headgate_clock::whole_seconds;
 use headgate_node::{NodeTraffic, TrafficByNode, Unproved};
 use jiff::Timestamp;
 
@@ -74,7 +75,7 @@ impl LastReads<'_> {
         };
         let since = before.or_else(|| recorded_since(&own)).unwrap_or(self.now.wall);
         NodeTraffic::Out {
-            since: Some(Timestamp::from_second(since.as_second()).unwrap_or(since)),
+            since: Some(whole_seconds(since)),
         }
     }
 

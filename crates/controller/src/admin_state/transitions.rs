@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use headgate_azure::{AdminState, ErrorClass, PoolId};
 use headgate_clock::Moment;
+use headgate_kubernetes::EventKind;
 use headgate_node::DRAINING_TAINT;
+use headgate_telemetry::first_names;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -30,38 +32,21 @@ pub(super) const MAX_POOLS_NAMED: usize = 8;
 /// The API server accepts 1,024 bytes.
 const MAX_NOTE_BYTES: usize = 1000;
 
-/// The events on Nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EventKind {
-    Down,
-    None,
-    UpdateFailed,
-    NoEligibleAddress,
-    NodesStale,
-    HeldBack,
-    AddressContested,
-    /// Several Nodes have the same machine.
-    MachineContested,
-}
+/// What headgate does when admin states of a Node's entries change, or when they cannot.
+const UPDATE: &str = "UpdateLoadBalancer";
+/// What headgate does to find out which Node an entry belongs to.
+const IDENTIFY: &str = "IdentifyNode";
 
-impl EventKind {
-    pub(super) fn reason(self) -> &'static str {
-        match self {
-            Self::Down => "LoadBalancerAdminStateDown",
-            Self::None => "LoadBalancerAdminStateNone",
-            Self::UpdateFailed => "LoadBalancerAdminStateUpdateFailed",
-            Self::NoEligibleAddress => "LoadBalancerPoolHasNoEligibleAddress",
-            Self::NodesStale => "LoadBalancerAdminStateNodesStale",
-            Self::HeldBack => "LoadBalancerAdminStateHeldBack",
-            Self::AddressContested => "LoadBalancerAddressContested",
-            Self::MachineContested => "LoadBalancerMachineContested",
-        }
-    }
-
-    pub(super) fn is_warning(self) -> bool {
-        !matches!(self, Self::Down | Self::None)
-    }
-}
+// The events on Nodes.
+pub(super) const DOWN: EventKind = EventKind::normal("LoadBalancerAdminStateDown", UPDATE);
+pub(super) const NONE: EventKind = EventKind::normal("LoadBalancerAdminStateNone", UPDATE);
+pub(super) const UPDATE_FAILED: EventKind = EventKind::warning("LoadBalancerAdminStateUpdateFailed", UPDATE);
+pub(super) const NO_ELIGIBLE_ADDRESS: EventKind = EventKind::warning("LoadBalancerPoolHasNoEligibleAddress", UPDATE);
+pub(super) const NODES_STALE: EventKind = EventKind::warning("LoadBalancerAdminStateNodesStale", "WatchNodes");
+pub(super) const HELD_BACK: EventKind = EventKind::warning("LoadBalancerAdminStateHeldBack", UPDATE);
+pub(super) const ADDRESS_CONTESTED: EventKind = EventKind::warning("LoadBalancerAddressContested", IDENTIFY);
+/// Several Nodes have the same machine.
+pub(super) const MACHINE_CONTESTED: EventKind = EventKind::warning("LoadBalancerMachineContested", IDENTIFY);
 
 /// An event to record on a Node.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,7 +61,7 @@ impl NodeEvent {
     pub(super) fn work_not_started(node: &Arc<ClusterNode>, reason: &str) -> Self {
         Self {
             node: Arc::clone(node),
-            kind: EventKind::UpdateFailed,
+            kind: UPDATE_FAILED,
             note: truncate(format!(
                 "Admin state not updated: {}. headgate retries at growing intervals.",
                 reason.trim_end_matches('.')
@@ -88,7 +73,7 @@ impl NodeEvent {
     pub(super) fn nodes_stale(own: &Arc<ClusterNode>, since: Timestamp) -> Self {
         Self {
             node: Arc::clone(own),
-            kind: EventKind::NodesStale,
+            kind: NODES_STALE,
             note: format!(
                 "The Nodes could not be listed or watched since {since:.0}. Until they can, admin states are not written and \
                  stay as they are; the log of this node's headgate says why."
@@ -253,7 +238,7 @@ impl TransitionTracker {
                     effects.signal_to_down.extend(took);
                     effects.events.push(NodeEvent {
                         node: Arc::clone(node),
-                        kind: EventKind::Down,
+                        kind: DOWN,
                         note: down_note(&statuses(&new), &signals.unwrap_or_default()),
                     });
                 }
@@ -269,7 +254,7 @@ impl TransitionTracker {
                     let left = period.is_some_and(|period| period.left_out_of_service_while_ready);
                     effects.events.push(NodeEvent {
                         node: Arc::clone(node),
-                        kind: EventKind::None,
+                        kind: NONE,
                         note: none_note(&statuses(&restored), left),
                     });
                 }
@@ -302,7 +287,7 @@ impl TransitionTracker {
         };
         effects.events.push(NodeEvent {
             node: Arc::clone(node),
-            kind: EventKind::UpdateFailed,
+            kind: UPDATE_FAILED,
             note: truncate(format!(
                 "Admin state not updated: {}. {outlook}.",
                 error.message.trim_end_matches('.')
@@ -328,7 +313,7 @@ impl TransitionTracker {
             let Some(entry) = down.next() else { continue };
             effects.events.push(NodeEvent {
                 node: Arc::clone(&entry.node),
-                kind: EventKind::NoEligibleAddress,
+                kind: NO_ELIGIBLE_ADDRESS,
                 note: truncate(format!(
                     "All {} addresses of pool {} are Down or about to be: none of them gets new connections.",
                     counts.entries,
@@ -340,18 +325,14 @@ impl TransitionTracker {
 }
 
 /// The name of a pool in events: `LOAD_BALANCER/POOL`.
-fn short_name(pool: &PoolId) -> String {
+pub(super) fn short_name(pool: &PoolId) -> String {
     format!("{}/{}", pool.load_balancer().name(), pool.name())
 }
 
 /// The names of the entries' pools, at most [`MAX_POOLS_NAMED`].
 pub(super) fn pool_names(entries: &[&EntryStatus]) -> String {
     let pools: BTreeSet<_> = entries.iter().map(|entry| short_name(&entry.pool)).collect();
-    let mut names: Vec<_> = pools.iter().take(MAX_POOLS_NAMED).cloned().collect();
-    if pools.len() > MAX_POOLS_NAMED {
-        names.push(format!("{} more", pools.len() - MAX_POOLS_NAMED));
-    }
-    names.join(", ")
+    first_names(pools, MAX_POOLS_NAMED)
 }
 
 fn statuses<'a>(entries: &[&OwnEntry<'a>]) -> Vec<&'a EntryStatus> {

@@ -14,18 +14,17 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use headgate_azure::LoadBalancerId;
 use headgate_clock::Clock;
-use headgate_kubernetes::{ClusterEventRecorder, NodeReference};
+use headgate_kubernetes::{EventKind, EventSink, node_reference};
 use headgate_leader::{ArmLock, CandidatePlacement, LockMetrics, Term};
 use headgate_node::{SignalRules, TrafficByNode};
 use kube::Client;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::JoinMap;
 
 use super::cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
 use super::contested::ContestedTracker;
 use super::controller::Controller;
-use super::events::{MAX_EVENTS_QUEUED, record_events};
 use super::guard::GuardSettings;
 use super::hold_writer::{report_refusal, write_holds};
 use super::holds::{DesiredHolds, HoldTracker};
@@ -42,7 +41,7 @@ use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
-use crate::local_service::{self, LocalPoolsSettings, ServiceIndex, record_service_events};
+use crate::local_service::{self, LocalPoolsSettings, ServiceIndex};
 use crate::other_nodes::OtherNodes;
 use crate::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request, look_up_interfaces};
 
@@ -58,15 +57,16 @@ const NODE_LIST_TIMEOUT: Duration = Duration::from_mins(2);
 const LEDGER_VERIFY_INTERVAL: Duration = Duration::from_secs(15);
 /// Until the ledger is written again after a failed write.
 const LEDGER_WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// At the end of a term, for queued events and the release of the shared Lease. A Lease that is not released passes to the next
+/// At the end of a term, for the release of the shared Lease. A Lease that is not released passes to the next
 /// leader, which uses the same name.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(900);
-/// For the list of Nodes and the events about work that cannot start.
+/// For the list of Nodes with signals, if work cannot start.
 const REPORT_LIST_TIMEOUT: Duration = Duration::from_secs(20);
-const REPORT_EVENTS_TIMEOUT: Duration = Duration::from_secs(1);
+/// For the same without the ledger, at the end of the term.
+const SHORT_LIST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The reason of the event about a ledger that an operator has to mend.
-const LEDGER_REJECTED: &str = "LoadBalancerAdminStateLedgerRejected";
+/// About a ledger that an operator has to mend.
+const LEDGER_REJECTED: EventKind = EventKind::warning("LoadBalancerAdminStateLedgerRejected", "ReadLedger");
 
 /// What the work of a term needs besides the cluster target.
 #[derive(Clone)]
@@ -88,7 +88,7 @@ pub struct WorkContext {
     /// The Node that this process runs on.
     pub node_name: String,
     /// Records events on Nodes.
-    pub events: ClusterEventRecorder,
+    pub events: EventSink,
     /// The metrics of admin states.
     pub metrics: Metrics,
     /// Whether and how pools of Local Services are updated.
@@ -289,7 +289,7 @@ fn spawn_hold_writer(
         let write = write_holds(client, term.clone(), clock, holds.subscribe(), targets.clone());
         tasks.spawn(TaskName::Holds, write);
     } else {
-        let other_nodes = OtherNodes::new(client, context.node_name.clone(), CandidatePlacement::EveryNode);
+        let other_nodes = OtherNodes::new(context.events.clone(), CandidatePlacement::EveryNode);
         tasks.spawn(TaskName::Holds, report_refusal(other_nodes, holds.subscribe()));
     }
 }
@@ -336,8 +336,6 @@ async fn work_with(
         context.clock.clone(),
         context.lock_metrics.clone(),
     );
-    let (events, queue) = mpsc::channel(MAX_EVENTS_QUEUED);
-    let record_events = record_events(context.events.clone(), queue);
     tokio::select! {
         listed = targets.wait_for(Option::is_some) => drop(listed),
         error = task_failure(&mut tasks) => return Err(error),
@@ -368,8 +366,7 @@ async fn work_with(
     };
     let index = watch::Sender::new(Arc::new(ServiceIndex::default()));
     let services = index.subscribe();
-    let (local_pools, service_events) = local_pools::start(&mut tasks, local_pools, index.clone());
-    let record_service_events = record_service_events(context.events.clone(), service_events);
+    let local_pools = local_pools::start(&mut tasks, local_pools, index.clone());
     let mut controller = Controller {
         term,
         context,
@@ -398,7 +395,7 @@ async fn work_with(
         holds,
         markers,
         started_at: context.clock.now().mono,
-        events,
+        events: context.events.clone(),
         local_pools,
     };
     let lists = [listings.subscribe(), recorded.subscribe()];
@@ -408,21 +405,21 @@ async fn work_with(
     );
     let requests = controller.list_requests.subscribe();
     spawn_listings(&mut tasks, term, target, ledger, requests, (listings, recorded));
-    let mut services = std::pin::pin!(futures::future::join3(record_events, record_service_events, follow_lock).fuse());
+    let mut follow_lock = std::pin::pin!(follow_lock.fuse());
     let outcome = tokio::select! {
         outcome = controller.run(&mut tasks) => outcome,
-        _ = &mut services => Ok(()),
+        () = &mut follow_lock => Ok(()),
     };
-    end_work(controller, tasks, services).await;
+    end_work(controller, tasks, follow_lock).await;
     outcome
 }
 
-/// Ends the tasks, records what is queued, and writes a ledger that was lost since it was last verified: the next leader knows
+/// Ends the tasks, releases the shared Lease, and writes a ledger that was lost since it was last verified: the next leader knows
 /// only what is in it.
-async fn end_work(controller: Controller<'_>, tasks: Tasks, services: impl Future) {
+async fn end_work(controller: Controller<'_>, tasks: Tasks, follow_lock: impl Future) {
     let ledger = controller.ledger.clone();
     drop((controller, tasks));
-    let _ = timeout(SHUTDOWN_TIMEOUT, futures::future::join(services, ledger.verify())).await;
+    let _ = timeout(SHUTDOWN_TIMEOUT, futures::future::join(follow_lock, ledger.verify())).await;
 }
 
 /// Starts the features that write other Nodes, as far as they are on.
@@ -500,7 +497,7 @@ fn watch_nodes(
 
 /// Writes the conditions, or does nothing if this process may not write other Nodes; never ends by itself.
 async fn write_markers(feature: MarkerFeature, term: Term, markers: watch::Receiver<Arc<Markers>>) {
-    if feature.other_nodes.check("marker.mode").await.is_err() {
+    if feature.other_nodes.check("marker.mode").is_err() {
         return std::future::pending().await;
     }
     feature.writer.run(term, markers).await;
@@ -541,16 +538,11 @@ async fn report_ledger_error(
         let name = &context.node_name;
         let nodes = targets.borrow().clone().unwrap_or_default();
         let own = nodes.nodes.iter().find(|node| node.name == *name);
-        let reference = NodeReference {
-            name,
-            // `kubectl describe node` finds events of kubelet by the name, too.
-            uid: own.map_or(name, |node| &node.uid),
-        };
+        let about = context.events.own_node(own.map(|node| &*node.uid));
         let note = format!("Admin states are not written: {error}.");
-        let recorded = context.events.record_warning(reference, LEDGER_REJECTED, note);
-        let _ = timeout(REPORT_EVENTS_TIMEOUT, recorded).await;
+        context.events.record(about, LEDGER_REJECTED, note);
     }
-    report_signalled_nodes(context, targets, &error.to_string(), REPORT_EVENTS_TIMEOUT).await;
+    report_signalled_nodes(context, targets, &error.to_string(), SHORT_LIST_TIMEOUT).await;
 }
 
 /// Records on the signalled Nodes that the work cannot start without ARM.
@@ -579,16 +571,13 @@ async fn report_signalled_nodes(
         _ => return,
     };
     let now = context.clock.now().mono;
-    let (events, queue) = mpsc::channel(MAX_EVENTS_QUEUED);
     let signalled = targets
         .nodes
         .iter()
         .filter(|node| targets.target_state(node, now) == TargetState::Down && node.exempting_label().is_none());
     for node in signalled {
-        if events.try_send(NodeEvent::work_not_started(node, reason)).is_err() {
-            break;
-        }
+        let event = NodeEvent::work_not_started(node, reason);
+        let about = node_reference(&node.name, &node.uid);
+        context.events.record(about, event.kind, event.note);
     }
-    drop(events);
-    let _ = timeout(REPORT_EVENTS_TIMEOUT, record_events(context.events.clone(), queue)).await;
 }

@@ -1,30 +1,22 @@
 //! The metrics of the updater of Local Services' pools.
 
 use headgate_clock::{Clock, Moment};
-use headgate_kubernetes::{ClusterEventRecorder, WatchErrorCounter, WatchReporter};
+use headgate_kubernetes::{EventSink, WatchErrorCounter, WatchReporter};
 use headgate_local_pools::{Counters, Operation, QueueStatus, Updater};
-use jiff::{SignedDuration, Timestamp};
-use prometheus_client::encoding::EncodeLabelSet;
+use headgate_telemetry::{ByLabel, MetricTable};
+use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::watch::WatchReporters;
 
 /// Bounds the answer of `/statusz`.
 const MAX_QUEUED_SHOWN: usize = 100;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResultLabel {
-    result: &'static str,
-}
-
 /// A queued update, for `/statusz`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueuedUpdate {
     /// `NAMESPACE/NAME`.
@@ -42,7 +34,7 @@ pub struct QueuedUpdate {
 /// The metrics of the updater, and its queue for `/statusz`. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    updates: Family<ResultLabel, Counter>,
+    updates: ByLabel<Counter>,
     retries: Counter,
     dropped: Counter,
     rejected: Counter,
@@ -56,66 +48,51 @@ pub struct Metrics {
 impl Metrics {
     /// Registers the metrics, whose names are in docs/metrics.md.
     #[must_use]
-    pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            updates: Family::default(),
-            retries: Counter::default(),
-            dropped: Counter::default(),
-            rejected: Counter::default(),
-            depth: Gauge::default(),
-            oldest_since: Gauge::default(),
-            parked: Gauge::default(),
-            queued: watch::Sender::default(),
-            watch_errors: WatchErrorCounter::register(
-                registry,
+    pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
+        let mut table = registry.into();
+        Self {
+            updates: table.by_label(
+                "headgate_local_pools_updates",
+                "Updates of a Local Service's backend pool that have ended, by result; retries and updates without a change do not count",
+                "result",
+                ["success", "failure"],
+            ),
+            retries: table.metric(
+                "headgate_local_pools_retries",
+                "Updates of a Local Service's backend pool that were put back into the queue after a failure",
+            ),
+            dropped: table.metric(
+                "headgate_local_pools_dropped",
+                "Updates that were dropped quietly, because the Service or the pool is gone or the Service has moved",
+            ),
+            rejected: table.metric(
+                "headgate_local_pools_rejected",
+                "Updates that a full queue did not take; the next tick finds them again",
+            ),
+            depth: table.metric(
+                "headgate_local_pools_queue_depth",
+                "Updates of Local Services' backend pools that are queued; on the leader only",
+            ),
+            oldest_since: table.metric(
+                "headgate_local_pools_oldest_update_timestamp_seconds",
+                "Since when the queued update that has been pending longest has been pending; 0 if none is; on the leader only",
+            ),
+            parked: table.metric(
+                "headgate_local_pools_parked",
+                "Backend pools that wait because ARM throttles requests; on the leader only",
+            ),
+            watch_errors: WatchErrorCounter::declare(
+                &mut table,
                 "headgate_local_pools_watch_errors",
                 "Errors of the leader's watches of Services and EndpointSlices, by reason",
             ),
-        };
-        for result in ["success", "failure"] {
-            let _ = metrics.updates.get_or_create(&ResultLabel { result });
+            queued: watch::Sender::default(),
         }
-        registry.register(
-            "headgate_local_pools_updates",
-            "Updates of a Local Service's backend pool that have ended, by result; retries and updates without a change do not count",
-            metrics.updates.clone(),
-        );
-        registry.register(
-            "headgate_local_pools_retries",
-            "Updates of a Local Service's backend pool that were put back into the queue after a failure",
-            metrics.retries.clone(),
-        );
-        registry.register(
-            "headgate_local_pools_dropped",
-            "Updates that were dropped quietly, because the Service or the pool is gone or the Service has moved",
-            metrics.dropped.clone(),
-        );
-        registry.register(
-            "headgate_local_pools_rejected",
-            "Updates that a full queue did not take; the next tick finds them again",
-            metrics.rejected.clone(),
-        );
-        registry.register(
-            "headgate_local_pools_queue_depth",
-            "Updates of Local Services' backend pools that are queued; on the leader only",
-            metrics.depth.clone(),
-        );
-        registry.register(
-            "headgate_local_pools_oldest_update_timestamp_seconds",
-            "Since when the queued update that has been pending longest has been pending; 0 if none is; on the leader only",
-            metrics.oldest_since.clone(),
-        );
-        registry.register(
-            "headgate_local_pools_parked",
-            "Backend pools that wait because ARM throttles requests; on the leader only",
-            metrics.parked.clone(),
-        );
-        metrics
     }
 
     /// The reporters of the watches that feed the updater.
     #[must_use]
-    pub fn watch_reporters(&self, clock: &Clock, events: &ClusterEventRecorder) -> WatchReporters {
+    pub fn watch_reporters(&self, clock: &Clock, events: &EventSink) -> WatchReporters {
         let reporter = |resource| {
             let reporter = WatchReporter::new(resource, self.watch_errors.clone(), clock.clone());
             reporter.with_events(Some(events.clone()))
@@ -128,9 +105,12 @@ impl Metrics {
 
     /// Counts what has happened from `before` to `now`.
     pub(super) fn add(&self, now: Counters, before: Counters) {
-        let updates = |result| self.updates.get_or_create_owned(&ResultLabel { result });
-        updates("success").inc_by(now.succeeded.saturating_sub(before.succeeded));
-        updates("failure").inc_by(now.failed.saturating_sub(before.failed));
+        self.updates
+            .of("success")
+            .inc_by(now.succeeded.saturating_sub(before.succeeded));
+        self.updates
+            .of("failure")
+            .inc_by(now.failed.saturating_sub(before.failed));
         self.retries.inc_by(now.retried.saturating_sub(before.retried));
         self.dropped.inc_by(now.dropped.saturating_sub(before.dropped));
         self.rejected.inc_by(now.rejected.saturating_sub(before.rejected));
@@ -149,27 +129,19 @@ impl Metrics {
 
     /// Shows the queue as it is now.
     pub(super) fn publish_queue(&self, updater: &Updater, now: Moment) {
-        let wall = |at: Instant| match at.checked_duration_since(now.mono) {
-            Some(ahead) => now
-                .wall
-                .saturating_add(SignedDuration::try_from(ahead).unwrap_or_default()),
-            None => now
-                .wall
-                .saturating_sub(SignedDuration::try_from(now.mono - at).unwrap_or_default()),
-        };
         let update = |operation: &Operation| QueuedUpdate {
             service: operation.key.service.to_string(),
             pool: operation.key.pool.to_string(),
-            pending_since: wall(operation.pending_since).unwrap_or(now.wall),
+            pending_since: now.wall_at(operation.pending_since),
             retries: operation.retry_count,
             parked_until: operation
                 .next_eligible_at
                 .filter(|eligible_at| *eligible_at > now.mono)
-                .and_then(|eligible_at| wall(eligible_at).ok()),
+                .map(|eligible_at| now.wall_at(eligible_at)),
         };
         let queued = updater.queue().iter().take(MAX_QUEUED_SHOWN).map(update);
         let status = updater.queue_status(now.mono);
-        let oldest = status.oldest_since.map(|since| wall(since).unwrap_or(now.wall));
+        let oldest = status.oldest_since.map(|since| now.wall_at(since));
         self.set_queue(status, oldest, queued.collect());
     }
 

@@ -1,33 +1,22 @@
-//! What the updater reports: events on Services, from a bounded queue, and metrics.
+//! What the updater reports: events on Services, and metrics.
 //!
-//! Invariant: reporting never waits. An event beyond the queue's bound is logged and dropped; metrics are counted from the
-//! updater's own counters, each once.
+//! Invariant: reporting never waits. Metrics are counted from the updater's own counters, each once.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::{StreamExt as _, stream};
 use headgate_clock::Clock;
-use headgate_kubernetes::{ClusterEventRecorder, ServiceReference};
+use headgate_kubernetes::{EventKind, EventSink, service_reference};
 use headgate_local_pools::{Counters, EventReason, NamespacedName, ServiceEvent, Updater};
-use tokio::sync::mpsc;
 
 use super::metrics::Metrics;
 
-/// As many as there may be Services with a failed update in one tick.
-const MAX_EVENTS_QUEUED: usize = 10_000;
-const MAX_CONCURRENT_EVENT_WRITES: usize = 8;
-
-/// An event with the UID of its Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServiceNotice {
-    event: ServiceEvent,
-    uid: String,
-}
+/// What headgate does, in events.
+const ACTION: &str = "UpdateLoadBalancer";
 
 /// Reports for the updater of one term. Clones are the same reporter.
 #[derive(Clone, Debug)]
 pub struct Reporter {
-    events: mpsc::Sender<ServiceNotice>,
+    events: EventSink,
     metrics: Metrics,
     clock: Clock,
     /// What the metrics have of the updater's counters.
@@ -35,17 +24,15 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// A reporter, and the queue of events for [`record_service_events`].
+    /// A reporter that records events in `events`.
     #[must_use]
-    pub fn new(metrics: Metrics, clock: Clock) -> (Self, mpsc::Receiver<ServiceNotice>) {
-        let (events, queue) = mpsc::channel(MAX_EVENTS_QUEUED);
-        let reporter = Self {
+    pub fn new(events: EventSink, metrics: Metrics, clock: Clock) -> Self {
+        Self {
             events,
             metrics,
             clock,
             exported: Arc::default(),
-        };
-        (reporter, queue)
+        }
     }
 
     /// Queues events. A Service that was deleted in the meantime has none.
@@ -54,16 +41,19 @@ impl Reporter {
             let Some(uid) = updater.service_uid(&event.service) else {
                 continue;
             };
-            let (service, reason) = (event.service.to_string(), event.reason.as_str());
-            if event.reason.is_warning() {
+            let kind = EventKind {
+                reason: event.reason.as_str(),
+                action: ACTION,
+                is_warning: event.reason.is_warning(),
+            };
+            let (service, reason) = (event.service.to_string(), kind.reason);
+            if kind.is_warning {
                 tracing::warn!(service, reason, note = event.message, "local service pool event");
             } else {
                 tracing::info!(service, reason, note = event.message, "local service pool event");
             }
-            let uid = uid.to_owned();
-            if self.events.try_send(ServiceNotice { event, uid }).is_err() {
-                tracing::warn!(service, reason, "event dropped, the queue is full");
-            }
+            let about = service_reference(event.service.namespace(), event.service.name(), uid);
+            self.events.record(about, kind, event.message);
         }
     }
 
@@ -86,25 +76,4 @@ impl Reporter {
         drop(exported);
         self.metrics.publish_queue(updater, self.clock.now());
     }
-}
-
-/// Records the events of the queue until all its senders are dropped.
-pub async fn record_service_events(recorder: ClusterEventRecorder, mut queue: mpsc::Receiver<ServiceNotice>) {
-    let events = stream::poll_fn(|context| queue.poll_recv(context));
-    let record = |notice: ServiceNotice| {
-        let recorder = recorder.clone();
-        async move {
-            let ServiceNotice { event, uid } = notice;
-            let reference = ServiceReference {
-                namespace: event.service.namespace(),
-                name: event.service.name(),
-                uid: &uid,
-            };
-            let (is_warning, reason) = (event.reason.is_warning(), event.reason.as_str());
-            recorder
-                .record_on_service(reference, is_warning, reason, event.message)
-                .await;
-        }
-    };
-    events.for_each_concurrent(MAX_CONCURRENT_EVENT_WRITES, record).await;
 }

@@ -8,12 +8,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_node::{MarkerFact, Signal};
+use headgate_node::{EXCLUDE_LABEL, MarkerFact, Signal};
 use jiff::Timestamp;
 
-/// Kubernetes' label that excludes a Node from load balancers; its value does not matter.
-pub(super) const EXCLUDED_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
-/// The same label as Karpenter sets it, on Nodes that it is deleting.
+/// [`EXCLUDE_LABEL`] as Karpenter sets it, on Nodes that it is deleting.
 pub(super) const EXCLUDED_BY_KARPENTER: &str = "node.kubernetes.io/exclude-from-external-load-balancers=karpenter";
 
 /// A taint of a Node.
@@ -92,7 +90,7 @@ impl ClusterNode {
     pub fn exempting_label(&self) -> Option<&'static str> {
         self.excluded.filter(|label| match *label {
             EXCLUDED_BY_KARPENTER => false,
-            EXCLUDED_LABEL => !self.is_deleting,
+            EXCLUDE_LABEL => !self.is_deleting,
             _ => true,
         })
     }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use headgate_node::{
-    DRAINING_TAINT, Facts, MarkerFact, NodeHold, Signal, SignalRules, SlimCondition, recorded_not_before,
+    DRAINING_TAINT, EVICTION_TAINT_VALUE, EXCLUDE_LABEL, Facts, MarkerFact, NodeHold, Signal, SignalRules,
+    SlimCondition, recorded_not_before,
 };
 use headgate_spot::announces_preempt;
 use jiff::Timestamp;
@@ -13,12 +14,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 
-use super::node_index::{ClusterNode, EXCLUDED_BY_KARPENTER, EXCLUDED_LABEL, RecordedHold, Taint};
+use super::node_index::{ClusterNode, EXCLUDED_BY_KARPENTER, RecordedHold, Taint};
 
 /// cloud-provider-azure's label; excludes with the value `false`.
 const MANAGED_LABEL: &str = "kubernetes.azure.com/managed";
-/// The value of the draining taint that headgate's agent sets when Azure announces the eviction of its VM.
-const EVICTION_TAINT_VALUE: &str = "spot-eviction";
 /// Exclude if the cloud's setting `excludeMasterFromStandardLB` is true.
 const CONTROL_PLANE_LABELS: [&str; 2] = [
     "node-role.kubernetes.io/control-plane",
@@ -169,12 +168,12 @@ fn machine_id(provider_id: &str) -> String {
 
 /// The label by which cloud-provider-azure excludes a Node from load balancers.
 fn excluding_label(labels: &BTreeMap<String, String>, exclude_control_plane: bool) -> Option<&'static str> {
-    if let Some(value) = labels.get(EXCLUDED_LABEL) {
+    if let Some(value) = labels.get(EXCLUDE_LABEL) {
         let is_karpenter = value == "karpenter";
         return Some(if is_karpenter {
             EXCLUDED_BY_KARPENTER
         } else {
-            EXCLUDED_LABEL
+            EXCLUDE_LABEL
         });
     }
     if labels
@@ -360,8 +359,8 @@ mod tests {
     #[test]
     fn excludes_the_nodes_that_cloud_provider_azure_excludes() {
         for (label, value, always, with_control_plane) in [
-            (EXCLUDED_LABEL, "", true, true),
-            (EXCLUDED_LABEL, "false", true, true),
+            (EXCLUDE_LABEL, "", true, true),
+            (EXCLUDE_LABEL, "false", true, true),
             (MANAGED_LABEL, "false", true, true),
             (MANAGED_LABEL, "False", true, true),
             (MANAGED_LABEL, "true", false, false),

@@ -2,6 +2,7 @@
 
 use headgate_kubernetes::WatchErrorCounter;
 use headgate_spot::TaintChange;
+use headgate_telemetry::MetricTable;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -121,8 +122,8 @@ impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
             outcomes: Family::default(),
-            errors: WatchErrorCounter::register(
-                registry,
+            errors: WatchErrorCounter::declare(
+                &mut MetricTable::from(&mut *registry),
                 "headgate_preempt_event_watch_errors",
                 "Errors of lists and watches of PreemptScheduled events, by reason",
             ),

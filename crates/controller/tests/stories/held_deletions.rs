@@ -5,12 +5,11 @@
 
 use std::time::Duration;
 
-use headgate_kubernetes::NodeEventRecorder;
 use headgate_node::{
     CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DeletionDelayMetrics, DeletionDelayTask, HoldOutcome, MARKER_TTL,
     Metrics, NodeReport, ReleaseReason, SignalRules, delay_deletion, expire_marker, hold_termination, watch_own_node,
 };
-use headgate_test_kubernetes::{ClientFaults, Fault};
+use headgate_test_kubernetes::{ClientFaults, Fault, event_sink};
 use k8s_openapi::api::core::v1::Node;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -54,7 +53,7 @@ fn start_agent(cluster: &TestCluster, timeout: Option<Duration>) -> (JoinHandle<
         node_name: name.clone(),
         timeout,
         reports: received(),
-        events: NodeEventRecorder::new(client.clone(), name.clone()),
+        events: event_sink(client.clone(), &name),
         metrics: DeletionDelayMetrics::register(&mut registry, received()),
         clock: clock.clone(),
     });

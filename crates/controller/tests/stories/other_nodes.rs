@@ -1,6 +1,7 @@
 //! Features that write Nodes other than the leader's own, where the leader is a pod of the `DaemonSet` and where it is apart.
 
 use headgate_controller::other_nodes::OtherNodes;
+use headgate_kubernetes::EventSink;
 use headgate_leader::CandidatePlacement;
 use headgate_test_kubernetes::FakeApi;
 use k8s_openapi::api::events::v1::Event;
@@ -12,8 +13,9 @@ async fn features_that_write_other_nodes_need_the_controllers_pods() {
     let (client, _) = FakeApi::default().client();
     let events: Api<Event> = Api::namespaced(client.clone(), "default");
     let check = async |placement| {
-        let other_nodes = OtherNodes::new(client.clone(), "n1".to_owned(), placement);
-        let outcome = other_nodes.check("azure.scheduledEvents").await;
+        let (sink, queue) = EventSink::new(client.clone(), "n1".to_owned());
+        let outcome = OtherNodes::new(sink, placement).check("azure.scheduledEvents");
+        queue.write_until(std::future::pending()).await;
         (outcome, events.list(&ListParams::default()).await.unwrap().items)
     };
     let (outcome, recorded) = check(CandidatePlacement::Replicas).await;

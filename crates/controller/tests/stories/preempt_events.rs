@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use headgate_clock::Clock;
 use headgate_controller::preempt_events::{Metrics, PreemptEvents};
-use headgate_kubernetes::ClusterEventRecorder;
 use headgate_node::DRAINING_TAINT;
-use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, RecordedRequest};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, RecordedRequest, event_sink};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::api::PostParams;
@@ -140,7 +139,7 @@ fn start(
 ) -> (JoinHandle<()>, ClientFaults) {
     let (client, faults) = fake.client();
     let task = PreemptEvents {
-        events: ClusterEventRecorder::new(client.clone(), "leader".to_owned()),
+        events: event_sink(client.clone(), "leader"),
         client,
         metrics: Metrics::register(registry),
         clock: clock.clone(),
@@ -148,12 +147,14 @@ fn start(
     (tokio::spawn(task.run(None, tainted.subscribe())), faults)
 }
 
-async fn notes(client: &Client, reason: &str) -> usize {
+/// The actions of the events with this reason.
+async fn actions(client: &Client, reason: &str) -> Vec<String> {
     let events = Api::<k8s_openapi::api::events::v1::Event>::namespaced(client.clone(), "default");
     let all = events.list(&kube::api::ListParams::default()).await.unwrap().items;
-    all.iter()
+    all.into_iter()
         .filter(|event| event.reason.as_deref() == Some(reason))
-        .count()
+        .filter_map(|event| event.action)
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,9 +167,9 @@ async fn one_notice_taints_once_and_a_new_one_acts_again() {
     assert_eq!(
         (
             scene.count("tainted"),
-            notes(&scene.client, "SpotEvictionTaintAdded").await
+            actions(&scene.client, "SpotEvictionTaintAdded").await
         ),
-        (1, 1)
+        (1, vec!["TaintNode".to_owned()])
     );
     assert_eq!(scene.node()["spec"]["taints"][0]["key"], "other");
     let before = scene.node()["metadata"]["resourceVersion"].clone();
@@ -192,7 +193,7 @@ async fn one_notice_taints_once_and_a_new_one_acts_again() {
     });
     sleep(20 * SECOND).await;
     assert!(!scene.is_tainted() && scene.count("untainted") == 1);
-    assert_eq!(notes(&scene.client, "SpotEvictionTaintRemoved").await, 1);
+    assert_eq!(actions(&scene.client, "SpotEvictionTaintRemoved").await.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,12 +13,11 @@ use std::time::Duration;
 use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::IntOrPercent;
-use headgate_kubernetes::NodeEventRecorder;
 use headgate_node::{
     CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DeletionDelayMetrics, DeletionDelayTask, MARKER_TTL, Metrics,
     NodeReport, SignalMatcher, SignalRules, SlimNode, delay_deletion, expire_marker, watch_own_node,
 };
-use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, run_seeds};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, event_sink, run_seeds};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use prometheus_client::registry::Registry;
@@ -564,7 +563,7 @@ fn run_agent(fake: &FakeApi, clock: &Clock, node: usize) -> impl Future<Output =
         node_name: name.clone(),
         timeout: Some(HOLD_TIMEOUT),
         reports: reports.subscribe(),
-        events: NodeEventRecorder::new(client.clone(), name.clone()),
+        events: event_sink(client.clone(), &name),
         metrics: DeletionDelayMetrics::register(&mut Registry::default(), reports.subscribe()),
         clock: clock.clone(),
     });

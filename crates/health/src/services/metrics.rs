@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use headgate_clock::Clock;
 use headgate_kubernetes::{WatchErrorCounter, WatchReporter};
+use headgate_telemetry::{MetricTable, words};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use super::super::failed_probes::ServiceAnswers;
@@ -18,23 +18,14 @@ use super::index::ServiceTable;
 use super::ports::PortStates;
 use super::watch::WatchReporters;
 
-/// A resource that service health watches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum WatchedResource {
-    /// Services with service health.
-    Services,
-    /// EndpointSlices of all Services.
-    EndpointSlices,
-}
-
-impl WatchedResource {
-    /// The plural name in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Services => "services",
-            Self::EndpointSlices => "endpointslices",
-        }
+words! {
+    /// A resource that service health watches.
+    #[derive(PartialOrd, Ord)]
+    pub enum WatchedResource {
+        /// Services with service health.
+        Services = "services",
+        /// EndpointSlices of all Services.
+        EndpointSlices = "endpointslices",
     }
 }
 
@@ -52,35 +43,33 @@ pub struct Metrics {
 impl Metrics {
     /// Registers the counters, and gauges that are computed from the latest table and ports at each scrape.
     #[must_use]
-    pub fn register(
-        registry: &mut Registry,
+    pub fn register<'a>(
+        registry: impl Into<MetricTable<'a>>,
         tables: watch::Receiver<Option<Arc<ServiceTable>>>,
         ports: watch::Receiver<PortStates>,
     ) -> Self {
-        let [service_errors, slice_errors] = WatchErrorCounter::register_by_resource(
-            registry,
+        let mut table = registry.into();
+        table.collector(StateCollector { tables, ports });
+        let [service_errors, slice_errors] = WatchErrorCounter::declare_by_resource(
+            &mut table,
             "headgate_service_watch_errors",
             "Errors of lists and watches of Services and EndpointSlices, by resource and reason",
             [WatchedResource::Services, WatchedResource::EndpointSlices].map(WatchedResource::as_str),
         );
-        let metrics = Self {
-            answers: AnswerCounters::register(
-                registry,
+        Self {
+            answers: AnswerCounters::declare(
+                &mut table,
                 &["headgate_service_healthz"],
                 "Answers about the health of single Services, by HTTP status",
             ),
             service_errors,
             slice_errors,
-            bind_failures: Counter::default(),
+            bind_failures: table.metric(
+                "headgate_service_port_bind_failures",
+                "Failed attempts to open a Service's health check node port in one IP family",
+            ),
             by_service: None,
-        };
-        registry.register(
-            "headgate_service_port_bind_failures",
-            "Failed attempts to open a Service's health check node port in one IP family",
-            metrics.bind_failures.clone(),
-        );
-        registry.register_collector(Box::new(StateCollector { tables, ports }));
-        metrics
+        }
     }
 
     /// Counts the answers about each Service from now on.

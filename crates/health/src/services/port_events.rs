@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use headgate_kubernetes::{NodeEventRecorder, ServiceReference, WarningEvent};
+use headgate_kubernetes::{EventKind, EventSink, service_reference};
 use tokio::sync::watch;
 
 use super::ports::{PortKey, PortStates};
@@ -11,13 +11,11 @@ use super::ports::{PortKey, PortStates};
 /// the ports, and an event from each node about each of thousands of Services would overload the API server.
 const MAX_FAILURE_EVENTS: usize = 25;
 
+const NOT_STARTED: EventKind = EventKind::warning("FailedToStartServiceHealthcheck", "Listen");
+
 /// Writes an event about each Service with a port that cannot be opened, once for each error, until the task is
 /// aborted.
-pub async fn publish_port_failures(
-    mut states: watch::Receiver<PortStates>,
-    events: NodeEventRecorder,
-    node_name: String,
-) {
+pub async fn publish_port_failures(mut states: watch::Receiver<PortStates>, events: EventSink, node_name: String) {
     let mut reported: BTreeMap<PortKey, String> = BTreeMap::new();
     loop {
         let failed = states.borrow_and_update().failed.clone();
@@ -27,17 +25,9 @@ pub async fn publish_port_failures(
                 continue;
             }
             let (service, port, error) = (&key.service, failure.port, &failure.error);
-            let event = WarningEvent {
-                reason: "FailedToStartServiceHealthcheck",
-                action: "Listen",
-                note: format!("node {node_name} failed to start healthcheck \"{service}\" on port {port}: {error}"),
-            };
-            let about = ServiceReference {
-                namespace: &service.namespace,
-                name: &service.name,
-                uid: &failure.uid,
-            };
-            events.record_service_warning(event, about).await;
+            let note = format!("node {node_name} failed to start healthcheck \"{service}\" on port {port}: {error}");
+            let about = service_reference(&service.namespace, &service.name, &failure.uid);
+            events.record(about, NOT_STARTED, note);
             reported.insert(key, failure.error);
         }
         if states.changed().await.is_err() {

@@ -1,10 +1,10 @@
 //! The metrics of listeners.
 
+use headgate_telemetry::{MetricTable, words};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 
 use super::proxy_protocol::{HeaderCounters, HeaderOutcome};
 
@@ -37,36 +37,16 @@ pub struct Metrics {
     proxy_headers: Family<ProxyHeaderLabels, Counter>,
 }
 
-/// Why headgate closed a connection before its peer did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CloseReason {
-    /// It had waited longest when the connection limit was reached.
-    Evicted,
-    /// It sent no request within [`Limits::idle_timeout`](super::Limits::idle_timeout).
-    Idle,
-    RequestTimeout,
-    AnswerTimeout,
-    WriteTimeout,
-}
-
-impl CloseReason {
-    /// In the order of their discriminants, by which counters are found.
-    const ALL: [Self; 5] = [
-        Self::Evicted,
-        Self::Idle,
-        Self::RequestTimeout,
-        Self::AnswerTimeout,
-        Self::WriteTimeout,
-    ];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Evicted => "evicted",
-            Self::Idle => "idle",
-            Self::RequestTimeout => "request-timeout",
-            Self::AnswerTimeout => "answer-timeout",
-            Self::WriteTimeout => "write-timeout",
-        }
+words! {
+    /// Why headgate closed a connection before its peer did.
+    pub(super) enum CloseReason {
+        /// It had waited longest when the connection limit was reached.
+        Evicted = "evicted",
+        /// It sent no request within [`Limits::idle_timeout`](super::Limits::idle_timeout).
+        Idle = "idle",
+        RequestTimeout = "request-timeout",
+        AnswerTimeout = "answer-timeout",
+        WriteTimeout = "write-timeout",
     }
 }
 
@@ -84,46 +64,40 @@ pub(super) struct ListenerMetrics {
 impl Metrics {
     /// Registers the metrics. Each listener's series appear with [`Metrics::init_listener`] or when it is bound.
     #[must_use]
-    pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self::default();
-        registry.register(
-            "headgate_listener_bound",
-            "1 while the listener's address is bound, 0 while binding is retried every 5 s",
-            metrics.bound.clone(),
-        );
-        registry.register(
-            "headgate_listener_bind_failures",
-            "Failed attempts to bind the listener's address",
-            metrics.bind_failures.clone(),
-        );
-        registry.register(
-            "headgate_listener_connections",
-            "Connections that are open on the listener",
-            metrics.connections.clone(),
-        );
-        registry.register(
-            "headgate_listener_accepted",
-            "Connections that the listener accepted",
-            metrics.accepted.clone(),
-        );
-        registry.register(
-            "headgate_listener_accept_errors",
-            "Failed attempts to accept a connection, for example because the process has no free file descriptor",
-            metrics.accept_errors.clone(),
-        );
-        registry.register(
-            "headgate_listener_closed",
-            "Connections that headgate closed before their peer did, by reason: evicted at the connection limit, idle, or \
+    pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
+        let mut table = registry.into();
+        Self {
+            bound: table.metric(
+                "headgate_listener_bound",
+                "1 while the listener's address is bound, 0 while binding is retried every 5 s",
+            ),
+            bind_failures: table.metric(
+                "headgate_listener_bind_failures",
+                "Failed attempts to bind the listener's address",
+            ),
+            connections: table.metric(
+                "headgate_listener_connections",
+                "Connections that are open on the listener",
+            ),
+            accepted: table.metric(
+                "headgate_listener_accepted",
+                "Connections that the listener accepted",
+            ),
+            accept_errors: table.metric(
+                "headgate_listener_accept_errors",
+                "Failed attempts to accept a connection, for example because the process has no free file descriptor",
+            ),
+            closed: table.metric(
+                "headgate_listener_closed",
+                "Connections that headgate closed before their peer did, by reason: evicted at the connection limit, idle, or \
              a request, an answer or a write that took too long",
-            metrics.closed.clone(),
-        );
-        registry.register(
-            "headgate_listener_proxy_headers",
-            "Connections to a listener with proxyProtocol, by their first bytes: a header of v1 or v2, or none where it is \
+            ),
+            proxy_headers: table.metric(
+                "headgate_listener_proxy_headers",
+                "Connections to a listener with proxyProtocol, by their first bytes: a header of v1 or v2, or none where it is \
              optional; and closed connections: header missing where it is required, half sent, invalid or oversized",
-            metrics.proxy_headers.clone(),
-        );
-        metrics
+            ),
+        }
     }
 
     /// Creates the series of a listener that is not bound yet.

@@ -7,6 +7,7 @@
 
 mod header;
 
+use headgate_telemetry::words;
 use prometheus_client::metrics::counter::Counter;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
@@ -15,54 +16,31 @@ pub use header::{Prefix, Version, parse_prefix};
 /// Bytes of the first read: more than a header with a probe behind it.
 const READ_BUFFER_BYTES: usize = 512;
 
-/// Whether a connection begins with a PROXY protocol header, version 1 or 2.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProxyProtocol {
-    /// A connection starts with a request; one that starts with a header gets 400.
-    Off,
-    /// A connection may start with a header; without one it is plain HTTP.
-    Optional,
-    /// A connection starts with a header; one without it is closed.
-    Required,
+words! {
+    /// Whether a connection begins with a PROXY protocol header, version 1 or 2.
+    pub enum ProxyProtocol {
+        /// A connection starts with a request; one that starts with a header gets 400.
+        Off = "off",
+        /// A connection may start with a header; without one it is plain HTTP.
+        Optional = "optional",
+        /// A connection starts with a header; one without it is closed.
+        Required = "required",
+    }
 }
 
-/// What the first bytes of a connection turned out to be; the label `outcome` of the metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HeaderOutcome {
-    V1,
-    V2,
-    /// No header, where it is optional.
-    NoHeader,
-    /// No header, where it is required.
-    Missing,
-    /// The connection ended within a header.
-    Half,
-    Invalid,
-    Oversized,
-}
-
-impl HeaderOutcome {
-    /// In the order of their discriminants, by which counters are found.
-    const ALL: [Self; 7] = [
-        Self::V1,
-        Self::V2,
-        Self::NoHeader,
-        Self::Missing,
-        Self::Half,
-        Self::Invalid,
-        Self::Oversized,
-    ];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::V1 => "v1",
-            Self::V2 => "v2",
-            Self::NoHeader => "none",
-            Self::Missing => "missing",
-            Self::Half => "half",
-            Self::Invalid => "invalid",
-            Self::Oversized => "oversized",
-        }
+words! {
+    /// What the first bytes of a connection turned out to be; the label `outcome` of the metric. Counters are found by discriminants.
+    pub(super) enum HeaderOutcome {
+        V1 = "v1",
+        V2 = "v2",
+        /// No header, where it is optional.
+        NoHeader = "none",
+        /// No header, where it is required.
+        Missing = "missing",
+        /// The connection ended within a header.
+        Half = "half",
+        Invalid = "invalid",
+        Oversized = "oversized",
     }
 }
 

@@ -1,52 +1,30 @@
 //! Why lists and watches fail: the reason of an error, the current failure of a watch, and the counter of errors.
 
+use headgate_telemetry::{MetricTable, words};
 use jiff::Timestamp;
 use kube::runtime::watcher;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
 
-/// The kind of an error of a list or watch; the label `reason` of metrics and the field `reason` of logs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WatchErrorReason {
-    /// The API server could not be reached, or the connection ended.
-    Connection,
-    /// The resourceVersion is too old (HTTP 410). The watch starts again with a list; nothing is wrong.
-    Expired,
-    /// The credentials lack the right to list or watch (HTTP 403).
-    Forbidden,
-    /// The API server failed or is overloaded (HTTP 429 or 5xx).
-    Server,
-    /// The credentials are missing or invalid (HTTP 401).
-    Unauthorized,
-    /// Anything else, such as an object that cannot be decoded.
-    Other,
+words! {
+    /// The kind of an error of a list or watch; the label `reason` of metrics and the field `reason` of logs.
+    pub enum WatchErrorReason {
+        /// The API server could not be reached, or the connection ended.
+        Connection = "connection",
+        /// The resourceVersion is too old (HTTP 410). The watch starts again with a list; nothing is wrong.
+        Expired = "expired",
+        /// The credentials lack the right to list or watch (HTTP 403).
+        Forbidden = "forbidden",
+        /// The API server failed or is overloaded (HTTP 429 or 5xx).
+        Server = "server",
+        /// The credentials are missing or invalid (HTTP 401).
+        Unauthorized = "unauthorized",
+        /// Anything else, such as an object that cannot be decoded.
+        Other = "other",
+    }
 }
 
 impl WatchErrorReason {
-    /// All reasons, in the order of their names.
-    pub const ALL: [Self; 6] = [
-        Self::Connection,
-        Self::Expired,
-        Self::Forbidden,
-        Self::Server,
-        Self::Unauthorized,
-        Self::Other,
-    ];
-
-    /// The value of the label and of the field.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Connection => "connection",
-            Self::Expired => "expired",
-            Self::Forbidden => "forbidden",
-            Self::Server => "server",
-            Self::Unauthorized => "unauthorized",
-            Self::Other => "other",
-        }
-    }
-
     /// Whether the API server could not be reached or could not answer. Errors that it answers on purpose, such as a refusal,
     /// and answers that cannot be decoded are none of this.
     #[must_use]
@@ -111,30 +89,29 @@ pub struct WatchErrorCounter {
 impl WatchErrorCounter {
     /// Registers the counter `name` with the label `reason`; every reason starts at 0.
     #[must_use]
-    pub fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
-        let [counter] = Self::register_all(registry, name, help, [None]);
+    pub fn declare(table: &mut MetricTable<'_>, name: &str, help: &str) -> Self {
+        let [counter] = Self::declare_all(table, name, help, [None]);
         counter
     }
 
     /// Registers the counter `name` with the labels `resource` and `reason`, and returns one counter for each resource.
     #[must_use]
-    pub fn register_by_resource<const N: usize>(
-        registry: &mut Registry,
+    pub fn declare_by_resource<const N: usize>(
+        table: &mut MetricTable<'_>,
         name: &str,
         help: &str,
         resources: [&'static str; N],
     ) -> [Self; N] {
-        Self::register_all(registry, name, help, resources.map(Some))
+        Self::declare_all(table, name, help, resources.map(Some))
     }
 
-    fn register_all<const N: usize>(
-        registry: &mut Registry,
+    fn declare_all<const N: usize>(
+        table: &mut MetricTable<'_>,
         name: &str,
         help: &str,
         resources: [Option<&'static str>; N],
     ) -> [Self; N] {
-        let errors = Family::default();
-        registry.register(name, help, errors.clone());
+        let errors: Family<Labels, Counter> = table.metric(name, help);
         resources.map(|resource| {
             let counter = Self {
                 errors: errors.clone(),
@@ -159,13 +136,16 @@ impl WatchErrorCounter {
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::registry::Registry;
+
     use super::*;
 
     #[test]
     fn every_reason_has_a_series_before_the_first_error() {
         let mut registry = Registry::default();
-        let single = WatchErrorCounter::register(&mut registry, "single", "One watch");
-        let [_, second] = WatchErrorCounter::register_by_resource(&mut registry, "several", "Watches", ["a", "b"]);
+        let mut table = MetricTable::from(&mut registry);
+        let single = WatchErrorCounter::declare(&mut table, "single", "One watch");
+        let [_, second] = WatchErrorCounter::declare_by_resource(&mut table, "several", "Watches", ["a", "b"]);
         single.increment(WatchErrorReason::Forbidden);
         second.increment(WatchErrorReason::Server);
         let mut text = String::new();

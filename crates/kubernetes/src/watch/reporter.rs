@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::error::{WatchErrorCounter, WatchErrorReason, WatchFailure};
 use super::undecodable_objects::{Skipping, UndecodableObjects};
-use crate::ClusterEventRecorder;
+use crate::EventSink;
 
 /// Reports the errors of one watch and their end.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct WatchReporter {
     failure: watch::Sender<Option<WatchFailure>>,
     verified_at: watch::Sender<Instant>,
     undecodable: watch::Sender<UndecodableObjects>,
-    events: Option<ClusterEventRecorder>,
+    events: Option<EventSink>,
 }
 
 impl WatchReporter {
@@ -40,7 +40,7 @@ impl WatchReporter {
 
     /// The same, which records an event, where it has a recorder, about each object that cannot be decoded.
     #[must_use]
-    pub fn with_events(self, events: Option<ClusterEventRecorder>) -> Self {
+    pub fn with_events(self, events: Option<EventSink>) -> Self {
         Self { events, ..self }
     }
 

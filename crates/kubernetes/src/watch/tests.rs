@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_clock::Clock;
+use headgate_telemetry::MetricTable;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::Response;
@@ -133,7 +134,7 @@ fn watch_nodes(
     Registry,
 ) {
     let mut registry = Registry::default();
-    let errors = WatchErrorCounter::register(&mut registry, "errors", "Errors");
+    let errors = WatchErrorCounter::declare(&mut MetricTable::from(&mut registry), "errors", "Errors");
     let reporter = WatchReporter::new("nodes", errors, Clock::System);
     let failure = reporter.failure();
     let events = watch_events(&api_server.client(), Api::all, watcher::Config::default(), reporter);

@@ -20,8 +20,8 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::ClusterEventRecorder;
 use crate::decoded::{Decoded, Undecodable};
+use crate::{EventKind, EventSink};
 
 /// The reason of the event about such an object.
 const REASON: &str = "ObjectUndecodable";
@@ -75,7 +75,7 @@ pub(super) struct Skipping {
     resource: &'static str,
     kind: String,
     published: watch::Sender<UndecodableObjects>,
-    events: Option<ClusterEventRecorder>,
+    events: Option<EventSink>,
     /// Those of the list that is in progress.
     listed: Option<UndecodableObjects>,
     reports: u32,
@@ -87,7 +87,7 @@ impl Skipping {
         resource: &'static str,
         kind: String,
         published: watch::Sender<UndecodableObjects>,
-        events: Option<ClusterEventRecorder>,
+        events: Option<EventSink>,
     ) -> Self {
         Self {
             resource,
@@ -206,7 +206,7 @@ impl Skipping {
         let Undecodable { metadata, error } = object;
         let (resource, version) = (self.resource, metadata.resource_version.as_deref());
         tracing::warn!(resource, name, version, error, "object cannot be decoded, skipping it");
-        let Some(events) = self.events.clone() else { return };
+        let Some(events) = &self.events else { return };
         let about = ObjectReference {
             api_version: Some(K::api_version(&K::DynamicType::default()).into_owned()),
             kind: Some(self.kind.clone()),
@@ -216,7 +216,7 @@ impl Skipping {
             ..ObjectReference::default()
         };
         let note = format!("headgate cannot read this object and acts as if it knew nothing of it: {error}");
-        tokio::spawn(async move { events.record_about(&about, true, REASON, ACTION, note).await });
+        events.record(about, EventKind::warning(REASON, ACTION), note);
     }
 }
 

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use headgate_kubernetes::WatchErrorCounter;
-use headgate_telemetry::DescribedFamily;
+use headgate_telemetry::MetricTable;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
@@ -32,28 +31,23 @@ pub struct LockMetrics {
 impl LockMetrics {
     /// Registers the histogram of waits and the counter of watch errors.
     #[must_use]
-    pub fn register(registry: &mut Registry) -> Self {
-        let waits = Family::new_with_constructor(wait_histogram as fn() -> Histogram);
-        registry.register(
-            "cloudprovider_azure_lock_wait_duration_seconds",
-            "Seconds that a caller waited for a lock, whether it acquired the lock or not, by lock and caller",
-            DescribedFamily(waits.clone()),
-        );
-        let watch_errors = WatchErrorCounter::register(
-            registry,
-            "headgate_arm_lock_watch_errors",
-            "Errors of the watch of the Lease that headgate shares with cloud-controller-manager, by reason",
-        );
-        let bypasses = Counter::default();
-        registry.register(
-            "headgate_arm_lock_bypasses",
-            "Attempts to write to ARM without the Lease that headgate shares with cloud-controller-manager, because an eviction is near",
-            bypasses.clone(),
-        );
+    pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
+        let mut table = registry.into();
         Self {
-            waits,
-            watch_errors,
-            bypasses,
+            waits: table.described(
+                "cloudprovider_azure_lock_wait_duration_seconds",
+                "Seconds that a caller waited for a lock, whether it acquired the lock or not, by lock and caller",
+                Family::new_with_constructor(wait_histogram),
+            ),
+            watch_errors: WatchErrorCounter::declare(
+                &mut table,
+                "headgate_arm_lock_watch_errors",
+                "Errors of the watch of the Lease that headgate shares with cloud-controller-manager, by reason",
+            ),
+            bypasses: table.metric(
+                "headgate_arm_lock_bypasses",
+                "Attempts to write to ARM without the Lease that headgate shares with cloud-controller-manager, because an eviction is near",
+            ),
         }
     }
 
@@ -75,6 +69,8 @@ impl LockMetrics {
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::registry::Registry;
+
     use super::*;
 
     #[test]

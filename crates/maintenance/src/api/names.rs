@@ -34,10 +34,6 @@ pub const CONTROLLER_ROLE: &str = "controller";
 /// The priority of the `controller` role, and of no other.
 pub const CONTROLLER_PRIORITY: i32 = 10_000;
 
-/// The taint of a node in the `Drain` stage, effect `NoSchedule`. Its value is the UID of a maintenance, also of one
-/// that is gone where the Node has [`CORDON_ANNOTATION`]; another value belongs to another writer.
-pub const MAINTENANCE_TAINT: &str = "headgate.dev/maintenance";
-
 /// The annotation of a Node that keeps `spec.unschedulable` as it was before the first maintenance: `true` or `false`.
 pub const CORDON_ANNOTATION: &str = "headgate.dev/unschedulable-before-maintenance";
 

@@ -3,6 +3,7 @@
 //! The rules that the API server holds are here as CEL. Those that CEL cannot read (the finalizer, the nodes that a
 //! selector matches) are the controller's and the admission policies'.
 
+use headgate_telemetry::words;
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::{CustomResource, KubeSchema};
@@ -88,30 +89,19 @@ pub struct NodeMaintenanceSpec {
     pub dry_run: bool,
 }
 
-/// How far a maintenance may go.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
-pub enum Stage {
-    /// Nothing is done yet.
-    #[default]
-    Idle,
-    /// The nodes are unschedulable.
-    Cordon,
-    /// The nodes are unschedulable and out of their load balancers, and their pods leave.
-    Drain,
-    /// The nodes are schedulable again, unless another maintenance is in progress on them.
-    Complete,
-}
-
-impl Stage {
-    /// The name in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Idle => "Idle",
-            Self::Cordon => "Cordon",
-            Self::Drain => "Drain",
-            Self::Complete => "Complete",
-        }
+words! {
+    /// How far a maintenance may go.
+    #[derive(Default, Deserialize, JsonSchema, Ord, PartialOrd, Serialize)]
+    pub enum Stage {
+        /// Nothing is done yet.
+        #[default]
+        Idle = "Idle",
+        /// The nodes are unschedulable.
+        Cordon = "Cordon",
+        /// The nodes are unschedulable and out of their load balancers, and their pods leave.
+        Drain = "Drain",
+        /// The nodes are schedulable again, unless another maintenance is in progress on them.
+        Complete = "Complete",
     }
 }
 

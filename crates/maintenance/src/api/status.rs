@@ -4,6 +4,7 @@
 //! know, because a newer version wrote it before a rollback, counts as missing and is computed anew; so enums of the status are open in
 //! the definition, too.
 
+use headgate_telemetry::words;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -131,29 +132,18 @@ pub struct LoadBalancerStatus {
     pub confirmed_at: Option<Time>,
 }
 
-/// How far a node is on its way out of the load balancers.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-pub enum LoadBalancerState {
-    /// No read has confirmed that the node is out.
-    Pending,
-    /// A read confirmed it. Open connections may go on until drainSeconds are over.
-    Draining,
-    /// A read confirmed it, and drainSeconds are over.
-    Out,
-    /// No read has confirmed it within timeoutSeconds, and the maintenance goes on without.
-    TimedOut,
-}
-
-impl LoadBalancerState {
-    /// The name in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Draining => "Draining",
-            Self::Out => "Out",
-            Self::TimedOut => "TimedOut",
-        }
+words! {
+    /// How far a node is on its way out of the load balancers.
+    #[derive(Deserialize, JsonSchema, Serialize)]
+    pub enum LoadBalancerState {
+        /// No read has confirmed that the node is out.
+        Pending = "Pending",
+        /// A read confirmed it. Open connections may go on until drainSeconds are over.
+        Draining = "Draining",
+        /// A read confirmed it, and drainSeconds are over.
+        Out = "Out",
+        /// No read has confirmed it within timeoutSeconds, and the maintenance goes on without.
+        TimedOut = "TimedOut",
     }
 }
 

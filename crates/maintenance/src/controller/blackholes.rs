@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headgate_node::{NodeTraffic, Unproved};
+use headgate_telemetry::first_names;
 use jiff::Timestamp;
 
 use super::caches::Caches;
-use super::events::EventQueue;
+use super::events::MaintenanceEvents;
 use super::metrics::Metrics;
 use crate::api::{LoadBalancerState, Stage};
 use crate::blackhole::{Blackhole, BlackholeMeter, DrainedNode, ServiceFacts};
@@ -23,12 +24,12 @@ const MAX_NAMES: usize = 8;
 /// The meter, and where its results go.
 pub(super) struct BlackholeReporter {
     meter: BlackholeMeter,
-    events: EventQueue,
+    events: MaintenanceEvents,
     metrics: Metrics,
 }
 
 impl BlackholeReporter {
-    pub(super) fn new(events: EventQueue, metrics: Metrics) -> Self {
+    pub(super) fn new(events: MaintenanceEvents, metrics: Metrics) -> Self {
         Self {
             meter: BlackholeMeter::default(),
             events,
@@ -100,26 +101,13 @@ static UNKNOWN: NodeTraffic = NodeTraffic::Unknown(Unproved::NotPlanned);
 /// What was at risk, in words; `None` for nothing.
 fn note(results: &[Blackhole]) -> Option<String> {
     let at_risk: Vec<_> = results.iter().filter(|result| result.lasted >= MIN_REPORTED).collect();
-    let mut names: Vec<_> = at_risk
-        .iter()
-        .take(MAX_NAMES)
-        .map(|result| {
-            format!(
-                "{} ({:.1} s, {})",
-                result.service,
-                result.lasted.as_secs_f64(),
-                result.policy.as_str()
-            )
-        })
-        .collect();
-    if at_risk.len() > MAX_NAMES {
-        names.push(format!("{} more", at_risk.len() - MAX_NAMES));
-    }
+    let described = at_risk.iter().map(|result| {
+        let (seconds, policy) = (result.lasted.as_secs_f64(), result.policy.as_str());
+        format!("{} ({seconds:.1} s, {policy})", result.service)
+    });
+    let names = first_names(described, MAX_NAMES);
     (!names.is_empty()).then(|| {
-        format!(
-            "Load balancers may have sent connections to the node after it could not serve them any more, for these Services: {}",
-            names.join(", ")
-        )
+        format!("Load balancers may have sent connections to the node after it could not serve them any more, for these Services: {names}")
     })
 }
 

@@ -5,14 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use headgate_clock::Clock;
+use headgate_clock::{Clock, whole_seconds};
 use kube::ResourceExt as _;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::MaintenanceContext;
 use super::caches::Caches;
 use super::evacuation_span::evacuation_span;
 use super::writer::{WriteError, Writer};
-use super::{MaintenanceContext, whole_seconds};
 use crate::api::names::DAEMON_SET_EVACUATOR;
 use crate::api::{Evacuation, EvacuationStatus, NodeMaintenance, Stage};
 use crate::drain_plan::DrainTargets;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use headgate_clock::Clock;
+use headgate_clock::{Clock, whole_seconds};
 use headgate_kubernetes::{Decoded, is_dns_subdomain};
 use headgate_telemetry::ReconcileSpan;
 use jiff::Timestamp;
@@ -18,12 +18,12 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::MaintenanceContext;
 use super::budgets::have_room;
 use super::caches::Caches;
 use super::evacuation_span::evacuation_span;
 use super::objects::{CachedPod, PodObject};
 use super::writer::{WriteError, Writer};
-use super::{MaintenanceContext, whole_seconds};
 use crate::api::{Evacuation, names::PROTECTION_FINALIZER};
 use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome, pause};
 use crate::evacuation::state::{FinishReason, PodState, Step, step};

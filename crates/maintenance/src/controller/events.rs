@@ -1,40 +1,23 @@
-//! Events about maintenances and Nodes, in a bounded queue of their own: a slow answer delays no maintenance.
+//! Events about maintenances, Nodes and pods.
 
-use headgate_kubernetes::ClusterEventRecorder;
-use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
-use kube::Resource;
-use tokio::sync::mpsc;
+use headgate_kubernetes::{EventKind, EventSink, node_reference, pod_reference};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource as _;
 
 use crate::api::NodeMaintenance;
 use crate::evacuation::annotations::parse_evacuators;
 use crate::snapshot::PodFacts;
 
-/// Events that wait to be written; further ones are dropped and logged.
-const MAX_EVENTS_QUEUED: usize = 1000;
-/// The API server accepts 1,024 bytes.
-const MAX_NOTE_BYTES: usize = 1000;
 /// The reason of the event about annotations of a pod that register no evacuator.
 const MALFORMED_ANNOTATION: &str = "EvacuatorAnnotationMalformed";
-/// What headgate does, in events.
-const ACTION: &str = "MaintainNode";
-
-/// An event to write.
-#[derive(Debug)]
-pub(super) struct QueuedEvent {
-    about: ObjectReference,
-    is_warning: bool,
-    reason: &'static str,
-    note: String,
-}
 
 /// Where events are queued.
 #[derive(Clone)]
-pub(super) struct EventQueue(mpsc::Sender<QueuedEvent>);
+pub(super) struct MaintenanceEvents(EventSink);
 
-impl EventQueue {
-    pub(super) fn new() -> (Self, mpsc::Receiver<QueuedEvent>) {
-        let (sender, receiver) = mpsc::channel(MAX_EVENTS_QUEUED);
-        (Self(sender), receiver)
+impl MaintenanceEvents {
+    pub(super) fn new(sink: EventSink) -> Self {
+        Self(sink)
     }
 
     /// Queues an event about a maintenance.
@@ -50,14 +33,7 @@ impl EventQueue {
 
     /// Queues an event about a Node.
     pub(super) fn about_node(&self, name: &str, uid: &str, is_warning: bool, reason: &'static str, note: &str) {
-        let about = ObjectReference {
-            api_version: Some(Node::api_version(&()).into_owned()),
-            kind: Some(Node::kind(&()).into_owned()),
-            name: Some(name.to_owned()),
-            uid: Some(uid.to_owned()),
-            ..ObjectReference::default()
-        };
-        self.queue(about, is_warning, reason, note);
+        self.queue(node_reference(name, uid), is_warning, reason, note);
     }
 
     /// Queues one event about a pod whose annotations register no evacuator although they should, if any.
@@ -66,14 +42,7 @@ impl EventQueue {
         if mistakes.is_empty() {
             return;
         }
-        let about = ObjectReference {
-            api_version: Some(Pod::api_version(&()).into_owned()),
-            kind: Some(Pod::kind(&()).into_owned()),
-            namespace: Some(pod.namespace.clone()),
-            name: Some(pod.name.clone()),
-            uid: Some(pod.uid.clone()),
-            ..ObjectReference::default()
-        };
+        let about = pod_reference(&pod.namespace, &pod.name, &pod.uid);
         let mistakes: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
         self.queue(about, true, MALFORMED_ANNOTATION, &mistakes.join("; "));
     }
@@ -85,27 +54,16 @@ impl EventQueue {
         } else {
             tracing::info!(name, reason, note, "maintenance event");
         }
-        let event = QueuedEvent {
-            note: note[..note.floor_char_boundary(MAX_NOTE_BYTES)].to_owned(),
-            about,
-            is_warning,
-            reason,
+        let action = if reason == MALFORMED_ANNOTATION {
+            "ReadAnnotations"
+        } else {
+            "MaintainNode"
         };
-        if self.0.try_send(event).is_err() {
-            tracing::warn!(reason, "event dropped, the queue is full");
-        }
-    }
-}
-
-/// Writes queued events. Ends when the loops that queue them have ended.
-pub(super) async fn record(recorder: ClusterEventRecorder, mut queue: mpsc::Receiver<QueuedEvent>) {
-    while let Some(event) = queue.recv().await {
-        let QueuedEvent {
-            about,
-            is_warning,
+        let kind = EventKind {
             reason,
-            note,
-        } = event;
-        recorder.record_about(&about, is_warning, reason, ACTION, note).await;
+            action,
+            is_warning,
+        };
+        self.0.record(about, kind, note);
     }
 }

@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use headgate_kubernetes::WatchErrorCounter;
-use prometheus_client::encoding::EncodeLabelSet;
+use headgate_telemetry::{ByLabel, MetricTable, words};
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
 
 use crate::api::Stage;
 use crate::blackhole::TrafficPolicy;
@@ -22,68 +20,19 @@ const BUCKETS: [f64; 13] = [
 /// From a node that lost nothing to one that load balancers did not notice for half an hour.
 const BLACKHOLE_BUCKETS: [f64; 11] = [0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0, 1800.0];
 
-/// What became of a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Done,
-    /// The object had changed since it was read, or is gone.
-    Conflict,
-    /// The credentials lack the right, or a policy or the schema refuses the write.
-    Refused,
-    /// The term had ended, or the clocks disagree.
-    NotPermitted,
-    /// No answer, or an error of the API server.
-    Failed,
-}
-
-impl Outcome {
-    const ALL: [Self; 5] = [
-        Self::Done,
-        Self::Conflict,
-        Self::Refused,
-        Self::NotPermitted,
-        Self::Failed,
-    ];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Conflict => "conflict",
-            Self::Refused => "refused",
-            Self::NotPermitted => "not_permitted",
-            Self::Failed => "failed",
-        }
+words! {
+    /// What became of a write.
+    pub(super) enum Outcome {
+        Done = "done",
+        /// The object had changed since it was read, or is gone.
+        Conflict = "conflict",
+        /// The credentials lack the right, or a policy or the schema refuses the write.
+        Refused = "refused",
+        /// The term had ended, or the clocks disagree.
+        NotPermitted = "not_permitted",
+        /// No answer, or an error of the API server.
+        Failed = "failed",
     }
-}
-
-const EVICTION_FAILURES: [EvictionFailure; 5] = [
-    EvictionFailure::DisruptionBudget,
-    EvictionFailure::MultipleDisruptionBudgets,
-    EvictionFailure::TooManyRequests,
-    EvictionFailure::Forbidden,
-    EvictionFailure::Other,
-];
-
-const STAGES: [Stage; 4] = [Stage::Idle, Stage::Cordon, Stage::Drain, Stage::Complete];
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeLabels {
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StageLabels {
-    stage: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PodLabels {
-    state: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PolicyLabels {
-    traffic_policy: &'static str,
 }
 
 /// The values of the gauges.
@@ -99,13 +48,13 @@ pub(super) struct GaugeValues {
 /// The metrics. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    writes: Family<OutcomeLabels, Counter>,
-    evictions: Family<OutcomeLabels, Counter>,
-    stages: Family<StageLabels, Histogram, fn() -> Histogram>,
+    writes: ByLabel<Counter>,
+    evictions: ByLabel<Counter>,
+    stages: ByLabel<Histogram>,
     out_to_evacuation: Histogram,
-    blackholes: Family<PolicyLabels, Histogram, fn() -> Histogram>,
-    maintenances: Family<StageLabels, Gauge>,
-    pods: Family<PodLabels, Gauge>,
+    blackholes: ByLabel<Histogram>,
+    maintenances: ByLabel<Gauge>,
+    pods: ByLabel<Gauge>,
     blockers: Gauge,
     restarts: Counter,
     watch_errors: WatchErrorCounter,
@@ -114,90 +63,67 @@ pub struct Metrics {
 impl Metrics {
     /// Registers the metrics, whose names are in docs/metrics.md.
     #[must_use]
-    pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            writes: Family::default(),
-            evictions: Family::default(),
-            stages: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
-            out_to_evacuation: Histogram::new(BUCKETS),
-            blackholes: Family::new_with_constructor(|| Histogram::new(BLACKHOLE_BUCKETS)),
-            maintenances: Family::default(),
-            pods: Family::default(),
-            blockers: Gauge::default(),
-            restarts: Counter::default(),
-            watch_errors: WatchErrorCounter::register(
-                registry,
+    pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
+        let mut table = registry.into();
+        let failures = EvictionFailure::ALL.map(EvictionFailure::as_str);
+        Self {
+            writes: table.by_label(
+                "headgate_maintenance_writes",
+                "Writes of the maintenance controllers to the API server without evictions, by outcome",
+                "outcome",
+                Outcome::ALL.map(Outcome::as_str),
+            ),
+            evictions: table.by_label(
+                "headgate_maintenance_evictions",
+                "Calls of the Eviction API for Evacuations, by outcome: accepted, another pod of that name, or the reason of the failure",
+                "outcome",
+                ["accepted", "other_pod"].into_iter().chain(failures),
+            ),
+            stages: table.by_label_with(
+                "headgate_maintenance_stage_duration_seconds",
+                "Seconds from the start of a stage of a NodeMaintenance to the start of the next one, or to the end of Complete",
+                "stage",
+                Stage::ALL[1..].iter().map(|stage| stage.as_str()),
+                || Histogram::new(BUCKETS),
+            ),
+            out_to_evacuation: table.histogram(
+                "headgate_maintenance_out_to_first_evacuation_seconds",
+                "Seconds from the read that confirmed that a node is out of its load balancers to its first Evacuation",
+                BUCKETS,
+            ),
+            blackholes: table.by_label_with(
+                "headgate_maintenance_blackhole_seconds",
+                "Seconds for which load balancers may have sent connections for a Service to a node under maintenance that could not serve it; one observation for each Service and node, by the Service's externalTrafficPolicy",
+                "traffic_policy",
+                TrafficPolicy::ALL.map(TrafficPolicy::as_str),
+                || Histogram::new(BLACKHOLE_BUCKETS),
+            ),
+            maintenances: table.by_label(
+                "headgate_maintenances",
+                "NodeMaintenances by spec.stage; on the leader only",
+                "stage",
+                Stage::ALL.map(Stage::as_str),
+            ),
+            pods: table.by_label(
+                "headgate_maintenance_pods",
+                "Pods that have to leave nodes under maintenance, without (pending) or with (evacuating) an Evacuation; on the leader only",
+                "state",
+                ["pending", "evacuating"],
+            ),
+            blockers: table.metric(
+                "headgate_maintenance_blockers",
+                "Evacuating pods that something keeps on their node, as the status shows it; on the leader only",
+            ),
+            restarts: table.metric(
+                "headgate_maintenance_restarts",
+                "Starts of the maintenance controllers after a task of theirs ended by a defect",
+            ),
+            watch_errors: WatchErrorCounter::declare(
+                &mut table,
                 "headgate_maintenance_watch_errors",
                 "Errors of the watches of the maintenance controllers, by reason",
             ),
-        };
-        for outcome in Outcome::ALL {
-            let outcome = outcome.as_str();
-            drop(metrics.writes.get_or_create(&OutcomeLabels { outcome }));
         }
-        let failures = EVICTION_FAILURES.map(EvictionFailure::as_str);
-        for outcome in ["accepted", "other_pod"].into_iter().chain(failures) {
-            drop(metrics.evictions.get_or_create(&OutcomeLabels { outcome }));
-        }
-        for stage in &STAGES[1..] {
-            let stage = stage.as_str();
-            drop(metrics.stages.get_or_create(&StageLabels { stage }));
-        }
-        for policy in [TrafficPolicy::Local, TrafficPolicy::Cluster] {
-            let traffic_policy = policy.as_str();
-            drop(metrics.blackholes.get_or_create(&PolicyLabels { traffic_policy }));
-        }
-        metrics.clear_gauges();
-        metrics.register_in(registry);
-        metrics
-    }
-
-    fn register_in(&self, registry: &mut Registry) {
-        registry.register(
-            "headgate_maintenance_writes",
-            "Writes of the maintenance controllers to the API server without evictions, by outcome",
-            self.writes.clone(),
-        );
-        registry.register(
-            "headgate_maintenance_evictions",
-            "Calls of the Eviction API for Evacuations, by outcome: accepted, another pod of that name, or the reason of the failure",
-            self.evictions.clone(),
-        );
-        registry.register(
-            "headgate_maintenance_stage_duration_seconds",
-            "Seconds from the start of a stage of a NodeMaintenance to the start of the next one, or to the end of Complete",
-            self.stages.clone(),
-        );
-        registry.register(
-            "headgate_maintenance_out_to_first_evacuation_seconds",
-            "Seconds from the read that confirmed that a node is out of its load balancers to its first Evacuation",
-            self.out_to_evacuation.clone(),
-        );
-        registry.register(
-            "headgate_maintenance_blackhole_seconds",
-            "Seconds for which load balancers may have sent connections for a Service to a node under maintenance that could not serve it; one observation for each Service and node, by the Service's externalTrafficPolicy",
-            self.blackholes.clone(),
-        );
-        registry.register(
-            "headgate_maintenances",
-            "NodeMaintenances by spec.stage; on the leader only",
-            self.maintenances.clone(),
-        );
-        registry.register(
-            "headgate_maintenance_pods",
-            "Pods that have to leave nodes under maintenance, without (pending) or with (evacuating) an Evacuation; on the leader only",
-            self.pods.clone(),
-        );
-        registry.register(
-            "headgate_maintenance_blockers",
-            "Evacuating pods that something keeps on their node, as the status shows it; on the leader only",
-            self.blockers.clone(),
-        );
-        registry.register(
-            "headgate_maintenance_restarts",
-            "Starts of the maintenance controllers after a task of theirs ended by a defect",
-            self.restarts.clone(),
-        );
     }
 
     pub(super) fn watch_errors(&self) -> WatchErrorCounter {
@@ -205,8 +131,7 @@ impl Metrics {
     }
 
     pub(super) fn count_write(&self, outcome: Outcome) {
-        let outcome = outcome.as_str();
-        self.writes.get_or_create(&OutcomeLabels { outcome }).inc();
+        self.writes.of(outcome.as_str()).inc();
     }
 
     pub(super) fn count_eviction(&self, outcome: &EvictionOutcome) {
@@ -215,14 +140,11 @@ impl Metrics {
             EvictionOutcome::OtherPod => "other_pod",
             EvictionOutcome::Failed { reason, .. } => reason.as_str(),
         };
-        self.evictions.get_or_create(&OutcomeLabels { outcome }).inc();
+        self.evictions.of(outcome).inc();
     }
 
     pub(super) fn observe_stage(&self, stage: Stage, took: Duration) {
-        let stage = stage.as_str();
-        self.stages
-            .get_or_create(&StageLabels { stage })
-            .observe(took.as_secs_f64());
+        self.stages.of(stage.as_str()).observe(took.as_secs_f64());
     }
 
     pub(super) fn observe_out_to_evacuation(&self, took: Duration) {
@@ -230,19 +152,15 @@ impl Metrics {
     }
 
     pub(super) fn observe_blackhole(&self, policy: TrafficPolicy, lasted: Duration) {
-        let traffic_policy = policy.as_str();
-        self.blackholes
-            .get_or_create(&PolicyLabels { traffic_policy })
-            .observe(lasted.as_secs_f64());
+        self.blackholes.of(policy.as_str()).observe(lasted.as_secs_f64());
     }
 
     pub(super) fn set_gauges(&self, values: &GaugeValues) {
-        for (stage, count) in STAGES.iter().zip(values.maintenances) {
-            let stage = stage.as_str();
-            self.maintenances.get_or_create(&StageLabels { stage }).set(count);
+        for (stage, count) in Stage::ALL.iter().zip(values.maintenances) {
+            self.maintenances.of(stage.as_str()).set(count);
         }
         for (state, count) in [("pending", values.pods_pending), ("evacuating", values.pods_evacuating)] {
-            self.pods.get_or_create(&PodLabels { state }).set(count);
+            self.pods.of(state).set(count);
         }
         self.blockers.set(values.blockers);
     }

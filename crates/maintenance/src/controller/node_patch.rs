@@ -2,11 +2,12 @@
 //!
 //! Each patch begins with a test of the `resourceVersion` that was read, so positions in lists are those that were read.
 
+use headgate_node::MAINTENANCE_TAINT;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
-use crate::api::names::{CORDON_ANNOTATION, MAINTENANCE_TAINT};
+use crate::api::names::CORDON_ANNOTATION;
 use crate::plan::action::{Change, NodeChange, NodeConditionChange};
 
 /// The operations that make a change of a Node.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use headgate_clock::Moment;
+use headgate_clock::{Moment, whole_seconds};
 use headgate_node::{MARKER_CONDITION, MARKER_NO_SIGNAL, MARKER_TTL, NodeTraffic, TrafficByNode, Unproved};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
@@ -109,8 +109,8 @@ fn observation(marker: &ProbeMarker, is_expired: bool, now: Timestamp) -> NodeTr
         )),
         ("True", PROBES_FAILED) => {
             let since = marker.since.unwrap_or(now);
-            let since = Timestamp::from_second(since.as_second()).unwrap_or(since);
-            NodeTraffic::Out { since: Some(since) }
+            let since = Some(whole_seconds(since));
+            NodeTraffic::Out { since }
         }
         ("True", reason) => unknown(format!(
             "the condition headgate.dev/OutOfLoadBalancers has the reason {reason}, and not {PROBES_FAILED}"

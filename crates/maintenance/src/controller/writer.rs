@@ -13,7 +13,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::events::EventQueue;
+use super::events::MaintenanceEvents;
 use super::metrics::{Metrics, Outcome};
 use crate::api::{Evacuation, EvacuationStatus};
 use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome, classify};
@@ -88,7 +88,7 @@ pub(super) struct Writer {
     pub(super) term: Term,
     pub(super) metrics: Metrics,
     /// Where events are queued.
-    pub(super) events: EventQueue,
+    pub(super) events: MaintenanceEvents,
 }
 
 impl Writer {

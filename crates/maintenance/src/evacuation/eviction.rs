@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use headgate_telemetry::words;
+
 /// The pause after the first failed eviction of a pod. It doubles with each further failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -24,32 +26,20 @@ pub enum EvictionOutcome {
     },
 }
 
-/// Why an eviction failed.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum EvictionFailure {
-    /// A PodDisruptionBudget allows no disruption. It may allow one later.
-    DisruptionBudget,
-    /// Several PodDisruptionBudgets select the pod. Only a change of theirs helps.
-    MultipleDisruptionBudgets,
-    /// The API server limits its requests.
-    TooManyRequests,
-    /// The right to evict is missing, or admission refuses.
-    Forbidden,
-    /// Anything else, the connection included.
-    Other,
-}
-
-impl EvictionFailure {
-    /// The value of the label `reason` of metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::DisruptionBudget => "disruption_budget",
-            Self::MultipleDisruptionBudgets => "multiple_disruption_budgets",
-            Self::TooManyRequests => "too_many_requests",
-            Self::Forbidden => "forbidden",
-            Self::Other => "other",
-        }
+words! {
+    /// Why an eviction failed.
+    #[derive(Hash, Ord, PartialOrd)]
+    pub enum EvictionFailure {
+        /// A PodDisruptionBudget allows no disruption. It may allow one later.
+        DisruptionBudget = "disruption_budget",
+        /// Several PodDisruptionBudgets select the pod. Only a change of theirs helps.
+        MultipleDisruptionBudgets = "multiple_disruption_budgets",
+        /// The API server limits its requests.
+        TooManyRequests = "too_many_requests",
+        /// The right to evict is missing, or admission refuses.
+        Forbidden = "forbidden",
+        /// Anything else, the connection included.
+        Other = "other",
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a plan asks for. Each action is one request to the API server, and may be repeated.
 
+use headgate_telemetry::words;
+
 use crate::api::{Evacuation, NodeMaintenanceStatus};
 
 /// One thing to do. A plan lists them in the order in which they are to be done; the rest waits where one fails.
@@ -130,37 +132,25 @@ pub struct Event {
     pub note: String,
 }
 
-/// The reason of an event.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum EventReason {
-    /// A node's targets were beyond the maintenance's own plan when it began (DT-05).
-    FastForwarded,
-    /// Every node is selected (NM-06).
-    AllNodesSelected,
-    /// The first pods are evacuated without a confirmation by the load balancers.
-    LoadBalancerNotConfirmed,
-    /// The status lists a stage that it did not list before.
-    StageStarted,
-    /// All pods have left.
-    Drained,
-    /// The maintenance is over.
-    Completed,
+words! {
+    /// The reason of an event.
+    pub enum EventReason {
+        /// A node's targets were beyond the maintenance's own plan when it began (DT-05).
+        FastForwarded = "FastForwarded",
+        /// Every node is selected (NM-06).
+        AllNodesSelected = "AllNodesSelected",
+        /// The first pods are evacuated without a confirmation by the load balancers.
+        LoadBalancerNotConfirmed = "LoadBalancerNotConfirmed",
+        /// The status lists a stage that it did not list before.
+        StageStarted = "StageStarted",
+        /// All pods have left.
+        Drained = "Drained",
+        /// The maintenance is over.
+        Completed = "Completed",
+    }
 }
 
 impl EventReason {
-    /// The reason in the Event object.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::FastForwarded => "FastForwarded",
-            Self::AllNodesSelected => "AllNodesSelected",
-            Self::LoadBalancerNotConfirmed => "LoadBalancerNotConfirmed",
-            Self::StageStarted => "StageStarted",
-            Self::Drained => "Drained",
-            Self::Completed => "Completed",
-        }
-    }
-
     /// Whether the event is a `Warning`.
     #[must_use]
     pub fn is_warning(self) -> bool {

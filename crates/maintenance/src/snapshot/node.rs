@@ -1,9 +1,10 @@
 //! A Node, as far as maintenances are concerned.
 
+use headgate_node::MAINTENANCE_TAINT;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::api::names::{CORDON_ANNOTATION, MAINTENANCE_TAINT};
+use crate::api::names::CORDON_ANNOTATION;
 use crate::drain_plan::Labels;
 
 /// A Node, as far as maintenances are concerned.

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use headgate_node::MAINTENANCE_TAINT;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 
 use crate::api::PodType;
-use crate::api::names::{EVACUATOR_ANNOTATION_PREFIX, MAINTENANCE_TAINT, MIRROR_ANNOTATION};
+use crate::api::names::{EVACUATOR_ANNOTATION_PREFIX, MIRROR_ANNOTATION};
 use crate::drain_plan::{DrainTargets, Labels};
 
 /// A pod, as far as maintenances are concerned.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::Clock;
-use headgate_kubernetes::{ClusterEventRecorder, Decoded, split_list};
+use headgate_kubernetes::{Decoded, split_list};
 use headgate_leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
 use headgate_node::{NodeReport, SignalRules};
 use headgate_node::{NodeTraffic, TrafficByNode};
 use headgate_telemetry::{MetricsFormat, encode_metrics};
-use headgate_test_kubernetes::{ClientFaults, FakeApi, eventually};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, event_sink, eventually};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::events::v1::Event;
@@ -119,7 +119,7 @@ impl World {
         });
         let mut terms = elector.terms();
         let context = MaintenanceContext {
-            events: ClusterEventRecorder::new(client.clone(), name),
+            events: event_sink(client.clone(), &name),
             client,
             metrics: self.metrics.clone(),
             clock: self.clock.clone(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use headgate_clock::Clock;
-use headgate_kubernetes::{Decoded, NodeEventRecorder, WarningEvent};
+use headgate_kubernetes::{Decoded, EventKind, EventSink};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::core::PartialObjectMeta;
@@ -18,7 +18,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::metrics::{DeletionDelayMetrics, WriteOutcome};
-use super::{DELETION_DELAY_ANNOTATION, DelayState, DelayTarget, DeletionDelay};
+use super::{DelayState, DelayTarget, DeletionDelay};
+use crate::names::DELETION_DELAY_ANNOTATION;
 use crate::report::NodeReport;
 
 /// For one write.
@@ -31,8 +32,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(30);
 const ECHO_TIMEOUT: Duration = Duration::from_secs(5);
 /// What the annotation says. Cluster Autoscaler reads the key only.
 const VALUE: &str = "true";
-/// The API server accepts notes of 1,024 bytes.
-const MAX_NOTE_BYTES: usize = 1024;
+const TIMED_OUT: EventKind = EventKind::warning("DeletionDelayTimedOut", "DelayDeletion");
 
 /// What the task is started with.
 pub struct DeletionDelayTask {
@@ -45,7 +45,7 @@ pub struct DeletionDelayTask {
     /// What is known of the own Node.
     pub reports: watch::Receiver<NodeReport>,
     /// Records the event about a timeout.
-    pub events: NodeEventRecorder,
+    pub events: EventSink,
     /// The counters.
     pub metrics: DeletionDelayMetrics,
     /// Wall and monotonic time.
@@ -110,7 +110,7 @@ pub async fn delay_deletion(task: DeletionDelayTask) {
             }
         }
         if has_timed_out {
-            task.timed_out(&report).await;
+            task.timed_out(&report);
         }
         let wakes_at = [target.changes_at, due_at.map(|(.., at)| at.max(failures.retry_at))];
         let wakes_at = wakes_at.into_iter().flatten().min();
@@ -194,7 +194,7 @@ impl DeletionDelayTask {
     }
 
     /// Reports that the deletion goes on although the node has not left its load balancers.
-    async fn timed_out(&self, report: &NodeReport) {
+    fn timed_out(&self, report: &NodeReport) {
         self.metrics.count_timeout();
         let facts = report.facts.as_ref();
         let marker = facts.and_then(|facts| facts.marker.as_ref());
@@ -206,15 +206,9 @@ impl DeletionDelayTask {
             "headgate no longer delays the deletion of the node by Cluster Autoscaler: it has not left its load balancers within {seconds} s \
              (holdDeletion.timeout): {marker}"
         );
-        let note = note[..note.floor_char_boundary(MAX_NOTE_BYTES)].to_owned();
         tracing::warn!(node = self.node_name, timeout = ?self.timeout, marker, "deletion of the node no longer delayed");
-        let event = WarningEvent {
-            reason: "DeletionDelayTimedOut",
-            action: "DelayDeletion",
-            note,
-        };
-        let uid = facts.map(|facts| facts.uid.clone());
-        self.events.record_warning(event, uid).await;
+        let about = self.events.own_node(facts.map(|facts| &*facts.uid));
+        self.events.record(about, TIMED_OUT, note);
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::lease_holds::LeaseHolds;
 
 use super::*;
+use crate::harness::settings_file;
 
 /// Of both updaters, in `azure.json`.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -49,7 +50,7 @@ fn start_headgate(fixture: &Fixture, kubeconfig: &std::path::Path) -> Process {
         "azure: {{imdsEndpoint: 'http://{}', clusterName: {CLUSTER}}}\n",
         fixture.emulator.arm
     );
-    std::fs::write(&settings, azure).unwrap();
+    std::fs::write(&settings, settings_file(&azure)).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
     command.current_dir(directory).env_remove("KUBECONFIG");
     command.args(["agent", "--role=controller", "--node-name", "node-1"]);

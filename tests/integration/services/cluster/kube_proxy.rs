@@ -127,7 +127,7 @@ fn service_ports_without_kube_proxy() {
             let kubeconfig = as_headgate(&client, control_plane.kubeconfig()).await;
             let settings = std::fs::read_to_string(example().join("settings.yaml")).unwrap();
             let options = || {
-                let options = AgentOptions::new(&node, &kubeconfig).settings(&settings);
+                let options = AgentOptions::new(&node, &kubeconfig).settings_file(settings.clone());
                 options.healthz("[::]:10256".parse().unwrap())
             };
             let agent = options().start().await;
@@ -187,12 +187,12 @@ fn service_health_beside_kube_proxy() {
             let services = Api::<Service>::default_namespaced(client.clone());
             let service = object(web(&json!({"healthCheckNodePort": 31235})));
             services.create(&PostParams::default(), &service).await.unwrap();
-            let start = async |settings: &str| {
-                let settings = format!("proxy: {{healthzUrl: \"http://{proxy}\"}}\n{settings}");
+            let start = async |mode: &str| {
+                let settings = format!("node: {{proxy: {{healthzUrl: \"http://{proxy}\"}}, serviceHealth: {mode}}}\n");
                 let options = AgentOptions::new(&node, control_plane.kubeconfig()).settings(&settings);
                 options.start().await
             };
-            let at_path = start("serviceHealth: path\n").await;
+            let at_path = start("path").await;
 
             let slices = Api::<EndpointSlice>::default_namespaced(client.clone());
             let conditions = json!({"ready": false, "serving": true, "terminating": true});
@@ -228,7 +228,7 @@ fn service_health_beside_kube_proxy() {
                 .await;
             }
 
-            let on_port = start("serviceHealth: nodePorts\n").await;
+            let on_port = start("nodePorts").await;
             eventually(SOON, "the port is kube-proxy's", async || {
                 let status = statusz(&on_port).await["services"].clone();
                 if status["failedPorts"][0]["port"] == 31235 {

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use headgate_azure::AdminState;
 use headgate_node::{MarkerCondition, MarkerFact, MarkerState, MarkerStatus, NodeTraffic, TrafficByNode, Unproved};
+use headgate_telemetry::first_names;
 use tokio::time::Instant;
 
 use super::super::last_reads::{LastReads, OwnEntry};
 use super::super::plan::{EntryStatus, ProbeCoverage};
 use super::super::target_states::SignalPeriod;
 use super::super::traffic::MAX_LIST_AGE;
+use super::super::transitions::short_name;
 use crate::pool::{ClusterNode, Listing};
 
 /// After the start of a term: until then a condition that a leader before confirmed stays, unless a read disproves it.
@@ -152,7 +154,7 @@ fn down_message(listing: &Listing, own: &[&OwnEntry<'_>]) -> String {
         let rules = rules.filter(|rule| rule.probe.is_none());
         rules.map(|rule| format!("{}/{}", own.load_balancer.id.name(), rule.name))
     });
-    let rules = first_names(rules.collect());
+    let rules = first_names(rules.collect::<BTreeSet<_>>(), MAX_NAMES);
     if !rules.is_empty() {
         message = format!("{message} These rules have no health probe and ignore Down: {rules}.");
     }
@@ -161,21 +163,8 @@ fn down_message(listing: &Listing, own: &[&OwnEntry<'_>]) -> String {
 
 /// The names of the entries' pools.
 fn pool_names<'a>(entries: impl Iterator<Item = &'a EntryStatus>) -> String {
-    first_names(
-        entries
-            .map(|entry| format!("{}/{}", entry.pool.load_balancer().name(), entry.pool.name()))
-            .collect(),
-    )
-}
-
-/// The first [`MAX_NAMES`] names.
-fn first_names(all: BTreeSet<String>) -> String {
-    let more = all.len().saturating_sub(MAX_NAMES);
-    let mut first: Vec<_> = all.into_iter().take(MAX_NAMES).collect();
-    if more > 0 {
-        first.push(format!("{more} more"));
-    }
-    first.join(", ")
+    let pools: BTreeSet<_> = entries.map(|entry| short_name(&entry.pool)).collect();
+    first_names(pools, MAX_NAMES)
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ fn node(uid: &str, taints: &[&str]) -> ClusterNode {
 }
 
 fn rules() -> SignalRules {
-    SignalRules::new(["drain", OUT_OF_SERVICE], &[])
+    SignalRules::new(["drain", OUT_OF_SERVICE_TAINT], &[])
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,7 +107,7 @@ async fn signal_counts_at_once_and_its_end_after_the_debounce() {
     assert_eq!(states.target_state(&node("u", &[]), cleared), TargetState::Unchanged);
     assert_eq!(states.next_deadline(cleared), Some(cleared + DEBOUNCE));
     // Another taint takes its place: the same period continues.
-    states.apply(node("u", &[OUT_OF_SERVICE]), clock.now());
+    states.apply(node("u", &[OUT_OF_SERVICE_TAINT]), clock.now());
     assert_eq!(states.target_state(&node("u", &[]), cleared), TargetState::Down);
     assert_eq!(states.signal_period(&node("u", &[])).unwrap().since, start);
     states.apply(node("u", &[]), clock.now());

@@ -93,7 +93,7 @@ impl Scenario {
         for change in effects.ledger_changes {
             self.ledger.apply(change);
         }
-        let event = |event: NodeEvent| (event.kind.reason(), event.node.name.clone(), event.note);
+        let event = |event: NodeEvent| (event.kind.reason, event.node.name.clone(), event.note);
         effects.events.into_iter().map(event).collect()
     }
 
@@ -309,7 +309,7 @@ async fn failed_list_gets_an_event_on_every_signalled_node() {
         .iter()
         .map(|event| (event.kind, event.node.name.as_str()))
         .collect();
-    assert_eq!(events, [(EventKind::UpdateFailed, "n1")]);
+    assert_eq!(events, [(UPDATE_FAILED, "n1")]);
 }
 
 #[tokio::test(start_paused = true)]

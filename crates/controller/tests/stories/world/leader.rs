@@ -9,9 +9,9 @@ use headgate_controller::admin_state::{
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::ListScope;
-use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
 use headgate_node::{NodeReport, SignalRules};
+use headgate_test_kubernetes::event_sink;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -94,9 +94,9 @@ impl Leader {
             unreachable: world.arm_unreachable,
             reconfigured: world.reconfigured.subscribe(),
         };
-        let marker_client = client.clone();
+        let (events, marker_client) = (event_sink(client.clone(), name), client.clone());
         let context = admin_state::WorkContext {
-            events: ClusterEventRecorder::new(client.clone(), name.to_owned()),
+            events: events.clone(),
             client,
             rules: world.rules.clone(),
             policy,
@@ -118,7 +118,7 @@ impl Leader {
                     metrics: admin_state::MarkerMetrics::register(&mut registry),
                     clock: world.clock.clone(),
                 },
-                other_nodes: OtherNodes::new(marker_client, name.to_owned(), CandidatePlacement::Replicas),
+                other_nodes: OtherNodes::new(events, CandidatePlacement::Replicas),
             }),
         };
         let stop = CancellationToken::new();

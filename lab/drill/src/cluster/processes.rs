@@ -1,0 +1,78 @@
+//! What runs on the nodes of a drill: headgate's agents and kube-proxy, with their settings and tunnels.
+
+use std::net::SocketAddr;
+
+use headgate_sandbox::agents::AgentConfig;
+use serde_json::{Value, json};
+
+use super::{Cluster, ClusterError, write};
+use crate::azure;
+use crate::machine::NodeProcesses;
+use crate::machine::kube_proxy::KubeProxyConfig;
+use crate::network::addresses::HEADGATE_HEALTH_PORT;
+use crate::strategy::HeadgatePart;
+
+impl Cluster {
+    /// The processes of each node.
+    #[must_use]
+    pub fn processes(&self) -> Vec<NodeProcesses> {
+        self.node_processes.clone()
+    }
+
+    pub(super) fn node_processes(&self, node: usize) -> Result<NodeProcesses, ClusterError> {
+        Ok(NodeProcesses {
+            tunnels: self.tunnels.clone(),
+            kube_proxy: self.kube_proxy(node)?,
+            agent: self
+                .settings
+                .headgate
+                .runs_agents()
+                .then(|| self.agent(node))
+                .transpose()?,
+        })
+    }
+
+    fn kube_proxy(&self, node: usize) -> Result<Option<KubeProxyConfig>, ClusterError> {
+        let Some(kube_proxy) = &self.settings.kube_proxy else {
+            return Ok(None);
+        };
+        let name = azure::name(node);
+        Ok(Some(KubeProxyConfig {
+            program: self.settings.assets.program("kube-proxy")?,
+            kubeconfig: self.kubeconfig.clone(),
+            directory: self.directory.path().join("kube-proxy").join(&name),
+            log: self.logs.join(format!("kube-proxy-{name}.log")),
+            min_sync_period: kube_proxy.min_sync_period,
+            node: name,
+        }))
+    }
+
+    fn agent(&self, node: usize) -> Result<AgentConfig, ClusterError> {
+        let name = azure::name(node);
+        let directory = self.directory.path().join("nodes").join(&name);
+        let mut settings = json!({"node": {"scheduledEvents": self.settings.polls_scheduled_events}});
+        if let (HeadgatePart::AdminState, Some(emulator)) = (self.settings.headgate, &self.emulator) {
+            let file = directory.join("azure.json");
+            write(&file, &azure::azure_json(emulator.arm))?;
+            settings["azure"] = json!({"configFile": file});
+        }
+        Ok(AgentConfig {
+            program: self.settings.program.clone(),
+            kubeconfig: self.kubeconfig.clone(),
+            log: self.logs.join(format!("agent-{name}.log")),
+            settings: settings_file(settings),
+            healthz: SocketAddr::from(([0, 0, 0, 0], HEADGATE_HEALTH_PORT)),
+            arguments: Vec::new(),
+            directory,
+            node: name,
+        })
+    }
+}
+
+/// A settings file of headgate with these settings.
+pub(super) fn settings_file(mut settings: Value) -> String {
+    settings["apiVersion"] = json!("config.headgate.dev/v1alpha1");
+    settings["kind"] = json!("HeadgateConfiguration");
+    // JSON is valid YAML.
+    format!("# Written by headgate-lab drill.\n{settings}\n")
+}

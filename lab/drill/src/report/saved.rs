@@ -1,0 +1,373 @@
+//! Results as `headgate-lab drill -o json` prints them, read back for a report.
+//!
+//! Scenarios, strategies and events are plain names here, and fields that an older version did not print are optional: a
+//! report can be made of any version's results. [`parse`] rejects what no drill prints.
+
+use serde::Deserialize;
+
+use crate::conditions::Conditions;
+use crate::result::RunResult;
+use crate::series::Second;
+use crate::spread::Spread;
+
+/// No scenario is longer, in seconds; it bounds the work for a plot.
+const MAX_SECONDS: f64 = 1e6;
+/// More runs than any drill has.
+const MAX_RUNS: usize = 10_000;
+/// More connections than any run has.
+const MAX_CONNECTIONS: u64 = 1_000_000_000;
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SavedRun {
+    /// How the nodes went away.
+    pub scenario: String,
+    /// What was done about it.
+    pub strategy: String,
+    /// What the run's random numbers came from.
+    pub seed: u64,
+    /// Scenario seconds for each real second.
+    pub speed: f64,
+    /// New connections that clients began.
+    pub attempted: u64,
+    /// Those without an answer in time.
+    pub failed: u64,
+    /// Long-lived connections that clients established.
+    pub established: u64,
+    /// Those that the client did not end itself.
+    pub established_lost: u64,
+    /// Those of them lost although no machine was dead yet.
+    pub established_lost_before_node_gone: u64,
+    /// See [`RunResult::blackhole_seconds`].
+    pub blackhole_seconds: f64,
+    /// See [`RunResult::longest_lag_seconds`].
+    pub longest_lag_seconds: f64,
+    /// What happened when, in order.
+    pub timeline: Vec<SavedEvent>,
+    /// New connections in each second.
+    #[serde(default)]
+    pub per_second: Vec<Second>,
+    /// When long-lived connections were lost.
+    #[serde(default)]
+    pub established_lost_at: Vec<f64>,
+    /// What the figures depend on.
+    #[serde(default)]
+    pub conditions: Option<Conditions>,
+}
+
+/// An event of one node.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct SavedEvent {
+    /// Seconds of the scenario.
+    pub t: f64,
+    /// The name of the event.
+    pub event: String,
+    /// The index of the node, from 0.
+    pub node: usize,
+}
+
+/// Results cannot be used for a report.
+#[derive(Debug, thiserror::Error)]
+pub enum SavedError {
+    /// They are not the JSON of a drill.
+    #[error("this is not the output of `headgate-lab drill -o json`: {0}")]
+    Json(#[from] serde_json::Error),
+    /// There is nothing to report.
+    #[error("the results contain no run")]
+    NoRuns,
+    /// No drill prints this many.
+    #[error("the results contain {0} runs; at most {MAX_RUNS} are allowed")]
+    TooMany(usize),
+    /// A time that no scenario has.
+    #[error("a run of the strategy {strategy:?} contains the time {seconds}; allowed: 0 to {MAX_SECONDS} seconds")]
+    Time {
+        /// The strategy of the run.
+        strategy: String,
+        /// The time that is out of range.
+        seconds: f64,
+    },
+    /// Counts that do not fit together.
+    #[error(
+        "in a run of the strategy {strategy:?}, {lost} of {all} {what} were lost; allowed: not more than there were, and at most \
+         {MAX_CONNECTIONS}"
+    )]
+    Counts {
+        /// The strategy of the run.
+        strategy: String,
+        /// What was lost.
+        what: &'static str,
+        /// How many were lost.
+        lost: u64,
+        /// How many there were.
+        all: u64,
+    },
+}
+
+/// Reads the JSON array of a drill, or several of them one after another.
+///
+/// # Errors
+/// It is not such an array, or it contains nothing or times that no drill has.
+pub fn parse(text: &str) -> Result<Vec<SavedRun>, SavedError> {
+    let arrays = serde_json::Deserializer::from_str(text).into_iter::<Vec<SavedRun>>();
+    let runs = arrays.collect::<Result<Vec<_>, _>>()?.concat();
+    check(runs)
+}
+
+/// The same of results that were not printed.
+///
+/// # Errors
+/// There are none.
+pub fn from_results(results: &[RunResult]) -> Result<Vec<SavedRun>, SavedError> {
+    check(serde_json::from_value(serde_json::to_value(results)?)?)
+}
+
+fn check(runs: Vec<SavedRun>) -> Result<Vec<SavedRun>, SavedError> {
+    if runs.is_empty() {
+        return Err(SavedError::NoRuns);
+    }
+    if runs.len() > MAX_RUNS {
+        return Err(SavedError::TooMany(runs.len()));
+    }
+    for run in &runs {
+        run.check_counts()?;
+        let times = run.timeline.iter().map(|event| event.t);
+        let seconds = run.per_second.iter().map(|second| f64::from(second.t));
+        let lost = run.established_lost_at.iter().copied();
+        if let Some(seconds) = times
+            .chain(seconds)
+            .chain(lost)
+            .find(|time| !(0.0..=MAX_SECONDS).contains(time))
+        {
+            return Err(SavedError::Time {
+                strategy: run.strategy.clone(),
+                seconds,
+            });
+        }
+    }
+    Ok(runs)
+}
+
+/// All runs of one scenario, by strategy.
+#[derive(Clone, Debug)]
+pub(super) struct ScenarioRuns<'a> {
+    pub(super) scenario: &'a str,
+    pub(super) strategies: Vec<StrategyRuns<'a>>,
+}
+
+/// All runs of one strategy in one scenario; at least one.
+#[derive(Clone, Debug)]
+pub(super) struct StrategyRuns<'a> {
+    pub(super) strategy: &'a str,
+    pub(super) first: &'a SavedRun,
+    pub(super) runs: Vec<&'a SavedRun>,
+}
+
+/// Groups runs in the order in which scenarios and strategies first appear.
+pub(super) fn group(runs: &[SavedRun]) -> Vec<ScenarioRuns<'_>> {
+    let mut scenarios: Vec<ScenarioRuns<'_>> = Vec::new();
+    for run in runs {
+        let place = scenarios.iter().position(|known| known.scenario == run.scenario);
+        let place = place.unwrap_or_else(|| {
+            scenarios.push(ScenarioRuns {
+                scenario: &run.scenario,
+                strategies: Vec::new(),
+            });
+            scenarios.len() - 1
+        });
+        let strategies = &mut scenarios[place].strategies;
+        match strategies.iter_mut().find(|known| known.strategy == run.strategy) {
+            Some(known) => known.runs.push(run),
+            None => strategies.push(StrategyRuns {
+                strategy: &run.strategy,
+                first: run,
+                runs: vec![run],
+            }),
+        }
+    }
+    scenarios
+}
+
+impl ScenarioRuns<'_> {
+    /// When the last thing happens that a plot shows, in seconds; at least 1.
+    pub(super) fn end(&self) -> f64 {
+        let runs = self.strategies.iter().flat_map(|strategy| &strategy.runs);
+        let times = runs.flat_map(|run| {
+            let seconds = run.per_second.iter().map(|second| f64::from(second.t) + 1.0);
+            seconds.chain(run.timeline.iter().map(|event| event.t))
+        });
+        times.fold(1.0, f64::max)
+    }
+}
+
+impl StrategyRuns<'_> {
+    /// Mean and range of a value over the runs.
+    pub(super) fn spread(&self, value: impl Fn(&SavedRun) -> f64) -> Spread {
+        Spread::new(&self.runs.iter().map(|run| value(run)).collect::<Vec<_>>())
+    }
+
+    /// All new connections of the runs, and those that failed.
+    pub(super) fn connections(&self) -> (u64, u64) {
+        let sum = |value: fn(&SavedRun) -> u64| self.runs.iter().map(|run| value(run)).sum();
+        (sum(|run| run.attempted), sum(|run| run.failed))
+    }
+
+    /// From a node's signal until it is out of rotation, of the slowest node; over the runs in which one is.
+    pub(super) fn out_of_rotation(&self) -> Option<Spread> {
+        let times: Vec<_> = self.runs.iter().filter_map(|run| run.out_of_rotation()).collect();
+        (!times.is_empty()).then(|| Spread::new(&times))
+    }
+}
+
+impl SavedRun {
+    fn check_counts(&self) -> Result<(), SavedError> {
+        let seconds = self.per_second.iter();
+        let seconds = seconds.map(|second| {
+            (
+                "new connections of one second",
+                second.failed.into(),
+                second.attempted.into(),
+            )
+        });
+        let totals = [
+            ("new connections", self.failed, self.attempted),
+            ("established connections", self.established_lost, self.established),
+            (
+                "established connections before a node was gone",
+                self.established_lost_before_node_gone,
+                self.established,
+            ),
+        ];
+        let wrong = totals
+            .into_iter()
+            .chain(seconds)
+            .find(|(_, lost, all)| lost > all || *all > MAX_CONNECTIONS);
+        wrong.map_or(Ok(()), |(what, lost, all)| {
+            Err(SavedError::Counts {
+                strategy: self.strategy.clone(),
+                what,
+                lost,
+                all,
+            })
+        })
+    }
+
+    /// The time of the first event of this name.
+    pub(super) fn first_event(&self, name: &str) -> Option<f64> {
+        self.timeline
+            .iter()
+            .find(|event| event.event == name)
+            .map(|event| event.t)
+    }
+
+    fn out_of_rotation(&self) -> Option<f64> {
+        let signals = self.timeline.iter().filter(|event| event.event == "signal");
+        let times = signals.filter_map(|signal| {
+            let mut later = self
+                .timeline
+                .iter()
+                .filter(|event| event.node == signal.node && event.t >= signal.t);
+            Some(later.find(|event| event.event == "outOfRotation")?.t - signal.t)
+        });
+        times.reduce(f64::max)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::result::{Attempt, Connection, Event, RunIdentity, TimelineEvent, summarize};
+    use crate::scenario::Scenario;
+    use crate::strategy::Strategy;
+
+    /// A run of 40 s with 10 connections each second; every sixth fails from second 10 on, for this many seconds.
+    pub(in super::super) fn run(strategy: Strategy, seed: u64, lost_seconds: u32) -> RunResult {
+        let identity = RunIdentity {
+            scenario: Scenario::ScaleDown,
+            strategy,
+            seed,
+            speed: 10.0,
+            nodes: 6,
+            longest_lag: Duration::from_millis(12),
+        };
+        let attempt = |index: u32| Attempt {
+            at: Duration::from_millis(100) * index,
+            succeeded: !((100..100 + lost_seconds * 10).contains(&index) && index.is_multiple_of(6)),
+        };
+        let lost = |seconds: u64| Connection {
+            lost: Some(Duration::from_secs(seconds)),
+        };
+        let connections = [lost(8), lost(12), lost(12), Connection { lost: None }];
+        let event = |t: f64, event: Event| TimelineEvent { t, event, node: 0 };
+        let timeline = vec![
+            event(5.0, Event::Signal),
+            event(5.2, Event::Healthz503),
+            event(10.0, Event::NodeGone),
+            event(10.0 + f64::from(lost_seconds), Event::OutOfRotation),
+        ];
+        summarize(&identity, (0..400).map(attempt).collect(), &connections, timeline)
+    }
+
+    /// Two strategies, of which one has two runs.
+    pub(in super::super) fn runs() -> Vec<SavedRun> {
+        let results = [
+            run(Strategy::None, 1, 12),
+            run(Strategy::None, 2, 6),
+            run(Strategy::AdminState, 1, 0),
+        ];
+        from_results(&results).unwrap()
+    }
+
+    #[test]
+    fn runs_are_grouped_by_scenario_and_strategy() {
+        let runs = runs();
+        let groups = group(&runs);
+        assert_eq!((groups.len(), groups[0].scenario), (1, "scale-down"));
+        let strategies = groups[0].strategies.iter().map(|s| (s.strategy, s.runs.len()));
+        assert_eq!(strategies.collect::<Vec<_>>(), [("none", 2), ("admin-state", 1)]);
+        assert!((groups[0].end() - 40.0).abs() < 1e-9);
+        let out = groups[0].strategies[0].out_of_rotation().unwrap();
+        assert!((out.mean - 14.0).abs() < 1e-9, "17 s and 11 s: {out:?}");
+    }
+
+    #[test]
+    fn results_of_an_older_version_can_be_read() {
+        let mut old = serde_json::to_value([run(Strategy::None, 1, 12)]).unwrap();
+        let fields = old[0].as_object_mut().unwrap();
+        for new in ["perSecond", "establishedLostAt", "conditions"] {
+            assert!(fields.remove(new).is_some(), "{new}");
+        }
+        let runs = parse(&old.to_string()).unwrap();
+        assert!(runs[0].per_second.is_empty() && runs[0].conditions.is_none());
+        let twice = format!("{old}\n{old}");
+        assert_eq!(parse(&twice).unwrap().len(), 2, "the output of two drills");
+    }
+
+    #[test]
+    fn what_no_drill_prints_is_rejected() {
+        let mut far = serde_json::to_value([run(Strategy::None, 1, 12)]).unwrap();
+        far[0]["timeline"][0]["t"] = 1e9.into();
+        let changed = |field: &str, value: u64| {
+            let mut runs = serde_json::to_value([run(Strategy::None, 1, 12)]).unwrap();
+            runs[0][field] = value.into();
+            runs.to_string()
+        };
+        for (text, expected) in [
+            ("[]".to_owned(), "no run"),
+            ("{}".to_owned(), "not the output"),
+            ("[{\"scenario\": \"spot\"}]".to_owned(), "missing field"),
+            (far.to_string(), "contains the time 1000000000"),
+            (changed("failed", 401), "401 of 400 new connections were lost"),
+            (changed("attempted", u64::MAX), "at most 1000000000"),
+            (
+                changed("establishedLost", 5),
+                "5 of 4 established connections were lost",
+            ),
+        ] {
+            let error = parse(&text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{expected} in {error}");
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! `headgate-lab drill`: flags to the options of a drill, its results to a table or JSON.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use headgate::cli::{EXIT_INTERRUPTED, Failure, build_runtime, duration_up_to, print, print_json};
+use headgate_budget::probe::Provider;
+use headgate_drill::draining::DrainRules;
+use headgate_drill::drill::{KubeProxyPart, Options};
+use headgate_drill::network::namespace::acquire_privileges;
+use headgate_drill::progress::{ProgressDisplay, UPDATE_INTERVAL};
+use headgate_drill::report::saved::from_results;
+use headgate_drill::report::{assumptions, name, table, warning};
+use headgate_drill::requirement::violations;
+use headgate_drill::result::rows;
+use headgate_drill::rotation::NoHealthyBackends;
+use headgate_drill::scenario::{Autoscaler, Scenario};
+use headgate_drill::speed::Speed;
+use headgate_drill::strategy::{PodTimes, Strategy};
+use headgate_sandbox::Interrupts;
+
+use super::drill_report::Outputs;
+use super::headgate_program::HeadgateArguments;
+
+/// No scenario needs a longer time.
+const MAX_TIME: Duration = Duration::from_hours(1);
+
+/// Drill nodes going away: real connections through a load balancer on this machine, and which of them are lost
+///
+/// Builds clients, a layer-4 load balancer and nodes as network namespaces: the kernel's nftables spreads flows by a
+/// hash and its conntrack keeps established ones. Clients open connections at a steady rate and hold long-lived ones
+/// while nodes go away as in the scenario. Each strategy is another way for the load balancer to notice. Strategies
+/// with headgate run real agents, kube-apiserver and the ARM emulator; those about kube-proxy run its own process. The
+/// load balancer's probes, its use of admin states and kubelet are modelled.
+///
+/// Needs root or user namespaces, and the programs ip and nft. Ctrl-C ends and removes everything. Nothing outside of
+/// its own namespaces is changed.
+///
+/// Exit codes: 0 the results are shown; 1 the drill failed, or --expect-no-loss was not met; 2 wrong arguments; 130
+/// interrupted.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// How the nodes go away
+    #[arg(long, value_enum)]
+    scenario: Scenario,
+
+    /// What is done about it, separated by commas [default: all strategies that have a part in the scenario]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    strategy: Vec<Strategy>,
+
+    /// How many nodes, from 2 to 50
+    #[arg(long, value_name = "COUNT", default_value_t = 6)]
+    nodes: usize,
+
+    /// New connections for each real second, from 1 to 1000
+    #[arg(long, value_name = "COUNT", default_value_t = 100.0)]
+    rate: f64,
+
+    /// How many times faster the scenario runs, from 1 to 100; headgate and the kernel keep their own speed
+    #[arg(long, value_name = "FACTOR", default_value = "10", value_parser = speed)]
+    speed: Speed,
+
+    /// What the first run's random numbers come from; each run has the next seed
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+
+    /// Runs of each strategy, from 1 to 90
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    runs: usize,
+
+    /// Long-lived connections held at once, at most 1000
+    #[arg(long, value_name = "COUNT", default_value_t = 30)]
+    connections: usize,
+
+    /// The longest that a long-lived connection lives before its client ends it, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration_up_to(MAX_TIME))]
+    connection_lifetime: Duration,
+
+    /// Whose probes and thresholds the load balancer has
+    #[arg(long, value_enum, default_value = "azure")]
+    provider: Provider,
+
+    /// Time from a node's deregistration until it gets no new flows, in the strategy deregistration, at most 1h [default:
+    /// the provider's]
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIME))]
+    deregistration_delay: Option<Duration>,
+
+    /// What the load balancer does when all backends are down
+    #[arg(long, value_enum, default_value = "all-probed-down")]
+    no_healthy_backends: NoHealthyBackends,
+
+    /// kube-proxy's own process in the strategies that are about it, or a model of it that needs no control plane
+    #[arg(long, value_enum, default_value = "real")]
+    kube_proxy: KubeProxyPart,
+
+    /// Who removes nodes in scale-down, mass and api-outage
+    #[arg(long, value_enum, default_value = "cluster-autoscaler")]
+    autoscaler: Autoscaler,
+
+    /// Time from the signal to the deletion of an empty node, or to the eviction of Pods in maintenance, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration_up_to(MAX_TIME))]
+    delete_delay: Duration,
+
+    /// Notice that a spot machine gets in spot, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration_up_to(MAX_TIME))]
+    notice: Duration,
+
+    /// Sleep of preStop hooks, in strategies that have one, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration_up_to(MAX_TIME))]
+    pre_stop: Duration,
+
+    /// Time for which a process serves after SIGTERM in rolling updates, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration_up_to(MAX_TIME))]
+    shutdown: Duration,
+
+    /// Time from the end of a Pod until its replacement is ready, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration_up_to(MAX_TIME))]
+    restart: Duration,
+
+    /// Time that an operation of ARM takes, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration_up_to(MAX_TIME))]
+    operation_delay: Duration,
+
+    /// Time from the end of that operation until the admin state takes effect, at most 1h; Azure publishes none
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration_up_to(MAX_TIME))]
+    propagation_delay: Duration,
+
+    /// Strategies that must lose nothing, separated by commas: if one of their runs loses a new connection, or an established
+    /// one before a node is gone, the exit code is 1
+    #[arg(long, value_enum, value_delimiter = ',')]
+    expect_no_loss: Vec<Strategy>,
+
+    /// Directory with etcd and kube-apiserver [default: `$KUBEBUILDER_ASSETS`, otherwise where `make control-plane`
+    /// puts them]
+    #[arg(long, value_name = "DIR")]
+    assets: Option<PathBuf>,
+
+    #[command(flatten)]
+    headgate: HeadgateArguments,
+
+    /// Output format: a table, or a JSON array with an object for each run
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+
+    #[command(flatten)]
+    files: Outputs,
+
+    /// The commit that is measured, for the results to state
+    #[arg(long, value_name = "COMMIT", env = "HEADGATE_COMMIT", hide_env_values = true)]
+    commit: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+fn speed(text: &str) -> Result<Speed, String> {
+    let factor = text.parse().map_err(|_| "give a number from 1 to 100".to_owned())?;
+    Speed::new(factor).map_err(|error| error.to_string())
+}
+
+/// Flags that cannot have an effect together.
+#[derive(Debug, thiserror::Error)]
+enum FlagError {
+    #[error("--expect-no-loss names {0}, which does not run; name one of the strategies that run: {1}")]
+    NotRun(String, String),
+    #[error(
+        "--deregistration-delay has no effect without the strategy deregistration, which needs --provider aws-cluster, aws-local or gcp"
+    )]
+    NoDeregistration,
+}
+
+impl Arguments {
+    /// Checks before anything runs what would show at the end, or not at all.
+    fn check(&self, options: &Options) -> Result<(), FlagError> {
+        let names = |strategies: &[Strategy]| strategies.iter().map(name).collect::<Vec<_>>().join(", ");
+        let not_run = self
+            .expect_no_loss
+            .iter()
+            .find(|named| !options.strategies.contains(named));
+        if let Some(named) = not_run {
+            return Err(FlagError::NotRun(name(named), names(&options.strategies)));
+        }
+        if self.deregistration_delay.is_some() && !options.strategies.contains(&Strategy::Deregistration) {
+            return Err(FlagError::NoDeregistration);
+        }
+        Ok(())
+    }
+
+    fn options(&self) -> io::Result<Options> {
+        let all = || Strategy::value_variants().iter().copied();
+        let mut drain_rules = DrainRules::of(self.provider);
+        if let (Some(rule), Some(delay)) = (&mut drain_rules.deregistration, self.deregistration_delay) {
+            rule.new_flows_stop = delay;
+        }
+        let has_part = |strategy: &Strategy| {
+            let is_possible = *strategy != Strategy::Deregistration || drain_rules.deregistration.is_some();
+            is_possible && strategy.applies_to(self.scenario)
+        };
+        let named = &self.strategy;
+        let strategies = if named.is_empty() {
+            all().filter(has_part).collect()
+        } else {
+            // In their order, each once: two rounds of one strategy would have the same seeds.
+            let is_first = |(at, strategy): &(usize, &Strategy)| !named[..*at].contains(strategy);
+            named
+                .iter()
+                .enumerate()
+                .filter(is_first)
+                .map(|(_, strategy)| *strategy)
+                .collect()
+        };
+        Ok(Options {
+            scenario: self.scenario,
+            strategies,
+            nodes: self.nodes,
+            rate: self.rate,
+            speed: self.speed,
+            seed: self.seed,
+            runs: self.runs,
+            long_lived: self.connections,
+            kube_proxy: self.kube_proxy,
+            autoscaler: self.autoscaler,
+            delete_delay: self.delete_delay,
+            notice: self.notice,
+            restart: self.restart,
+            pods: PodTimes {
+                pre_stop: self.pre_stop,
+                process: self.shutdown,
+                connection_lifetime: self.connection_lifetime,
+            },
+            probe: self.provider.probe(),
+            drain_rules,
+            no_healthy: self.no_healthy_backends,
+            propagation: self.propagation_delay,
+            operation_delay: self.operation_delay,
+            assets: self.assets.clone(),
+            program: self.headgate.program()?,
+        })
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let options = arguments.options().map_err(Failure::runtime)?;
+    options.validate().map_err(Failure::settings)?;
+    arguments.check(&options).map_err(Failure::settings)?;
+    // Before the runtime: a process with several threads cannot enter a user namespace.
+    acquire_privileges().map_err(Failure::runtime)?;
+    // On this thread, because the control plane's processes end with the thread that starts them.
+    let mut results = build_runtime()?.block_on(async {
+        let mut interrupts = Interrupts::listen().map_err(Failure::runtime)?;
+        let display = RefCell::new(ProgressDisplay::new(options.length()));
+        let show = |progress| display.borrow_mut().show(progress, Instant::now());
+        let results = tokio::select! {
+            results = headgate_drill::drill::run(&options, show) => results.map_err(Failure::runtime),
+            () = interrupts.next() => Err(Failure {
+                code: EXIT_INTERRUPTED,
+                error: anyhow::anyhow!("interrupted; everything it started is gone"),
+            }),
+            () = update(&display) => Err(Failure::runtime(anyhow::anyhow!("the progress display ended"))),
+        }?;
+        if let Some(warning) = warning(&results) {
+            display.borrow().print(&warning);
+        }
+        Ok::<_, Failure>(results)
+    })?;
+    let commit = arguments.commit.as_ref().filter(|commit| !commit.is_empty());
+    for conditions in results.iter_mut().filter_map(|run| run.conditions.as_mut()) {
+        conditions.commit = commit.cloned();
+    }
+    match arguments.output {
+        Output::Json => print_json(&results)?,
+        Output::Text => {
+            let text = format!("{}\n{}", table(&rows(&results)), assumptions(&options));
+            print(text.as_bytes())?;
+        }
+    }
+    // After the output: where a file cannot be written, the results are not lost.
+    if !arguments.files.are_none() {
+        arguments
+            .files
+            .write(&from_results(&results).map_err(Failure::runtime)?)?;
+    }
+    match violations(&results, &arguments.expect_no_loss).as_slice() {
+        [] => Ok(()),
+        found => Err(Failure::runtime(anyhow::anyhow!(
+            "expected no loss:\n{}",
+            found.join("\n")
+        ))),
+    }
+}
+
+/// Moves the progress bar on for ever.
+async fn update(display: &RefCell<ProgressDisplay>) {
+    loop {
+        display.borrow().update(Instant::now());
+        tokio::time::sleep(UPDATE_INTERVAL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use headgate_drill::drill::DrillError;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Whole {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(flags: &str) -> Result<Options, clap::Error> {
+        let flags = std::iter::once("drill").chain(flags.split_whitespace());
+        Whole::try_parse_from(flags).map(|whole| whole.arguments.options().unwrap())
+    }
+
+    #[test]
+    fn strategies_default_to_all_that_apply_to_the_scenario() {
+        let named = parse("--scenario scale-down --strategy kube-proxy,admin-state").unwrap();
+        assert_eq!(named.strategies, [Strategy::KubeProxy, Strategy::AdminState]);
+        let all = parse("--scenario rolling-update").unwrap();
+        assert!(all.strategies.contains(&Strategy::PodIp) && !all.strategies.contains(&Strategy::Healthz));
+        all.validate().unwrap();
+        let misplaced = parse("--scenario spot --strategy pod-ip").unwrap();
+        assert!(matches!(misplaced.validate(), Err(DrillError::NotApplicable { .. })));
+        assert!(parse("--scenario scale-down --speed 0").is_err());
+        let twice = parse("--scenario scale-down --strategy none,healthz,none").unwrap();
+        assert_eq!(twice.strategies, [Strategy::None, Strategy::Healthz]);
+    }
+
+    #[test]
+    fn flags_without_an_effect_are_rejected_before_anything_runs() {
+        let check = |flags: &str| {
+            let flags = std::iter::once("drill").chain(flags.split_whitespace());
+            let arguments = Whole::try_parse_from(flags).unwrap().arguments;
+            let checked = arguments.check(&arguments.options().unwrap());
+            checked.map_err(|error| error.to_string())
+        };
+        check("--scenario scale-down --strategy none,healthz --expect-no-loss healthz").unwrap();
+        check("--scenario scale-down --expect-no-loss admin-state").unwrap();
+        check("--scenario scale-down --provider gcp --deregistration-delay 10s").unwrap();
+        let error = check("--scenario scale-down --strategy none,healthz --expect-no-loss admin-state").unwrap_err();
+        assert!(
+            error.contains("names admin-state") && error.contains("none, healthz"),
+            "{error}"
+        );
+        for flags in [
+            "--scenario scale-down --deregistration-delay 10s",
+            "--scenario scale-down --provider gcp --strategy none --deregistration-delay 10s",
+        ] {
+            assert!(
+                check(flags)
+                    .unwrap_err()
+                    .contains("--deregistration-delay has no effect"),
+                "{flags}"
+            );
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Kubernetes for tests: a fake API server in process ([`FakeApi`]), and a real control plane that the tests of a binary
+//! share ([`control_plane`]). Randomised stories follow from their seeds ([`run_seeds`]).
+//!
+//! A test creates its own `Client` (it belongs to the test's runtime) and its own Node with [`create_node`], so that tests run
+//! in parallel against the same [`control_plane`]. A test that stops kube-apiserver starts an [`own_control_plane`]. Only
+//! `[dev-dependencies]` contain this crate.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "a failure of the fixture fails the test"
+)]
+
+mod cluster;
+mod fake;
+mod lab_program;
+mod random;
+mod recorded_spans;
+mod scratch;
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use headgate_kubernetes::EventSink;
+use kube::Client;
+
+pub use cluster::{Cluster, assets, control_plane, create_node, is_kubernetes_1_30, kubectl, own_control_plane};
+pub use fake::{ClientFaults, FakeApi, Fault, RecordedRequest, RequestFilter};
+pub use lab_program::lab_program;
+pub use random::{Random, run_seeds};
+pub use recorded_spans::{RecordedSpan, RecordedSpans};
+pub use scratch::scratch;
+
+/// A sink of the process on `node`, whose events are written as long as the test runs.
+#[must_use]
+pub fn event_sink(client: Client, node: &str) -> EventSink {
+    let (sink, queue) = EventSink::new(client, node.to_owned());
+    tokio::spawn(queue.write_until(std::future::pending()));
+    sink
+}
+
+/// Repeats `attempt`, with a pause of 20 ms after each failure, until it returns a value. Panics after `within` with
+/// `what` and the last failure.
+pub async fn eventually<T>(within: Duration, what: &str, mut attempt: impl AsyncFnMut() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + within;
+    let mut last_failure = "the first attempt did not end".to_owned();
+    while let Ok(outcome) = timeout_at(deadline, attempt()).await {
+        match outcome {
+            Ok(value) => return value,
+            Err(reason) => last_failure = reason,
+        }
+        if Instant::now() >= deadline {
+            break;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    panic!("not within {within:?}: {what}; last: {last_failure}");
+}
