@@ -252,7 +252,7 @@ async fn lead(
         local_pools_metrics: metrics.local_pools,
         lock_metrics: metrics.lock,
         preempt_events: None,
-        node_reads: None,
+        traffic: None,
         clock,
         marker,
     };

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_clock::Clock;
-use headgate_controller::admin_state::{self, GuardSettings, MarkerMetrics, NodeReads, Policy, WorkError};
+use headgate_controller::admin_state::{self, GuardSettings, MarkerMetrics, Policy, WorkError};
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::preempt_events::{self, PreemptEvents};
@@ -22,7 +22,7 @@ use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term,
     candidate_identity,
 };
-use headgate_node::NodeReport;
+use headgate_node::{NodeReport, TrafficByNode};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -154,15 +154,15 @@ pub(super) fn work(
                 maintenance::run_by_probes(term, &context, metrics.maintenance).await;
                 return Ok(());
             }
-            let reads = watch::Sender::new(Arc::default());
+            let traffic = watch::Sender::new(Arc::default());
             let waits_for_reads = context.settings.maintenance.enabled;
             let maintenance = async {
                 if waits_for_reads {
-                    maintenance::run(term.clone(), &context, metrics.maintenance.clone(), reads.subscribe()).await;
+                    maintenance::run(term.clone(), &context, metrics.maintenance.clone(), traffic.subscribe()).await;
                 }
                 std::future::pending::<()>().await;
             };
-            let work_context = work_context(&context, metrics.clone(), waits_for_reads.then(|| reads.clone()));
+            let work_context = work_context(&context, metrics.clone(), waits_for_reads.then(|| traffic.clone()));
             tokio::select! {
                 outcome = admin_state::run(term.clone(), &context.azure, work_context) => outcome,
                 () = maintenance => Ok(()),
@@ -176,7 +176,7 @@ pub(super) fn work(
 fn work_context(
     context: &LeaderContext,
     metrics: WorkMetrics,
-    node_reads: Option<watch::Sender<Arc<NodeReads>>>,
+    traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
 ) -> admin_state::WorkContext {
     let settings = &context.settings;
     let events = context.events.clone();
@@ -228,6 +228,6 @@ fn work_context(
         clock: context.clock.clone(),
         preempt_events,
         marker,
-        node_reads,
+        traffic,
     }
 }

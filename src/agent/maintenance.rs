@@ -5,13 +5,10 @@
 
 use std::sync::Arc;
 
-use headgate_controller::admin_state::{NodeRead, NodeReads};
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_leader::Term;
-use headgate_maintenance::controller::{
-    LoadBalancerObservations, LoadBalancerSource, MaintenanceContext, Metrics, run as run_controllers,
-};
-use headgate_maintenance::snapshot::LoadBalancerObservation;
+use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run as run_controllers};
+use headgate_node::TrafficByNode;
 use tokio::sync::watch;
 
 use super::leader_election::LeaderContext;
@@ -24,24 +21,12 @@ pub(super) async fn run(
     term: Term,
     context: &LeaderContext,
     metrics: Metrics,
-    mut reads: watch::Receiver<Arc<NodeReads>>,
+    traffic: watch::Receiver<Arc<TrafficByNode>>,
 ) {
-    let observed = watch::Sender::new(Arc::default());
-    let source = LoadBalancerSource::Reads(observed.subscribe());
-    let Some(controllers_context) = controllers_context(context, metrics, source) else {
-        return;
-    };
-    let controllers = run_controllers(term, controllers_context);
-    let follow = async {
-        loop {
-            let observations = observations(&reads.borrow_and_update());
-            observed.send_replace(Arc::new(observations));
-            if reads.changed().await.is_err() {
-                return;
-            }
-        }
-    };
-    futures::future::join(controllers, follow).await;
+    let source = LoadBalancerSource::Reads(traffic);
+    if let Some(controllers_context) = controllers_context(context, metrics, source) {
+        run_controllers(term, controllers_context).await;
+    }
 }
 
 /// Runs the controllers in a cluster whose load balancers no leader reads, until the term is handed over. Their gates follow what the agents
@@ -78,19 +63,4 @@ fn controllers_context(
         clock: context.clock.clone(),
         load_balancers,
     })
-}
-
-/// What the reads mean for gates.
-fn observations(reads: &NodeReads) -> LoadBalancerObservations {
-    let observation = |read: &NodeRead| match read {
-        NodeRead::Unknown { reason } => LoadBalancerObservation::Unknown { reason: reason.clone() },
-        NodeRead::In { detail } => LoadBalancerObservation::In { detail: detail.clone() },
-        NodeRead::HeldBack { detail } => LoadBalancerObservation::HeldBack { detail: detail.clone() },
-        NodeRead::Out { since } => LoadBalancerObservation::Out { since: *since },
-        NodeRead::NotUsed => LoadBalancerObservation::NotUsed,
-    };
-    reads
-        .iter()
-        .map(|(node, read)| (node.clone(), observation(read)))
-        .collect()
 }

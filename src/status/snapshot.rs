@@ -227,8 +227,7 @@ async fn load_balancers(azure: Result<ClusterTarget, String>, ledger: &Ledger) -
         return Err(error.message.clone());
     }
     let recorded = read_recorded_once(&arm, &scope, ledger, &listing).await;
-    let mut interfaces = listing.look_up_interfaces(&arm, deadline).await;
-    interfaces.merge(recorded.look_up_interfaces(&arm, deadline).await);
+    let interfaces = Listing::look_up_interfaces([&listing, &recorded], &arm, deadline).await;
     Ok(AzureSnapshot {
         listing: Listing::clone(&listing),
         recorded,

@@ -41,7 +41,8 @@ pub(super) fn measure() -> anyhow::Result<Row> {
             updater.lock().apply_slice(&slice);
         }
         let applied = cpu_time::thread()?;
-        updater.lock().prepare_tick(Instant::now());
+        updater.lock().begin_tick(Instant::now());
+        updater.lock().compare_some(Instant::now(), usize::MAX);
         let done = cpu_time::thread()?;
         ensure!(updater.lock().queue().is_empty(), "no pool is known");
         // The first round is a warm-up.

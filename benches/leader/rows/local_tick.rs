@@ -108,7 +108,11 @@ fn decide() -> anyhow::Result<Decisions> {
     let (mut decisions, mut now) = (Decisions::default(), Instant::now());
     let mut tick = |updater: &mut Updater, on: &mut Duration| {
         now += Duration::from_secs(30);
-        spend(on, || updater.prepare_tick(now))
+        spend(on, || {
+            updater.begin_tick(now);
+            updater.compare_some(now, usize::MAX);
+            updater.is_tick_eligible(now)
+        })
     };
     ensure!(!tick(&mut updater, &mut decisions.idle)?, "a pool differs");
     updater.apply_slice(&slice(0, 1));

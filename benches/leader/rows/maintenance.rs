@@ -6,7 +6,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use headgate_maintenance::plan::plan;
-use headgate_maintenance::snapshot::{LoadBalancerObservation, NodeFacts, PodFacts, Snapshot};
+use headgate_maintenance::snapshot::{NodeFacts, PodFacts, Snapshot};
+use headgate_node::NodeTraffic;
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::json;
@@ -92,7 +93,7 @@ async fn decisions(client: &Client) -> anyhow::Result<Vec<Duration>> {
         undecodable_maintenances: std::collections::BTreeSet::new(),
         load_balancers: nodes
             .iter()
-            .map(|node| (node.name.clone(), LoadBalancerObservation::Out { since }))
+            .map(|node| (node.name.clone(), NodeTraffic::Out { since: Some(since) }))
             .collect(),
         maintenances,
         nodes,

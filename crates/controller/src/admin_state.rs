@@ -4,7 +4,7 @@
 //! `Down` without a signal on its Node. No `Down` is removed unless the ledger has it as headgate's, and none before every Node
 //! has been listed. An intent is in the ledger before it is written. Entries that belong to no Node are never written.
 //!
-//! `target_states`, `plan`, `guard`, `ledger`, `transitions` and `node_reads` decide; `nodes`, `editor`, `hold_writer`, `controller`,
+//! `target_states`, `plan`, `guard`, `ledger`, `last_reads`, `transitions` and `traffic` decide; `nodes`, `planner`, `hold_writer`, `controller`,
 //! `recorded` and `work` carry out; `restore_work` is
 //! the work of a `restore` term. `local_pools` runs the updater of Local Services' pools beside it. `pool` writes the pools, `headgate_leader` decides who may.
 
@@ -14,30 +14,30 @@ mod brake;
 mod cluster_target;
 mod contested;
 mod controller;
-mod editor;
 #[cfg(test)]
 mod fixtures;
 mod guard;
 mod hold_writer;
 mod holds;
 mod int_or_percent;
+mod last_reads;
 mod ledger;
 mod list_outage;
 mod local_pools;
 mod marker;
 mod metrics;
-mod node_reads;
 mod nodes;
 mod plan;
+mod planner;
 mod preempt_feature;
 mod publish_limit;
-mod read_proof;
 mod recorded;
 mod restore_work;
 mod rule_guard;
 mod rule_holds;
 mod settings;
 mod target_states;
+mod traffic;
 mod transitions;
 mod work;
 
@@ -50,7 +50,6 @@ pub use ledger::{
 };
 pub use marker::{MarkerMetrics, MarkerWriter};
 pub use metrics::Metrics;
-pub use node_reads::{NodeRead, NodeReads};
 pub use plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, ProbeCoverage, plan};
 pub use preempt_feature::PreemptEventsFeature;
 pub use recorded::read_recorded_once;

@@ -1,13 +1,13 @@
 //! Connects the updater of Local Services' pools (`headgate-local-pools`) with the cluster and with ARM.
 //!
 //! `objects` and `observation` convert what is watched and read into the updater's inputs, `failure` converts ARM's errors,
-//! and `watch` feeds Services and EndpointSlices, also into `service_index`, by which the guard counts the Nodes that serve a rule. `tick` makes batches due, `editor` joins them to the edits of a load balancer's
-//! writer, `future_pool` brings the admin states of such a PUT in line with its members, `reporter` and `metrics` report. Which members a pool has and when it is written is decided in
+//! and `watch` feeds Services and EndpointSlices, also into `service_index`, by which the guard counts the Nodes that serve a rule. `tick` makes batches due, `members` hands those of a load balancer to its
+//! planner, `joined` brings the admin states of such a PUT in line with its members, `reporter` and `metrics` report. Which members a pool has and when it is written is decided in
 //! `headgate-local-pools`; what is written is sent by the one writer of each load balancer, in `pool`.
 
-mod editor;
 mod failure;
-mod future_pool;
+mod joined;
+mod members;
 mod metrics;
 mod objects;
 mod observation;
@@ -17,8 +17,8 @@ mod settings;
 mod tick;
 mod watch;
 
-pub use editor::{JoinedEditor, MemberSource};
-pub use failure::batch_outcome;
+pub(crate) use joined::join_members;
+pub(crate) use members::{MemberSource, Members};
 pub use metrics::{Metrics, QueuedUpdate};
 pub use objects::{SlimEndpointSlice, SlimService, apply_nodes};
 pub use observation::convert_load_balancer;

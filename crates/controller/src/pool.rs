@@ -4,8 +4,8 @@
 //! only while ARM is not busy with its load balancer. An entry that matches no Node is never written. One task writes a
 //! load balancer.
 //!
-//! An [`Editor`] decides what changes: `admin_state` has one for admin states, and `local_service` joins due updates of members
-//! to its edits, pool by pool. The writer sends one PUT for each [`PoolEdit`], whatever it changes.
+//! A [`Planner`] decides what changes: `admin_state` has the one that joins admin states and due updates of members, pool by pool. The
+//! writer sends one PUT for each [`PoolEdit`], whatever it changes.
 //!
 //! `node_index` holds the Nodes, `view` what a load balancer's document says, `pool_entry` matches the two, `listing` lists
 //! the load balancers, `by_id` reads single ones, `load_balancer_read` also those that are too large, `writer` writes one of them, `lease_bypass` says when it does not wait for the shared
@@ -28,12 +28,13 @@ mod retry;
 mod view;
 mod writer;
 
-pub use by_id::read_by_id;
+pub(crate) use by_id::read_by_id;
 pub use edit::{AdminStateChange, AppliedEdit, MemberChange, PoolEdit};
 pub use entry_owner::EntryOwner;
 pub use fingerprint::{Fingerprint, FingerprintSet};
 pub use interface_cache::{InterfaceCache, UnreadablePool};
-pub use lease_bypass::LeaseBypass;
+pub(crate) use interface_lookups::look_up_interfaces;
+pub(crate) use lease_bypass::LeaseBypass;
 pub use listing::{ListOutage, ListRequest, ListScope, Listing, ManagedLoadBalancers, RecordedPools, list_on_request};
 pub use node_index::{Claimed, ClusterNode, NodeIndex, RecordedHold, Taint};
 pub use node_object::ClusterNodeObject;
@@ -41,4 +42,4 @@ pub use pool_entry::{EntryKey, MachineId, NodeMatcher, PoolEntry};
 pub use probe_target::ProbeTarget;
 pub use retry::LastError;
 pub use view::{LoadBalancerView, PoolView, Probe, Rule};
-pub use writer::{Editor, IntentNotRecorded, MembersOutcome, PoolWriter, WriteOutcome, WriterLabels};
+pub(crate) use writer::{IntentNotRecorded, Observation, Outcome, Planner, PoolWriter, WriterLabels};

@@ -6,6 +6,7 @@
 //! [`admin_state::restore`].
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::Clock;
@@ -81,7 +82,7 @@ pub async fn run_restore(
     let context = RestoreContext {
         client,
         target,
-        only_nodes: (!nodes.is_empty()).then(|| nodes.into_iter().collect()),
+        only_nodes: (!nodes.is_empty()).then(|| Arc::new(nodes.into_iter().collect())),
         timeout: work_timeout,
         lock_metrics: LockMetrics::register(MetricTable::unregistered()),
         clock,

@@ -11,8 +11,7 @@ use std::time::Duration;
 use headgate_clock::Clock;
 use headgate_kubernetes::Decoded;
 use headgate_node::{
-    DueMarker, MarkerFact, MarkerState, MarkerStatus, NodeIdentity, NodeObjectState, NodeReport, Source, WrittenMarker,
-    write_marker,
+    DueMarker, MarkerFact, MarkerState, NodeIdentity, NodeObjectState, NodeReport, Source, WrittenMarker, write_marker,
 };
 use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use k8s_openapi::api::core::v1::Node;
@@ -99,7 +98,7 @@ impl ProbesMarker {
         let probes = probes.get_or_insert_with(|| {
             let is_out = shown
                 .as_ref()
-                .is_some_and(|shown| shown.status == MarkerStatus::True.as_str() && shown.reason == "ProbesFailed");
+                .is_some_and(|shown| shown.is_out() && shown.reason == "ProbesFailed");
             FailedProbes::new(self.required, healthz, &local_services, is_out)
         });
         let wanted = probes.update(healthz, &local_services);

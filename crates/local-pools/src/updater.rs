@@ -7,9 +7,9 @@
 //! without such a pool of its Service is dropped before ARM is called, before it is put back, and before anything is
 //! reported.
 //!
-//! A tick: [`Updater::prepare_tick`]; if that returns true, acquire the shared Lease; then [`Updater::drain`]; the writer of
-//! each load balancer takes its batches with [`Updater::take_batch`] and hands back their outcome with
-//! [`Updater::settle`].
+//! A tick: [`Updater::begin_tick`]; then [`Updater::compare_some`] until nothing is left; if [`Updater::is_tick_eligible`], acquire the
+//! shared Lease; then [`Updater::drain`]; the planner of each load balancer takes its batches with [`Updater::take_batch`] and hands back
+//! their outcome with [`Updater::settle`].
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -226,23 +226,15 @@ impl Updater {
         }
     }
 
-    /// Begins a tick. Batches that no writer has taken since the last one return to the queue at no cost, and operations
-    /// that are not relevant any more are dropped. Returns whether
-    /// something is eligible; if not, the tick needs neither the shared Lease nor ARM.
-    pub fn prepare_tick(&mut self, now: Instant) -> bool {
-        self.begin_tick(now);
-        self.compare_some(now, usize::MAX);
-        self.is_tick_eligible(now)
-    }
-
-    /// The first part of [`Self::prepare_tick`]. Call [`Self::compare_some`] until nothing is left, then [`Self::is_tick_eligible`]: a
-    /// caller that shares its thread can do other work in between.
+    /// Begins a tick. Batches that no writer has taken since the last one return to the queue at no cost. Call [`Self::compare_some`] until
+    /// nothing is left: a caller that shares its thread can do other work in between.
     pub fn begin_tick(&mut self, now: Instant) {
         self.withdraw(now);
         self.find_services(now);
     }
 
-    /// The last part of [`Self::prepare_tick`], whose value it returns.
+    /// Drops operations that are not relevant any more. Returns whether something is eligible; if not, the tick needs neither the shared
+    /// Lease nor ARM.
     pub fn is_tick_eligible(&mut self, now: Instant) -> bool {
         let (index, placement) = (&self.index, &self.placement);
         self.counters.dropped += self.queue.retain(|key| is_relevant(index, placement, key));

@@ -15,12 +15,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use headgate_node::NodeTraffic;
 use headgate_telemetry::words;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 
 use crate::drain_plan::Labels;
-use crate::snapshot::{LoadBalancerObservation, PodFacts};
+use crate::snapshot::PodFacts;
 
 words! {
     /// `spec.externalTrafficPolicy` of a Service.
@@ -83,7 +84,7 @@ pub struct DrainedNode<'a> {
     /// Its pods.
     pub pods: Vec<&'a PodFacts>,
     /// What is known of its load balancers.
-    pub observation: &'a LoadBalancerObservation,
+    pub observation: &'a NodeTraffic,
     /// Whether the status says that it is out already, for a leader that continues.
     pub was_out: bool,
 }
@@ -217,16 +218,16 @@ impl BlackholeMeter {
 impl NodeMeter {
     fn update(&mut self, node: &DrainedNode<'_>, services: &Services<'_>, now: Timestamp) -> Option<Vec<Blackhole>> {
         match node.observation {
-            LoadBalancerObservation::Unknown { .. } => {}
-            LoadBalancerObservation::In { .. } | LoadBalancerObservation::HeldBack { .. } => self.is_in_service = true,
-            LoadBalancerObservation::NotUsed => {
+            NodeTraffic::Unknown(_) => {}
+            NodeTraffic::InService { .. } | NodeTraffic::HeldBack { .. } => self.is_in_service = true,
+            NodeTraffic::Out { since: None } => {
                 *self = Self {
                     is_in_service: false,
                     local: BTreeMap::new(),
                     cluster: None,
                 };
             }
-            LoadBalancerObservation::Out { since } => {
+            NodeTraffic::Out { since: Some(since) } => {
                 if self.is_in_service {
                     self.count(node, services, now);
                     self.is_in_service = false;

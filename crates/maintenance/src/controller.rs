@@ -24,7 +24,6 @@ mod pods;
 mod probe_markers;
 mod writer;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,12 +31,11 @@ use std::time::Duration;
 use headgate_clock::Clock;
 use headgate_kubernetes::EventSink;
 use headgate_leader::Term;
+use headgate_node::TrafficByNode;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::task::JoinMap;
-
-use crate::snapshot::LoadBalancerObservation;
 
 use caches::Caches;
 use daemon_sets::DaemonSetEvacuator;
@@ -50,14 +48,11 @@ use writer::Writer;
 /// After a task has ended by a defect.
 const RESTART_PAUSE: Duration = Duration::from_secs(30);
 
-/// What is known about the load balancers of each Node, by name. A Node that is missing is unknown.
-pub type LoadBalancerObservations = BTreeMap<String, LoadBalancerObservation>;
-
 /// Where the controllers learn whether a node is out of its load balancers.
 #[derive(Clone, Debug)]
 pub enum LoadBalancerSource {
     /// What the leader reads of the load balancers.
-    Reads(watch::Receiver<Arc<LoadBalancerObservations>>),
+    Reads(watch::Receiver<Arc<TrafficByNode>>),
     /// The condition `headgate.dev/OutOfLoadBalancers` of each Node, which its agent writes after so many failed probes. For clusters whose
     /// load balancers no leader reads.
     Probes,

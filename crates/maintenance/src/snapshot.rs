@@ -6,9 +6,9 @@
 mod node;
 mod pod;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use jiff::Timestamp;
+use headgate_node::TrafficByNode;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::api::{Evacuation, NodeMaintenance};
@@ -33,7 +33,7 @@ pub struct Snapshot {
     /// The PodDisruptionBudgets, for blockers only.
     pub budgets: Vec<BudgetFacts>,
     /// What is known about the load balancers of each node, by name. A node that is missing is unknown.
-    pub load_balancers: BTreeMap<String, LoadBalancerObservation>,
+    pub load_balancers: TrafficByNode,
 }
 
 /// A PodDisruptionBudget, as far as blockers depend on it.
@@ -67,31 +67,4 @@ impl BudgetFacts {
     pub fn selects(&self, namespace: &str, labels: &Labels) -> bool {
         self.namespace == namespace && self.selector.matches(labels)
     }
-}
-
-/// What is known about the load balancers of a node.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum LoadBalancerObservation {
-    /// There is no recent read.
-    Unknown {
-        /// Why there is none, in words for the status.
-        reason: String,
-    },
-    /// The last read shows the node in service.
-    In {
-        /// Which load balancers or pools, in words for the status.
-        detail: String,
-    },
-    /// The node is kept in service, because too few others are.
-    HeldBack {
-        /// Which load balancers or pools, in words for the status.
-        detail: String,
-    },
-    /// The last read shows the node out of service everywhere.
-    Out {
-        /// When the load balancers began to send no new connections.
-        since: Timestamp,
-    },
-    /// The last read shows the node in no load balancer.
-    NotUsed,
 }

@@ -15,7 +15,7 @@ use headgate_clock::Moment;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-use super::marker::{MarkerFact, MarkerStatus};
+use super::marker::MarkerFact;
 use super::names::{AUTOSCALER_TAINT, CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION};
 use super::report::{NodeObjectState, NodeReport, Source};
 use super::signal::Facts;
@@ -168,7 +168,7 @@ impl DeletionDelay {
         let ends_at = self.deletion.as_ref().map(|(_, ends_at)| *ends_at);
         let state = match ends_at {
             None if !facts.autoscaler.is_candidate => DelayState::NoCandidate,
-            _ if is_out(facts.marker.as_ref()) => DelayState::Out,
+            _ if facts.marker.as_ref().is_some_and(MarkerFact::is_out) => DelayState::Out,
             None => DelayState::Candidate,
             Some(ends_at) if ends_at <= now.mono => DelayState::TimedOut,
             Some(_) => DelayState::Deleting,
@@ -178,11 +178,6 @@ impl DeletionDelay {
             ..DelayTarget::new(state)
         }
     }
-}
-
-/// Whether the marker says that the node has left its load balancers.
-pub(super) fn is_out(marker: Option<&MarkerFact>) -> bool {
-    marker.is_some_and(|marker| marker.status == MarkerStatus::True.as_str())
 }
 
 /// The time since the hard taint was set; 0 if its value is no time, or one in the future.

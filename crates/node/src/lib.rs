@@ -16,6 +16,7 @@ mod signal;
 mod slim_node;
 mod spot_notice;
 mod termination_hold;
+mod traffic;
 mod watch;
 
 pub use deletion_delay::{
@@ -38,4 +39,5 @@ pub use signal::{ConditionFact, DEFAULT_SIGNAL_TAINTS, Facts, Signal, SignalExpl
 pub use slim_node::{SlimCondition, SlimNode};
 pub use spot_notice::recorded_not_before;
 pub use termination_hold::{HoldOutcome, ReleaseReason, hold_termination, release_reason};
+pub use traffic::{NodeTraffic, TrafficByNode, Unproved};
 pub use watch::watch_own_node;

@@ -93,6 +93,12 @@ impl MarkerFact {
         })
     }
 
+    /// Whether it says that the node has left its load balancers.
+    #[must_use]
+    pub fn is_out(&self) -> bool {
+        self.status == MarkerStatus::True.as_str()
+    }
+
     /// Whether it says that the Node has no signal: nothing more is written about it then.
     #[must_use]
     pub fn is_without_signal(&self) -> bool {

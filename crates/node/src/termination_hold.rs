@@ -12,7 +12,7 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::deletion_delay::is_out;
+use super::marker::MarkerFact;
 use super::matcher::SignalRules;
 use super::metrics::Metrics;
 use super::names::KARPENTER_TAINT;
@@ -55,7 +55,8 @@ pub fn release_reason(report: &NodeReport) -> Option<ReleaseReason> {
     if !facts.deleting && !facts.taints.iter().any(|key| key == KARPENTER_TAINT) {
         return Some(ReleaseReason::NotDisrupted);
     }
-    is_out(facts.marker.as_ref()).then_some(ReleaseReason::Out)
+    let is_out = facts.marker.as_ref().is_some_and(MarkerFact::is_out);
+    is_out.then_some(ReleaseReason::Out)
 }
 
 /// Follows the Node `name` until its instance need not be held, `timeout` at most.

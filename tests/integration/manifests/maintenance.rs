@@ -7,11 +7,8 @@ use headgate_clock::Clock;
 use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, candidate_identity,
 };
-use headgate_maintenance::controller::{
-    LoadBalancerObservations, LoadBalancerSource, MaintenanceContext, Metrics, run,
-};
-use headgate_maintenance::snapshot::LoadBalancerObservation;
-use headgate_node::NodeReport;
+use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
+use headgate_node::{NodeReport, NodeTraffic, TrafficByNode};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_telemetry::{MetricsFormat, encode_metrics};
 use headgate_test_kubernetes::{create_node, event_sink, eventually};
@@ -136,14 +133,14 @@ async fn is_as_before(administrator: &Caller, name: &str) {
 struct Leader {
     task: tokio::task::JoinHandle<()>,
     registry: Registry,
-    load_balancers: watch::Sender<Arc<LoadBalancerObservations>>,
+    load_balancers: watch::Sender<Arc<TrafficByNode>>,
 }
 
 impl Leader {
     fn start(leader: &Caller, own: &str) -> Self {
         let clock = Clock::System;
         let mut registry = Registry::default();
-        let load_balancers = watch::Sender::<Arc<LoadBalancerObservations>>::default();
+        let load_balancers = watch::Sender::<Arc<TrafficByNode>>::default();
         let context = MaintenanceContext {
             client: leader.client.clone(),
             events: event_sink(leader.client.clone(), own),
@@ -183,7 +180,7 @@ impl Leader {
     fn observe_out(&self, node: &str) {
         let since = Timestamp::from_second(Timestamp::now().as_second()).unwrap();
         self.load_balancers.send_modify(|all| {
-            Arc::make_mut(all).insert(node.to_owned(), LoadBalancerObservation::Out { since });
+            Arc::make_mut(all).insert(node.to_owned(), NodeTraffic::Out { since: Some(since) });
         });
     }
 

@@ -10,32 +10,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{ArmClient, LoadBalancerId};
-use headgate_clock::Moment;
 use headgate_kubernetes::{EventSink, node_reference};
 use headgate_leader::{ArmLock, NodeSummary, Term};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::contested::ContestedTracker;
-use super::editor::{AdminStateEditor, LoadBalancerStatus};
 use super::guard::HeldEntries;
 use super::holds::{DesiredHolds, HoldTracker, Unplanned, desired_holds};
+use super::last_reads::{LastReads, PlannedLoadBalancer};
 use super::ledger::LedgerStore;
 use super::list_outage::{ListState, to_deadlines};
 use super::local_pools::LocalPools;
 use super::marker::{MarkerInputs, Markers, evaluate as evaluate_markers};
 use super::metrics::GaugeValues;
-use super::node_reads::node_reads;
 use super::plan::Policy;
-use super::read_proof::{LastReads, PlannedLoadBalancer, planned};
+use super::planner::{LoadBalancerPlanner, LoadBalancerStatus};
 use super::recorded::Evidence;
 use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
-use super::transitions::{NodeEvent, Snapshot, TransitionTracker};
+use super::transitions::{NodeEvent, TransitionTracker};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
-use crate::local_service::{JoinedEditor, ServiceIndex};
-use crate::pool::{LeaseBypass, ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
+use crate::local_service::{Members, ServiceIndex};
+use crate::pool::{InterfaceCache, LeaseBypass, ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
 
 /// The values that the design of cloud-provider-azure gives these labels.
 const LABELS: WriterLabels = WriterLabels {
@@ -68,6 +66,16 @@ pub(super) struct RunningWriter {
     status: watch::Receiver<LoadBalancerStatus>,
 }
 
+impl RunningWriter {
+    fn planned(&self, id: &LoadBalancerId) -> PlannedLoadBalancer {
+        PlannedLoadBalancer {
+            id: id.clone(),
+            is_managed: self.source == Source::List,
+            status: self.status.borrow().clone(),
+        }
+    }
+}
+
 /// How soon a list is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListUrgency {
@@ -96,6 +104,8 @@ pub(super) struct Controller<'a> {
     /// The load balancers that the ledger names and no list shows.
     pub(super) recorded: watch::Receiver<Arc<Listing>>,
     pub(super) list_requests: watch::Sender<ListRequest>,
+    /// The machines of network interfaces.
+    pub(super) interfaces: watch::Receiver<Arc<InterfaceCache>>,
     /// The last signal generation that a list was requested for.
     pub(super) listed_generation: u64,
     /// The load balancers that have a pool writer.
@@ -106,7 +116,7 @@ pub(super) struct Controller<'a> {
     pub(super) are_nodes_stale: bool,
     /// The last generation of the target states that was stale; 0 if none was.
     pub(super) stale_generation: u64,
-    /// Notified by the editors.
+    /// Notified by the planners.
     pub(super) status_changed: Arc<Notify>,
     pub(super) transitions: TransitionTracker,
     /// What the marker of each Node should say.
@@ -148,8 +158,7 @@ impl Controller<'_> {
                 expire_at = Instant::now() + LEDGER_EXPIRY_INTERVAL;
             }
             if stop_at.is_some() || report_at.is_some_and(|report_at| Instant::now() >= report_at) {
-                self.report_transitions(&targets, list_state);
-                report_at = self.publish_markers(&targets);
+                report_at = self.report(&targets, list_state);
             }
             if stop_at.is_some_and(|stop_at| Instant::now() >= stop_at || self.is_all_sent(&targets)) {
                 return Ok(());
@@ -286,26 +295,26 @@ impl Controller<'_> {
                 status: status.subscribe(),
             };
             self.load_balancers.insert(id.clone(), running);
-            let editor = AdminStateEditor {
+            let members = match source {
+                Source::List => self.local_pools.as_ref().map(|local_pools| local_pools.source.clone()),
+                Source::Ledger => None,
+            };
+            let planner = LoadBalancerPlanner {
                 targets: self.targets.clone(),
                 ledger: self.ledger.clone(),
                 policy: self.policy,
+                only_nodes: None,
                 guard: self.context.guard.clone(),
                 held: HeldEntries::new(),
                 services: self.services.clone(),
                 is_configured: source == Source::List,
                 clock: self.context.clock.clone(),
-                observed_at: None,
+                members: members.map(|source| Members::new(source, id.clone())),
                 status,
                 status_changed: Arc::clone(&self.status_changed),
                 undo: Vec::new(),
                 last_generation: None,
             };
-            let members = match source {
-                Source::List => self.local_pools.as_ref().map(|local_pools| local_pools.source.clone()),
-                Source::Ledger => None,
-            };
-            let editor = JoinedEditor::new(editor, id, members);
             let listings = match source {
                 Source::List => self.listings.clone(),
                 Source::Ledger => self.recorded.clone(),
@@ -316,32 +325,32 @@ impl Controller<'_> {
                 lock: self.lock.clone(),
                 term: self.term.clone(),
                 listings,
+                interfaces: self.interfaces.clone(),
                 bypass: LeaseBypass {
                     before_eviction: self.context.lease_bypass,
                     clock: self.context.clock.clone(),
                 },
                 labels: LABELS,
             };
-            tasks.spawn(TaskName::PoolWriter(id.clone()), writer.run(editor));
+            tasks.spawn(TaskName::PoolWriter(id.clone()), writer.run(planner));
         }
     }
 
-    /// Evaluates the transitions of all Nodes: events, ledger changes, metrics.
-    fn report_transitions(&mut self, targets: &TargetStates, list_state: ListState) {
-        let statuses: Vec<_> = self
+    /// Reports what the last reads show: events, ledger changes, holds, traffic, markers, metrics. Returns when to do so again although
+    /// nothing changes.
+    fn report(&mut self, targets: &TargetStates, list_state: ListState) -> Option<Instant> {
+        let load_balancers: Vec<_> = self
             .load_balancers
-            .values()
-            .map(|writer| writer.status.borrow().clone())
+            .iter()
+            .map(|(id, writer)| writer.planned(id))
             .collect();
-        let listing = Arc::clone(&self.listings.borrow());
-        let effects = self.transitions.evaluate(&Snapshot {
-            targets,
-            ledger: &self.ledger.ledger(),
-            load_balancers: &statuses,
-            listing_error: listing.last_error.as_ref(),
-            mode: self.policy.mode,
-            now: self.context.clock.now(),
-        });
+        let (listing, ledger) = (Arc::clone(&self.listings.borrow()), self.ledger.ledger());
+        let now = self.context.clock.now();
+        let reads = LastReads {
+            has_no_load_balancer_service: self.services.borrow().has_no_load_balancer_service(),
+            ..LastReads::new(targets, &load_balancers, &ledger, &listing, self.policy.mode, now)
+        };
+        let effects = self.transitions.evaluate(&reads);
         self.ledger.apply(effects.ledger_changes);
         for took in effects.signal_to_down {
             self.context.metrics.observe_signal_to_down(took);
@@ -349,89 +358,45 @@ impl Controller<'_> {
         for event in effects.events {
             self.record_event(event);
         }
-        self.report_holds(targets, &statuses);
-        self.publish_node_reads(targets, &listing);
+        self.report_holds(&reads);
+        let report_at = self.publish_traffic(&reads);
         if self.policy.mode != AdminStateMode::Off {
             for event in self.contested.evaluate(&targets.nodes, Instant::now()) {
                 self.record_event(event);
             }
         }
-        let pools = statuses.iter().flat_map(|status| status.pools.iter().cloned());
+        let pools = reads.statuses().flat_map(|status| status.pools.iter().cloned());
         self.context.metrics.set_gauges(GaugeValues {
             pools: pools.collect(),
             nodes_by_signal: targets.nodes_by_signal(),
-            pending_changes: statuses.iter().map(|status| status.pending_changes).sum(),
+            pending_changes: reads.statuses().map(|status| status.pending_changes).sum(),
             last_list: list_state.last_success,
             lists_failing_since: list_state.failing_since,
             nodes_stale_since: targets.stale_since(),
         });
+        report_at
     }
 
-    /// Publishes what the marker of each Node should say; returns when to evaluate it again.
-    fn publish_markers(&self, targets: &TargetStates) -> Option<Instant> {
+    /// Publishes what the last reads prove about each Node with a signal, and what its marker should say; returns when to evaluate that
+    /// again.
+    fn publish_traffic(&self, reads: &LastReads<'_>) -> Option<Instant> {
+        let published = self.context.traffic.as_ref();
+        if published.is_none() && self.context.marker.is_none() {
+            return None;
+        }
+        let previous = published.map(|published| Arc::clone(&published.borrow()));
+        let traffic = Arc::new(reads.prove(&previous.unwrap_or_default()));
+        if let Some(published) = published {
+            publish(published, Arc::clone(&traffic));
+        }
         self.context.marker.as_ref()?;
-        let statuses = self.managed_statuses();
-        let listing = Arc::clone(&self.listings.borrow());
-        let load_balancers = planned(&statuses);
-        let now = self.context.clock.now();
         let evaluation = evaluate_markers(&MarkerInputs {
-            reads: self.last_reads(targets, &load_balancers, &listing, now),
+            reads,
+            traffic: &traffic,
             started_at: self.started_at,
         });
-        self.markers.send_if_modified(|published| {
-            let is_changed = **published != evaluation.markers;
-            if is_changed {
-                *published = Arc::new(evaluation.markers);
-            }
-            is_changed
-        });
+        publish(&self.markers, Arc::new(evaluation.markers));
         evaluation.next_at
-    }
-
-    /// Publishes what the last reads show of each Node with a signal, if anything waits for it.
-    fn publish_node_reads(&self, targets: &TargetStates, listing: &Listing) {
-        let Some(published) = &self.context.node_reads else {
-            return;
-        };
-        let statuses = self.managed_statuses();
-        let (load_balancers, now) = (planned(&statuses), self.context.clock.now());
-        let last_reads = self.last_reads(targets, &load_balancers, listing, now);
-        published.send_if_modified(|known| {
-            let reads = node_reads(&last_reads, known, now.wall);
-            let is_changed = **known != reads;
-            if is_changed {
-                *known = Arc::new(reads);
-            }
-            is_changed
-        });
-    }
-
-    /// The managed load balancers, as they were planned last.
-    fn managed_statuses(&self) -> Vec<(LoadBalancerId, LoadBalancerStatus)> {
-        let managed = self
-            .load_balancers
-            .iter()
-            .filter(|(_, writer)| writer.source == Source::List);
-        managed
-            .map(|(id, writer)| (id.clone(), writer.status.borrow().clone()))
-            .collect()
-    }
-
-    fn last_reads<'a>(
-        &self,
-        targets: &'a TargetStates,
-        load_balancers: &'a [PlannedLoadBalancer<'a>],
-        listing: &'a Listing,
-        now: Moment,
-    ) -> LastReads<'a> {
-        LastReads {
-            targets,
-            load_balancers,
-            listing,
-            has_no_load_balancer_service: self.services.borrow().has_no_load_balancer_service(),
-            mode: self.policy.mode,
-            now: now.mono,
-        }
     }
 
     /// Records an event on the own Node when the Nodes become stale.
@@ -452,7 +417,8 @@ impl Controller<'_> {
     }
 
     /// Publishes the holds that follow from the plans of all load balancers, and an event for each new one.
-    fn report_holds(&mut self, targets: &TargetStates, statuses: &[LoadBalancerStatus]) {
+    fn report_holds(&mut self, reads: &LastReads<'_>) {
+        let targets = reads.targets;
         if targets.stale_since().is_some() {
             // What is recorded stays, and is renewed.
             self.stale_generation = targets.generation;
@@ -460,18 +426,12 @@ impl Controller<'_> {
         }
         let guard = &self.context.guard;
         let holds = match self.policy.mode {
-            AdminStateMode::Enforce => desired_holds(
-                statuses,
-                &self.unplanned(targets),
-                targets,
-                guard,
-                self.context.clock.now().mono,
-            ),
+            AdminStateMode::Enforce => desired_holds(reads, &self.unplanned(targets), guard),
             AdminStateMode::Observe | AdminStateMode::Off => DesiredHolds::new(),
         };
         let mut events = self.hold_tracker.evaluate(&holds, guard);
         if self.policy.mode == AdminStateMode::Enforce {
-            events.extend(self.rule_hold_tracker.evaluate(statuses, targets));
+            events.extend(self.rule_hold_tracker.evaluate(reads));
         }
         for event in events {
             self.record_event(event);
@@ -554,4 +514,15 @@ impl Controller<'_> {
         let mut statuses = self.load_balancers.values().map(|writer| writer.status.borrow());
         statuses.all(|status| status.unsent_changes == 0 && status.has_planned(targets.generation))
     }
+}
+
+/// Publishes the value if it differs from the last one.
+fn publish<T: PartialEq>(sender: &watch::Sender<Arc<T>>, value: Arc<T>) {
+    sender.send_if_modified(|published| {
+        let is_changed = *published != value;
+        if is_changed {
+            *published = value;
+        }
+        is_changed
+    });
 }

@@ -13,8 +13,8 @@ use headgate_telemetry::first_names;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::editor::LoadBalancerStatus;
 use super::guard::{GuardSettings, hold_name, may_be_alive};
+use super::last_reads::LastReads;
 use super::rule_guard::HeldFor;
 use super::target_states::TargetStates;
 use super::transitions::{HELD_BACK, MAX_POOLS_NAMED, NodeEvent, truncate};
@@ -89,14 +89,9 @@ impl Unplanned {
 }
 
 /// The holds that follow from what all load balancers show.
-pub(super) fn desired_holds(
-    load_balancers: &[LoadBalancerStatus],
-    unplanned: &Unplanned,
-    targets: &TargetStates,
-    guard: &GuardSettings,
-    now: Instant,
-) -> DesiredHolds {
-    let probing = load_balancers.iter().flat_map(|load_balancer| &load_balancer.pools);
+pub(super) fn desired_holds(reads: &LastReads<'_>, unplanned: &Unplanned, guard: &GuardSettings) -> DesiredHolds {
+    let (targets, now) = (reads.targets, reads.now.mono);
+    let probing = reads.statuses().flat_map(|status| &status.pools);
     let probing: BTreeSet<&PoolId> = probing
         .filter(|pool| pool.probes_headgate)
         .map(|pool| &pool.pool)
@@ -106,7 +101,7 @@ pub(super) fn desired_holds(
     } else {
         kept_holds(unplanned, targets, now)
     };
-    let entries = load_balancers.iter().flat_map(|load_balancer| &load_balancer.entries);
+    let entries = reads.statuses().flat_map(|status| &status.entries);
     let mut reasons: BTreeMap<String, HeldFor> = BTreeMap::new();
     for entry in entries.filter(|entry| entry.held_for.is_news()) {
         // The Node as it is now: the plan may be older.

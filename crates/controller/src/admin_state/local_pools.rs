@@ -59,7 +59,7 @@ pub(super) fn start(
         .map(|settings| SharedUpdater::new(Updater::new(settings.updater)));
     // The guard counts the Nodes that serve a rule; markers and maintenances ask whether any Service wants a load balancer.
     let is_guarded = work.guard.minimum_in_service != IntOrPercent::Int(0);
-    let is_needed = is_guarded || work.marker.is_some() || work.node_reads.is_some();
+    let is_needed = is_guarded || work.marker.is_some() || work.traffic.is_some();
     if updater.is_some() || is_needed && context.policy.mode != AdminStateMode::Off {
         let feed = ServiceFeed {
             updater: updater.clone(),

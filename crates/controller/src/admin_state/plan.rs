@@ -180,6 +180,17 @@ impl Plan {
         self.edits.iter().map(|edit| edit.admin_states.len()).sum()
     }
 
+    /// Keeps the changes of these Nodes only.
+    pub(super) fn retain_changes(&mut self, is_kept: impl Fn(&ClusterNode) -> bool) {
+        for edit in &mut self.edits {
+            edit.admin_states.retain(|change| is_kept(&change.node));
+        }
+        self.edits.retain(|edit| !edit.admin_states.is_empty());
+        for entry in self.entries.iter_mut().filter(|entry| !is_kept(&entry.node)) {
+            entry.becomes = None;
+        }
+    }
+
     fn add_pool(
         &mut self,
         pool: &PoolView,

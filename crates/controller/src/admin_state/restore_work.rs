@@ -1,34 +1,35 @@
 //! The work of a `headgate restore` term: sets every entry that is `Down` by the ledger back to `None`, for all Nodes or some.
 //!
-//! It writes as the leader does: by one pool writer for each load balancer, under the shared Lease, with permits of the term. A
-//! foreign `Down` and entries that belong to no Node are left alone. No task outlives the work.
+//! It writes as the leader does in the mode `off`: by the planner and the pool writer of each load balancer, under the shared Lease, with
+//! permits of the term. A foreign `Down` and entries that belong to no Node are left alone. No task outlives the work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use headgate_azure::{AdminState, ErrorClass, LoadBalancerId, PoolId};
+use futures::future::join_all;
+use headgate_azure::{AdminState, ErrorClass, LoadBalancerId};
 use headgate_clock::Clock;
 use headgate_kubernetes::WatchErrorCounter;
 use headgate_leader::{ArmLock, LockMetrics, Term};
 use headgate_node::SignalRules;
 use kube::Client;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::cluster_target::ClusterTarget;
-use super::guard::{GuardInputs, GuardSettings, HeldEntries};
+use super::guard::{GuardSettings, HeldEntries};
 use super::ledger::{LedgerChange, LedgerEntry, LedgerError, LedgerStage, LedgerStore};
 use super::nodes::{NodeWatchConfig, watch_target_states};
-use super::plan::{EntryStatus, PlanInputs, Policy, plan};
+use super::plan::{EntryStatus, Policy};
+use super::planner::{LoadBalancerPlanner, LoadBalancerStatus};
 use super::recorded::read_recorded_once;
 use super::settings::{AdminStateMode, AdminStateSettings, ForeignDown};
-use super::target_states::TargetStates;
 use crate::pool::{
-    Editor, EntryKey, IntentNotRecorded, InterfaceCache, LastError, LeaseBypass, ListRequest, Listing,
-    LoadBalancerView, PoolEdit, PoolWriter, RecordedPools, WriteOutcome, WriterLabels, list_on_request,
+    InterfaceCache, LastError, LeaseBypass, ListRequest, Listing, PoolWriter, RecordedPools, WriterLabels,
+    list_on_request, look_up_interfaces,
 };
 
 /// The plan of the mode `off`: `None` for every `Down` in the ledger.
@@ -53,13 +54,19 @@ pub struct RestoreContext {
     /// The load balancers to restore.
     pub target: ClusterTarget,
     /// The names of the Nodes whose entries are restored; `None` for all Nodes.
-    pub only_nodes: Option<BTreeSet<String>>,
+    pub only_nodes: Option<Arc<BTreeSet<String>>>,
     /// For the whole work.
     pub timeout: Duration,
     /// The metrics of the shared Lease.
     pub lock_metrics: LockMetrics,
     /// Wall and monotonic time.
     pub clock: Clock,
+}
+
+impl RestoreContext {
+    fn includes(&self, node: &str) -> bool {
+        self.only_nodes.as_ref().is_none_or(|only| only.contains(node))
+    }
 }
 
 /// A pool entry that the ledger has as headgate's.
@@ -108,118 +115,63 @@ pub enum RestoreError {
     Interrupted,
 }
 
-/// The progress of one load balancer.
+/// The progress of one load balancer, from each status of its planner.
 #[derive(Clone, Debug, Default)]
 struct Progress {
-    /// Whether a plan was made after every interface had been looked up.
-    is_planned: bool,
+    status: LoadBalancerStatus,
     restored: BTreeSet<OwnedEntry>,
     remaining: BTreeSet<OwnedEntry>,
-    /// The entries that are not `Down`, although the ledger says so.
-    outdated: Vec<(PoolId, EntryKey)>,
-    last_error: Option<LastError>,
 }
 
 impl Progress {
+    fn observe(&mut self, status: LoadBalancerStatus) {
+        let pending = status.entries.iter().filter(|entry| entry.is_pending());
+        let remaining = pending.map(owned_entry).collect();
+        let restored: Vec<_> = self.remaining.difference(&remaining).cloned().collect();
+        self.restored.extend(restored);
+        self.restored.retain(|entry| !remaining.contains(entry));
+        self.remaining = remaining;
+        self.status = status;
+    }
+
+    /// Whether a plan that knows every interface leaves nothing to do, or nothing that can be done.
     fn is_complete(&self) -> bool {
-        let is_terminal = self
-            .last_error
-            .as_ref()
-            .is_some_and(|error| error.class == ErrorClass::Terminal);
-        self.is_planned && (self.remaining.is_empty() || is_terminal)
-    }
-}
-
-struct RestoreEditor {
-    /// Whether the load balancer is the cluster's.
-    is_configured: bool,
-    targets: watch::Receiver<Option<Arc<TargetStates>>>,
-    ledger: LedgerStore,
-    only_nodes: Option<BTreeSet<String>>,
-    clock: Clock,
-    progress: watch::Sender<Progress>,
-}
-
-impl RestoreEditor {
-    fn includes(&self, node: &str) -> bool {
-        self.only_nodes.as_ref().is_none_or(|only| only.contains(node))
+        let last_error = self.status.last_error.as_ref();
+        let is_terminal = last_error.is_some_and(|error| error.class == ErrorClass::Terminal);
+        self.status.covers_interfaces && (self.remaining.is_empty() || is_terminal)
     }
 
-    fn is_outdated(&self, status: &EntryStatus) -> bool {
-        let is_down_in_ledger = status
-            .ledger_entry
-            .is_some_and(|entry| entry.stage != LedgerStage::Restored);
-        is_down_in_ledger && status.observed != Some(AdminState::Down) && self.includes(&status.node.name)
-    }
-}
-
-impl Editor for RestoreEditor {
-    async fn changed(&mut self) {
-        if self.targets.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
+    /// The entries that are not `Down`, although the ledger says so.
+    fn outdated(&self) -> impl Iterator<Item = &EntryStatus> {
+        let is_down_in_ledger = |entry: LedgerEntry| entry.stage != LedgerStage::Restored;
+        let entries = self.status.entries.iter();
+        entries.filter(move |entry| {
+            entry.ledger_entry.is_some_and(is_down_in_ledger) && entry.observed != Some(AdminState::Down)
+        })
     }
 
-    fn plan(&mut self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> Vec<PoolEdit> {
-        let Some(targets) = self.targets.borrow_and_update().clone() else {
-            return Vec::new();
-        };
-        let held = HeldEntries::new();
-        let inputs = PlanInputs {
-            guard: GuardInputs {
-                settings: &GuardSettings::DISABLED,
-                held: &held,
-                services: None,
-            },
-            interfaces,
-            targets: &targets,
-            ledger: &self.ledger.ledger(),
-            policy: RESTORE_POLICY,
-            is_configured: self.is_configured,
-            now: self.clock.now(),
-        };
-        let mut plan = plan(view, &inputs);
-        for edit in &mut plan.edits {
-            edit.admin_states.retain(|change| self.includes(&change.node.name));
-        }
-        plan.edits.retain(|edit| !edit.admin_states.is_empty());
-        let remaining: BTreeSet<_> = plan.edits.iter().flat_map(owned_entries).collect();
-        let outdated = plan.entries.iter().filter(|status| self.is_outdated(status));
-        let outdated: Vec<_> = outdated
-            .map(|status| (status.pool.clone(), status.key.clone()))
-            .collect();
-        self.progress.send_modify(|progress| {
-            progress.is_planned = interfaces.covers(view);
-            let restored: Vec<_> = progress.remaining.difference(&remaining).cloned().collect();
-            progress.restored.extend(restored);
-            progress.restored.retain(|entry| !remaining.contains(entry));
-            progress.remaining = remaining;
-            progress.outdated = outdated;
-        });
-        plan.edits
-    }
-
-    /// Nothing to record: the ledger has every entry that is restored.
-    async fn record_intent(&mut self, _: &PoolEdit, _: &[EntryKey]) -> Result<(), IntentNotRecorded> {
-        Ok(())
-    }
-
-    fn handle_outcome(&mut self, outcome: WriteOutcome) {
-        match outcome {
-            WriteOutcome::Failed(error) => self.progress.send_modify(|progress| progress.last_error = Some(error)),
-            WriteOutcome::Recovered => self.progress.send_modify(|progress| progress.last_error = None),
-            WriteOutcome::Accepted(_) | WriteOutcome::Rejected => {}
+    /// Follows a planner until its load balancer is complete.
+    async fn follow(&mut self, mut statuses: watch::Receiver<LoadBalancerStatus>) {
+        loop {
+            self.observe(statuses.borrow_and_update().clone());
+            if self.is_complete() {
+                return;
+            }
+            if statuses.changed().await.is_err() {
+                // A writer that has panicked makes no more progress.
+                return;
+            }
         }
     }
 }
 
-fn owned_entries(edit: &PoolEdit) -> impl Iterator<Item = OwnedEntry> {
-    edit.admin_states.iter().map(|change| OwnedEntry {
-        load_balancer: edit.pool.load_balancer().name().to_owned(),
-        pool: edit.pool.name().to_owned(),
-        entry: change.key.to_string(),
-        node: change.node.name.clone(),
-    })
+fn owned_entry(status: &EntryStatus) -> OwnedEntry {
+    OwnedEntry {
+        load_balancer: status.pool.load_balancer().name().to_owned(),
+        pool: status.pool.name().to_owned(),
+        entry: status.key.to_string(),
+        node: status.node.name.clone(),
+    }
 }
 
 /// Restores; ends once a read shows every entry restored, or the rest cannot be, or time or term are over.
@@ -310,16 +262,29 @@ async fn work(
     let listed_ids = listing.load_balancers.keys().map(|id| (id, &listed));
     let recorded_receiver = recorded_listings.subscribe();
     let recorded_ids = recorded.load_balancers.keys().map(|id| (id, &recorded_receiver));
+    let (looked_up, interfaces) = watch::channel(Arc::new(InterfaceCache::default()));
+    let lists = [listed.clone(), recorded_receiver.clone()];
+    tasks.spawn(look_up_interfaces(term.number(), arm.clone(), lists, looked_up));
+    let services = watch::Sender::new(Arc::default());
+    let status_changed = Arc::new(Notify::new());
     let writers = listed_ids.chain(recorded_ids).map(|(id, listings)| {
-        let progress = watch::Sender::new(Progress::default());
-        let receiver = progress.subscribe();
-        let editor = RestoreEditor {
-            is_configured: listing.load_balancers.contains_key(id),
+        let status = watch::Sender::new(LoadBalancerStatus::default());
+        let statuses = status.subscribe();
+        let planner = LoadBalancerPlanner {
             targets: targets.clone(),
             ledger: ledger.clone(),
+            policy: RESTORE_POLICY,
             only_nodes: context.only_nodes.clone(),
+            is_configured: listing.load_balancers.contains_key(id),
+            guard: GuardSettings::DISABLED,
+            services: services.subscribe(),
+            held: HeldEntries::new(),
             clock: context.clock.clone(),
-            progress,
+            members: None,
+            status,
+            status_changed: Arc::clone(&status_changed),
+            undo: Vec::new(),
+            last_generation: None,
         };
         let writer = PoolWriter {
             load_balancer: id.clone(),
@@ -327,21 +292,18 @@ async fn work(
             lock: lock.clone(),
             term: term.clone(),
             listings: listings.clone(),
+            interfaces: interfaces.clone(),
             bypass: LeaseBypass::never(context.clock.clone()),
             labels: LABELS,
         };
-        tasks.spawn(writer.run(editor));
-        receiver
+        tasks.spawn(writer.run(planner));
+        (Progress::default(), statuses)
     });
-    let mut progress: Vec<_> = writers.collect();
-    let complete = async {
-        for progress in &mut progress {
-            // A writer that has panicked makes no more progress.
-            let _ = progress.wait_for(Progress::is_complete).await;
-        }
-    };
+    let (mut progress, statuses): (Vec<_>, Vec<_>) = writers.unzip();
+    let follow = progress.iter_mut().zip(statuses);
+    let complete = join_all(follow.map(|(progress, statuses)| progress.follow(statuses)));
     let is_complete = tokio::select! {
-        () = complete => true,
+        _ = complete => true,
         () = term.handover_requested() => false,
         () = sleep_until(deadline) => false,
     };
@@ -372,7 +334,7 @@ async fn first_listing(listed: &mut watch::Receiver<Arc<Listing>>) -> Result<Arc
 async fn finish(
     context: &RestoreContext,
     ledger: &LedgerStore,
-    progress: &[watch::Receiver<Progress>],
+    progress: &[Progress],
     is_complete: bool,
 ) -> RestoreOutcome {
     let mut outcome = RestoreOutcome::default();
@@ -382,9 +344,8 @@ async fn finish(
         since: context.clock.now().wall,
     };
     for progress in progress {
-        let progress = progress.borrow();
         outcome.restored.extend(progress.restored.iter().cloned());
-        let reason = match &progress.last_error {
+        let reason = match &progress.status.last_error {
             Some(error) => error.message.clone(),
             None if is_complete => "it is still Down".to_owned(),
             None => "the time was up".to_owned(),
@@ -393,8 +354,8 @@ async fn finish(
         outcome
             .not_restored
             .extend(remaining.map(|entry| (entry, reason.clone())));
-        let outdated = progress.outdated.iter();
-        changes.extend(outdated.map(|(pool, key)| LedgerChange::new(pool, key, Some(restored))));
+        let outdated = progress.outdated().filter(|entry| context.includes(&entry.node.name));
+        changes.extend(outdated.map(|entry| LedgerChange::new(&entry.pool, &entry.key, Some(restored))));
     }
     ledger.apply(changes);
     outcome.ledger_error = ledger.flush().await.err().map(|error| error.to_string());

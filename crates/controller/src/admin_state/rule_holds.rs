@@ -4,10 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::editor::LoadBalancerStatus;
+use super::last_reads::LastReads;
 use super::plan::EntryStatus;
 use super::rule_guard::HeldFor;
-use super::target_states::TargetStates;
 use super::transitions::{HELD_BACK, NodeEvent, pool_names, truncate};
 
 /// The Nodes that have an event: one for each hold and what it is for, by the UID of the Node.
@@ -18,19 +17,17 @@ pub(super) struct RuleHoldTracker {
 
 impl RuleHoldTracker {
     /// The events about holds that are new, or for other Services than before.
-    pub(super) fn evaluate(&mut self, load_balancers: &[LoadBalancerStatus], targets: &TargetStates) -> Vec<NodeEvent> {
-        let mut entries: BTreeMap<&str, Vec<&EntryStatus>> = BTreeMap::new();
-        for entry in load_balancers.iter().flat_map(|one| &one.entries) {
+    pub(super) fn evaluate(&mut self, reads: &LastReads<'_>) -> Vec<NodeEvent> {
+        let is_held = |entry: &&EntryStatus| {
             let others = HeldFor {
                 minimum: false,
                 ..entry.held_for.clone()
             };
-            if others.is_news() {
-                entries.entry(&entry.node.uid).or_default().push(entry);
-            }
-        }
+            others.is_news()
+        };
         let (mut events, mut reported) = (Vec::new(), BTreeMap::new());
-        for (uid, entries) in entries {
+        for (uid, own) in &reads.entries {
+            let entries: Vec<_> = own.iter().map(|own| own.entry).filter(is_held).collect();
             let held_for = HeldFor {
                 minimum: false,
                 ..HeldFor::union(entries.iter().copied())
@@ -38,15 +35,15 @@ impl RuleHoldTracker {
             let Some(node) = entries.first().map(|entry| &entry.node) else {
                 continue;
             };
-            let signals = targets.signal_period(node).map(|period| &period.signals);
-            if self.reported.get(uid) != Some(&held_for) {
+            let signals = reads.targets.signal_period(node).map(|period| &period.signals);
+            if self.reported.get(*uid) != Some(&held_for) {
                 events.push(NodeEvent {
                     node: Arc::clone(node),
                     kind: HELD_BACK,
                     note: note(&entries, &held_for, signals),
                 });
             }
-            reported.insert(uid.to_owned(), held_for);
+            reported.insert((*uid).to_owned(), held_for);
         }
         self.reported = reported;
         events

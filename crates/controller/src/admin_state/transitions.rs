@@ -4,7 +4,7 @@
 //! is recorded already, so a new leader does not repeat it. A failure gets an event when it begins, when it becomes another
 //! one, and every 5 min; a terminal one only once.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,10 @@ use headgate_telemetry::first_names;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::editor::LoadBalancerStatus;
-use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage};
+use super::last_reads::{LastReads, OwnEntry};
+use super::ledger::{LedgerChange, LedgerEntry, LedgerStage};
 use super::plan::{EntryStatus, ProbeCoverage};
-use super::settings::AdminStateMode;
-use super::target_states::{TargetState, TargetStates};
+use super::target_states::TargetState;
 use crate::pool::{ClusterNode, LastError};
 
 /// Until a failure that persists gets another event.
@@ -83,7 +82,7 @@ impl NodeEvent {
     }
 }
 
-/// What follows from a snapshot.
+/// What follows from a reads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Effects {
     pub(super) events: Vec<NodeEvent>,
@@ -92,29 +91,9 @@ pub(super) struct Effects {
     pub(super) signal_to_down: Vec<Duration>,
 }
 
-/// The state that transitions are computed from.
-pub(super) struct Snapshot<'a> {
-    pub(super) targets: &'a TargetStates,
-    pub(super) ledger: &'a Ledger,
-    /// Of all load balancers.
-    pub(super) load_balancers: &'a [LoadBalancerStatus],
-    /// Why the load balancers cannot be listed.
-    pub(super) listing_error: Option<&'a LastError>,
-    pub(super) mode: AdminStateMode,
-    pub(super) now: Moment,
-}
-
-/// One entry of a Node.
-struct NodeEntry<'a> {
-    status: &'a EntryStatus,
-    load_balancer: &'a LoadBalancerStatus,
-    /// What the ledger has now; the status has what it had when the plan was made.
-    ledger_entry: Option<LedgerEntry>,
-}
-
-impl NodeEntry<'_> {
-    fn is_down(&self) -> bool {
-        self.status.observed == Some(AdminState::Down)
+impl OwnEntry<'_> {
+    fn is_read_down(&self) -> bool {
+        self.entry.observed == Some(AdminState::Down)
     }
 
     fn stage(&self) -> Option<LedgerStage> {
@@ -123,56 +102,31 @@ impl NodeEntry<'_> {
 
     /// Whether it is `Down` by headgate and that is not in an event yet.
     fn is_newly_down(&self) -> bool {
-        self.is_down() && matches!(self.stage(), Some(LedgerStage::Intended | LedgerStage::Restored))
+        self.is_read_down() && matches!(self.stage(), Some(LedgerStage::Intended | LedgerStage::Restored))
     }
 
     /// Whether a `Down` of headgate's is gone.
     fn is_newly_restored(&self) -> bool {
-        !self.is_down() && matches!(self.stage(), Some(LedgerStage::Intended | LedgerStage::Down))
+        !self.is_read_down() && matches!(self.stage(), Some(LedgerStage::Intended | LedgerStage::Down))
     }
 
     fn change_stage(&self, stage: LedgerStage, now: Moment) -> LedgerChange {
         let since = now.wall;
-        LedgerChange::new(&self.status.pool, &self.status.key, Some(LedgerEntry { stage, since }))
+        LedgerChange::new(&self.entry.pool, &self.entry.key, Some(LedgerEntry { stage, since }))
     }
 }
 
-/// The entries with a status, by the Node's UID.
-type EntriesByNode<'a> = BTreeMap<&'a str, Vec<NodeEntry<'a>>>;
-
-impl Snapshot<'_> {
-    fn entries_by_node(&self) -> EntriesByNode<'_> {
-        let mut nodes = EntriesByNode::new();
-        for load_balancer in self.load_balancers {
-            // The entries are ordered by pool, so each pool is looked up once.
-            for entries in load_balancer.entries.chunk_by(|one, other| one.pool == other.pool) {
-                let ledger = entries.first().map(|first| self.ledger.pool(&first.pool));
-                for status in entries {
-                    let ledger_entry = ledger.as_ref().and_then(|ledger| ledger.entry(&status.key));
-                    nodes.entry(&status.node.uid).or_default().push(NodeEntry {
-                        status,
-                        load_balancer,
-                        ledger_entry,
-                    });
-                }
-            }
-        }
-        nodes
-    }
-
+impl LastReads<'_> {
     /// The Nodes with the target state `Down` that have no entry in a pool with an unreadable interface: it may be theirs.
-    fn nodes_of_unreadable_pools<'s>(
-        &'s self,
-        nodes: &'s EntriesByNode<'_>,
-    ) -> impl Iterator<Item = (&'s Arc<ClusterNode>, &'s LastError)> {
-        let unreadable = self.load_balancers.iter().flat_map(|load_balancer| {
+    fn nodes_of_unreadable_pools(&self) -> impl Iterator<Item = (&Arc<ClusterNode>, &LastError)> {
+        let unreadable = self.statuses().flat_map(|load_balancer| {
             let pools = load_balancer.unreadable_pools.iter();
             pools.map(move |unreadable| (load_balancer, unreadable))
         });
         unreadable.flat_map(move |(load_balancer, unreadable)| {
             let has_no_entry = move |node: &&Arc<ClusterNode>| {
-                let mut entries = nodes.get(&*node.uid).into_iter().flatten();
-                node.exempting_label().is_none() && !entries.any(|entry| entry.status.pool == unreadable.pool)
+                let mut entries = self.entries.get(&*node.uid).into_iter().flatten();
+                node.exempting_label().is_none() && !entries.any(|own| own.entry.pool == unreadable.pool)
             };
             // A plan from before the signal says nothing about it.
             let is_planned = move |node: &&Arc<ClusterNode>| {
@@ -187,10 +141,6 @@ impl Snapshot<'_> {
             let affected = targeted.filter(is_planned).filter(has_no_entry);
             affected.map(|node| (node, &unreadable.last_error))
         })
-    }
-
-    fn target_state(&self, node: &ClusterNode) -> TargetState {
-        self.targets.target_state(node, self.now.mono).in_mode(self.mode)
     }
 }
 
@@ -211,59 +161,58 @@ struct ReportedFailure {
 }
 
 impl TransitionTracker {
-    /// The effects of what changed since the last snapshot.
-    pub(super) fn evaluate(&mut self, snapshot: &Snapshot<'_>) -> Effects {
+    /// The effects of what changed since the last reads.
+    pub(super) fn evaluate(&mut self, reads: &LastReads<'_>) -> Effects {
         let mut effects = Effects::default();
-        let nodes = snapshot.entries_by_node();
-        let now = snapshot.now.mono;
+        let now = reads.now.mono;
         let mut failing = BTreeSet::new();
-        for entries in nodes.values() {
-            self.evaluate_node(snapshot, entries, &mut failing, &mut effects);
+        for entries in reads.entries.values() {
+            self.evaluate_node(reads, entries, &mut failing, &mut effects);
         }
-        if let Some(error) = snapshot.listing_error {
-            let all = snapshot.targets.nodes.iter();
+        if let Some(error) = &reads.listing.last_error {
+            let all = reads.targets.nodes.iter();
             let affected = all.filter(|node| {
-                snapshot.target_state(node) == TargetState::Down && !nodes.contains_key(node.uid.as_str())
+                reads.target_state(node) == TargetState::Down && !reads.entries.contains_key(node.uid.as_str())
             });
             for node in affected {
                 failing.insert(node.uid.clone());
                 self.report_failure(node, error, now, &mut effects);
             }
         }
-        for (node, error) in snapshot.nodes_of_unreadable_pools(&nodes) {
+        for (node, error) in reads.nodes_of_unreadable_pools() {
             // A failure of the Node's own entries comes first.
             if failing.insert(node.uid.clone()) {
                 self.report_failure(node, error, now, &mut effects);
             }
         }
         self.failures.retain(|uid, _| failing.contains(uid));
-        self.evaluate_pools(snapshot, &mut effects);
+        self.evaluate_pools(reads, &mut effects);
         effects
     }
 
     fn evaluate_node(
         &mut self,
-        snapshot: &Snapshot<'_>,
-        entries: &[NodeEntry<'_>],
+        reads: &LastReads<'_>,
+        entries: &[OwnEntry<'_>],
         failing: &mut BTreeSet<String>,
         effects: &mut Effects,
     ) {
         let Some(first) = entries.first() else { return };
-        let node = &first.status.node;
-        let target = snapshot.target_state(node);
-        let period = snapshot.targets.signal_period(node);
-        let pending = entries.iter().filter(|entry| entry.status.is_pending());
+        let node = &first.entry.node;
+        let target = reads.target_state(node);
+        let period = reads.targets.signal_period(node);
+        let pending = entries.iter().filter(|entry| entry.entry.is_pending());
         let error = pending
             .clone()
-            .find_map(|entry| entry.load_balancer.last_error.as_ref());
+            .find_map(|entry| entry.load_balancer.status.last_error.as_ref());
         if let Some(error) = error {
             failing.insert(node.uid.clone());
-            self.report_failure(node, error, snapshot.now.mono, effects);
+            self.report_failure(node, error, reads.now.mono, effects);
         }
         // A load balancer whose plan is older than the period may have more entries of the Node.
-        let is_outdated = entries.iter().any(|entry| entry.status.target != target)
+        let is_outdated = entries.iter().any(|entry| entry.entry.target != target)
             || period.is_some_and(|period| {
-                let mut load_balancers = snapshot.load_balancers.iter();
+                let mut load_balancers = reads.statuses();
                 !load_balancers.all(|load_balancer| load_balancer.has_planned(period.generation))
             });
         if is_outdated || pending.count() > 0 {
@@ -272,22 +221,20 @@ impl TransitionTracker {
         match target {
             TargetState::Down => {
                 let lifted = entries.iter().filter(|entry| entry.is_newly_restored());
-                let lifted = lifted.filter(|entry| entry.status.is_held_back);
-                let changes = lifted.map(|entry| entry.change_stage(LedgerStage::Restored, snapshot.now));
+                let lifted = lifted.filter(|entry| entry.entry.is_held_back);
+                let changes = lifted.map(|entry| entry.change_stage(LedgerStage::Restored, reads.now));
                 effects.ledger_changes.extend(changes);
                 let new: Vec<_> = entries.iter().filter(|entry| entry.is_newly_down()).collect();
                 if new.is_empty() {
                     return;
                 }
-                let changes = new
-                    .iter()
-                    .map(|entry| entry.change_stage(LedgerStage::Down, snapshot.now));
+                let changes = new.iter().map(|entry| entry.change_stage(LedgerStage::Down, reads.now));
                 effects.ledger_changes.extend(changes);
                 let mut all = entries.iter();
-                if !all.any(|entry| entry.is_down() && entry.stage() == Some(LedgerStage::Down)) {
+                if !all.any(|entry| entry.is_read_down() && entry.stage() == Some(LedgerStage::Down)) {
                     let signals = period.map(|period| period.signals.iter().cloned().collect::<Vec<_>>());
                     let since = period.map(|period| period.since.mono);
-                    let took = since.map(|since| snapshot.now.mono.saturating_duration_since(since));
+                    let took = since.map(|since| reads.now.mono.saturating_duration_since(since));
                     effects.signal_to_down.extend(took);
                     effects.events.push(NodeEvent {
                         node: Arc::clone(node),
@@ -300,7 +247,7 @@ impl TransitionTracker {
                 let restored: Vec<_> = entries.iter().filter(|entry| entry.is_newly_restored()).collect();
                 let changes = restored
                     .iter()
-                    .map(|entry| entry.change_stage(LedgerStage::Restored, snapshot.now));
+                    .map(|entry| entry.change_stage(LedgerStage::Restored, reads.now));
                 effects.ledger_changes.extend(changes);
                 // Without this stage there was no event about the `Down`, either.
                 if restored.iter().any(|entry| entry.stage() == Some(LedgerStage::Down)) {
@@ -349,8 +296,8 @@ impl TransitionTracker {
     }
 
     /// Warns once about each pool in which no entry gets new connections because of a signal.
-    fn evaluate_pools(&mut self, snapshot: &Snapshot<'_>, effects: &mut Effects) {
-        let load_balancers = snapshot.load_balancers.iter();
+    fn evaluate_pools(&mut self, reads: &LastReads<'_>, effects: &mut Effects) {
+        let load_balancers = reads.statuses();
         let pools = || load_balancers.clone().flat_map(|load_balancer| &load_balancer.pools);
         let is_exhausted = |id: &PoolId| {
             let mut found = pools().filter(|counts| counts.pool == *id);
@@ -388,8 +335,8 @@ pub(super) fn pool_names(entries: &[&EntryStatus]) -> String {
     first_names(pools, MAX_POOLS_NAMED)
 }
 
-fn statuses<'a>(entries: &[&NodeEntry<'a>]) -> Vec<&'a EntryStatus> {
-    entries.iter().map(|entry| entry.status).collect()
+fn statuses<'a>(entries: &[&OwnEntry<'a>]) -> Vec<&'a EntryStatus> {
+    entries.iter().map(|own| own.entry).collect()
 }
 
 fn down_note(entries: &[&EntryStatus], signals: &[String]) -> String {

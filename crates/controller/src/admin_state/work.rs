@@ -16,7 +16,7 @@ use headgate_azure::LoadBalancerId;
 use headgate_clock::Clock;
 use headgate_kubernetes::{EventKind, EventSink, node_reference};
 use headgate_leader::{ArmLock, CandidatePlacement, LockMetrics, Term};
-use headgate_node::SignalRules;
+use headgate_node::{SignalRules, TrafficByNode};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -33,7 +33,6 @@ use super::list_outage::from_deadlines;
 use super::local_pools::{self, LocalPoolsContext};
 use super::marker::{MarkerWriter, Markers};
 use super::metrics::{GaugeValues, Metrics};
-use super::node_reads::NodeReads;
 use super::nodes::{NodeWatchConfig, watch_target_states};
 use super::plan::Policy;
 use super::preempt_feature::{PreemptEventsFeature, preempt_events};
@@ -44,7 +43,7 @@ use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
 use crate::local_service::{self, LocalPoolsSettings, ServiceIndex};
 use crate::other_nodes::OtherNodes;
-use crate::pool::{ListRequest, Listing, RecordedPools, list_on_request};
+use crate::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request, look_up_interfaces};
 
 /// For a connection to ARM. After this, another instance may have a better configuration.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -104,8 +103,8 @@ pub struct WorkContext {
     pub preempt_events: Option<PreemptEventsFeature>,
     /// Writes the Node condition that says when a node has left its load balancers; `None` where it is off.
     pub marker: Option<MarkerFeature>,
-    /// Gets what the last reads show of each Node with a signal; `None` where nothing waits for it.
-    pub node_reads: Option<watch::Sender<Arc<NodeReads>>>,
+    /// Gets what the last reads prove about each Node with a signal; `None` where nothing waits for it.
+    pub traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
 }
 
 /// The feature `marker.mode: adminState`, and whether this process may write other Nodes.
@@ -147,6 +146,7 @@ pub(super) enum TaskName {
     Listing,
     Holds,
     Recorded,
+    Interfaces,
     LocalServices,
     LocalPools,
     PreemptEvents,
@@ -162,6 +162,7 @@ impl fmt::Display for TaskName {
             Self::Listing => f.write_str("load-balancers"),
             Self::Holds => f.write_str("holds"),
             Self::Recorded => f.write_str("recorded-load-balancers"),
+            Self::Interfaces => f.write_str("network-interfaces"),
             Self::LocalServices => f.write_str("local-services"),
             Self::LocalPools => f.write_str("local-pools"),
             Self::PreemptEvents => f.write_str("preempt-events"),
@@ -202,7 +203,7 @@ pub async fn run(term: Term, source: &impl TargetSource, context: WorkContext) -
     };
     term.report_nodes(None);
     term.report_inability(None);
-    forget_node_reads(&context);
+    forget_traffic(&context);
     context.metrics.set_gauges(GaugeValues::default());
     context.local_pools_metrics.clear_queue();
     outcome
@@ -225,7 +226,7 @@ async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) ->
             }
         };
         tracing::info!(arm = ?target.arm, mode = context.policy.mode.as_str(), "connected to arm");
-        forget_node_reads(context);
+        forget_traffic(context);
         tokio::select! {
             outcome = Box::pin(work_with(term, target, context, &mut ledger)) => return outcome,
             () = config_changed => tracing::info!("azure configuration changed, work of the term restarted"),
@@ -234,9 +235,9 @@ async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) ->
 }
 
 /// What was read with another configuration, or in another term, says nothing.
-fn forget_node_reads(context: &WorkContext) {
-    if let Some(reads) = &context.node_reads {
-        reads.send_replace(Arc::default());
+fn forget_traffic(context: &WorkContext) {
+    if let Some(traffic) = &context.traffic {
+        traffic.send_replace(Arc::default());
     }
 }
 
@@ -349,6 +350,7 @@ async fn work_with(
         relaxed_number: 0,
         max_age: None,
     });
+    let interfaces = watch::Sender::new(Arc::new(InterfaceCache::default()));
     let holds = watch::Sender::new(None);
     spawn_hold_writer(&mut tasks, term, context, &holds, &targets);
     let listings = watch::Sender::new(Arc::new(Listing::default()));
@@ -379,6 +381,7 @@ async fn work_with(
         listings: listings.subscribe(),
         recorded: recorded.subscribe(),
         list_requests,
+        interfaces: interfaces.subscribe(),
         listed_generation: 0,
         is_unable: false,
         are_nodes_stale: false,
@@ -395,6 +398,11 @@ async fn work_with(
         events: context.events.clone(),
         local_pools,
     };
+    let lists = [listings.subscribe(), recorded.subscribe()];
+    tasks.spawn(
+        TaskName::Interfaces,
+        look_up_interfaces(term.number(), target.arm.clone(), lists, interfaces),
+    );
     let requests = controller.list_requests.subscribe();
     spawn_listings(&mut tasks, term, target, ledger, requests, (listings, recorded));
     let mut follow_lock = std::pin::pin!(follow_lock.fuse());

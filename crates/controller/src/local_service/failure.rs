@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 /// The outcome of a batch whose write or read failed at `now`. What was not sent was no attempt.
 #[must_use]
-pub fn batch_outcome(error: &ArmError, now: Instant) -> BatchOutcome {
+pub(crate) fn batch_outcome(error: &ArmError, now: Instant) -> BatchOutcome {
     if error.is_not_sent() {
         return BatchOutcome::NotAttempted {
             not_before: error.retry_after(now).map(|wait| now + wait),

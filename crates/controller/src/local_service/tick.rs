@@ -2,7 +2,7 @@
 //!
 //! Invariants: a tick without anything eligible takes neither the Lease nor ARM's time. Without the Lease nothing leaves the
 //! queue. While Nodes, Services or EndpointSlices are stale nothing leaves it either: pools stay as they are. Ticks do not overlap; none begins once the term is to be handed over. The writers of the load balancers carry the
-//! batches out (`editor`); the tick keeps the Lease until each has taken what is its own, and no longer than one interval.
+//! batches out (`members`); the tick keeps the Lease until each has taken what is its own, and no longer than one interval.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -21,7 +21,7 @@ const READ_TIMEOUT: Duration = Duration::from_mins(1);
 const MAX_CONCURRENT_READS: usize = 4;
 
 /// Reads these load balancers. `recorded_pools` are the pools of the ledger, `previous` is the result of the last call.
-pub async fn read_by_id(
+pub(crate) async fn read_by_id(
     arm: &ArmClient,
     ids: BTreeSet<LoadBalancerId>,
     recorded_pools: &BTreeSet<PoolId>,

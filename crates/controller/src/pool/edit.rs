@@ -32,6 +32,8 @@ pub struct MemberChange {
     pub nodes: Arc<NodeIndex>,
     /// The id of the cluster's virtual network, for a pool that has none.
     pub virtual_network: Option<Arc<str>>,
+    /// The admin states of a PUT with these members, in the place of the edit's own.
+    pub admin_states: Vec<AdminStateChange>,
 }
 
 /// All changes of one pool, which become one PUT.

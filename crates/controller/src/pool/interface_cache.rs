@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{ArmError, ErrorClass, NetworkInterfaceId, PoolId};
@@ -102,14 +103,10 @@ impl InterfaceCache {
         })
     }
 
-    /// Adds the interfaces of another cache.
-    pub fn merge(&mut self, other: Self) {
-        self.0.extend(other.0);
-    }
-
     /// The interfaces of these pools that have to be looked up. Removes all others from the cache.
-    pub(super) fn take_due(&mut self, view: &LoadBalancerView, now: Instant) -> HashSet<NetworkInterfaceId> {
-        let mut ids: HashSet<NetworkInterfaceId> = interfaces_of(view).cloned().collect();
+    pub(super) fn take_due(&mut self, views: &[&Arc<LoadBalancerView>], now: Instant) -> HashSet<NetworkInterfaceId> {
+        let pools = views.iter().flat_map(|view| &view.pools);
+        let mut ids: HashSet<NetworkInterfaceId> = pools.flat_map(|pool| &pool.interfaces).cloned().collect();
         self.0.retain(|id, _| ids.contains(id));
         ids.retain(|id| self.0.get(id).is_none_or(|cached| cached.expires_at <= now));
         ids
@@ -141,11 +138,6 @@ impl InterfaceCache {
     }
 }
 
-/// The interfaces of all pools that need a lookup.
-fn interfaces_of(view: &LoadBalancerView) -> impl Iterator<Item = &NetworkInterfaceId> {
-    view.pools.iter().flat_map(|pool| &pool.interfaces)
-}
-
 /// Between `time` and half as much again, fixed for each interface, so that not all expire at once.
 fn spread(id: &NetworkInterfaceId, time: Duration) -> Duration {
     let mut hasher = DefaultHasher::new();
@@ -172,7 +164,7 @@ mod tests {
     }
 
     /// A pool of these interfaces and of one of a scale set.
-    fn view(names: &[&str], used: bool) -> LoadBalancerView {
+    fn view(names: &[&str], used: bool) -> Arc<LoadBalancerView> {
         let lb = format!("{GROUP}/Microsoft.Network/loadBalancers/lb");
         let instance = format!(
             "{GROUP}/Microsoft.Compute/virtualMachineScaleSets/v/virtualMachines/0/networkInterfaces/n/ipConfigurations/c"
@@ -183,13 +175,13 @@ mod tests {
             .collect();
         let rule =
             json!({"name": "r", "properties": {"backendAddressPool": {"id": format!("{lb}/backendAddressPools/p")}}});
-        LoadBalancerView::new(&LoadBalancer {
+        Arc::new(LoadBalancerView::new(&LoadBalancer {
             id: LoadBalancerId::parse(&lb).unwrap(),
             etag: None,
             document: json!({"id": lb, "properties": {
                 "backendAddressPools": [{"name": "p", "properties": {"loadBalancerBackendAddresses": entries}}],
                 "loadBalancingRules": if used { vec![rule] } else { Vec::new() }}}),
-        })
+        }))
     }
 
     fn refused(status: StatusCode, code: &str) -> ArmError {
@@ -209,7 +201,7 @@ mod tests {
         let view = view(&["B", "c", "gone", "known"], true);
         let mut interfaces = InterfaceCache::default();
         assert_eq!(
-            interfaces.take_due(&view, Instant::now()).len(),
+            interfaces.take_due(&[&view], Instant::now()).len(),
             4,
             "the id of the scale set's interface contains the machine"
         );
@@ -267,13 +259,13 @@ mod tests {
         interfaces.store(id("a"), Ok(Some("/vm".to_owned())));
         interfaces.store(id("b"), Err(ArmError::DeadlineExceeded));
         let (both, now) = (view(&["a", "b"], true), Instant::now());
-        assert!(interfaces.take_due(&both, now).is_empty());
+        assert!(interfaces.take_due(&[&both], now).is_empty());
         assert_eq!(
-            interfaces.take_due(&both, now + FAILURE_TTL * 2),
+            interfaces.take_due(&[&both], now + FAILURE_TTL * 2),
             HashSet::from([id("b")])
         );
-        assert_eq!(interfaces.take_due(&both, now + MACHINE_TTL * 2).len(), 2);
-        interfaces.take_due(&view(&["b"], true), now);
+        assert_eq!(interfaces.take_due(&[&both], now + MACHINE_TTL * 2).len(), 2);
+        interfaces.take_due(&[&view(&["b"], true)], now);
         assert_eq!(interfaces.machine_of(&id("a")), None);
     }
 }

@@ -1,10 +1,12 @@
-//! Lookups of network interfaces at ARM, which run while a pool writer does other work.
+//! Lookups of network interfaces at ARM: one task for all load balancers of a term.
 //!
-//! Invariants: at most [`MAX_CONCURRENT_LOOKUPS`] run at a time, each with a deadline. Cancelling a wait loses no result. A
-//! result has no effect until it is stored in the [`InterfaceCache`], so that a plan sees one state of the cache.
+//! Invariants: at most [`MAX_CONCURRENT_LOOKUPS`] run at a time, each with a deadline, and one for an interface however many load
+//! balancers have it. Cancelling a wait loses no result. A result has no effect until it is stored in the [`InterfaceCache`], so that a
+//! plan sees one state of the cache.
 
 use std::collections::{HashSet, VecDeque};
-use std::future::{Future, pending};
+use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -12,18 +14,56 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use headgate_azure::{ArmClient, ArmError, NetworkInterfaceId};
 use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::interface_cache::InterfaceCache;
+use super::listing::Listing;
 use super::view::LoadBalancerView;
 
 const MAX_CONCURRENT_LOOKUPS: usize = 16;
+/// For one lookup, retries included.
+const LOOKUP_TIMEOUT: Duration = Duration::from_mins(2);
 /// Results within this time of the first one are stored together, so that a pool is not written once for each.
 const RESULT_DEBOUNCE: Duration = Duration::from_millis(200);
 
 type LookupResult = (NetworkInterfaceId, Result<Option<String>, ArmError>);
 
-/// The lookups of one load balancer.
+/// Looks up the interfaces of all listed load balancers, and publishes what is known. `listings` are the lists, and the reads of load
+/// balancers that only the ledger names. Ends with their tasks.
+pub(crate) async fn look_up_interfaces(
+    term: i32,
+    arm: ArmClient,
+    mut listings: [watch::Receiver<Arc<Listing>>; 2],
+    published: watch::Sender<Arc<InterfaceCache>>,
+) {
+    let (mut cache, mut lookups) = (InterfaceCache::default(), InterfaceLookups::new(Some(term), arm));
+    loop {
+        if lookups.store_results(&mut cache) {
+            published.send_replace(Arc::new(cache.clone()));
+        }
+        {
+            // Kept any longer, an old list would stay in memory beside the new one.
+            let lists = listings
+                .each_mut()
+                .map(|listing| Arc::clone(&listing.borrow_and_update()));
+            let views: Vec<_> = lists.iter().flat_map(|list| list.load_balancers.values()).collect();
+            lookups.start_due(&mut cache, &views, Instant::now() + LOOKUP_TIMEOUT);
+        }
+        let [listed, recorded] = &mut listings;
+        let changed = tokio::select! {
+            changed = listed.changed() => changed,
+            changed = recorded.changed() => changed,
+            () = lookups.results_ready() => Ok(()),
+        };
+        if changed.is_err() {
+            // The lists end with the term, and so does this task.
+            return pending().await;
+        }
+    }
+}
+
+/// The lookups under way.
 pub(super) struct InterfaceLookups {
     /// The term of the spans; a report has none.
     term: Option<i32>,
@@ -50,8 +90,13 @@ impl InterfaceLookups {
     }
 
     /// Starts the lookups that the cache lacks for these pools; drops those of interfaces that left the pools.
-    pub(super) fn start_due(&mut self, interfaces: &mut InterfaceCache, view: &LoadBalancerView, deadline: Instant) {
-        let mut due = interfaces.take_due(view, Instant::now());
+    pub(super) fn start_due(
+        &mut self,
+        interfaces: &mut InterfaceCache,
+        views: &[&Arc<LoadBalancerView>],
+        deadline: Instant,
+    ) {
+        let mut due = interfaces.take_due(views, Instant::now());
         self.waiting.retain(|(id, _)| due.remove(id));
         let new = due.into_iter().filter(|id| !self.running_ids.contains(id));
         self.waiting.extend(new.map(|id| (id, deadline)));
@@ -88,7 +133,7 @@ impl InterfaceLookups {
     }
 
     /// Waits until there are results to store; forever if no lookup runs.
-    pub(super) async fn results_ready(&mut self) {
+    async fn results_ready(&mut self) {
         if self.results.is_empty() && !self.next_result().await {
             pending::<()>().await;
         }
@@ -100,24 +145,12 @@ impl InterfaceLookups {
         while self.next_result().await {}
     }
 
-    /// Runs `work` to its end; lookups make progress meanwhile.
-    pub(super) async fn run_beside<T>(&mut self, work: impl Future<Output = T>) -> T {
-        let mut work = std::pin::pin!(work);
-        loop {
-            tokio::select! {
-                biased;
-                done = &mut work => return done,
-                more = self.next_result() => if !more {
-                    return work.await;
-                },
-            }
-        }
-    }
-
-    /// Stores the results so far in the cache.
-    pub(super) fn store_results(&mut self, interfaces: &mut InterfaceCache) {
+    /// Stores the results so far in the cache. Returns whether there were any.
+    pub(super) fn store_results(&mut self, interfaces: &mut InterfaceCache) -> bool {
+        let has_results = !self.results.is_empty();
         for (id, result) in self.results.drain(..) {
             interfaces.store(id, result);
         }
+        has_results
     }
 }

@@ -20,17 +20,17 @@ pub(super) const BYPASS_TTL: Duration = Duration::from_secs(30);
 
 /// How long before an eviction the Lease is not waited for.
 #[derive(Clone, Debug)]
-pub struct LeaseBypass {
+pub(crate) struct LeaseBypass {
     /// `adminState.leaseBypass`; zero is never.
-    pub before_eviction: Duration,
+    pub(crate) before_eviction: Duration,
     /// Wall and monotonic time. The notice has a wall-clock time.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
 }
 
 impl LeaseBypass {
     /// No write passes by the Lease.
     #[must_use]
-    pub fn never(clock: Clock) -> Self {
+    pub(crate) fn never(clock: Clock) -> Self {
         Self {
             before_eviction: Duration::ZERO,
             clock,

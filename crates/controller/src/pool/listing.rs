@@ -148,17 +148,17 @@ impl Listing {
         Some((self.requested_at?, Arc::clone(self.load_balancers.get(id)?)))
     }
 
-    /// Looks up the machines of all network interfaces in the pools; for a report. A pool writer has lookups of its own.
-    pub async fn look_up_interfaces(&self, arm: &ArmClient, deadline: Instant) -> InterfaceCache {
-        let mut all = InterfaceCache::default();
-        for view in self.load_balancers.values() {
-            let (mut interfaces, mut lookups) = (InterfaceCache::default(), InterfaceLookups::new(None, arm.clone()));
-            lookups.start_due(&mut interfaces, view, deadline);
-            lookups.finish_all().await;
-            lookups.store_results(&mut interfaces);
-            all.merge(interfaces);
-        }
-        all
+    /// Looks up the machines of all network interfaces in the pools of these lists, once; for a report.
+    pub async fn look_up_interfaces(listings: [&Self; 2], arm: &ArmClient, deadline: Instant) -> InterfaceCache {
+        let (mut interfaces, mut lookups) = (InterfaceCache::default(), InterfaceLookups::new(None, arm.clone()));
+        let views: Vec<_> = listings
+            .iter()
+            .flat_map(|listing| listing.load_balancers.values())
+            .collect();
+        lookups.start_due(&mut interfaces, &views, deadline);
+        lookups.finish_all().await;
+        lookups.store_results(&mut interfaces);
+        interfaces
     }
 }
 

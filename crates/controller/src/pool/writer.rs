@@ -1,4 +1,4 @@
-//! The one writer of a load balancer's pools: what its [`Editor`] plans is written, one PUT for each changed pool.
+//! The one writer of a load balancer's pools: what its [`Planner`] plans is written, one PUT for each changed pool.
 //!
 //! Invariants (docs/decisions.md 9, 33): each PUT is planned from a read and carries the etag of that read, so that no other
 //! writer's change is lost. The read is of the whole load balancer, but between writes of members of a large one (`single_pools`). Nothing is sent while ARM is busy with the load balancer, without the shared
@@ -10,7 +10,7 @@
 //!
 //! The writer is a loop of three steps: observe, plan, act. [`Phase`] is what it has in hand between two plans. `batch` is the
 //! part under the Lease, `documents` has the pools for its PUTs, `attempts` what a failed attempt leaves for the next one. What
-//! changes is for the editor to decide, who leads and who has the Lease for `headgate_leader`.
+//! changes is for the planner to decide, who leads and who has the Lease for `headgate_leader`.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -25,131 +25,106 @@ use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::edit::{AdminStateChange, PoolEdit};
+use super::edit::PoolEdit;
 use super::interface_cache::InterfaceCache;
-use super::interface_lookups::InterfaceLookups;
 use super::lease_bypass::{BYPASS_TTL, LeaseBypass};
 use super::listing::Listing;
 use super::pool_entry::EntryKey;
 use super::retry::LastError;
-use super::view::{LoadBalancerView, PoolView};
+use super::view::LoadBalancerView;
 
 mod attempts;
 mod batch;
 mod documents;
-mod planned_from;
 mod put;
 mod single_pools;
 
 use attempts::{AfterAttempt, AttemptError, Attempts};
 use batch::Batch;
 
-/// For one read of a load balancer, or one lookup of an interface, retries included.
+/// For one read of a load balancer, retries included.
 const READ_TIMEOUT: Duration = Duration::from_mins(2);
 /// For the shared Lease; then the attempt has failed, and the next one requests it again.
 const LEASE_WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The editor could not record what it is about to write, so it is not written.
+/// The planner could not record what is about to be written, so it is not written.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("the change could not be recorded before it is written: {0}")]
-pub struct IntentNotRecorded(pub String);
+pub(crate) enum IntentNotRecorded {
+    /// The ledger was not written.
+    #[error("the change could not be recorded before it is written: {0}")]
+    Ledger(String),
+    /// The members of the edit are not due any more.
+    #[error("the members are not due any more")]
+    Outdated,
+}
 
-/// What the editor learns about its plans.
-#[derive(Clone, Debug)]
-pub enum WriteOutcome {
+/// What became of a plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Outcome<'a> {
+    /// The load balancer was read under the shared Lease.
+    Read(&'a Observation),
+    /// It could not be read under the shared Lease.
+    ReadFailed(&'a ArmError),
+    /// No PUT writes the members of this edit: the pool has them already, or rejects them.
+    MembersNotWritten(&'a PoolEdit, Option<&'a MemberRejection>),
     /// ARM has accepted this edit.
-    Accepted(PoolEdit),
-    /// The edit that was recorded last had no effect, and will have none.
-    Rejected,
-    /// The attempt failed; the writer retries.
-    Failed(LastError),
+    Accepted(&'a PoolEdit),
+    /// The operation of this edit's PUT has succeeded, and the next read shows whether it has an effect; or the PUT has failed.
+    Written(&'a PoolEdit, Result<(), &'a ArmError>),
+    /// The attempt has failed. The writer retries; the error is missing where it is not reported.
+    AttemptFailed(Option<&'a LastError>),
     /// Nothing is left to write after an attempt failed.
     Recovered,
 }
 
-/// What became of the members that an editor has handed out last.
-#[derive(Clone, Debug)]
-pub enum MembersOutcome<'a> {
-    /// The pool has them already; they were not part of a PUT.
-    Unchanged,
-    /// They were not written, for a reason that says nothing about them.
-    NotAttempted,
-    /// The operation of their PUT has succeeded. The next read shows whether they are there.
-    Written,
-    /// Their PUT failed.
-    Failed(&'a ArmError),
-    /// They cannot be written to this pool.
-    Rejected(MemberRejection),
-}
-
-/// Decides what changes in a load balancer.
-///
-/// The methods about members have an empty default, for an editor of admin states alone.
-pub trait Editor: Send + 'static {
+/// Plans one load balancer: what the writer is to write, and what follows from what became of it.
+pub(crate) trait Planner: Send + 'static {
     /// Waits until a new plan may differ from the last one.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
     /// The edits for this load balancer, the most urgent first, at most one for each pool. Every observed state is planned, so
-    /// the editor may publish it, too.
-    fn plan(&mut self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> Vec<PoolEdit>;
-    /// The plans from now on are made from a read or list that was sent at this time.
-    fn plans_from(&mut self, _requested_at: Instant) {}
-    /// Records durably what is about to be written. `added_downs` are the entries that the PUT adds as `Down`. Must not fail for
-    /// an edit that sets nothing `Down` and adds no such entry.
+    /// the planner may publish it, too.
+    fn plan(&mut self, observation: &Observation, interfaces: &InterfaceCache) -> Vec<PoolEdit>;
+    /// Records durably what is about to be written. `added_downs` are the entries that the PUT adds as `Down`. Must not fail to
+    /// write the ledger for an edit that sets nothing `Down` and adds no such entry. If it succeeds, [`Outcome::Written`] follows.
     fn record_intent(
         &mut self,
         edit: &PoolEdit,
         added_downs: &[EntryKey],
     ) -> impl Future<Output = Result<(), IntentNotRecorded>> + Send;
-    /// Called after each PUT and each attempt, as far as it concerns admin states.
-    fn handle_outcome(&mut self, outcome: WriteOutcome);
-    /// The load balancer was read under the shared Lease; the read was sent at `requested_at`.
-    fn observe(&mut self, _: &LoadBalancerView, _requested_at: Instant) {}
-    /// The admin states that are due in a pool that is not written yet. Publishes nothing. `None` before anything is planned.
-    fn plan_pool(&self, _: &PoolView, _: &InterfaceCache) -> Option<Vec<AdminStateChange>> {
-        None
-    }
-    /// Hands out the due members of the edit's pool for one PUT, and brings its admin states in line with them: the guard counts
-    /// the members that the pool will have. The edit has no members afterwards if none are due any more; otherwise
-    /// [`Self::settle_members`] follows. The pool is as the edit was planned from.
-    fn join_members(&mut self, edit: &mut PoolEdit, _: Option<&PoolView>, _: &InterfaceCache) {
-        edit.members = None;
-    }
-    /// What became of the members that were handed out last.
-    fn settle_members(&mut self, _: MembersOutcome<'_>) {}
-    /// The load balancer could not be read under the shared Lease, so none of its due members can be written.
-    fn read_failed(&mut self, _: &ArmError) {}
-    /// An attempt has failed: members that are due and were not handed out wait for their next tick.
-    fn return_members(&mut self) {}
+    /// Adopts what became of the last plan.
+    fn handle_outcome(&mut self, outcome: Outcome<'_>);
 }
 
 /// The writer of one load balancer. It reads and writes all pools of the load balancer.
 #[derive(Debug)]
-pub struct PoolWriter {
+pub(crate) struct PoolWriter {
     /// The load balancer's resource id.
-    pub load_balancer: LoadBalancerId,
+    pub(crate) load_balancer: LoadBalancerId,
     /// The ARM client that reads and writes the load balancer.
-    pub arm: ArmClient,
+    pub(crate) arm: ArmClient,
     /// The shared Lease, which each batch of writes holds.
-    pub lock: ArmLock,
+    pub(crate) lock: ArmLock,
     /// The term that permits the writes.
-    pub term: Term,
+    pub(crate) term: Term,
     /// The load balancers as listed; each new list leads to a new plan.
-    pub listings: watch::Receiver<Arc<Listing>>,
+    pub(crate) listings: watch::Receiver<Arc<Listing>>,
+    /// The machines of network interfaces; what is new leads to a new plan.
+    pub(crate) interfaces: watch::Receiver<Arc<InterfaceCache>>,
     /// When the Lease is not waited for.
-    pub bypass: LeaseBypass,
+    pub(crate) bypass: LeaseBypass,
     /// Label values of the metrics.
-    pub labels: WriterLabels,
+    pub(crate) labels: WriterLabels,
 }
 
 /// Label values of a writer's metrics.
 #[derive(Clone, Copy, Debug)]
-pub struct WriterLabels {
+pub(crate) struct WriterLabels {
     /// The label `caller` of `cloudprovider_azure_lock_wait_duration_seconds`.
-    pub lock_caller: &'static str,
+    pub(crate) lock_caller: &'static str,
     /// `request` of the operation metrics, for one PUT to the end of its operation.
-    pub request: &'static str,
+    pub(crate) request: &'static str,
     /// `source` of the operation metrics.
-    pub source: &'static str,
+    pub(crate) source: &'static str,
 }
 
 /// What the writer has in hand between two plans.
@@ -171,86 +146,76 @@ struct LeaseRequest {
 }
 
 /// The load balancer as the newest read or list showed it.
-struct Observation {
-    requested_at: Instant,
-    view: Arc<LoadBalancerView>,
+#[derive(Clone, Debug)]
+pub(crate) struct Observation {
+    /// When the read or list was sent.
+    pub(crate) requested_at: Instant,
+    /// What it showed.
+    pub(crate) view: Arc<LoadBalancerView>,
 }
 
 /// What the writer has learnt so far.
 #[derive(Default)]
 struct State {
     observation: Option<Observation>,
-    interfaces: InterfaceCache,
+    interfaces: Arc<InterfaceCache>,
     attempts: Attempts,
-    /// Whether the editor could not record the last edit.
+    /// Whether the planner could not record the last edit.
     is_recording_failing: bool,
 }
 
 impl State {
-    fn plan<E: Editor>(&self, editor: &mut E) -> Vec<PoolEdit> {
+    fn plan(&self, planner: &mut impl Planner) -> Vec<PoolEdit> {
         let observation = self.observation.as_ref();
-        observation.map_or_else(Vec::new, |observation| {
-            editor.plans_from(observation.requested_at);
-            editor.plan(&observation.view, &self.interfaces)
-        })
-    }
-
-    /// Stores the results of lookups and starts those that are due.
-    fn update_interfaces(&mut self, lookups: &mut InterfaceLookups) {
-        lookups.store_results(&mut self.interfaces);
-        if let Some(observation) = &self.observation {
-            lookups.start_due(&mut self.interfaces, &observation.view, Instant::now() + READ_TIMEOUT);
-        }
+        observation.map_or_else(Vec::new, |observation| planner.plan(observation, &self.interfaces))
     }
 }
 
 impl PoolWriter {
-    /// Writes what the editor plans; never ends by itself.
-    pub async fn run<E: Editor>(mut self, mut editor: E) {
+    /// Writes what the planner plans; never ends by itself.
+    pub(crate) async fn run<P: Planner>(mut self, mut planner: P) {
         let mut state = State::default();
-        let mut lookups = InterfaceLookups::new(Some(self.term.number()), self.arm.clone());
         let mut phase = Phase::Idle;
         loop {
             // Observe. A batch has just read the load balancer.
             match phase {
                 Phase::Idle => {
                     self.adopt_listing(&mut state);
-                    state.update_interfaces(&mut lookups);
+                    state.interfaces = Arc::clone(&self.interfaces.borrow_and_update());
                 }
                 Phase::AwaitingLease(_) => self.adopt_listing(&mut state),
                 Phase::Writing(_) => {}
             }
 
-            let edits = state.plan(&mut editor);
+            let edits = state.plan(&mut planner);
 
             // Act.
             phase = match phase {
                 Phase::Writing(batch) => {
                     let span = batch.span.clone();
-                    let step = self.continue_batch(batch, edits, &mut state, &mut editor);
-                    lookups.run_beside(span.run(step)).await
+                    let step = self.continue_batch(batch, edits, &mut state, &mut planner);
+                    span.run(step).await
                 }
                 Phase::AwaitingLease(request) if !edits.is_empty() => {
                     let bypass_at = self.bypass.due_at(&edits);
-                    let wait = self.await_lease(request, bypass_at, &mut state, &mut editor);
-                    lookups.run_beside(wait).await
+                    self.await_lease(request, bypass_at, &mut state, &mut planner).await
                 }
                 without_lease => {
                     // If nothing is due any more, this leaves the queue.
                     drop(without_lease);
                     if edits.iter().all(PoolEdit::is_members_only) && state.attempts.succeed() {
-                        editor.handle_outcome(WriteOutcome::Recovered);
+                        planner.handle_outcome(Outcome::Recovered);
                     }
                     let retry_at = state.attempts.deferred_until(&edits);
                     // Members do not wait for admin states that cannot be written now.
                     let are_members_due = edits.iter().any(|edit| edit.members.is_some());
                     if edits.is_empty() || retry_at.is_some() && !are_members_due {
-                        self.wait_for_change(&mut editor, &mut lookups, retry_at).await;
+                        self.wait_for_change(&mut planner, retry_at).await;
                         Phase::Idle
                     } else {
                         let bypass_at = self.bypass.due_at(&edits);
-                        let wait = self.await_lease(self.request_lease(edits), bypass_at, &mut state, &mut editor);
-                        lookups.run_beside(wait).await
+                        let request = self.request_lease(edits);
+                        self.await_lease(request, bypass_at, &mut state, &mut planner).await
                     }
                 }
             };
@@ -267,17 +232,12 @@ impl PoolWriter {
         }
     }
 
-    /// Waits for a new list, for the editor, for the result of an interface lookup, or until `deadline`.
-    async fn wait_for_change<E: Editor>(
-        &mut self,
-        editor: &mut E,
-        lookups: &mut InterfaceLookups,
-        deadline: Option<Instant>,
-    ) {
+    /// Waits for a new list, for the planner, for the results of interface lookups, or until `deadline`.
+    async fn wait_for_change<P: Planner>(&mut self, planner: &mut P, deadline: Option<Instant>) {
         tokio::select! {
-            () = listing_changed(&mut self.listings) => {}
-            () = editor.changed() => {}
-            () = lookups.results_ready() => {}
+            () = changed(&mut self.listings) => {}
+            () = planner.changed() => {}
+            () = changed(&mut self.interfaces) => {}
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {}
         }
     }
@@ -299,67 +259,72 @@ impl PoolWriter {
 
     /// Waits for the Lease, and reads the load balancer with it; or for a change, which leads to another plan. From `bypass_at` on it
     /// does not wait for the Lease.
-    async fn await_lease<E: Editor>(
+    async fn await_lease<P: Planner>(
         &mut self,
         mut request: LeaseRequest,
         bypass_at: Option<Instant>,
         state: &mut State,
-        editor: &mut E,
+        planner: &mut P,
     ) -> Phase {
         let acquired = tokio::select! {
             biased;
             acquired = &mut request.acquired => acquired,
-            () = editor.changed() => return Phase::AwaitingLease(request),
-            () = listing_changed(&mut self.listings) => return Phase::AwaitingLease(request),
+            () = planner.changed() => return Phase::AwaitingLease(request),
+            () = changed(&mut self.listings) => return Phase::AwaitingLease(request),
             () = sleep_until(bypass_at.unwrap_or_else(Instant::now)), if bypass_at.is_some() => Ok(self.lock.bypass(BYPASS_TTL)),
         };
         let LeaseRequest { span, plan, .. } = request;
         match acquired {
             Ok(guard) => {
                 let batch = Batch::new(guard, span.clone(), plan, state.is_recording_failing);
-                span.run(self.read(Box::new(batch), state, editor)).await
+                span.run(self.read(Box::new(batch), state, planner)).await
             }
             Err(error) => {
-                span.run(self.end_attempt(plan, Err(error.into()), &span, state, editor))
+                span.run(self.end_attempt(plan, Err(error.into()), &span, state, planner))
                     .await
             }
         }
     }
 
-    /// Decides when the plan is due again, and lets the editor know. Members have a queue of their own, so an attempt to write
+    /// Decides when the plan is due again, and lets the planner know. Members have a queue of their own, so an attempt to write
     /// them alone changes nothing here.
-    async fn end_attempt<E: Editor>(
+    async fn end_attempt<P: Planner>(
         &self,
         plan: Vec<PoolEdit>,
         result: Result<(), AttemptError>,
         span: &ReconcileSpan,
         state: &mut State,
-        editor: &mut E,
+        planner: &mut P,
     ) -> Phase {
-        if result
+        let has_failed = result
             .as_ref()
-            .is_err_and(|error| !matches!(error, AttemptError::HoldClosed))
-        {
-            editor.return_members();
-        }
-        if !plan.is_empty() && plan.iter().all(PoolEdit::is_members_only) {
-            return Phase::Idle;
-        }
-        match state.attempts.end(&self.load_balancer, plan, result) {
-            AfterAttempt::PlanAgain => {}
-            AfterAttempt::WaitForArm(delay) => sleep(delay).await,
+            .is_err_and(|error| !matches!(error, AttemptError::HoldClosed));
+        let is_members_only = !plan.is_empty() && plan.iter().all(PoolEdit::is_members_only);
+        let after = if is_members_only {
+            AfterAttempt::PlanAgain
+        } else {
+            state.attempts.end(&self.load_balancer, plan, result)
+        };
+        let error = match &after {
             AfterAttempt::Failed(error) => {
                 span.fail(&error.code, &error.message);
-                editor.handle_outcome(WriteOutcome::Failed(error));
+                Some(error)
             }
+            AfterAttempt::PlanAgain | AfterAttempt::WaitForArm(_) => None,
+        };
+        if has_failed {
+            planner.handle_outcome(Outcome::AttemptFailed(error));
+        }
+        if let AfterAttempt::WaitForArm(delay) = after {
+            sleep(delay).await;
         }
         Phase::Idle
     }
 }
 
-/// Waits for the next list. The lists end with the term, and so does the writer then.
-async fn listing_changed(listings: &mut watch::Receiver<Arc<Listing>>) {
-    if listings.changed().await.is_err() {
+/// Waits for the next value. The senders end with the term, and so does the writer then.
+async fn changed<T>(values: &mut watch::Receiver<T>) {
+    if values.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }

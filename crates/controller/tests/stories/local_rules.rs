@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_controller::admin_state::{NodeRead, NodeReads};
+use headgate_node::{NodeTraffic, TrafficByNode};
 use headgate_test_kubernetes::{Fault, RequestFilter};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -40,7 +40,7 @@ fn shared_pool(nodes: usize) -> Value {
 
 struct Scene {
     cluster: TestCluster,
-    reads: watch::Receiver<Arc<NodeReads>>,
+    reads: watch::Receiver<Arc<TrafficByNode>>,
 }
 
 impl Scene {
@@ -50,7 +50,7 @@ impl Scene {
         cluster.world.guard = GUARD.clone();
         let sender = watch::Sender::new(Arc::default());
         let reads = sender.subscribe();
-        cluster.world.node_reads = Some(sender);
+        cluster.world.traffic = Some(sender);
         let mut scene = Self { cluster, reads };
         let service = json!({"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer",
             "externalTrafficPolicy": "Local", "healthCheckNodePort": PORT, "ports": [{"port": 443}]}});
@@ -82,7 +82,7 @@ impl Scene {
         self.slices().create(&PostParams::default(), &slice).await.unwrap();
     }
 
-    fn read(&self, node: &str) -> Option<NodeRead> {
+    fn read(&self, node: &str) -> Option<NodeTraffic> {
         self.reads.borrow().get(node).cloned()
     }
 }
@@ -106,7 +106,7 @@ async fn last_serving_node_stays_until_another_serves() {
         scene.cluster.metric("headgate_pool_held_back", &["kubernetes"]),
         Some(1.0)
     );
-    let Some(NodeRead::HeldBack { detail }) = scene.read("node-1") else {
+    let Some(NodeTraffic::HeldBack { detail }) = scene.read("node-1") else {
         panic!("{:?}", scene.read("node-1"));
     };
     assert!(detail.contains("default/web"), "{detail}");
@@ -173,7 +173,7 @@ async fn without_services_nothing_revocable_leaves_such_a_pool() {
     cluster.world.guard = GUARD.clone();
     let sender = watch::Sender::new(Arc::default());
     let reads = sender.subscribe();
-    cluster.world.node_reads = Some(sender);
+    cluster.world.traffic = Some(sender);
     cluster.start_leader(ENFORCE).await;
     let is_refused: RequestFilter =
         |request| request.path.contains("/services") || request.path.contains("/endpointslices");
@@ -193,7 +193,7 @@ async fn without_services_nothing_revocable_leaves_such_a_pool() {
     let read = reads.borrow().get("node-1").cloned();
     let is_said = |detail: &str| detail.contains("Services and EndpointSlices are not listed");
     assert!(
-        matches!(&read, Some(NodeRead::In { detail }) if is_said(detail)),
+        matches!(&read, Some(NodeTraffic::InService { detail }) if is_said(detail)),
         "{read:?}"
     );
     // Once they are known, it is known that no node serves.

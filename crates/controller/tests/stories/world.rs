@@ -12,10 +12,10 @@ use headgate_azure::{Credential, RateLimits, Secret};
 use headgate_azure_emulator::{Emulator, Settings};
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
-use headgate_controller::admin_state::{ClusterTarget, GuardSettings, NodeReads, Policy};
+use headgate_controller::admin_state::{ClusterTarget, GuardSettings, Policy};
 use headgate_controller::local_service::{LocalPoolsSettings, LocalPoolsTarget};
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
-use headgate_node::SignalRules;
+use headgate_node::{SignalRules, TrafficByNode};
 use hyper::{Request, Response};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Taint};
@@ -78,7 +78,7 @@ pub(crate) struct World {
     /// The size up to which they keep the text of a load balancer for a write.
     pub(crate) max_kept_bytes: Option<usize>,
     /// Where leaders publish what their reads show of each Node with a signal.
-    pub(crate) node_reads: Option<watch::Sender<Arc<NodeReads>>>,
+    pub(crate) traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
 }
 
 /// The resource id of a load balancer.
@@ -174,7 +174,7 @@ impl World {
             guard: GuardSettings::DISABLED,
             max_streamed_bytes: None,
             max_kept_bytes: None,
-            node_reads: None,
+            traffic: None,
         }
     }
 

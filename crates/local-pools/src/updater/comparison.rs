@@ -24,12 +24,6 @@ pub(super) struct Backlog {
 }
 
 impl Updater {
-    /// Queues what is to be changed, from everything that was observed.
-    pub fn reconcile(&mut self, now: Instant) {
-        self.find_services(now);
-        self.compare_some(now, usize::MAX);
-    }
-
     /// Finds the Services to compare.
     pub(super) fn find_services(&mut self, now: Instant) {
         if self.load_balancers.is_none() || !self.listed.is_complete() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use headgate_local_pools::EventReason::{Failed, Updated};
 use headgate_local_pools::{BatchOutcome, Failure, MaxRetries, PoolKey, UpdaterSettings};
 
-use crate::world::{Answer, INTERVAL, World, name, node, retriable, service, slice};
+use crate::world::{Answer, INTERVAL, World, compare_all, name, node, prepare_tick, retriable, service, slice};
 
 fn world() -> World {
     World::with_pending_update(UpdaterSettings::default())
@@ -115,12 +115,12 @@ fn change_of_a_node_in_the_same_tick_does_not_hide_the_change_of_the_service() {
 /// queue as well.
 fn made_again(make: impl FnOnce(&mut World)) -> (World, headgate_local_pools::Batch) {
     let mut world = world();
-    assert!(world.updater.prepare_tick(world.now));
+    assert!(prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
     let old = world.updater.take_batch(&pool()).unwrap();
     make(&mut world);
     world.now += INTERVAL;
-    assert!(world.updater.prepare_tick(world.now));
+    assert!(prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
     (world, old)
 }
@@ -176,7 +176,7 @@ fn a_batch_joins_one_put_at_most() {
         world.updater.take_batch(&pool()).is_none(),
         "no tick yet: an admin-state write goes alone"
     );
-    assert!(world.updater.prepare_tick(world.now));
+    assert!(prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
     assert_eq!(world.updater.due().pools("LB").count(), 1);
     let batch = world.updater.take_batch(&pool()).unwrap();
@@ -191,7 +191,7 @@ fn a_batch_joins_one_put_at_most() {
         "an immediate second try goes without it"
     );
     assert_eq!(world.updater.queue().iter().next().unwrap().retry_count, 1);
-    assert!(world.updater.prepare_tick(world.now + INTERVAL));
+    assert!(prepare_tick(&mut world.updater, world.now + INTERVAL));
     world.updater.drain(world.now + INTERVAL);
     assert!(world.updater.take_batch(&pool()).is_some());
 }
@@ -202,16 +202,16 @@ fn pool_that_is_read_during_its_write_does_not_renew_the_budget() {
         max_retries: MaxRetries::from_config(Some(0)),
         ..UpdaterSettings::default()
     });
-    assert!(world.updater.prepare_tick(world.now));
+    assert!(prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
     let batch = world.updater.take_batch(&pool()).unwrap();
     // The writer reads the pool under the Lease, and its PUT lasts longer than a tick.
     world.observe();
     world.now += INTERVAL;
-    assert!(!world.updater.prepare_tick(world.now));
+    assert!(!prepare_tick(&mut world.updater, world.now));
     world.updater.settle(batch, &failed(retriable()), world.now);
     world.now += INTERVAL;
-    assert!(!world.updater.prepare_tick(world.now), "it was given up");
+    assert!(!prepare_tick(&mut world.updater, world.now), "it was given up");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_parked_batch_never_joins() {
     world.gets.push_back(crate::world::throttled(100));
     world.tick();
     world.now += INTERVAL;
-    assert!(!world.updater.prepare_tick(world.now));
+    assert!(!prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
     assert!(world.updater.take_batch(&pool()).is_none());
 }
@@ -229,12 +229,12 @@ fn a_parked_batch_never_joins() {
 fn batch_without_a_writer_is_queued_again_without_costing_a_retry() {
     let mut world = world();
     for _ in 0..9 {
-        assert!(world.updater.prepare_tick(world.now));
+        assert!(prepare_tick(&mut world.updater, world.now));
         world.updater.drain(world.now);
         world.updater.drain(world.now);
         world.now += INTERVAL;
     }
-    assert!(world.updater.prepare_tick(world.now));
+    assert!(prepare_tick(&mut world.updater, world.now));
     let operation = world.updater.queue().iter().next().unwrap();
     assert_eq!((world.updater.queue().len(), operation.retry_count), (1, 0));
     assert_eq!(
@@ -247,7 +247,7 @@ fn batch_without_a_writer_is_queued_again_without_costing_a_retry() {
 #[test]
 fn a_batch_whose_service_left_is_not_taken() {
     let mut world = world();
-    assert!(world.updater.prepare_tick(world.now));
+    assert!(prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
     world.updater.delete_service(&name("default/web"));
     world.updater.apply_service(service("default/web", &[]));
@@ -264,13 +264,13 @@ fn a_batch_whose_service_left_is_not_taken() {
 #[test]
 fn no_second_put_starts_while_one_outlasts_a_tick() {
     let mut world = world();
-    assert!(world.updater.prepare_tick(world.now));
+    assert!(prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
     let batch = world.updater.take_batch(&pool()).unwrap();
     world.updater.apply_slice(&slice("default/web-1", "web", &["n7"]));
     world.now += INTERVAL;
     assert!(
-        !world.updater.prepare_tick(world.now),
+        !prepare_tick(&mut world.updater, world.now),
         "the pool has a PUT without an outcome"
     );
     world.updater.settle(batch, &failed(retriable()), world.now);
@@ -285,7 +285,7 @@ fn a_change_back_during_the_put_is_not_lost() {
     let mut world = world();
     let back = |world: &mut World| {
         world.updater.apply_slice(&slice("default/web-1", "web", &["n1"]));
-        world.updater.reconcile(world.now);
+        compare_all(&mut world.updater, world.now);
     };
     world
         .puts
@@ -305,7 +305,7 @@ fn a_writer_that_reads_one_load_balancer_updates_what_is_known() {
         pools: Vec::new(),
     });
     assert!(
-        !world.updater.prepare_tick(world.now + Duration::from_secs(1)),
+        !prepare_tick(&mut world.updater, world.now + Duration::from_secs(1)),
         "the pool is gone"
     );
 }
@@ -329,7 +329,7 @@ fn comparing_some_services_at_a_time_queues_the_same() {
         operations.map(|operation| operation.key.clone()).collect()
     };
     let mut at_once = seven_services();
-    assert!(at_once.updater.prepare_tick(at_once.now));
+    assert!(prepare_tick(&mut at_once.updater, at_once.now));
     let mut world = seven_services();
     world.updater.begin_tick(world.now);
     let mut parts = 0;
@@ -348,7 +348,7 @@ fn a_list_that_was_sent_before_a_read_does_not_hide_what_the_read_has_shown() {
     world.tick();
     assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
     world.observe();
-    assert!(!world.updater.prepare_tick(world.now), "the pool is right");
+    assert!(!prepare_tick(&mut world.updater, world.now), "the pool is right");
     let sent_at = world.now;
     // After the list was sent, cloud-controller-manager has undone the update, and the writer has read that.
     let undone = |requested_at| headgate_local_pools::objects::LoadBalancer {
@@ -363,13 +363,16 @@ fn a_list_that_was_sent_before_a_read_does_not_hide_what_the_read_has_shown() {
     let read = undone(sent_at + Duration::from_millis(10));
     world.updater.observe_one(read);
     world.observe();
-    assert!(world.updater.prepare_tick(world.now), "the pool is to be updated again");
+    assert!(
+        prepare_tick(&mut world.updater, world.now),
+        "the pool is to be updated again"
+    );
 }
 
 #[test]
 fn due_update_is_dropped_where_the_read_before_its_put_shows_that_the_service_has_moved() {
     let mut world = world();
-    assert!(world.updater.prepare_tick(world.now));
+    assert!(prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
     // cloud-controller-manager has moved the rule; the pool is an orphan.
     let orphan = headgate_local_pools::objects::BackendPool {

@@ -6,7 +6,7 @@ use headgate_local_pools::objects::{EndpointSlice, Node};
 use headgate_local_pools::{IpFamily, PoolKey, UpdaterSettings};
 use serde_json::json;
 
-use crate::world::{Call, NETWORK, World, name, node, service, slice};
+use crate::world::{Call, NETWORK, World, compare_all, name, node, prepare_tick, service, slice};
 
 fn world() -> World {
     World::with_pending_update(UpdaterSettings::default())
@@ -67,7 +67,7 @@ fn nothing_is_done_and_nothing_reported_without_a_difference() {
 #[test]
 fn a_pool_that_another_writer_has_updated_is_neither_reported_nor_counted() {
     let mut world = world();
-    world.updater.reconcile(world.now);
+    compare_all(&mut world.updater, world.now);
     world.set_addresses("lb", "default-web", &["10.0.0.2"]);
     world.tick();
     assert_eq!(world.take_calls(), [Call::Get]);
@@ -333,7 +333,7 @@ fn a_node_that_is_draining_joins_as_down_and_a_present_one_is_not_touched() {
 #[test]
 fn a_signal_between_the_event_and_the_tick_counts() {
     let mut world = world();
-    world.updater.reconcile(world.now);
+    compare_all(&mut world.updater, world.now);
     world.updater.apply_node(Node {
         is_draining: true,
         ..node("n2", &["10.0.0.2"])
@@ -369,7 +369,7 @@ fn nothing_is_done_before_the_load_balancers_were_read() {
     let mut world = World::new();
     world.updater.apply_service(service("default/web", &[]));
     world.updater.apply_slice(&slice("default/web-1", "web", &["n1"]));
-    assert!(!world.updater.prepare_tick(world.now));
+    assert!(!prepare_tick(&mut world.updater, world.now));
     assert!(world.updater.placement().skipped().is_empty());
 }
 
@@ -405,7 +405,7 @@ fn nothing_is_done_before_everything_was_listed() {
 #[test]
 fn a_moved_service_is_updated_where_it_is_now() {
     let mut world = world();
-    world.updater.reconcile(world.now);
+    compare_all(&mut world.updater, world.now);
     world.rules.clear();
     world.add_pool("lb2", "default-web", &service("default/web", &[]).uid);
     world.observe();
@@ -438,7 +438,7 @@ fn a_service_that_becomes_local_finds_its_slices() {
 fn objects_missing_from_a_new_list_are_removed() {
     let mut world = world();
     world.updater.apply_slice(&slice("default/web-2", "web", &["n3"]));
-    world.updater.reconcile(world.now);
+    compare_all(&mut world.updater, world.now);
     world.updater.retain_slices(&[name("default/web-2")].into());
     world.tick();
     assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.3"]);
@@ -450,7 +450,7 @@ fn objects_missing_from_a_new_list_are_removed() {
         "its node is unknown"
     );
     world.updater.apply_slice(&slice("default/web-2", "web", &["n1"]));
-    world.updater.reconcile(world.now);
+    compare_all(&mut world.updater, world.now);
     assert_eq!(world.updater.queue().len(), 1);
     world.updater.retain_services(&[].into());
     assert!(world.updater.queue().is_empty());

@@ -4,7 +4,7 @@
 use headgate_local_pools::EventReason::{Failed, Retrying, Updated};
 use headgate_local_pools::{Failure, MaxRetries, UpdaterSettings};
 
-use crate::world::{Answer, Call, World, name, retriable, service, slice, throttled};
+use crate::world::{Answer, Call, World, compare_all, name, retriable, service, slice, throttled};
 
 fn with_retries(retries: i64) -> UpdaterSettings {
     UpdaterSettings {
@@ -210,7 +210,7 @@ fn update_of_a_service_that_leaves_during_the_call_is_dropped_without_event() {
             world.rules.clear();
             world.add_service("default/web", &[], "lb2");
             world.observe();
-            world.updater.reconcile(world.now);
+            compare_all(&mut world.updater, world.now);
         },
     ];
     for (number, leave) in leaves.into_iter().enumerate() {
@@ -327,7 +327,7 @@ fn newer_members_during_the_call_replace_the_failed_ones() {
     let mut world = world();
     let newer = |world: &mut World| {
         world.updater.apply_slice(&slice("default/web-1", "web", &["n4"]));
-        world.updater.reconcile(world.now);
+        compare_all(&mut world.updater, world.now);
     };
     world
         .puts
@@ -352,7 +352,7 @@ fn repeating_an_event_does_not_renew_the_budget() {
         world.puts.push_back(Answer::After(
             Box::new(|world| {
                 world.updater.apply_slice(&slice("default/web-1", "web", &["n2"]));
-                world.updater.reconcile(world.now);
+                compare_all(&mut world.updater, world.now);
             }),
             Box::new(conflict()),
         ));

@@ -110,6 +110,18 @@ pub(crate) fn node(name: &str, addresses: &[&str]) -> Node {
     }
 }
 
+/// Begins a tick, and compares all Services at once.
+pub(crate) fn compare_all(updater: &mut Updater, now: Instant) {
+    updater.begin_tick(now);
+    updater.compare_some(now, usize::MAX);
+}
+
+/// The parts of a tick before the Lease, at once. Returns whether something is eligible.
+pub(crate) fn prepare_tick(updater: &mut Updater, now: Instant) -> bool {
+    compare_all(updater, now);
+    updater.is_tick_eligible(now)
+}
+
 impl World {
     /// Nodes `n1` to `n9` with addresses of both families, and no Service.
     pub(crate) fn with_settings(settings: UpdaterSettings) -> Self {
@@ -225,7 +237,7 @@ impl World {
     }
 
     pub(crate) fn tick_now(&mut self) {
-        if self.is_stopped || !self.updater.prepare_tick(self.now) {
+        if self.is_stopped || !prepare_tick(&mut self.updater, self.now) {
             return;
         }
         if self.lease_is_held {

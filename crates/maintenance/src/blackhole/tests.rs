@@ -1,3 +1,5 @@
+use headgate_node::Unproved;
+
 use super::*;
 
 fn at(second: u32) -> Timestamp {
@@ -23,20 +25,20 @@ fn pod(is_ready: bool) -> PodFacts {
 }
 
 /// In service.
-fn inside() -> LoadBalancerObservation {
-    LoadBalancerObservation::In { detail: String::new() }
+fn inside() -> NodeTraffic {
+    NodeTraffic::InService { detail: String::new() }
 }
 
-fn out(since: u32) -> LoadBalancerObservation {
-    LoadBalancerObservation::Out { since: at(since) }
+fn out(since: u32) -> NodeTraffic {
+    NodeTraffic::Out { since: Some(at(since)) }
 }
 
-fn missing() -> LoadBalancerObservation {
-    LoadBalancerObservation::Unknown { reason: String::new() }
+fn missing() -> NodeTraffic {
+    NodeTraffic::Unknown(Unproved::NotPlanned)
 }
 
 /// The seconds of each result, for both policies: local, cluster.
-fn seconds(steps: &[(u32, bool, bool, LoadBalancerObservation)]) -> Vec<(u64, Vec<(TrafficPolicy, u64)>)> {
+fn seconds(steps: &[(u32, bool, bool, NodeTraffic)]) -> Vec<(u64, Vec<(TrafficPolicy, u64)>)> {
     let services = [service(TrafficPolicy::Local), service(TrafficPolicy::Cluster)];
     let mut meter = BlackholeMeter::default();
     let mut found = Vec::new();
@@ -139,7 +141,7 @@ fn seconds_between_the_last_endpoint_and_the_load_balancer_count() {
             vec![
                 (0, true, true, inside()),
                 (5, false, true, inside()),
-                (9, false, true, LoadBalancerObservation::NotUsed),
+                (9, false, true, NodeTraffic::Out { since: None }),
             ],
             vec![],
         ),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use headgate_node::{NodeTraffic, Unproved};
 use headgate_telemetry::first_names;
 use jiff::Timestamp;
 
@@ -11,7 +12,7 @@ use super::events::MaintenanceEvents;
 use super::metrics::Metrics;
 use crate::api::{LoadBalancerState, Stage};
 use crate::blackhole::{Blackhole, BlackholeMeter, DrainedNode, ServiceFacts};
-use crate::snapshot::{LoadBalancerObservation, PodFacts, Snapshot};
+use crate::snapshot::{PodFacts, Snapshot};
 
 /// The reason of the event about a node that could not serve what load balancers may have sent to it.
 const CONNECTIONS_AT_RISK: &str = "ConnectionsAtRisk";
@@ -95,7 +96,7 @@ fn drained_nodes(snapshot: &Snapshot) -> Vec<DrainedNode<'_>> {
 }
 
 /// Nothing was read yet.
-static UNKNOWN: LoadBalancerObservation = LoadBalancerObservation::Unknown { reason: String::new() };
+static UNKNOWN: NodeTraffic = NodeTraffic::Unknown(Unproved::NotPlanned);
 
 /// What was at risk, in words; `None` for nothing.
 fn note(results: &[Blackhole]) -> Option<String> {

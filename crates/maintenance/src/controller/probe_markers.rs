@@ -9,13 +9,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use headgate_clock::{Moment, whole_seconds};
-use headgate_node::{MARKER_CONDITION, MARKER_NO_SIGNAL, MARKER_TTL};
+use headgate_node::{MARKER_CONDITION, MARKER_NO_SIGNAL, MARKER_TTL, NodeTraffic, TrafficByNode, Unproved};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
 use tokio::time::Instant;
-
-use super::LoadBalancerObservations;
-use crate::snapshot::LoadBalancerObservation;
 
 /// The reason with which agents say that enough probes have failed.
 const PROBES_FAILED: &str = "ProbesFailed";
@@ -68,7 +65,7 @@ impl ProbeMarkers {
         &mut self,
         nodes: impl Iterator<Item = (&'a str, Option<&'a ProbeMarker>)>,
         now: Moment,
-    ) -> (LoadBalancerObservations, Option<Instant>) {
+    ) -> (TrafficByNode, Option<Instant>) {
         let mut before = std::mem::take(&mut self.observed);
         let (mut observations, mut next_expiry) = (BTreeMap::new(), None::<Instant>);
         for (node, marker) in nodes {
@@ -96,12 +93,12 @@ impl ProbeMarkers {
 const NO_CONDITION: &str =
     "the Node has no condition headgate.dev/OutOfLoadBalancers, which its agent writes with node.markerProbes";
 
-fn unknown(reason: String) -> LoadBalancerObservation {
-    LoadBalancerObservation::Unknown { reason }
+fn unknown(reason: String) -> NodeTraffic {
+    NodeTraffic::Unknown(Unproved::NotConfirmed(reason))
 }
 
-fn observation(marker: &ProbeMarker, is_expired: bool, now: Timestamp) -> LoadBalancerObservation {
-    let detail = |detail: &str| LoadBalancerObservation::In {
+fn observation(marker: &ProbeMarker, is_expired: bool, now: Timestamp) -> NodeTraffic {
+    let detail = |detail: &str| NodeTraffic::InService {
         detail: detail.to_owned(),
     };
     match (marker.status.as_str(), marker.reason.as_str()) {
@@ -112,8 +109,8 @@ fn observation(marker: &ProbeMarker, is_expired: bool, now: Timestamp) -> LoadBa
         )),
         ("True", PROBES_FAILED) => {
             let since = marker.since.unwrap_or(now);
-            let since = whole_seconds(since);
-            LoadBalancerObservation::Out { since }
+            let since = Some(whole_seconds(since));
+            NodeTraffic::Out { since }
         }
         ("True", reason) => unknown(format!(
             "the condition headgate.dev/OutOfLoadBalancers has the reason {reason}, and not {PROBES_FAILED}"
@@ -147,7 +144,7 @@ mod tests {
     }
 
     /// What a condition means that was confirmed just now.
-    fn meaning(status: &str, reason: &str) -> LoadBalancerObservation {
+    fn meaning(status: &str, reason: &str) -> NodeTraffic {
         let now = Clock::System.now();
         let marker = marker(status, reason, now.wall);
         let (found, _) = ProbeMarkers::default().observe([("one", Some(&marker))].into_iter(), now);
@@ -157,23 +154,20 @@ mod tests {
     #[test]
     fn only_enough_failed_probes_mean_that_a_node_is_out() {
         let since = "2026-01-01T00:00:00Z".parse().unwrap();
-        assert_eq!(meaning("True", "ProbesFailed"), LoadBalancerObservation::Out { since });
+        assert_eq!(meaning("True", "ProbesFailed"), NodeTraffic::Out { since: Some(since) });
         for (status, reason, says) in [
             ("False", "ProbesNotFailed", "Not yet: 1 of 2"),
             ("False", "NoSignal", "observed no signal"),
         ] {
             let found = meaning(status, reason);
             assert!(
-                matches!(&found, LoadBalancerObservation::In { detail } if detail.contains(says)),
+                matches!(&found, NodeTraffic::InService { detail } if detail.contains(says)),
                 "{status} {reason}: {found:?}"
             );
         }
         for (status, reason) in [("True", "AdminStateDown"), ("Unknown", "NotConfirmed"), ("Maybe", "")] {
             let found = meaning(status, reason);
-            assert!(
-                matches!(found, LoadBalancerObservation::Unknown { .. }),
-                "{status} {reason}: {found:?}"
-            );
+            assert!(matches!(found, NodeTraffic::Unknown(_)), "{status} {reason}: {found:?}");
         }
         let (found, next) = ProbeMarkers::default().observe([("one", None)].into_iter(), Clock::System.now());
         assert_eq!((found["one"].clone(), next), (unknown(NO_CONDITION.to_owned()), None));
@@ -185,7 +179,7 @@ mod tests {
         let mut markers = ProbeMarkers::default();
         let is_out = |markers: &mut ProbeMarkers, marker: &ProbeMarker, seconds: u32| {
             let (found, next) = markers.observe([("one", Some(marker))].into_iter(), after(start, seconds));
-            (matches!(found["one"], LoadBalancerObservation::Out { .. }), next)
+            (matches!(found["one"], NodeTraffic::Out { since: Some(_) }), next)
         };
         let first = marker("True", "ProbesFailed", start.wall);
         assert_eq!(
@@ -208,7 +202,7 @@ mod tests {
             let old = marker("True", "ProbesFailed", now.wall - age * SECOND);
             let (found, _) = ProbeMarkers::default().observe([("one", Some(&old))].into_iter(), now);
             assert_eq!(
-                matches!(found["one"], LoadBalancerObservation::Out { .. }),
+                matches!(found["one"], NodeTraffic::Out { since: Some(_) }),
                 is_out,
                 "{age}"
             );

@@ -4,11 +4,11 @@
 //! controller waits, and when a read confirmed first. A read that no longer confirms closes the gate; Evacuations that exist
 //! go on. Where there is no read at all, the gate is closed as well, but the times stay.
 
+use headgate_node::NodeTraffic;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::api::{LoadBalancerGate, LoadBalancerGatePolicy, LoadBalancerState, LoadBalancerStatus};
-use crate::snapshot::LoadBalancerObservation;
 
 /// What the gate of one node depends on.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub struct GateInput<'a> {
     /// The load balancer status of the node before this decision; `None` before the first one.
     pub previous: Option<&'a LoadBalancerStatus>,
     /// What the last read showed of the load balancers of the node.
-    pub observation: &'a LoadBalancerObservation,
+    pub observation: &'a NodeTraffic,
     /// Whether the node is unschedulable and has the taint that takes it out.
     pub is_isolated: bool,
     /// When the node will be gone, for a node with an eviction notice.
@@ -65,22 +65,22 @@ impl Gate {
         }
         match input.observation {
             // Once it goes on without, it goes on.
-            LoadBalancerObservation::Out { since } if timed_out => Self::out(waiting_since, Some(*since), input.now),
-            LoadBalancerObservation::NotUsed => Self::out(waiting_since, None, before.unwrap_or(input.now)),
-            LoadBalancerObservation::Out { since } => {
+            NodeTraffic::Out { since } if timed_out => Self::out(waiting_since, *since, input.now),
+            NodeTraffic::Out { since: None } => Self::out(waiting_since, None, before.unwrap_or(input.now)),
+            NodeTraffic::Out { since: Some(since) } => {
                 Self::confirmed(input, waiting_since, *since, before.unwrap_or(input.now))
             }
             _ if timed_out => Self::timed_out(waiting_since, None),
-            LoadBalancerObservation::Unknown { reason } => {
-                let waiting_for = format!("a read of the load balancers: {reason}");
+            NodeTraffic::Unknown(why) => {
+                let waiting_for = format!("a read of the load balancers: {why}");
                 Self::unconfirmed(input, waiting_since, before, waiting_for, false)
             }
-            LoadBalancerObservation::In { detail } => {
+            NodeTraffic::InService { detail } => {
                 // The time to wait starts anew where a confirmation was lost.
                 let since = if before.is_some() { input.now } else { waiting_since };
                 Self::unconfirmed(input, since, None, format!("the load balancers: {detail}"), false)
             }
-            LoadBalancerObservation::HeldBack { detail } => {
+            NodeTraffic::HeldBack { detail } => {
                 let since = if before.is_some() { input.now } else { waiting_since };
                 let waiting_for = format!("the load balancers, where too few other nodes are in service: {detail}");
                 Self::unconfirmed(input, since, None, waiting_for, true)

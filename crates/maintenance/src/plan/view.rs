@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use headgate_node::{NodeTraffic, Unproved};
 use jiff::Timestamp;
 
 use crate::api::{Evacuation, NodeMaintenanceNodeStatus};
 use crate::drain_plan::DrainTargets;
-use crate::snapshot::{LoadBalancerObservation, NodeFacts, PodFacts, Snapshot};
+use crate::snapshot::{NodeFacts, PodFacts, Snapshot};
 
 use super::evacuations::by_pod;
 use super::gate::{Gate, GateInput};
@@ -93,9 +94,7 @@ impl<'a> View<'a> {
     }
 
     fn decide_gates(&self) -> BTreeMap<(&'a str, &'a str), Gate> {
-        let unknown = LoadBalancerObservation::Unknown {
-            reason: "none has been made yet".to_owned(),
-        };
+        let unknown = NodeTraffic::Unknown(Unproved::NotConfirmed("none has been made yet".to_owned()));
         let draining = self.maintenances.iter().filter(|one| one.phase == Phase::Drain);
         let mut gates = BTreeMap::new();
         for maintenance in draining {

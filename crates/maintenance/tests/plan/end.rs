@@ -3,7 +3,8 @@
 use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER};
 use headgate_maintenance::api::{CancellationPolicy, PodType, Stage};
 use headgate_maintenance::plan::action::{Action, EventReason};
-use headgate_maintenance::snapshot::{LoadBalancerObservation, TaintFacts};
+use headgate_maintenance::snapshot::TaintFacts;
+use headgate_node::NodeTraffic;
 
 use crate::world::World;
 
@@ -302,7 +303,7 @@ fn a_cancelled_evacuation_with_a_foreign_finalizer_or_forbid_is_not_deleted() {
 #[test]
 fn an_evacuation_of_another_instigator_gets_our_finalizer() {
     let mut world = World::default().nodes(&["one"]).pods("one", 1, PodType::Default, 0);
-    world.observe("one", LoadBalancerObservation::In { detail: String::new() });
+    world.observe("one", NodeTraffic::InService { detail: String::new() });
     world.maintain("m", Stage::Drain, &["one"], &[]);
     world.settle();
     let mut other = headgate_maintenance::plan::evacuations::evacuation_of(&world.snapshot.pods[0]);
@@ -314,7 +315,7 @@ fn an_evacuation_of_another_instigator_gets_our_finalizer() {
     world.settle();
     assert_eq!(world.evacuated_pods().len(), 0, "the gate is closed");
     assert_eq!(world.status("m", "one").pods_evacuating, 1, "it is counted");
-    world.observe("one", LoadBalancerObservation::NotUsed);
+    world.observe("one", NodeTraffic::Out { since: None });
     world.settle();
     let finalizers = world.snapshot.evacuations[0].metadata.finalizers.clone().unwrap();
     assert!(finalizers.len() == 2 && finalizers.contains(&INSTIGATOR_FINALIZER.to_owned()));

@@ -2,7 +2,7 @@
 
 use headgate_maintenance::api::{LoadBalancerGate, LoadBalancerGatePolicy, LoadBalancerState, PodType, Stage};
 use headgate_maintenance::plan::action::EventReason;
-use headgate_maintenance::snapshot::LoadBalancerObservation;
+use headgate_node::{NodeTraffic, Unproved};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::world::World;
@@ -22,20 +22,18 @@ fn draining(policy: LoadBalancerGatePolicy) -> World {
     world
 }
 
-fn in_service() -> LoadBalancerObservation {
-    LoadBalancerObservation::In {
+fn in_service() -> NodeTraffic {
+    NodeTraffic::InService {
         detail: "pool web still sends traffic".to_owned(),
     }
 }
 
-fn unknown() -> LoadBalancerObservation {
-    LoadBalancerObservation::Unknown {
-        reason: "Azure answers 500".to_owned(),
-    }
+fn unknown() -> NodeTraffic {
+    NodeTraffic::Unknown(Unproved::NotConfirmed("Azure answers 500".to_owned()))
 }
 
-fn out(world: &World) -> LoadBalancerObservation {
-    LoadBalancerObservation::Out { since: world.now }
+fn out(world: &World) -> NodeTraffic {
+    NodeTraffic::Out { since: Some(world.now) }
 }
 
 fn pass(world: &mut World, seconds: i64) {
@@ -123,7 +121,7 @@ fn a_missing_read_closes_the_gate_and_forgets_nothing() {
         world.message("m", "one"),
         "Waiting for a read of the load balancers: Azure answers 500"
     );
-    world.observe("one", LoadBalancerObservation::Out { since: confirmed });
+    world.observe("one", NodeTraffic::Out { since: Some(confirmed) });
     world.settle();
     assert_eq!(
         (state(&world), confirmed_at(&world)),
@@ -166,7 +164,7 @@ fn a_node_that_the_guard_holds_back_passes_under_either_policy() {
         let mut world = draining(policy);
         world.observe(
             "one",
-            LoadBalancerObservation::HeldBack {
+            NodeTraffic::HeldBack {
                 detail: "pool web".to_owned(),
             },
         );
@@ -253,7 +251,7 @@ fn an_empty_node_is_drained_only_once_it_is_out() {
         world.condition("m", "Drained"),
         Some(("False".to_owned(), "LoadBalancer".to_owned()))
     );
-    world.observe("one", LoadBalancerObservation::NotUsed);
+    world.observe("one", NodeTraffic::Out { since: None });
     world.settle();
     assert_eq!(world.condition("m", "Drained").unwrap().0, "True");
 }

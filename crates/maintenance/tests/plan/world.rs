@@ -9,7 +9,8 @@ use headgate_maintenance::api::{
 };
 use headgate_maintenance::plan::action::{Action, Change, EvacuationKey, Event};
 use headgate_maintenance::plan::{Plan, plan};
-use headgate_maintenance::snapshot::{LoadBalancerObservation, NodeFacts, PodFacts, Snapshot, TaintFacts};
+use headgate_maintenance::snapshot::{NodeFacts, PodFacts, Snapshot, TaintFacts};
+use headgate_node::NodeTraffic;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
@@ -53,12 +54,12 @@ impl World {
                 is_ready: true,
                 ..NodeFacts::default()
             });
-            self.observe(name, LoadBalancerObservation::NotUsed);
+            self.observe(name, NodeTraffic::Out { since: None });
         }
         self
     }
 
-    pub(super) fn observe(&mut self, node: &str, observation: LoadBalancerObservation) {
+    pub(super) fn observe(&mut self, node: &str, observation: NodeTraffic) {
         self.snapshot.load_balancers.insert(node.to_owned(), observation);
     }
 

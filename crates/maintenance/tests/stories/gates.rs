@@ -1,7 +1,7 @@
 //! The gate from reads of load balancers to evictions, events and status; `plan/gate.rs` has its rules.
 
 use headgate_maintenance::api::LoadBalancerState;
-use headgate_maintenance::snapshot::LoadBalancerObservation;
+use headgate_node::NodeTraffic;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -44,7 +44,7 @@ async fn proceed_after_goes_on_without_a_confirmation_and_says_so() {
 #[tokio::test(start_paused = true)]
 async fn a_node_in_no_load_balancer_does_not_wait() {
     let (world, _leader) = draining(json!({})).await;
-    world.observe("one", LoadBalancerObservation::NotUsed);
+    world.observe("one", NodeTraffic::Out { since: None });
     sleep(5 * SECOND).await;
     assert!(!world.has_pod("web"));
 }

@@ -8,11 +8,9 @@ use headgate_clock::Clock;
 use headgate_kubernetes::{Decoded, split_list};
 use headgate_leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
-use headgate_maintenance::controller::{
-    LoadBalancerObservations, LoadBalancerSource, MaintenanceContext, Metrics, run,
-};
-use headgate_maintenance::snapshot::LoadBalancerObservation;
+use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
 use headgate_node::{NodeReport, SignalRules};
+use headgate_node::{NodeTraffic, TrafficByNode};
 use headgate_telemetry::{MetricsFormat, encode_metrics};
 use headgate_test_kubernetes::{ClientFaults, FakeApi, event_sink, eventually};
 use jiff::Timestamp;
@@ -37,7 +35,7 @@ pub(crate) struct World {
     pub(crate) fake: FakeApi,
     pub(crate) client: Client,
     pub(crate) clock: Clock,
-    load_balancers: watch::Sender<Arc<LoadBalancerObservations>>,
+    load_balancers: watch::Sender<Arc<TrafficByNode>>,
     pub(crate) registry: Registry,
     metrics: Metrics,
     leaders: u32,
@@ -153,7 +151,7 @@ impl World {
     }
 
     /// What the reads of a node's load balancers show from now on.
-    pub(crate) fn observe(&self, node: &str, observation: LoadBalancerObservation) {
+    pub(crate) fn observe(&self, node: &str, observation: NodeTraffic) {
         self.load_balancers.send_modify(|all| {
             Arc::make_mut(all).insert(node.to_owned(), observation);
         });
@@ -161,12 +159,12 @@ impl World {
 
     pub(crate) fn observe_in(&self, node: &str) {
         let detail = "in service in kubernetes/kubernetes".to_owned();
-        self.observe(node, LoadBalancerObservation::In { detail });
+        self.observe(node, NodeTraffic::InService { detail });
     }
 
     pub(crate) fn observe_out(&self, node: &str) {
         let since = Timestamp::from_second(self.now().as_second()).unwrap();
-        self.observe(node, LoadBalancerObservation::Out { since });
+        self.observe(node, NodeTraffic::Out { since: Some(since) });
     }
 
     pub(crate) fn now(&self) -> Timestamp {

@@ -4,11 +4,13 @@ use headgate_node::{Signal, SignalRules};
 use super::super::fixtures::{DRAIN, ledger, node, target_states, view};
 use super::super::guard::{GuardInputs, HeldEntries};
 use super::super::int_or_percent::IntOrPercent;
+use super::super::last_reads::PlannedLoadBalancer;
 use super::super::plan::{PlanInputs, Policy, plan};
+use super::super::planner::LoadBalancerStatus;
 use super::super::settings::{AdminStateMode, ForeignDown};
 use super::*;
 use crate::local_service::Unknown;
-use crate::pool::{InterfaceCache, RecordedHold};
+use crate::pool::{InterfaceCache, Listing, RecordedHold};
 
 const OUT: &str = "node.kubernetes.io/out-of-service";
 const GUARD: GuardSettings = GuardSettings {
@@ -69,7 +71,21 @@ fn holds_for(
     for entry in &mut status.entries {
         change(&mut entry.held_for);
     }
-    desired_holds(&[status], unplanned, &targets, guard, now.mono)
+    let load_balancers = [PlannedLoadBalancer {
+        id: view.id.clone(),
+        is_managed: true,
+        status,
+    }];
+    let (listing, ledger) = (Listing::default(), ledger(&[]));
+    let reads = LastReads::new(
+        &targets,
+        &load_balancers,
+        &ledger,
+        &listing,
+        AdminStateMode::Enforce,
+        now,
+    );
+    desired_holds(&reads, unplanned, guard)
 }
 
 #[test]

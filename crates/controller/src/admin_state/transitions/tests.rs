@@ -4,11 +4,14 @@ use headgate_clock::Clock;
 
 use super::super::fixtures::{DRAIN, PoolFixture, ledger, ledger_change, node, pool_id, target_states, view};
 use super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
+use super::super::last_reads::PlannedLoadBalancer;
+use super::super::ledger::Ledger;
 use super::super::plan::{PlanInputs, Policy, plan};
+use super::super::planner::LoadBalancerStatus;
 use super::super::settings::{AdminStateMode, ForeignDown};
 use super::super::target_states::TargetStates;
 use super::*;
-use crate::pool::{EntryKey, InterfaceCache, UnreadablePool};
+use crate::pool::{EntryKey, InterfaceCache, Listing, UnreadablePool};
 
 /// The pools of one load balancer.
 type Pools<'a> = [PoolFixture<'a>];
@@ -71,16 +74,22 @@ impl Scenario {
         }
     }
 
+    /// What follows from the last reads of these load balancers.
+    fn effects(&mut self, load_balancers: &[LoadBalancerStatus], listing: &Listing) -> Effects {
+        let load_balancers = load_balancers.iter().map(|status| PlannedLoadBalancer {
+            id: pool_id("p").load_balancer().clone(),
+            is_managed: true,
+            status: status.clone(),
+        });
+        let load_balancers: Vec<_> = load_balancers.collect();
+        let (mode, now) = (AdminStateMode::Enforce, self.clock.now());
+        let reads = LastReads::new(&self.targets, &load_balancers, &self.ledger, listing, mode, now);
+        self.tracker.evaluate(&reads)
+    }
+
     /// The events of this snapshot. Its ledger changes are made.
     fn evaluate(&mut self, load_balancers: &[LoadBalancerStatus]) -> Vec<Event> {
-        let effects = self.tracker.evaluate(&Snapshot {
-            targets: &self.targets,
-            ledger: &self.ledger,
-            load_balancers,
-            mode: AdminStateMode::Enforce,
-            listing_error: None,
-            now: self.clock.now(),
-        });
+        let effects = self.effects(load_balancers, &Listing::default());
         for change in effects.ledger_changes {
             self.ledger.apply(change);
         }
@@ -290,14 +299,11 @@ async fn failed_list_gets_an_event_on_every_signalled_node() {
         "ARM answered 403".to_owned(),
         None,
     );
-    let effects = scenario.tracker.evaluate(&Snapshot {
-        targets: &scenario.targets,
-        ledger: &scenario.ledger,
-        load_balancers: &[],
-        mode: AdminStateMode::Enforce,
-        listing_error: Some(&error),
-        now: scenario.clock.now(),
-    });
+    let listing = Listing {
+        last_error: Some(error),
+        ..Listing::default()
+    };
+    let effects = scenario.effects(&[], &listing);
     let events: Vec<_> = effects
         .events
         .iter()

@@ -59,7 +59,8 @@ fn updater() -> Updater {
 
 /// The addresses that the only pending update gives to the pool; `None` without one.
 fn pending(updater: &mut Updater) -> Option<Vec<String>> {
-    updater.prepare_tick(Instant::now());
+    updater.begin_tick(Instant::now());
+    updater.compare_some(Instant::now(), usize::MAX);
     let operation = updater.queue().iter().next()?;
     let members = operation.members.as_slice().iter();
     Some(members.map(|member| member.address.to_string()).collect())

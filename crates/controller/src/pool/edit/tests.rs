@@ -78,6 +78,7 @@ fn members(desired: &[(u8, bool)]) -> MemberChange {
         desired: desired.iter().map(member).collect(),
         nodes: Arc::new(nodes),
         virtual_network: None,
+        admin_states: Vec::new(),
     }
 }
 

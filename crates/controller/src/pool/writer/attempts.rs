@@ -22,7 +22,7 @@ const BUSY_ERROR_AFTER: Duration = Duration::from_mins(1);
 pub(super) enum AttemptError {
     /// A request to ARM failed.
     Arm(ArmError),
-    /// The editor could not record an edit.
+    /// The planner could not record an edit.
     IntentNotRecorded(IntentNotRecorded),
     /// The shared Lease was not acquired.
     LeaseNotAcquired(LockError),
@@ -164,12 +164,9 @@ impl Attempts {
 
 /// Whether both plans set the same admin states.
 fn are_equivalent(plan: &[PoolEdit], other: &[PoolEdit]) -> bool {
-    let admin_states = |plan: &'_ [PoolEdit]| -> Vec<_> {
-        let edits = plan.iter().filter(|edit| !edit.is_members_only());
-        edits.cloned().collect()
-    };
-    let (plan, other) = (admin_states(plan), admin_states(other));
-    plan.len() == other.len() && plan.iter().zip(&other).all(|(edit, other)| edit.is_equivalent(other))
+    let sets_states = |edit: &&PoolEdit| !edit.is_members_only();
+    let (plan, other) = (plan.iter().filter(sets_states), other.iter().filter(sets_states));
+    plan.clone().count() == other.clone().count() && plan.zip(other).all(|(edit, other)| edit.is_equivalent(other))
 }
 
 /// Whether other pools of the load balancer may still be written after this failure.
@@ -179,19 +176,6 @@ pub(super) fn concerns_one_pool(error: &ArmError) -> bool {
             status.is_client_error() && !matches!(status.as_u16(), 401 | 408 | 429)
         }
         ArmError::OperationFailed { .. } => true,
-        _ => false,
-    }
-}
-
-/// Whether a write that failed with this error had no effect and will have none.
-pub(super) fn has_no_effect(error: &ArmError) -> bool {
-    match error {
-        ArmError::ErrorResponse {
-            status,
-            may_have_applied,
-            ..
-        } => status.is_client_error() && !may_have_applied,
-        ArmError::Busy(_) => true,
         _ => false,
     }
 }

@@ -14,9 +14,8 @@ use super::super::load_balancer_read::read_load_balancer;
 use super::super::view::LoadBalancerView;
 use super::attempts::{AttemptError, concerns_one_pool};
 use super::documents::{Document, Documents};
-use super::planned_from::PlannedFrom;
 use super::single_pools::SinglePools;
-use super::{Editor, IntentNotRecorded, MembersOutcome, Observation, Phase, PoolWriter, READ_TIMEOUT, State};
+use super::{IntentNotRecorded, Observation, Outcome, Phase, Planner, PoolWriter, READ_TIMEOUT, State};
 
 /// Reads in a row that do not show a write, all under the hold of the write; then ARM has ignored it (docs/decisions.md 57).
 const MAX_READS_WITHOUT_WRITE: u32 = 2;
@@ -143,7 +142,7 @@ impl Batch {
 
 impl PoolWriter {
     /// Reads the load balancer, for the next plan of the batch.
-    pub(super) async fn read<E: Editor>(&self, mut batch: Box<Batch>, state: &mut State, editor: &mut E) -> Phase {
+    pub(super) async fn read<P: Planner>(&self, mut batch: Box<Batch>, state: &mut State, planner: &mut P) -> Phase {
         let requested_at = Instant::now();
         let known = state
             .observation
@@ -167,25 +166,26 @@ impl PoolWriter {
             // It was deleted; the next list shows that, too.
             Err(error) if error.class() == ErrorClass::Stale => LoadBalancerView::deleted(self.load_balancer.clone()),
             Err(error) => {
-                editor.read_failed(&error);
-                return self.end_batch(batch, Err(error.into()), state, editor).await;
+                planner.handle_outcome(Outcome::ReadFailed(&error));
+                return self.end_batch(batch, Err(error.into()), state, planner).await;
             }
         };
-        editor.observe(&view, requested_at);
-        state.observation = Some(Observation {
+        let observation = Observation {
             requested_at,
             view: Arc::new(view),
-        });
+        };
+        planner.handle_outcome(Outcome::Read(&observation));
+        state.observation = Some(observation);
         Phase::Writing(batch)
     }
 
     /// Writes the first pool of the plan and reads again, until the plan is empty. Admin states are planned from whole reads only.
-    pub(super) async fn continue_batch<E: Editor>(
+    pub(super) async fn continue_batch<P: Planner>(
         &self,
         mut batch: Box<Batch>,
         edits: Vec<PoolEdit>,
         state: &mut State,
-        editor: &mut E,
+        planner: &mut P,
     ) -> Phase {
         let edits = self.bypass.permitted(edits, &batch.guard);
         let edits = if state.attempts.deferred_until(&edits).is_some() {
@@ -193,34 +193,35 @@ impl PoolWriter {
         } else {
             edits
         };
-        let planned_from = PlannedFrom::of(state);
-        let step = self.write_first(&mut batch, edits, planned_from, editor).await;
+        let observation = state.observation.as_ref();
+        let is_busy = observation.is_some_and(|observation| observation.view.is_busy);
+        let step = self.write_first(&mut batch, edits, is_busy, planner).await;
         match step {
-            Ok(BatchStep::ReadAgain) => self.read(batch, state, editor).await,
-            Ok(BatchStep::ReadPools(pools)) => self.read_single_pools(batch, pools, state, editor).await,
-            Ok(BatchStep::Complete) => self.end_batch(batch, Ok(()), state, editor).await,
-            Err(error) => self.end_batch(batch, Err(error), state, editor).await,
+            Ok(BatchStep::ReadAgain) => self.read(batch, state, planner).await,
+            Ok(BatchStep::ReadPools(pools)) => self.read_single_pools(batch, pools, state, planner).await,
+            Ok(BatchStep::Complete) => self.end_batch(batch, Ok(()), state, planner).await,
+            Err(error) => self.end_batch(batch, Err(error), state, planner).await,
         }
     }
 
-    async fn end_batch<E: Editor>(
+    async fn end_batch<P: Planner>(
         &self,
         batch: Box<Batch>,
         result: Result<(), AttemptError>,
         state: &mut State,
-        editor: &mut E,
+        planner: &mut P,
     ) -> Phase {
         state.is_recording_failing = batch.is_recording_failing;
         batch.guard.release().await;
-        self.end_attempt(batch.plan, result, &batch.span, state, editor).await
+        self.end_attempt(batch.plan, result, &batch.span, state, planner).await
     }
 
-    async fn write_first<E: Editor>(
+    async fn write_first<P: Planner>(
         &self,
         batch: &mut Batch,
         edits: Vec<PoolEdit>,
-        planned_from: PlannedFrom<'_>,
-        editor: &mut E,
+        is_busy: bool,
+        planner: &mut P,
     ) -> Result<BatchStep, AttemptError> {
         if !edits.is_empty() && !batch.written.is_empty() && !batch.guard.held_check()() {
             // What a read does not show now may be undone by another writer.
@@ -240,11 +241,11 @@ impl PoolWriter {
             if !batch.guard.accepts_writes() {
                 return Err(AttemptError::HoldClosed);
             }
-            if planned_from.is_busy() {
+            if is_busy {
                 return Err(AttemptError::Busy);
             }
         }
-        let PoolWrite { edit, pool, applied } = match self.next_write(batch, &mut open, planned_from, editor).await? {
+        let PoolWrite { edit, pool, applied } = match self.next_write(batch, &mut open, planner).await? {
             NextWrite::Write(write) => *write,
             NextWrite::ReadAgain => return Ok(BatchStep::ReadAgain),
             NextWrite::ReadPool(pool) => return Ok(BatchStep::ReadPools(SinglePools::only(pool))),
@@ -258,12 +259,10 @@ impl PoolWriter {
         };
         let sets_down = edit.sets_down() || !applied.added_downs.is_empty();
         let with_members = edit.members.is_some();
-        match editor.record_intent(&edit, &applied.added_downs).await {
+        match planner.record_intent(&edit, &applied.added_downs).await {
             Ok(()) => batch.is_recording_failing &= !sets_down,
+            Err(IntentNotRecorded::Outdated) => return Ok(BatchStep::ReadAgain),
             Err(error) => {
-                if with_members {
-                    editor.settle_members(MembersOutcome::NotAttempted);
-                }
                 if edit.is_members_only() {
                     return Ok(BatchStep::ReadAgain);
                 }
@@ -276,13 +275,8 @@ impl PoolWriter {
                 return Ok(BatchStep::ReadAgain);
             }
         }
-        let written = self.put(pool, &edit, &mut batch.guard, editor).await;
-        if with_members {
-            editor.settle_members(match &written {
-                Ok(()) => MembersOutcome::Written,
-                Err(error) => MembersOutcome::Failed(error),
-            });
-        }
+        let written = self.put(pool, &edit, &mut batch.guard, planner).await;
+        planner.handle_outcome(Outcome::Written(&edit, written.as_ref().copied()));
         match written {
             Ok(()) => {
                 let reads_without = 0;
@@ -312,12 +306,11 @@ impl PoolWriter {
     }
 
     /// Takes the document of the next edit and applies the edit to it. An edit that turns out to change nothing is done.
-    async fn next_write<E: Editor>(
+    async fn next_write<P: Planner>(
         &self,
         batch: &mut Batch,
         open: &mut Vec<PoolEdit>,
-        planned_from: PlannedFrom<'_>,
-        editor: &mut E,
+        planner: &mut P,
     ) -> Result<NextWrite, AttemptError> {
         while let Some(mut edit) = batch.next_edit(open) {
             let read = batch
@@ -335,17 +328,13 @@ impl PoolWriter {
                 // Another writer works on it.
                 Document::Changed => return Err(AttemptError::Busy),
             };
-            if edit.members.is_some() {
-                let pool = planned_from.pool(&edit.pool);
-                editor.join_members(&mut edit, pool, planned_from.interfaces);
+            if let Some(members) = &mut edit.members {
+                edit.admin_states = std::mem::take(&mut members.admin_states);
             }
             let applied = edit.apply(&mut pool);
             if edit.members.is_some() && !applied.has_member_changes {
+                planner.handle_outcome(Outcome::MembersNotWritten(&edit, applied.rejected.as_ref()));
                 edit.members = None;
-                editor.settle_members(match applied.rejected.clone() {
-                    Some(reason) => MembersOutcome::Rejected(reason),
-                    None => MembersOutcome::Unchanged,
-                });
             }
             if applied.is_changed() {
                 return Ok(NextWrite::Write(Box::new(PoolWrite { edit, pool, applied })));

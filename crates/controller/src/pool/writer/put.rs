@@ -9,41 +9,40 @@ use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use tokio::time::Instant;
 
 use super::super::edit::PoolEdit;
-use super::attempts::has_no_effect;
-use super::{Editor, PoolWriter, WriteOutcome};
+use super::{Outcome, Planner, PoolWriter};
 
 /// From a PUT to the end of its operation. ARM's operations take seconds; the Lease expires after 15 min.
 const WRITE_TIMEOUT: Duration = Duration::from_mins(10);
 
 impl PoolWriter {
     /// Sends one PUT and follows its operation to the end.
-    pub(super) async fn put<E: Editor>(
+    pub(super) async fn put<P: Planner>(
         &self,
         pool: Pool,
         edit: &PoolEdit,
         guard: &mut LockGuard,
-        editor: &mut E,
+        planner: &mut P,
     ) -> Result<(), ArmError> {
         let span = self.pool_span(edit);
-        let outcome = span.run(self.put_and_wait(pool, edit, guard, editor)).await;
+        let outcome = span.run(self.put_and_wait(pool, edit, guard, planner)).await;
         if let Err(error) = &outcome {
             span.fail(error.code(), error);
         }
         outcome
     }
 
-    async fn put_and_wait<E: Editor>(
+    async fn put_and_wait<P: Planner>(
         &self,
         pool: Pool,
         edit: &PoolEdit,
         guard: &mut LockGuard,
-        editor: &mut E,
+        planner: &mut P,
     ) -> Result<(), ArmError> {
         let (term, still_held) = (self.term.clone(), guard.held_check());
         let permit = WritePermit::new(move || term.permit().is_ok() && still_held());
         let deadline = Instant::now() + WRITE_TIMEOUT;
         let (request, source) = (self.labels.request, self.labels.source);
-        // The editor measures updates of members, whose attempts are no outcomes.
+        // The planner measures updates of members, whose attempts are no outcomes.
         let operation = (!edit.is_members_only()).then(|| {
             let metrics = self.arm.metrics();
             metrics.start_operation(request, self.load_balancer.group(), source)
@@ -54,13 +53,10 @@ impl PoolWriter {
         drop(pool);
         let outcome = match sent {
             Ok(accepted) => {
-                editor.handle_outcome(WriteOutcome::Accepted(edit.clone()));
+                planner.handle_outcome(Outcome::Accepted(edit));
                 self.arm.poll_until_done(&accepted, deadline).await
             }
             Err(error) => {
-                if has_no_effect(&error) {
-                    editor.handle_outcome(WriteOutcome::Rejected);
-                }
                 if error.may_have_been_accepted() {
                     // The Lease stays held while ARM may carry out this write. What it wrote is what the next read shows.
                     let settled = self.arm.poll_until_settled(&edit.pool, deadline).await;

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::super::edit::PoolEdit;
 use super::batch::Batch;
 use super::documents::Documents;
-use super::{Editor, Observation, Phase, PoolWriter, READ_TIMEOUT, State};
+use super::{Observation, Outcome, Phase, Planner, PoolWriter, READ_TIMEOUT, State};
 
 /// The pools that are read between two writes.
 pub(super) struct SinglePools {
@@ -47,18 +47,18 @@ impl SinglePools {
 
 impl PoolWriter {
     /// Reads these pools, for the next plan of the batch.
-    pub(super) async fn read_single_pools<E: Editor>(
+    pub(super) async fn read_single_pools<P: Planner>(
         &self,
         mut batch: Box<Batch>,
         pools: SinglePools,
         state: &mut State,
-        editor: &mut E,
+        planner: &mut P,
     ) -> Phase {
         let (written, next, load_balancer_state) = match self.request_single_pools(&pools).await {
             Ok(read) => read,
             Err(error) => {
                 tracing::debug!(%error, load_balancer = %self.load_balancer, "pools not read alone; the whole load balancer is read");
-                return self.read(batch, state, editor).await;
+                return self.read(batch, state, planner).await;
             }
         };
         let read: Vec<&Pool> = written.iter().chain([&next]).collect();
@@ -66,15 +66,16 @@ impl PoolWriter {
         let seen =
             known.and_then(|known| Some((known.requested_at, known.view.with_pools(&read, load_balancer_state)?)));
         let Some((requested_at, view)) = seen else {
-            return self.read(batch, state, editor).await;
+            return self.read(batch, state, planner).await;
         };
         batch.documents = Documents::Single(Some(Box::new(next)));
-        editor.observe(&view, requested_at);
         // The other pools are as the whole read showed them.
-        state.observation = Some(Observation {
+        let observation = Observation {
             requested_at,
             view: Arc::new(view),
-        });
+        };
+        planner.handle_outcome(Outcome::Read(&observation));
+        state.observation = Some(observation);
         Phase::Writing(batch)
     }
 

@@ -83,6 +83,37 @@ async fn scale_set_interfaces_need_no_lookup() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_interface_in_pools_of_two_load_balancers_is_looked_up_once() {
+    let mut internal = load_balancer("kubernetes-internal", &[("kubernetes", json!([]))]);
+    let pool_of_internal = &mut internal["properties"]["backendAddressPools"][0]["properties"];
+    pool_of_internal
+        .as_object_mut()
+        .unwrap()
+        .remove("loadBalancerBackendAddresses");
+    let mut resources = vec![empty_pool(), internal];
+    for number in 1..=3 {
+        resources.push(json!({"id": machine(number), "location": "eastus", "properties": {
+            "networkProfile": {"networkInterfaces": [{"id": lone_interface(number), "properties": {"primary": true}}]}}}));
+        let mut interface = interface(&lone_interface(number), Some(&machine(number)));
+        let pools =
+            &mut interface["properties"]["ipConfigurations"][0]["properties"]["loadBalancerBackendAddressPools"];
+        let other = json!({"id": pool().replace("loadBalancers/kubernetes/", "loadBalancers/kubernetes-internal/")});
+        pools.as_array_mut().unwrap().push(other);
+        resources.push(interface);
+    }
+    let cluster = TestCluster::with(3, &resources).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster
+        .until("Down in both", |cluster| {
+            cluster.down().values().filter(|down| down.len() == 1).count() == 2
+        })
+        .await;
+    sleep(600 * SECOND).await;
+    assert_eq!(cluster.puts().len(), 2);
+    assert_eq!(cluster.sent("GET", "networkInterfaces").len(), 3, "each once an hour");
+}
+
+#[tokio::test(start_paused = true)]
 async fn other_interfaces_are_looked_up_once() {
     let mut resources = vec![empty_pool()];
     for number in 1..=3 {

@@ -111,7 +111,7 @@ impl Leader {
             lock_metrics: LockMetrics::register(&mut registry),
             clock: world.clock.clone(),
             preempt_events: None,
-            node_reads: world.node_reads.clone(),
+            traffic: world.traffic.clone(),
             marker: world.marker.then(|| admin_state::MarkerFeature {
                 writer: admin_state::MarkerWriter {
                     client: marker_client.clone(),

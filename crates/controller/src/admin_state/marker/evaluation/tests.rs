@@ -5,11 +5,11 @@ use headgate_clock::{Clock, Moment};
 use headgate_node::{MARKER_NO_SIGNAL, MarkerFact};
 use jiff::Timestamp;
 
-use super::super::super::editor::LoadBalancerStatus;
 use super::super::super::fixtures::{DRAIN, PoolFixture, ledger, node, target_states, view};
 use super::super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
+use super::super::super::last_reads::PlannedLoadBalancer;
 use super::super::super::plan::{PlanInputs, Policy, plan};
-use super::super::super::read_proof::PlannedLoadBalancer;
+use super::super::super::planner::LoadBalancerStatus;
 use super::super::super::settings::{AdminStateMode, ForeignDown};
 use super::*;
 use crate::pool::{InterfaceCache, LastError};
@@ -102,19 +102,17 @@ impl Scenario {
                 since: now,
             });
         }
+        let load_balancers = [PlannedLoadBalancer {
+            id: read.id.clone(),
+            is_managed: true,
+            status,
+        }];
+        let now = Moment { mono: now, ..start };
+        let reads = LastReads::new(&targets, &load_balancers, &ledger(&[]), &listing, self.mode, now);
         evaluate(&MarkerInputs {
-            reads: LastReads {
-                targets: &targets,
-                load_balancers: &[PlannedLoadBalancer {
-                    id: &read.id,
-                    status: &status,
-                }],
-                listing: &listing,
-                has_no_load_balancer_service: false,
-                mode: self.mode,
-                now,
-            },
-            started_at: now - self.term_age,
+            traffic: &reads.prove(&TrafficByNode::new()),
+            reads: &reads,
+            started_at: now.mono - self.term_age,
         })
     }
 
@@ -234,7 +232,16 @@ fn what_is_not_proved_is_not_out() {
         (
             "an old list",
             Scenario {
+                elapsed: 60 * SECOND,
                 list_age: Some(45 * SECOND),
+                ..new()
+            },
+            "NotRead",
+        ),
+        (
+            "a list from before the signal",
+            Scenario {
+                list_age: Some(11 * SECOND),
                 ..new()
             },
             "NotRead",
@@ -279,6 +286,7 @@ fn what_is_not_proved_is_not_out() {
         assert_eq!((found.0, found.1), ("False", reason), "{what}: {}", found.2);
     }
     let just = Scenario {
+        elapsed: 60 * SECOND,
         list_age: Some(44 * SECOND),
         ..new()
     };

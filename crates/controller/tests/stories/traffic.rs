@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_controller::admin_state::{AdminStateMode, NodeRead, NodeReads, Policy};
+use headgate_controller::admin_state::{AdminStateMode, Policy};
+use headgate_node::{NodeTraffic, TrafficByNode, Unproved};
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
@@ -20,24 +21,24 @@ const MAINTENANCE: &str = "headgate.dev/maintenance";
 
 struct Scene {
     cluster: TestCluster,
-    reads: watch::Receiver<Arc<NodeReads>>,
+    reads: watch::Receiver<Arc<TrafficByNode>>,
 }
 
 impl Scene {
     async fn new(mut cluster: TestCluster, policy: Policy) -> Self {
         let sender = watch::Sender::new(Arc::default());
         let reads = sender.subscribe();
-        cluster.world.node_reads = Some(sender);
+        cluster.world.traffic = Some(sender);
         cluster.lead(policy).await;
         Self { cluster, reads }
     }
 
-    fn read(&self, node: &str) -> Option<NodeRead> {
+    fn read(&self, node: &str) -> Option<NodeTraffic> {
         self.reads.borrow().get(node).cloned()
     }
 
     /// Waits until the read of a node is as expected.
-    async fn until(&self, node: &str, expected: impl Fn(&NodeRead) -> bool) -> NodeRead {
+    async fn until(&self, node: &str, expected: impl Fn(&NodeTraffic) -> bool) -> NodeTraffic {
         let deadline = Instant::now() + Duration::from_mins(3);
         loop {
             match self.read(node) {
@@ -49,14 +50,14 @@ impl Scene {
     }
 }
 
-fn is_out(read: &NodeRead) -> bool {
-    matches!(read, NodeRead::Out { .. })
+fn is_out(read: &NodeTraffic) -> bool {
+    matches!(read, NodeTraffic::Out { since: Some(_) })
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_is_out_once_a_read_shows_all_its_entries_down() {
     let scene = Scene::new(TestCluster::without_leader(3, &two_load_balancers(3)).await, ENFORCE).await;
-    assert_eq!(**scene.reads.borrow(), NodeReads::new(), "no node has a signal");
+    assert_eq!(**scene.reads.borrow(), TrafficByNode::new(), "no node has a signal");
     scene.cluster.taint(1, &[MAINTENANCE]);
     let read = scene.until("node-1", is_out).await;
     let down = scene.cluster.down();
@@ -64,13 +65,13 @@ async fn a_node_is_out_once_a_read_shows_all_its_entries_down() {
         down.len() == 3 && down.values().all(|names| names.contains("node-1")),
         "{down:?}"
     );
-    let NodeRead::Out { since } = read else {
+    let NodeTraffic::Out { since: Some(since) } = read else {
         panic!("{read:?}")
     };
     assert_eq!(since.subsec_nanosecond(), 0);
     // It stays the same while nothing changes.
     sleep(60 * SECOND).await;
-    assert_eq!(scene.read("node-1"), Some(NodeRead::Out { since }));
+    assert_eq!(scene.read("node-1"), Some(NodeTraffic::Out { since: Some(since) }));
     assert_eq!(scene.reads.borrow().len(), 1);
 
     // Another writer puts the node back into service.
@@ -81,7 +82,7 @@ async fn a_node_is_out_once_a_read_shows_all_its_entries_down() {
             entry(pool, "node-1")["properties"]["adminState"] = json!("None");
         })
         .await;
-    let lost = reads.wait_for(|reads| matches!(reads.get("node-1"), Some(NodeRead::In { .. })));
+    let lost = reads.wait_for(|reads| matches!(reads.get("node-1"), Some(NodeTraffic::InService { .. })));
     let lost = tokio::time::timeout(60 * SECOND, lost)
         .await
         .unwrap()
@@ -89,8 +90,8 @@ async fn a_node_is_out_once_a_read_shows_all_its_entries_down() {
         .get("node-1")
         .cloned();
     let detail = "in service in kubernetes/kubernetes".to_owned();
-    assert_eq!(lost, Some(NodeRead::In { detail }));
-    let NodeRead::Out { since: again } = scene.until("node-1", is_out).await else {
+    assert_eq!(lost, Some(NodeTraffic::InService { detail }));
+    let NodeTraffic::Out { since: Some(again) } = scene.until("node-1", is_out).await else {
         unreachable!()
     };
     assert!(again >= since);
@@ -110,10 +111,10 @@ async fn a_new_leader_has_the_time_from_the_ledger() {
     assert_eq!(scene.read("node-1"), None, "what another term read says nothing");
     sleep(30 * SECOND).await;
     scene.cluster.lead(ENFORCE).await;
-    let NodeRead::Out { since } = scene.until("node-1", is_out).await else {
+    let NodeTraffic::Out { since: Some(since) } = scene.until("node-1", is_out).await else {
         unreachable!()
     };
-    let NodeRead::Out { since: before } = first else {
+    let NodeTraffic::Out { since: Some(before) } = first else {
         unreachable!()
     };
     assert!(since.duration_since(before).as_secs() <= 2, "{before} {since}");
@@ -124,7 +125,9 @@ async fn a_node_in_no_pool_is_not_used() {
     let pools = [load_balancer("kubernetes", &[("kubernetes", entries([1, 2], false))])];
     let scene = Scene::new(TestCluster::without_leader(3, &pools).await, ENFORCE).await;
     scene.cluster.taint(3, &[MAINTENANCE]);
-    scene.until("node-3", |read| *read == NodeRead::NotUsed).await;
+    scene
+        .until("node-3", |read| *read == NodeTraffic::Out { since: None })
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -142,8 +145,7 @@ async fn without_load_balancers_a_node_is_out_only_if_no_service_wants_one() {
     let scene = Scene::new(cluster, ENFORCE).await;
     scene.cluster.taint(1, &[MAINTENANCE]);
     // Most likely `azure.clusterName` is wrong, and the load balancer sends on.
-    let is_unknown =
-        |read: &NodeRead| matches!(read, NodeRead::Unknown { reason } if reason.contains("azure.clusterName"));
+    let is_unknown = |read: &NodeTraffic| matches!(read, NodeTraffic::Unknown(Unproved::NoLoadBalancer));
     scene.until("node-1", is_unknown).await;
     sleep(10 * 60 * SECOND).await;
     assert!(is_unknown(&scene.read("node-1").unwrap()), "{:?}", scene.read("node-1"));
@@ -153,7 +155,9 @@ async fn without_load_balancers_a_node_is_out_only_if_no_service_wants_one() {
         .create(&params, &service(Some("example.com/other")))
         .await
         .unwrap();
-    scene.until("node-1", |read| *read == NodeRead::NotUsed).await;
+    scene
+        .until("node-1", |read| *read == NodeTraffic::Out { since: None })
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,9 +169,9 @@ async fn a_node_that_the_guard_holds_back_is_known_as_such() {
     scene.cluster.settle(&["node-2"]).await;
     scene.cluster.taint(1, &[MAINTENANCE]);
     let read = scene
-        .until("node-1", |read| matches!(read, NodeRead::HeldBack { .. }))
+        .until("node-1", |read| matches!(read, NodeTraffic::HeldBack { .. }))
         .await;
-    let NodeRead::HeldBack { detail } = read else {
+    let NodeTraffic::HeldBack { detail } = read else {
         unreachable!()
     };
     assert!(detail.contains("kubernetes/kubernetes-IPv6"), "{detail}");
@@ -183,11 +187,12 @@ async fn lists_that_fail_make_it_unknown_until_they_succeed() {
         json!({"answer": {"status": 403, "body": {"error": {"code": "AuthorizationFailed", "message": "no read"}}}});
     scene.cluster.fault("GET", "/loadBalancers$", None, &refused);
     let read = scene
-        .until("node-1", |read| matches!(read, NodeRead::Unknown { .. }))
+        .until("node-1", |read| matches!(read, NodeTraffic::Unknown(_)))
         .await;
-    let NodeRead::Unknown { reason } = read else {
+    let NodeTraffic::Unknown(reason) = read else {
         unreachable!()
     };
+    let reason = reason.to_string();
     assert!(reason.starts_with("load balancers are not listed: "), "{reason}");
     scene.cluster.clear_faults();
     scene.until("node-1", is_out).await;
@@ -202,9 +207,9 @@ async fn modes_that_set_nothing_down_say_so() {
         let policy = Policy { mode, ..ENFORCE };
         let scene = Scene::new(TestCluster::without_leader(2, &two_load_balancers(2)).await, policy).await;
         scene.cluster.taint(1, &[MAINTENANCE]);
-        let says = |read: &NodeRead| match read {
-            NodeRead::In { detail } => detail.ends_with(expected),
-            NodeRead::Unknown { reason } => reason == expected,
+        let says = |read: &NodeTraffic| match read {
+            NodeTraffic::InService { detail } => detail.ends_with(expected),
+            NodeTraffic::Unknown(why) => why.to_string() == expected,
             _ => false,
         };
         scene.until("node-1", says).await;

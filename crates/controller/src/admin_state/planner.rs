@@ -1,9 +1,10 @@
-//! The editor of one load balancer's admin states: plans each observed state, records intents in the ledger, and publishes
-//! the status that events, metrics and the ledger follow from.
+//! The planner of one load balancer: plans each observed state, with the due members of its pools, records intents in the ledger, and
+//! publishes the status that events, metrics and the ledger follow from.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use headgate_azure::AdminState;
+use headgate_azure::{AdminState, ArmError};
 use headgate_clock::Clock;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -12,10 +13,10 @@ use super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::ledger::{LedgerChange, LedgerEntry, LedgerStage, LedgerStore};
 use super::plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, plan};
 use super::target_states::TargetStates;
-use crate::local_service::ServiceIndex;
+use crate::local_service::{Members, ServiceIndex, join_members};
 use crate::pool::{
-    AdminStateChange, Editor, EntryKey, IntentNotRecorded, InterfaceCache, LastError, LoadBalancerView, PoolEdit,
-    PoolView, UnreadablePool, WriteOutcome,
+    AdminStateChange, EntryKey, IntentNotRecorded, InterfaceCache, LastError, LoadBalancerView, Observation, Outcome,
+    Planner, PoolEdit, PoolView, UnreadablePool,
 };
 
 /// What the last plan of a load balancer showed.
@@ -49,11 +50,13 @@ impl LoadBalancerStatus {
     }
 }
 
-/// The editor of one load balancer's admin states.
-pub(super) struct AdminStateEditor {
+/// The planner of one load balancer.
+pub(super) struct LoadBalancerPlanner {
     pub(super) targets: watch::Receiver<Option<Arc<TargetStates>>>,
     pub(super) ledger: LedgerStore,
     pub(super) policy: Policy,
+    /// The names of the only Nodes whose entries change; `None` for all.
+    pub(super) only_nodes: Option<Arc<BTreeSet<String>>>,
     /// Whether the load balancer is the cluster's.
     pub(super) is_configured: bool,
     pub(super) guard: GuardSettings,
@@ -62,8 +65,8 @@ pub(super) struct AdminStateEditor {
     /// The entries that the last plan held back.
     pub(super) held: HeldEntries,
     pub(super) clock: Clock,
-    /// When the read or list was sent that the next plan is made from.
-    pub(super) observed_at: Option<Instant>,
+    /// The due members of its pools; `None` if they are not updated.
+    pub(super) members: Option<Members>,
     pub(super) status: watch::Sender<LoadBalancerStatus>,
     /// Notified with each new status; one for all load balancers.
     pub(super) status_changed: Arc<Notify>,
@@ -79,7 +82,7 @@ struct Intents {
     undo: Vec<LedgerChange>,
 }
 
-impl AdminStateEditor {
+impl LoadBalancerPlanner {
     fn update_status(&self, update: impl FnOnce(&mut LoadBalancerStatus)) {
         self.status.send_modify(update);
         self.status_changed.notify_one();
@@ -100,7 +103,23 @@ impl AdminStateEditor {
             is_configured: self.is_configured,
             now: self.clock.now(),
         };
-        plan(view, &inputs)
+        let mut plan = plan(view, &inputs);
+        if let Some(only) = &self.only_nodes {
+            plan.retain_changes(|node| only.contains(&node.name));
+        }
+        plan
+    }
+
+    /// The admin states that are due in a pool that is not written yet.
+    fn plan_pool(&self, pool: PoolView, targets: &TargetStates, interfaces: &InterfaceCache) -> Vec<AdminStateChange> {
+        let view = LoadBalancerView {
+            id: pool.id.load_balancer().clone(),
+            is_busy: false,
+            is_assembled: false,
+            pools: vec![Arc::new(pool)],
+        };
+        let plan = self.plan_view(&view, targets, interfaces);
+        plan.edits.into_iter().flat_map(|edit| edit.admin_states).collect()
     }
 
     /// The intents of an edit: its `Down`s that are not in the ledger.
@@ -126,12 +145,13 @@ impl AdminStateEditor {
     }
 }
 
-impl Editor for AdminStateEditor {
+impl Planner for LoadBalancerPlanner {
     async fn changed(&mut self) {
         loop {
             let (changed, is_about_nodes) = tokio::select! {
                 changed = self.targets.changed() => (changed, true),
                 changed = self.services.changed() => (changed, false),
+                () = members_changed(&mut self.members) => return,
             };
             if changed.is_err() {
                 // The watches end with the term, and so does this task.
@@ -151,28 +171,28 @@ impl Editor for AdminStateEditor {
         }
     }
 
-    fn plans_from(&mut self, requested_at: Instant) {
-        self.observed_at = Some(requested_at);
-    }
-
-    fn plan(&mut self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> Vec<PoolEdit> {
+    fn plan(&mut self, observation: &Observation, interfaces: &InterfaceCache) -> Vec<PoolEdit> {
         let Some(targets) = self.targets.borrow_and_update().clone() else {
             return Vec::new();
         };
         self.services.mark_unchanged();
         self.last_generation = Some(targets.generation);
+        let view = &*observation.view;
         let plan = self.plan_view(view, &targets, interfaces);
         let changes = plan.change_count();
         let (is_complete, unreadable_pools) = (interfaces.covers(view), interfaces.unreadable_pools(view));
         let held = plan.entries.iter().filter(|entry| entry.is_held_back);
         self.held = held.map(|entry| (entry.pool.clone(), entry.node.uid.clone())).collect();
-        let Plan { edits, entries, pools } = plan;
-        let observed_at = self.observed_at;
+        let Plan {
+            mut edits,
+            entries,
+            pools,
+        } = plan;
         self.update_status(|status| {
             if is_complete {
                 status.planned_generation = Some(targets.generation);
             }
-            status.observed_at = observed_at;
+            status.observed_at = Some(observation.requested_at);
             status.covers_interfaces = is_complete;
             status.unreadable_pools = unreadable_pools;
             status.entries = entries;
@@ -180,43 +200,54 @@ impl Editor for AdminStateEditor {
             status.pending_changes = changes;
             status.unsent_changes = changes;
         });
+        let due = self.members.as_mut().map(|members| members.due(view));
+        for (pool, mut members) in due.unwrap_or_default() {
+            let edit = edits.iter_mut().find(|edit| edit.pool == pool.id);
+            let as_read = edit.as_ref().map_or(&[][..], |edit| edit.admin_states.as_slice());
+            join_members(&pool, as_read, &mut members, |pool| {
+                self.plan_pool(pool, &targets, interfaces)
+            });
+            match edit {
+                Some(edit) => edit.members = Some(members),
+                None => edits.push(PoolEdit {
+                    pool: pool.id.clone(),
+                    admin_states: Vec::new(),
+                    members: Some(members),
+                }),
+            }
+        }
         edits
-    }
-
-    fn plan_pool(&self, pool: &PoolView, interfaces: &InterfaceCache) -> Option<Vec<AdminStateChange>> {
-        let targets = self.targets.borrow().clone()?;
-        let view = LoadBalancerView {
-            id: pool.id.load_balancer().clone(),
-            is_busy: false,
-            is_assembled: false,
-            pools: vec![Arc::new(pool.clone())],
-        };
-        let plan = self.plan_view(&view, &targets, interfaces);
-        Some(plan.edits.into_iter().flat_map(|edit| edit.admin_states).collect())
     }
 
     async fn record_intent(&mut self, edit: &PoolEdit, added_downs: &[EntryKey]) -> Result<(), IntentNotRecorded> {
         self.undo.clear();
+        if self.members.as_mut().is_some_and(|members| !members.take(edit)) {
+            return Err(IntentNotRecorded::Outdated);
+        }
         if !edit.sets_down() && added_downs.is_empty() {
             // The ledger has these entries already.
             return Ok(());
         }
         let Intents { changes, undo } = self.intents(edit, added_downs);
         self.ledger.apply(changes);
-        let written = self.ledger.flush().await;
-        written.map_err(|error| {
-            self.ledger.apply(undo.clone());
-            IntentNotRecorded(error.to_string())
-        })?;
+        if let Err(error) = self.ledger.flush().await {
+            self.ledger.apply(undo);
+            if let Some(members) = &mut self.members {
+                members.give_back();
+            }
+            return Err(IntentNotRecorded::Ledger(error.to_string()));
+        }
         self.undo = undo;
         Ok(())
     }
 
-    fn handle_outcome(&mut self, outcome: WriteOutcome) {
+    fn handle_outcome(&mut self, outcome: Outcome<'_>) {
+        if let Some(members) = &mut self.members {
+            members.handle_outcome(outcome);
+        }
         match outcome {
-            // Its `Down`s, if any, show in the next read.
-            WriteOutcome::Accepted(edit) if edit.is_members_only() => {}
-            WriteOutcome::Accepted(edit) => self.update_status(|status| {
+            // The `Down`s of an edit of members, if any, show in the next read.
+            Outcome::Accepted(edit) if !edit.is_members_only() => self.update_status(|status| {
                 status.unsent_changes = status.unsent_changes.saturating_sub(edit.admin_states.len());
                 // What is given back says nothing about a `Down` that cannot be recorded, and acceptance nothing about a write that
                 // ARM ignores.
@@ -226,9 +257,30 @@ impl Editor for AdminStateEditor {
                 }
             }),
             // From now on a `Down` of these entries is another writer's.
-            WriteOutcome::Rejected => self.ledger.apply(self.undo.drain(..)),
-            WriteOutcome::Failed(error) => self.update_status(|status| status.last_error = Some(error)),
-            WriteOutcome::Recovered => self.update_status(|status| status.last_error = None),
+            Outcome::Written(_, Err(error)) if has_no_effect(error) => self.ledger.apply(self.undo.drain(..)),
+            Outcome::AttemptFailed(Some(error)) => self.update_status(|status| status.last_error = Some(error.clone())),
+            Outcome::Recovered => self.update_status(|status| status.last_error = None),
+            _ => {}
         }
+    }
+}
+
+async fn members_changed(members: &mut Option<Members>) {
+    match members {
+        Some(members) => members.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether a write that failed with this error had no effect and will have none.
+fn has_no_effect(error: &ArmError) -> bool {
+    match error {
+        ArmError::ErrorResponse {
+            status,
+            may_have_applied,
+            ..
+        } => status.is_client_error() && !may_have_applied,
+        ArmError::Busy(_) => true,
+        _ => false,
     }
 }

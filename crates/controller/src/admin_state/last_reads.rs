@@ -1,0 +1,147 @@
+//! What all load balancers showed last, and what it is compared with: what events, ledger stages, holds, markers and gates follow from.
+//! Pure.
+
+use std::collections::BTreeMap;
+
+use headgate_azure::{AdminState, LoadBalancerId};
+use headgate_clock::Moment;
+
+use super::ledger::{Ledger, LedgerEntry};
+use super::plan::EntryStatus;
+use super::planner::LoadBalancerStatus;
+use super::settings::AdminStateMode;
+use super::target_states::{SignalPeriod, TargetState, TargetStates};
+use crate::pool::{ClusterNode, Listing};
+
+/// A load balancer, as it was planned last.
+#[derive(Clone, Debug)]
+pub(super) struct PlannedLoadBalancer {
+    pub(super) id: LoadBalancerId,
+    /// Whether it is the cluster's, and not only named by the ledger.
+    pub(super) is_managed: bool,
+    pub(super) status: LoadBalancerStatus,
+}
+
+/// The last reads.
+#[derive(Clone, Debug)]
+pub(super) struct LastReads<'a> {
+    /// The Nodes and their signals.
+    pub(super) targets: &'a TargetStates,
+    pub(super) load_balancers: &'a [PlannedLoadBalancer],
+    /// The entries with a status, by the Node's UID.
+    pub(super) entries: BTreeMap<&'a str, Vec<OwnEntry<'a>>>,
+    /// The last list. A pool writer does not adopt it while it waits for ARM.
+    pub(super) listing: &'a Listing,
+    /// Whether it is known that the cluster has no Service of type `LoadBalancer`, and so no load balancer.
+    pub(super) has_no_load_balancer_service: bool,
+    /// What the leader writes.
+    pub(super) mode: AdminStateMode,
+    /// The time of the evaluation.
+    pub(super) now: Moment,
+}
+
+/// An entry of a Node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnEntry<'a> {
+    pub(super) entry: &'a EntryStatus,
+    pub(super) load_balancer: &'a PlannedLoadBalancer,
+    /// What the ledger has now; the status has what it had when the plan was made.
+    pub(super) ledger_entry: Option<LedgerEntry>,
+}
+
+impl<'a> LastReads<'a> {
+    pub(super) fn new(
+        targets: &'a TargetStates,
+        load_balancers: &'a [PlannedLoadBalancer],
+        ledger: &Ledger,
+        listing: &'a Listing,
+        mode: AdminStateMode,
+        now: Moment,
+    ) -> Self {
+        let mut nodes: BTreeMap<&str, Vec<OwnEntry<'_>>> = BTreeMap::new();
+        for load_balancer in load_balancers {
+            // The entries are ordered by pool, so each pool is looked up once.
+            let entries = &load_balancer.status.entries;
+            for entries in entries.chunk_by(|one, other| one.pool == other.pool) {
+                let ledger = entries.first().map(|first| ledger.pool(&first.pool));
+                for entry in entries {
+                    nodes.entry(&entry.node.uid).or_default().push(OwnEntry {
+                        entry,
+                        load_balancer,
+                        ledger_entry: ledger.as_ref().and_then(|ledger| ledger.entry(&entry.key)),
+                    });
+                }
+            }
+        }
+        Self {
+            targets,
+            load_balancers,
+            entries: nodes,
+            listing,
+            has_no_load_balancer_service: false,
+            mode,
+            now,
+        }
+    }
+
+    /// What the plans of all load balancers showed.
+    pub(super) fn statuses(&self) -> impl Iterator<Item = &'a LoadBalancerStatus> + Clone {
+        self.load_balancers.iter().map(|one| &one.status)
+    }
+
+    /// The load balancers of the cluster.
+    pub(super) fn managed(&self) -> impl Iterator<Item = &'a PlannedLoadBalancer> {
+        self.load_balancers.iter().filter(|one| one.is_managed)
+    }
+
+    /// The entries of a Node in these.
+    pub(super) fn managed_entries(&self, node: &ClusterNode) -> impl Iterator<Item = &OwnEntry<'a>> {
+        let own = self.entries.get(node.uid.as_str()).into_iter().flatten();
+        own.filter(|own| own.load_balancer.is_managed)
+    }
+
+    /// The entries of a Node that get new connections.
+    pub(super) fn in_service(&self, node: &ClusterNode) -> Vec<&'a EntryStatus> {
+        let in_service = self.managed_entries(node).filter(|own| !own.is_down(self.listing));
+        in_service.map(|own| own.entry).collect()
+    }
+
+    /// The target state of a Node's entries.
+    pub(super) fn target_state(&self, node: &ClusterNode) -> TargetState {
+        self.targets.target_state(node, self.now.mono).in_mode(self.mode)
+    }
+
+    /// The present signal of a Node.
+    pub(super) fn present_signal(&self, node: &ClusterNode) -> Option<&'a SignalPeriod> {
+        let period = self.targets.signal_period(node);
+        period.filter(|period| period.ended_at.is_none())
+    }
+
+    /// Whether every load balancer of the cluster was planned with the signal.
+    pub(super) fn are_planned(&self, period: &SignalPeriod) -> bool {
+        self.managed().all(|one| one.status.has_planned(period.generation))
+    }
+}
+
+impl OwnEntry<'_> {
+    /// Whether the newest read or list shows the entry `Down`, and the plan keeps it so.
+    fn is_down(&self, listing: &Listing) -> bool {
+        let is_read_down = self.entry.observed == Some(AdminState::Down) && !self.entry.is_held_back;
+        is_read_down && !self.is_disproved(listing)
+    }
+
+    /// Whether a list that the pool writer has not adopted yet shows another admin state.
+    fn is_disproved(&self, listing: &Listing) -> bool {
+        let PlannedLoadBalancer { id, status, .. } = self.load_balancer;
+        let Some((requested_at, view)) = listing.load_balancer(id) else {
+            return false;
+        };
+        if status.observed_at.is_some_and(|at| at >= requested_at) {
+            return false;
+        }
+        let pool = view.pools.iter().find(|pool| pool.id == self.entry.pool);
+        let mut entries = pool.into_iter().flat_map(|pool| &pool.entries);
+        let listed = entries.find(|entry| entry.key.as_ref() == Some(&self.entry.key));
+        listed.is_some_and(|entry| entry.admin_state != Some(AdminState::Down))
+    }
+}

@@ -1,0 +1,156 @@
+//! What the last reads of all managed load balancers prove about each Node with a signal. Pure.
+//!
+//! Invariant: [`NodeTraffic::Out`] needs a list of load balancers that was sent after the signal was observed and is not older than
+//! [`MAX_LIST_AGE`], plans of all of them that know the signal, entries of the Node that are all `Down` by the newest read or list, and no
+//! entry that may be the Node's without being known as such. How long an answer may be awaited is left to the callers.
+
+use std::time::Duration;
+
+use headgate_clock::whole_seconds;
+use headgate_node::{NodeTraffic, TrafficByNode, Unproved};
+use jiff::Timestamp;
+
+use super::last_reads::{LastReads, OwnEntry};
+use super::ledger::LedgerStage;
+use super::plan::EntryStatus;
+use super::rule_guard::HeldFor;
+use super::settings::AdminStateMode;
+use super::target_states::SignalPeriod;
+use super::transitions::pool_names;
+use crate::pool::{Claimed, ClusterNode};
+
+/// The age of the last list from which it proves nothing. While a Node has a signal, a list is due every 15 s.
+pub(super) const MAX_LIST_AGE: Duration = Duration::from_secs(45);
+
+impl LastReads<'_> {
+    /// What the reads prove about each Node whose signal counts. `previous` has since when those that were out before are out.
+    pub(super) fn prove(&self, previous: &TrafficByNode) -> TrafficByNode {
+        let nodes = self.targets.nodes_with_periods();
+        let signalled = nodes.filter_map(|node| Some((node, self.present_signal(node)?)));
+        signalled
+            .map(|(node, period)| (node.name.clone(), self.prove_node(node, period, previous)))
+            .collect()
+    }
+
+    fn prove_node(&self, node: &ClusterNode, period: &SignalPeriod, previous: &TrafficByNode) -> NodeTraffic {
+        if let Some(unread) = self.unread() {
+            return NodeTraffic::Unknown(unread);
+        }
+        let in_service = self.in_service(node);
+        if !in_service.is_empty() {
+            return in_service_traffic(self.mode, node, &in_service);
+        }
+        match self.missing_proof(node, period) {
+            Some(missing) => NodeTraffic::Unknown(missing),
+            None => self.out(node, previous),
+        }
+    }
+
+    /// Why the reads prove nothing about any Node.
+    fn unread(&self) -> Option<Unproved> {
+        if self.mode == AdminStateMode::Off {
+            return Some(Unproved::ModeOff);
+        }
+        if let Some(since) = self.targets.stale_since() {
+            return Some(Unproved::NodesStale(since));
+        }
+        let listed_at = self.listing.requested_at;
+        let is_recent = listed_at.is_some_and(|at| self.now.mono < at + MAX_LIST_AGE);
+        (!is_recent).then(|| self.not_listed())
+    }
+
+    fn not_listed(&self) -> Unproved {
+        let error = self.listing.last_error.as_ref();
+        Unproved::NotListed(error.map(|error| error.message.clone()))
+    }
+
+    fn out(&self, node: &ClusterNode, previous: &TrafficByNode) -> NodeTraffic {
+        let own: Vec<_> = self.managed_entries(node).collect();
+        if own.is_empty() {
+            return NodeTraffic::Out { since: None };
+        }
+        let before = match previous.get(&node.name) {
+            Some(NodeTraffic::Out { since }) => *since,
+            _ => None,
+        };
+        let since = before.or_else(|| recorded_since(&own)).unwrap_or(self.now.wall);
+        NodeTraffic::Out {
+            since: Some(whole_seconds(since)),
+        }
+    }
+
+    /// Why entries that are all `Down` do not prove that the Node is out.
+    fn missing_proof(&self, node: &ClusterNode, period: &SignalPeriod) -> Option<Unproved> {
+        if !self.are_planned(period) {
+            return Some(Unproved::NotPlanned);
+        }
+        // An older list may not show a pool that the Node has joined since.
+        if self.listing.requested_at.is_none_or(|at| at < period.since.mono) {
+            return Some(self.not_listed());
+        }
+        if self.managed().next().is_none() && !self.has_no_load_balancer_service {
+            return Some(Unproved::NoLoadBalancer);
+        }
+        if node.addresses.is_empty() && node.machine.is_empty() {
+            return Some(Unproved::NotIdentified);
+        }
+        let addresses = node.addresses.iter().copied().map(Claimed::Address);
+        let machine = Some(&node.machine).filter(|machine| !machine.is_empty());
+        let mut claims = addresses.chain(machine.cloned().map(Claimed::Machine));
+        match claims.find(|claimed| self.targets.nodes.claimants_of(claimed).len() > 1) {
+            Some(Claimed::Address(address)) => return Some(Unproved::AddressContested(address)),
+            Some(Claimed::Machine(machine)) => return Some(Unproved::MachineContested(machine)),
+            None => {}
+        }
+        let statuses = || self.managed().map(|one| &one.status);
+        if let Some(unreadable) = statuses().flat_map(|status| &status.unreadable_pools).next() {
+            return Some(Unproved::InterfaceUnreadable(unreadable.last_error.message.clone()));
+        }
+        let is_unknown = statuses().any(|status| !status.covers_interfaces);
+        is_unknown.then_some(Unproved::InterfaceUnknown)
+    }
+}
+
+fn in_service_traffic(mode: AdminStateMode, node: &ClusterNode, entries: &[&EntryStatus]) -> NodeTraffic {
+    let (held_back, serving): (Vec<&EntryStatus>, Vec<_>) =
+        entries.iter().partition(|entry| entry.held_for.is_needed());
+    if serving.is_empty() {
+        let detail = format!(
+            "in service in {}{}",
+            pool_names(&held_back),
+            needed_by_services(&held_back)
+        );
+        return NodeTraffic::HeldBack { detail };
+    }
+    let because = match (mode, node.exempting_label()) {
+        (_, Some(label)) => format!("; the label {label} keeps headgate from setting it Down"),
+        (AdminStateMode::Observe, None) => "; adminState.mode is observe".to_owned(),
+        (AdminStateMode::Enforce | AdminStateMode::Off, None) => {
+            match HeldFor::union(serving.iter().copied()).reason() {
+                reason if reason.is_empty() => reason,
+                reason => format!("; {reason}"),
+            }
+        }
+    };
+    let detail = format!("in service in {}{because}", pool_names(&serving));
+    NodeTraffic::InService { detail }
+}
+
+/// Which Services need the entries, where some do.
+fn needed_by_services(entries: &[&EntryStatus]) -> String {
+    let held_for = HeldFor {
+        services: HeldFor::union(entries.iter().copied()).services,
+        ..HeldFor::default()
+    };
+    match held_for.reason() {
+        reason if reason.is_empty() => reason,
+        reason => format!(": {reason}"),
+    }
+}
+
+/// When the last entry became `Down`. A new leader has the times of the one before from the ledger.
+fn recorded_since(own: &[&OwnEntry<'_>]) -> Option<Timestamp> {
+    let recorded = own.iter().filter_map(|own| own.ledger_entry);
+    let recorded = recorded.filter(|entry| entry.stage == LedgerStage::Down);
+    recorded.map(|entry| entry.since).max()
+}

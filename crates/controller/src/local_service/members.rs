@@ -1,0 +1,267 @@
+//! The due updates of Local Services' pools in one load balancer, for its planner: what its pools are to have, and what became of it.
+//!
+//! Invariants: a batch takes part in one PUT at most. It is taken out of the updater right before that PUT, and settled with
+//! the outcome of its own PUT, or of the read that it needed. A batch that was taken and has no outcome returns to the queue
+//! when this is dropped.
+
+use std::sync::Arc;
+
+use headgate_azure::{ArmError, LoadBalancerId, Metrics as ArmMetrics, OperationTimer, PoolId};
+use headgate_local_pools::{
+    Batch, BatchOutcome, DesiredMembers, Entry, Failure, MemberDifference, MemberRejection, NodeIndex, PoolKey, compare,
+};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::failure::batch_outcome;
+use super::observation::{convert_load_balancer, entry_address};
+use super::reporter::Reporter;
+use super::watch::SharedUpdater;
+use crate::pool::{LoadBalancerView, MemberChange, Observation, Outcome, PoolEdit, PoolView};
+
+/// The labels that cloud-provider-azure gives the operation metrics of its own updater.
+const OPERATION_REQUEST: &str = "services_local_update_backend_pool";
+const OPERATION_SOURCE: &str = "local_service_backend_pool_updater";
+
+/// What the members of all load balancers share.
+#[derive(Clone, Debug)]
+pub(crate) struct MemberSource {
+    /// The updater that has the due batches.
+    pub(crate) updater: SharedUpdater,
+    /// Marked as changed when batches become due.
+    pub(crate) due: watch::Receiver<()>,
+    /// Records events and metrics.
+    pub(crate) reporter: Reporter,
+    /// Measures the operations.
+    pub(crate) operations: ArmMetrics,
+    /// The id of the cluster's virtual network, for pools that have none.
+    pub(crate) virtual_network: Option<Arc<str>>,
+}
+
+/// The members of one load balancer's pools.
+pub(crate) struct Members {
+    source: MemberSource,
+    load_balancer: LoadBalancerId,
+    /// The batch of the PUT under way, or of the last one until a read shows its members.
+    writing: Option<Writing>,
+}
+
+/// A batch that was taken for a PUT and has no outcome yet.
+struct Writing {
+    batch: Batch,
+    pool: PoolId,
+    desired: DesiredMembers,
+    nodes: Arc<NodeIndex>,
+    operation: OperationTimer,
+    /// Whether the operation of the PUT has succeeded, so that the next read decides.
+    is_written: bool,
+}
+
+impl Members {
+    /// The members of this load balancer.
+    #[must_use]
+    pub(crate) fn new(source: MemberSource, load_balancer: LoadBalancerId) -> Self {
+        Self {
+            source,
+            load_balancer,
+            writing: None,
+        }
+    }
+
+    /// Waits until batches become due.
+    pub(crate) async fn changed(&mut self) {
+        if self.source.due.changed().await.is_err() {
+            // The updater ends with the term, and so does this task.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn key(&self, pool: &PoolId) -> PoolKey {
+        PoolKey::new(self.load_balancer.name(), pool.name())
+    }
+
+    /// What the pools in this view are to have, as far as that is due.
+    pub(crate) fn due(&mut self, view: &LoadBalancerView) -> Vec<(Arc<PoolView>, MemberChange)> {
+        self.source.due.mark_unchanged();
+        let updater = self.source.updater.lock();
+        let due = updater.due();
+        if due.pools(self.load_balancer.name()).next().is_none() {
+            return Vec::new();
+        }
+        let change = |pool: &Arc<PoolView>| {
+            let change = MemberChange {
+                desired: due.batch(&self.key(&pool.id))?.desired_members(),
+                nodes: updater.nodes(),
+                virtual_network: self.source.virtual_network.clone(),
+                admin_states: Vec::new(),
+            };
+            Some((Arc::clone(pool), change))
+        };
+        view.pools.iter().filter_map(change).collect()
+    }
+
+    /// Takes the batch of this edit, which is about to be written. Returns whether it is due as it was planned.
+    pub(crate) fn take(&mut self, edit: &PoolEdit) -> bool {
+        let Some(members) = &edit.members else { return true };
+        let batch = self.source.updater.lock().take_batch(&self.key(&edit.pool));
+        let Some(batch) = batch else { return false };
+        let desired = batch.desired_members();
+        let is_as_planned = desired.has_same_addresses(&members.desired);
+        let group = self.load_balancer.group();
+        let operations = &self.source.operations;
+        self.writing = Some(Writing {
+            batch,
+            pool: edit.pool.clone(),
+            desired,
+            nodes: Arc::clone(&members.nodes),
+            operation: operations.start_operation(OPERATION_REQUEST, group, OPERATION_SOURCE),
+            is_written: false,
+        });
+        if !is_as_planned {
+            self.give_back();
+        }
+        is_as_planned
+    }
+
+    /// The batch that was taken was not written, for a reason that says nothing about it.
+    pub(crate) fn give_back(&mut self) {
+        self.settle(&BatchOutcome::NotAttempted { not_before: None });
+    }
+
+    /// Settles what this outcome decides.
+    pub(crate) fn handle_outcome(&mut self, outcome: Outcome<'_>) {
+        match outcome {
+            Outcome::Read(observation) => self.observe(observation),
+            Outcome::ReadFailed(error) => self.read_failed(error),
+            Outcome::MembersNotWritten(edit, rejected) => {
+                self.settle_due(&self.key(&edit.pool), &not_written(rejected))
+            }
+            Outcome::Written(edit, result) if edit.members.is_some() => match result {
+                Ok(()) => {
+                    if let Some(writing) = &mut self.writing {
+                        writing.is_written = true;
+                    }
+                }
+                Err(error) => self.settle(&batch_outcome(error, Instant::now())),
+            },
+            // Members that are due and were not taken wait for their next tick.
+            Outcome::AttemptFailed(_) => self.return_due(),
+            Outcome::Written(..) | Outcome::Accepted(_) | Outcome::Recovered => {}
+        }
+    }
+
+    /// A read under the Lease: it confirms what was written, and shows which pools are gone.
+    fn observe(&mut self, observation: &Observation) {
+        let view = &observation.view;
+        let read = convert_load_balancer(view, observation.requested_at);
+        self.source.updater.lock().observe_one(read);
+        if let Some(writing) = self.writing.as_ref().filter(|writing| writing.is_written) {
+            let pool = view.pools.iter().find(|pool| pool.id == writing.pool);
+            let outcome = if pool.is_none_or(|pool| has_members(pool, &writing.desired, &writing.nodes)) {
+                BatchOutcome::Updated
+            } else {
+                retriable(format!(
+                    "ARM reported Succeeded, but {} has other members",
+                    writing.pool
+                ))
+            };
+            self.settle(&outcome);
+        }
+        let shown = |key: &PoolKey| view.pools.iter().any(|pool| self.key(&pool.id) == *key);
+        for key in self.due_pools().into_iter().filter(|key| !shown(key)) {
+            self.settle_due(
+                &key,
+                &BatchOutcome::Failed {
+                    failure: Failure::Missing,
+                    error: format!("the backend pool {key} does not exist"),
+                },
+            );
+        }
+    }
+
+    fn read_failed(&mut self, error: &ArmError) {
+        if let Some(writing) = self.writing.as_ref().filter(|writing| writing.is_written) {
+            // An operation that succeeded proves nothing about the members: only a read does.
+            let pool = &writing.pool;
+            let outcome = retriable(format!("ARM reported Succeeded, but {pool} could not be read: {error}"));
+            self.settle(&outcome);
+        }
+        let outcome = batch_outcome(error, Instant::now());
+        for key in self.due_pools() {
+            self.settle_due(&key, &outcome);
+        }
+    }
+
+    fn return_due(&self) {
+        let mut updater = self.source.updater.lock();
+        updater.return_batches(self.load_balancer.name(), Instant::now());
+        self.source.reporter.publish(&updater);
+    }
+
+    fn due_pools(&self) -> Vec<PoolKey> {
+        let updater = self.source.updater.lock();
+        let pools = updater.due().pools(self.load_balancer.name());
+        pools.cloned().collect()
+    }
+
+    fn settle(&mut self, outcome: &BatchOutcome) {
+        if let Some(writing) = self.writing.take() {
+            self.report(writing.batch, outcome, writing.operation);
+        }
+    }
+
+    fn settle_due(&self, key: &PoolKey, outcome: &BatchOutcome) {
+        let batch = self.source.updater.lock().take_batch(key);
+        if let Some(batch) = batch {
+            let metrics = &self.source.operations;
+            let operation = metrics.start_operation(OPERATION_REQUEST, self.load_balancer.group(), OPERATION_SOURCE);
+            self.report(batch, outcome, operation);
+        }
+    }
+
+    /// Settles a batch and reports what follows.
+    fn report(&self, batch: Batch, outcome: &BatchOutcome, operation: OperationTimer) {
+        let mut updater = self.source.updater.lock();
+        let settlement = updater.settle(batch, outcome, Instant::now());
+        if settlement.counters.succeeded + settlement.counters.failed > 0 {
+            operation.finish(settlement.counters.failed == 0);
+        }
+        self.source.reporter.report(&updater, settlement.events);
+        self.source.reporter.publish(&updater);
+    }
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        self.give_back();
+        self.return_due();
+    }
+}
+
+fn retriable(error: String) -> BatchOutcome {
+    BatchOutcome::Failed {
+        failure: Failure::Retriable { not_before: None },
+        error,
+    }
+}
+
+fn not_written(rejected: Option<&MemberRejection>) -> BatchOutcome {
+    match rejected {
+        None => BatchOutcome::Unchanged,
+        Some(reason) => BatchOutcome::Failed {
+            failure: Failure::Terminal,
+            error: reason.to_string(),
+        },
+    }
+}
+
+/// Whether the pool, as it was read, has exactly these members besides foreign entries.
+fn has_members(pool: &PoolView, desired: &DesiredMembers, nodes: &NodeIndex) -> bool {
+    let entries = pool.entries.iter().map(|entry| Entry {
+        name: None,
+        address: entry_address(entry),
+    });
+    compare(entries, desired, nodes)
+        .as_ref()
+        .is_ok_and(MemberDifference::is_empty)
+}
