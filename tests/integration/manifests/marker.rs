@@ -18,7 +18,7 @@ use super::leader::LEASES;
 use super::leader_policy::{dry_run, refused};
 use super::rights::{node, wait_for_status};
 use super::{SOON, repository};
-use crate::harness::AgentOptions;
+use crate::harness::{AgentOptions, settings_file};
 use crate::status::world::World;
 
 const WAIT: &str = "--for=condition=headgate.dev/OutOfLoadBalancers";
@@ -49,7 +49,7 @@ async fn reason(administrator: &Caller, name: &str) -> String {
 fn controller_process(caller: &Caller, azure_json: &Path) -> Process {
     let directory = scratch("marker");
     let settings = directory.join("settings.yaml");
-    std::fs::write(&settings, "marker: {mode: adminState}\n").unwrap();
+    std::fs::write(&settings, settings_file("marker: {mode: adminState}\n")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
     command.current_dir(&directory).env_remove("KUBECONFIG");
     command.args([
