@@ -6,27 +6,27 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "fixture/fixture.rs"]
+mod fixture;
+
 use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use headgate_budget::expected_loss;
-use headgate_budget::probe::{ProbeSettings, Provider};
 use headgate_drill::clients::ClientSettings;
 use headgate_drill::control_plane::NoControlPlane;
-use headgate_drill::draining::DrainRules;
-use headgate_drill::network::namespace::Namespace;
 use headgate_drill::result::Event;
-use headgate_drill::rotation::NoHealthyBackends;
 use headgate_drill::scenario::{Action, Scenario, Step, Timeline};
 use headgate_drill::strategy::{PodTimes, Strategy};
-use headgate_drill::world::{Recording, RunSettings, World, WorldSettings};
+use headgate_drill::world::{Recording, RunSettings, World};
+
+use fixture::{NODES, can_run, probe, runtime, world_settings};
 
 /// Seeds of each case.
 const SEEDS: usize = 60;
 /// Worlds at once; each does its share of the seeds.
 const WORLDS: usize = 4;
-const NODES: u32 = 3;
 /// New connections a second in each world.
 const RATE: f64 = 100.0;
 const PROBE_INTERVAL: Duration = Duration::from_millis(500);
@@ -38,28 +38,6 @@ const END: Duration = Duration::from_millis(1350);
 const LAG_LIMIT: Duration = Duration::from_millis(30);
 /// So many runs in all may be repeated in one world.
 const REPETITIONS: usize = 15;
-
-/// Whether namespaces can be had; elsewhere a test says so in a line and passes, but not under `CI=true`.
-fn can_run(test: &str) -> bool {
-    let Err(obstacle) = Namespace::create() else {
-        return true;
-    };
-    let checked = std::env::var("CI").is_ok_and(|ci| ci == "true");
-    assert!(
-        !checked,
-        "{test} cannot run: {obstacle}; and CI=true allows no skipping"
-    );
-    let _ = writeln!(std::io::stderr(), "{test} not run: {obstacle}");
-    false
-}
-
-fn probe() -> ProbeSettings {
-    ProbeSettings {
-        interval: PROBE_INTERVAL,
-        timeout: PROBE_INTERVAL,
-        ..Provider::Azure.probe()
-    }
-}
 
 fn timeline(serving: Duration) -> Timeline {
     let step = |at, action| Step { at, node: 0, action };
@@ -77,8 +55,8 @@ fn lost_seconds(recording: &Recording) -> f64 {
     let attempts = &recording.observations.attempts;
     let failed = attempts.iter().filter(|attempt| attempt.answered_by.is_none()).count();
     #[expect(clippy::cast_precision_loss, reason = "some hundred connections")]
-    let failed = failed as f64;
-    failed / RATE * f64::from(NODES)
+    let (failed, nodes) = (failed as f64, NODES as f64);
+    failed / RATE * nodes
 }
 
 /// One run, in seconds.
@@ -122,21 +100,8 @@ fn samples(serving: Duration, seeds: std::ops::Range<usize>) -> Vec<Sample> {
     } else {
         Strategy::KubeProxy
     };
-    let settings = WorldSettings {
-        nodes: NODES as usize,
-        empty_nodes: 0,
-        plan: strategy.plan(Scenario::RollingUpdate, &times),
-        probe: probe(),
-        no_healthy: NoHealthyBackends::AllProbedDown,
-        propagation: Duration::ZERO,
-        drain_rules: DrainRules::of(Provider::Azure),
-        processes: Vec::new(),
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    let settings = world_settings(strategy.plan(Scenario::RollingUpdate, &times), probe(PROBE_INTERVAL));
+    runtime().block_on(async {
         let mut world = World::start(settings).await.unwrap();
         let (mut samples, mut index, mut repeated) = (Vec::new(), 0, 0);
         for seed in seeds {
@@ -156,7 +121,7 @@ fn samples(serving: Duration, seeds: std::ops::Range<usize>) -> Vec<Sample> {
                 };
                 index += 1;
                 let recording = world
-                    .run(&timeline(serving), &run, &mut NoControlPlane::new(NODES as usize))
+                    .run(&timeline(serving), &run, &mut NoControlPlane::new(NODES))
                     .await
                     .unwrap();
                 world.restore().await.unwrap();
@@ -198,7 +163,7 @@ fn agrees(serving: Duration) {
     let (until_out, _) = mean(&samples, |sample| sample.until_out);
     // A health check that fails late leaves the Pod less time to serve. One that fails as the connections do changes nothing.
     let served = serving.saturating_sub(Duration::from_secs_f64(until_failing));
-    let computed = expected_loss(&probe(), served, Duration::from_mins(1)) + until_out;
+    let computed = expected_loss(&probe(PROBE_INTERVAL), served, Duration::from_mins(1)) + until_out;
     let text = format!(
         "{} ms served: measured {lost:.4} ± {error:.4} s, computed {computed:.4} s; health check after {until_failing:.4} s, rules \
          after {until_out:.4} s",

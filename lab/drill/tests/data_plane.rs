@@ -2,57 +2,25 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "fixture/fixture.rs"]
+mod fixture;
+
 use std::collections::BTreeSet;
-use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use headgate_budget::probe::{ProbeSettings, Provider};
 use headgate_drill::clients::{ClientSettings, Observations};
 use headgate_drill::control_plane::NoControlPlane;
-use headgate_drill::draining::DrainRules;
-use headgate_drill::endpoints::TrafficPolicy;
-use headgate_drill::network::namespace::Namespace;
 use headgate_drill::result::Event;
-use headgate_drill::rotation::{AdminState, NoHealthyBackends};
+use headgate_drill::rotation::AdminState;
 use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
 use headgate_drill::strategy::{Plan, PodTimes, Strategy};
 use headgate_drill::world::{Recording, RunSettings, World, WorldSettings};
-use tokio::time::Instant;
 
-const NODES: usize = 3;
-
-/// Whether namespaces can be had; elsewhere a test says so in a line and passes, but not under `CI=true`.
-fn can_run(test: &str) -> bool {
-    let Err(obstacle) = Namespace::create() else {
-        return true;
-    };
-    let checked = std::env::var("CI").is_ok_and(|ci| ci == "true");
-    assert!(
-        !checked,
-        "{test} cannot run: {obstacle}; and CI=true allows no skipping"
-    );
-    let _ = writeln!(std::io::stderr(), "{test} not run: {obstacle}");
-    false
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-}
+use fixture::{NODES, can_run, probe, runtime, world_settings};
 
 const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
-}
-
-fn probe() -> ProbeSettings {
-    ProbeSettings {
-        interval: millis(200),
-        timeout: millis(200),
-        ..Provider::Azure.probe()
-    }
 }
 
 fn plan(strategy: Strategy, scenario: Scenario) -> Plan {
@@ -66,14 +34,9 @@ fn plan(strategy: Strategy, scenario: Scenario) -> Plan {
 
 fn settings(plan: Plan, empty_nodes: usize) -> WorldSettings {
     WorldSettings {
-        nodes: NODES,
         empty_nodes,
-        plan,
-        probe: probe(),
-        no_healthy: NoHealthyBackends::AllProbedDown,
         propagation: millis(50),
-        drain_rules: DrainRules::of(Provider::Azure),
-        processes: Vec::new(),
+        ..world_settings(plan, probe(millis(200)))
     }
 }
 
@@ -291,66 +254,6 @@ fn admin_state_down_takes_a_node_out_without_its_probe_and_keeps_connections() {
     assert!(event(&recording, Event::ProbeDown).is_none());
     assert_eq!(attempts(&recording, 0, 2500).0, 0);
     assert!(recording.observations.held.iter().all(|held| held.lost.is_none()));
-}
-
-/// KEP-3836: what its end-to-end tests are to show.
-#[test]
-fn a_terminating_node_gets_no_new_connection_and_its_established_ones_end_on_their_own() {
-    if !can_run("a_terminating_node_gets_no_new_connection_and_its_established_ones_end_on_their_own") {
-        return;
-    }
-    // With Local the Pod that answers is on the node that the load balancer chose.
-    let mut plan = plan(Strategy::KubeProxy, Scenario::Maintenance);
-    plan.forwarding.policy = TrafficPolicy::Local;
-    let steps = vec![step(700, 0, Action::Signal(Signal::AutoscalerTaint))];
-    let mut run = run_settings();
-    run.clients.lifetime = millis(2400);
-    let timeline = Timeline {
-        steps,
-        end: millis(4000),
-    };
-    let recording = runtime().block_on(async {
-        let mut world = World::start(settings(plan, 0)).await.unwrap();
-        world
-            .run(&timeline, &run, &mut NoControlPlane::new(NODES))
-            .await
-            .unwrap()
-    });
-    let signal = recording.start + millis(700);
-    let out = recording
-        .events
-        .iter()
-        .find(|seen| seen.event == Event::OutOfRotation)
-        .unwrap();
-    assert_eq!(out.node, 0);
-    let answered = |from: Instant, to: Instant| {
-        let attempts = recording.observations.attempts.iter();
-        let begun = attempts.filter(move |attempt| (from..to).contains(&attempt.at));
-        begun.filter(|attempt| attempt.answered_by == Some(0)).count()
-    };
-    assert!(answered(recording.start, signal) > 0, "before, it has its share");
-    let end = recording.start + millis(4000);
-    assert_eq!(
-        answered(out.at, end),
-        0,
-        "new connections drop to zero once /healthz has failed"
-    );
-    assert!(
-        answered(signal, out.at) > 0,
-        "and not before: the load balancer has not noticed"
-    );
-    let held: Vec<_> = recording
-        .observations
-        .held
-        .iter()
-        .filter(|held| held.node == 0)
-        .collect();
-    assert!(!held.is_empty(), "long-lived connections were on the node");
-    assert!(
-        held.iter().all(|held| held.lost.is_none()),
-        "and their clients ended them: {held:?}"
-    );
-    assert_eq!(attempts(&recording, 0, 4000).0, 0);
 }
 
 #[test]

@@ -2,39 +2,26 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::io::Write as _;
+#[path = "fixture/fixture.rs"]
+mod fixture;
+
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use headgate_budget::probe::{ProbeSettings, Provider};
+use headgate_budget::probe::Provider;
 use headgate_drill::clients::{ClientSettings, Held};
 use headgate_drill::control_plane::NoControlPlane;
 use headgate_drill::draining::{Deregistration, DrainRules, Ending, FlowEnd};
 use headgate_drill::endpoints::TrafficPolicy;
-use headgate_drill::network::namespace::Namespace;
 use headgate_drill::result::Event;
-use headgate_drill::rotation::NoHealthyBackends;
 use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
 use headgate_drill::strategy::{PodTimes, Strategy};
 use headgate_drill::world::{Recording, RunSettings, World, WorldSettings};
 
-const NODES: usize = 3;
+use fixture::{NODES, can_run, probe, runtime, world_settings};
+
 const SIGNAL: Duration = Duration::from_millis(700);
 const END: Duration = Duration::from_millis(3500);
-
-/// Whether namespaces can be had; elsewhere a test says so in a line and passes, but not under `CI=true`.
-fn can_run(test: &str) -> bool {
-    let Err(obstacle) = Namespace::create() else {
-        return true;
-    };
-    let checked = std::env::var("CI").is_ok_and(|ci| ci == "true");
-    assert!(
-        !checked,
-        "{test} cannot run: {obstacle}; and CI=true allows no skipping"
-    );
-    let _ = writeln!(std::io::stderr(), "{test} not run: {obstacle}");
-    false
-}
 
 /// A node gets the autoscaler's taint and stays; with Local its connections are those to its own Pod.
 fn record(strategy: Strategy, drain_rules: DrainRules) -> Recording {
@@ -46,18 +33,8 @@ fn record(strategy: Strategy, drain_rules: DrainRules) -> Recording {
     let mut plan = strategy.plan(Scenario::ScaleDown, &times);
     plan.forwarding.policy = TrafficPolicy::Local;
     let settings = WorldSettings {
-        nodes: NODES,
-        empty_nodes: 0,
-        plan,
-        probe: ProbeSettings {
-            interval: Duration::from_millis(200),
-            timeout: Duration::from_millis(200),
-            ..Provider::Azure.probe()
-        },
-        no_healthy: NoHealthyBackends::AllProbedDown,
-        propagation: Duration::ZERO,
         drain_rules,
-        processes: Vec::new(),
+        ..world_settings(plan, probe(Duration::from_millis(200)))
     };
     let run = RunSettings {
         clients: ClientSettings {
@@ -80,11 +57,7 @@ fn record(strategy: Strategy, drain_rules: DrainRules) -> Recording {
         }],
         end: END,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let mut world = World::start(settings).await.unwrap();
         world
             .run(&timeline, &run, &mut NoControlPlane::new(NODES))

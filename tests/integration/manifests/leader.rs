@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::caller::{AGENT, Account, ApiRequest, CONTROLLER, Caller, acting_on, apply};
+use super::leader_updates::a_leader_writes_nothing_else_into_its_objects;
 use super::rights::{RBAC, events_in, node, remove_verb, restore_rules, wait_for_status};
 use super::{SOON, moved, overlay_of, repository};
 
@@ -328,6 +329,9 @@ async fn permissions_of_a_leader_suffice_are_all_needed_and_are_all() {
             assert_eq!(rules(&agent, "kube-system").await, plain);
             assert_eq!(rules(&agent, "default").await, events);
             refused_to_a_hardened_agent(&administrator, &agent, &name).await;
+        }
+        if account.namespace == "kube-system" {
+            a_leader_writes_nothing_else_into_its_objects(&administrator, &name, &leader).await;
         }
         control_plane.stop().await;
     }

@@ -1,17 +1,14 @@
 //! What the policy `headgate-leader` lets a leader write into its Leases and the ledger, with nothing but the shipped rights, both where
 //! the leader runs in the `DaemonSet` and where it is apart.
 
-use std::path::{Path, PathBuf};
-
-use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::eventually;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::caller::{AGENT, Account, ApiRequest, CONTROLLER, Caller};
-use super::leader::{LEASES, LEDGER, LOCK, MAPS, OWN, new_objects, scene};
+use super::SOON;
+use super::caller::{ApiRequest, Caller};
+use super::leader::{LEASES, LEDGER, LOCK, MAPS, OWN, new_objects};
 use super::leader_policy::refused;
-use super::{SOON, overlay_of, repository};
 
 /// An update of an object, as `change` makes it of what is there; the API server keeps its `managedFields`.
 async fn update(administrator: &Caller, path: &str, change: impl FnOnce(&mut Value)) -> ApiRequest {
@@ -72,47 +69,29 @@ async fn metadata_is_refused(administrator: &Caller, leader: &Caller, path: &str
     }
 }
 
-/// A control plane with a folder, a leader's objects, and the leader of the Node `own` once the policy is in force.
-async fn led(folder: &Path, account: Account) -> (ControlPlane, Caller, String, Caller) {
-    let (control_plane, administrator, own, leader) = scene(folder, account).await;
-    for ask in new_objects(&own) {
+/// `leader` is the one of the Node `own`; the objects of another leader are replaced.
+pub(super) async fn a_leader_writes_nothing_else_into_its_objects(administrator: &Caller, own: &str, leader: &Caller) {
+    for ask in new_objects(own) {
+        let name = ask.body["metadata"]["name"].as_str().unwrap();
+        administrator
+            .done(&ApiRequest::delete(&format!("{}/{name}", ask.path)))
+            .await;
         administrator.done(&ask).await;
     }
     let path = format!("{LEASES}/{OWN}");
-    let ask = update(&administrator, &path, metadata("labels", json!({"not": "yet"}))).await;
+    let ask = update(administrator, &path, metadata("labels", json!({"not": "yet"}))).await;
     let ask = ApiRequest {
         path: format!("{path}?dryRun=All"),
         ..ask
     };
     eventually(SOON, "role and policy are in force", async || {
-        refused(&leader, &ask, "metadata.labels").await
+        refused(leader, &ask, "metadata.labels").await
     })
     .await;
-    (control_plane, administrator, own, leader)
-}
-
-/// Where the leader runs on all nodes, and where it is apart.
-pub(super) fn placements() -> [(PathBuf, Account); 2] {
-    let with_all = "resources: [\"@/base\"]\ncomponents: [\"@/components/leader\"]\n";
-    [
-        (overlay_of(with_all, &[]), AGENT),
-        (repository("manifests/overlays/hardened"), CONTROLLER),
-    ]
-}
-
-#[tokio::test]
-async fn a_leader_writes_nothing_else_into_its_objects() {
-    for (folder, account) in placements() {
-        let (control_plane, administrator, own, leader) = led(&folder, account).await;
-        the_election_is_held_in_the_own_nodes_name_and_for_a_bounded_time(&administrator, &own, &leader).await;
-        the_shared_lease_is_held_under_one_name_for_a_bounded_time_and_not_taken_from_its_holder(
-            &administrator,
-            &leader,
-        )
+    the_election_is_held_in_the_own_nodes_name_and_for_a_bounded_time(administrator, own, leader).await;
+    the_shared_lease_is_held_under_one_name_for_a_bounded_time_and_not_taken_from_its_holder(administrator, leader)
         .await;
-        the_ledger_stays_a_ledger_of_bounded_size(&administrator, &leader).await;
-        control_plane.stop().await;
-    }
+    the_ledger_stays_a_ledger_of_bounded_size(administrator, leader).await;
 }
 
 async fn the_election_is_held_in_the_own_nodes_name_and_for_a_bounded_time(

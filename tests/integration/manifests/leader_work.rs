@@ -6,11 +6,10 @@ use std::time::Duration;
 use headgate_test_kubernetes::eventually;
 use serde_json::json;
 
-use super::caller::{ApiRequest, CONTROLLER, Caller, acting_on, apply};
+use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, apply};
 use super::leader::{LEASES, LEDGER, LOCK, MAPS, OWN};
 use super::leader_policy::{dry_run, refused};
-use super::leader_updates::placements;
-use super::{SOON, repository};
+use super::{SOON, overlay_of, repository};
 use crate::harness::AgentOptions;
 use crate::status::world::World;
 
@@ -90,11 +89,11 @@ async fn nothing_leads_before_its_policies_are_in_force() {
 /// Where the leader runs on all nodes; where it is apart, `marker` runs one.
 #[tokio::test]
 async fn a_leader_with_a_pod_token_takes_a_node_out_and_back() {
-    let [(folder, account), _] = placements();
+    let folder = overlay_of("resources: [\"@/base\"]\ncomponents: [\"@/components/leader\"]\n", &[]);
     let world = World::start().await;
     let administrator = Caller::administrator(&world.control_plane);
     apply(&administrator.kubeconfig, &folder);
-    let caller = acting_on(&world.control_plane, account, "node-1").await;
+    let caller = acting_on(&world.control_plane, AGENT, "node-1").await;
     let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
     eventually(SOON, "role and policy are in force", async || {
         refused(&caller, &foreign, "these leases").await
