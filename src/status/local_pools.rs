@@ -209,7 +209,8 @@ pub(super) fn take_local_pools(
     updater.retain_slices(&slices.into_iter().map(|slice| slice.name).collect());
     let views = request.listing.load_balancers.values();
     updater.observe(views.map(|view| convert_load_balancer(view, now)).collect());
-    updater.reconcile(now);
+    updater.begin_tick(now);
+    updater.compare_some(now, usize::MAX);
     LocalPoolsSnapshot {
         is_active: true,
         rows: rows(&updater, names, now),
