@@ -244,7 +244,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
                 local_pools: metrics.local_pools,
                 lock: metrics.lock,
                 preempt_events: metrics.preempt_events,
-                marker: metrics.marker,
+                node_writes: metrics.node_writes.clone(),
                 maintenance: metrics.maintenance,
             }),
         )
@@ -280,6 +280,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
                 service_reporters,
                 spot: metrics.spot,
                 deletion_delay: metrics.deletion_delay,
+                node_writes: metrics.node_writes,
             };
             let publishers = HealthPublishers {
                 services: channels.services,

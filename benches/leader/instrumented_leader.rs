@@ -13,13 +13,14 @@ use headgate_azure::{ArmClient, ArmClientOptions, Endpoints, Identity, ResourceG
 use headgate_azure::{Credential, Secret};
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, Policy, TargetSource};
-use headgate_controller::admin_state::{AdminStateMode, ForeignDown, MarkerMetrics};
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::local_service::{self, LocalPoolsSettings, LocalPoolsTarget};
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_http::client::TrustedRoots;
 use headgate_http::proxies::Proxies;
-use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics};
+use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter};
+use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
 use headgate_node::NodeReport;
 use headgate_node::SignalRules;
 use headgate_telemetry::MetricsFormat;
@@ -98,7 +99,7 @@ impl InstrumentedLeader {
             admin_state: admin_state::Metrics::register(&mut registry),
             local_pools: local_service::Metrics::register(&mut registry),
             lock: LockMetrics::register(&mut registry),
-            marker: MarkerMetrics::register(&mut registry),
+            node_writes: NodeWriteMetrics::register(&mut registry),
         };
         let stop = CancellationToken::new();
         let (config, arm, seen, stopping) = (world.config(), azure.arm(), recorder.clone(), stop.clone());
@@ -159,7 +160,7 @@ struct Registered {
     admin_state: admin_state::Metrics,
     local_pools: local_service::Metrics,
     lock: LockMetrics,
-    marker: MarkerMetrics,
+    node_writes: NodeWriteMetrics,
 }
 
 /// What the leader takes as a signal, and whether it writes the marker.
@@ -226,14 +227,7 @@ async fn lead(
     };
     let events = event_sink(client.clone(), "bench");
     let other_nodes = OtherNodes::new(events.clone(), CandidatePlacement::Replicas);
-    let marker = signals.has_marker.then(|| admin_state::MarkerFeature {
-        writer: admin_state::MarkerWriter {
-            client: client.clone(),
-            metrics: metrics.marker,
-            clock: clock.clone(),
-        },
-        other_nodes,
-    });
+    let marker = signals.has_marker.then_some(other_nodes);
     let parts = admin_state::WorkContext {
         events,
         client,
@@ -255,11 +249,26 @@ async fn lead(
         traffic: None,
         clock,
         marker,
+        node_intents: NodeIntents::default(),
     };
     let source = FixedTarget(reached);
-    let work = move |term| {
-        let (source, parts) = (source.clone(), parts.clone());
-        async move { admin_state::run(term, &source, parts).await }
+    let work = move |term: Term| {
+        let (source, mut parts) = (source.clone(), parts.clone());
+        parts.node_intents = NodeIntents::default();
+        let writer = NodeWriter {
+            client: parts.client.clone(),
+            metrics: metrics.node_writes.clone(),
+            clock: parts.clock.clone(),
+            term: Some(term.number()),
+            may_send: term.may_send(),
+        };
+        let writes = writer.run(parts.node_intents.clone());
+        async move {
+            tokio::select! {
+                outcome = admin_state::run(term, &source, parts) => outcome,
+                () = writes => Ok(()),
+            }
+        }
     };
     elector.run(stop, work).await;
     Ok(())

@@ -4,6 +4,7 @@ use headgate_clock::Clock;
 use headgate_controller::{admin_state, local_service, preempt_events};
 use headgate_health::{LastChange, ProxyStatus, VerdictInputs};
 use headgate_http::server::{self, BindState};
+use headgate_kubernetes::NodeWriteMetrics;
 use headgate_node::{NodeReport, RememberedState};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -73,7 +74,7 @@ pub(super) struct Metrics {
     pub(super) admin_state: admin_state::Metrics,
     pub(super) local_pools: local_service::Metrics,
     pub(super) preempt_events: preempt_events::Metrics,
-    pub(super) marker: admin_state::MarkerMetrics,
+    pub(super) node_writes: NodeWriteMetrics,
     pub(super) maintenance: headgate_maintenance::controller::Metrics,
     pub(super) notifications: headgate_notify::Metrics,
 }
@@ -96,16 +97,16 @@ impl Metrics {
             listeners.init_proxy_headers("healthz");
         }
         let node = headgate_node::Metrics::register(&mut registry, reports, settings.signals.health.clone());
+        let node_writes = NodeWriteMetrics::register(&mut registry);
         let notifications = headgate_notify::Metrics::register(&mut registry);
         let leads = if role.may_lead() { &mut registry } else { &mut hidden };
         let leader = headgate_leader::LeaderMetrics::register(&mut *leads);
         let azure = headgate_azure::Metrics::register(&mut *leads).with_own(&mut *leads);
-        let (lock, admin_state, local_pools, preempt_events, marker, maintenance) = (
+        let (lock, admin_state, local_pools, preempt_events, maintenance) = (
             headgate_leader::LockMetrics::register(&mut *leads),
             admin_state::Metrics::register(&mut *leads),
             local_service::Metrics::register(&mut *leads),
             preempt_events::Metrics::register(leads),
-            admin_state::MarkerMetrics::register(leads),
             headgate_maintenance::controller::Metrics::register(leads),
         );
         let answers = if role.answers_probes() {
@@ -121,8 +122,8 @@ impl Metrics {
             admin_state,
             local_pools,
             preempt_events,
-            marker,
             maintenance,
+            node_writes,
             notifications,
             azure,
             deletion_delay: headgate_node::DeletionDelayMetrics::register(answers, channels.reports.subscribe()),

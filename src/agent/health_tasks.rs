@@ -8,7 +8,7 @@ use headgate_clock::Clock;
 use headgate_health::services::WatchReporters;
 use headgate_health::{LastChange, ProbesMarker, ProxyStatus, VerdictInputs};
 use headgate_http::server::{self, BindState, Binder, Limits};
-use headgate_kubernetes::{EventKind, EventSink};
+use headgate_kubernetes::{EventKind, EventSink, NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_node::{DeletionDelayMetrics, DeletionDelayTask, MARKER_TTL, NodeReport, delay_deletion, expire_marker};
 use kube::Client;
 use tokio::sync::watch;
@@ -36,6 +36,7 @@ pub(super) struct HealthTasks<'a> {
     pub(super) service_reporters: WatchReporters,
     pub(super) spot: headgate_spot::Metrics,
     pub(super) deletion_delay: DeletionDelayMetrics,
+    pub(super) node_writes: NodeWriteMetrics,
 }
 
 /// The channels that the tasks write to.
@@ -63,12 +64,22 @@ impl HealthTasks<'_> {
         } = self;
         let reports = inputs.node.clone();
         tasks.announce("health-thread");
+        let intents = NodeIntents::default();
+        let writer = NodeWriter {
+            client: client.clone(),
+            metrics: self.node_writes,
+            clock: clock.clone(),
+            term: None,
+            // An agent writes its own Node, whoever leads.
+            may_send: Arc::new(|| Ok(())),
+        };
+        tasks.spawn_endless("node-writer", policies.before(writer.run(intents.clone())));
         match settings.marker.writer() {
             MarkerWriter::None => {}
             MarkerWriter::Leader => {
-                let (client, name) = (client.clone(), node_name.to_owned());
-                let expire = expire_marker(client, name, MARKER_TTL, reports.clone(), clock.clone());
-                tasks.spawn_endless("marker", policies.clone().before(expire));
+                let (intents, name) = (intents.field(NodeField::Marker), node_name.to_owned());
+                let expire = expire_marker(name, MARKER_TTL, reports.clone(), intents, clock.clone());
+                tasks.spawn_endless("marker", expire);
             }
             MarkerWriter::Probes(required) => {
                 let tables = publishers.services.tables();
@@ -79,21 +90,20 @@ impl HealthTasks<'_> {
                     inputs: inputs.clone(),
                     metrics: self.health.clone(),
                     services: local_services,
-                    clock: clock.clone(),
                 };
-                tasks.spawn_endless("marker", policies.clone().before(marker.run(client.clone())));
+                tasks.spawn_endless("marker", marker.run(intents.field(NodeField::Marker)));
             }
         }
         let delay = DeletionDelayTask {
-            client: client.clone(),
             node_name: node_name.to_owned(),
             timeout: settings.hold_deletion.cluster_autoscaler_timeout(),
             reports: reports.clone(),
+            intents: intents.field(NodeField::DeletionDelay),
             events: events.clone(),
             metrics: self.deletion_delay,
             clock: clock.clone(),
         };
-        tasks.spawn_endless("deletion-delay", policies.clone().before(delay_deletion(delay)));
+        tasks.spawn_endless("deletion-delay", delay_deletion(delay));
         let extras = publishers.services.start(
             tasks,
             StartOptions {
@@ -128,12 +138,11 @@ impl HealthTasks<'_> {
         publishers.azure.start(
             tasks,
             scheduled_events::StartOptions {
-                client,
                 node_name,
                 reports: &reports,
+                intents: intents.field(NodeField::DrainingTaint),
                 events,
                 metrics: self.spot,
-                policies,
             },
         );
         let (directory, name) = (settings.state_dir.clone(), node_name.to_owned());

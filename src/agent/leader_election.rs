@@ -13,11 +13,11 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_clock::Clock;
-use headgate_controller::admin_state::{self, GuardSettings, MarkerMetrics, Policy, WorkError};
+use headgate_controller::admin_state::{self, GuardSettings, Policy, WorkError};
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::preempt_events::{self, PreemptEvents};
-use headgate_kubernetes::EventSink;
+use headgate_kubernetes::{EventSink, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term,
     candidate_identity,
@@ -138,37 +138,60 @@ pub(super) struct WorkMetrics {
     pub(super) local_pools: local_service::Metrics,
     pub(super) lock: LockMetrics,
     pub(super) preempt_events: preempt_events::Metrics,
-    pub(super) marker: MarkerMetrics,
+    pub(super) node_writes: NodeWriteMetrics,
     pub(super) maintenance: headgate_maintenance::controller::Metrics,
 }
 
 /// The work of each term: the admin-state controller, with the updater of Local Services' pools and the maintenance controllers
-/// beside it.
+/// beside it, and the writer of Nodes.
 pub(super) fn work(
     metrics: WorkMetrics,
 ) -> impl Fn(Term, LeaderContext) -> BoxFuture<'static, Result<(), WorkError>> + Send + Sync {
     move |term, context| {
-        let metrics = metrics.clone();
+        let (metrics, intents) = (metrics.clone(), NodeIntents::default());
+        let writer = NodeWriter {
+            client: context.client.clone(),
+            metrics: metrics.node_writes.clone(),
+            clock: context.clock.clone(),
+            term: Some(term.number()),
+            may_send: term.may_send(),
+        };
+        let writes = writer.run(intents.clone());
         async move {
-            if !context.settings.azure.is_configured() {
-                maintenance::run_by_probes(term, &context, metrics.maintenance).await;
-                return Ok(());
-            }
-            let traffic = watch::Sender::new(Arc::default());
-            let waits_for_reads = context.settings.maintenance.enabled;
-            let maintenance = async {
-                if waits_for_reads {
-                    maintenance::run(term.clone(), &context, metrics.maintenance.clone(), traffic.subscribe()).await;
-                }
-                std::future::pending::<()>().await;
-            };
-            let work_context = work_context(&context, metrics.clone(), waits_for_reads.then(|| traffic.clone()));
             tokio::select! {
-                outcome = admin_state::run(term.clone(), &context.azure, work_context) => outcome,
-                () = maintenance => Ok(()),
+                outcome = controllers(term, &context, metrics, intents) => outcome,
+                () = writes => Ok(()),
             }
         }
         .boxed()
+    }
+}
+
+/// Runs the controllers of a term, which publish in `intents` what Nodes should be.
+async fn controllers(
+    term: Term,
+    context: &LeaderContext,
+    metrics: WorkMetrics,
+    intents: NodeIntents,
+) -> Result<(), WorkError> {
+    if !context.settings.azure.is_configured() {
+        maintenance::run_by_probes(term, context, metrics.maintenance, intents).await;
+        return Ok(());
+    }
+    let traffic = watch::Sender::new(Arc::default());
+    let waits_for_reads = context.settings.maintenance.enabled;
+    let maintenance = async {
+        if waits_for_reads {
+            let metrics = metrics.maintenance.clone();
+            maintenance::run(term.clone(), context, metrics, intents.clone(), traffic.subscribe()).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let published = waits_for_reads.then(|| traffic.clone());
+    let work_context = work_context(context, metrics.clone(), intents.clone(), published);
+    tokio::select! {
+        outcome = admin_state::run(term.clone(), &context.azure, work_context) => outcome,
+        () = maintenance => Ok(()),
     }
 }
 
@@ -176,19 +199,13 @@ pub(super) fn work(
 fn work_context(
     context: &LeaderContext,
     metrics: WorkMetrics,
+    node_intents: NodeIntents,
     traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
 ) -> admin_state::WorkContext {
     let settings = &context.settings;
     let events = context.events.clone();
     let other_nodes = OtherNodes::new(events.clone(), context.placement);
-    let marker = (settings.marker.writer() == MarkerWriter::Leader).then(|| admin_state::MarkerFeature {
-        writer: admin_state::MarkerWriter {
-            client: context.client.clone(),
-            metrics: metrics.marker,
-            clock: context.clock.clone(),
-        },
-        other_nodes: other_nodes.clone(),
-    });
+    let marker = (settings.marker.writer() == MarkerWriter::Leader).then(|| other_nodes.clone());
     let preempt_events = settings
         .azure
         .preempt_events
@@ -228,6 +245,7 @@ fn work_context(
         clock: context.clock.clone(),
         preempt_events,
         marker,
+        node_intents,
         traffic,
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use headgate_controller::other_nodes::OtherNodes;
+use headgate_kubernetes::NodeIntents;
 use headgate_leader::Term;
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run as run_controllers};
 use headgate_node::TrafficByNode;
@@ -21,23 +22,25 @@ pub(super) async fn run(
     term: Term,
     context: &LeaderContext,
     metrics: Metrics,
+    node_intents: NodeIntents,
     traffic: watch::Receiver<Arc<TrafficByNode>>,
 ) {
     let source = LoadBalancerSource::Reads(traffic);
-    if let Some(controllers_context) = controllers_context(context, metrics, source) {
+    if let Some(controllers_context) = controllers_context(context, metrics, node_intents, source) {
         run_controllers(term, controllers_context).await;
     }
 }
 
 /// Runs the controllers in a cluster whose load balancers no leader reads, until the term is handed over. Their gates follow what the agents
 /// write after failed probes (`node.markerProbes`).
-pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: Metrics) {
+pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: Metrics, node_intents: NodeIntents) {
     if context.settings.marker.probes == 0 {
         tracing::warn!("neither Azure nor node.markerProbes is configured: no drain is confirmed by load balancers");
     }
     let handed_over = term.clone();
     let controllers = async {
-        if let Some(controllers_context) = controllers_context(context, metrics, LoadBalancerSource::Probes) {
+        let source = LoadBalancerSource::Probes;
+        if let Some(controllers_context) = controllers_context(context, metrics, node_intents, source) {
             run_controllers(term, controllers_context).await;
         }
         std::future::pending::<()>().await;
@@ -52,6 +55,7 @@ pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: 
 fn controllers_context(
     context: &LeaderContext,
     metrics: Metrics,
+    node_intents: NodeIntents,
     load_balancers: LoadBalancerSource,
 ) -> Option<MaintenanceContext> {
     let events = context.events.clone();
@@ -59,6 +63,7 @@ fn controllers_context(
     Some(MaintenanceContext {
         events,
         client: context.client.clone(),
+        node_intents,
         metrics,
         clock: context.clock.clone(),
         load_balancers,

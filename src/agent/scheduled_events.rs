@@ -4,15 +4,13 @@
 use std::collections::BTreeMap;
 
 use headgate_clock::Clock;
-use headgate_kubernetes::{EventKind, EventSink};
+use headgate_kubernetes::{EventKind, EventSink, FieldIntents};
 use headgate_node::{BuiltInSignal, NodeReport, Signal};
 use headgate_spot::{EventsSnapshot, Timing, TrackedNotice};
 use jiff::Timestamp;
-use kube::Client;
 use tokio::sync::watch;
 
 use super::own_node;
-use super::policies::Policies;
 use super::tasks::Tasks;
 use crate::config::{AzureSettings, Settings};
 
@@ -20,12 +18,11 @@ const NOTICE_EXPIRED: EventKind = EventKind::warning("EvictionNoticeExpired", "E
 
 /// What the tasks are started with.
 pub(super) struct StartOptions<'a> {
-    pub(super) client: &'a Client,
     pub(super) node_name: &'a str,
     pub(super) reports: &'a watch::Receiver<NodeReport>,
+    pub(super) intents: FieldIntents,
     pub(super) events: &'a EventSink,
     pub(super) metrics: headgate_spot::Metrics,
-    pub(super) policies: Policies,
 }
 
 /// The channels of Scheduled Events.
@@ -59,12 +56,11 @@ impl Channels {
     /// notice from before that has not been confirmed in time.
     pub(super) fn start(self, tasks: &mut Tasks, options: StartOptions<'_>) {
         let StartOptions {
-            client,
             node_name,
             reports,
+            intents,
             events,
             metrics,
-            policies,
         } = options;
         let Self {
             settings,
@@ -77,14 +73,13 @@ impl Channels {
             snapshots.send_replace(EventsSnapshot::without_documents());
         }
         let reconcile = headgate_spot::reconcile_taint(
-            client.clone(),
             node_name.to_owned(),
             reports.clone(),
             snapshots.subscribe(),
-            metrics.clone(),
+            intents,
             clock.clone(),
         );
-        tasks.spawn_endless("spot-taint", policies.before(reconcile));
+        tasks.spawn_endless("spot-taint", reconcile);
         if !settings.scheduled_events {
             tasks.spawn_endless("azure-notices", async move {
                 tokio::join!(notices.closed(), snapshots.closed());

@@ -231,7 +231,11 @@ async fn a_preempt_event_of_this_vm_fails_healthz_and_taints_the_node_once() {
             > 4_000_000_000
     );
     assert_eq!(
-        metric(&agent, "headgate_spot_taint_writes_total{outcome=\"tainted\"}").await,
+        metric(
+            &agent,
+            "headgate_node_writes_total{field=\"draining_taint\",outcome=\"written\"}"
+        )
+        .await,
         1
     );
 

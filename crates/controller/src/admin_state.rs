@@ -48,7 +48,6 @@ pub use ledger::{
     Ledger, LedgerChange, LedgerEntry, LedgerError, LedgerStage, Observation, ObservedState, PoolLedger,
     read as read_ledger,
 };
-pub use marker::{MarkerMetrics, MarkerWriter};
 pub use metrics::Metrics;
 pub use plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, ProbeCoverage, plan};
 pub use preempt_feature::PreemptEventsFeature;
@@ -57,4 +56,4 @@ pub use restore_work::{OwnedEntry, RestoreContext, RestoreError, RestoreOutcome,
 pub use rule_guard::HeldFor;
 pub use settings::{AdminStateMode, AdminStateSettings, ForeignDown};
 pub use target_states::{SignalPeriod, SignalledNodes, TargetState, TargetStates};
-pub use work::{MarkerFeature, WorkContext, WorkError, run};
+pub use work::{WorkContext, WorkError, run};

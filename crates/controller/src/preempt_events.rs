@@ -1,38 +1,35 @@
 //! Eviction notices in Node events: the leader turns a genuine `PreemptScheduled` event into the draining taint.
 //!
 //! It is for clusters whose agents do not poll the metadata service (`node.scheduledEvents`). Invariants: a notice taints a Node once,
-//! because the Node's annotation records it by the same patch; each patch is planned from a fresh read of the Node and fails if the Node
-//! has changed; only a Node that says that its VM is a spot VM gets the taint, and at most five in a minute; only a process of `components/controller` writes, which `other_nodes` checks; no Node waits for the requests of another
-//! one. A failure here ends nothing else: it is counted, logged and retried. What a message means and what changes in a Node is left
-//! to `headgate-spot`.
+//! because the Node's annotation records it by the same write; only a Node that says that its VM is a spot VM gets the taint, and at most
+//! five in a minute; only a process of `components/controller` writes, which `other_nodes` checks. What a message means and what changes
+//! in a Node is left to `headgate-spot`.
 
-mod due_nodes;
 mod latest;
 mod metrics;
 mod objects;
 mod taint_limit;
 
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
 use headgate_clock::Clock;
-use headgate_kubernetes::{Decoded, EventKind, EventSink, WatchReporter, node_reference, watch_events};
-use headgate_leader::Term;
+use headgate_kubernetes::{
+    Edited, EventKind, EventSink, FieldIntents, NodeEdit, NodeIntent, Shown, WatchReporter, node_reference,
+    watch_events,
+};
 use headgate_node::DRAINING_TAINT;
-use headgate_spot::{TaintChange, TaintPatch, plan_for_event};
-use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
-use kube::api::{Patch, PatchParams};
-use kube::core::{ApiResource, DynamicObject};
+use headgate_spot::{TaintChange, edit_for_event};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::Instant;
 
-use due_nodes::DueNodes;
 pub use latest::{LatestMessage, LatestMessages, ObservedEvent};
 pub use metrics::Metrics;
 pub use metrics::Outcome;
@@ -46,27 +43,8 @@ const REASON: &str = "PreemptScheduled";
 const TAINT_ADDED: EventKind = EventKind::normal("SpotEvictionTaintAdded", "TaintNode");
 const TAINT_REMOVED: EventKind = EventKind::normal("SpotEvictionTaintRemoved", "UntaintNode");
 const PAGE_SIZE: u32 = 500;
-/// For one read and one write of a Node.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// After a failed attempt.
-const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Between reads of a Node with headgate's taint, which show a reboot or the end of the notice.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(15);
-/// At once after a conflict.
-const MAX_CONFLICTS: u32 = 5;
-
-/// What a look at a Node found.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Looked {
-    /// It is in its target state.
-    Done,
-    /// It does not exist.
-    Gone,
-    /// Its taint is due later, because others have got theirs in the last minute.
-    Delayed(Instant),
-    /// A request failed, and was counted.
-    Failed,
-}
 
 /// What the task needs.
 #[derive(Clone)]
@@ -82,179 +60,143 @@ pub struct PreemptEvents {
 }
 
 impl PreemptEvents {
-    /// Watches the events and keeps the taints until the task is aborted.
-    /// `tainted` has the names of the Nodes with the draining taint. Each write needs a permit of the term; without one
-    /// (in tests) nothing limits writes to the leader.
-    pub async fn run(self, term: Option<Term>, mut tainted: watch::Receiver<BTreeSet<String>>) {
+    /// Watches the events and keeps published which Nodes to look at, until the task is aborted.
+    /// `tainted` has the names of the Nodes with the draining taint.
+    pub async fn run(self, intents: FieldIntents, mut tainted: watch::Receiver<BTreeSet<String>>) {
         let reporter = WatchReporter::new("events", self.metrics.watch_errors(), self.clock.clone());
         let selector = watcher::Config::default()
             .fields(&format!("reason={REASON},involvedObject.kind=Node"))
             .page_size(PAGE_SIZE);
         let api = |client| Api::namespaced(client, NAMESPACE);
         let mut stream = watch_events::<NodeEventObject>(&self.client, api, selector, reporter);
-        let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Node>(&());
-        let nodes = Api::<Decoded<DynamicObject>>::all_with(self.client.clone(), &resource);
-        let mut latest = LatestMessages::default();
-        let mut due = DueNodes::default();
-        let limit = Mutex::<TaintLimit>::default();
-        let mut looks = FuturesUnordered::new();
+        let memory = Arc::<Mutex<Memory>>::default();
         loop {
-            for name in due.start(Instant::now()) {
-                looks.push(self.look(term.as_ref(), &nodes, latest.get(&name).cloned(), name, &limit));
-            }
-            let next = due.next_at();
-            tokio::select! {
-                event = stream.next() => match event {
-                    Some(Ok(Event::Apply(object) | Event::InitApply(object))) => {
-                        let observed = object.observed();
-                        if let Some(name) = observed.and_then(|event| latest.apply(event, self.clock.now().wall, &self.metrics)) {
-                            due.insert(name, Instant::now());
+            intents.publish(looks(&self, &memory, &tainted.borrow_and_update()));
+            // Most events only repeat what is known.
+            let mut is_changed = false;
+            while !is_changed {
+                tokio::select! {
+                    event = stream.next() => match event {
+                        Some(Ok(Event::Apply(object) | Event::InitApply(object))) => {
+                            let (observed, now) = (object.observed(), self.clock.now().wall);
+                            let latest = &mut locked(&memory).latest;
+                            is_changed = observed.is_some_and(|event| latest.apply(event, now, &self.metrics).is_some());
                         }
-                    }
-                    // An event that expires says nothing about the notice.
-                    Some(_) => {}
-                    None => return,
-                },
-                changed = tainted.changed() => {
-                    if changed.is_err() {
-                        // The watch of the Nodes ends with the term, and so does this task.
-                        return std::future::pending().await;
-                    }
-                    for name in tainted.borrow_and_update().iter() {
-                        due.insert_new(name, Instant::now() + RECHECK_INTERVAL);
+                        // An event that expires says nothing about the notice.
+                        Some(_) => {}
+                        None => return,
+                    },
+                    changed = tainted.changed() => {
+                        if changed.is_err() {
+                            // The watch of the Nodes ends with the term, and so does this task.
+                            return std::future::pending().await;
+                        }
+                        is_changed = true;
                     }
                 }
-                Some((name, looked)) = looks.next() => {
-                    let again = match looked {
-                        Looked::Failed => Some(RETRY_INTERVAL),
-                        Looked::Delayed(until) => Some(until.saturating_duration_since(Instant::now())),
-                        Looked::Done if tainted.borrow().contains(&name) => Some(RECHECK_INTERVAL),
-                        Looked::Done | Looked::Gone => None,
-                    };
-                    let is_due = due.finish(name.clone(), again.map(|again| Instant::now() + again));
-                    // An event since then is about another Node of this name.
-                    if looked == Looked::Gone && !is_due {
-                        latest.forget(&name);
-                    }
-                }
-                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
             }
         }
     }
+}
 
-    async fn look(
-        &self,
-        term: Option<&Term>,
-        nodes: &Api<Decoded<DynamicObject>>,
-        message: Option<LatestMessage>,
-        name: String,
-        limit: &Mutex<TaintLimit>,
-    ) -> (String, Looked) {
-        let span = ReconcileSpan::start(Reconciled::DrainingTaint, || Reconcile {
-            term: term.map(Term::number),
-            node: Some(&name),
-            ..Reconcile::default()
-        });
-        let attempt = || self.attempt(term, nodes, &name, message.as_ref(), limit);
-        let looked = span.run(self.reconcile(&name, attempt, &span)).await;
-        (name, looked)
-    }
+/// What is known of all Nodes.
+#[derive(Debug, Default)]
+struct Memory {
+    latest: LatestMessages,
+    limit: TaintLimit,
+}
 
-    /// Brings one Node to its target state.
-    async fn reconcile<A: Future<Output = Result<Looked, Outcome>>>(
-        &self,
-        name: &str,
-        attempt: impl Fn() -> A,
-        span: &ReconcileSpan,
-    ) -> Looked {
-        for _ in 0..MAX_CONFLICTS {
-            let attempt = timeout(ATTEMPT_TIMEOUT, attempt());
-            let outcome = attempt.await.unwrap_or(Err(Outcome::Timeout));
-            match outcome {
-                Ok(looked) => return looked,
-                Err(Outcome::Conflict) => self.metrics.count(Outcome::Conflict),
-                Err(outcome) => {
-                    self.metrics.count(outcome);
-                    span.fail(outcome.as_str(), &"draining taint not written");
-                    tracing::warn!(node = name, outcome = outcome.as_str(), retry_in = ?RETRY_INTERVAL, "draining taint not written");
-                    return Looked::Failed;
-                }
-            }
-        }
-        Looked::Failed
-    }
+fn locked(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-    async fn attempt(
-        &self,
-        term: Option<&Term>,
-        nodes: &Api<Decoded<DynamicObject>>,
-        name: &str,
-        message: Option<&LatestMessage>,
-        limit: &Mutex<TaintLimit>,
-    ) -> Result<Looked, Outcome> {
-        let node = nodes.get_opt(name).await;
-        let node = node.and_then(|node| node.map(Decoded::into_object).transpose());
-        let Some(node) = node.map_err(|error| Outcome::of(&error))? else {
-            return Ok(Looked::Gone);
+/// A look at each Node with a message, and one from time to time at each with the taint.
+fn looks(
+    task: &PreemptEvents,
+    memory: &Arc<Mutex<Memory>>,
+    tainted: &BTreeSet<String>,
+) -> BTreeMap<String, NodeIntent> {
+    let known = locked(memory);
+    let mut numbers: BTreeMap<&String, u64> = tainted.iter().map(|node| (node, 0)).collect();
+    numbers.extend(known.latest.numbers());
+    let look = |(name, number): (&String, u64)| {
+        let intent = NodeIntent {
+            uid: None,
+            key: number.to_string(),
+            shown: Shown::Unknown,
+            renew_interval: tainted.contains(name).then_some(RECHECK_INTERVAL),
+            edit: Arc::new(Look {
+                name: name.clone(),
+                number,
+                task: task.clone(),
+                memory: Arc::clone(memory),
+            }),
         };
-        let now = self.clock.now().wall;
+        (name.clone(), intent)
+    };
+    numbers.into_iter().map(look).collect()
+}
+
+/// What the latest message about a Node, or none, means for it.
+struct Look {
+    name: String,
+    /// The number of the message that the look is for.
+    number: u64,
+    task: PreemptEvents,
+    memory: Arc<Mutex<Memory>>,
+}
+
+impl NodeEdit for Look {
+    fn edit(&self, node: &mut Node, now: Timestamp) -> Edited {
         let created = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let mut memory = locked(&self.memory);
+        let message = memory.latest.get(&self.name);
         let message = message.and_then(|message| message.about(created, now));
-        let Some(TaintPatch { change, operations }) = plan_for_event(&node, message, now) else {
-            return Ok(Looked::Done);
-        };
-        if change == TaintChange::Tainted {
-            if !is_spot(&node) {
-                self.metrics.count(Outcome::NotSpot);
+        let mut edited = node.clone();
+        if edit_for_event(&mut edited, message, now) == Some(TaintChange::Tainted) {
+            if !is_spot(node) {
+                self.task.metrics.count(Outcome::NotSpot);
                 tracing::warn!(
-                    node = name,
+                    node = self.name,
                     "eviction notice ignored: the Node has no label of a spot VM"
                 );
-                return Ok(Looked::Done);
+                return Edited::Done;
             }
-            let place = limit
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take(Instant::now());
-            if let Err(until) = place {
-                self.metrics.count(Outcome::Delayed);
+            if let Err(until) = memory.limit.take(Instant::now()) {
+                self.task.metrics.count(Outcome::Delayed);
                 tracing::warn!(
-                    node = name,
+                    node = self.name,
                     "draining taint delayed: five Nodes got it in the last minute"
                 );
-                return Ok(Looked::Delayed(until));
+                return Edited::NotBefore(until);
             }
         }
-        let patch = serde_json::from_value(operations).map_err(|_| Outcome::Error)?;
-        let patch = Patch::<()>::Json(patch);
-        if let Some(term) = term {
-            drop(term.permit().map_err(|_| Outcome::NotPermitted)?);
-        }
-        let patched = nodes.patch(name, &PatchParams::default(), &patch).await;
-        patched.map_err(|error| Outcome::of(&error))?;
-        self.metrics.count(change.into());
-        tracing::info!(
-            node = name,
-            outcome = Outcome::from(change).as_str(),
-            "draining taint and recorded notice written"
-        );
-        self.report(&node, change);
-        Ok(Looked::Done)
+        *node = edited;
+        Edited::Done
     }
 
-    fn report(&self, node: &DynamicObject, change: TaintChange) {
-        let (name, uid) = (node.metadata.name.as_deref(), node.metadata.uid.as_deref());
-        let about = node_reference(name.unwrap_or_default(), uid.unwrap_or_default());
-        match change {
-            TaintChange::Tainted => {
-                let text = format!("Azure announced the eviction of this VM ({REASON}): taint {DRAINING_TAINT} added.");
-                self.events.record(about, TAINT_ADDED, text);
-            }
-            TaintChange::Untainted => {
-                let text = format!("The eviction that was announced is over: taint {DRAINING_TAINT} removed.");
-                self.events.record(about, TAINT_REMOVED, text);
-            }
-            TaintChange::Recorded => {}
-        }
+    fn missing(&self) {
+        locked(&self.memory).latest.forget_missing(&self.name, self.number);
     }
+
+    fn written(&self, before: &Node, after: &Node) {
+        let (kind, text) = match (is_draining(before), is_draining(after)) {
+            (false, true) => (
+                TAINT_ADDED,
+                format!("Azure announced the eviction of this VM ({REASON}): taint {DRAINING_TAINT} added."),
+            ),
+            (true, false) => (
+                TAINT_REMOVED,
+                format!("The eviction that was announced is over: taint {DRAINING_TAINT} removed."),
+            ),
+            _ => return,
+        };
+        let about = node_reference(&self.name, after.metadata.uid.as_deref().unwrap_or_default());
+        self.task.events.record(about, kind, text);
+    }
+}
+
+fn is_draining(node: &Node) -> bool {
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.any(|taint| taint.key == DRAINING_TAINT)
 }

@@ -1,23 +1,17 @@
-//! Writes the marker of the own Node from failed probes, where settings say that no leader manages Azure.
+//! Publishes the marker of the own Node from failed probes, where settings say that no leader manages Azure.
 //!
 //! Invariants: the condition is `True` only while the node has a signal, and after the configured number of probes was answered with 503.
 //! A Node that has neither a signal nor the condition is never written. The counts of deleted Services are forgotten. `failed_probes`
-//! counts, `headgate_node::MarkerState` decides what is written and when.
+//! counts, `headgate_node::MarkerState` says when it is written.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_clock::Clock;
-use headgate_kubernetes::Decoded;
-use headgate_node::{
-    DueMarker, MarkerFact, MarkerState, NodeIdentity, NodeObjectState, NodeReport, Source, WrittenMarker, write_marker,
-};
-use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
-use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Client};
+use headgate_kubernetes::FieldIntents;
+use headgate_node::{MarkerFact, MarkerState, NodeObjectState, NodeReport, Source};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::sleep;
 
 use super::failed_probes::{FailedProbes, LocalServices, ServiceAnswers};
 use super::metrics::Metrics;
@@ -28,8 +22,6 @@ use super::verdict::VerdictInputs;
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// The same while it has none: the counts of deleted Services are forgotten.
 const FORGET_INTERVAL: Duration = Duration::from_mins(5);
-/// For one write.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the marker by probes is written from.
 #[derive(Debug)]
@@ -44,32 +36,22 @@ pub struct ProbesMarker {
     pub metrics: Metrics,
     /// The Services whose probes this process answers; `None` if it answers none.
     pub services: Option<(watch::Receiver<Option<Arc<ServiceTable>>>, ServiceAnswers)>,
-    /// Wall and monotonic time.
-    pub clock: Clock,
 }
 
 impl ProbesMarker {
-    /// Writes until the task is aborted; never ends by itself.
-    pub async fn run(mut self, client: Client) {
-        let nodes = Api::<Decoded<Node>>::all(client);
+    /// Keeps the condition published until the task is aborted; never ends by itself.
+    pub async fn run(mut self, intents: FieldIntents) {
         let mut probes: Option<FailedProbes> = None;
-        let mut written: Option<WrittenMarker> = None;
         loop {
-            let state = self.state(&mut probes);
-            let due = state.as_ref().map(|state| state.due(written.as_ref(), Instant::now()));
-            if let (Some(state), Some(due)) = (&state, due)
-                && !matches!(due, DueMarker::NotBefore(_))
-            {
-                let span = ReconcileSpan::start(Reconciled::Marker, || Reconcile {
-                    node: Some(&self.node_name),
-                    ..Reconcile::default()
-                });
-                let is_written = span.run(self.write(&nodes, state, due, &span)).await;
-                written = Some(state.attempted(is_written, Instant::now()));
-                continue;
-            }
-            let is_settled = probes.is_none() && matches!(due, None | Some(DueMarker::NotBefore(None)));
-            let pause = if is_settled { FORGET_INTERVAL } else { COUNT_INTERVAL };
+            let intent = self
+                .state(&mut probes)
+                .map(|state| (self.node_name.clone(), state.intent()));
+            intents.publish(intent.into_iter().collect());
+            let pause = if probes.is_none() {
+                FORGET_INTERVAL
+            } else {
+                COUNT_INTERVAL
+            };
             let is_running = tokio::select! {
                 changed = self.inputs.node.changed() => changed.is_ok(),
                 changed = self.inputs.notices.changed() => changed.is_ok(),
@@ -117,31 +99,6 @@ impl ProbesMarker {
             },
         }
     }
-
-    /// Writes the condition; returns whether it was written.
-    async fn write(
-        &self,
-        nodes: &Api<Decoded<Node>>,
-        state: &MarkerState,
-        due: DueMarker,
-        span: &ReconcileSpan,
-    ) -> bool {
-        let identity = NodeIdentity {
-            uid: &state.uid,
-            resource_version: None,
-        };
-        let is_transition = due == DueMarker::Transition;
-        let now = self.clock.now().wall;
-        let write = write_marker(nodes, &self.node_name, identity, &state.wanted, is_transition, now);
-        let error = match timeout(WRITE_TIMEOUT, write).await {
-            Ok(Ok(())) => return true,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {} s", WRITE_TIMEOUT.as_secs()),
-        };
-        span.fail("NotWritten", &error);
-        tracing::warn!(node = self.node_name, error, "marker not written, retrying");
-        false
-    }
 }
 
 /// The UID and the marker of the Node, if this process has observed it and it exists.
@@ -155,9 +112,9 @@ fn known_node(report: &NodeReport) -> Option<(String, Option<MarkerFact>)> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use headgate_clock::Clock;
+    use headgate_kubernetes::{NodeField, NodeIntents};
     use headgate_node::SignalRules;
-    use hyper::{Request, Response};
-    use kube::client::Body;
     use prometheus_client::registry::Registry;
 
     use super::super::proxy_status::ProxyStatus;
@@ -183,7 +140,7 @@ mod tests {
             notices: notices.subscribe(),
         };
         let last_change = watch::Sender::new(None).subscribe();
-        let metrics = Metrics::register(&mut Registry::default(), inputs.clone(), last_change, clock.clone());
+        let metrics = Metrics::register(&mut Registry::default(), inputs.clone(), last_change, clock);
         let (tables, answers) = (watch::Sender::new(None), ServiceAnswers::default());
         let marker = ProbesMarker {
             node_name: "n".to_owned(),
@@ -191,13 +148,8 @@ mod tests {
             inputs,
             metrics,
             services: Some((tables.subscribe(), answers.clone())),
-            clock,
         };
-        // It has no Node, so it sends no request.
-        let service = tower::service_fn(async |_: Request<Body>| {
-            std::future::pending::<Result<Response<Body>, tower::BoxError>>().await
-        });
-        let running = tokio::spawn(marker.run(Client::new(service, "default")));
+        let running = tokio::spawn(marker.run(NodeIntents::default().field(NodeField::Marker)));
         for number in 0..100 {
             tables.send_replace(Some(table(number..number + 2)));
             answers.count(&ObjectKey::new("a", &format!("service-{number}")), false);

@@ -1,12 +1,14 @@
-//! Access to the Kubernetes API: the connection, watches that continue after errors, and events.
+//! Access to the Kubernetes API: the connection, watches that continue after errors, events, and the one writer of Nodes.
 //!
 //! Invariant: one request of a caller is one request to the API server; nothing here retries, except that a watch is
-//! started again, and that Services are listed without a selector that the API server does not know. Which objects are watched, and what follows from them, is left to the other crates.
+//! started again, that Services are listed without a selector that the API server does not know, and that [`NodeWriter`] writes until a
+//! Node is as it should be. Which objects are watched, and what follows from them, is left to the other crates.
 
 pub mod api_server;
 mod decoded;
 mod events;
 mod load_balancer_services;
+mod node_writer;
 mod object_name;
 mod policies;
 mod watch;
@@ -16,6 +18,9 @@ pub use events::{
     EventKind, EventObserver, EventQueue, EventSink, ObservedEvent, node_reference, pod_reference, service_reference,
 };
 pub use load_balancer_services::{LOAD_BALANCER_SERVICES, with_selection_fallback};
+pub use node_writer::{
+    Edited, FieldIntents, MaySend, NodeEdit, NodeField, NodeIntent, NodeIntents, NodeWriteMetrics, NodeWriter, Shown,
+};
 pub use object_name::is_dns_subdomain;
 pub use policies::{Canary, missing_policies};
 pub use watch::{

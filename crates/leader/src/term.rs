@@ -6,8 +6,10 @@
 //! time since the last renewal, and no permit is issued until the next one.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use headgate_clock::{Clock, Moment};
+use headgate_kubernetes::MaySend;
 use jiff::SignedDuration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -138,6 +140,13 @@ impl Term {
             term: PhantomData,
             not_send: PhantomData,
         })
+    }
+
+    /// The same question for the writer of Nodes, which asks it right before each write.
+    #[must_use]
+    pub fn may_send(&self) -> MaySend {
+        let term = self.clone();
+        Arc::new(move || term.permit().map(drop).map_err(|error| error.to_string()))
     }
 
     /// Waits until [`Term::permit`] has no reason to wait: while the clocks diverge, for a renewal or the end of the term.

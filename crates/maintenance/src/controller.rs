@@ -2,7 +2,7 @@
 //!
 //! Decisions are made by pure functions: [`plan`](crate::plan::plan) for maintenances, `evacuation::state` and
 //! `evacuation::daemon_set` for Evacuations. Here are the caches that they read (`caches`, `pods`), the loops that call them
-//! (`maintenances`, `evacuations`, `daemon_sets`) and the writes (`executor`, `writer`, `node_patch`).
+//! (`maintenances`, `evacuations`, `daemon_sets`) and the writes (`executor`, `writer`, `node_edits`).
 //!
 //! Invariants: nothing is written without a permit of the term. Each write fails if its object has changed since it was read,
 //! and may be repeated. A failure here ends no other work of the term: the tasks are started again after a pause. That this
@@ -18,7 +18,7 @@ mod events;
 mod executor;
 mod maintenances;
 mod metrics;
-mod node_patch;
+mod node_edits;
 mod objects;
 mod pods;
 mod probe_markers;
@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::Clock;
-use headgate_kubernetes::EventSink;
+use headgate_kubernetes::{EventSink, NodeIntents};
 use headgate_leader::Term;
 use headgate_node::TrafficByNode;
 use kube::Client;
@@ -65,6 +65,8 @@ pub struct MaintenanceContext {
     pub client: Client,
     /// Records events on maintenances and Nodes.
     pub events: EventSink,
+    /// Where is published what Nodes should be; the writer of the term's Nodes runs beside these controllers.
+    pub node_intents: NodeIntents,
     /// The metrics of these controllers.
     pub metrics: Metrics,
     /// Wall and monotonic time.

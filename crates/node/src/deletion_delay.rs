@@ -1,5 +1,5 @@
 //! The annotation by which Cluster Autoscaler waits before it deletes the instance of the own node, until the node has left its load
-//! balancers. What should be on the Node is decided here; pure. `reconciler` writes it.
+//! balancers. What should be on the Node is decided here; pure. `reconciler` publishes it.
 //!
 //! Cluster Autoscaler waits only if the Node had an annotation with the prefix before the loop that decided the deletion, so the
 //! annotation is set with the soft taint, which comes minutes before the hard one. It is removed when the marker is `True`, when the Node

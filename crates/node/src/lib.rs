@@ -23,10 +23,7 @@ pub use deletion_delay::{
     AutoscalerFacts, DelayState, DelayTarget, DeletionDelay, DeletionDelayMetrics, DeletionDelayTask, delay_deletion,
 };
 pub use hold::{HOLD_TTL, NodeHold, ObservedHold};
-pub use marker::{
-    DueMarker, MARKER_NO_SIGNAL, MARKER_TTL, MarkerCondition, MarkerFact, MarkerState, MarkerStatus, NodeIdentity,
-    WrittenMarker, expire_marker, write_marker,
-};
+pub use marker::{MARKER_NO_SIGNAL, MARKER_TTL, MarkerCondition, MarkerFact, MarkerState, MarkerStatus, expire_marker};
 pub use matcher::{BuiltInSignal, ConditionMatcher, KeyMatcher, SignalMatcher, SignalRules};
 pub use metrics::Metrics;
 pub use names::{

@@ -1,46 +1,42 @@
 //! The marker on a Node: the condition `headgate.dev/OutOfLoadBalancers`, by which other tools wait until the node has left its load
 //! balancers.
 //!
-//! [`write_marker`] is the one way to write it: a strategic merge patch of the status that names the Node's UID and no other field.
 //! What it says is decided elsewhere: by the leader from what it read of the pools, or by the agent from its answers to probes.
-//! [`MarkerState::due`] says when it is written.
+//! [`MarkerState::intent`] is what the writer of Nodes makes of it: a change of the status is written at once, everything else with the
+//! next confirmation.
 //!
 //! [`expire_marker`] is the agent's part beside a leader: a condition that no leader has confirmed for three minutes becomes `Unknown`,
 //! because the leader may be dead and the pools may have changed. Time counts on the agent's own clock from the observation of the last
-//! confirmation; only the first observation of a process takes the age from the wall clock, so that restarts do not prolong it. The
-//! write is made from a fresh read and fails if the Node has changed since.
+//! confirmation; only the first observation of a process takes the age from the wall clock, so that restarts do not prolong it. A
+//! condition that was confirmed meanwhile stays.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_clock::{Clock, Moment, whole_seconds};
-use headgate_kubernetes::Decoded;
-use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled, words};
+use headgate_clock::{Clock, Moment};
+use headgate_kubernetes::{Edited, FieldIntents, NodeIntent, Shown};
+use headgate_telemetry::words;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Node;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
-use serde_json::json;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
-use super::matcher::SignalRules;
 use super::names::MARKER_CONDITION;
 use super::report::NodeReport;
-use super::slim_node::{SlimCondition, SlimNode};
-
-mod schedule;
-
-pub use schedule::{DueMarker, MarkerState, WrittenMarker};
+use super::signal::Facts;
+use super::slim_node::SlimCondition;
 
 /// The reason of a condition that needs no confirmation: the node has no signal.
 pub const MARKER_NO_SIGNAL: &str = "NoSignal";
 /// Without a confirmation for so long, the condition becomes `Unknown`.
 pub const MARKER_TTL: Duration = Duration::from_mins(3);
 
-/// For one read and one write.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// After an attempt.
-const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// While a node is out. Three confirmations before the agent makes the condition `Unknown`.
+const CONFIRM_INTERVAL: Duration = Duration::from_mins(1);
+const _: () = assert!(CONFIRM_INTERVAL.as_secs() * 3 <= MARKER_TTL.as_secs());
+/// While a node with a signal is not out: each confirmation says what is missing now.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
 /// The policy `headgate-nodes` accepts 2,048.
 const MAX_MESSAGE_BYTES: usize = 2048;
 
@@ -99,6 +95,25 @@ impl MarkerFact {
         self.status == MarkerStatus::True.as_str()
     }
 
+    /// The same from a Node that was read as a whole.
+    fn of(condition: &NodeCondition) -> Option<Self> {
+        let heartbeat = condition.last_heartbeat_time.as_ref();
+        Self::read(&SlimCondition {
+            type_: condition.type_.clone(),
+            status: condition.status.clone(),
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+            last_heartbeat_time: heartbeat.map(|time| time.0.to_string()),
+        })
+    }
+
+    /// Whether both are of the same confirmation, as far as its time is readable.
+    fn is_same(&self, other: &Self) -> bool {
+        let time = |fact: &Self| fact.confirmed_at.as_ref().and_then(|at| at.parse::<Timestamp>().ok());
+        let text = |fact: &Self| (fact.status.clone(), fact.reason.clone(), fact.message.clone());
+        text(self) == text(other) && time(other).is_none_or(|at| time(self) == Some(at))
+    }
+
     /// Whether it says that the Node has no signal: nothing more is written about it then.
     #[must_use]
     pub fn is_without_signal(&self) -> bool {
@@ -118,48 +133,93 @@ impl MarkerFact {
     }
 }
 
-/// Writes the condition of the Node `name`. `is_transition` says whether the status changes. The write fails with 409 if the Node has
-/// another UID or, if one is given, another resource version.
-///
-/// # Errors
-/// As from the API server.
-pub async fn write_marker(
-    nodes: &Api<Decoded<Node>>,
-    name: &str,
-    identity: NodeIdentity<'_>,
-    condition: &MarkerCondition,
-    is_transition: bool,
-    now: Timestamp,
-) -> Result<(), kube::Error> {
-    let now = whole_seconds(now);
-    let MarkerCondition {
-        status,
-        reason,
-        message,
-    } = condition;
-    let message = &message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)];
-    let mut condition = json!({"type": MARKER_CONDITION, "status": status.as_str(), "reason": reason, "message": message,
-        "lastHeartbeatTime": now});
-    if is_transition {
-        condition["lastTransitionTime"] = json!(now);
-    }
-    let mut metadata = json!({"uid": identity.uid});
-    if let Some(version) = identity.resource_version {
-        metadata["resourceVersion"] = json!(version);
-    }
-    // Conditions are merged by their type, so those of others stay.
-    let patch = Patch::Strategic(json!({"metadata": metadata, "status": {"conditions": [condition]}}));
-    let written = nodes.patch_status(name, &PatchParams::default(), &patch).await;
-    written.map(drop)
+/// What the condition of a Node should say, and what the Node shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MarkerState {
+    /// The UID of the Node.
+    pub uid: String,
+    /// What the condition should say.
+    pub wanted: MarkerCondition,
+    /// What the Node shows.
+    pub shown: Option<MarkerFact>,
 }
 
-/// The Node that a write is for.
-#[derive(Clone, Copy, Debug)]
-pub struct NodeIdentity<'a> {
-    /// The Node's UID.
-    pub uid: &'a str,
-    /// The version that the write was made from; `None` accepts any.
-    pub resource_version: Option<&'a str>,
+impl MarkerState {
+    /// A condition that differs from what the Node shows, or not.
+    #[must_use]
+    pub fn new(uid: String, wanted: MarkerCondition, shown: Option<MarkerFact>) -> Self {
+        Self { uid, wanted, shown }
+    }
+
+    /// The condition of a node whose signal has ended. It is written once, and not confirmed.
+    #[must_use]
+    pub fn without_signal(uid: String, shown: Option<MarkerFact>) -> Self {
+        let wanted = MarkerCondition {
+            status: MarkerStatus::False,
+            reason: MARKER_NO_SIGNAL,
+            message: "The node has no signal.".to_owned(),
+        };
+        Self::new(uid, wanted, shown)
+    }
+
+    /// What the writer of Nodes makes of it. Another reason or message waits for the next confirmation, unless the signal has ended.
+    #[must_use]
+    pub fn intent(&self) -> NodeIntent {
+        let wanted = self.wanted.clone();
+        let has_ended = wanted.reason == MARKER_NO_SIGNAL;
+        let is_shown = self
+            .shown
+            .as_ref()
+            .is_some_and(|shown| shown.status == wanted.status.as_str() && (!has_ended || shown.is_without_signal()));
+        let interval = match wanted.status {
+            MarkerStatus::True => CONFIRM_INTERVAL,
+            MarkerStatus::False | MarkerStatus::Unknown => PROGRESS_INTERVAL,
+        };
+        NodeIntent {
+            uid: Some(self.uid.clone()),
+            key: if has_ended {
+                MARKER_NO_SIGNAL
+            } else {
+                wanted.status.as_str()
+            }
+            .to_owned(),
+            shown: if is_shown { Shown::Yes } else { Shown::No },
+            renew_interval: (!has_ended).then_some(interval),
+            edit: Arc::new(move |node: &mut Node, now| {
+                wanted.set(node, now);
+                Edited::Done
+            }),
+        }
+    }
+}
+
+impl MarkerCondition {
+    /// Sets the condition of a Node, as confirmed now.
+    fn set(&self, node: &mut Node, now: Timestamp) {
+        let Self {
+            status,
+            reason,
+            message,
+        } = self;
+        let conditions = node.status.get_or_insert_default().conditions.get_or_insert_default();
+        let present = conditions
+            .iter_mut()
+            .find(|condition| condition.type_ == MARKER_CONDITION);
+        let since = present.as_ref().filter(|present| present.status == status.as_str());
+        let since = since.and_then(|present| present.last_transition_time.clone());
+        let condition = NodeCondition {
+            type_: MARKER_CONDITION.to_owned(),
+            status: status.as_str().to_owned(),
+            reason: Some((*reason).to_owned()),
+            message: Some(message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)].to_owned()),
+            last_heartbeat_time: Some(Time(now)),
+            last_transition_time: Some(since.unwrap_or(Time(now))),
+        };
+        match present {
+            Some(present) => *present = condition,
+            None => conditions.push(condition),
+        }
+    }
 }
 
 /// When the shown condition expires; pure apart from its parameters.
@@ -188,80 +248,57 @@ impl Expiry {
         };
         self.observed.as_ref().map(|(_, at)| *at)
     }
-
-    fn retry_at(&mut self, at: Instant) {
-        if let Some((_, expires_at)) = &mut self.observed {
-            *expires_at = at;
-        }
-    }
 }
 
 /// Makes the condition of the Node `name` `Unknown` when nothing has confirmed it for `ttl`. Never ends by itself.
 pub async fn expire_marker(
-    client: Client,
     name: String,
     ttl: Duration,
     mut reports: watch::Receiver<NodeReport>,
+    intents: FieldIntents,
     clock: Clock,
 ) {
     let mut expiry = Expiry::default();
     loop {
         let facts = reports.borrow_and_update().facts.clone();
-        let expires_at = expiry.observe(facts.and_then(|facts| facts.marker), ttl, clock.now());
+        let marker = facts.as_ref().and_then(|facts| facts.marker.clone());
+        let expires_at = expiry.observe(marker, ttl, clock.now());
+        let is_over = expires_at.is_some_and(|at| at <= Instant::now());
+        let expired = facts.filter(|_| is_over).and_then(|facts| expired(&facts, ttl));
+        intents.publish(expired.map(|intent| (name.clone(), intent)).into_iter().collect());
         tokio::select! {
             changed = reports.changed() => if changed.is_err() {
                 // The watch of the Node has ended: the process stops, and aborts this task.
                 return std::future::pending().await;
             },
-            () = sleep_until(expires_at.unwrap_or_else(Instant::now)), if expires_at.is_some() => {
-                if let Some((shown, _)) = &expiry.observed {
-                    let span = ReconcileSpan::start(Reconciled::Marker, || Reconcile {
-                        node: Some(&name),
-                        ..Reconcile::default()
-                    });
-                    let attempt = timeout(ATTEMPT_TIMEOUT, span.run(expire(&client, &name, shown, ttl, &clock)));
-                    let error = match attempt.await {
-                        Ok(Ok(())) => None,
-                        Ok(Err(error)) => Some(headgate_telemetry::error_chain(&error)),
-                        Err(_) => Some(format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs())),
-                    };
-                    if let Some(error) = error {
-                        span.fail("NotWritten", &error);
-                        tracing::warn!(node = name, error, retry_in = ?RETRY_INTERVAL, "unconfirmed marker not made unknown");
-                    }
-                }
-                expiry.retry_at(Instant::now() + RETRY_INTERVAL);
-            }
+            () = sleep_until(expires_at.unwrap_or_else(Instant::now)), if expires_at.is_some() && !is_over => {}
         }
     }
 }
 
-async fn expire(
-    client: &Client,
-    name: &str,
-    shown: &MarkerFact,
-    ttl: Duration,
-    clock: &Clock,
-) -> Result<(), kube::Error> {
-    let node = Api::<Decoded<SlimNode>>::all(client.clone()).get_opt(name).await?;
-    let Some(node) = node.map(Decoded::into_object).transpose()? else {
-        return Ok(());
-    };
-    if node.facts(&SignalRules::default()).marker.as_ref() != Some(shown) {
-        // Confirmed meanwhile; the watch will show it.
-        return Ok(());
-    }
-    let identity = NodeIdentity {
-        uid: node.metadata.uid.as_deref().unwrap_or_default(),
-        resource_version: node.metadata.resource_version.as_deref(),
-    };
-    let condition = MarkerCondition {
+/// The end of a condition that the Node shows.
+fn expired(facts: &Facts, ttl: Duration) -> Option<NodeIntent> {
+    let shown = facts.marker.clone()?;
+    let unknown = MarkerCondition {
         status: MarkerStatus::Unknown,
         reason: "NotConfirmed",
         message: format!("No leader has confirmed this condition for {} s.", ttl.as_secs()),
     };
-    let nodes = Api::<Decoded<Node>>::all(client.clone());
-    write_marker(&nodes, name, identity, &condition, true, clock.now().wall).await
+    Some(NodeIntent {
+        uid: Some(facts.uid.clone()),
+        key: shown.confirmed_at.clone().unwrap_or_default(),
+        shown: Shown::No,
+        renew_interval: None,
+        edit: Arc::new(move |node: &mut Node, now| {
+            let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            let present = conditions.filter_map(MarkerFact::of).next();
+            // One that was confirmed meanwhile stays; the watch will show it.
+            if present.is_some_and(|present| present.is_same(&shown)) {
+                unknown.set(node, now);
+            }
+            Edited::Done
+        }),
+    })
 }
 
 #[cfg(test)]
@@ -330,5 +367,111 @@ mod tests {
         let unreadable = fact("True", "AdminStateDown", "yesterday");
         let expires_at = Expiry::default().observe(Some(unreadable), MARKER_TTL, now).unwrap();
         assert_eq!(expires_at - now.mono, MARKER_TTL);
+    }
+
+    #[test]
+    fn what_is_written_about_a_node() {
+        use MarkerStatus::{False, True};
+        let shown = |(status, reason)| Some(fact(status, reason, "x"));
+        let (out, not_down) = (shown(("True", "AdminStateDown")), shown(("False", "NotDown")));
+        let (ended, unknown) = (shown(("False", MARKER_NO_SIGNAL)), shown(("Unknown", "NotConfirmed")));
+        for (what, (status, reason), shown, expected) in [
+            ("first signal", (False, "NotDown"), None, ("False", Shown::No, Some(30))),
+            (
+                "out",
+                (True, "AdminStateDown"),
+                not_down.clone(),
+                ("True", Shown::No, Some(60)),
+            ),
+            (
+                "confirmed",
+                (True, "AdminStateDown"),
+                out.clone(),
+                ("True", Shown::Yes, Some(60)),
+            ),
+            (
+                "another message waits",
+                (False, "NotRead"),
+                not_down.clone(),
+                ("False", Shown::Yes, Some(30)),
+            ),
+            (
+                "the agent made it unknown",
+                (True, "AdminStateDown"),
+                unknown,
+                ("True", Shown::No, Some(60)),
+            ),
+            (
+                "the signal ends",
+                (False, MARKER_NO_SIGNAL),
+                out,
+                (MARKER_NO_SIGNAL, Shown::No, None),
+            ),
+            (
+                "it ends before the node was out",
+                (False, MARKER_NO_SIGNAL),
+                not_down,
+                (MARKER_NO_SIGNAL, Shown::No, None),
+            ),
+            (
+                "ended",
+                (False, MARKER_NO_SIGNAL),
+                ended,
+                (MARKER_NO_SIGNAL, Shown::Yes, None),
+            ),
+        ] {
+            let message = "m".to_owned();
+            let wanted = MarkerCondition {
+                status,
+                reason,
+                message,
+            };
+            let intent = MarkerState::new("u".to_owned(), wanted, shown).intent();
+            let interval = intent.renew_interval.map(|interval| interval.as_secs());
+            assert_eq!((intent.key.as_str(), intent.shown, interval), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn condition_is_set_beside_others_and_keeps_the_time_of_its_status() {
+        let (first, second, third) = (
+            Timestamp::UNIX_EPOCH,
+            Timestamp::UNIX_EPOCH + SECOND,
+            Timestamp::UNIX_EPOCH + 2 * SECOND,
+        );
+        let mut node = Node::default();
+        let ready = NodeCondition {
+            type_: "Ready".to_owned(),
+            ..NodeCondition::default()
+        };
+        node.status.get_or_insert_default().conditions = Some(vec![ready.clone()]);
+        let condition = |status, message: &str| MarkerCondition {
+            status,
+            reason: "R",
+            message: message.to_owned(),
+        };
+        for (condition, now, since) in [
+            (condition(MarkerStatus::False, "a"), first, first),
+            (condition(MarkerStatus::False, "b"), second, first),
+            (
+                condition(MarkerStatus::True, &"é".repeat(MAX_MESSAGE_BYTES)),
+                third,
+                third,
+            ),
+        ] {
+            condition.set(&mut node, now);
+            let conditions = node.status.clone().unwrap().conditions.unwrap();
+            assert_eq!((conditions.len(), &conditions[0]), (2, &ready));
+            let set = &conditions[1];
+            assert_eq!(
+                (&*set.status, &*set.type_),
+                (condition.status.as_str(), MARKER_CONDITION)
+            );
+            assert_eq!(
+                (&set.last_heartbeat_time, &set.last_transition_time),
+                (&Some(Time(now)), &Some(Time(since)))
+            );
+            assert!(set.message.as_ref().unwrap().len() <= MAX_MESSAGE_BYTES);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The metrics of Scheduled Events, of polling IMDS, and of writing the taint.
+//! The metrics of Scheduled Events and of polling IMDS.
 
 use jiff::Timestamp;
 use prometheus_client::collector::Collector;
@@ -13,73 +13,16 @@ use tokio::sync::watch;
 use super::document::{EventType, ScheduledEvent};
 use super::snapshot::{EventsSnapshot, ImdsErrorReason};
 
-/// The outcome of an attempt to write the Node; the label `outcome` of the metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WriteOutcome {
-    /// The Node had changed since it was read.
-    Conflict,
-    /// The API server was not reachable.
-    Connection,
-    /// A failure of another kind.
-    Error,
-    /// The credentials lack the right to patch Nodes.
-    Forbidden,
-    /// The Node does not exist.
-    Missing,
-    /// The notice was recorded without a change of the taint.
-    Recorded,
-    /// The taint was added and the notice recorded.
-    Tainted,
-    /// The API server did not answer in time.
-    Timeout,
-    /// The taint was removed.
-    Untainted,
-}
-
-impl WriteOutcome {
-    const ALL: [Self; 9] = [
-        Self::Conflict,
-        Self::Connection,
-        Self::Error,
-        Self::Forbidden,
-        Self::Missing,
-        Self::Recorded,
-        Self::Tainted,
-        Self::Timeout,
-        Self::Untainted,
-    ];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Conflict => "conflict",
-            Self::Connection => "connection",
-            Self::Error => "error",
-            Self::Forbidden => "forbidden",
-            Self::Missing => "missing",
-            Self::Recorded => "recorded",
-            Self::Tainted => "tainted",
-            Self::Timeout => "timeout",
-            Self::Untainted => "untainted",
-        }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabels {
     reason: &'static str,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeLabels {
-    outcome: &'static str,
-}
-
-/// The counters of polls and of writes.
+/// The counters of polls.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     polls: Counter,
     errors: Family<ReasonLabels, Counter>,
-    writes: Family<OutcomeLabels, Counter>,
 }
 
 impl Metrics {
@@ -89,15 +32,10 @@ impl Metrics {
         let metrics = Self {
             polls: Counter::default(),
             errors: Family::default(),
-            writes: Family::default(),
         };
         for reason in ImdsErrorReason::ALL {
             let reason = reason.as_str();
             drop(metrics.errors.get_or_create(&ReasonLabels { reason }));
-        }
-        for outcome in WriteOutcome::ALL {
-            let outcome = outcome.as_str();
-            drop(metrics.writes.get_or_create(&OutcomeLabels { outcome }));
         }
         registry.register(
             "headgate_imds_polls",
@@ -110,11 +48,6 @@ impl Metrics {
              timeout, status, document; and documents with an event that is not readable (event)",
             metrics.errors.clone(),
         );
-        registry.register(
-            "headgate_spot_taint_writes",
-            "Attempts to change the own Node's draining taint or the recorded notice, by outcome",
-            metrics.writes.clone(),
-        );
         registry.register_collector(Box::new(EventsCollector { snapshots }));
         metrics
     }
@@ -126,11 +59,6 @@ impl Metrics {
     pub(super) fn count_error(&self, reason: ImdsErrorReason) {
         let reason = reason.as_str();
         self.errors.get_or_create(&ReasonLabels { reason }).inc();
-    }
-
-    pub(super) fn count_write(&self, outcome: WriteOutcome) {
-        let outcome = outcome.as_str();
-        self.writes.get_or_create(&OutcomeLabels { outcome }).inc();
     }
 }
 

@@ -1,15 +1,13 @@
-//! The leader's side of an eviction notice: the patch of a Node for a notice in its events, and for the end of one. Pure.
+//! The leader's side of an eviction notice: the edit of a Node for a notice in its events, and for the end of one. Pure.
 //!
 //! Taint and record are those of the node's own path (docs/decisions.md 13), so whichever of the two acts first, the other finds the
 //! notice recorded. A taint of headgate's is removed when the machine has booted again, or when a condition that reports evictions has
 //! become `False` since the taint was added.
 
 use jiff::Timestamp;
-use kube::core::DynamicObject;
-use serde_json::Value;
+use k8s_openapi::api::core::v1::Node;
 
-use super::metrics::WriteOutcome;
-use super::node_patch::plan_patch;
+use super::node_edit::{TaintChange, edit_node};
 use super::notice::{Notice, NoticeTracker, TrackedNotice};
 use super::preempt_message::PreemptMessage;
 use super::taint_action::NoticeRecord;
@@ -17,31 +15,13 @@ use super::taint_action::NoticeRecord;
 /// The conditions by which node-problem-detector reports evictions.
 const PREEMPT_CONDITIONS: [&str; 2] = ["VMEventScheduled", "PreemptionScheduled"];
 
-/// What a patch changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TaintChange {
-    /// The taint is added and the notice recorded.
-    Tainted,
-    /// The notice is recorded without a change of the taint.
-    Recorded,
-    /// The taint is removed.
-    Untainted,
-}
-
-/// A JSON patch of a Node that fails if the Node has changed.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TaintPatch {
-    /// What it changes.
-    pub change: TaintChange,
-    /// The operations.
-    pub operations: Value,
-}
-
-/// The patch for this version of the Node, with the latest message of its events that still counts; `None` if nothing is due.
-#[must_use]
-pub fn plan_for_event(node: &DynamicObject, message: Option<&PreemptMessage>, now: Timestamp) -> Option<TaintPatch> {
-    let annotations = node.metadata.annotations.clone().unwrap_or_default();
-    let record = NoticeRecord::from_annotations(&annotations);
+/// Edits this version of the Node, with the latest message of its events that still counts; `None` if nothing is due.
+pub fn edit_for_event(node: &mut Node, message: Option<&PreemptMessage>, now: Timestamp) -> Option<TaintChange> {
+    let record = node
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(NoticeRecord::from_annotations);
     let notice = message.and_then(|message| notice_of(message, record.as_ref()));
     let is_announced = matches!(
         message,
@@ -57,16 +37,7 @@ pub fn plan_for_event(node: &DynamicObject, message: Option<&PreemptMessage>, no
         }),
         ..NoticeTracker::default()
     };
-    let patch = plan_patch(&tracker, node, now)?;
-    let change = match patch.outcome {
-        WriteOutcome::Tainted => TaintChange::Tainted,
-        WriteOutcome::Untainted => TaintChange::Untainted,
-        _ => TaintChange::Recorded,
-    };
-    Some(TaintPatch {
-        change,
-        operations: patch.operations,
-    })
+    edit_node(&tracker, node, now)
 }
 
 /// The notice that a message is about. A start without an id belongs to the recorded notice, if there is one; a record without
@@ -98,21 +69,20 @@ pub fn announces_preempt(kind: &str, status: &str, message: &str) -> bool {
 }
 
 /// Whether a condition has become `False` after headgate's taint, and none announces an eviction.
-fn has_ended(node: &DynamicObject, record: &NoticeRecord) -> bool {
+fn has_ended(node: &Node, record: &NoticeRecord) -> bool {
     let Some(tainted_at) = record.tainted_at else {
         return false;
     };
-    let conditions = node.data["status"]["conditions"].as_array().into_iter().flatten();
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let mut has_ended = false;
     for condition in conditions {
-        let text = |field: &str| condition[field].as_str().unwrap_or_default();
-        if announces_preempt(text("type"), text("status"), text("message")) {
+        let message = condition.message.as_deref().unwrap_or_default();
+        if announces_preempt(&condition.type_, &condition.status, message) {
             return false;
         }
-        if PREEMPT_CONDITIONS.contains(&text("type")) && text("status") == "False" {
-            has_ended |= text("lastTransitionTime")
-                .parse::<Timestamp>()
-                .is_ok_and(|since| since > tainted_at);
+        if PREEMPT_CONDITIONS.contains(&condition.type_.as_str()) && condition.status == "False" {
+            let since = condition.last_transition_time.as_ref();
+            has_ended |= since.is_some_and(|since| since.0 > tainted_at);
         }
     }
     has_ended
@@ -121,15 +91,15 @@ fn has_ended(node: &DynamicObject, record: &NoticeRecord) -> bool {
 #[cfg(test)]
 mod tests {
     use headgate_node::{DRAINING_TAINT, SPOT_NOTICE_ANNOTATION};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::super::fixtures::{BOOT, at, notice, record};
     use super::*;
 
-    fn node(boot_id: &str, record: Option<&NoticeRecord>, conditions: &Value) -> DynamicObject {
+    fn node(boot_id: &str, record: Option<&NoticeRecord>, conditions: &Value) -> Node {
         let tainted_at = record.and_then(|record| record.tainted_at);
         let taint = |since: Timestamp| json!([{"key": DRAINING_TAINT, "value": "spot-eviction", "effect": "NoSchedule", "timeAdded": since}]);
-        let mut node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "resourceVersion": "7"},
+        let mut node = json!({"metadata": {"name": "n", "resourceVersion": "7"},
             "spec": {"taints": tainted_at.map_or_else(|| json!([]), taint)},
             "status": {"nodeInfo": {"bootID": boot_id}, "conditions": conditions}});
         if let Some(record) = record {
@@ -138,8 +108,8 @@ mod tests {
         serde_json::from_value(node).unwrap()
     }
 
-    fn change(node: &DynamicObject, message: Option<&PreemptMessage>) -> Option<TaintChange> {
-        plan_for_event(node, message, at(60)).map(|patch| patch.change)
+    fn change(node: &Node, message: Option<&PreemptMessage>) -> Option<TaintChange> {
+        edit_for_event(&mut node.clone(), message, at(60))
     }
 
     #[test]
@@ -279,16 +249,6 @@ mod tests {
         assert_eq!(
             change(&node("boot-2", Some(&done), &json!([])), Some(&message)),
             removed
-        );
-    }
-
-    #[test]
-    fn patch_is_guarded_and_malformed_objects_are_left_alone() {
-        let message = PreemptMessage::Notice(notice("a", Some(100)));
-        let patch = plan_for_event(&node(BOOT, None, &json!("x")), Some(&message), at(60)).unwrap();
-        assert_eq!(
-            patch.operations[0],
-            json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"})
         );
     }
 }

@@ -94,15 +94,11 @@ reconciled! {
     Pool = "reconcile_pool",
     /// One tick of the Local Services' pools, which makes updates due.
     LocalPools = "reconcile_local_pools",
-    /// One write of the condition `headgate.dev/OutOfLoadBalancers`.
-    Marker = "reconcile_marker",
-    /// One write of the annotation `headgate.dev/hold`.
-    Hold = "reconcile_hold",
-    /// One write of the draining taint.
-    DrainingTaint = "reconcile_draining_taint",
+    /// One read and write of a Node.
+    Node = "reconcile_node",
     /// One turn of the maintenance controller that writes.
     Maintenances = "reconcile_maintenances",
-    /// One write for a `NodeMaintenance` or one of its Nodes.
+    /// One write for a `NodeMaintenance`.
     Maintenance = "reconcile_maintenance",
     /// One step of an Evacuation.
     Evacuation = "reconcile_evacuation",

@@ -183,8 +183,8 @@ async fn an_agent_delays_cluster_autoscaler_until_the_node_is_out(
     until_delayed(administrator, &name, false).await;
     // The API server shows a write before its answer is counted.
     let rows = [
-        "headgate_deletion_delay_writes_total{outcome=\"set\"} 2",
-        "headgate_deletion_delay_writes_total{outcome=\"removed\"} 2",
+        // Twice set, twice removed.
+        "headgate_node_writes_total{field=\"deletion_delay\",outcome=\"written\"} 4",
         "headgate_deletion_delay_timeouts_total 0",
         "headgate_deletion_delayed 0",
     ];
@@ -234,7 +234,7 @@ async fn a_delay_ends_with_its_timeout_and_needs_the_component(control_plane: &C
     set_taints(administrator, &name, &[CANDIDATE_TAINT]).await;
     eventually(SOON, "two refused writes are counted", async || {
         let metrics = agent.metrics().await;
-        let prefix = "headgate_deletion_delay_writes_total{outcome=\"forbidden\"} ";
+        let prefix = "headgate_node_writes_total{field=\"deletion_delay\",outcome=\"refused\"} ";
         let count = metrics
             .lines()
             .find_map(|line| line.strip_prefix(prefix)?.parse::<u32>().ok());

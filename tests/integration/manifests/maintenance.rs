@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use headgate_clock::Clock;
+use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_leader::{
-    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, candidate_identity,
+    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term, candidate_identity,
 };
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
 use headgate_node::{NodeReport, NodeTraffic, TrafficByNode};
@@ -144,6 +145,7 @@ impl Leader {
         let context = MaintenanceContext {
             client: leader.client.clone(),
             events: event_sink(leader.client.clone(), own),
+            node_intents: NodeIntents::default(),
             metrics: Metrics::register(&mut registry),
             clock: clock.clone(),
             load_balancers: LoadBalancerSource::Reads(load_balancers.subscribe()),
@@ -159,12 +161,21 @@ impl Leader {
             metrics: LeaderMetrics::default(),
             clock,
         });
+        let node_writes = NodeWriteMetrics::register(&mut registry);
         let task = tokio::spawn(async move {
             let _reports = reports;
-            let work = move |term| {
+            let work = move |term: Term| {
                 let context = context.clone();
+                let writer = NodeWriter {
+                    client: context.client.clone(),
+                    metrics: node_writes.clone(),
+                    clock: context.clock.clone(),
+                    term: Some(term.number()),
+                    may_send: term.may_send(),
+                };
                 async move {
-                    run(term, context).await;
+                    let writes = writer.run(context.node_intents.clone());
+                    tokio::join!(run(term, context), writes);
                     Ok::<(), String>(())
                 }
             };
@@ -289,10 +300,13 @@ async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, 
     administrator.done(&ApiRequest::delete(&path)).await;
     is_gone(administrator, &path).await;
     is_as_before(administrator, drained).await;
-    assert_eq!(
-        leader.metric("headgate_maintenance_writes_total{outcome=\"refused\"}"),
-        0
-    );
+    for refused in [
+        "headgate_maintenance_writes_total{outcome=\"refused\"}",
+        "headgate_node_writes_total{field=\"maintenance\",outcome=\"refused\"}",
+        "headgate_node_writes_total{field=\"maintenance_conditions\",outcome=\"refused\"}",
+    ] {
+        assert_eq!(leader.metric(refused), 0, "{refused}");
+    }
     assert_eq!(
         leader.metric("headgate_maintenance_evictions_total{outcome=\"accepted\"}"),
         3

@@ -3,13 +3,16 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::Clock;
+use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_node::{NodeReport, SignalRules, SlimNode, expire_marker};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::Process;
 use headgate_test_kubernetes::{create_node, eventually, kubectl, own_control_plane, scratch};
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -125,13 +128,19 @@ async fn kubectl_waits_for_the_marker_of_a_leader_with_a_pod_token() {
     let report = NodeReport::initial(None, &rules, clock.now()).with_node(shown.facts(&rules), &rules, clock.now());
     let (_reports, reports) = watch::channel(report);
     let ttl = Duration::from_secs(1);
-    let expire = tokio::spawn(expire_marker(
-        agent.client.clone(),
-        "node-2".to_owned(),
-        ttl,
-        reports,
-        clock,
-    ));
+    let writer = NodeWriter {
+        client: agent.client.clone(),
+        metrics: NodeWriteMetrics::register(&mut Registry::default()),
+        clock: clock.clone(),
+        term: None,
+        may_send: Arc::new(|| Ok(())),
+    };
+    let intents = NodeIntents::default();
+    let marker = intents.field(NodeField::Marker);
+    let expire = tokio::spawn(async move {
+        let expire = expire_marker("node-2".to_owned(), ttl, reports, marker, clock);
+        tokio::join!(expire, writer.run(intents));
+    });
     let is_unknown = format!("{WAIT}=Unknown");
     run_kubectl(&administrator, &["wait", &is_unknown, "node/node-2", TIMEOUT]).await;
     expire.abort();

@@ -1,9 +1,11 @@
 //! Eviction notices in Node events, with the shipped rights of the controllers on the real API server.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use headgate_clock::Clock;
 use headgate_controller::preempt_events::{Metrics, PreemptEvents};
+use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_telemetry::{MetricsFormat, encode_metrics};
 use headgate_test_kubernetes::{create_node, event_sink, eventually};
 use jiff::Timestamp;
@@ -45,9 +47,9 @@ async fn tainted(administrator: &Caller, name: &str, want: bool) {
     .await;
 }
 
-fn count(registry: &Registry, outcome: &str) -> u64 {
+fn count(registry: &Registry, series: &str) -> u64 {
     let text = encode_metrics(registry, MetricsFormat::Prometheus).unwrap();
-    let series = format!("headgate_preempt_events_total{{outcome=\"{outcome}\"}} ");
+    let series = format!("{series} ");
     text.lines()
         .find_map(|line| line.strip_prefix(series.as_str()))
         .unwrap()
@@ -55,14 +57,17 @@ fn count(registry: &Registry, outcome: &str) -> u64 {
         .unwrap()
 }
 
-/// Waits for a number of outcomes: the API server shows a write before its response is counted.
-async fn counted(registry: &Registry, outcome: &str, want: u64) {
-    eventually(SOON, &format!("{outcome}: {want}"), async || {
-        let found = count(registry, outcome);
+const WRITTEN: &str = "headgate_node_writes_total{field=\"draining_taint\",outcome=\"written\"}";
+const REFUSED: &str = "headgate_node_writes_total{field=\"draining_taint\",outcome=\"refused\"}";
+
+/// Waits for a number of writes: the API server shows a write before its response is counted.
+async fn written(registry: &Registry, want: u64) {
+    eventually(SOON, &format!("{WRITTEN}: {want}"), async || {
+        let found = count(registry, WRITTEN);
         if found >= want { Ok(()) } else { Err(found.to_string()) }
     })
     .await;
-    assert_eq!(count(registry, outcome), want, "{outcome}");
+    assert_eq!(count(registry, WRITTEN), want);
 }
 
 /// Without the right to patch Nodes: counted, retried, and written once the right is back.
@@ -91,7 +96,7 @@ async fn refused_without_the_right(administrator: &Caller, leader: &Caller, name
         "Preempt Scheduled: Wed, 26 Feb 2031 12:13:13 GMT. DurationInSeconds: -1. EventId: C3",
     )
     .await;
-    eventually(SOON, "refused", async || match count(registry, "forbidden") {
+    eventually(SOON, "refused", async || match count(registry, REFUSED) {
         0 => Err("0".to_owned()),
         _ => Ok(()),
     })
@@ -134,7 +139,18 @@ async fn a_controllers_token_turns_genuine_events_into_the_taint_once() {
         metrics: Metrics::register(&mut registry),
         clock: Clock::System,
     };
-    let running = tokio::spawn(task.run(None, known.subscribe()));
+    let writer = NodeWriter {
+        client: leader.client.clone(),
+        metrics: NodeWriteMetrics::register(&mut registry),
+        clock: Clock::System,
+        term: None,
+        may_send: Arc::new(|| Ok(())),
+    };
+    let intents = NodeIntents::default();
+    let run = task.run(intents.field(NodeField::DrainingTaint), known.subscribe());
+    let running = tokio::spawn(async move {
+        tokio::join!(run, writer.run(intents));
+    });
 
     emit(
         &administrator,
@@ -143,7 +159,10 @@ async fn a_controllers_token_turns_genuine_events_into_the_taint_once() {
     )
     .await;
     eventually(SOON, "the false event is counted", async || {
-        match count(&registry, "ignored_query_failed") {
+        match count(
+            &registry,
+            "headgate_preempt_events_total{outcome=\"ignored_query_failed\"}",
+        ) {
             0 => Err("0".to_owned()),
             _ => Ok(()),
         }
@@ -179,13 +198,13 @@ async fn a_controllers_token_turns_genuine_events_into_the_taint_once() {
     .await;
     tainted(&administrator, &name, true).await;
     // The repetition taints no second time.
-    counted(&registry, "tainted", 2).await;
+    written(&registry, 2).await;
 
     // A reboot ends it.
     known.send_replace([name.clone()].into());
     administrator.done(&ApiRequest::merge(&path, with_boot("boot-2"))).await;
     tainted(&administrator, &name, false).await;
-    counted(&registry, "untainted", 1).await;
+    written(&registry, 3).await;
 
     refused_without_the_right(&administrator, &leader, &name, &registry).await;
     running.abort();

@@ -86,7 +86,11 @@ async fn the_spot_component_allows_only_the_draining_taint() {
         &[event("b", "Preempt", LATER_STILL, &["spot-rights_3"])],
     )));
     eventually(SOON, "refused", async || {
-        let count = metric(&agent, "headgate_spot_taint_writes_total{outcome=\"forbidden\"}").await;
+        let count = metric(
+            &agent,
+            "headgate_node_writes_total{field=\"draining_taint\",outcome=\"refused\"}",
+        )
+        .await;
         if count >= 2 { Ok(()) } else { Err(count.to_string()) }
     })
     .await;

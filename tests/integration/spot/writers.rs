@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use headgate_clock::Clock;
+use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_node::NodeReport;
 use headgate_spot::{EventsSnapshot, Timing};
 use headgate_test_kubernetes::{control_plane, eventually};
@@ -57,14 +58,22 @@ impl SpotTasks {
             reporter,
             clock.clone(),
         ));
+        let writer = NodeWriter {
+            client: write_client,
+            metrics: NodeWriteMetrics::register(&mut registry),
+            clock: clock.clone(),
+            term: None,
+            may_send: Arc::new(|| Ok(())),
+        };
+        let intents = NodeIntents::default();
         tokio::spawn(headgate_spot::reconcile_taint(
-            write_client,
             name.to_owned(),
             own.clone(),
             snapshots.clone(),
-            metrics.clone(),
+            intents.field(NodeField::DrainingTaint),
             clock.clone(),
         ));
+        tokio::spawn(writer.run(intents));
         tokio::spawn(headgate_spot::poll_imds(
             imds.address.to_string(),
             own,

@@ -1,95 +1,52 @@
-//! Records holds on Nodes: writes new ones, renews them, and removes those that are over. `schedule` says which writes are due.
+//! Publishes the holds that should be on Nodes: new ones are written and renewed, those that are over removed. Pure but for the channels.
 //!
-//! Invariants: each write follows a read of its Node and names the UID and the `resourceVersion` of that read, and the permit of the
-//! term is checked between the two. So it never reaches another Node of the same name, and one of a leader whose term is over never
-//! replaces what the next leader wrote (docs/decisions.md 67). Nodes do not wait for each other: a write that fails or hangs is repeated
-//! with its Node's backoff; the agent lets a hold end by itself if no renewal arrives. A leader without the right to write other
-//! Nodes writes nothing, and reports it with the first hold of its term.
+//! Invariants: a hold names the UID of its Node, and is written from a read of it with a permit of the term. So it never reaches another
+//! Node of the same name, and one of a leader whose term is over never replaces what the next leader wrote (docs/decisions.md 67). The
+//! agent lets a hold end by itself if no renewal arrives. A leader without the right to write other Nodes writes nothing, and reports it
+//! with the first hold of its term.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
-use headgate_clock::Clock;
-use headgate_kubernetes::Decoded;
-use headgate_leader::Term;
-use headgate_node::HOLD_ANNOTATION;
-use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_kubernetes::{Edited, FieldIntents, NodeIntent, Shown};
+use headgate_node::{HOLD_ANNOTATION, HOLD_TTL};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Patch, PatchParams};
-use kube::core::PartialObjectMeta;
-use kube::{Api, Client};
-use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
 
-use super::holds::DesiredHolds;
+use super::holds::{DesiredHold, DesiredHolds};
 use super::target_states::TargetStates;
 use crate::other_nodes::OtherNodes;
+use crate::pool::ClusterNode;
 
-mod schedule;
+/// Five renewals before the agent lets a hold end.
+const RENEW_INTERVAL: Duration = Duration::from_mins(1);
+const _: () = assert!(RENEW_INTERVAL.as_secs() * 5 <= HOLD_TTL.as_secs());
 
-use schedule::{HoldSchedule, HoldWrite, RecordedHolds};
+/// The Nodes that have a hold, as the watch shows them, by name.
+type RecordedHolds = BTreeMap<String, Arc<ClusterNode>>;
 
-type NodeMetadata = Decoded<PartialObjectMeta<Node>>;
-
-/// For one write with its reads.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Reads and writes of a Node in a row that another writer has changed in between.
-const MAX_ATTEMPTS: u32 = 4;
-
-/// Records the holds until the term ends; never ends by itself.
-pub(super) async fn write_holds(
-    client: Client,
-    term: Term,
-    clock: Clock,
+/// Keeps the holds published until the term ends; never ends by itself.
+pub(super) async fn publish_holds(
+    intents: FieldIntents,
     mut holds: watch::Receiver<Option<Arc<DesiredHolds>>>,
     mut targets: watch::Receiver<Option<Arc<TargetStates>>>,
 ) {
-    let nodes = Api::<NodeMetadata>::all(client);
-    let mut schedule = HoldSchedule::default();
-    let mut writes = FuturesUnordered::new();
     loop {
         let desired = holds.borrow_and_update().clone();
         let recorded = recorded_holds(targets.borrow_and_update().as_deref());
         // Before the first plan nothing is known to be over.
-        let (due, next_at) = desired.map_or_else(Default::default, |desired| {
-            schedule.start_due(&desired, &recorded, clock.now())
-        });
-        for write in due {
-            let (nodes, term) = (nodes.clone(), term.clone());
-            writes.push(async move {
-                let span = ReconcileSpan::start(Reconciled::Hold, || Reconcile {
-                    term: Some(term.number()),
-                    node: Some(&write.node),
-                    ..Reconcile::default()
-                });
-                let outcome = timeout(WRITE_TIMEOUT, span.run(write_hold(&nodes, &term, &write))).await;
-                let no_answer = |_| Err(format!("no answer within {} s", WRITE_TIMEOUT.as_secs()));
-                let outcome = outcome.unwrap_or_else(no_answer);
-                if let Err(error) = &outcome {
-                    span.fail("NotWritten", error);
-                }
-                (write, outcome)
-            });
+        if let Some(desired) = desired {
+            intents.publish(hold_intents(&desired, &recorded));
         }
-        tokio::select! {
-            changed = holds.changed() => if changed.is_err() {
-                // The controller ends with the term, and so does this task.
-                std::future::pending::<()>().await;
-            },
-            changed = targets.changed() => if changed.is_err() {
-                std::future::pending::<()>().await;
-            },
-            Some((write, outcome)) = writes.next() => {
-                let node = write.node.clone();
-                let retry_in = schedule.finish(write, outcome.is_ok(), clock.now().mono);
-                if let Err(error) = outcome {
-                    tracing::warn!(node, error, ?retry_in, "hold not written");
-                }
-            }
-            () = sleep_until(next_at.unwrap_or_else(Instant::now)), if next_at.is_some() => {}
+        let is_running = tokio::select! {
+            changed = holds.changed() => changed.is_ok(),
+            changed = targets.changed() => changed.is_ok(),
+        };
+        if !is_running {
+            // The controller ends with the term, and so does this task.
+            std::future::pending::<()>().await;
         }
     }
 }
@@ -112,37 +69,66 @@ fn recorded_holds(targets: Option<&TargetStates>) -> RecordedHolds {
     held.map(|node| (node.name.clone(), Arc::clone(node))).collect()
 }
 
-/// Writes a hold, or removes it, as a change of the Node that was just read. Repeats both if another writer was faster.
-async fn write_hold(nodes: &Api<NodeMetadata>, term: &Term, write: &HoldWrite) -> Result<(), String> {
-    let describe = |error: kube::Error| headgate_telemetry::error_chain(&error);
-    let value = match &write.hold {
-        Some(hold) => Value::String(hold.to_annotation().map_err(|error| error.to_string())?),
-        None => Value::Null,
+/// What is to be on each Node that has a hold or is to have one.
+fn hold_intents(desired: &DesiredHolds, recorded: &RecordedHolds) -> BTreeMap<String, NodeIntent> {
+    let names: BTreeSet<&String> = desired.keys().chain(recorded.keys()).collect();
+    let intent = |name: &String| {
+        let shown = recorded.get(name);
+        let hold = desired
+            .get(name)
+            .and_then(|hold| Some((hold, annotation(hold, Timestamp::UNIX_EPOCH)?)));
+        match hold {
+            Some((hold, key)) => Some(hold_intent(hold, key, shown)),
+            // A hold that cannot be recorded is removed, like one that is over.
+            None => shown.map(|node| removal(node)),
+        }
     };
-    for _ in 0..MAX_ATTEMPTS {
-        let node = nodes.get_opt(&write.node).await.map_err(describe)?;
-        let node = node.map(Decoded::into_object).transpose().map_err(describe)?;
-        let node = node.filter(|node| node.metadata.uid.as_ref() == Some(&write.node_uid));
-        let Some(metadata) = node.map(|node| node.metadata) else {
-            let is_removal = write.hold.is_none();
-            let missing = || format!("the Node with the UID {} no longer exists", write.node_uid);
-            return is_removal.then_some(()).ok_or_else(missing);
-        };
-        let annotations = metadata.annotations.unwrap_or_default();
-        if value.is_null() && !annotations.contains_key(HOLD_ANNOTATION) {
-            return Ok(());
-        }
-        let patch = json!({"metadata": {
-            "uid": write.node_uid, "resourceVersion": metadata.resource_version, "annotations": {HOLD_ANNOTATION: value}}});
-        // After the read: what a next leader has written since then has another version.
-        drop(term.permit().map_err(|error| error.to_string())?);
-        let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
-        match nodes.patch(&write.node, &params, &patch).await {
-            Err(kube::Error::Api(status)) if status.code == 409 => {}
-            answer => return answer.map(drop).map_err(describe),
-        }
+    names
+        .into_iter()
+        .filter_map(|name| Some((name.clone(), intent(name)?)))
+        .collect()
+}
+
+/// The value of the annotation; `None` if it is more than an agent reads.
+fn annotation(hold: &DesiredHold, renewed_at: Timestamp) -> Option<String> {
+    hold.record(renewed_at)?.to_annotation().ok()
+}
+
+fn hold_intent(hold: &DesiredHold, key: String, shown: Option<&Arc<ClusterNode>>) -> NodeIntent {
+    let shown = shown
+        .filter(|node| node.uid == hold.node.uid)
+        .and_then(|node| node.hold.as_ref());
+    let recorded = hold.record(Timestamp::UNIX_EPOCH);
+    let is_shown = shown.zip(recorded).is_some_and(|(shown, hold)| {
+        (&hold.pools, hold.probes_headgate, &hold.signals, &hold.pending)
+            == (&shown.pools, shown.probes_headgate, &shown.signals, &shown.pending)
+    });
+    let hold = hold.clone();
+    NodeIntent {
+        uid: Some(hold.node.uid.clone()),
+        key,
+        shown: if is_shown { Shown::Yes } else { Shown::No },
+        renew_interval: Some(RENEW_INTERVAL),
+        edit: Arc::new(move |node: &mut Node, now| {
+            let annotations = node.metadata.annotations.get_or_insert_default();
+            annotations.extend(annotation(&hold, now).map(|value| (HOLD_ANNOTATION.to_owned(), value)));
+            Edited::Done
+        }),
     }
-    Err("other writers change the Node all the time".to_owned())
+}
+
+fn removal(node: &ClusterNode) -> NodeIntent {
+    NodeIntent {
+        uid: Some(node.uid.clone()),
+        key: String::new(),
+        shown: Shown::No,
+        renew_interval: None,
+        edit: Arc::new(|node: &mut Node, _| {
+            let annotations = node.metadata.annotations.as_mut();
+            annotations.map(|annotations| annotations.remove(HOLD_ANNOTATION));
+            Edited::Done
+        }),
+    }
 }
 
 #[cfg(test)]

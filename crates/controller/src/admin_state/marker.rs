@@ -3,15 +3,40 @@
 //! Invariants: the condition is `True` only while the Node has a signal and every managed pool was read with the node `Down` or without
 //! it, from reads after the signal and lists of the last 45 s. It follows from the present state alone, so a new leader writes it without a
 //! memory, and a condition that someone else changed is written again. A Node that has neither a signal nor the condition is never
-//! written. A change of the status costs one write; what else changes waits for the next confirmation. Each write needs a permit of the
-//! term and names the Node's UID.
+//! written. A change of the status costs one write; what else changes waits for the next confirmation.
 //!
-//! [`evaluate`] decides, [`MarkerWriter`] writes. That a condition becomes `Unknown` when no leader confirms it is left to the agent
-//! (`headgate_node::expire_marker`).
+//! [`evaluate`] decides, [`publish_markers`] hands it to the writer of Nodes. That a condition becomes `Unknown` when no leader confirms it
+//! is left to the agent (`headgate_node::expire_marker`).
+
+use std::sync::Arc;
+
+use headgate_kubernetes::FieldIntents;
+use headgate_node::MarkerState;
+use tokio::sync::watch;
+
+use crate::other_nodes::OtherNodes;
 
 mod evaluation;
-mod writer;
 
 pub(super) use evaluation::Markers;
 pub(super) use evaluation::{MarkerInputs, evaluate};
-pub use writer::{MarkerMetrics, MarkerWriter};
+
+/// Keeps the conditions published, or does nothing if this process may not write other Nodes; never ends by itself.
+pub(super) async fn publish_markers(
+    other_nodes: OtherNodes,
+    intents: FieldIntents,
+    mut markers: watch::Receiver<Arc<Markers>>,
+) {
+    if other_nodes.check("marker.mode").is_err() {
+        return std::future::pending().await;
+    }
+    loop {
+        let states = Arc::clone(&markers.borrow_and_update());
+        let intent = |(name, state): (&String, &MarkerState)| (name.clone(), state.intent());
+        intents.publish(states.iter().map(intent).collect());
+        if markers.changed().await.is_err() {
+            // The controller ends with the term, and so does this task.
+            return std::future::pending().await;
+        }
+    }
+}

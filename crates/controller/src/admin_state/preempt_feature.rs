@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use headgate_leader::Term;
+use headgate_kubernetes::FieldIntents;
 use headgate_node::DRAINING_TAINT;
 use tokio::sync::watch;
 
@@ -24,7 +24,7 @@ pub struct PreemptEventsFeature {
 /// Runs the feature, or does nothing if this process may not write other Nodes; never ends by itself.
 pub(super) async fn preempt_events(
     feature: PreemptEventsFeature,
-    term: Term,
+    intents: FieldIntents,
     mut targets: watch::Receiver<Option<Arc<TargetStates>>>,
 ) {
     let PreemptEventsFeature { task, other_nodes } = feature;
@@ -45,7 +45,7 @@ pub(super) async fn preempt_events(
             }
         }
     };
-    futures::future::join(follow, task.run(Some(term), tainted.subscribe())).await;
+    futures::future::join(follow, task.run(intents, tainted.subscribe())).await;
 }
 
 /// The names of the Nodes with the draining taint.

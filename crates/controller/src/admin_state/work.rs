@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use headgate_azure::LoadBalancerId;
 use headgate_clock::Clock;
-use headgate_kubernetes::{EventKind, EventSink, node_reference};
+use headgate_kubernetes::{EventKind, EventSink, NodeField, NodeIntents, node_reference};
 use headgate_leader::{ArmLock, CandidatePlacement, LockMetrics, Term};
 use headgate_node::{SignalRules, TrafficByNode};
 use kube::Client;
@@ -26,12 +26,12 @@ use super::cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
 use super::contested::ContestedTracker;
 use super::controller::Controller;
 use super::guard::GuardSettings;
-use super::hold_writer::{report_refusal, write_holds};
+use super::hold_writer::{publish_holds, report_refusal};
 use super::holds::{DesiredHolds, HoldTracker};
 use super::ledger::{LedgerError, LedgerStore};
 use super::list_outage::from_deadlines;
 use super::local_pools::{self, LocalPoolsContext};
-use super::marker::{MarkerWriter, Markers};
+use super::marker::{Markers, publish_markers};
 use super::metrics::{GaugeValues, Metrics};
 use super::nodes::{NodeWatchConfig, watch_target_states};
 use super::plan::Policy;
@@ -101,19 +101,12 @@ pub struct WorkContext {
     pub clock: Clock,
     /// Turns eviction notices in Node events into taints; `None` where it is off.
     pub preempt_events: Option<PreemptEventsFeature>,
-    /// Writes the Node condition that says when a node has left its load balancers; `None` where it is off.
-    pub marker: Option<MarkerFeature>,
+    /// Whether this process may write the Node condition that says when a node has left its load balancers; `None` where it is off.
+    pub marker: Option<OtherNodes>,
+    /// Where is published what Nodes should be; the writer of the term's Nodes runs beside this work.
+    pub node_intents: NodeIntents,
     /// Gets what the last reads prove about each Node with a signal; `None` where nothing waits for it.
     pub traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
-}
-
-/// The feature `marker.mode: adminState`, and whether this process may write other Nodes.
-#[derive(Clone)]
-pub struct MarkerFeature {
-    /// Writes the conditions.
-    pub writer: MarkerWriter,
-    /// Checked at the start of each term.
-    pub other_nodes: OtherNodes,
 }
 
 /// Why the work of a term failed. The term ends then, and this instance abstains for a while.
@@ -276,18 +269,19 @@ async fn load_ledger(term: &Term, client: &Client) -> Result<LedgerStore, Ledger
     }
 }
 
-/// Starts the task that records holds, or reports that this process may not.
+/// Starts the task that publishes holds, or reports that this process may not.
 fn spawn_hold_writer(
     tasks: &mut Tasks,
-    term: &Term,
     context: &WorkContext,
     holds: &watch::Sender<Option<Arc<DesiredHolds>>>,
     targets: &watch::Receiver<Option<Arc<TargetStates>>>,
 ) {
-    let (client, clock) = (context.client.clone(), context.clock.clone());
     if context.guard.may_write_holds {
-        let write = write_holds(client, term.clone(), clock, holds.subscribe(), targets.clone());
-        tasks.spawn(TaskName::Holds, write);
+        let intents = context.node_intents.field(NodeField::Hold);
+        tasks.spawn(
+            TaskName::Holds,
+            publish_holds(intents, holds.subscribe(), targets.clone()),
+        );
     } else {
         let other_nodes = OtherNodes::new(context.events.clone(), CandidatePlacement::EveryNode);
         tasks.spawn(TaskName::Holds, report_refusal(other_nodes, holds.subscribe()));
@@ -330,7 +324,7 @@ async fn work_with(
     };
     tasks.spawn(TaskName::Ledger, write_ledger(ledger.clone()));
     let markers = watch::Sender::default();
-    spawn_features(&mut tasks, term, context, &targets, &markers);
+    spawn_features(&mut tasks, context, &targets, &markers);
     let (lock, follow_lock) = ArmLock::new(
         context.client.clone(),
         context.clock.clone(),
@@ -352,7 +346,7 @@ async fn work_with(
     });
     let interfaces = watch::Sender::new(Arc::new(InterfaceCache::default()));
     let holds = watch::Sender::new(None);
-    spawn_hold_writer(&mut tasks, term, context, &holds, &targets);
+    spawn_hold_writer(&mut tasks, context, &holds, &targets);
     let listings = watch::Sender::new(Arc::new(Listing::default()));
     let recorded = watch::Sender::new(Arc::new(Listing::default()));
     let local_pools = LocalPoolsContext {
@@ -425,20 +419,23 @@ async fn end_work(controller: Controller<'_>, tasks: Tasks, follow_lock: impl Fu
 /// Starts the features that write other Nodes, as far as they are on.
 fn spawn_features(
     tasks: &mut Tasks,
-    term: &Term,
     context: &WorkContext,
     targets: &watch::Receiver<Option<Arc<TargetStates>>>,
     markers: &watch::Sender<Arc<Markers>>,
 ) {
     if let Some(feature) = context.preempt_events.clone() {
+        let intents = context.node_intents.field(NodeField::DrainingTaint);
         tasks.spawn(
             TaskName::PreemptEvents,
-            preempt_events(feature, term.clone(), targets.clone()),
+            preempt_events(feature, intents, targets.clone()),
         );
     }
-    if let Some(feature) = context.marker.clone() {
-        let write = write_markers(feature, term.clone(), markers.subscribe());
-        tasks.spawn(TaskName::Marker, write);
+    if let Some(other_nodes) = context.marker.clone() {
+        let intents = context.node_intents.field(NodeField::Marker);
+        tasks.spawn(
+            TaskName::Marker,
+            publish_markers(other_nodes, intents, markers.subscribe()),
+        );
     }
 }
 
@@ -493,14 +490,6 @@ fn watch_nodes(
         watch_target_states(context.client.clone(), watch_config, sender),
     );
     targets
-}
-
-/// Writes the conditions, or does nothing if this process may not write other Nodes; never ends by itself.
-async fn write_markers(feature: MarkerFeature, term: Term, markers: watch::Receiver<Arc<Markers>>) {
-    if feature.other_nodes.check("marker.mode").is_err() {
-        return std::future::pending().await;
-    }
-    feature.writer.run(term, markers).await;
 }
 
 /// Writes the ledger whenever it has changed, and verifies it at intervals; never ends by itself.

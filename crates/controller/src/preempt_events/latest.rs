@@ -34,12 +34,16 @@ pub struct ObservedEvent {
 pub struct LatestMessage {
     message: PreemptMessage,
     last_seen: Timestamp,
+    /// How many messages were new before this one.
+    number: u64,
 }
 
 /// The latest genuine notice about each Node.
 #[derive(Clone, Debug, Default)]
 pub struct LatestMessages {
     by_node: HashMap<String, LatestMessage>,
+    /// How many messages were new.
+    count: u64,
 }
 
 impl LatestMessage {
@@ -67,10 +71,10 @@ impl LatestMessages {
             metrics.count(outcome);
             return None;
         }
-        let is_new = match self.by_node.get(&event.node) {
+        let known = match self.by_node.get(&event.node) {
             Some(known) if known.last_seen > event.last_seen => return None,
-            Some(known) => known.message != message,
-            None => true,
+            Some(known) => (known.message == message).then_some(known.number),
+            None => None,
         };
         if self.by_node.len() >= MAX_NODES {
             self.by_node.retain(|_, known| !is_stale(known.last_seen, now));
@@ -78,16 +82,32 @@ impl LatestMessages {
                 return None;
             }
         }
-        let last_seen = event.last_seen;
-        self.by_node
-            .insert(event.node.clone(), LatestMessage { message, last_seen });
-        is_new.then_some(event.node)
+        self.count += u64::from(known.is_none());
+        let latest = LatestMessage {
+            message,
+            last_seen: event.last_seen,
+            number: known.unwrap_or(self.count),
+        };
+        self.by_node.insert(event.node.clone(), latest);
+        known.is_none().then_some(event.node)
     }
 
     /// The latest message about a Node.
     #[must_use]
     pub fn get(&self, node: &str) -> Option<&LatestMessage> {
         self.by_node.get(node)
+    }
+
+    /// The Nodes with a message, and the number of each, which no other message has.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = (&String, u64)> {
+        self.by_node.iter().map(|(node, latest)| (node, latest.number))
+    }
+
+    /// Forgets a Node that does not exist, unless it has a later message than this.
+    pub(super) fn forget_missing(&mut self, node: &str, number: u64) {
+        if self.by_node.get(node).is_some_and(|latest| latest.number == number) {
+            self.forget(node);
+        }
     }
 
     /// Forgets a Node that does not exist.

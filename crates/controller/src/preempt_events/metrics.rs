@@ -1,22 +1,15 @@
 //! The metrics of eviction notices in Node events.
 
 use headgate_kubernetes::WatchErrorCounter;
-use headgate_spot::TaintChange;
 use headgate_telemetry::MetricTable;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-/// What became of an event, or of an attempt to write a Node.
+/// Why an event leads to no taint, or not at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The taint was added and the notice recorded.
-    Tainted,
-    /// The notice was recorded without a change of the taint.
-    Recorded,
-    /// The taint was removed.
-    Untainted,
     /// Ignored: a recommendation, not an eviction.
     Advisory,
     /// Ignored: the detector's own query had failed.
@@ -29,77 +22,28 @@ pub enum Outcome {
     NotSpot,
     /// Five Nodes got the taint in the last minute, so this one gets it later.
     Delayed,
-    /// The term had ended, or was not sure to last, before the write was sent.
-    NotPermitted,
-    /// The Node had changed since it was read.
-    Conflict,
-    /// The credentials lack the right, or the policy refuses the write.
-    Forbidden,
-    /// The API server did not answer in time.
-    Timeout,
-    /// A failure of another kind.
-    Error,
 }
 
 impl Outcome {
-    const ALL: [Self; 14] = [
-        Self::Tainted,
-        Self::Recorded,
-        Self::Untainted,
+    const ALL: [Self; 6] = [
         Self::Advisory,
         Self::QueryFailed,
         Self::Stale,
         Self::Unknown,
         Self::NotSpot,
         Self::Delayed,
-        Self::NotPermitted,
-        Self::Conflict,
-        Self::Forbidden,
-        Self::Timeout,
-        Self::Error,
     ];
 
     /// The label `outcome`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Tainted => "tainted",
-            Self::Recorded => "recorded",
-            Self::Untainted => "untainted",
             Self::Advisory => "ignored_advisory",
             Self::QueryFailed => "ignored_query_failed",
             Self::Stale => "ignored_stale",
             Self::Unknown => "ignored_unknown",
             Self::NotSpot => "ignored_not_spot",
             Self::Delayed => "delayed",
-            Self::NotPermitted => "not_permitted",
-            Self::Conflict => "conflict",
-            Self::Forbidden => "forbidden",
-            Self::Timeout => "timeout",
-            Self::Error => "error",
-        }
-    }
-
-    /// The outcome of a request that failed.
-    pub(super) fn of(error: &kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) => match status.code {
-                401 | 403 => Self::Forbidden,
-                // 422 is a failed test in the patch.
-                409 | 422 => Self::Conflict,
-                _ => Self::Error,
-            },
-            _ => Self::Error,
-        }
-    }
-}
-
-impl From<TaintChange> for Outcome {
-    fn from(change: TaintChange) -> Self {
-        match change {
-            TaintChange::Tainted => Self::Tainted,
-            TaintChange::Recorded => Self::Recorded,
-            TaintChange::Untainted => Self::Untainted,
         }
     }
 }
@@ -134,7 +78,7 @@ impl Metrics {
         }
         registry.register(
             "headgate_preempt_events",
-            "PreemptScheduled events of Nodes that the leader ignored, and writes of the draining taint that follow from them, by outcome",
+            "PreemptScheduled events of Nodes that the leader ignored, and taints that follow from them later, by outcome",
             metrics.outcomes.clone(),
         );
         metrics

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use kube::core::DynamicObject;
+use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
 
 /// Taints in [`WINDOW`].
@@ -19,7 +19,7 @@ const SPOT_LABELS: [(&str, &str); 2] = [
 ];
 
 /// Whether a Node says that its VM is a spot VM. Azure announces the eviction of no other one.
-pub(super) fn is_spot(node: &DynamicObject) -> bool {
+pub(super) fn is_spot(node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     let has = |(key, value): (&str, &str)| labels.and_then(|labels| labels.get(key)).is_some_and(|it| it == value);
     SPOT_LABELS.into_iter().any(has)
@@ -56,8 +56,7 @@ mod tests {
     #[test]
     fn nodes_on_spot_vms_say_so() {
         let node = |labels: serde_json::Value| {
-            let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": labels}});
-            serde_json::from_value::<DynamicObject>(object).unwrap()
+            serde_json::from_value::<Node>(json!({"metadata": {"name": "n", "labels": labels}})).unwrap()
         };
         assert!(is_spot(&node(json!({"kubernetes.azure.com/scalesetpriority": "spot"}))));
         assert!(is_spot(&node(json!({"a": "b", "karpenter.sh/capacity-type": "spot"}))));

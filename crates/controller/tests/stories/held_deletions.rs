@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use headgate_kubernetes::NodeField;
 use headgate_node::{
     CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DeletionDelayMetrics, DeletionDelayTask, HoldOutcome, MARKER_TTL,
     Metrics, NodeReport, ReleaseReason, SignalRules, delay_deletion, expire_marker, hold_termination, watch_own_node,
@@ -18,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::rows::cluster::TestCluster;
-use super::world::{ENFORCE, SECOND, two_load_balancers};
+use super::world::{ENFORCE, SECOND, agent_writer, two_load_balancers};
 
 const HARD_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 const KARPENTER_TAINT: &str = "karpenter.sh/disrupted";
@@ -47,19 +48,21 @@ fn start_agent(cluster: &TestCluster, timeout: Option<Duration>) -> (JoinHandle<
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry, received(), rules.clone());
     let reporter = metrics.watch_reporter(&name, &clock);
-    let expire = expire_marker(client.clone(), name.clone(), MARKER_TTL, received(), clock.clone());
+    let (writer, intents) = agent_writer(&client, &clock);
+    let marker = intents.field(NodeField::Marker);
+    let expire = expire_marker(name.clone(), MARKER_TTL, received(), marker, clock.clone());
     let delay = delay_deletion(DeletionDelayTask {
-        client: client.clone(),
         node_name: name.clone(),
         timeout,
         reports: received(),
+        intents: intents.field(NodeField::DeletionDelay),
         events: event_sink(client.clone(), &name),
         metrics: DeletionDelayMetrics::register(&mut registry, received()),
         clock: clock.clone(),
     });
     let follow = watch_own_node(client, name, rules, reports, metrics, reporter, clock);
     let agent = tokio::spawn(async move {
-        tokio::join!(follow, expire, delay);
+        tokio::join!(follow, expire, delay, writer.run(intents));
     });
     (agent, line)
 }

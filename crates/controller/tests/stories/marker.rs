@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use headgate_kubernetes::NodeField;
 use headgate_node::{MARKER_TTL, Metrics, NodeReport, SignalRules, expire_marker, watch_own_node};
-use headgate_test_kubernetes::Fault;
 use k8s_openapi::api::core::v1::Node;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::guard::GUARD;
 use super::rows::cluster::{DRAINING, TestCluster, entry};
-use super::world::{ENFORCE, SECOND, two_load_balancers};
+use super::world::{ENFORCE, SECOND, agent_writer, two_load_balancers};
 
 async fn cluster() -> TestCluster {
     let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
@@ -271,18 +271,19 @@ async fn the_agent_makes_it_unknown_three_minutes_after_the_leader_died() {
     let clock = cluster.world.clock.clone();
     let rules = SignalRules::default_health();
     let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
+    let (writer, intents) = agent_writer(&client, &clock);
     let expire = expire_marker(
-        client.clone(),
         "node-2".to_owned(),
         MARKER_TTL,
         reports.subscribe(),
+        intents.field(NodeField::Marker),
         clock.clone(),
     );
     let metrics = Metrics::register(&mut Registry::default(), reports.subscribe(), rules.clone());
     let reporter = metrics.watch_reporter("node-2", &clock);
     let follow = watch_own_node(client, "node-2".to_owned(), rules, reports, metrics, reporter, clock);
     let agent = tokio::spawn(async move {
-        tokio::join!(follow, expire);
+        tokio::join!(follow, expire, writer.run(intents));
     });
     cluster.taint(2, &[DRAINING]);
     until_shown(&cluster, 2, "True", "AdminStateDown").await;
@@ -306,23 +307,6 @@ async fn the_agent_makes_it_unknown_three_minutes_after_the_leader_died() {
     cluster.lead(ENFORCE).await;
     until_shown(&cluster, 2, "True", "AdminStateDown").await;
     agent.abort();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_refused_write_is_repeated() {
-    let cluster = cluster().await;
-    cluster.line.set_for(Fault::Status(403), |request| {
-        request.method == "PATCH" && request.path.ends_with("/status")
-    });
-    cluster.taint(2, &[DRAINING]);
-    cluster.until_down(&["node-2"]).await;
-    sleep(10 * SECOND).await;
-    assert!(marker(&cluster, 2).is_null());
-    cluster.line.set(Fault::None);
-    let took = until_shown(&cluster, 2, "True", "AdminStateDown").await;
-    assert!(took <= 3 * SECOND, "{took:?}");
-    let refused = cluster.metric("headgate_marker_writes_total", &["forbidden"]).unwrap();
-    assert!((4.0..8.0).contains(&refused), "every 2 s: {refused}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::IntOrPercent;
+use headgate_kubernetes::NodeField;
 use headgate_node::{
     CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DeletionDelayMetrics, DeletionDelayTask, MARKER_TTL, Metrics,
     NodeReport, SignalMatcher, SignalRules, SlimNode, delay_deletion, expire_marker, watch_own_node,
@@ -27,7 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::invariants::{Invariants, check_final_state};
-use super::world::{ENFORCE, Leader, SECOND, World, entries, load_balancer};
+use super::world::{ENFORCE, Leader, SECOND, World, agent_writer, entries, load_balancer};
 
 const NODES: usize = 4;
 const POOLS: [(&str, &str); 3] = [
@@ -549,27 +550,23 @@ fn run_agent(fake: &FakeApi, clock: &Clock, node: usize) -> impl Future<Output =
     let (client, _) = fake.client();
     let (name, clock, rules) = (format!("node-{node}"), clock.clone(), rules());
     let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
-    let expire = expire_marker(
-        client.clone(),
-        name.clone(),
-        MARKER_TTL,
-        reports.subscribe(),
-        clock.clone(),
-    );
+    let (writer, intents) = agent_writer(&client, &clock);
+    let marker = intents.field(NodeField::Marker);
+    let expire = expire_marker(name.clone(), MARKER_TTL, reports.subscribe(), marker, clock.clone());
     let metrics = Metrics::register(&mut Registry::default(), reports.subscribe(), rules.clone());
     let reporter = metrics.watch_reporter(&name, &clock);
     let delay = delay_deletion(DeletionDelayTask {
-        client: client.clone(),
         node_name: name.clone(),
         timeout: Some(HOLD_TIMEOUT),
         reports: reports.subscribe(),
+        intents: intents.field(NodeField::DeletionDelay),
         events: event_sink(client.clone(), &name),
         metrics: DeletionDelayMetrics::register(&mut Registry::default(), reports.subscribe()),
         clock: clock.clone(),
     });
     let follow = watch_own_node(client, name, rules, reports, metrics, reporter, clock);
     async move {
-        tokio::join!(follow, expire, delay);
+        tokio::join!(follow, expire, delay, writer.run(intents));
     }
 }
 

@@ -37,7 +37,7 @@ async fn each_call_of_an_admin_state_write_is_below_the_span_of_its_pool_and_ter
     cluster.until_down(&["node-2"]).await;
     cluster
         .until("the marker", |_| {
-            let markers = spans.named("reconcile_marker");
+            let markers = spans.named("reconcile_node");
             markers.iter().any(|span| span.field("node") == "node-2")
         })
         .await;
@@ -67,7 +67,7 @@ async fn each_call_of_an_admin_state_write_is_below_the_span_of_its_pool_and_ter
         );
     }
     assert!(reads.iter().all(|(_, parents)| !parents.is_empty()), "{reads:?}");
-    for name in ["list_load_balancers", "reconcile_load_balancer", "reconcile_marker"] {
+    for name in ["list_load_balancers", "reconcile_load_balancer", "reconcile_node"] {
         let found = spans.named(name);
         assert!(found.iter().all(|span| span.field("term") == term), "{found:?}");
     }

@@ -15,6 +15,7 @@ use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{ClusterTarget, GuardSettings, Policy};
 use headgate_controller::local_service::{LocalPoolsSettings, LocalPoolsTarget};
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
+use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_node::{SignalRules, TrafficByNode};
 use hyper::{Request, Response};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -23,6 +24,7 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::service_fn;
@@ -82,6 +84,18 @@ pub(crate) struct World {
 }
 
 /// The resource id of a load balancer.
+/// What writes the Node of an agent, and where its tasks publish.
+pub(crate) fn agent_writer(client: &Client, clock: &Clock) -> (NodeWriter, NodeIntents) {
+    let writer = NodeWriter {
+        client: client.clone(),
+        metrics: NodeWriteMetrics::register(&mut Registry::default()),
+        clock: clock.clone(),
+        term: None,
+        may_send: Arc::new(|| Ok(())),
+    };
+    (writer, NodeIntents::default())
+}
+
 pub(crate) fn id_of(load_balancer: &str) -> String {
     format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{load_balancer}")
 }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use headgate_clock::Clock;
 use headgate_health::{Metrics, ProbesMarker, ProxyStatus, VerdictInputs, router};
+use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_node::{NodeReport, Signal, SignalRules, watch_own_node};
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use hyper::{Request, StatusCode};
@@ -145,12 +147,19 @@ fn start_agent(fake: &FakeApi, clock: &Clock) -> Agent {
         inputs: inputs.clone(),
         metrics: metrics.clone(),
         services: None,
-        clock: clock.clone(),
     };
+    let writer = NodeWriter {
+        client: client.clone(),
+        metrics: NodeWriteMetrics::register(&mut registry),
+        clock: clock.clone(),
+        term: None,
+        may_send: Arc::new(|| Ok(())),
+    };
+    let intents = NodeIntents::default();
     let mut tasks = JoinSet::new();
     let name = NODE.to_owned();
     tasks.spawn(watch_own_node(
-        client.clone(),
+        client,
         name,
         rules,
         reports,
@@ -158,7 +167,8 @@ fn start_agent(fake: &FakeApi, clock: &Clock) -> Agent {
         reporter,
         clock.clone(),
     ));
-    tasks.spawn(marker.run(client));
+    tasks.spawn(marker.run(intents.field(NodeField::Marker)));
+    tasks.spawn(writer.run(intents));
     Agent {
         faults,
         health: router(inputs, metrics, clock.clone()),

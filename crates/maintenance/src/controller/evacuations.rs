@@ -1,4 +1,5 @@
-//! The loop of the Evacuation controller: one step of `evacuation::state` for each Evacuation, until none is due.
+//! The loop of the Evacuation controller: one step of `evacuation::state` for each Evacuation, until none is due. No Evacuation whose
+//! request hangs delays another.
 //!
 //! The state is in the objects. In memory are only pauses: between failed evictions, and until the cache shows a write. A pod
 //! that no cache has is read from the API server, so an Evacuation of a pod that was just created does not end by mistake; from then on the
@@ -6,17 +7,18 @@
 
 mod failure;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use futures::{StreamExt as _, stream};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use headgate_clock::{Clock, whole_seconds};
 use headgate_kubernetes::{Decoded, is_dns_subdomain};
 use headgate_telemetry::ReconcileSpan;
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use super::MaintenanceContext;
 use super::budgets::have_room;
@@ -31,8 +33,9 @@ use crate::snapshot::{BudgetFacts, PodFacts};
 
 use failure::failed_status;
 
-/// Evacuations that are worked on at the same time.
+/// Evacuations that are worked on at the same time, without those whose step began longer than [`SLOW_AFTER`] ago.
 const MAX_CONCURRENT_STEPS: usize = 8;
+const SLOW_AFTER: Duration = Duration::from_millis(500);
 /// Between two turns, so that changes in quick succession share one.
 const MIN_INTERVAL: Duration = Duration::from_millis(200);
 /// Until a step that was done or failed may be repeated although the cache shows the same.
@@ -54,6 +57,8 @@ pub(super) struct EvacuationController {
     clock: Clock,
     /// By the UID of the Evacuation.
     memories: HashMap<String, Memory>,
+    /// When the steps that are under way began, by the UID of the Evacuation.
+    working: BTreeMap<String, Instant>,
 }
 
 /// What is remembered of an Evacuation between turns.
@@ -99,24 +104,56 @@ impl EvacuationController {
             writer,
             clock: context.clock.clone(),
             memories: HashMap::new(),
+            working: BTreeMap::new(),
         }
     }
 
     /// Runs until it is aborted.
     pub(super) async fn run(mut self) {
+        let mut steps = FuturesUnordered::new();
+        let mut queue = VecDeque::new();
+        let mut turn_at = Instant::now();
+        let mut next_turn_from = turn_at;
         loop {
-            let (due, wake_at) = self.due();
-            self.work(due).await;
-            self.publish_located_nodes();
-            sleep(MIN_INTERVAL).await;
+            while self.has_place() {
+                let Some(due) = queue.pop_front() else { break };
+                self.working.insert(uid_of(&due), Instant::now());
+                steps.push(make_step(self.writer.clone(), self.clock.clone(), due));
+            }
+            let has_place_at = self.has_place_at().filter(|_| !queue.is_empty());
             let caches = &mut self.caches;
-            tokio::select! {
-                Ok(()) = caches.evacuations.changed() => {}
-                Ok(()) = caches.pods.changed() => {}
-                Ok(()) = caches.budgets.changed() => {}
-                () = sleep_until(wake_at) => {}
+            let is_changed = tokio::select! {
+                Some((due, worked)) = steps.next() => {
+                    self.apply(&due, worked);
+                    true
+                }
+                Ok(()) = caches.evacuations.changed() => true,
+                Ok(()) = caches.pods.changed() => true,
+                Ok(()) = caches.budgets.changed() => true,
+                () = sleep_until(has_place_at.unwrap_or(turn_at)), if has_place_at.is_some() => false,
+                () = sleep_until(turn_at) => {
+                    next_turn_from = Instant::now() + MIN_INTERVAL;
+                    let (due, wake_at) = self.due();
+                    (queue, turn_at) = (due.into(), wake_at.max(next_turn_from));
+                    false
+                }
+            };
+            if is_changed {
+                turn_at = turn_at.min(next_turn_from);
             }
         }
+    }
+
+    /// Whether another step may start. Those that take long, because no answer comes, take no place.
+    fn has_place(&self) -> bool {
+        let is_new = |started: &&Instant| started.elapsed() < SLOW_AFTER;
+        self.working.values().filter(is_new).count() < MAX_CONCURRENT_STEPS
+    }
+
+    /// When the next of the steps that are under way takes no place any more.
+    fn has_place_at(&self) -> Option<Instant> {
+        let slow_at = self.working.values().map(|started| *started + SLOW_AFTER);
+        slow_at.filter(|at| *at > Instant::now()).min()
     }
 
     /// The Evacuations on which a step is due, and when the next one may be without a change.
@@ -137,6 +174,9 @@ impl EvacuationController {
         self.memories.retain(|uid, _| uids.contains(uid));
         let mut due = Vec::new();
         for evacuation in evacuations.values() {
+            if self.working.contains_key(&evacuation.uid().unwrap_or_default()) {
+                continue;
+            }
             let memory = self.memories.entry(evacuation.uid().unwrap_or_default()).or_default();
             let pod = pods.get(evacuation.spec.pod_ref.uid.as_str()).map(|pod| &pod.facts);
             let budgets = budgets.iter().flat_map(BTreeMap::values);
@@ -149,33 +189,19 @@ impl EvacuationController {
                 None => {}
             }
         }
-        if !due.is_empty() {
-            // What is not due any more then, is found out by another turn.
-            wake_at = wake_at.min(now.mono + REPEAT_INTERVAL);
-        }
         (due, wake_at)
     }
 
-    async fn work(&mut self, due: Vec<Due>) {
-        let (writer, clock) = (&self.writer, &self.clock);
-        let worked: Vec<_> = stream::iter(due)
-            .map(|due| async move {
-                let span = evacuation_span(writer.term.number(), &due.evacuation, due.pod.as_ref());
-                let now = whole_seconds(clock.now().wall);
-                let worked = span.run(work_on(writer, &due, &span, now)).await;
-                (due, worked)
-            })
-            .buffer_unordered(MAX_CONCURRENT_STEPS)
-            .collect()
-            .await;
-        let now = self.clock.now().mono;
-        for (Due { evacuation, pod }, worked) in worked {
-            let memory = self.memories.entry(evacuation.uid().unwrap_or_default()).or_default();
-            memory.apply(&evacuation, pod.is_some(), worked, now);
-        }
+    /// Remembers how a step ended.
+    fn apply(&mut self, due: &Due, worked: Worked) {
+        let uid = uid_of(due);
+        self.working.remove(&uid);
+        let memory = self.memories.entry(uid).or_default();
+        memory.apply(&due.evacuation, due.pod.is_some(), worked, self.clock.now().mono);
+        self.publish_located_nodes();
     }
 
-    /// Has the pods of these nodes watched.
+    /// Publishes the nodes whose pods are to be watched.
     fn publish_located_nodes(&self) {
         let located: BTreeSet<_> = self
             .memories
@@ -266,6 +292,17 @@ impl Memory {
         let lookup_at = self.evict_at.map_or(lookup_at, |at| at.max(lookup_at));
         self.lookup_at = (!is_cached).then_some(lookup_at);
     }
+}
+
+fn uid_of(due: &Due) -> String {
+    due.evacuation.uid().unwrap_or_default()
+}
+
+async fn make_step(writer: Writer, clock: Clock, due: Due) -> (Due, Worked) {
+    let span = evacuation_span(writer.term.number(), &due.evacuation, due.pod.as_ref());
+    let now = whole_seconds(clock.now().wall);
+    let worked = span.run(work_on(&writer, &due, &span, now)).await;
+    (due, worked)
 }
 
 /// Makes the step that is due. A pod that no cache has is read first.

@@ -1,6 +1,7 @@
-//! Carries out the actions of a plan, in their order.
+//! Carries out the actions of a plan, in their order. Those about Nodes are published to the writer of Nodes.
 //!
-//! Invariants: each write fails if its object has changed since the plan was made. Events are recorded once the status is written
+//! Invariants: each write fails if its object has changed since the plan was made. No Evacuation is created on a node before the cache
+//! shows the cordon that the plan asks for. Events are recorded once the status is written
 //! that shows the same. A failure keeps back what depends on it: no Evacuation is created on a node of a maintenance whose
 //! status could not be written. Everything else goes on, so that one object that is refused does not stop all others; the next
 //! turn plans the rest again.
@@ -9,27 +10,26 @@ mod evacuation_writes;
 mod spans;
 mod turn;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use headgate_clock::Clock;
-use headgate_kubernetes::Decoded;
+use headgate_kubernetes::{Decoded, FieldIntents};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::caches::Caches;
 use super::metrics::Metrics;
-use super::node_patch::{condition_operations, node_operations};
-use super::objects::facts_of;
+use super::node_edits::{ConditionsEdit, IsolationEdit, intent};
 use super::writer::{WriteError, Writer};
 use crate::api::names::COMPLETION_FINALIZER;
 use crate::api::{NodeMaintenance, NodeMaintenanceStatus, Stage};
 use crate::cordon_race::{CordonRaceDetector, is_revert};
-use crate::plan::action::{Action, Event, NodeChange, NodeConditionChange};
+use crate::plan::action::{Action, Event};
 use crate::plan::conditions::{self, COMPLETED, PROGRESSING};
 use crate::plan::isolation::orphaned_taint;
 use crate::snapshot::{NodeFacts, Snapshot};
@@ -40,10 +40,6 @@ use turn::Turn;
 
 /// Evacuations that are created or cancelled at the same time.
 const MAX_CONCURRENT_WRITES: usize = 8;
-/// The reason of the event about a cordon that another actor keeps reverting.
-const CORDON_REVERTED: &str = "CordonReverted";
-/// The reason of the event about a taint of a maintenance that no longer exists.
-const TAINT_ORPHANED: &str = "MaintenanceTaintOrphaned";
 
 /// Carries out plans, and remembers what only events and metrics need.
 pub(super) struct Executor {
@@ -51,7 +47,11 @@ pub(super) struct Executor {
     pub(super) writer: Writer,
     pub(super) metrics: Metrics,
     pub(super) clock: Clock,
-    pub(super) races: CordonRaceDetector,
+    /// What cordons, taints and their annotations should be.
+    pub(super) isolations: FieldIntents,
+    /// What conditions of Nodes should be.
+    pub(super) conditions: FieldIntents,
+    pub(super) races: Arc<Mutex<CordonRaceDetector>>,
     /// Nodes of maintenances, by UID and name, whose first Evacuation is measured.
     pub(super) evacuated: BTreeSet<(String, String)>,
 }
@@ -88,6 +88,14 @@ impl Executor {
                     parallel.push(action);
                     continue;
                 }
+                Action::UpdateNode { node, change } => {
+                    // Its pods could come back to a node that is not cordoned yet.
+                    if change.unschedulable == Some(true) {
+                        turn.blocked_nodes.insert(node);
+                    }
+                    continue;
+                }
+                Action::UpdateNodeConditions { .. } => continue,
                 action => action,
             };
             let span = action_span(&self.writer.term, &action);
@@ -103,19 +111,10 @@ impl Executor {
                     span.run(self.update_status(&mut turn, &maintenance, *status, own, now))
                         .await;
                 }
-                Action::UpdateNode { ref node, ref change } => {
-                    let is_revert = turn
-                        .nodes
-                        .get(node.as_str())
-                        .is_some_and(|facts| is_revert(&action, facts));
-                    span.run(self.update_node(&mut turn, node, change, is_revert)).await;
-                }
-                Action::UpdateNodeConditions { node, set, remove } => {
-                    span.run(self.update_conditions(&mut turn, &node, &set, &remove, now))
-                        .await;
-                }
-                // Collected above.
-                Action::RecordEvent(_)
+                // Published, or collected above.
+                Action::UpdateNode { .. }
+                | Action::UpdateNodeConditions { .. }
+                | Action::RecordEvent(_)
                 | Action::RemoveFinalizer { .. }
                 | Action::CreateEvacuation { .. }
                 | Action::AddInstigator { .. }
@@ -220,6 +219,47 @@ impl Executor {
         self.measure_stages(object.status.as_ref(), changed.status.as_ref(), now);
     }
 
+    /// Publishes what the plan makes of Nodes. What it no longer asks for is no longer written.
+    pub(super) fn publish_nodes(&self, snapshot: &Snapshot, actions: &[Action]) {
+        let facts: BTreeMap<&str, &NodeFacts> = snapshot.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
+        let uids = snapshot
+            .maintenances
+            .iter()
+            .filter_map(|one| one.metadata.uid.as_deref());
+        let uids: BTreeSet<_> = uids.collect();
+        let (mut isolations, mut conditions) = (BTreeMap::new(), BTreeMap::new());
+        for action in actions {
+            match action {
+                Action::UpdateNode { node, change } => {
+                    let Some(planned) = facts.get(node.as_str()).copied() else {
+                        continue;
+                    };
+                    let orphan = change.taint.as_ref().and_then(|_| orphaned_taint(planned, &uids));
+                    let edit = IsolationEdit {
+                        planned: planned.clone(),
+                        change: change.clone(),
+                        orphan: orphan.map(ToOwned::to_owned),
+                        is_revert: is_revert(action, planned),
+                        races: Arc::clone(&self.races),
+                        events: self.writer.events.clone(),
+                        clock: self.clock.clone(),
+                    };
+                    let intent = intent(&self.node_uid(node), format!("{change:?}"), edit);
+                    isolations.insert(node.clone(), intent);
+                }
+                Action::UpdateNodeConditions { node, set, remove } => {
+                    let (set, remove) = (set.clone(), remove.clone());
+                    let key = format!("{set:?} {remove:?}");
+                    let intent = intent(&self.node_uid(node), key, ConditionsEdit { set, remove });
+                    conditions.insert(node.clone(), intent);
+                }
+                _ => {}
+            }
+        }
+        self.isolations.publish(isolations);
+        self.conditions.publish(conditions);
+    }
+
     /// The UID of a Node for events; its name where it is not known.
     fn node_uid(&self, name: &str) -> String {
         let nodes = self.caches.nodes.borrow();
@@ -251,97 +291,6 @@ impl Executor {
         {
             self.metrics
                 .observe_stage(last.name, unsigned(now.duration_since(last.start_timestamp.0)));
-        }
-    }
-
-    async fn update_node(&mut self, turn: &mut Turn<'_>, name: &str, change: &NodeChange, is_revert: bool) {
-        let planned = turn.nodes.get(name).copied();
-        let written = async {
-            let node = self.read_node(name).await?;
-            let facts = facts_of(&node);
-            let concerns = |facts: &NodeFacts| {
-                (
-                    facts.is_unschedulable,
-                    facts.was_unschedulable,
-                    facts.maintenance_taint.clone(),
-                )
-            };
-            if planned.map(concerns) != Some(concerns(&facts)) {
-                return Err(WriteError::Conflict);
-            }
-            self.patch_node(name, node_operations(&node, change), false).await
-        };
-        match written.await {
-            Ok(()) => {
-                tracing::info!(node = name, ?change, "node changed for maintenance");
-                let uids = turn
-                    .snapshot
-                    .maintenances
-                    .iter()
-                    .filter_map(|one| one.metadata.uid.as_deref());
-                let orphaned = planned.filter(|_| change.taint.is_some());
-                if let Some(uid) = orphaned.and_then(|facts| orphaned_taint(facts, &uids.collect())) {
-                    let note = format!(
-                        "The taint of the NodeMaintenance with the UID {uid}, which no longer exists, was removed or replaced"
-                    );
-                    self.writer
-                        .events
-                        .about_node(name, &self.node_uid(name), true, TAINT_ORPHANED, &note);
-                }
-                let race = is_revert
-                    .then(|| self.races.record(name, self.clock.now().wall))
-                    .flatten();
-                if let Some(race) = race {
-                    let note = format!(
-                        "Another actor made the node schedulable {} times within ten minutes; a NodeMaintenance keeps it \
-                         unschedulable.",
-                        race.reverts
-                    );
-                    self.writer
-                        .events
-                        .about_node(name, &self.node_uid(name), true, CORDON_REVERTED, &note);
-                }
-            }
-            // A Node that is gone needs nothing.
-            Err(WriteError::Gone) => {}
-            Err(error) => turn.failed("node", name, &error),
-        }
-    }
-
-    async fn read_node(&self, name: &str) -> Result<Node, WriteError> {
-        let nodes = Api::<Decoded<Node>>::all(self.writer.client.clone());
-        let node = async { nodes.get(name).await.and_then(Decoded::into_object) };
-        self.writer.read(node).await
-    }
-
-    async fn patch_node(&self, name: &str, operations: Value, is_status: bool) -> Result<(), WriteError> {
-        let nodes = Api::<Decoded<Node>>::all(self.writer.client.clone());
-        let patch = serde_json::from_value(operations).map_err(|error| WriteError::Failed(error.to_string()))?;
-        let (params, patch) = (PatchParams::default(), Patch::<()>::Json(patch));
-        let answer = if is_status {
-            self.writer.send(nodes.patch_status(name, &params, &patch)).await
-        } else {
-            self.writer.send(nodes.patch(name, &params, &patch)).await
-        };
-        answer.map(drop)
-    }
-
-    async fn update_conditions(
-        &self,
-        turn: &mut Turn<'_>,
-        name: &str,
-        set: &[NodeConditionChange],
-        remove: &[String],
-        now: Timestamp,
-    ) {
-        let written = async {
-            let node = self.read_node(name).await?;
-            self.patch_node(name, condition_operations(&node, set, remove, now), true)
-                .await
-        };
-        match written.await {
-            Ok(()) | Err(WriteError::Gone) => {}
-            Err(error) => turn.failed("node conditions", name, &error),
         }
     }
 

@@ -4,9 +4,11 @@
 //! leaves nothing to repair. Nothing is planned before the pods of all nodes under maintenance are listed.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
+use headgate_kubernetes::NodeField;
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -19,7 +21,6 @@ use super::probe_markers::ProbeMarkers;
 use super::writer::Writer;
 use super::{LoadBalancerSource, MaintenanceContext};
 use crate::api::{NodeMaintenance, Stage};
-use crate::cordon_race::CordonRaceDetector;
 use crate::plan::phase::{Maintenance, Phase};
 use crate::plan::plan;
 use crate::snapshot::{NodeFacts, Snapshot};
@@ -61,7 +62,9 @@ impl MaintenanceController {
                 writer,
                 metrics: context.metrics.clone(),
                 clock: context.clock.clone(),
-                races: CordonRaceDetector::default(),
+                isolations: context.node_intents.field(NodeField::Maintenance),
+                conditions: context.node_intents.field(NodeField::MaintenanceConditions),
+                races: Arc::default(),
                 evacuated: BTreeSet::new(),
             },
             caches,
@@ -126,12 +129,14 @@ impl MaintenanceController {
             let mut nodes = snapshot.nodes.iter();
             nodes.any(|facts| facts.name == node && facts.was_unschedulable.is_some())
         };
-        self.executor.races.retain(is_cordoned);
+        let races = &self.executor.races;
+        races.lock().unwrap_or_else(PoisonError::into_inner).retain(is_cordoned);
         let exists = |uid: &String| {
             let mut maintenances = snapshot.maintenances.iter();
             maintenances.any(|one| one.metadata.uid.as_ref() == Some(uid))
         };
         self.executor.evacuated.retain(|(maintenance, _)| exists(maintenance));
+        self.executor.publish_nodes(&snapshot, &plan.actions);
         let failures = if plan.actions.is_empty() {
             0
         } else {

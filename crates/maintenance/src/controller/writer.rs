@@ -53,7 +53,6 @@ impl WriteError {
         match status.code {
             404 => Self::Gone,
             409 => Self::Conflict,
-            422 if is_failed_test(status) => Self::Conflict,
             401 | 403 | 422 => Self::Refused(status.message.clone()),
             code => Self::Failed(format!("{code}: {}", status.message)),
         }
@@ -68,17 +67,6 @@ impl WriteError {
             Self::Failed(_) => Outcome::Failed,
         }
     }
-}
-
-/// Whether the test of a JSON patch failed, which has no reason of its own. kube-apiserver has the text in a cause.
-fn is_failed_test(status: &Status) -> bool {
-    let causes = status.details.iter().flat_map(|details| &details.causes);
-    let mut texts = causes.map(|cause| &cause.message).chain([&status.message]);
-    texts.any(|text| {
-        ["testing value", "testing path", "test failed", "did not match"]
-            .iter()
-            .any(|words| text.contains(words))
-    })
 }
 
 /// Sends writes in a term.
@@ -258,14 +246,5 @@ mod tests {
             let status = Status::failure(message, "").with_code(code);
             assert_eq!(WriteError::of_status(&status), expected, "{code} {message}");
         }
-    }
-
-    #[test]
-    fn a_failed_test_is_a_conflict() {
-        let cause = "testing value /metadata/resourceVersion failed: test failed";
-        let status = json!({"status": "Failure", "code": 422, "message": "the server rejected our request due to an error in our request",
-            "details": {"causes": [{"message": cause}]}});
-        let status: Status = serde_json::from_value(status).unwrap();
-        assert_eq!(WriteError::of_status(&status), WriteError::Conflict);
     }
 }

@@ -237,7 +237,43 @@ async fn a_refused_write_of_one_node_does_not_stop_another() {
     world.until("the other node", |world| world.isolation("two").0).await;
     sleep(MINUTE).await;
     assert!(!world.isolation("one").0);
-    assert!(world.metric("headgate_maintenance_writes_total{outcome=\"refused\"}") >= 2.0);
+    assert!(world.metric("headgate_node_writes_total{field=\"maintenance\",outcome=\"refused\"}") >= 2.0);
     leader.faults.set(Fault::None);
     world.until("the first node", |world| world.isolation("one").0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_requests_hang_delays_no_other_cordon() {
+    let names: Vec<String> = (0..20).map(|number| format!("hanging-{number:02}")).collect();
+    let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+    names.push("two");
+    let mut world = World::new(&names).await;
+    let leader = world.lead().await;
+    leader.faults.set_for(Fault::Slow(60 * MINUTE), |request| {
+        request.path.starts_with("/api/v1/nodes/hanging-")
+    });
+    world.maintain("m", "Cordon", &names, &json!({})).await;
+    sleep(3 * SECOND).await;
+    assert!(world.isolation("two").0, "within a few seconds");
+    leader.faults.set(Fault::None);
+    world.until("the others", |world| world.isolation("hanging-00").0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_that_hangs_delays_no_other() {
+    let mut world = World::new(&["one"]).await;
+    for number in 0..10 {
+        world.pod("one", &format!("hanging-{number}"), &json!({})).await;
+    }
+    let leader = world.lead().await;
+    world.observe_out("one");
+    leader.faults.set_for(Fault::Slow(60 * MINUTE), |request| {
+        request.path.contains("/pods/hanging-") && request.path.ends_with("/eviction")
+    });
+    world.maintain("m", "Drain", &["one"], &json!({})).await;
+    let _requested = world.until_evacuating("hanging-9").await;
+    sleep(SECOND).await;
+    world.pod("one", "web", &json!({})).await;
+    sleep(4 * SECOND).await;
+    assert_eq!(world.requests("POST", "web/eviction"), 1, "within a few seconds");
 }

@@ -40,10 +40,11 @@ async fn each_write_of_a_drain_has_a_span_with_its_node_in_the_span_of_its_turn(
     );
     assert!(turns.iter().any(|turn| turn.field("nodes") == "1"), "{turns:?}");
     let writes = spans.named("reconcile_maintenance");
-    for expected in [["1", "", "m", ""], ["1", "one", "", ""]] {
+    let nodes = spans.named("reconcile_node");
+    for (spans, expected) in [(&writes, ["1", "", "m", ""]), (&nodes, ["1", "one", "", ""])] {
         assert!(
-            writes.iter().any(|span| subject(span) == expected),
-            "{expected:?} in {writes:?}"
+            spans.iter().any(|span| subject(span) == expected),
+            "{expected:?} in {spans:?}"
         );
     }
     assert!(
@@ -88,8 +89,10 @@ async fn refused_write_and_failed_eviction_are_errors_of_their_spans() {
         world.observe_out(node);
     }
     leader.faults.set_for(Fault::Status(403), |request| {
-        request.method == "PATCH" && request.path == "/api/v1/nodes/one"
+        let is_refused = request.path == "/api/v1/nodes/one" || request.path.ends_with("/nodemaintenances/refused");
+        request.method == "PATCH" && is_refused
     });
+    world.maintain("refused", "Cordon", &["two"], &json!({})).await;
     world.maintain("m", "Drain", &["one", "two"], &json!({})).await;
     world
         .until("an eviction fails", |world| {
@@ -103,14 +106,23 @@ async fn refused_write_and_failed_eviction_are_errors_of_their_spans() {
         })
         .await;
 
-    let writes = spans.named("reconcile_maintenance");
-    let failed: Vec<_> = writes
-        .iter()
-        .filter(|span| span.field("otel.status_code") == "ERROR")
-        .collect();
-    assert!(!failed.is_empty());
-    for span in failed {
+    let failed = |name| {
+        let failed = spans.named(name).into_iter();
+        let failed: Vec<_> = failed
+            .filter(|span| span.field("otel.status_code") == "ERROR")
+            .collect();
+        assert!(!failed.is_empty(), "{name}");
+        failed
+    };
+    for span in failed("reconcile_node") {
         assert_eq!((span.field("node"), span.field("error.type")), ("one", "refused"));
+        assert!(span.field("otel.status_description").contains("a fault"), "{span:?}");
+    }
+    for span in failed("reconcile_maintenance") {
+        assert_eq!(
+            (span.field("maintenance"), span.field("error.type")),
+            ("refused", "refused")
+        );
         assert!(span.field("otel.status_description").contains("refused"), "{span:?}");
     }
     let turns = spans.named("reconcile_maintenances");

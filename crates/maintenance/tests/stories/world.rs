@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::Clock;
-use headgate_kubernetes::{Decoded, split_list};
+use headgate_kubernetes::{Decoded, NodeIntents, NodeWriteMetrics, NodeWriter, split_list};
 use headgate_leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
@@ -38,6 +38,7 @@ pub(crate) struct World {
     load_balancers: watch::Sender<Arc<TrafficByNode>>,
     pub(crate) registry: Registry,
     metrics: Metrics,
+    node_writes: NodeWriteMetrics,
     leaders: u32,
     /// Whether gates follow the agents' conditions, as without Azure.
     pub(crate) is_probed: bool,
@@ -69,6 +70,7 @@ impl World {
         let (client, _) = fake.client();
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
+        let node_writes = NodeWriteMetrics::register(&mut registry);
         let world = Self {
             fake,
             client,
@@ -76,6 +78,7 @@ impl World {
             load_balancers: watch::Sender::default(),
             registry,
             metrics,
+            node_writes,
             leaders: 0,
             is_probed: false,
         };
@@ -121,6 +124,7 @@ impl World {
         let context = MaintenanceContext {
             events: event_sink(client.clone(), &name),
             client,
+            node_intents: NodeIntents::default(),
             metrics: self.metrics.clone(),
             clock: self.clock.clone(),
             load_balancers: if self.is_probed {
@@ -129,14 +133,25 @@ impl World {
                 LoadBalancerSource::Reads(self.load_balancers.subscribe())
             },
         };
+        let node_writes = self.node_writes.clone();
         let task = tokio::spawn(async move {
             let _reports = reports;
             let work = move |term: Term| {
-                let context = context.clone();
+                let mut context = context.clone();
+                context.node_intents = NodeIntents::default();
+                let writer = NodeWriter {
+                    client: context.client.clone(),
+                    metrics: node_writes.clone(),
+                    clock: context.clock.clone(),
+                    term: Some(term.number()),
+                    may_send: term.may_send(),
+                };
+                let writes = writer.run(context.node_intents.clone());
                 async move {
                     let handed_over = term.clone();
                     tokio::select! {
                         () = run(term, context) => {}
+                        () = writes => {}
                         () = handed_over.handover_requested() => {}
                     }
                     Ok::<(), String>(())

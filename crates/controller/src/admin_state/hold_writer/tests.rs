@@ -1,12 +1,4 @@
-use std::collections::BTreeSet;
-
-use headgate_clock::{Clock, Moment};
-
 use super::super::fixtures::{DRAIN, node};
-use super::super::holds::DesiredHold;
-use super::schedule::{
-    CONFIRM_TIMEOUT, MAX_CONCURRENT_RETRIES, MAX_CONCURRENT_WRITES, MAX_RETRY_DELAY, MIN_RETRY_DELAY, RENEW_INTERVAL,
-};
 use super::*;
 use crate::pool::RecordedHold;
 
@@ -48,196 +40,67 @@ fn recorded(nodes: &[(&str, &str)]) -> RecordedHolds {
     recorded_with(nodes, &[DRAIN])
 }
 
-/// The Nodes of the writes, and whether each is a hold.
-fn shown(writes: &[HoldWrite]) -> Vec<(&str, bool)> {
-    writes
-        .iter()
-        .map(|write| (write.node.as_str(), write.hold.is_some()))
-        .collect()
-}
-
-fn after(now: Moment, time: Duration) -> Moment {
-    Moment {
-        mono: now.mono + time,
-        ..now
-    }
-}
-
-/// What would be started.
-fn due_writes(
-    schedule: &HoldSchedule,
-    desired: &DesiredHolds,
-    recorded: &RecordedHolds,
-    now: Moment,
-) -> Vec<HoldWrite> {
-    schedule.clone().start_due(desired, recorded, now).0
-}
-
-/// Starts what is due and ends it at once.
-fn write_due(
-    schedule: &mut HoldSchedule,
-    desired: &DesiredHolds,
-    recorded: &RecordedHolds,
-    now: Moment,
-    is_written: bool,
-) -> Vec<HoldWrite> {
-    let due = schedule.start_due(desired, recorded, now).0;
-    for write in &due {
-        schedule.finish(write.clone(), is_written, now.mono);
-    }
-    due
+/// Name, UID, whether it is a hold, and whether the watch shows it.
+fn summary<'a>(intents: &'a BTreeMap<String, NodeIntent>) -> Vec<(&'a str, &'a str, bool, bool)> {
+    let summary = |(name, intent): (&'a String, &'a NodeIntent)| {
+        let (is_hold, is_shown) = (!intent.key.is_empty(), intent.shown == Shown::Yes);
+        (name.as_str(), intent.uid.as_deref().unwrap(), is_hold, is_shown)
+    };
+    intents.iter().map(summary).collect()
 }
 
 #[test]
-fn hold_is_written_when_it_is_new_changed_or_due_for_renewal() {
-    let now = Clock::System.now();
-    let (mut schedule, held) = (HoldSchedule::default(), recorded(&[("n1", "u1")]));
-    // A leader renews the holds of an earlier one at once.
-    let due = write_due(&mut schedule, &desired(&[DRAIN]), &held, now, true);
-    assert_eq!(shown(&due), [("n1", true)]);
-    let soon = after(now, RENEW_INTERVAL / 2);
-    assert!(due_writes(&schedule, &desired(&[DRAIN]), &held, soon).is_empty());
-    assert_eq!(
-        schedule.start_due(&desired(&[DRAIN]), &held, soon).1,
-        Some(now.mono + RENEW_INTERVAL)
-    );
-    assert_eq!(
-        shown(&due_writes(&schedule, &desired(&[DRAIN, "x"]), &held, soon)),
-        [("n1", true)]
-    );
-    let renewal = due_writes(&schedule, &desired(&[DRAIN]), &held, after(now, RENEW_INTERVAL));
-    assert_eq!(shown(&renewal), [("n1", true)]);
-}
-
-#[test]
-fn hold_that_is_over_is_removed_until_the_watch_shows_it() {
-    let now = Clock::System.now();
-    let (none, mut schedule) = (DesiredHolds::new(), HoldSchedule::default());
-    let both = recorded(&[("n1", "u1"), ("n2", "u2")]);
-    let due = due_writes(&schedule, &none, &both, now);
-    assert_eq!(shown(&due), [("n1", false), ("n2", false)]);
-    write_due(
-        &mut schedule,
-        &none,
-        &recorded(&[("n1", "u1"), ("n2", "another Node of this name")]),
-        now,
-        true,
-    );
-    assert_eq!(shown(&due_writes(&schedule, &none, &both, now)), [("n2", false)]);
-    let later = after(now, CONFIRM_TIMEOUT);
-    assert_eq!(due_writes(&schedule, &none, &both, later).len(), 2);
-}
-
-#[test]
-fn hold_that_vanishes_is_written_at_once() {
-    let now = Clock::System.now();
-    let (mut schedule, target) = (HoldSchedule::default(), desired(&[DRAIN]));
-    let (held, none) = (recorded(&[("n1", "u1")]), recorded(&[]));
-    assert_eq!(write_due(&mut schedule, &target, &none, now, true).len(), 1);
-    // The watch is a moment behind.
-    let soon = after(now, Duration::from_millis(300));
-    assert!(due_writes(&schedule, &target, &none, soon).is_empty());
-    assert_eq!(
-        schedule.clone().start_due(&target, &none, soon).1,
-        Some(now.mono + CONFIRM_TIMEOUT)
-    );
-    assert_eq!(
-        due_writes(&schedule, &target, &none, after(now, CONFIRM_TIMEOUT)).len(),
-        1
-    );
-    // It has shown the hold, and then another one or none.
-    assert!(due_writes(&schedule, &target, &held, soon).is_empty());
-    schedule.start_due(&target, &held, soon);
-    for changed in [
-        none,
-        recorded_with(&[("n1", "u1")], &["other"]),
-        recorded(&[("n1", "another")]),
+fn hold_is_shown_only_as_it_should_be_on_the_same_node() {
+    let target = desired(&[DRAIN]);
+    for (what, recorded, is_shown) in [
+        ("none", recorded(&[]), false),
+        ("the hold", recorded(&[("n1", "u1")]), true),
+        ("another one", recorded_with(&[("n1", "u1")], &["other"]), false),
+        (
+            "that of another Node of the name",
+            recorded(&[("n1", "another")]),
+            false,
+        ),
     ] {
-        assert_eq!(due_writes(&schedule, &target, &changed, soon).len(), 1, "{changed:?}");
+        assert_eq!(
+            summary(&hold_intents(&target, &recorded)),
+            [("n1", "u1", true, is_shown)],
+            "{what}"
+        );
     }
-    // One that was removed and comes back, as by a late write of an earlier leader, is removed again at once.
-    let over = DesiredHolds::new();
-    assert_eq!(
-        shown(&write_due(&mut schedule, &over, &held, soon, true)),
-        [("n1", false)]
-    );
-    schedule.start_due(&over, &recorded(&[]), soon);
-    assert_eq!(shown(&due_writes(&schedule, &over, &held, soon)), [("n1", false)]);
 }
 
 #[test]
-fn each_node_has_a_backoff_of_its_own() {
-    let now = Clock::System.now();
-    let (mut schedule, none) = (HoldSchedule::default(), recorded(&[]));
-    let mut delays = Vec::new();
-    let (mut at, target) = (now, desired(&[DRAIN]));
-    for _ in 0..7 {
-        assert_eq!(write_due(&mut schedule, &target, &none, at, false).len(), 1);
-        let (early, next_at) = schedule.start_due(&target, &none, at);
-        assert!(early.is_empty());
-        let delay = next_at.unwrap() - at.mono;
-        delays.push(delay.as_secs());
-        at = after(at, delay);
-    }
-    assert_eq!(delays, [1, 2, 4, 8, 16, 30, 30]);
-    assert!(
-        delays
-            .iter()
-            .all(|delay| (MIN_RETRY_DELAY.as_secs()..=MAX_RETRY_DELAY.as_secs()).contains(delay))
-    );
-    write_due(&mut schedule, &target, &none, at, false);
-    // Neither another Node nor another hold of this one waits for it.
-    let both: DesiredHolds = [desired_of(1, &[DRAIN]), desired_of(2, &[DRAIN])].into();
-    assert_eq!(shown(&due_writes(&schedule, &both, &none, at)), [("n2", true)]);
-    let soon = after(at, MIN_RETRY_DELAY);
-    assert_eq!(due_writes(&schedule, &target, &none, soon).len(), 0);
-    assert_eq!(due_writes(&schedule, &desired(&[DRAIN, "x"]), &none, soon).len(), 1);
-    // A success ends it.
-    let later = after(at, MAX_RETRY_DELAY);
-    write_due(&mut schedule, &target, &none, later, true);
-    let changed = desired(&["y"]);
-    assert_eq!(write_due(&mut schedule, &changed, &none, later, false).len(), 1);
-    assert_eq!(
-        schedule.start_due(&changed, &none, later).1,
-        Some(later.mono + MIN_RETRY_DELAY)
-    );
+fn each_hold_is_a_value_of_its_own_that_is_written_with_the_time() {
+    let intents = |signals: &[&str]| hold_intents(&desired(signals), &recorded(&[])).remove("n1").unwrap();
+    let (one, other) = (intents(&[DRAIN]), intents(&[DRAIN, "x"]));
+    assert_eq!(one.key, intents(&[DRAIN]).key);
+    assert_ne!(one.key, other.key);
+    let now = "2026-01-02T03:04:05Z".parse().unwrap();
+    let mut node = Node::default();
+    one.edit.edit(&mut node, now);
+    let annotations = node.metadata.annotations.clone().unwrap();
+    let hold = headgate_node::NodeHold::from_annotations(&annotations, "u1").unwrap();
+    assert_eq!((hold.renewed_at, hold.signals.len()), (now, 1));
 }
 
 #[test]
-fn nodes_that_fail_leave_slots_to_the_others() {
-    let now = Clock::System.now();
-    let (mut schedule, none) = (HoldSchedule::default(), recorded(&[]));
-    let all: DesiredHolds = (1..=20).map(|number| desired_of(number, &[DRAIN])).collect();
-    let failing: DesiredHolds = (1..=12).map(|number| desired_of(number, &[DRAIN])).collect();
-    let (first, _) = schedule.start_due(&failing, &none, now);
-    assert_eq!(first.len(), MAX_CONCURRENT_WRITES);
-    assert!(
-        schedule.start_due(&failing, &none, now).0.is_empty(),
-        "one write of a Node at a time"
-    );
-    for write in first {
-        schedule.finish(write, false, now.mono);
-    }
-    for write in schedule.start_due(&failing, &none, now).0 {
-        schedule.finish(write, false, now.mono);
-    }
-    let later = after(now, MIN_RETRY_DELAY);
-    let (retries, _) = schedule.start_due(&failing, &none, later);
-    assert_eq!(retries.len(), MAX_CONCURRENT_RETRIES);
-    let (others, _) = schedule.start_due(&all, &none, later);
-    let is_other = |write: &HoldWrite| !failing.contains_key(&write.node);
-    assert_eq!(others.len(), MAX_CONCURRENT_WRITES - MAX_CONCURRENT_RETRIES);
-    assert!(others.iter().all(is_other), "{others:?}");
+fn hold_that_is_over_is_removed_from_the_node_that_has_it() {
+    let over = hold_intents(&DesiredHolds::new(), &recorded(&[("n1", "u1"), ("n2", "u2")]));
+    assert_eq!(summary(&over), [("n1", "u1", false, false), ("n2", "u2", false, false)]);
+    let mut node = Node::default();
+    let other = ("a".to_owned(), "b".to_owned());
+    node.metadata.annotations = Some([other.clone(), (HOLD_ANNOTATION.to_owned(), "{}".to_owned())].into());
+    over["n1"].edit.edit(&mut node, Timestamp::UNIX_EPOCH);
+    assert_eq!(node.metadata.annotations, Some([other].into()));
 }
 
 #[test]
 fn hold_that_no_agent_would_read_is_not_written() {
-    let now = Clock::System.now();
     let signals: Vec<String> = (0..100).map(|number| format!("example.com/{number:040}")).collect();
     let signals: Vec<&str> = signals.iter().map(String::as_str).collect();
-    let schedule = HoldSchedule::default();
-    assert!(due_writes(&schedule, &desired(&signals), &recorded(&[]), now).is_empty());
+    assert!(hold_intents(&desired(&signals), &recorded(&[])).is_empty());
     // What is there does not cover the Node's signals.
-    let removed = due_writes(&schedule, &desired(&signals), &recorded(&[("n1", "u1")]), now);
-    assert_eq!(shown(&removed), [("n1", false)]);
+    let removed = hold_intents(&desired(&signals), &recorded(&[("n1", "u1")]));
+    assert_eq!(summary(&removed), [("n1", "u1", false, false)]);
 }

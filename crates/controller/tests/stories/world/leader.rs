@@ -9,6 +9,7 @@ use headgate_controller::admin_state::{
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::ListScope;
+use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
 use headgate_node::{NodeReport, SignalRules};
 use headgate_test_kubernetes::event_sink;
@@ -94,7 +95,7 @@ impl Leader {
             unreachable: world.arm_unreachable,
             reconfigured: world.reconfigured.subscribe(),
         };
-        let (events, marker_client) = (event_sink(client.clone(), name), client.clone());
+        let events = event_sink(client.clone(), name);
         let context = admin_state::WorkContext {
             events: events.clone(),
             client,
@@ -112,15 +113,12 @@ impl Leader {
             clock: world.clock.clone(),
             preempt_events: None,
             traffic: world.traffic.clone(),
-            marker: world.marker.then(|| admin_state::MarkerFeature {
-                writer: admin_state::MarkerWriter {
-                    client: marker_client.clone(),
-                    metrics: admin_state::MarkerMetrics::register(&mut registry),
-                    clock: world.clock.clone(),
-                },
-                other_nodes: OtherNodes::new(events, CandidatePlacement::Replicas),
-            }),
+            marker: world
+                .marker
+                .then(|| OtherNodes::new(events, CandidatePlacement::Replicas)),
+            node_intents: NodeIntents::default(),
         };
+        let node_writes = NodeWriteMetrics::register(&mut registry);
         let stop = CancellationToken::new();
         let stopping = stop.clone();
         let failures = Arc::<Mutex<Vec<String>>>::default();
@@ -128,9 +126,21 @@ impl Leader {
         let task = tokio::spawn(async move {
             let _reports = reports;
             let work = move |term: Term| {
-                let (noted, source, context) = (Arc::clone(&noted), source.clone(), context.clone());
+                let (noted, source, mut context) = (Arc::clone(&noted), source.clone(), context.clone());
+                context.node_intents = NodeIntents::default();
+                let writer = NodeWriter {
+                    client: context.client.clone(),
+                    metrics: node_writes.clone(),
+                    clock: context.clock.clone(),
+                    term: Some(term.number()),
+                    may_send: term.may_send(),
+                };
+                let writes = writer.run(context.node_intents.clone());
                 async move {
-                    let outcome = admin_state::run(term, &source, context).await;
+                    let outcome = tokio::select! {
+                        outcome = admin_state::run(term, &source, context) => outcome,
+                        () = writes => unreachable!("it never ends"),
+                    };
                     if let Err(error) = &outcome {
                         noted.lock().unwrap().push(error.to_string());
                     }

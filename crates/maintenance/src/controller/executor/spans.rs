@@ -21,7 +21,7 @@ pub(super) fn turn_span(term: &Term, actions: &[Action]) -> ReconcileSpan {
     })
 }
 
-/// The span of one write for a maintenance or its Node.
+/// The span of one write for a maintenance.
 pub(super) fn action_span(term: &Term, action: &Action) -> ReconcileSpan {
     let maintenance = match action {
         Action::AddFinalizer { maintenance }
@@ -30,18 +30,17 @@ pub(super) fn action_span(term: &Term, action: &Action) -> ReconcileSpan {
         | Action::RemoveFinalizer { maintenance } => Some(maintenance.as_str()),
         _ => None,
     };
-    span(term, node_of(action), maintenance)
+    span(term, maintenance)
 }
 
 /// The span of the removal of a finalizer.
 pub(super) fn finalizer_span(term: &Term, maintenance: &str) -> ReconcileSpan {
-    span(term, None, Some(maintenance))
+    span(term, Some(maintenance))
 }
 
-fn span(term: &Term, node: Option<&str>, maintenance: Option<&str>) -> ReconcileSpan {
+fn span(term: &Term, maintenance: Option<&str>) -> ReconcileSpan {
     ReconcileSpan::start(Reconciled::Maintenance, || Reconcile {
         term: Some(term.number()),
-        node,
         maintenance,
         ..Reconcile::default()
     })

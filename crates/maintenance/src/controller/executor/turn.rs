@@ -6,13 +6,12 @@ use headgate_telemetry::ReconcileSpan;
 
 use super::super::writer::WriteError;
 use crate::api::{Evacuation, NodeMaintenance};
-use crate::snapshot::{NodeFacts, PodFacts, Snapshot};
+use crate::snapshot::{PodFacts, Snapshot};
 
 /// The objects of one turn.
 pub(super) struct Turn<'a> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) maintenances: BTreeMap<&'a str, &'a NodeMaintenance>,
-    pub(super) nodes: BTreeMap<&'a str, &'a NodeFacts>,
     pub(super) evacuations: BTreeMap<&'a str, &'a Evacuation>,
     /// The pods of the snapshot, by UID.
     pub(super) pods: BTreeMap<&'a str, &'a PodFacts>,
@@ -33,7 +32,6 @@ impl<'a> Turn<'a> {
         Self {
             snapshot,
             maintenances: snapshot.maintenances.iter().map(|one| (name(one), one)).collect(),
-            nodes: snapshot.nodes.iter().map(|node| (node.name.as_str(), node)).collect(),
             evacuations: snapshot
                 .evacuations
                 .iter()

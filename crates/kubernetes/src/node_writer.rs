@@ -1,0 +1,286 @@
+//! The one writer of Nodes of a process: features publish what fields should be, one task writes what is missing.
+//!
+//! Invariants: each write is made from a read of its Node and fails if the Node is another one or has changed since; `may_send` is asked
+//! right before each request that writes. All fields of a Node that are due are written together, unless the API server refuses them
+//! together. Nodes do not wait for each other: an attempt that fails is repeated with backoff, one that hangs takes no place from another.
+//! A kind of failure is logged once for each field, until nothing of that field fails any more. `schedule` says when a field is due,
+//! `operations` what a patch contains; what a field should be is left to the features.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::future::FutureExt as _;
+use futures::stream::FuturesUnordered;
+use headgate_clock::Clock;
+use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::Value;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::Decoded;
+
+mod intent;
+mod operations;
+mod outcome;
+mod schedule;
+
+pub use intent::{Edited, FieldIntents, NodeEdit, NodeField, NodeIntent, NodeIntents, Shown};
+use operations::{operations, status_operations};
+pub use outcome::NodeWriteMetrics;
+use outcome::{Failure, Outcome};
+use schedule::{Attempt, Ended, Schedule};
+
+/// For one request. An API server that works answers in milliseconds.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Reads and writes of a Node in a row that another writer has changed in between.
+const MAX_CONFLICTS: u32 = 5;
+
+/// Says why nothing may be sent now.
+pub type MaySend = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// Writes what is missing on Nodes.
+#[derive(Clone)]
+pub struct NodeWriter {
+    /// A client of the API server that does not retry by itself.
+    pub client: Client,
+    /// The counter of writes.
+    pub metrics: NodeWriteMetrics,
+    /// Wall and monotonic time.
+    pub clock: Clock,
+    /// The number of the term that the writes belong to, for spans.
+    pub term: Option<i32>,
+    /// Asked right before each write is sent.
+    pub may_send: MaySend,
+}
+
+impl NodeWriter {
+    /// Writes until it is dropped; never ends by itself.
+    pub async fn run(self, intents: NodeIntents) {
+        let mut published = intents.0.subscribe();
+        let mut schedule = Schedule::default();
+        let mut logged = BTreeSet::new();
+        let mut attempts = FuturesUnordered::new();
+        loop {
+            let wanted = published.borrow_and_update().clone();
+            let (due, next_at) = schedule.start_due(&wanted, Instant::now());
+            attempts.extend(due.into_iter().map(|attempt| self.attempt(attempt)));
+            tokio::select! {
+                // This task holds a sender.
+                _ = published.changed() => {}
+                Some(ended) = attempts.next() => {
+                    self.finish(&mut schedule, &mut logged, ended);
+                    while let Some(Some(ended)) = attempts.next().now_or_never() {
+                        self.finish(&mut schedule, &mut logged, ended);
+                    }
+                }
+                () = sleep_until(next_at.unwrap_or_else(Instant::now)), if next_at.is_some() => {}
+            }
+        }
+    }
+
+    /// Writes the fields of one Node: together, or each for itself if they are refused together.
+    async fn attempt(&self, attempt: Attempt) -> (Attempt, Vec<FieldOutcome>) {
+        let Attempt { node, intents } = &attempt;
+        let span = ReconcileSpan::start(Reconciled::Node, || Reconcile {
+            term: self.term,
+            node: Some(node),
+            ..Reconcile::default()
+        });
+        let write = async {
+            match self.write(node, intents).await {
+                Err(failure) if failure.outcome == Outcome::Refused && intents.len() > 1 => {
+                    let mut outcomes = Vec::new();
+                    for intent in intents.chunks(1) {
+                        outcomes.extend(
+                            self.write(node, intent)
+                                .await
+                                .unwrap_or_else(|failure| vec![Err(failure)]),
+                        );
+                    }
+                    outcomes
+                }
+                outcomes => outcomes.unwrap_or_else(|failure| vec![Err(failure); intents.len()]),
+            }
+        };
+        let outcomes = span.run(write).await;
+        for ((field, intent), outcome) in intents.iter().zip(&outcomes) {
+            if let Err(failure) = outcome {
+                span.fail(failure.outcome.as_str(), failure);
+                self.metrics.count(*field, failure.outcome);
+                if failure.outcome == Outcome::Gone {
+                    intent.edit.missing();
+                }
+            }
+        }
+        (attempt, outcomes)
+    }
+
+    /// Reads a Node and writes what is missing, again if another writer was faster.
+    async fn write(&self, name: &str, intents: &[(NodeField, NodeIntent)]) -> Result<Vec<FieldOutcome>, Failure> {
+        let nodes = Api::<Decoded<Node>>::all(self.client.clone());
+        let mut conflicts = 0;
+        loop {
+            let before = read(&nodes, name).await?;
+            let mut after = before.clone();
+            let (mut outcomes, mut changed) = (Vec::new(), Vec::new());
+            for (field, intent) in intents {
+                let unchanged = after.clone();
+                outcomes.push(edit(intent, &mut after, self.clock.now().wall));
+                if outcomes.last() == Some(&Ok(Edited::Done)) {
+                    let is_main = operations(&unchanged, &after).is_some();
+                    let is_status = status_operations(&unchanged, &after).is_some();
+                    changed.extend((is_main || is_status).then_some((*field, intent, is_status)));
+                } else {
+                    after = unchanged;
+                }
+            }
+            match self.send(&nodes, (&before, &after), &changed).await {
+                Err(failure) if failure.outcome == Outcome::Conflict && conflicts < MAX_CONFLICTS => {
+                    conflicts += 1;
+                    let fields = changed.iter().map(|(field, ..)| *field);
+                    fields.for_each(|field| self.metrics.count(field, Outcome::Conflict));
+                }
+                sent => return sent.map(|()| outcomes),
+            }
+        }
+    }
+
+    /// Sends what differs, the conditions as a request of their own, and reports what is written.
+    async fn send(
+        &self,
+        nodes: &Api<Decoded<Node>>,
+        (before, after): (&Node, &Node),
+        changed: &[(NodeField, &NodeIntent, bool)],
+    ) -> Result<(), Failure> {
+        let name = before.metadata.name.as_deref().unwrap_or_default();
+        let mut read = Some(before.clone());
+        if let Some(operations) = operations(before, after) {
+            let patch = self.patch(operations)?;
+            let answer = within(nodes.patch(name, &PatchParams::default(), &patch)).await?;
+            read = answer.into_object().ok();
+            self.report(before, after, changed.iter().filter(|(.., is_status)| !is_status));
+        }
+        if status_operations(before, after).is_none() {
+            return Ok(());
+        }
+        let conditions = |node: &Node| node.status.as_ref().and_then(|status| status.conditions.clone());
+        let read = read.filter(|read| conditions(read) == conditions(before));
+        let Some(operations) = read.and_then(|read| status_operations(&read, after)) else {
+            return Err(Failure::new(Outcome::Conflict, "the conditions have changed"));
+        };
+        let patch = self.patch(operations)?;
+        within(nodes.patch_status(name, &PatchParams::default(), &patch)).await?;
+        self.report(before, after, changed.iter().filter(|(.., is_status)| *is_status));
+        Ok(())
+    }
+
+    /// Reports what is written.
+    fn report<'a>(
+        &self,
+        before: &Node,
+        after: &Node,
+        written: impl Iterator<Item = &'a (NodeField, &'a NodeIntent, bool)>,
+    ) {
+        let name = before.metadata.name.as_deref().unwrap_or_default();
+        for (field, intent, _) in written {
+            self.metrics.count(*field, Outcome::Written);
+            // A renewal is no news.
+            if intent.shown != Shown::Yes {
+                tracing::info!(
+                    node = name,
+                    field = field.as_str(),
+                    value = intent.key,
+                    "field of a node written"
+                );
+            }
+            intent.edit.written(before, after);
+        }
+    }
+
+    /// A patch to send now.
+    fn patch(&self, operations: Value) -> Result<Patch<()>, Failure> {
+        let patch = serde_json::from_value(operations);
+        let patch = patch.map_err(|error| Failure::new(Outcome::Error, error.to_string()))?;
+        (self.may_send)().map_err(|error| Failure::new(Outcome::NotPermitted, error))?;
+        Ok(Patch::Json(patch))
+    }
+
+    /// Records how an attempt ended.
+    fn finish(
+        &self,
+        schedule: &mut Schedule,
+        logged: &mut BTreeSet<(NodeField, Outcome)>,
+        (attempt, outcomes): (Attempt, Vec<FieldOutcome>),
+    ) {
+        for ((field, _), outcome) in attempt.intents.iter().zip(&outcomes) {
+            let Err(failure) = outcome else { continue };
+            if !schedule.is_failing(*field) {
+                logged.retain(|(logged, _)| logged != field);
+            }
+            let (node, field_name, outcome) = (&attempt.node, field.as_str(), failure.outcome.as_str());
+            // With these the next attempt knows more, or there is none.
+            let is_expected = matches!(
+                failure.outcome,
+                Outcome::Conflict | Outcome::Gone | Outcome::NotPermitted
+            );
+            if is_expected || !logged.insert((*field, failure.outcome)) {
+                tracing::debug!(node, field = field_name, outcome, error = %failure, "field of a node not written");
+                continue;
+            }
+            let is_refused_agent = failure.outcome == Outcome::Refused && self.term.is_none();
+            let hint = if is_refused_agent { field.grant() } else { "" };
+            tracing::warn!(node, field = field_name, outcome, error = %failure, "field of a node not written, retrying{hint}");
+        }
+        let ended = outcomes.iter().map(|outcome| match outcome {
+            Ok(Edited::NotBefore(at)) => Ended::NotBefore(*at),
+            Err(failure) if failure.outcome != Outcome::Gone => Ended::Failed,
+            _ => Ended::Done,
+        });
+        let ended: Vec<_> = ended.collect();
+        schedule.finish(attempt, &ended, Instant::now());
+    }
+}
+
+type FieldOutcome = Result<Edited, Failure>;
+
+/// Reads a Node without what no edit needs.
+async fn read(nodes: &Api<Decoded<Node>>, name: &str) -> Result<Node, Failure> {
+    let mut node = match within(nodes.get(name)).await? {
+        Decoded::Object(node) => node,
+        Decoded::Undecodable(undecodable) => return Err(Failure::new(Outcome::Error, undecodable.to_string())),
+    };
+    node.metadata.managed_fields = None;
+    if let Some(status) = &mut node.status {
+        status.images = None;
+    }
+    Ok(node)
+}
+
+async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
+    let no_answer = |_| {
+        let error = format!("the API server did not answer within {} s", REQUEST_TIMEOUT.as_secs());
+        Failure::new(Outcome::Timeout, error)
+    };
+    Ok(timeout(REQUEST_TIMEOUT, request).await.map_err(no_answer)??)
+}
+
+fn edit(intent: &NodeIntent, node: &mut Node, now: Timestamp) -> FieldOutcome {
+    if intent.uid.is_some() && intent.uid != node.metadata.uid {
+        return Err(Failure::new(Outcome::Gone, "another Node has this name now"));
+    }
+    match intent.edit.edit(node, now) {
+        Edited::Outdated => Err(Failure::new(
+            Outcome::Conflict,
+            "the Node has changed since the value was published",
+        )),
+        edited => Ok(edited),
+    }
+}
+
+#[cfg(test)]
+mod tests;

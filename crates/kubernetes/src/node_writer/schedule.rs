@@ -1,0 +1,231 @@
+//! When each field of a Node is written. Pure.
+//!
+//! Invariants: one attempt of a Node at a time. A value is written when it is new, when its time to be renewed has come, and when the watch
+//! shows another one: at once where the watch has shown it before, else once the watch had time to show it. Two writers that disagree cost
+//! two writes in that time. Each field of each Node has a backoff of its own, and a Node whose attempt lasts long takes no place from
+//! another.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use tokio::time::Instant;
+
+use super::intent::{Intents, NodeField, NodeIntent, Shown};
+
+/// How long the watch may take to show a write, and the shortest time between two writes of the same value that it does not show.
+pub(super) const ECHO_TIMEOUT: Duration = Duration::from_secs(5);
+/// From a failed attempt to the next one; doubles each time.
+pub(super) const MIN_BACKOFF: Duration = Duration::from_millis(200);
+pub(super) const MAX_BACKOFF: Duration = Duration::from_secs(20);
+/// Attempts that began in the last [`SLOW_AFTER`]. Older ones wait for an answer that may never come, and do not count.
+pub(super) const MAX_NEW_ATTEMPTS: usize = 16;
+pub(super) const SLOW_AFTER: Duration = Duration::from_millis(500);
+
+/// The fields of a Node that are written together.
+#[derive(Clone, Debug)]
+pub(super) struct Attempt {
+    pub(super) node: String,
+    pub(super) intents: FieldWrites,
+}
+
+type FieldWrites = Vec<(NodeField, NodeIntent)>;
+
+/// How an attempt to write one field ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The Node has the value, or does not exist.
+    Done,
+    /// Nothing is to be written before this time.
+    NotBefore(Instant),
+    /// The attempt is repeated.
+    Failed,
+}
+
+/// The last attempt that succeeded.
+#[derive(Clone, Debug)]
+struct Done {
+    intent: NodeIntent,
+    at: Instant,
+    /// Whether the watch has shown the value since.
+    is_shown: bool,
+    /// Whether the same value was written shortly before: another writer wants another one.
+    is_repeated: bool,
+}
+
+/// Attempts in a row that failed.
+#[derive(Debug)]
+struct Failures {
+    intent: NodeIntent,
+    at: Instant,
+    retry_at: Instant,
+    delays: ExponentialBackoff,
+}
+
+#[derive(Debug, Default)]
+struct FieldState {
+    done: Option<Done>,
+    failures: Option<Failures>,
+    not_before: Option<Instant>,
+}
+
+/// A field that nothing is known about.
+const NEW: FieldState = FieldState {
+    done: None,
+    failures: None,
+    not_before: None,
+};
+
+#[derive(Debug, Default)]
+struct NodeState {
+    /// When the attempt that is under way began.
+    started_at: Option<Instant>,
+    fields: BTreeMap<NodeField, FieldState>,
+}
+
+/// What is known about the writes of all Nodes.
+#[derive(Debug, Default)]
+pub(super) struct Schedule {
+    nodes: BTreeMap<String, NodeState>,
+}
+
+impl FieldState {
+    /// When the value is to be written; `None` while the Node shows it and it needs no renewal.
+    fn due_at(&self, intent: &NodeIntent, now: Instant) -> Option<Instant> {
+        let done = self.done.as_ref().filter(|done| done.intent.is_same(intent));
+        let renewed_at = |done: &Done| intent.renew_interval.map(|interval| done.at + interval);
+        let due_at = match (done, intent.shown) {
+            (None, Shown::Yes) if intent.renew_interval.is_none() => None,
+            (None, _) => Some(now),
+            // Another writer has changed it since.
+            (Some(done), Shown::No) if done.is_shown && !done.is_repeated => Some(now),
+            (Some(done), Shown::No) => Some(done.at + ECHO_TIMEOUT),
+            (Some(done), Shown::Yes | Shown::Unknown) => renewed_at(done),
+        }?;
+        // Another value does not wait for the backoff.
+        let retry_at = self.failures.as_ref().map(|failures| {
+            let is_same = failures.intent.is_same(intent);
+            if is_same {
+                failures.retry_at
+            } else {
+                failures.at + MIN_BACKOFF
+            }
+        });
+        Some(
+            [retry_at, self.not_before]
+                .into_iter()
+                .flatten()
+                .fold(due_at, Instant::max),
+        )
+    }
+}
+
+impl Schedule {
+    /// The attempts to start now, and when to ask again if nothing changes until then.
+    pub(super) fn start_due(&mut self, intents: &Intents, now: Instant) -> (Vec<Attempt>, Option<Instant>) {
+        self.observe(intents);
+        let mut next_at: Option<Instant> = None;
+        let mut wake_at = |at: Instant| next_at = Some(next_at.map_or(at, |next_at| next_at.min(at)));
+        let mut due: BTreeMap<&String, (bool, FieldWrites)> = BTreeMap::new();
+        for (field, nodes) in intents {
+            for (name, intent) in nodes.iter() {
+                let node = self.nodes.get(name);
+                if node.is_some_and(|node| node.started_at.is_some()) {
+                    continue;
+                }
+                let known = node.and_then(|node| node.fields.get(field)).unwrap_or(&NEW);
+                match known.due_at(intent, now) {
+                    Some(at) if at <= now => {
+                        let is_urgent = intent.shown != Shown::Yes && known.failures.is_none();
+                        let (any_urgent, intents) = due.entry(name).or_default();
+                        *any_urgent |= is_urgent;
+                        intents.push((*field, intent.clone()));
+                    }
+                    Some(at) => wake_at(at),
+                    None => {}
+                }
+            }
+        }
+        // Changes first: a tool may wait for them.
+        let mut due: Vec<_> = due.into_iter().collect();
+        due.sort_by_key(|(_, (is_urgent, _))| !is_urgent);
+        let slow_at = |node: &NodeState| node.started_at.map(|at| at + SLOW_AFTER).filter(|at| *at > now);
+        let new: Vec<_> = self.nodes.values().filter_map(slow_at).collect();
+        let left_out = due.split_off(due.len().min(MAX_NEW_ATTEMPTS.saturating_sub(new.len())));
+        if !left_out.is_empty() {
+            wake_at(new.into_iter().fold(now + SLOW_AFTER, Instant::min));
+        }
+        let start = |(name, (_, intents)): (&String, (bool, FieldWrites))| {
+            self.nodes.entry(name.clone()).or_default().started_at = Some(now);
+            let node = name.clone();
+            Attempt { node, intents }
+        };
+        (due.into_iter().map(start).collect(), next_at)
+    }
+
+    /// Records how an attempt ended for each of its fields.
+    pub(super) fn finish(&mut self, attempt: Attempt, ended: &[Ended], now: Instant) {
+        let node = self.nodes.entry(attempt.node).or_default();
+        node.started_at = None;
+        for ((field, intent), ended) in attempt.intents.into_iter().zip(ended) {
+            let known = node.fields.entry(field).or_default();
+            match *ended {
+                Ended::Done => {
+                    let last = known.done.take().filter(|done| done.intent.is_same(&intent));
+                    let is_repeated = last.is_some_and(|done| now < done.at + ECHO_TIMEOUT);
+                    *known = FieldState::default();
+                    let is_shown = false;
+                    known.done = Some(Done {
+                        intent,
+                        at: now,
+                        is_shown,
+                        is_repeated,
+                    });
+                }
+                Ended::NotBefore(at) => (known.failures, known.not_before) = (None, Some(at)),
+                Ended::Failed => known.fail(intent, now),
+            }
+        }
+    }
+
+    /// Whether the last attempt to write this field failed for any Node.
+    pub(super) fn is_failing(&self, field: NodeField) -> bool {
+        let mut states = self.nodes.values().filter_map(|node| node.fields.get(&field));
+        states.any(|known| known.failures.is_some())
+    }
+
+    /// Notes which values the watch shows, and forgets the fields that nothing wants.
+    fn observe(&mut self, intents: &Intents) {
+        self.nodes.retain(|name, node| {
+            node.fields.retain(|field, known| {
+                let intent = intents.get(field).and_then(|nodes| nodes.get(name));
+                if let (Some(done), Some(intent)) = (&mut known.done, intent) {
+                    done.is_shown |= intent.shown == Shown::Yes && done.intent.is_same(intent);
+                }
+                intent.is_some()
+            });
+            node.started_at.is_some() || !node.fields.is_empty()
+        });
+    }
+}
+
+impl FieldState {
+    fn fail(&mut self, intent: NodeIntent, now: Instant) {
+        let begin = || {
+            let builder = ExponentialBuilder::default().with_min_delay(MIN_BACKOFF);
+            builder.with_max_delay(MAX_BACKOFF).without_max_times().build()
+        };
+        let mut delays = self.failures.take().map_or_else(begin, |failures| failures.delays);
+        // The backoff has no last element.
+        let retry_at = now + delays.next().unwrap_or(MAX_BACKOFF);
+        self.failures = Some(Failures {
+            intent,
+            at: now,
+            retry_at,
+            delays,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+const RENEW: Duration = Duration::from_mins(1);
+
+fn intent(key: &str, shown: Shown) -> NodeIntent {
+    NodeIntent {
+        uid: Some("u".to_owned()),
+        key: key.to_owned(),
+        shown,
+        renew_interval: Some(RENEW),
+        edit: std::sync::Arc::new(|_: &mut _, _| super::super::Edited::Done),
+    }
+}
+
+fn once(key: &str, shown: Shown) -> NodeIntent {
+    NodeIntent {
+        renew_interval: None,
+        ..intent(key, shown)
+    }
+}
+
+fn wanted(nodes: impl IntoIterator<Item = (String, NodeIntent)>) -> Intents {
+    [(NodeField::Marker, std::sync::Arc::new(nodes.into_iter().collect()))].into()
+}
+
+fn one(intent: NodeIntent) -> Intents {
+    wanted([("n".to_owned(), intent)])
+}
+
+fn names(attempts: &[Attempt]) -> Vec<&str> {
+    attempts.iter().map(|attempt| attempt.node.as_str()).collect()
+}
+
+#[test]
+fn value_is_written_when_it_is_new_changed_overwritten_or_due_for_renewal() {
+    use Shown::{No, Unknown, Yes};
+    let start = Instant::now();
+    for (what, steps) in [
+        // Seconds, what is wanted and shown, and whether it is written then or when it is looked at again.
+        ("a value that is shown", &[(0, once("a", Yes), None)][..]),
+        (
+            "a new leader renews at once",
+            &[(0, intent("a", Yes), Some(0)), (1, intent("a", Yes), Some(60))],
+        ),
+        (
+            "not shown yet",
+            &[
+                (0, once("a", No), Some(0)),
+                (1, once("a", No), Some(5)),
+                (5, once("a", No), Some(5)),
+            ],
+        ),
+        (
+            "overwritten later",
+            &[
+                (0, once("a", No), Some(0)),
+                (1, once("a", Yes), None),
+                (2, once("a", No), Some(2)),
+                (3, once("a", No), Some(7)),
+            ],
+        ),
+        (
+            "overwritten all the time",
+            &[
+                (0, once("a", No), Some(0)),
+                (1, once("a", Yes), None),
+                (2, once("a", No), Some(2)),
+                (3, once("a", Yes), None),
+                (4, once("a", No), Some(7)),
+                (7, once("a", No), Some(7)),
+                (8, once("a", Yes), None),
+                (20, once("a", No), Some(20)),
+            ],
+        ),
+        (
+            "another value",
+            &[
+                (0, intent("a", No), Some(0)),
+                (1, intent("b", No), Some(1)),
+                (2, intent("a", Yes), Some(2)),
+                (3, intent("a", Yes), Some(62)),
+            ],
+        ),
+        (
+            "what the watch does not tell",
+            &[
+                (0, once("a", Unknown), Some(0)),
+                (9, once("a", Unknown), None),
+                (10, intent("a", Unknown), Some(60)),
+            ],
+        ),
+        (
+            "another Node of the name",
+            &[
+                (0, once("a", No), Some(0)),
+                (
+                    1,
+                    NodeIntent {
+                        uid: Some("v".to_owned()),
+                        ..once("a", No)
+                    },
+                    Some(1),
+                ),
+            ],
+        ),
+    ] {
+        let mut schedule = Schedule::default();
+        for (second, intent, expected) in steps {
+            let now = start + *second * SECOND;
+            let (due, next_at) = schedule.start_due(&one(intent.clone()), now);
+            let is_now = !due.is_empty();
+            for attempt in due {
+                schedule.finish(attempt, &[Ended::Done], now);
+            }
+            let at = if is_now { Some(now) } else { next_at };
+            assert_eq!(
+                at,
+                expected.map(|second| start + second * SECOND),
+                "{what}, second {second}"
+            );
+        }
+    }
+}
+
+#[test]
+fn each_field_of_each_node_has_a_backoff_of_its_own() {
+    let start = Instant::now();
+    let expected = [200, 400, 800, 1600, 3200, 6400, 12_800, 20_000, 20_000];
+    let (mut schedule, mut now, mut delays) = (Schedule::default(), start, Vec::new());
+    let target = one(once("a", Shown::No));
+    for _ in expected {
+        let due = schedule.start_due(&target, now).0;
+        schedule.finish(due[0].clone(), &[Ended::Failed], now);
+        let (early, next_at) = schedule.start_due(&target, now);
+        assert!(early.is_empty() && schedule.is_failing(NodeField::Marker));
+        delays.push((next_at.unwrap() - now).as_millis());
+        now = next_at.unwrap();
+    }
+    assert_eq!(delays, expected);
+    let due = schedule.start_due(&target, now).0;
+    schedule.finish(due[0].clone(), &[Ended::Failed], now);
+    // Neither another Node nor another value of this one waits for it.
+    let both = wanted(["m", "n"].map(|name| (name.to_owned(), once("a", Shown::No))));
+    assert_eq!(names(&schedule.start_due(&both, now).0), ["m"]);
+    let soon = now + MIN_BACKOFF;
+    assert!(schedule.start_due(&target, soon).0.is_empty());
+    let due = schedule.start_due(&one(once("b", Shown::No)), soon).0;
+    assert_eq!(names(&due), ["n"]);
+    // A success ends it.
+    schedule.finish(due[0].clone(), &[Ended::Done], soon);
+    assert!(!schedule.is_failing(NodeField::Marker));
+}
+
+#[test]
+fn one_attempt_of_a_node_at_a_time_and_slow_ones_take_no_place() {
+    let start = Instant::now();
+    let mut schedule = Schedule::default();
+    let all = wanted((0..40).map(|number| (format!("n{number:02}"), once("a", Shown::No))));
+    let (first, next_at) = schedule.start_due(&all, start);
+    assert_eq!((first.len(), next_at), (MAX_NEW_ATTEMPTS, Some(start + SLOW_AFTER)));
+    let (none, _) = schedule.start_due(&all, start);
+    assert!(none.is_empty());
+    schedule.finish(first[0].clone(), &[Ended::Done], start);
+    assert_eq!(names(&schedule.start_due(&all, start).0), ["n16"]);
+    // None of the others has an answer.
+    let (second, _) = schedule.start_due(&all, start + SLOW_AFTER);
+    assert_eq!(second.len(), MAX_NEW_ATTEMPTS);
+    assert!(second.iter().all(|attempt| attempt.node.as_str() > "n16"));
+}
+
+#[test]
+fn changes_go_before_renewals_and_repetitions() {
+    let now = Instant::now();
+    let mut schedule = Schedule::default();
+    let many =
+        |range: std::ops::Range<u32>, shown| range.map(move |number| (format!("n{number:03}"), intent("a", shown)));
+    let failed = schedule.start_due(&wanted(many(0..16, Shown::No)), now).0;
+    for attempt in failed {
+        schedule.finish(attempt, &[Ended::Failed], now);
+    }
+    let all = wanted(
+        many(0..100, Shown::Yes)
+            .chain(many(0..16, Shown::No))
+            .chain(many(200..210, Shown::No)),
+    );
+    let due = schedule.start_due(&all, now + SECOND).0;
+    assert_eq!(due.len(), MAX_NEW_ATTEMPTS);
+    assert!(names(&due)[..10].iter().all(|name| *name >= "n200"), "{due:?}");
+}

@@ -1,0 +1,258 @@
+//! What a plan makes of a Node: its cordon, taint and annotation, and apart from these its conditions. Pure but for the reports of what was
+//! written.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use headgate_clock::Clock;
+use headgate_kubernetes::{Edited, NodeEdit, NodeIntent, Shown};
+use headgate_node::MAINTENANCE_TAINT;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::events::MaintenanceEvents;
+use crate::api::names::CORDON_ANNOTATION;
+use crate::cordon_race::CordonRaceDetector;
+use crate::plan::action::{Change, NodeChange, NodeConditionChange};
+use crate::snapshot::{NodeFacts, TaintFacts};
+
+/// The reason of the event about a cordon that another actor keeps reverting.
+const CORDON_REVERTED: &str = "CordonReverted";
+/// The reason of the event about a taint of a maintenance that no longer exists.
+const TAINT_ORPHANED: &str = "MaintenanceTaintOrphaned";
+
+/// What is due until the cache shows it.
+pub(super) fn intent(uid: &str, key: String, edit: impl NodeEdit + 'static) -> NodeIntent {
+    NodeIntent {
+        uid: Some(uid.to_owned()),
+        key,
+        shown: Shown::No,
+        renew_interval: None,
+        edit: Arc::new(edit),
+    }
+}
+
+/// A change of cordon, taint and annotation, which a plan made from these facts.
+pub(super) struct IsolationEdit {
+    pub(super) planned: NodeFacts,
+    pub(super) change: NodeChange,
+    /// The UID in a taint that the change removes or replaces, of a maintenance that no longer exists.
+    pub(super) orphan: Option<String>,
+    /// Whether the change repeats a cordon that another actor reverted.
+    pub(super) is_revert: bool,
+    pub(super) races: Arc<Mutex<CordonRaceDetector>>,
+    pub(super) events: MaintenanceEvents,
+    pub(super) clock: Clock,
+}
+
+impl NodeEdit for IsolationEdit {
+    fn edit(&self, node: &mut Node, _: Timestamp) -> Edited {
+        if concerns(&NodeFacts::from(&*node)) != concerns(&self.planned) {
+            return Edited::Outdated;
+        }
+        change_node(node, &self.change);
+        Edited::Done
+    }
+
+    fn written(&self, _: &Node, after: &Node) {
+        let (name, uid) = (&self.planned.name, after.metadata.uid.as_deref().unwrap_or_default());
+        let warn = |reason, note: String| self.events.about_node(name, uid, true, reason, &note);
+        tracing::info!(node = name, change = ?self.change, "node changed for maintenance");
+        if let Some(orphan) = &self.orphan {
+            let note = format!(
+                "The taint of the NodeMaintenance with the UID {orphan}, which no longer exists, was removed or replaced"
+            );
+            warn(TAINT_ORPHANED, note);
+        }
+        let mut races = self.races.lock().unwrap_or_else(PoisonError::into_inner);
+        let race = self
+            .is_revert
+            .then(|| races.record(name, self.clock.now().wall))
+            .flatten();
+        if let Some(race) = race {
+            let note = format!(
+                "Another actor made the node schedulable {} times within ten minutes; a NodeMaintenance keeps it unschedulable.",
+                race.reverts
+            );
+            warn(CORDON_REVERTED, note);
+        }
+    }
+}
+
+/// The facts that a change follows from.
+fn concerns(facts: &NodeFacts) -> (bool, Option<bool>, Option<&TaintFacts>) {
+    (
+        facts.is_unschedulable,
+        facts.was_unschedulable,
+        facts.maintenance_taint.as_ref(),
+    )
+}
+
+fn change_node(node: &mut Node, change: &NodeChange) {
+    if let Some(remembered) = &change.remembered {
+        let annotations = node.metadata.annotations.get_or_insert_default();
+        match remembered {
+            Change::Set(before) => drop(annotations.insert(CORDON_ANNOTATION.to_owned(), before.to_string())),
+            Change::Remove => drop(annotations.remove(CORDON_ANNOTATION)),
+        }
+    }
+    let spec = node.spec.get_or_insert_default();
+    spec.unschedulable = change.unschedulable.or(spec.unschedulable);
+    let taints = spec.taints.get_or_insert_default();
+    let is_own = |taint: &Taint| taint.key == MAINTENANCE_TAINT && taint.effect == "NoSchedule";
+    match &change.taint {
+        Some(Change::Set(value)) => match taints.iter_mut().find(|taint| is_own(taint)) {
+            Some(own) => own.value = Some(value.clone()),
+            None => taints.push(Taint {
+                key: MAINTENANCE_TAINT.to_owned(),
+                value: Some(value.clone()),
+                effect: "NoSchedule".to_owned(),
+                time_added: None,
+            }),
+        },
+        Some(Change::Remove) => taints.retain(|taint| !is_own(taint)),
+        None => {}
+    }
+}
+
+/// Sets and removes conditions.
+pub(super) struct ConditionsEdit {
+    pub(super) set: Vec<NodeConditionChange>,
+    pub(super) remove: Vec<String>,
+}
+
+impl NodeEdit for ConditionsEdit {
+    fn edit(&self, node: &mut Node, now: Timestamp) -> Edited {
+        let conditions = node.status.get_or_insert_default().conditions.get_or_insert_default();
+        conditions.retain(|condition| !self.remove.contains(&condition.type_));
+        for change in &self.set {
+            let present = conditions.iter_mut().find(|condition| condition.type_ == change.kind);
+            let since = present.as_ref().filter(|present| present.status == "True");
+            let since = since.and_then(|present| present.last_transition_time.clone());
+            let condition = NodeCondition {
+                type_: change.kind.to_owned(),
+                status: "True".to_owned(),
+                reason: Some(change.reason.to_owned()),
+                message: Some(change.message.clone()),
+                last_heartbeat_time: Some(Time(now)),
+                last_transition_time: Some(since.unwrap_or(Time(now))),
+            };
+            match present {
+                Some(present) => *present = condition,
+                None => conditions.push(condition),
+            }
+        }
+        Edited::Done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_test_kubernetes::{FakeApi, event_sink};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn typed(node: &Value) -> Node {
+        serde_json::from_value(node.clone()).unwrap()
+    }
+
+    fn changed(node: &Node, change: &NodeChange) -> Node {
+        let mut node = node.clone();
+        change_node(&mut node, change);
+        node
+    }
+
+    fn change(unschedulable: bool, remembered: Change<bool>, taint: &Change<&str>) -> NodeChange {
+        NodeChange {
+            unschedulable: Some(unschedulable),
+            remembered: Some(remembered),
+            taint: Some(match taint {
+                Change::Set(value) => Change::Set((*value).to_owned()),
+                Change::Remove => Change::Remove,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_change_is_made_and_undone() {
+        let other = json!({"key": "other", "effect": "NoExecute"});
+        let by_hand = json!({"key": MAINTENANCE_TAINT, "effect": "NoExecute", "value": "by-hand"});
+        for before in [
+            json!({"metadata": {"name": "one"}, "spec": {}}),
+            json!({"metadata": {"name": "one", "annotations": {"a": "b"}}, "spec": {"taints": [other, by_hand]}}),
+        ] {
+            let before = typed(&before);
+            let during = changed(&before, &change(true, Change::Set(false), &Change::Set("uid")));
+            let facts = NodeFacts::from(&during);
+            assert!(facts.is_unschedulable && facts.was_unschedulable == Some(false));
+            assert_eq!(facts.maintenance_taint.unwrap().value, "uid");
+            let moved = changed(&during, &change(true, Change::Set(false), &Change::Set("other-uid")));
+            assert_eq!(NodeFacts::from(&moved).maintenance_taint.unwrap().value, "other-uid");
+            let after = changed(&during, &change(false, Change::Remove, &Change::Remove));
+            assert_eq!(NodeFacts::from(&after), NodeFacts::from(&before));
+            let taints = |node: &Node| node.spec.clone().unwrap().taints.unwrap_or_default();
+            assert_eq!(taints(&after), taints(&before));
+            let annotations = |node: &Node| node.metadata.annotations.clone().unwrap_or_default();
+            assert_eq!(annotations(&after), annotations(&before));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_that_changed_since_the_plan_is_not_edited() {
+        let before = typed(&json!({"metadata": {"name": "one"}, "spec": {}}));
+        let sink = event_sink(FakeApi::default().client().0, "leader");
+        let events = MaintenanceEvents::new(sink);
+        let edit = IsolationEdit {
+            planned: NodeFacts::from(&before),
+            change: change(true, Change::Set(false), &Change::Remove),
+            orphan: None,
+            is_revert: false,
+            races: Arc::default(),
+            events,
+            clock: Clock::System,
+        };
+        let mut cordoned = typed(&json!({"metadata": {"name": "one"}, "spec": {"unschedulable": true}}));
+        assert_eq!(edit.edit(&mut cordoned, Timestamp::UNIX_EPOCH), Edited::Outdated);
+        // What does not matter for a maintenance may have changed.
+        let mut labelled = typed(&json!({"metadata": {"name": "one", "labels": {"a": "b"}}, "spec": {}}));
+        assert_eq!(edit.edit(&mut labelled, Timestamp::UNIX_EPOCH), Edited::Done);
+        assert!(NodeFacts::from(&labelled).is_unschedulable);
+    }
+
+    #[test]
+    fn conditions_are_replaced_appended_and_removed() {
+        let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let before = json!({"status": {"conditions": [
+            condition("MaintenancePlanned", "True"), condition("Ready", "True"), condition("Drained", "False"),
+            condition("MaintenanceInProgress", "True")]}});
+        let set = ["Drained", "MaintenanceInProgress", "DrainInProgress"].map(|kind| NodeConditionChange {
+            kind,
+            reason: "AdminRequested",
+            message: "NodeMaintenance a".to_owned(),
+        });
+        let edit = ConditionsEdit {
+            set: set.to_vec(),
+            remove: vec!["MaintenancePlanned".to_owned()],
+        };
+        let mut node = typed(&before);
+        edit.edit(&mut node, now);
+        let conditions = node.status.unwrap().conditions.unwrap();
+        let found: Vec<_> = conditions
+            .iter()
+            .map(|condition| {
+                let since = condition.last_transition_time.as_ref().unwrap().0.to_string();
+                (condition.type_.as_str(), condition.status.as_str(), since)
+            })
+            .collect();
+        let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-02T03:04:05Z");
+        let expected = [
+            ("Ready", early),
+            ("Drained", late),
+            ("MaintenanceInProgress", early),
+            ("DrainInProgress", late),
+        ];
+        assert_eq!(found, expected.map(|(kind, since)| (kind, "True", since.to_owned())));
+    }
+}
