@@ -12,10 +12,10 @@
 
 use std::time::Duration;
 
-use headgate_clock::{Clock, Moment, whole_seconds};
+use headgate_clock::{Clock, Moment, Observed, age_by_wall_clock, whole_seconds};
 use headgate_kubernetes::Decoded;
 use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled, words};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
@@ -23,10 +23,9 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::matcher::SignalRules;
 use super::names::MARKER_CONDITION;
+use super::object::{ConditionObject, NodeObject};
 use super::report::NodeReport;
-use super::slim_node::{SlimCondition, SlimNode};
 
 mod schedule;
 
@@ -46,13 +45,27 @@ const MAX_MESSAGE_BYTES: usize = 2048;
 
 words! {
     /// The status of the condition.
+    #[derive(Default)]
     pub enum MarkerStatus {
         /// The node has a signal and has left its load balancers.
         True = "True",
         /// It has not, or it has no signal.
         False = "False",
-        /// Nothing has confirmed it for [`MARKER_TTL`].
+        /// Nothing has confirmed it for [`MARKER_TTL`], or the status is another text.
+        #[default]
         Unknown = "Unknown",
+    }
+}
+
+impl MarkerStatus {
+    /// Reads the value in a Node.
+    #[must_use]
+    pub fn read(text: &str) -> Self {
+        match text {
+            "True" => Self::True,
+            "False" => Self::False,
+            _ => Self::Unknown,
+        }
     }
 }
 
@@ -70,51 +83,47 @@ pub struct MarkerCondition {
 /// The condition as a Node shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MarkerFact {
-    /// `True`, `False` or `Unknown`.
-    pub status: String,
+    /// Whether the node is out.
+    pub status: MarkerStatus,
     /// One word.
     pub reason: String,
     /// For people.
     pub message: String,
+    /// The condition's `lastTransitionTime`: since when it has the status.
+    pub since: Option<Timestamp>,
     /// The condition's `lastHeartbeatTime`: the last confirmation, by its writer's clock.
-    pub confirmed_at: Option<String>,
+    pub confirmed_at: Option<Timestamp>,
 }
 
 impl MarkerFact {
     /// Reads the condition, if this is it.
     #[must_use]
-    pub fn read(condition: &SlimCondition) -> Option<Self> {
+    pub fn read(condition: &ConditionObject) -> Option<Self> {
         let message = condition.message.as_deref().unwrap_or_default();
         (condition.type_ == MARKER_CONDITION).then(|| Self {
-            status: condition.status.clone(),
+            status: MarkerStatus::read(&condition.status),
             reason: condition.reason.clone().unwrap_or_default(),
             message: message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)].to_owned(),
-            confirmed_at: condition.last_heartbeat_time.clone(),
+            since: condition.last_transition_time.as_ref().and_then(|at| at.parse().ok()),
+            confirmed_at: condition.last_heartbeat_time.as_ref().and_then(|at| at.parse().ok()),
         })
     }
 
     /// Whether it says that the node has left its load balancers.
     #[must_use]
     pub fn is_out(&self) -> bool {
-        self.status == MarkerStatus::True.as_str()
+        self.status == MarkerStatus::True
     }
 
     /// Whether it says that the Node has no signal: nothing more is written about it then.
     #[must_use]
     pub fn is_without_signal(&self) -> bool {
-        self.status == MarkerStatus::False.as_str() && self.reason == MARKER_NO_SIGNAL
+        self.status == MarkerStatus::False && self.reason == MARKER_NO_SIGNAL
     }
 
     /// Whether a tool that waits for the condition would trust it although nothing confirms it any more.
     fn needs_confirmation(&self) -> bool {
-        self.status != MarkerStatus::Unknown.as_str() && self.reason != MARKER_NO_SIGNAL
-    }
-
-    /// The time since the last confirmation, by the wall clock; 0 if it is not known or in the future.
-    fn age(&self, now: Timestamp) -> Duration {
-        let confirmed_at = self.confirmed_at.as_ref().and_then(|at| at.parse::<Timestamp>().ok());
-        let age = confirmed_at.map_or(SignedDuration::ZERO, |at| now.duration_since(at));
-        Duration::try_from(age).unwrap_or_default()
+        self.status != MarkerStatus::Unknown && self.reason != MARKER_NO_SIGNAL
     }
 }
 
@@ -162,38 +171,21 @@ pub struct NodeIdentity<'a> {
     pub resource_version: Option<&'a str>,
 }
 
-/// When the shown condition expires; pure apart from its parameters.
-#[derive(Debug, Default)]
-struct Expiry {
-    observed: Option<(MarkerFact, Instant)>,
-    /// Whether this process has observed the condition before.
-    has_observed: bool,
-}
-
-impl Expiry {
-    /// Adopts what the Node shows; returns when it expires.
-    fn observe(&mut self, shown: Option<MarkerFact>, ttl: Duration, now: Moment) -> Option<Instant> {
-        let shown = shown.filter(MarkerFact::needs_confirmation);
-        self.observed = match (shown, self.observed.take()) {
-            (Some(shown), Some((known, at))) if shown == known => Some((known, at)),
-            (shown, _) => shown.map(|shown| {
-                let age = if self.has_observed {
-                    Duration::ZERO
-                } else {
-                    shown.age(now.wall)
-                };
-                self.has_observed = true;
-                (shown, now.mono + ttl.saturating_sub(age))
-            }),
-        };
-        self.observed.as_ref().map(|(_, at)| *at)
-    }
-
-    fn retry_at(&mut self, at: Instant) {
-        if let Some((_, expires_at)) = &mut self.observed {
-            *expires_at = at;
-        }
-    }
+/// Adopts what the Node shows; returns when it expires.
+fn observe(
+    observed: &mut Observed<MarkerFact>,
+    shown: Option<MarkerFact>,
+    ttl: Duration,
+    now: Moment,
+) -> Option<Instant> {
+    // Without a readable time, it counts as confirmed now.
+    let age = |shown: &MarkerFact| {
+        shown
+            .confirmed_at
+            .map_or(Duration::ZERO, |at| age_by_wall_clock(at, now))
+    };
+    observed.observe(shown.filter(MarkerFact::needs_confirmation), age, now);
+    observed.expires_at(ttl)
 }
 
 /// Makes the condition of the Node `name` `Unknown` when nothing has confirmed it for `ttl`. Never ends by itself.
@@ -204,17 +196,23 @@ pub async fn expire_marker(
     mut reports: watch::Receiver<NodeReport>,
     clock: Clock,
 ) {
-    let mut expiry = Expiry::default();
+    let mut observed = Observed::default();
+    let mut retry_at = Instant::now();
     loop {
-        let facts = reports.borrow_and_update().facts.clone();
-        let expires_at = expiry.observe(facts.and_then(|facts| facts.marker), ttl, clock.now());
+        let shown = reports
+            .borrow_and_update()
+            .node
+            .as_ref()
+            .and_then(|node| node.marker.clone());
+        let expires_at = observe(&mut observed, shown, ttl, clock.now());
+        let expires_at = expires_at.map(|at| at.max(retry_at));
         tokio::select! {
             changed = reports.changed() => if changed.is_err() {
                 // The watch of the Node has ended: the process stops, and aborts this task.
                 return std::future::pending().await;
             },
             () = sleep_until(expires_at.unwrap_or_else(Instant::now)), if expires_at.is_some() => {
-                if let Some((shown, _)) = &expiry.observed {
+                if let Some(shown) = observed.value() {
                     let span = ReconcileSpan::start(Reconciled::Marker, || Reconcile {
                         node: Some(&name),
                         ..Reconcile::default()
@@ -230,7 +228,7 @@ pub async fn expire_marker(
                         tracing::warn!(node = name, error, retry_in = ?RETRY_INTERVAL, "unconfirmed marker not made unknown");
                     }
                 }
-                expiry.retry_at(Instant::now() + RETRY_INTERVAL);
+                retry_at = Instant::now() + RETRY_INTERVAL;
             }
         }
     }
@@ -243,11 +241,11 @@ async fn expire(
     ttl: Duration,
     clock: &Clock,
 ) -> Result<(), kube::Error> {
-    let node = Api::<Decoded<SlimNode>>::all(client.clone()).get_opt(name).await?;
+    let node = Api::<Decoded<NodeObject>>::all(client.clone()).get_opt(name).await?;
     let Some(node) = node.map(Decoded::into_object).transpose()? else {
         return Ok(());
     };
-    if node.facts(&SignalRules::default()).marker.as_ref() != Some(shown) {
+    if node.status.conditions.iter().find_map(MarkerFact::read).as_ref() != Some(shown) {
         // Confirmed meanwhile; the watch will show it.
         return Ok(());
     }
@@ -266,16 +264,25 @@ async fn expire(
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn fact(status: &str, reason: &str, confirmed_at: &str) -> MarkerFact {
-        MarkerFact {
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message: "m".to_owned(),
-            confirmed_at: Some(confirmed_at.to_owned()),
+        let condition = json!({"type": MARKER_CONDITION, "status": status, "reason": reason, "message": "m",
+            "lastHeartbeatTime": confirmed_at});
+        MarkerFact::read(&serde_json::from_value(condition).unwrap()).unwrap()
+    }
+
+    /// When a condition expires that a Node shows.
+    #[derive(Default)]
+    struct Expiry(Observed<MarkerFact>);
+
+    impl Expiry {
+        fn observe(&mut self, shown: Option<MarkerFact>, ttl: Duration, now: Moment) -> Option<Instant> {
+            observe(&mut self.0, shown, ttl, now)
         }
     }
 

@@ -128,16 +128,16 @@ pub async fn reconcile_taint(
 
 /// Whether the latest watched version of the Node is not in the target state.
 fn is_change_due(report: &NodeReport, snapshot: &EventsSnapshot, now: Timestamp) -> bool {
-    report.facts.as_ref().is_some_and(|facts| {
-        let record = NoticeRecord::from_annotations(&facts.annotations);
-        next_taint_action(&snapshot.tracker, record.as_ref(), &facts.boot_id, now).is_some()
+    report.node.as_ref().is_some_and(|node| {
+        let record = NoticeRecord::from_annotations(&node.annotations);
+        next_taint_action(&snapshot.tracker, record.as_ref(), &node.boot_id, now).is_some()
     })
 }
 
 /// The time until a taint without confirmation ends.
 fn removal_delay(report: &NodeReport, snapshot: &EventsSnapshot, now: Timestamp) -> Option<Duration> {
-    let facts = report.facts.as_ref().filter(|_| snapshot.tracker.is_unconfirmed)?;
-    let deadline = NoticeRecord::from_annotations(&facts.annotations)?.confirmation_deadline()?;
+    let node = report.node.as_ref().filter(|_| snapshot.tracker.is_unconfirmed)?;
+    let deadline = NoticeRecord::from_annotations(&node.annotations)?.confirmation_deadline()?;
     Duration::try_from(deadline.duration_since(now)).ok()
 }
 

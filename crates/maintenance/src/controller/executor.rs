@@ -15,8 +15,8 @@ use std::time::Duration;
 use futures::{StreamExt as _, stream};
 use headgate_clock::Clock;
 use headgate_kubernetes::Decoded;
+use headgate_node::NodeObject;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -24,7 +24,6 @@ use serde_json::{Value, json};
 use super::caches::Caches;
 use super::metrics::Metrics;
 use super::node_patch::{condition_operations, node_operations};
-use super::objects::facts_of;
 use super::writer::{WriteError, Writer};
 use crate::api::names::COMPLETION_FINALIZER;
 use crate::api::{NodeMaintenance, NodeMaintenanceStatus, Stage};
@@ -258,7 +257,7 @@ impl Executor {
         let planned = turn.nodes.get(name).copied();
         let written = async {
             let node = self.read_node(name).await?;
-            let facts = facts_of(&node);
+            let facts = NodeFacts::from(&node);
             let concerns = |facts: &NodeFacts| {
                 (
                     facts.is_unschedulable,
@@ -308,14 +307,14 @@ impl Executor {
         }
     }
 
-    async fn read_node(&self, name: &str) -> Result<Node, WriteError> {
-        let nodes = Api::<Decoded<Node>>::all(self.writer.client.clone());
+    async fn read_node(&self, name: &str) -> Result<NodeObject, WriteError> {
+        let nodes = Api::<Decoded<NodeObject>>::all(self.writer.client.clone());
         let node = async { nodes.get(name).await.and_then(Decoded::into_object) };
         self.writer.read(node).await
     }
 
     async fn patch_node(&self, name: &str, operations: Value, is_status: bool) -> Result<(), WriteError> {
-        let nodes = Api::<Decoded<Node>>::all(self.writer.client.clone());
+        let nodes = Api::<Decoded<NodeObject>>::all(self.writer.client.clone());
         let patch = serde_json::from_value(operations).map_err(|error| WriteError::Failed(error.to_string()))?;
         let (params, patch) = (PatchParams::default(), Patch::<()>::Json(patch));
         let answer = if is_status {

@@ -4,6 +4,7 @@
 //! leaves nothing to repair. Nothing is planned before the pods of all nodes under maintenance are listed.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
@@ -181,7 +182,7 @@ impl MaintenanceController {
             .cloned()
             .collect();
         let is_idle = maintenances.is_empty();
-        let nodes: Vec<NodeFacts> = {
+        let nodes: Vec<Arc<NodeFacts>> = {
             let nodes = self.caches.nodes.borrow_and_update();
             let nodes = nodes.as_ref()?.values().map(|node| &node.facts);
             // Without a maintenance only what an earlier one left matters.
@@ -244,7 +245,7 @@ fn has_traces(node: &NodeFacts) -> bool {
 }
 
 /// The nodes whose pods a plan depends on.
-fn maintained_nodes(maintenances: &[NodeMaintenance], nodes: &[NodeFacts]) -> BTreeSet<String> {
+fn maintained_nodes(maintenances: &[NodeMaintenance], nodes: &[Arc<NodeFacts>]) -> BTreeSet<String> {
     let mut maintained = BTreeSet::new();
     for object in maintenances {
         let maintenance = Maintenance::new(object, nodes);

@@ -2,16 +2,15 @@
 //!
 //! Each patch begins with a test of the `resourceVersion` that was read, so positions in lists are those that were read.
 
-use headgate_node::MAINTENANCE_TAINT;
+use headgate_node::{MAINTENANCE_TAINT, NodeObject};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use crate::api::names::CORDON_ANNOTATION;
 use crate::plan::action::{Change, NodeChange, NodeConditionChange};
 
 /// The operations that make a change of a Node.
-pub(super) fn node_operations(node: &Node, change: &NodeChange) -> Value {
+pub(super) fn node_operations(node: &NodeObject, change: &NodeChange) -> Value {
     let mut operations = vec![version_test(node)];
     if let Some(unschedulable) = change.unschedulable {
         operations.push(json!({"op": "add", "path": "/spec/unschedulable", "value": unschedulable}));
@@ -34,23 +33,26 @@ pub(super) fn node_operations(node: &Node, change: &NodeChange) -> Value {
     Value::Array(operations)
 }
 
-fn version_test(node: &Node) -> Value {
+fn version_test(node: &NodeObject) -> Value {
     json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.metadata.resource_version})
 }
 
-fn taint_operation(node: &Node, change: &Change<String>) -> Option<Value> {
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    let mut positions = taints.into_iter().flatten();
-    let own = positions.position(|taint| taint.key == MAINTENANCE_TAINT && taint.effect == "NoSchedule");
+fn taint_operation(node: &NodeObject, change: &Change<String>) -> Option<Value> {
+    let taints = &node.spec.taints;
+    let own = taints
+        .iter()
+        .position(|taint| taint.key == MAINTENANCE_TAINT && taint.effect == "NoSchedule");
     match (change, own) {
         (Change::Set(value), Some(own)) => {
             Some(json!({"op": "add", "path": format!("/spec/taints/{own}/value"), "value": value}))
         }
         (Change::Set(value), None) => {
             let taint = json!({"key": MAINTENANCE_TAINT, "value": value, "effect": "NoSchedule"});
-            Some(match taints {
-                Some(_) => json!({"op": "add", "path": "/spec/taints/-", "value": taint}),
-                None => json!({"op": "add", "path": "/spec/taints", "value": [taint]}),
+            // The API server writes no empty list.
+            Some(if taints.is_empty() {
+                json!({"op": "add", "path": "/spec/taints", "value": [taint]})
+            } else {
+                json!({"op": "add", "path": "/spec/taints/-", "value": taint})
             })
         }
         (Change::Remove, Some(own)) => Some(json!({"op": "remove", "path": format!("/spec/taints/{own}")})),
@@ -60,13 +62,12 @@ fn taint_operation(node: &Node, change: &Change<String>) -> Option<Value> {
 
 /// The operations that set and remove conditions in a Node's status.
 pub(super) fn condition_operations(
-    node: &Node,
+    node: &NodeObject,
     set: &[NodeConditionChange],
     remove: &[String],
     now: Timestamp,
 ) -> Value {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let present: Vec<_> = conditions.into_iter().flatten().collect();
+    let present = &node.status.conditions;
     let mut operations = vec![version_test(node)];
     let mut added = Vec::new();
     for change in set {
@@ -74,8 +75,8 @@ pub(super) fn condition_operations(
         let before = position.and_then(|position| present.get(position));
         let since = before
             .filter(|condition| condition.status == "True")
-            .and_then(|condition| condition.last_transition_time.as_ref());
-        let since = since.map_or(now, |time| time.0);
+            .and_then(|condition| condition.last_transition_time.as_ref()?.parse().ok());
+        let since: Timestamp = since.unwrap_or(now);
         let condition = json!({"type": change.kind, "status": "True", "reason": change.reason, "message": change.message,
             "lastTransitionTime": format!("{since:.0}"), "lastHeartbeatTime": format!("{now:.0}")});
         match position {
@@ -90,7 +91,7 @@ pub(super) fn condition_operations(
             operations.push(json!({"op": "remove", "path": format!("/status/conditions/{position}")}));
         }
     }
-    if conditions.is_none() && !added.is_empty() {
+    if present.is_empty() && !added.is_empty() {
         operations.push(json!({"op": "add", "path": "/status/conditions", "value": added}));
     } else {
         let append = |condition| json!({"op": "add", "path": "/status/conditions/-", "value": condition});
@@ -112,7 +113,7 @@ mod tests {
         node
     }
 
-    fn typed(node: &Value) -> Node {
+    fn typed(node: &Value) -> NodeObject {
         serde_json::from_value(node.clone()).unwrap()
     }
 

@@ -9,6 +9,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use crate::node::Node;
 use crate::report::NodeReport;
 
 /// The outcome of an attempt to write the annotation; the label `outcome` of the metric.
@@ -114,7 +115,7 @@ impl Collector for DelayCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let is_delayed = {
             let report = self.0.borrow();
-            report.facts.as_ref().is_some_and(|facts| facts.autoscaler.is_delayed)
+            report.node.as_ref().is_some_and(Node::is_deletion_delayed)
         };
         let gauge = encoder.encode_descriptor(
             "headgate_deletion_delayed",

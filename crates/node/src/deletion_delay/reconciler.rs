@@ -132,13 +132,13 @@ fn due_at(
     written: Option<&Written>,
     failures: &Failures,
 ) -> Option<(String, bool, Instant)> {
-    let facts = report.facts.as_ref()?;
+    let node = report.node.as_ref()?;
     let is_delayed = target
         .is_delayed
-        .filter(|wanted| *wanted != facts.autoscaler.is_delayed)?;
-    let echo = written.filter(|written| written.uid == facts.uid && written.is_delayed == is_delayed);
+        .filter(|wanted| *wanted != node.is_deletion_delayed())?;
+    let echo = written.filter(|written| written.uid == node.uid && written.is_delayed == is_delayed);
     let at = echo.map_or_else(Instant::now, |written| written.at + ECHO_TIMEOUT);
-    Some((facts.uid.clone(), is_delayed, at.max(failures.retry_at)))
+    Some((node.uid.clone(), is_delayed, at.max(failures.retry_at)))
 }
 
 impl DeletionDelayTask {
@@ -196,8 +196,8 @@ impl DeletionDelayTask {
     /// Reports that the deletion goes on although the node has not left its load balancers.
     fn timed_out(&self, report: &NodeReport) {
         self.metrics.count_timeout();
-        let facts = report.facts.as_ref();
-        let marker = facts.and_then(|facts| facts.marker.as_ref());
+        let observed = report.node.as_ref();
+        let marker = observed.and_then(|node| node.marker.as_ref());
         let marker = marker.map_or("the condition headgate.dev/OutOfLoadBalancers is missing", |marker| {
             marker.message.as_str()
         });
@@ -207,7 +207,7 @@ impl DeletionDelayTask {
              (holdDeletion.timeout): {marker}"
         );
         tracing::warn!(node = self.node_name, timeout = ?self.timeout, marker, "deletion of the node no longer delayed");
-        let about = self.events.own_node(facts.map(|facts| &*facts.uid));
+        let about = self.events.own_node(observed.map(|node| &*node.uid));
         self.events.record(about, TIMED_OUT, note);
     }
 }

@@ -103,11 +103,11 @@ impl MarkerState {
         // What the watch may not show yet.
         let echo = written.filter(|(.., at)| now < *at + ECHO_TIMEOUT);
         let (status, reason) = match (echo, &self.shown) {
-            (Some((status, reason, _)), _) => (Some(status.as_str()), reason),
-            (None, Some(shown)) => (Some(shown.status.as_str()), shown.reason.as_str()),
+            (Some((status, reason, _)), _) => (Some(status), reason),
+            (None, Some(shown)) => (Some(shown.status), shown.reason.as_str()),
             (None, None) => (None, ""),
         };
-        if status != Some(self.wanted.status.as_str()) {
+        if status != Some(self.wanted.status) {
             return DueMarker::Transition;
         }
         let echo_ends = echo.map(|(.., at)| at + ECHO_TIMEOUT);
@@ -146,7 +146,7 @@ mod tests {
             message: "m".to_owned(),
         };
         let shown = shown.map(|(status, reason)| MarkerFact {
-            status: status.to_owned(),
+            status: MarkerStatus::read(status),
             reason: reason.to_owned(),
             ..MarkerFact::default()
         });

@@ -1,6 +1,8 @@
 use std::collections::BTreeSet;
 
 use headgate_clock::{Clock, Moment};
+use headgate_node::NodeHold;
+use jiff::Timestamp;
 
 use super::super::fixtures::{DRAIN, node};
 use super::super::holds::DesiredHold;
@@ -8,7 +10,6 @@ use super::schedule::{
     CONFIRM_TIMEOUT, MAX_CONCURRENT_RETRIES, MAX_CONCURRENT_WRITES, MAX_RETRY_DELAY, MIN_RETRY_DELAY, RENEW_INTERVAL,
 };
 use super::*;
-use crate::pool::RecordedHold;
 
 fn desired_of(number: u8, signals: &[&str]) -> (String, DesiredHold) {
     let hold = DesiredHold {
@@ -32,7 +33,9 @@ fn recorded_with(nodes: &[(&str, &str)], signals: &[&str]) -> RecordedHolds {
     let pair = |(name, uid): &(&str, &str)| {
         let mut held = node(1, &[DRAIN]);
         (held.name, held.uid) = ((*name).to_owned(), (*uid).to_owned());
-        held.hold = Some(RecordedHold {
+        held.hold = Some(NodeHold {
+            node_uid: String::new(),
+            renewed_at: Timestamp::UNIX_EPOCH,
             pools: ["lb/p".to_owned()].into(),
             probes_headgate: true,
             signals: signals.iter().map(ToString::to_string).collect(),

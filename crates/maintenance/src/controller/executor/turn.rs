@@ -33,7 +33,11 @@ impl<'a> Turn<'a> {
         Self {
             snapshot,
             maintenances: snapshot.maintenances.iter().map(|one| (name(one), one)).collect(),
-            nodes: snapshot.nodes.iter().map(|node| (node.name.as_str(), node)).collect(),
+            nodes: snapshot
+                .nodes
+                .iter()
+                .map(|node| (node.name.as_str(), &**node))
+                .collect(),
             evacuations: snapshot
                 .evacuations
                 .iter()
