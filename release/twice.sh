@@ -41,6 +41,7 @@ for platform in amd64 arm64; do
   shown=$($emulator "$work/$name/headgate" --version)
   [[ $shown == "headgate $version" ]] || { printf 'twice: %s printed %s\n' "$name" "$shown" >&2; exit 1; }
   $emulator "$work/$name/headgate" agent --check-config >/dev/null
+  $emulator "$work/$name/headgate-lab" budget >/dev/null
   printf 'twice: %s runs: %s\n' "$name" "$shown"
 done
 

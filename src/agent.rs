@@ -409,5 +409,5 @@ impl RunningAgent {
 /// The own Node, for events.
 fn own_node(events: &EventSink, reports: &watch::Receiver<NodeReport>) -> ObjectReference {
     let report = reports.borrow();
-    events.own_node(report.facts.as_ref().map(|facts| &*facts.uid))
+    events.own_node(report.node.as_ref().map(|node| &*node.uid))
 }

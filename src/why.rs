@@ -20,7 +20,7 @@ pub use agent_access::{AgentAccess, AgentPods, AgentRoute};
 pub(crate) use agent_access::{both, fetch_agent_at, fetch_status, statusz_uri};
 pub use explanation::{Explanation, NewConnections, Reason, explain};
 pub use maintenances::{BlockerRow, ConditionRow, GateRow, MaintainedNodeRow, MaintenanceRow, list_maintenances};
-pub use observations::{NodeObject, Observations, WhyError};
+pub use observations::{Observations, ObservedNode, WhyError};
 pub use wide::{AgentFacts, NodeObjectFacts};
 
 /// Queries the API server and the agent, and explains the node `name`. `statusz` is the address of the agent's

@@ -24,7 +24,7 @@ impl AgentStatus {
         let report = operations.inputs.node.borrow().clone();
         let last_change = *operations.last_change.borrow();
         let starts: BTreeMap<String, Timestamp> = (operations.inputs.notices.borrow().iter())
-            .chain(&report.signals)
+            .chain(report.signals())
             .map(|(signal, since)| (signal.to_string(), *since))
             .collect();
         let signals = verdict.signals.iter().map(|signal| SignalStatus {
@@ -63,7 +63,7 @@ impl AgentStatus {
             },
             node: NodeStatus {
                 name: operations.node_name.clone(),
-                uid: report.facts.as_ref().map(|facts| facts.uid.clone()),
+                uid: report.node.as_ref().map(|node| node.uid.clone()),
                 object: report.object_state.as_str().to_owned(),
                 source: report.source,
                 signals: signals.collect(),

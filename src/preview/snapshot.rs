@@ -9,8 +9,9 @@ use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
 use headgate_maintenance::plan::phase::Maintenance;
 use headgate_maintenance::snapshot::{BudgetFacts, NodeFacts, PodFacts};
+use headgate_node::NodeObject;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
@@ -89,7 +90,7 @@ pub async fn take_snapshot(request: PreviewRequest<'_>) -> Result<PreviewSnapsho
     } = request;
     let (client, settings) = (status.client, status.settings);
     let objects = async {
-        let nodes: Vec<NodeFacts> = list::<Node>(client, "Nodes", "")
+        let nodes: Vec<NodeFacts> = list::<NodeObject>(client, "Nodes", "")
             .await?
             .iter()
             .map(NodeFacts::from)

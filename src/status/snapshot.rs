@@ -2,7 +2,6 @@
 //!
 //! Without the Nodes there is nothing to show. If another part cannot be read, the report has its error in place of it.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +9,11 @@ use headgate_clock::{Clock, Moment};
 use headgate_controller::admin_state::{AdminStateMode, IntOrPercent};
 use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStates, read_ledger, read_recorded_once};
 use headgate_controller::local_service::ServiceIndex;
-use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request};
+use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request, read_node};
 use headgate_kubernetes::Decoded;
 use headgate_leader::LeaderStatus;
 use headgate_leader::LeaseName;
-use headgate_node::{Signal, SignalRules};
+use headgate_node::{NodeReader, SignalRules};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -74,8 +73,6 @@ pub struct ClusterSnapshot {
     pub now: Moment,
     /// The Nodes, and the target state that follows from their signals.
     pub desired: TargetStates,
-    /// The signals that count for `/healthz`, by the Node's name; without Nodes that have none.
-    pub health: BTreeMap<String, BTreeSet<Signal>>,
     /// The leader by its Lease; `None` if there is no Lease.
     pub leader: Result<Option<LeaderStatus>, String>,
     /// The ledger, or why it cannot be read.
@@ -139,16 +136,15 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
         listed_services
     );
     let now = clock.now();
-    let (mut desired, mut health) = (TargetStates::default(), BTreeMap::new());
-    for node in listed.map_err(StatusError::Nodes)? {
-        let (rules, admin_state) = (&settings.signals.health, &settings.signals.admin_state);
-        let found: BTreeSet<_> = rules.detect(&node.slim.facts(rules)).into_keys().collect();
-        if let Some(node) = node.in_pools.into_node(exclude_control_plane, admin_state, rules) {
-            if !found.is_empty() {
-                health.insert(node.name.clone(), found);
-            }
-            desired.apply(node, now);
-        }
+    let reader = NodeReader {
+        rules: settings.signals.admin_state.clone(),
+        health_rules: settings.signals.health.clone(),
+        exclude_control_plane,
+        is_own: false,
+    };
+    let mut desired = TargetStates::default();
+    for object in listed.map_err(StatusError::Nodes)? {
+        desired.apply(read_node(object, &reader), now);
     }
     let services = match &listed_services {
         Ok(listed) => Ok(listed.index(now.mono)),
@@ -173,7 +169,6 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
         maintenances,
         now,
         desired,
-        health,
         leader: lease.map(|lease| lease.map(|lease| LeaderStatus::from_lease(&lease, now.wall))),
         ledger: ledger.map_err(|error| error.to_string()),
         azure,

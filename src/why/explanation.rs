@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::maintenances::MaintenanceRow;
-use super::observations::{NodeObject, Observations};
+use super::observations::{Observations, ObservedNode};
 use super::reasons;
 use super::wide::{AgentFacts, NodeObjectFacts};
 use crate::agent_status::{AgentStatus, PathStatus};
@@ -124,7 +124,8 @@ pub fn explain(name: &str, observations: &Observations, now: Timestamp) -> Expla
         }
     }
     // Where the node shows no trace of one, a token that may not list them is no news.
-    let may_be_maintained = |node: &NodeObject| node.cordoned || node.taints.iter().any(|key| key == MAINTENANCE_TAINT);
+    let may_be_maintained =
+        |node: &ObservedNode| node.cordoned || node.taints.iter().any(|key| key == MAINTENANCE_TAINT);
     if let (Ok(node), Err(error)) = (&observations.api, &observations.maintenances)
         && may_be_maintained(node)
     {
@@ -151,7 +152,7 @@ pub fn explain(name: &str, observations: &Observations, now: Timestamp) -> Expla
 }
 
 /// Says that the leader holds the node back, and why: the agent follows the hold, or answers 503 all the same.
-fn hold_note(agent: &AgentStatus, node: Option<&NodeObject>) -> Option<String> {
+fn hold_note(agent: &AgentStatus, node: Option<&ObservedNode>) -> Option<String> {
     let recorded = node.and_then(|node| node.hold.as_ref());
     let reason = recorded
         .map(|hold| hold.reason.as_str())
@@ -186,7 +187,7 @@ fn explain_agent(name: &str, agent: &AgentStatus, now: Timestamp, reasons: &mut 
 }
 
 /// Adds notes about differences between the agent's signals and those of the Node object.
-fn compare(agent: &AgentStatus, node: &NodeObject, notes: &mut Vec<String>) {
+fn compare(agent: &AgentStatus, node: &ObservedNode, notes: &mut Vec<String>) {
     let is_known = |signal: &str| agent.node.signals.iter().any(|status| status.signal == signal);
     for status in node.signals.iter().filter(|status| !is_known(&status.signal)) {
         notes.push(format!(

@@ -5,9 +5,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use headgate_kubernetes::Decoded;
-use headgate_node::{EXCLUDE_LABEL, MarkerFact, NodeHold, Signal, SignalRules, SlimNode};
+use headgate_node::{EXCLUDE_LABEL, MarkerFact, NodeHold, NodeObject, NodeReader, Signal, SignalRules};
 use hyper::Uri;
-use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 
 use super::agent_access::{AgentAccess, fetch_agent, fetch_agent_at, statusz_uri};
@@ -39,7 +38,7 @@ pub enum WhyError {
 
 /// What is read of the Node object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeObject {
+pub struct ObservedNode {
     /// The signals by the given rules. Only a deletion has a start.
     pub signals: Vec<SignalStatus>,
     /// The keys of all taints.
@@ -62,7 +61,7 @@ pub struct Observations {
     /// The status of the agent.
     pub agent: Result<AgentStatus, String>,
     /// The Node object, or why it was not read.
-    pub api: Result<NodeObject, String>,
+    pub api: Result<ObservedNode, String>,
     /// The `NodeMaintenance`s of the node with its row alone, or why they were not listed.
     pub maintenances: Result<Vec<MaintenanceRow>, String>,
 }
@@ -75,13 +74,13 @@ impl Observations {
         statusz: Option<Uri>,
         rules: &SignalRules,
     ) -> Result<Self, WhyError> {
-        let request = Api::<Decoded<Node>>::all(client.clone());
+        let request = Api::<Decoded<NodeObject>>::all(client.clone());
         let node = async { request.get_opt(name).await?.map(Decoded::into_object).transpose() };
         let api = match tokio::time::timeout(API_SERVER_TIMEOUT, node).await {
             Err(_) => Err(format!("no answer within {} s", API_SERVER_TIMEOUT.as_secs())),
             Ok(Err(error)) => Err(api_error_text(&error)),
             Ok(Ok(None)) => return Err(WhyError::NoSuchNode { name: name.to_owned() }),
-            Ok(Ok(Some(node))) => Ok(NodeObject::new(&node, rules)),
+            Ok(Ok(Some(node))) => Ok(ObservedNode::new(node, rules)),
         };
         let address = api.as_ref().ok().and_then(|node| node.address);
         let agent = if let Some(uri) = statusz {
@@ -119,35 +118,25 @@ impl Observations {
     }
 }
 
-impl NodeObject {
-    fn new(node: &Node, rules: &SignalRules) -> Self {
-        let slim = serde_json::to_value(node).and_then(serde_json::from_value::<SlimNode>);
-        let facts = slim.map(|slim| slim.facts(rules)).unwrap_or_default();
-        let marker = facts.marker.clone();
-        let hold = NodeHold::from_annotations(&facts.annotations, &facts.uid);
-        let deleted_at = node.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-        let signals = rules.detect(&facts).into_keys().map(|signal| SignalStatus {
+impl ObservedNode {
+    fn new(object: NodeObject, rules: &SignalRules) -> Self {
+        let deleted_at = object.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+        let labels = object.metadata.labels.as_ref();
+        let excluded = labels.is_some_and(|labels| labels.contains_key(EXCLUDE_LABEL));
+        let cordoned = object.spec.unschedulable;
+        let node = NodeReader::own(rules.clone()).read(object);
+        let signals = node.signals.into_keys().map(|signal| SignalStatus {
             since: deleted_at.filter(|_| signal == Signal::Deletion),
             signal: signal.to_string(),
         });
-        let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref());
-        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         Self {
-            marker,
             signals: signals.collect(),
-            taints: taints.into_iter().flatten().map(|taint| taint.key.clone()).collect(),
-            cordoned: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
-            excluded: node
-                .metadata
-                .labels
-                .as_ref()
-                .is_some_and(|labels| labels.contains_key(EXCLUDE_LABEL)),
-            address: addresses
-                .into_iter()
-                .flatten()
-                .filter(|address| address.type_ == "InternalIP")
-                .find_map(|address| address.address.parse().ok()),
-            hold,
+            marker: node.marker,
+            taints: node.taints.into_iter().map(|taint| taint.key).collect(),
+            cordoned,
+            excluded,
+            address: node.addresses.first().copied(),
+            hold: node.hold,
         }
     }
 }

@@ -40,7 +40,9 @@ pub(super) fn hold_note(
 pub(super) fn marker_note(marker: &MarkerFact) -> String {
     format!(
         "{MARKER_CONDITION} is {} ({}): {}",
-        marker.status, marker.reason, marker.message
+        marker.status.as_str(),
+        marker.reason,
+        marker.message
     )
 }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::explanation::Explanation;
-use super::observations::NodeObject;
+use super::observations::ObservedNode;
 use crate::agent_status::AgentStatus;
 
 /// What the agent answered about itself.
@@ -62,7 +62,7 @@ pub struct NodeObjectFacts {
 }
 
 impl NodeObjectFacts {
-    pub(super) fn new(node: &NodeObject) -> Self {
+    pub(super) fn new(node: &ObservedNode) -> Self {
         Self {
             taints: node.taints.clone(),
             cordoned: node.cordoned,

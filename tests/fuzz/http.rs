@@ -9,7 +9,7 @@ use headgate_clock::Clock;
 use headgate_health::{LastChange, ProxyStatus, VerdictInputs};
 use headgate_http::server::ProxyProtocol;
 use headgate_http::server::{self, Limits, Listener, ServeError};
-use headgate_node::{Facts, NodeReport, SignalRules};
+use headgate_node::{Node, NodeReport, SignalRules, Taint};
 use headgate_telemetry::{MetricsFormat, encode_metrics};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, WriteHalf, duplex};
@@ -160,15 +160,13 @@ impl Port {
         };
         let clock = Clock::System;
         let now = clock.now();
-        let facts = Facts {
-            taints: peer.tainted.then(|| "drain".to_owned()).into_iter().collect(),
-            ..Facts::default()
+        let taint = peer.tainted.then(|| Taint::new("drain", "NoSchedule"));
+        let node = Node {
+            taints: taint.into_iter().collect(),
+            ..Node::default()
         };
-        let report = NodeReport::initial(None, &SignalRules::default(), now).with_node(
-            facts,
-            &SignalRules::new(["drain"], &[]),
-            now,
-        );
+        let node = node.with_signals(&SignalRules::new(["drain"], &[]));
+        let report = NodeReport::initial(None, &SignalRules::default(), now).with_node(node, now);
         let inputs = VerdictInputs {
             node: watch::Sender::new(report).subscribe(),
             proxy: watch::Sender::new(ProxyStatus::new(Duration::from_mins(1))).subscribe(),

@@ -12,13 +12,13 @@ const WORDS: &[&[u8]] = &[
     b"\"version\":2",
     b"\"nodeName\":\"node-1\"",
     b"\"nodeName\":\"node-2\"",
-    b"\"facts\":{",
+    b"\"node\":{",
     b"\"taints\":[",
     b"\"ToBeDeletedByClusterAutoscaler\"",
     b"\"deletionTimestamp\"",
     b"\"nodeShutdown\"",
     b"\"since\":{",
-    b"\"deleting\":true",
+    b"\"isDeleting\":true",
     b"\"writtenAt\":",
     b"null",
     b"true",
@@ -69,15 +69,18 @@ fn remembered_state_round_trips_and_is_valid_for_its_node_only() {
 
         let report = NodeReport::initial(Some(state.clone()), &rules, now);
         assert_eq!((report.source, report.is_synced()), (Source::Remembered, false));
-        let facts = &state.facts;
-        let tainted = facts.taints.iter().any(|taint| keys.contains(taint));
+        let node = &state.node;
+        let tainted = node.taints.iter().any(|taint| keys.contains(&taint.key));
         assert_eq!(
             report.is_eligible(),
-            !(facts.deleting || facts.shutting_down || tainted)
+            !(node.is_deleting || node.shutting_down || tainted)
         );
-        // The stored state of this report has the same facts; keys that are not signals may be missing in `since`.
+        // The stored state of this report has the same Node; keys that are not signals may be missing in `since`.
         let second = RememberedState::from_report(NODE, &report, now).unwrap();
-        assert_eq!(second.facts, state.facts);
+        assert_eq!(
+            serde_json::to_value(&second.node).unwrap(),
+            serde_json::to_value(&state.node).unwrap()
+        );
         assert_eq!(NodeReport::initial(Some(second), &rules, now), report);
     });
 }

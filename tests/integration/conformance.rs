@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use headgate_clock::Clock;
 use headgate_health::{IpFamily, LastChange, ProxyPart, ProxyStatus, VerdictInputs};
-use headgate_node::{Facts, NodeReport};
+use headgate_node::{Node, NodeReport, Taint};
 use headgate_telemetry::{MetricsFormat, encode_metrics};
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request};
@@ -77,17 +77,17 @@ impl Server {
     }
 
     fn sees_node(&self, taints: &[&str], deleting: bool) {
-        let facts = Facts {
+        let node = Node {
             uid: "u".to_owned(),
-            deleting,
-            taints: taints.iter().map(ToString::to_string).collect(),
-            ..Facts::default()
+            is_deleting: deleting,
+            taints: taints.iter().map(|key| Taint::new(key, "NoSchedule")).collect(),
+            ..Node::default()
         };
-        let report = self.node.borrow().with_node(
-            facts,
-            &headgate_node::SignalRules::new([TAINT], &headgate_node::BuiltInSignal::ALL),
-            self.clock.now(),
-        );
+        let rules = headgate_node::SignalRules::new([TAINT], &headgate_node::BuiltInSignal::ALL);
+        let report = self
+            .node
+            .borrow()
+            .with_node(node.with_signals(&rules), self.clock.now());
         self.node.send_replace(report);
     }
 

@@ -4,10 +4,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use headgate_controller::pool::ClusterNodeObject;
 use headgate_kubernetes::{Decoded, split_list};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance};
-use headgate_node::SlimNode;
+use headgate_node::NodeObject;
 use headgate_test_kubernetes::{kubectl, own_control_plane};
 use hyper::Request;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -226,9 +225,7 @@ where
 /// What becomes of an object, by the types that headgate has for the kind.
 fn outcome(kind: &str, accepted: &Value, anchor: &Value) -> Outcome {
     match kind {
-        "Node" => decode::<Node>(accepted, anchor)
-            .max(decode::<SlimNode>(accepted, anchor))
-            .max(decode::<ClusterNodeObject>(accepted, anchor)),
+        "Node" => decode::<Node>(accepted, anchor).max(decode::<NodeObject>(accepted, anchor)),
         "Service" => decode::<Service>(accepted, anchor),
         "EndpointSlice" => decode::<EndpointSlice>(accepted, anchor),
         "Pod" => decode::<Pod>(accepted, anchor),

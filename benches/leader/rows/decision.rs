@@ -16,8 +16,8 @@ use headgate_controller::admin_state::{
     GuardInputs, GuardSettings, HeldEntries, Ledger, LedgerChange, LedgerEntry, LedgerStage, PlanInputs, Policy,
     TargetStates, plan,
 };
-use headgate_controller::pool::{ClusterNode, ClusterNodeObject, InterfaceCache, LoadBalancerView, PoolEdit};
-use headgate_node::SignalRules;
+use headgate_controller::pool::{ClusterNode, InterfaceCache, LoadBalancerView, PoolEdit, read_node};
+use headgate_node::{NodeReader, SignalRules};
 use serde_json::{Value, json};
 
 use crate::azure::Azure;
@@ -193,14 +193,13 @@ fn object(number: usize, tainted: bool) -> Value {
 }
 
 fn read(object: &Value) -> anyhow::Result<ClusterNode> {
-    let object: ClusterNodeObject = serde_json::from_value(object.clone())?;
-    object
-        .into_node(
-            true,
-            &SignalRules::default_admin_state(),
-            &SignalRules::default_health(),
-        )
-        .context("a Node")
+    let reader = NodeReader {
+        rules: SignalRules::default_admin_state(),
+        health_rules: SignalRules::default_health(),
+        exclude_control_plane: true,
+        is_own: false,
+    };
+    Ok(read_node(serde_json::from_value(object.clone())?, &reader))
 }
 
 fn view(name: &str, document: Value) -> anyhow::Result<(LoadBalancerView, Vec<Pool>)> {

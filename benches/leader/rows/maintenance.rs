@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use headgate_maintenance::plan::plan;
 use headgate_maintenance::snapshot::{NodeFacts, PodFacts, Snapshot};
-use headgate_node::NodeTraffic;
+use headgate_node::{NodeObject, NodeTraffic};
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::json;
@@ -88,7 +89,8 @@ async fn decisions(client: &Client) -> anyhow::Result<Vec<Duration>> {
     let (maintenances, nodes, pods, evacuations) = list(client).await?;
     let now = Timestamp::now();
     let since = now;
-    let nodes: Vec<_> = nodes.iter().map(NodeFacts::from).collect();
+    let nodes: Vec<NodeObject> = serde_json::from_value(serde_json::to_value(nodes)?)?;
+    let nodes: Vec<_> = nodes.iter().map(|node| Arc::new(NodeFacts::from(node))).collect();
     let snapshot = Snapshot {
         undecodable_maintenances: std::collections::BTreeSet::new(),
         load_balancers: nodes

@@ -4,11 +4,15 @@
 //! other systems. Decisions take a [`Moment`] as a parameter and do not read a clock. An anchored clock follows tokio's time, so
 //! a test that pauses that time pauses both clocks.
 
+mod observed;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
+
+pub use observed::{Observed, age_by_wall_clock};
 
 /// One point in time on both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

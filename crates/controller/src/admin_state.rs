@@ -55,5 +55,5 @@ pub use recorded::read_recorded_once;
 pub use restore_work::{OwnedEntry, RestoreContext, RestoreError, RestoreOutcome, restore};
 pub use rule_guard::HeldFor;
 pub use settings::{AdminStateMode, AdminStateSettings, ForeignDown};
-pub use target_states::{SignalPeriod, SignalledNodes, TargetState, TargetStates};
+pub use target_states::{SignalledNodes, TargetState, TargetStates};
 pub use work::{WorkContext, WorkError, run};

@@ -7,7 +7,7 @@
 //! A [`Planner`] decides what changes: `admin_state` has the one that joins admin states and due updates of members, pool by pool. The
 //! writer sends one PUT for each [`PoolEdit`], whatever it changes.
 //!
-//! `node_index` holds the Nodes, `view` what a load balancer's document says, `pool_entry` matches the two, `listing` lists
+//! `view` is what a load balancer's document says, `pool_entry` matches the two, `listing` lists
 //! the load balancers, `by_id` reads single ones, `load_balancer_read` also those that are too large, `writer` writes one of them, `lease_bypass` says when it does not wait for the shared
 //! Lease.
 
@@ -20,7 +20,6 @@ mod interface_lookups;
 mod lease_bypass;
 mod listing;
 mod load_balancer_read;
-mod node_index;
 mod node_object;
 mod pool_entry;
 mod probe_target;
@@ -32,12 +31,12 @@ pub(crate) use by_id::read_by_id;
 pub use edit::{AdminStateChange, AppliedEdit, MemberChange, PoolEdit};
 pub use entry_owner::EntryOwner;
 pub use fingerprint::{Fingerprint, FingerprintSet};
+pub use headgate_node::{Claimed, Node as ClusterNode, NodeIndex, Taint};
 pub use interface_cache::{InterfaceCache, UnreadablePool};
 pub(crate) use interface_lookups::look_up_interfaces;
 pub(crate) use lease_bypass::LeaseBypass;
 pub use listing::{ListOutage, ListRequest, ListScope, Listing, ManagedLoadBalancers, RecordedPools, list_on_request};
-pub use node_index::{Claimed, ClusterNode, NodeIndex, RecordedHold, Taint};
-pub use node_object::ClusterNodeObject;
+pub use node_object::read_node;
 pub use pool_entry::{EntryKey, MachineId, NodeMatcher, PoolEntry};
 pub use probe_target::ProbeTarget;
 pub use retry::LastError;

@@ -148,7 +148,7 @@ mod tests {
     use std::time::Duration;
 
     use headgate_clock::{Clock, Moment};
-    use headgate_node::{Facts, NodeReport, Signal, SignalRules};
+    use headgate_node::{Node, NodeReport, Signal, SignalRules, Taint};
 
     use super::super::proxy_status::{ProxyPart, ProxyStatus};
     use super::super::verdict::verdict;
@@ -162,11 +162,12 @@ mod tests {
     }
 
     fn node(taints: &[&str], now: Moment) -> NodeReport {
-        let facts = Facts {
-            taints: taints.iter().map(ToString::to_string).collect(),
-            ..Facts::default()
+        let node = Node {
+            taints: taints.iter().map(|key| Taint::new(key, "NoSchedule")).collect(),
+            ..Node::default()
         };
-        NodeReport::initial(None, &SignalRules::default(), now).with_node(facts, &SignalRules::new(["drain"], &[]), now)
+        let node = node.with_signals(&SignalRules::new(["drain"], &[]));
+        NodeReport::initial(None, &SignalRules::default(), now).with_node(node, now)
     }
 
     fn texts(node: &NodeReport, proxy: &ProxyStatus, now: Moment) -> [(u16, String); 2] {

@@ -70,11 +70,11 @@ impl ProbesMarker {
         let has_notice = !self.inputs.notices.borrow_and_update().is_empty();
         let local_services = self.local_services();
         let healthz = self.metrics.healthz_counts();
-        if report.signals.is_empty() && !has_notice {
+        if report.signals().is_empty() && !has_notice {
             *probes = None;
         }
         let (uid, shown) = known_node(&report)?;
-        if report.signals.is_empty() && !has_notice {
+        if report.signals().is_empty() && !has_notice {
             return shown.is_some().then(|| MarkerState::without_signal(uid, shown));
         }
         let probes = probes.get_or_insert_with(|| {
@@ -104,8 +104,8 @@ impl ProbesMarker {
 /// The UID and the marker of the Node, if this process has observed it and it exists.
 fn known_node(report: &NodeReport) -> Option<(String, Option<MarkerFact>)> {
     let is_known = report.source == Source::Watch && report.object_state == NodeObjectState::Present;
-    let facts = report.facts.as_ref().filter(|_| is_known)?;
-    Some((facts.uid.clone(), facts.marker.clone()))
+    let node = report.node.as_ref().filter(|_| is_known)?;
+    Some((node.uid.clone(), node.marker.clone()))
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ pub(super) fn verdict(node: &NodeReport, proxy: &ProxyStatus, is_stopping: bool,
     let stopping = is_stopping.then_some(&Signal::Stopping);
     Verdict {
         at: now,
-        signals: node.signals.keys().chain(stopping).map(ToString::to_string).collect(),
+        signals: node.signals().keys().chain(stopping).map(ToString::to_string).collect(),
         source: node.source,
         proxy: proxy.health(now),
         is_held: false,
@@ -101,7 +101,7 @@ mod tests {
     use std::time::Duration;
 
     use headgate_clock::Clock;
-    use headgate_node::{Facts, HOLD_ANNOTATION, NodeHold, SignalRules};
+    use headgate_node::{Node, NodeHold, SignalRules, Taint};
 
     use super::super::answer::healthz_answer;
     use super::*;
@@ -128,14 +128,14 @@ mod tests {
             reason: String::new(),
             renewed_at: now.wall,
         };
-        let facts = Facts {
+        let node = Node {
             uid: "u".into(),
-            taints: taints.iter().map(ToString::to_string).collect(),
-            annotations: [(HOLD_ANNOTATION.to_owned(), hold.to_annotation().unwrap())].into(),
-            ..Facts::default()
+            taints: taints.iter().map(|key| Taint::new(key, "NoSchedule")).collect(),
+            hold: Some(hold),
+            ..Node::default()
         };
         let keys = SignalRules::new([DRAIN, "other"], &[]);
-        NodeReport::initial(None, &keys, now).with_node(facts, &keys, now)
+        NodeReport::initial(None, &keys, now).with_node(node.with_signals(&keys), now)
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod node;
 mod pod;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use headgate_node::TrafficByNode;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -24,8 +25,8 @@ pub struct Snapshot {
     pub maintenances: Vec<NodeMaintenance>,
     /// The UIDs of those that exist and cannot be decoded. Their nodes are unknown, and so what is undone for them is unknown, too.
     pub undecodable_maintenances: BTreeSet<String>,
-    /// Every Node of the cluster, in any order.
-    pub nodes: Vec<NodeFacts>,
+    /// Every Node of the cluster, in any order. Shared with the cache.
+    pub nodes: Vec<Arc<NodeFacts>>,
     /// The pods of nodes that a maintenance selects.
     pub pods: Vec<PodFacts>,
     /// Every Evacuation of the cluster, in any order.

@@ -11,15 +11,12 @@
 
 use std::time::Duration;
 
-use headgate_clock::Moment;
-use jiff::{SignedDuration, Timestamp};
+use headgate_clock::{Moment, Observed, age_by_wall_clock};
+use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::marker::MarkerFact;
-use super::names::{AUTOSCALER_TAINT, CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION};
+use super::node::Node;
 use super::report::{NodeObjectState, NodeReport, Source};
-use super::signal::Facts;
-use super::slim_node::SlimNode;
 
 mod metrics;
 mod reconciler;
@@ -30,34 +27,6 @@ pub use reconciler::{DeletionDelayTask, delay_deletion};
 /// An agent that does not delay deletions removes an annotation that it has seen for so long. During a roll that changes the setting,
 /// the other agent of the node wants the annotation.
 const LEFTOVER_AGE: Duration = Duration::from_mins(1);
-/// Longer values of the taint are cut. Cluster Autoscaler writes ten digits.
-const MAX_MARK_BYTES: usize = 32;
-
-/// What a Node shows of its removal by Cluster Autoscaler.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AutoscalerFacts {
-    /// Whether the Node has the soft taint.
-    pub is_candidate: bool,
-    /// The value of the hard taint, Unix seconds of its start; `None` without that taint.
-    pub deletion_mark: Option<String>,
-    /// Whether the Node has headgate's annotation.
-    pub is_delayed: bool,
-}
-
-impl AutoscalerFacts {
-    /// Reads a Node.
-    #[must_use]
-    pub(super) fn read(node: &SlimNode) -> Self {
-        let taints = &node.spec.taints;
-        let hard = taints.iter().find(|taint| taint.key == AUTOSCALER_TAINT);
-        let mut annotations = node.metadata.annotations.iter().flatten();
-        Self {
-            is_candidate: taints.iter().any(|taint| taint.key == CANDIDATE_TAINT),
-            deletion_mark: hard.map(|taint| taint.value[..taint.value.floor_char_boundary(MAX_MARK_BYTES)].to_owned()),
-            is_delayed: annotations.any(|(key, _)| key == DELETION_DELAY_ANNOTATION),
-        }
-    }
-}
 
 /// Why the annotation should be on the Node or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +78,8 @@ impl DelayTarget {
 pub struct DeletionDelay {
     /// `holdDeletion.timeout`; `None` if the setting is off.
     timeout: Option<Duration>,
-    /// The value of the hard taint, and the end of its timeout.
-    deletion: Option<(String, Instant)>,
+    /// The value of the hard taint.
+    deletion_mark: Observed<String>,
     /// Whether this process has observed the Node before.
     has_observed: bool,
     /// Since when the annotation is there although the setting is off.
@@ -123,7 +92,7 @@ impl DeletionDelay {
     pub fn new(timeout: Option<Duration>) -> Self {
         Self {
             timeout,
-            deletion: None,
+            deletion_mark: Observed::default(),
             has_observed: false,
             leftover_since: None,
         }
@@ -132,17 +101,19 @@ impl DeletionDelay {
     /// Adopts what is known of the Node; returns what should be on it.
     pub fn observe(&mut self, report: &NodeReport, now: Moment) -> DelayTarget {
         let is_known = report.source == Source::Watch && report.object_state == NodeObjectState::Present;
-        let Some(facts) = report.facts.as_ref().filter(|_| is_known) else {
+        let Some(node) = report.node.as_ref().filter(|_| is_known) else {
             return DelayTarget::new(DelayState::Unknown);
         };
         match self.timeout {
-            None => self.leftover(&facts.autoscaler, now),
-            Some(timeout) => self.follow(facts, timeout, now),
+            None => self.leftover(node, now),
+            Some(timeout) => self.follow(node, timeout, now),
         }
     }
 
-    fn leftover(&mut self, facts: &AutoscalerFacts, now: Moment) -> DelayTarget {
-        self.leftover_since = facts.is_delayed.then(|| self.leftover_since.unwrap_or(now.mono));
+    fn leftover(&mut self, node: &Node, now: Moment) -> DelayTarget {
+        self.leftover_since = node
+            .is_deletion_delayed()
+            .then(|| self.leftover_since.unwrap_or(now.mono));
         let due_at = self.leftover_since.map(|since| since + LEFTOVER_AGE);
         DelayTarget {
             is_delayed: due_at.filter(|at| *at <= now.mono).map(|_| false),
@@ -151,24 +122,21 @@ impl DeletionDelay {
         }
     }
 
-    fn follow(&mut self, facts: &Facts, timeout: Duration, now: Moment) -> DelayTarget {
-        let mark = facts.autoscaler.deletion_mark.as_ref();
-        self.deletion = match (mark, self.deletion.take()) {
-            (Some(mark), Some((known, ends_at))) if *mark == known => Some((known, ends_at)),
-            (mark, _) => mark.map(|mark| {
-                let age = if self.has_observed {
-                    Duration::ZERO
-                } else {
-                    age_of(mark, now.wall)
-                };
-                (mark.clone(), now.mono + timeout.saturating_sub(age))
-            }),
+    fn follow(&mut self, node: &Node, timeout: Duration, now: Moment) -> DelayTarget {
+        let has_observed = std::mem::replace(&mut self.has_observed, true);
+        let age = |mark: &String| {
+            if has_observed {
+                Duration::ZERO
+            } else {
+                age_of(mark, now)
+            }
         };
-        self.has_observed = true;
-        let ends_at = self.deletion.as_ref().map(|(_, ends_at)| *ends_at);
+        self.deletion_mark
+            .observe(node.deletion_mark().map(str::to_owned), age, now);
+        let ends_at = self.deletion_mark.expires_at(timeout);
         let state = match ends_at {
-            None if !facts.autoscaler.is_candidate => DelayState::NoCandidate,
-            _ if facts.marker.as_ref().is_some_and(MarkerFact::is_out) => DelayState::Out,
+            None if !node.is_deletion_candidate() => DelayState::NoCandidate,
+            _ if node.is_marked_out() => DelayState::Out,
             None => DelayState::Candidate,
             Some(ends_at) if ends_at <= now.mono => DelayState::TimedOut,
             Some(_) => DelayState::Deleting,
@@ -181,10 +149,9 @@ impl DeletionDelay {
 }
 
 /// The time since the hard taint was set; 0 if its value is no time, or one in the future.
-fn age_of(mark: &str, now: Timestamp) -> Duration {
+fn age_of(mark: &str, now: Moment) -> Duration {
     let set_at = mark.parse().ok().and_then(|second| Timestamp::from_second(second).ok());
-    let age = set_at.map_or(SignedDuration::ZERO, |at| now.duration_since(at));
-    Duration::try_from(age).unwrap_or_default()
+    set_at.map_or(Duration::ZERO, |at| age_by_wall_clock(at, now))
 }
 
 #[cfg(test)]

@@ -8,13 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use headgate_clock::Moment;
+use headgate_clock::{Moment, Observed, age_by_wall_clock};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::names::HOLD_ANNOTATION;
-use super::signal::{Facts, MAX_ANNOTATION_BYTES, Signal};
+use super::node::{MAX_ANNOTATION_BYTES, Node};
+use super::signal::Signal;
 
 /// From the last observed renewal to the end of a hold.
 pub const HOLD_TTL: Duration = Duration::from_mins(5);
@@ -116,27 +117,26 @@ impl NodeHold {
 pub struct ObservedHold {
     /// What the Node has.
     pub hold: NodeHold,
-    /// When this process observed the last renewal; later by the time for which the API server was unreachable since.
-    /// `None` for a leftover.
-    pub observed_at: Option<Instant>,
+    /// The last renewal; the time for which the API server was unreachable since does not count.
+    renewal: Observed<Timestamp>,
 }
 
 impl ObservedHold {
-    /// The hold after an observation of the Node with these facts.
-    pub(super) fn next(previous: Option<&Self>, facts: &Facts, now: Moment) -> Option<Self> {
-        let hold = NodeHold::from_annotations(&facts.annotations, &facts.uid)?;
-        if let Some(previous) = previous.filter(|previous| previous.hold.renewed_at == hold.renewed_at) {
-            let observed_at = previous.observed_at;
-            return Some(Self { hold, observed_at });
-        }
-        let age = now.wall.duration_since(hold.renewed_at);
-        let is_leftover = Duration::try_from(age).is_ok_and(|age| age > MAX_AGE_AT_FIRST_OBSERVATION);
-        // A process that has observed an earlier renewal knows that a leader works.
-        let is_renewed = previous.is_some() || !is_leftover;
-        Some(Self {
-            hold,
-            observed_at: is_renewed.then_some(now.mono),
-        })
+    /// The hold after an observation of the Node.
+    pub(super) fn next(previous: Option<&Self>, node: &Node, now: Moment) -> Option<Self> {
+        let hold = node.hold.clone()?;
+        let mut renewal = previous.map(|previous| previous.renewal.clone()).unwrap_or_default();
+        let age = |renewed_at: &Timestamp| {
+            let is_leftover = age_by_wall_clock(*renewed_at, now) > MAX_AGE_AT_FIRST_OBSERVATION;
+            if is_leftover { Duration::MAX } else { Duration::ZERO }
+        };
+        renewal.observe(Some(hold.renewed_at), age, now);
+        Some(Self { hold, renewal })
+    }
+
+    /// Makes the time from `since` to `now` not count, because the leader could not renew the hold.
+    pub(super) fn pause(&mut self, since: Instant, now: Instant) {
+        self.renewal.pause(since, now);
     }
 
     /// Whether the hold keeps a node with these signals in service. `unreachable_since` is when the API server was lost.
@@ -148,8 +148,7 @@ impl ObservedHold {
         now: Instant,
     ) -> bool {
         let counted_until = unreachable_since.map_or(now, |since| since.min(now));
-        let is_renewed = |observed_at| counted_until.saturating_duration_since(observed_at) < HOLD_TTL;
-        let is_current = self.observed_at.is_some_and(is_renewed);
+        let is_current = self.renewal.age(counted_until).is_some_and(|age| age < HOLD_TTL);
         self.hold.probes_headgate && is_current && signals.all(|signal| self.hold.covers(signal))
     }
 }
@@ -162,8 +161,8 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
+    use super::super::node::NodeReader;
     use super::super::report::NodeReport;
-    use super::super::slim_node::SlimNode;
     use super::*;
 
     const DRAIN: &str = "headgate.dev/maintenance";
@@ -181,12 +180,11 @@ mod tests {
         }
     }
 
-    fn facts(taints: &[&str], hold: Option<&NodeHold>) -> Facts {
+    fn node(taints: &[&str], hold: Option<&NodeHold>) -> Node {
         let annotations = hold.map(|hold| json!({HOLD_ANNOTATION: hold.to_annotation().unwrap()}));
         let taints: Vec<_> = taints.iter().map(|key| json!({"key": key})).collect();
         let node = json!({"metadata": {"uid": "u", "annotations": annotations}, "spec": {"taints": taints}});
-        let node: SlimNode = serde_json::from_value(node).unwrap();
-        node.facts(&keys())
+        NodeReader::own(keys()).read(serde_json::from_value(node).unwrap())
     }
 
     fn keys() -> SignalRules {
@@ -196,7 +194,7 @@ mod tests {
     /// Whether the Node with these taints is held after one observation.
     fn is_held(taints: &[&str], hold: &NodeHold) -> bool {
         let now = Clock::System.now();
-        let report = NodeReport::initial(None, &keys(), now).with_node(facts(taints, Some(hold)), &keys(), now);
+        let report = NodeReport::initial(None, &keys(), now).with_node(node(taints, Some(hold)), now);
         report.is_held(&[], now.mono)
     }
 
@@ -229,11 +227,12 @@ mod tests {
         let now = Clock::System.now();
         let names = ["deletionTimestamp", "nodeShutdown", "azurePreempt", "headgateStopping"];
         let hold = hold(now.wall, &names);
-        let mut deleting = facts(&[], Some(&hold));
-        deleting.deleting = true;
+        let mut deleting = node(&[], Some(&hold));
+        deleting.is_deleting = true;
+        let deleting = deleting.with_signals(&keys());
         let report = NodeReport::initial(None, &keys(), now);
-        assert!(!report.with_node(deleting, &keys(), now).is_held(&[], now.mono));
-        let healthy = report.with_node(facts(&[], Some(&hold)), &keys(), now);
+        assert!(!report.with_node(deleting, now).is_held(&[], now.mono));
+        let healthy = report.with_node(node(&[], Some(&hold)), now);
         for name in names {
             assert!(!healthy.is_held(&[name], now.mono), "{name}");
         }
@@ -249,14 +248,19 @@ mod tests {
         let ahead = now.wall + jiff::SignedDuration::from_hours(9);
         assert!(is_held(&[DRAIN], &hold(ahead, &[DRAIN])), "the leader's clock is ahead");
         // The leader's clock is two hours behind: its next renewal counts.
-        let leftover = NodeReport::initial(None, &keys(), now).with_node(
-            facts(&[DRAIN], Some(&hold(old, &[DRAIN]))),
-            &keys(),
-            now,
-        );
+        let leftover =
+            NodeReport::initial(None, &keys(), now).with_node(node(&[DRAIN], Some(&hold(old, &[DRAIN]))), now);
         let renewed = hold(old + jiff::SignedDuration::from_mins(1), &[DRAIN]);
-        let renewed = leftover.with_node(facts(&[DRAIN], Some(&renewed)), &keys(), now);
+        let renewed = leftover.with_node(node(&[DRAIN], Some(&renewed)), now);
         assert!(!leftover.is_held(&[], now.mono) && renewed.is_held(&[], now.mono));
+        // It is a leftover as well if it is observed while the API server counts as lost.
+        let later = Moment {
+            mono: now.mono + MINUTE,
+            ..now
+        };
+        let lost = NodeReport::initial(None, &keys(), now).with_api_server(false, now);
+        let lost = lost.with_node(node(&[DRAIN], Some(&hold(old, &[DRAIN]))), later);
+        assert!(!lost.is_held(&[], later.mono));
     }
 
     #[test]
@@ -267,11 +271,8 @@ mod tests {
             ..now
         };
         let held = |report: &NodeReport, minutes| report.is_held(&[], after(minutes).mono);
-        let report = NodeReport::initial(None, &keys(), now).with_node(
-            facts(&[DRAIN], Some(&hold(now.wall, &[DRAIN]))),
-            &keys(),
-            now,
-        );
+        let report =
+            NodeReport::initial(None, &keys(), now).with_node(node(&[DRAIN], Some(&hold(now.wall, &[DRAIN]))), now);
         assert!(held(&report, 4) && !held(&report, 5));
         let lost = report.with_api_server(false, after(3));
         assert!(held(&lost, 90));
@@ -279,9 +280,9 @@ mod tests {
         let back = lost.with_api_server(true, after(60));
         assert!(held(&back, 61) && !held(&back, 62));
         let renewed = hold(now.wall + jiff::SignedDuration::from_mins(61), &[DRAIN]);
-        let back = back.with_node(facts(&[DRAIN], Some(&renewed)), &keys(), after(61));
+        let back = back.with_node(node(&[DRAIN], Some(&renewed)), after(61));
         assert!(held(&back, 65) && !held(&back, 66));
-        let again = back.with_node(facts(&["other", DRAIN], Some(&renewed)), &keys(), after(64));
+        let again = back.with_node(node(&["other", DRAIN], Some(&renewed)), after(64));
         assert!(
             !held(&again, 66),
             "an observation without a renewal does not prolong the hold"
@@ -291,12 +292,9 @@ mod tests {
     #[test]
     fn removed_hold_ends_at_once() {
         let now = Clock::System.now();
-        let held = NodeReport::initial(None, &keys(), now).with_node(
-            facts(&[DRAIN], Some(&hold(now.wall, &[DRAIN]))),
-            &keys(),
-            now,
-        );
-        let released = held.with_node(facts(&[DRAIN], None), &keys(), now);
+        let held =
+            NodeReport::initial(None, &keys(), now).with_node(node(&[DRAIN], Some(&hold(now.wall, &[DRAIN]))), now);
+        let released = held.with_node(node(&[DRAIN], None), now);
         assert!(held.is_held(&[], now.mono) && !released.is_held(&[], now.mono));
     }
 
@@ -343,9 +341,8 @@ mod tests {
             let desired = NodeHold { pools, signals, ..hold(renewed_at, &[]) };
             if let Some(written) = desired.clone().bounded() {
                 let node = json!({"metadata": {"name": "n", "uid": "u", "annotations": {HOLD_ANNOTATION: written.to_annotation().unwrap()}}});
-                let node: SlimNode = serde_json::from_value(node).unwrap();
-                let facts = node.facts(&keys());
-                prop_assert_eq!(NodeHold::from_annotations(&facts.annotations, &facts.uid), Some(written.clone()));
+                let node = NodeReader::own(keys()).read(serde_json::from_value(node).unwrap());
+                prop_assert_eq!(node.hold, Some(written.clone()));
                 prop_assert_eq!(&written.signals, &desired.signals);
                 prop_assert!(written.pools.iter().eq(desired.pools.iter().take(written.pools.len())));
                 prop_assert_eq!(written.pools.is_empty(), desired.pools.is_empty());
@@ -360,9 +357,10 @@ mod tests {
         #[test]
         fn odd_annotations_hold_nothing(value in ".{0,200}") {
             let now = Clock::System.now();
-            let mut odd = facts(&[DRAIN], None);
+            let mut odd = node(&[DRAIN], None);
             odd.annotations.insert(HOLD_ANNOTATION.to_owned(), value);
-            let report = NodeReport::initial(None, &keys(), now).with_node(odd, &keys(), now);
+            odd.hold = NodeHold::from_annotations(&odd.annotations, &odd.uid);
+            let report = NodeReport::initial(None, &keys(), now).with_node(odd, now);
             prop_assert!(!report.is_held(&[], now.mono));
         }
     }

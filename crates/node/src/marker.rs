@@ -13,19 +13,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_clock::{Clock, Moment};
+use headgate_clock::{Clock, Moment, Observed, age_by_wall_clock};
 use headgate_kubernetes::{Edited, FieldIntents, NodeIntent, Shown};
 use headgate_telemetry::words;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::names::MARKER_CONDITION;
+use super::object::ConditionObject;
 use super::report::NodeReport;
-use super::signal::Facts;
-use super::slim_node::SlimCondition;
 
 /// The reason of a condition that needs no confirmation: the node has no signal.
 pub const MARKER_NO_SIGNAL: &str = "NoSignal";
@@ -42,13 +41,27 @@ const MAX_MESSAGE_BYTES: usize = 2048;
 
 words! {
     /// The status of the condition.
+    #[derive(Default)]
     pub enum MarkerStatus {
         /// The node has a signal and has left its load balancers.
         True = "True",
         /// It has not, or it has no signal.
         False = "False",
-        /// Nothing has confirmed it for [`MARKER_TTL`].
+        /// Nothing has confirmed it for [`MARKER_TTL`], or the status is another text.
+        #[default]
         Unknown = "Unknown",
+    }
+}
+
+impl MarkerStatus {
+    /// Reads the value in a Node.
+    #[must_use]
+    pub fn read(text: &str) -> Self {
+        match text {
+            "True" => Self::True,
+            "False" => Self::False,
+            _ => Self::Unknown,
+        }
     }
 }
 
@@ -66,70 +79,66 @@ pub struct MarkerCondition {
 /// The condition as a Node shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MarkerFact {
-    /// `True`, `False` or `Unknown`.
-    pub status: String,
+    /// Whether the node is out.
+    pub status: MarkerStatus,
     /// One word.
     pub reason: String,
     /// For people.
     pub message: String,
+    /// The condition's `lastTransitionTime`: since when it has the status.
+    pub since: Option<Timestamp>,
     /// The condition's `lastHeartbeatTime`: the last confirmation, by its writer's clock.
-    pub confirmed_at: Option<String>,
+    pub confirmed_at: Option<Timestamp>,
 }
 
 impl MarkerFact {
     /// Reads the condition, if this is it.
     #[must_use]
-    pub fn read(condition: &SlimCondition) -> Option<Self> {
+    pub fn read(condition: &ConditionObject) -> Option<Self> {
         let message = condition.message.as_deref().unwrap_or_default();
         (condition.type_ == MARKER_CONDITION).then(|| Self {
-            status: condition.status.clone(),
+            status: MarkerStatus::read(&condition.status),
             reason: condition.reason.clone().unwrap_or_default(),
             message: message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)].to_owned(),
-            confirmed_at: condition.last_heartbeat_time.clone(),
+            since: condition.last_transition_time.as_ref().and_then(|at| at.parse().ok()),
+            confirmed_at: condition.last_heartbeat_time.as_ref().and_then(|at| at.parse().ok()),
         })
     }
 
     /// Whether it says that the node has left its load balancers.
     #[must_use]
     pub fn is_out(&self) -> bool {
-        self.status == MarkerStatus::True.as_str()
+        self.status == MarkerStatus::True
     }
 
     /// The same from a Node that was read as a whole.
     fn of(condition: &NodeCondition) -> Option<Self> {
-        let heartbeat = condition.last_heartbeat_time.as_ref();
-        Self::read(&SlimCondition {
+        let text = |time: &Option<Time>| time.as_ref().map(|time| time.0.to_string());
+        Self::read(&ConditionObject {
             type_: condition.type_.clone(),
             status: condition.status.clone(),
             reason: condition.reason.clone(),
             message: condition.message.clone(),
-            last_heartbeat_time: heartbeat.map(|time| time.0.to_string()),
+            last_transition_time: text(&condition.last_transition_time),
+            last_heartbeat_time: text(&condition.last_heartbeat_time),
         })
     }
 
     /// Whether both are of the same confirmation, as far as its time is readable.
     fn is_same(&self, other: &Self) -> bool {
-        let time = |fact: &Self| fact.confirmed_at.as_ref().and_then(|at| at.parse::<Timestamp>().ok());
-        let text = |fact: &Self| (fact.status.clone(), fact.reason.clone(), fact.message.clone());
-        text(self) == text(other) && time(other).is_none_or(|at| time(self) == Some(at))
+        let said = |fact: &Self| (fact.status, fact.reason.clone(), fact.message.clone());
+        said(self) == said(other) && other.confirmed_at.is_none_or(|at| self.confirmed_at == Some(at))
     }
 
     /// Whether it says that the Node has no signal: nothing more is written about it then.
     #[must_use]
     pub fn is_without_signal(&self) -> bool {
-        self.status == MarkerStatus::False.as_str() && self.reason == MARKER_NO_SIGNAL
+        self.status == MarkerStatus::False && self.reason == MARKER_NO_SIGNAL
     }
 
     /// Whether a tool that waits for the condition would trust it although nothing confirms it any more.
     fn needs_confirmation(&self) -> bool {
-        self.status != MarkerStatus::Unknown.as_str() && self.reason != MARKER_NO_SIGNAL
-    }
-
-    /// The time since the last confirmation, by the wall clock; 0 if it is not known or in the future.
-    fn age(&self, now: Timestamp) -> Duration {
-        let confirmed_at = self.confirmed_at.as_ref().and_then(|at| at.parse::<Timestamp>().ok());
-        let age = confirmed_at.map_or(SignedDuration::ZERO, |at| now.duration_since(at));
-        Duration::try_from(age).unwrap_or_default()
+        self.status != MarkerStatus::Unknown && self.reason != MARKER_NO_SIGNAL
     }
 }
 
@@ -170,7 +179,7 @@ impl MarkerState {
         let is_shown = self
             .shown
             .as_ref()
-            .is_some_and(|shown| shown.status == wanted.status.as_str() && (!has_ended || shown.is_without_signal()));
+            .is_some_and(|shown| shown.status == wanted.status && (!has_ended || shown.is_without_signal()));
         let interval = match wanted.status {
             MarkerStatus::True => CONFIRM_INTERVAL,
             MarkerStatus::False | MarkerStatus::Unknown => PROGRESS_INTERVAL,
@@ -222,32 +231,21 @@ impl MarkerCondition {
     }
 }
 
-/// When the shown condition expires; pure apart from its parameters.
-#[derive(Debug, Default)]
-struct Expiry {
-    observed: Option<(MarkerFact, Instant)>,
-    /// Whether this process has observed the condition before.
-    has_observed: bool,
-}
-
-impl Expiry {
-    /// Adopts what the Node shows; returns when it expires.
-    fn observe(&mut self, shown: Option<MarkerFact>, ttl: Duration, now: Moment) -> Option<Instant> {
-        let shown = shown.filter(MarkerFact::needs_confirmation);
-        self.observed = match (shown, self.observed.take()) {
-            (Some(shown), Some((known, at))) if shown == known => Some((known, at)),
-            (shown, _) => shown.map(|shown| {
-                let age = if self.has_observed {
-                    Duration::ZERO
-                } else {
-                    shown.age(now.wall)
-                };
-                self.has_observed = true;
-                (shown, now.mono + ttl.saturating_sub(age))
-            }),
-        };
-        self.observed.as_ref().map(|(_, at)| *at)
-    }
+/// Adopts what the Node shows; returns when it expires.
+fn observe(
+    observed: &mut Observed<MarkerFact>,
+    shown: Option<MarkerFact>,
+    ttl: Duration,
+    now: Moment,
+) -> Option<Instant> {
+    // Without a readable time, it counts as confirmed now.
+    let age = |shown: &MarkerFact| {
+        shown
+            .confirmed_at
+            .map_or(Duration::ZERO, |at| age_by_wall_clock(at, now))
+    };
+    observed.observe(shown.filter(MarkerFact::needs_confirmation), age, now);
+    observed.expires_at(ttl)
 }
 
 /// Makes the condition of the Node `name` `Unknown` when nothing has confirmed it for `ttl`. Never ends by itself.
@@ -258,14 +256,19 @@ pub async fn expire_marker(
     intents: FieldIntents,
     clock: Clock,
 ) {
-    let mut expiry = Expiry::default();
+    let mut observed = Observed::default();
     loop {
-        let facts = reports.borrow_and_update().facts.clone();
-        let marker = facts.as_ref().and_then(|facts| facts.marker.clone());
-        let expires_at = expiry.observe(marker, ttl, clock.now());
+        let (own, uid) = match reports.borrow_and_update().node.as_ref() {
+            Some(node) => (node.marker.clone(), Some(node.uid.clone())),
+            None => (None, None),
+        };
+        let expires_at = observe(&mut observed, own, ttl, clock.now());
         let is_over = expires_at.is_some_and(|at| at <= Instant::now());
-        let expired = facts.filter(|_| is_over).and_then(|facts| expired(&facts, ttl));
-        intents.publish(expired.map(|intent| (name.clone(), intent)).into_iter().collect());
+        let shown = observed.value().filter(|_| is_over).cloned();
+        let expired = shown
+            .zip(uid)
+            .map(|(shown, uid)| (name.clone(), expired(uid, shown, ttl)));
+        intents.publish(expired.into_iter().collect());
         tokio::select! {
             changed = reports.changed() => if changed.is_err() {
                 // The watch of the Node has ended: the process stops, and aborts this task.
@@ -277,16 +280,15 @@ pub async fn expire_marker(
 }
 
 /// The end of a condition that the Node shows.
-fn expired(facts: &Facts, ttl: Duration) -> Option<NodeIntent> {
-    let shown = facts.marker.clone()?;
+fn expired(uid: String, shown: MarkerFact, ttl: Duration) -> NodeIntent {
     let unknown = MarkerCondition {
         status: MarkerStatus::Unknown,
         reason: "NotConfirmed",
         message: format!("No leader has confirmed this condition for {} s.", ttl.as_secs()),
     };
-    Some(NodeIntent {
-        uid: Some(facts.uid.clone()),
-        key: shown.confirmed_at.clone().unwrap_or_default(),
+    NodeIntent {
+        uid: Some(uid),
+        key: shown.confirmed_at.map(|at| at.to_string()).unwrap_or_default(),
         shown: Shown::No,
         renew_interval: None,
         edit: Arc::new(move |node: &mut Node, now| {
@@ -298,21 +300,30 @@ fn expired(facts: &Facts, ttl: Duration) -> Option<NodeIntent> {
             }
             Edited::Done
         }),
-    })
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn fact(status: &str, reason: &str, confirmed_at: &str) -> MarkerFact {
-        MarkerFact {
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message: "m".to_owned(),
-            confirmed_at: Some(confirmed_at.to_owned()),
+        let condition = json!({"type": MARKER_CONDITION, "status": status, "reason": reason, "message": "m",
+            "lastHeartbeatTime": confirmed_at});
+        MarkerFact::read(&serde_json::from_value(condition).unwrap()).unwrap()
+    }
+
+    /// When a condition expires that a Node shows.
+    #[derive(Default)]
+    struct Expiry(Observed<MarkerFact>);
+
+    impl Expiry {
+        fn observe(&mut self, shown: Option<MarkerFact>, ttl: Duration, now: Moment) -> Option<Instant> {
+            observe(&mut self.0, shown, ttl, now)
         }
     }
 

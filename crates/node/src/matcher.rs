@@ -1,7 +1,7 @@
 //! Which facts of a Node object are signals: the matchers and built-in signals of `signals.health` or `signals.adminState`. Pure.
 //!
 //! To add a kind of matcher, add a variant to [`SignalMatcher`] here. The compiler then requires its form in the settings
-//! ([`SignalMatcher::parse`] and [`SignalMatcher::to_value`]), its name, and how it is found in [`Facts`]; what it means to an operator
+//! ([`SignalMatcher::parse`] and [`SignalMatcher::to_value`]), its name, and how it is found in a [`Node`]; what it means to an operator
 //! is in `signal.rs`. Facts that only a matcher reads are kept for the keys and types that a matcher names, so nothing is stored
 //! for a matcher that is not configured.
 
@@ -12,7 +12,9 @@ use std::time::Duration;
 use headgate_settings::{format_duration, is_qualified_name, parse_duration};
 use serde_json::{Map, Value, json};
 
-use super::signal::{Facts, Signal};
+use super::node::Node;
+use super::object::Taint;
+use super::signal::Signal;
 
 /// How long a node must be cordoned unless the matcher says otherwise.
 const DEFAULT_UNSCHEDULABLE_FOR: Duration = Duration::from_secs(10);
@@ -112,20 +114,17 @@ impl fmt::Display for SignalMatcher {
 
 impl SignalMatcher {
     /// The signals that this matcher finds, each with how long it must last before it counts.
-    fn find<'a>(&'a self, facts: &'a Facts) -> impl Iterator<Item = (Signal, Duration)> + 'a {
+    fn find<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = (Signal, Duration)> + 'a {
         let at_once =
             |is_found: bool, signal: fn(String) -> Signal| is_found.then(|| (signal(self.to_string()), Duration::ZERO));
-        let (taints, other): (&[String], _) = match self {
-            Self::Taint(_) | Self::TaintPrefix(_) => (&facts.taints, None),
-            Self::Condition(condition) => (&[], at_once(condition.is_match(facts), Signal::Condition)),
-            Self::Label(label) => (&[], at_once(label.is_match(&facts.labels), Signal::Label)),
-            Self::Annotation(annotation) => (
-                &[],
-                at_once(annotation.is_match(&facts.annotations), Signal::Annotation),
-            ),
-            Self::Unschedulable(after) => (&[], facts.unschedulable.then_some((Signal::Unschedulable, *after))),
+        let (taints, other): (&[Taint], _) = match self {
+            Self::Taint(_) | Self::TaintPrefix(_) => (&node.taints, None),
+            Self::Condition(condition) => (&[], at_once(condition.is_match(node), Signal::Condition)),
+            Self::Label(label) => (&[], at_once(label.is_match(&node.labels), Signal::Label)),
+            Self::Annotation(annotation) => (&[], at_once(annotation.is_match(&node.annotations), Signal::Annotation)),
+            Self::Unschedulable(after) => (&[], node.unschedulable.then_some((Signal::Unschedulable, *after))),
         };
-        let found = taints.iter().filter(|key| match self {
+        let found = taints.iter().map(|taint| &taint.key).filter(|key| match self {
             Self::Taint(wanted) => *key == wanted,
             Self::TaintPrefix(prefix) => key.starts_with(prefix.as_str()),
             _ => false,
@@ -202,8 +201,8 @@ impl SignalMatcher {
 }
 
 impl ConditionMatcher {
-    fn is_match(&self, facts: &Facts) -> bool {
-        facts.conditions.get(&self.kind).is_some_and(|found| {
+    fn is_match(&self, node: &Node) -> bool {
+        node.conditions.get(&self.kind).is_some_and(|found| {
             found.status == self.status
                 && self.reason.as_ref().is_none_or(|reason| *reason == found.reason)
                 && self
@@ -355,10 +354,10 @@ impl BuiltInSignal {
         }
     }
 
-    fn is_in(self, facts: &Facts) -> bool {
+    fn is_in(self, node: &Node) -> bool {
         match self {
-            Self::DeletionTimestamp => facts.deleting,
-            Self::NodeShutdown => facts.shutting_down,
+            Self::DeletionTimestamp => node.is_deleting,
+            Self::NodeShutdown => node.shutting_down,
             Self::AzurePreempt => false,
         }
     }
@@ -398,15 +397,15 @@ impl SignalRules {
         )
     }
 
-    /// The signals in a Node's facts, each with how long it must last before it counts.
+    /// The signals of a Node, each with how long it must last before it counts.
     #[must_use]
-    pub fn detect(&self, facts: &Facts) -> BTreeMap<Signal, Duration> {
+    pub fn detect(&self, node: &Node) -> BTreeMap<Signal, Duration> {
         let mut found: BTreeMap<Signal, Duration> = BTreeMap::new();
-        for (signal, after) in self.matchers.iter().flat_map(|matcher| matcher.find(facts)) {
+        for (signal, after) in self.matchers.iter().flat_map(|matcher| matcher.find(node)) {
             let shortest = found.entry(signal).or_insert(after);
             *shortest = after.min(*shortest);
         }
-        let built_in = self.built_in.iter().filter(|built_in| built_in.is_in(facts));
+        let built_in = self.built_in.iter().filter(|built_in| built_in.is_in(node));
         found.extend(built_in.map(|built_in| (built_in.signal(), Duration::ZERO)));
         found
     }

@@ -73,7 +73,7 @@ impl Collector for ReportCollector {
             None,
             MetricType::Gauge,
         )?;
-        let names = self.rules.names(&report.signals);
+        let names = self.rules.names(report.signals());
         for (name, is_present) in names.filter(|(name, _)| *name != Signal::Preempt.name()) {
             let value = ConstGauge::new(i64::from(is_present));
             value.encode(signals.encode_family(&[("signal", name)])?)?;

@@ -1,4 +1,4 @@
-//! The remembered state: the last known facts and signals of the own Node on disk, for a restart without an API
+//! The remembered state: the last known state and signals of the own Node on disk, for a restart without an API
 //! server.
 //!
 //! It is one small JSON file that is replaced atomically and names its Node. A file that is corrupt, too large, or
@@ -16,14 +16,14 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::node::Node;
 use super::report::{NodeReport, Source};
-use super::signal::Facts;
 
 /// The file in the state directory.
 const FILE_NAME: &str = "state.json";
 /// The version of the format. A file of another version is ignored.
 const VERSION: u32 = 1;
-/// More than the facts of any Node; headgate did not write a larger file.
+/// More than is kept of any Node; headgate did not write a larger file.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
 /// Time from a failed write to the next attempt.
 const WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
@@ -34,8 +34,8 @@ const WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 pub struct RememberedState {
     version: u32,
     node_name: String,
-    /// The facts at the last observation. The settings of the reading process decide which of them are signals.
-    pub facts: Facts,
+    /// The Node at the last observation. The settings of the reading process decide what of it is a signal.
+    pub node: Node,
     /// The start of each signal, by its name.
     pub since: BTreeMap<String, Timestamp>,
     written_at: Timestamp,
@@ -90,16 +90,16 @@ impl RememberedState {
     /// The state to store for a report; `None` before the first observation of the Node.
     #[must_use]
     pub fn from_report(node_name: &str, report: &NodeReport, now: Moment) -> Option<Self> {
-        let facts = report.facts.clone()?;
+        let node = report.node.clone()?;
         let since = report
-            .signals
+            .signals()
             .iter()
             .map(|(signal, since)| (signal.to_string(), *since))
             .collect();
         Some(Self {
             version: VERSION,
             node_name: node_name.to_owned(),
-            facts,
+            node,
             since,
             written_at: now.wall,
         })
@@ -211,15 +211,16 @@ pub async fn store_reports(
 mod tests {
     use super::*;
     use crate::matcher::SignalRules;
+    use crate::object::Taint;
 
     fn state() -> RememberedState {
         let report = NodeReport::initial(None, &SignalRules::default(), Clock::System.now()).with_node(
-            Facts {
+            Node {
                 uid: "u".into(),
-                taints: vec!["drain".into()],
-                ..Facts::default()
-            },
-            &SignalRules::new(["drain"], &[]),
+                taints: vec![Taint::new("drain", "NoSchedule")],
+                ..Node::default()
+            }
+            .with_signals(&SignalRules::new(["drain"], &[])),
             Clock::System.now(),
         );
         RememberedState::from_report("node-1", &report, Clock::System.now()).unwrap()
@@ -232,7 +233,7 @@ mod tests {
         state().store(dir.path()).unwrap();
         state().store(dir.path()).unwrap();
         let loaded = RememberedState::load(dir.path(), "node-1").unwrap().unwrap();
-        assert_eq!(loaded.facts, state().facts);
+        assert_eq!(loaded.node.taints, state().node.taints);
         assert_eq!(
             std::fs::read_dir(dir.path()).unwrap().count(),
             1,
@@ -288,9 +289,7 @@ mod tests {
             "node-1".to_owned(),
             Clock::System,
         ));
-        let observed = reports
-            .borrow()
-            .with_node(Facts::default(), &SignalRules::default(), Clock::System.now());
+        let observed = reports.borrow().with_node(Node::default(), Clock::System.now());
         reports.send_replace(observed);
         tokio::time::sleep(WRITE_RETRY_INTERVAL / 2).await;
         std::fs::create_dir(&missing).unwrap();

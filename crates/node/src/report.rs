@@ -1,10 +1,9 @@
 //! The report: the present knowledge about the own Node, and how observations change it. Pure.
 //!
-//! Invariant: only a newer observation of the Node replaces its facts and signals. An absent Node and an unreachable
+//! Invariant: only a newer observation of the Node replaces it and its signals. An absent Node and an unreachable
 //! API server leave them as they are.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use headgate_clock::Moment;
 use headgate_telemetry::words;
@@ -12,13 +11,15 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::hold::ObservedHold;
+use super::hold::{NodeHold, ObservedHold};
 use super::matcher::SignalRules;
+use super::node::Node;
 use super::remembered_state::RememberedState;
-use super::signal::{Facts, Signal};
+use super::signal::Signal;
+use super::signal_periods::SignalPeriods;
 
 words! {
-    /// Where the facts and signals of a report are known from.
+    /// Where the Node and the signals of a report are known from.
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Source {
@@ -48,96 +49,80 @@ words! {
 /// The present knowledge about the own Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeReport {
-    /// Where `facts` and `signals` are known from.
+    /// Where `node` and `periods` are known from.
     pub source: Source,
     /// Whether the API server has the Node object.
     pub object_state: NodeObjectState,
-    /// The facts at the last observation; `None` if there was none.
-    pub facts: Option<Facts>,
-    /// The signals of the Node object, each with its start.
-    pub signals: BTreeMap<Signal, Timestamp>,
-    /// The signals that must last before they count, each with its first observation and with when it counts.
-    pub pending: BTreeMap<Signal, PendingSignal>,
+    /// The Node at the last observation; `None` if there was none.
+    pub node: Option<Node>,
+    /// The signals of the Node object.
+    pub periods: SignalPeriods,
     /// The leader's hold on the Node.
     pub hold: Option<ObservedHold>,
     /// When the API server was lost; `None` while it answers.
     pub unreachable_since: Option<Instant>,
 }
 
-/// A signal that does not count yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PendingSignal {
-    /// The first observation of what the signal follows from.
-    pub since: Timestamp,
-    /// When it counts.
-    pub counts_at: Instant,
-}
-
 impl NodeReport {
-    /// The report at the start of the process. `rules` decide which remembered facts are signals.
+    /// The report at the start of the process. `rules` decide what is a signal in the remembered Node.
     #[must_use]
     pub fn initial(remembered: Option<RememberedState>, rules: &SignalRules, now: Moment) -> Self {
-        let empty = Self {
+        let mut report = Self {
             source: Source::None,
             object_state: NodeObjectState::Unknown,
-            facts: None,
-            signals: BTreeMap::new(),
+            node: None,
+            periods: SignalPeriods::default(),
             hold: None,
             unreachable_since: None,
-            pending: BTreeMap::new(),
         };
-        let Some(remembered) = remembered else { return empty };
-        let since = |signal: &Signal| remembered.since.get(signal.name()).copied();
-        let (signals, pending) = counting(rules.detect(&remembered.facts), since, |_| None, now);
+        let Some(RememberedState { node, since, .. }) = remembered else {
+            return report;
+        };
+        let mut node = node.with_signals(rules);
+        node.hold = NodeHold::from_annotations(&node.annotations, &node.uid);
+        let known_since = |signal: &Signal| since.get(signal.name()).copied();
+        report.periods.observe(&node.uid, &node.signals, known_since, 0, now);
         Self {
             source: Source::Remembered,
-            signals,
-            pending,
-            hold: ObservedHold::next(None, &remembered.facts, now),
-            facts: Some(remembered.facts),
-            ..empty
+            hold: ObservedHold::next(None, &node, now),
+            node: Some(node),
+            ..report
         }
     }
 
     /// The report after an observation of the Node. A signal that the same Node had before keeps its start.
     #[must_use]
-    pub fn with_node(&self, facts: Facts, rules: &SignalRules, now: Moment) -> Self {
-        let is_same_node = self.facts.as_ref().is_some_and(|known| known.uid == facts.uid);
-        let since = |signal: &Signal| self.signals.get(signal).filter(|_| is_same_node).copied();
-        let pending_since = |signal: &Signal| self.pending.get(signal).filter(|_| is_same_node).copied();
-        let (signals, pending) = counting(rules.detect(&facts), since, pending_since, now);
+    pub fn with_node(&self, node: Node, now: Moment) -> Self {
+        let mut periods = self.periods.clone();
+        periods.observe(&node.uid, &node.signals, |_| None, 0, now);
         Self {
             source: Source::Watch,
             object_state: NodeObjectState::Present,
-            hold: ObservedHold::next(self.hold.as_ref(), &facts, now),
-            facts: Some(facts),
-            signals,
+            hold: ObservedHold::next(self.hold.as_ref(), &node, now),
+            node: Some(node),
+            periods,
             unreachable_since: self.unreachable_since,
-            pending,
         }
     }
 
     /// The report once time has passed: signals that have lasted long enough count.
     #[must_use]
     pub fn at(&self, now: Moment) -> Self {
-        let (due, pending): (BTreeMap<_, _>, _) = self
-            .pending
-            .clone()
-            .into_iter()
-            .partition(|(_, pending)| pending.counts_at <= now.mono);
-        let mut signals = self.signals.clone();
-        signals.extend(due.into_iter().map(|(signal, pending)| (signal, pending.since)));
-        Self {
-            signals,
-            pending,
-            ..self.clone()
-        }
+        let mut next = self.clone();
+        next.periods.advance(0, now);
+        next
+    }
+
+    /// The signals that count, each with its start.
+    #[must_use]
+    pub fn signals(&self) -> &BTreeMap<Signal, Timestamp> {
+        self.periods.present()
     }
 
     /// When the next signal counts without another observation.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.pending.values().map(|pending| pending.counts_at).min()
+        self.periods.next_pending()
     }
 
     /// The report after the API server was lost, or answers again. A hold lasts longer by the time in between.
@@ -147,10 +132,9 @@ impl NodeReport {
         if !is_reachable {
             next.unreachable_since.get_or_insert(now.mono);
         } else if let Some(since) = next.unreachable_since.take()
-            && let Some(observed_at) = next.hold.as_mut().and_then(|hold| hold.observed_at.as_mut())
+            && let Some(hold) = &mut next.hold
         {
-            let lost_at = since.max(*observed_at);
-            *observed_at += now.mono.saturating_duration_since(lost_at);
+            hold.pause(since, now.mono);
         }
         next
     }
@@ -158,12 +142,12 @@ impl NodeReport {
     /// Whether the leader's hold keeps the node in service although it has signals: those of the report, and `others`.
     #[must_use]
     pub fn is_held(&self, others: &[&str], now: Instant) -> bool {
-        let signals = self.signals.keys().map(Signal::name).chain(others.iter().copied());
+        let signals = self.signals().keys().map(Signal::name).chain(others.iter().copied());
         let hold = self.hold.as_ref();
         hold.is_some_and(|hold| hold.applies(signals, self.unreachable_since, now))
     }
 
-    /// The report after a list or an event that shows that the Node does not exist. Facts and signals stay.
+    /// The report after a list or an event that shows that the Node does not exist. Node and signals stay.
     #[must_use]
     pub fn without_node(&self) -> Self {
         let object_state = match self.object_state {
@@ -186,50 +170,32 @@ impl NodeReport {
     /// eligible.
     #[must_use]
     pub fn is_eligible(&self) -> bool {
-        self.signals.is_empty()
+        self.signals().is_empty()
     }
-}
-
-/// The detected signals that count, and those that do not yet. One that counted before keeps its start and goes on counting.
-fn counting(
-    detected: BTreeMap<Signal, Duration>,
-    since: impl Fn(&Signal) -> Option<Timestamp>,
-    pending_since: impl Fn(&Signal) -> Option<PendingSignal>,
-    now: Moment,
-) -> (BTreeMap<Signal, Timestamp>, BTreeMap<Signal, PendingSignal>) {
-    let (mut signals, mut pending) = (BTreeMap::new(), BTreeMap::new());
-    for (signal, after) in detected {
-        let first = pending_since(&signal).unwrap_or(PendingSignal {
-            since: now.wall,
-            counts_at: now.mono + after,
-        });
-        match since(&signal) {
-            Some(known) => drop(signals.insert(signal, known)),
-            None if first.counts_at <= now.mono => drop(signals.insert(signal, first.since)),
-            None => drop(pending.insert(signal, first)),
-        }
-    }
-    (signals, pending)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use headgate_clock::Clock;
     use proptest::prelude::*;
 
     use super::*;
     use crate::matcher::{BuiltInSignal, SignalMatcher};
+    use crate::object::Taint;
 
     fn keys() -> SignalRules {
         SignalRules::new(["drain"], &BuiltInSignal::ALL)
     }
 
-    fn facts(uid: &str, taints: &[&str]) -> Facts {
-        Facts {
+    fn node(uid: &str, taints: &[&str]) -> Node {
+        let node = Node {
             uid: uid.into(),
-            taints: taints.iter().map(ToString::to_string).collect(),
-            ..Facts::default()
-        }
+            taints: taints.iter().map(|key| Taint::new(key, "NoSchedule")).collect(),
+            ..Node::default()
+        };
+        node.with_signals(&keys())
     }
 
     fn at(second: i64) -> Moment {
@@ -254,19 +220,19 @@ mod tests {
 
     #[test]
     fn signal_keeps_its_start_until_the_taint_is_removed() {
-        let report = NodeReport::initial(None, &keys(), at(1)).with_node(facts("u", &["drain"]), &keys(), at(2));
-        let report = report.with_node(facts("u", &["other", "drain"]), &keys(), at(3));
-        assert_eq!(report.signals.values().next(), Some(&at(2).wall));
-        let report = report.with_node(facts("u", &["other"]), &keys(), at(4));
+        let report = NodeReport::initial(None, &keys(), at(1)).with_node(node("u", &["drain"]), at(2));
+        let report = report.with_node(node("u", &["other", "drain"]), at(3));
+        assert_eq!(report.signals().values().next(), Some(&at(2).wall));
+        let report = report.with_node(node("u", &["other"]), at(4));
         assert!(report.is_eligible());
-        let report = report.with_node(facts("u", &["drain"]), &keys(), at(5));
-        assert_eq!(report.signals.values().next(), Some(&at(5).wall));
+        let report = report.with_node(node("u", &["drain"]), at(5));
+        assert_eq!(report.signals().values().next(), Some(&at(5).wall));
     }
 
     #[test]
     fn deleted_node_keeps_its_last_signals() {
         for taints in [&[][..], &["drain"][..]] {
-            let seen = NodeReport::initial(None, &keys(), at(1)).with_node(facts("u", taints), &keys(), at(2));
+            let seen = NodeReport::initial(None, &keys(), at(1)).with_node(node("u", taints), at(2));
             let gone = seen.without_node();
             assert_eq!(gone.is_eligible(), seen.is_eligible());
             assert_eq!(
@@ -280,23 +246,23 @@ mod tests {
     #[test]
     fn node_with_another_uid_starts_anew() {
         let old = NodeReport::initial(None, &keys(), at(1))
-            .with_node(facts("u", &["drain"]), &keys(), at(2))
+            .with_node(node("u", &["drain"]), at(2))
             .without_node();
-        let new = old.with_node(facts("v", &["drain"]), &keys(), at(9));
-        assert_eq!(new.signals.values().next(), Some(&at(9).wall));
-        assert!(old.with_node(facts("v", &[]), &keys(), at(9)).is_eligible());
+        let new = old.with_node(node("v", &["drain"]), at(9));
+        assert_eq!(new.signals().values().next(), Some(&at(9).wall));
+        assert!(old.with_node(node("v", &[]), at(9)).is_eligible());
     }
 
     #[test]
     fn remembered_state_stays_in_use_until_the_node_is_observed() {
-        let seen = NodeReport::initial(None, &keys(), at(1)).with_node(facts("u", &["drain"]), &keys(), at(2));
+        let seen = NodeReport::initial(None, &keys(), at(1)).with_node(node("u", &["drain"]), at(2));
         let remembered = RememberedState::from_report("n", &seen, at(3)).unwrap();
         let report = NodeReport::initial(Some(remembered.clone()), &keys(), at(8));
         assert_eq!(report.source, Source::Remembered);
-        assert_eq!(report.signals, seen.signals);
-        assert_eq!(report.without_node().signals, seen.signals);
-        let report = report.with_node(facts("u", &["drain"]), &keys(), at(9));
-        assert_eq!(report.signals.values().next(), Some(&at(2).wall));
+        assert_eq!(report.signals(), seen.signals());
+        assert_eq!(report.without_node().signals(), seen.signals());
+        let report = report.with_node(node("u", &["drain"]), at(9));
+        assert_eq!(report.signals().values().next(), Some(&at(2).wall));
         assert!(
             NodeReport::initial(Some(remembered), &SignalRules::default(), at(8)).is_eligible(),
             "the settings of this process decide"
@@ -314,29 +280,29 @@ mod tests {
             wall: start.wall + Duration::from_secs(seconds),
             mono: start.mono + Duration::from_secs(seconds),
         };
-        let cordoned = |uid: &str, unschedulable: bool| Facts {
-            unschedulable,
-            ..facts(uid, &[])
+        let cordoned = |uid: &str, unschedulable: bool| {
+            let node = Node {
+                unschedulable,
+                ..node(uid, &[])
+            };
+            node.with_signals(&rules)
         };
-        let report = NodeReport::initial(None, &rules, start).with_node(cordoned("u", true), &rules, after(1));
+        let report = NodeReport::initial(None, &rules, start).with_node(cordoned("u", true), after(1));
         assert!(report.is_eligible() && report.next_deadline() == Some(after(11).mono));
         assert!(report.at(after(10)).is_eligible());
         // Another observation does not start the time again, and another Node does.
-        let report = report.with_node(cordoned("u", true), &rules, after(9));
+        let report = report.with_node(cordoned("u", true), after(9));
         assert_eq!(report.next_deadline(), Some(after(11).mono));
-        let other = report.with_node(cordoned("v", true), &rules, after(9));
+        let other = report.with_node(cordoned("v", true), after(9));
         assert_eq!(other.next_deadline(), Some(after(19).mono));
         let due = report.at(after(11));
         assert!(!due.is_eligible() && due.next_deadline().is_none());
-        assert_eq!(due.signals[&Signal::Unschedulable], after(1).wall);
-        assert_eq!(
-            due.with_node(cordoned("u", true), &rules, after(60)).signals,
-            due.signals
-        );
-        assert!(due.with_node(cordoned("u", false), &rules, after(60)).is_eligible());
+        assert_eq!(due.signals()[&Signal::Unschedulable], after(1).wall);
+        assert_eq!(due.with_node(cordoned("u", true), after(60)).signals(), due.signals());
+        assert!(due.with_node(cordoned("u", false), after(60)).is_eligible());
         assert!(
             report
-                .with_node(cordoned("u", false), &rules, after(10))
+                .with_node(cordoned("u", false), after(10))
                 .at(after(60))
                 .is_eligible()
         );
@@ -365,17 +331,19 @@ mod tests {
                     None => report.without_node(),
                     Some((uid, taints)) => {
                         last = Some(taints.clone());
-                        report.with_node(Facts { uid, taints, ..Facts::default() }, &keys(), at(second))
+                        let taints: Vec<_> = taints.iter().map(String::as_str).collect();
+                        report.with_node(node(&uid, &taints), at(second))
                     }
                 };
                 let drained = last.as_ref().is_some_and(|taints| taints.contains(&"drain".to_owned()));
                 prop_assert_eq!(report.is_eligible(), !drained);
                 prop_assert_eq!(report.source == Source::None, last.is_none());
                 prop_assert!(report.is_synced());
-                prop_assert!(report.signals.values().all(|since| *since <= at(second).wall));
+                prop_assert!(report.signals().values().all(|since| *since <= at(second).wall));
                 // A restart loses none of them.
                 let remembered = RememberedState::from_report("n", &report, at(second));
-                prop_assert_eq!(&NodeReport::initial(remembered, &keys(), at(second)).signals, &report.signals);
+                let restarted = NodeReport::initial(remembered, &keys(), at(second));
+                prop_assert_eq!(restarted.signals(), report.signals());
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! - A taint: add its key to [`DEFAULT_SIGNAL_TAINTS`] and its meaning to [`Signal::explanation`]. Operators can list
 //!   other keys in the setting `signals`.
-//! - Another fact of the Node object: add it to [`Facts`] and read it in [`Facts::read`], add a variant to [`Signal`], and a kind
+//! - Another field of the Node: add it to `NodeObject` and [`Node`](super::Node), add a variant to [`Signal`], and a kind
 //!   of matcher or a built-in signal to `matcher.rs`, which has its form in the settings and finds it. Health answers, the leader,
 //!   `why`, `status`, metrics and the remembered state follow from these.
 //! - A fact from elsewhere, such as the cloud's metadata service: add a variant to [`Signal`], and publish it in the
@@ -13,20 +13,12 @@
 //! (upstream: `NodeEligible` in kube-proxy; docs/decisions.md 1). Cordon, `NotReady` and
 //! `DeletionCandidateOfClusterAutoscaler` are no signals unless the settings list them, because operators cordon whole clusters.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::{Deserialize, Serialize};
-
-use super::deletion_delay::AutoscalerFacts;
-use super::marker::MarkerFact;
-use super::matcher::SignalRules;
 use super::names::{
     AUTOSCALER_TAINT, DRAINING_TAINT, KARPENTER_TAINT, MAINTENANCE_TAINT, OUT_OF_SERVICE_TAINT, SHUTDOWN_TAINT,
 };
-use super::slim_node::SlimCondition;
 
 /// The taint keys that are signals unless the settings list others (docs/decisions.md 1).
 pub const DEFAULT_SIGNAL_TAINTS: [&str; 6] = [
@@ -37,127 +29,6 @@ pub const DEFAULT_SIGNAL_TAINTS: [&str; 6] = [
     KARPENTER_TAINT,
     MAINTENANCE_TAINT,
 ];
-
-/// What a Node object contains that signals are detected in, and what identifies the machine. The remembered state
-/// contains these fields under these names.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Facts {
-    /// The Node's UID. A Node that was created again under the same name is another node.
-    pub uid: String,
-    /// Whether `metadata.deletionTimestamp` is set.
-    pub deleting: bool,
-    /// Whether kubelet reports that the node shuts down.
-    pub shutting_down: bool,
-    /// The keys of the Node's taints, in their order.
-    pub taints: Vec<String>,
-    /// `spec.providerID`, the cloud's name for the machine.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub provider_id: String,
-    /// `status.nodeInfo.bootID`; it changes with each boot.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub boot_id: String,
-    /// The annotations under `headgate.dev/`, and those that a matcher names.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<String, String>,
-    /// The labels that a matcher names.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
-    /// The conditions that a matcher names, by type.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub conditions: BTreeMap<String, ConditionFact>,
-    /// Whether the node is cordoned, if a matcher asks for it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub unschedulable: bool,
-    /// The marker, if the Node has it. It is not remembered: only a fresh one says anything.
-    #[serde(skip)]
-    pub marker: Option<MarkerFact>,
-    /// What the Node shows of its removal by Cluster Autoscaler. It is not remembered, either.
-    #[serde(skip)]
-    pub autoscaler: AutoscalerFacts,
-}
-
-/// A condition of the Node, without its times: a heartbeat changes nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConditionFact {
-    /// `True`, `False` or `Unknown`.
-    pub status: String,
-    /// The reason, one word.
-    #[serde(default)]
-    pub reason: String,
-    /// The beginning of the message.
-    #[serde(default)]
-    pub message: String,
-}
-
-/// The text in the Ready condition's message by which kubelet reports a graceful node shutdown (upstream:
-/// `nodeshutdown` in kubelet).
-const SHUTDOWN_MESSAGE: &str = "node is shutting down";
-/// The prefix of the annotations that headgate writes.
-const OWN_ANNOTATION_PREFIX: &str = "headgate.dev/";
-/// Longer values of headgate's own annotations are ignored: headgate writes none. Those of others are cut to this, so that they do not
-/// fill the remembered state; a matcher compares less.
-pub(super) const MAX_ANNOTATION_BYTES: usize = 4096;
-/// Messages are cut to this; a matcher compares less.
-const MAX_MESSAGE_BYTES: usize = 512;
-
-impl Facts {
-    /// Reads the facts that follow from metadata, taints, cordon and conditions. The rules decide which labels, annotations and
-    /// conditions are kept.
-    #[must_use]
-    pub fn read(
-        metadata: &ObjectMeta,
-        taints: Vec<String>,
-        unschedulable: bool,
-        conditions: &[SlimCondition],
-        rules: &SignalRules,
-    ) -> Self {
-        let copy = |map: &Option<BTreeMap<String, String>>, is_read: &dyn Fn(&str, &str) -> bool| {
-            let read = map.iter().flatten().filter(|(key, value)| is_read(key, value));
-            let short = |value: &str| value[..value.floor_char_boundary(MAX_ANNOTATION_BYTES)].to_owned();
-            read.map(|(key, value)| (key.clone(), short(value))).collect()
-        };
-        let is_annotation_read = |key: &str, value: &str| {
-            let is_own = key.starts_with(OWN_ANNOTATION_PREFIX);
-            is_own && value.len() <= MAX_ANNOTATION_BYTES || !is_own && rules.reads_annotation(key)
-        };
-        let read_conditions = conditions
-            .iter()
-            .filter(|condition| rules.reads_condition(&condition.type_));
-        Self {
-            uid: metadata.uid.clone().unwrap_or_default(),
-            deleting: metadata.deletion_timestamp.is_some(),
-            shutting_down: conditions.iter().any(is_shutdown),
-            taints,
-            annotations: copy(&metadata.annotations, &is_annotation_read),
-            labels: copy(&metadata.labels, &|key, _| rules.reads_label(key)),
-            conditions: read_conditions.map(condition_fact).collect(),
-            unschedulable: unschedulable && rules.reads_unschedulable(),
-            marker: conditions.iter().find_map(MarkerFact::read),
-            ..Self::default()
-        }
-    }
-}
-
-fn is_shutdown(condition: &SlimCondition) -> bool {
-    condition.type_ == "Ready"
-        && condition.status == "False"
-        && condition.reason.as_deref() == Some("KubeletNotReady")
-        && condition
-            .message
-            .as_deref()
-            .is_some_and(|message| message.contains(SHUTDOWN_MESSAGE))
-}
-
-fn condition_fact(condition: &SlimCondition) -> (String, ConditionFact) {
-    let message = condition.message.as_deref().unwrap_or_default();
-    let fact = ConditionFact {
-        status: condition.status.clone(),
-        reason: condition.reason.clone().unwrap_or_default(),
-        message: message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)].to_owned(),
-    };
-    (condition.type_.clone(), fact)
-}
 
 /// One reason not to send new connections to a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -358,15 +229,17 @@ impl FromStr for Signal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::matcher::BuiltInSignal;
+    use crate::matcher::{BuiltInSignal, SignalRules};
+    use crate::node::Node;
+    use crate::object::Taint;
 
     fn detect(taints: &[&str], keys: &[&str]) -> Vec<String> {
-        let facts = Facts {
-            taints: taints.iter().map(ToString::to_string).collect(),
-            ..Facts::default()
+        let node = Node {
+            taints: taints.iter().map(|key| Taint::new(key, "NoSchedule")).collect(),
+            ..Node::default()
         };
         let keys = keys.iter().copied();
-        let found = SignalRules::new(keys, &BuiltInSignal::ALL).detect(&facts);
+        let found = SignalRules::new(keys, &BuiltInSignal::ALL).detect(&node);
         found.keys().map(ToString::to_string).collect()
     }
 
@@ -404,13 +277,13 @@ mod tests {
 
     #[test]
     fn deletion_and_shutdown_count_with_any_list_unless_switched_off() {
-        let facts = Facts {
-            deleting: true,
+        let node = Node {
+            is_deleting: true,
             shutting_down: true,
-            ..Facts::default()
+            ..Node::default()
         };
         let detect = |built_in: &[BuiltInSignal]| {
-            let found = SignalRules::new::<String>([], built_in).detect(&facts);
+            let found = SignalRules::new::<String>([], built_in).detect(&node);
             found.into_keys().collect::<Vec<_>>()
         };
         assert_eq!(detect(&BuiltInSignal::ALL), [Signal::Deletion, Signal::Shutdown]);

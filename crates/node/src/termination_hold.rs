@@ -12,7 +12,6 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::marker::MarkerFact;
 use super::matcher::SignalRules;
 use super::metrics::Metrics;
 use super::names::KARPENTER_TAINT;
@@ -51,12 +50,11 @@ pub fn release_reason(report: &NodeReport) -> Option<ReleaseReason> {
     if matches!(report.object_state, NodeObjectState::Missing | NodeObjectState::Deleted) {
         return Some(ReleaseReason::NodeGone);
     }
-    let facts = report.facts.as_ref().filter(|_| report.source == Source::Watch)?;
-    if !facts.deleting && !facts.taints.iter().any(|key| key == KARPENTER_TAINT) {
+    let node = report.node.as_ref().filter(|_| report.source == Source::Watch)?;
+    if !node.is_deleting && !node.has_taint(KARPENTER_TAINT) {
         return Some(ReleaseReason::NotDisrupted);
     }
-    let is_out = facts.marker.as_ref().is_some_and(MarkerFact::is_out);
-    is_out.then_some(ReleaseReason::Out)
+    node.is_marked_out().then_some(ReleaseReason::Out)
 }
 
 /// Follows the Node `name` until its instance need not be held, `timeout` at most.
@@ -93,10 +91,10 @@ async fn wait_for_release(mut reports: watch::Receiver<NodeReport>, timeout: Dur
     if let Ok(reason) = timeout_at(Instant::now() + timeout, released).await {
         return HoldOutcome::Released(reason);
     }
-    let facts = reports.borrow().facts.clone();
+    let node = reports.borrow().node.clone();
     HoldOutcome::TimedOut {
-        uid: facts.as_ref().map(|facts| facts.uid.clone()),
-        marker: facts.and_then(|facts| facts.marker).map(|marker| marker.message),
+        uid: node.as_ref().map(|node| node.uid.clone()),
+        marker: node.and_then(|node| node.marker).map(|marker| marker.message),
     }
 }
 
@@ -105,7 +103,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::slim_node::SlimNode;
+    use crate::node::NodeReader;
 
     fn initial() -> NodeReport {
         NodeReport::initial(None, &SignalRules::default(), Clock::System.now())
@@ -126,9 +124,8 @@ mod tests {
             .collect();
         let node = json!({"metadata": {"name": "n", "uid": "u", "deletionTimestamp": deletion}, "spec": {"taints": taints},
             "status": {"conditions": conditions}});
-        let (rules, now) = (SignalRules::default(), Clock::System.now());
-        let node: SlimNode = serde_json::from_value(node).unwrap();
-        initial().with_node(node.facts(&rules), &rules, now)
+        let node = NodeReader::own(SignalRules::default()).read(serde_json::from_value(node).unwrap());
+        initial().with_node(node, Clock::System.now())
     }
 
     #[test]

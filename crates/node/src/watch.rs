@@ -13,8 +13,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::matcher::SignalRules;
 use super::metrics::Metrics;
+use super::node::NodeReader;
+use super::object::NodeObject;
 use super::report::NodeReport;
-use super::slim_node::SlimNode;
 
 /// Watches the Node `name` and publishes its reports until the task is aborted. `rules` say what is a signal.
 pub async fn watch_own_node(
@@ -28,7 +29,8 @@ pub async fn watch_own_node(
 ) {
     let selector = Config::default().fields(&format!("metadata.name={name}"));
     let mut failure = reporter.failure();
-    let mut events = watch_events::<SlimNode>(&client, Api::all, selector, reporter);
+    let mut events = watch_events::<NodeObject>(&client, Api::all, selector, reporter);
+    let reader = NodeReader::own(rules);
     let mut listed = None;
     loop {
         let deadline = reports.borrow().next_deadline();
@@ -66,7 +68,7 @@ pub async fn watch_own_node(
             Ok(Event::Delete(_)) => None,
         };
         let report = match node {
-            Some(node) => reports.borrow().with_node(node.facts(&rules), &rules, clock.now()),
+            Some(node) => reports.borrow().with_node(reader.read(node), clock.now()),
             None => reports.borrow().without_node(),
         };
         publish(&reports, &name, report);

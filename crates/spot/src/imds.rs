@@ -88,7 +88,7 @@ pub async fn poll_imds(
             Ok(_) => {}
             Err(failure) => metrics.count_error(failure.reason),
         }
-        let provider_id = reports.borrow().facts.as_ref().map(|facts| facts.provider_id.clone());
+        let provider_id = reports.borrow().node.as_ref().map(|node| node.provider_id.clone());
         let vm = provider_id.as_deref().and_then(VmName::from_provider_id);
         if let (Some(provider_id), None, false) = (&provider_id, &vm, foreign_id_logged) {
             foreign_id_logged = true;

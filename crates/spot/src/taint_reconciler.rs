@@ -51,12 +51,12 @@ pub async fn reconcile_taint(
 
 /// What is to change if the latest watched version of the Node is not in the target state.
 fn intent(report: &NodeReport, snapshot: &EventsSnapshot, now: Timestamp) -> Option<NodeIntent> {
-    let facts = report.facts.as_ref()?;
-    let record = NoticeRecord::from_annotations(&facts.annotations);
-    let action = next_taint_action(&snapshot.tracker, record.as_ref(), &facts.boot_id, now)?;
+    let shown = report.node.as_ref()?;
+    let record = NoticeRecord::from_annotations(&shown.annotations);
+    let action = next_taint_action(&snapshot.tracker, record.as_ref(), &shown.boot_id, now)?;
     let tracker = snapshot.tracker.clone();
     Some(NodeIntent {
-        uid: Some(facts.uid.clone()),
+        uid: Some(shown.uid.clone()),
         key: format!("{action:?}"),
         shown: Shown::No,
         renew_interval: None,
@@ -69,7 +69,7 @@ fn intent(report: &NodeReport, snapshot: &EventsSnapshot, now: Timestamp) -> Opt
 
 /// The time until a taint without confirmation ends.
 fn removal_delay(report: &NodeReport, snapshot: &EventsSnapshot, now: Timestamp) -> Option<Duration> {
-    let facts = report.facts.as_ref().filter(|_| snapshot.tracker.is_unconfirmed)?;
-    let deadline = NoticeRecord::from_annotations(&facts.annotations)?.confirmation_deadline()?;
+    let node = report.node.as_ref().filter(|_| snapshot.tracker.is_unconfirmed)?;
+    let deadline = NoticeRecord::from_annotations(&node.annotations)?.confirmation_deadline()?;
     Duration::try_from(deadline.duration_since(now)).ok()
 }

@@ -49,7 +49,7 @@ impl StatusReport {
         } = builder;
         let nodes = snapshot.desired.nodes.iter().map(|node| {
             let entries = entries.remove(node.name.as_str()).unwrap_or_default();
-            node_row(snapshot, node, entries)
+            node_row(node, entries)
         });
         let nodes: Vec<_> = nodes.collect();
         let rules = || {
@@ -139,22 +139,18 @@ impl NodeRow {
 }
 
 /// The row of a Node, with the verdict that its signals imply.
-fn node_row(snapshot: &ClusterSnapshot, node: &ClusterNode, mut entries: Vec<EntryRow>) -> NodeRow {
+fn node_row(node: &ClusterNode, mut entries: Vec<EntryRow>) -> NodeRow {
     entries.sort_by(|one, other| {
         (&one.load_balancer, &one.pool, &one.entry).cmp(&(&other.load_balancer, &other.pool, &other.entry))
     });
     let mut found: BTreeMap<String, (bool, bool)> = BTreeMap::new();
-    for signal in snapshot.health.get(&node.name).into_iter().flatten() {
+    for signal in &node.health_signals {
         found.entry(signal.to_string()).or_default().0 = true;
     }
     for signal in node.signals.keys() {
         found.entry(signal.to_string()).or_default().1 = true;
     }
-    let implied = if snapshot.health.contains_key(&node.name) {
-        503
-    } else {
-        200
-    };
+    let implied = if node.health_signals.is_empty() { 200 } else { 503 };
     NodeRow {
         name: node.name.clone(),
         address: node.addresses.first().copied(),
@@ -175,7 +171,7 @@ fn node_row(snapshot: &ClusterSnapshot, node: &ClusterNode, mut entries: Vec<Ent
             why: None,
         },
         out_of_load_balancers: node.marker.as_ref().map(|marker| MarkerRow {
-            status: marker.status.clone(),
+            status: marker.status.as_str().to_owned(),
             reason: marker.reason.clone(),
             message: marker.message.clone(),
         }),

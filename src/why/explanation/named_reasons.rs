@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use headgate_clock::{Clock, Moment};
-use headgate_node::{BuiltInSignal, NodeReport, SignalMatcher, SignalRules, SlimNode};
+use headgate_node::{BuiltInSignal, NodeReader, NodeReport, SignalMatcher, SignalRules};
 use serde_json::{Value, json};
 
 use super::*;
@@ -94,7 +94,7 @@ fn change(node: &mut Value, random: &mut Rng) {
 
 /// What the agent of this report answers at `/statusz`.
 fn status(report: &NodeReport) -> AgentStatus {
-    let signals = report.signals.iter().map(|(signal, since)| SignalStatus {
+    let signals = report.signals().iter().map(|(signal, since)| SignalStatus {
         signal: signal.to_string(),
         since: Some(*since),
     });
@@ -108,8 +108,8 @@ fn status(report: &NodeReport) -> AgentStatus {
     status
 }
 
-fn node_object(status: &AgentStatus) -> NodeObject {
-    NodeObject {
+fn node_object(status: &AgentStatus) -> ObservedNode {
+    ObservedNode {
         hold: None,
         signals: status.node.signals.clone(),
         taints: Vec::new(),
@@ -135,12 +135,12 @@ fn every_503_has_its_reasons_by_name() {
                 mono: start.mono + elapsed,
             };
             change(&mut node, &mut random);
-            let read: SlimNode = serde_json::from_value(node.clone()).unwrap();
-            report = report.with_node(read.facts(&rules), &rules, now).at(now);
+            let read = NodeReader::own(rules.clone()).read(serde_json::from_value(node.clone()).unwrap());
+            report = report.with_node(read, now).at(now);
 
             let status = status(&report);
             let (code, object) = (status.healthz.unwrap().code, node_object(&status));
-            let expected: BTreeSet<_> = report.signals.keys().map(ToString::to_string).collect();
+            let expected: BTreeSet<_> = report.signals().keys().map(ToString::to_string).collect();
             assert_eq!(code == 503, !expected.is_empty(), "seed {seed}: {node}");
             refused += u32::from(code == 503);
             for agent in [Ok(status), Err("no answer".to_owned())] {

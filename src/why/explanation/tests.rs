@@ -1,4 +1,4 @@
-use headgate_node::{MarkerFact, NodeHold, Source};
+use headgate_node::{MarkerFact, MarkerStatus, NodeHold, Source};
 
 use super::*;
 use crate::agent_status::{HoldStatus, SignalStatus, WatchErrorStatus};
@@ -33,8 +33,8 @@ fn agent(code: u16, signals: &[&str], source: Source, livez: u16) -> AgentStatus
     status
 }
 
-fn api(signals: &[&str], cordoned: bool, excluded: bool) -> NodeObject {
-    NodeObject {
+fn api(signals: &[&str], cordoned: bool, excluded: bool) -> ObservedNode {
+    ObservedNode {
         hold: None,
         signals: signals.iter().map(|name| signal(name)).collect(),
         taints: vec!["example.com/mine".to_owned()],
@@ -46,7 +46,7 @@ fn api(signals: &[&str], cordoned: bool, excluded: bool) -> NodeObject {
 }
 
 /// Observations of a node without maintenances.
-fn observations(agent: Result<AgentStatus, String>, api: Result<NodeObject, String>) -> Observations {
+fn observations(agent: Result<AgentStatus, String>, api: Result<ObservedNode, String>) -> Observations {
     Observations {
         agent,
         api,
@@ -54,7 +54,7 @@ fn observations(agent: Result<AgentStatus, String>, api: Result<NodeObject, Stri
     }
 }
 
-fn text(agent: Result<AgentStatus, String>, api: Result<NodeObject, String>) -> (NewConnections, String) {
+fn text(agent: Result<AgentStatus, String>, api: Result<ObservedNode, String>) -> (NewConnections, String) {
     let explanation = explain("n", &observations(agent, api), at(22));
     (explanation.sent, explanation.to_string())
 }
@@ -151,10 +151,10 @@ fn text_of_maintenances_cannot_control_the_terminal() {
 fn marker_of_the_node_is_a_note() {
     let mut marked = api(&["drain"], false, false);
     marked.marker = Some(MarkerFact {
-        status: "False".to_owned(),
+        status: MarkerStatus::False,
         reason: "NotDown".to_owned(),
         message: "Not Down in lb/a\u{1b}[31m.".to_owned(),
-        confirmed_at: None,
+        ..MarkerFact::default()
     });
     let (sent, text) = text(Ok(agent(503, &["drain"], Source::Watch, 200)), Ok(marked));
     assert_eq!(sent, NewConnections::No);
@@ -193,7 +193,7 @@ fn reason_of_a_hold_is_the_leaders() {
         reason: "no other node serves default/web".to_owned(),
         renewed_at: Timestamp::UNIX_EPOCH,
     };
-    let node = |probes_headgate| NodeObject {
+    let node = |probes_headgate| ObservedNode {
         hold: Some(recorded(probes_headgate)),
         ..api(&[maintenance], false, false)
     };
@@ -404,7 +404,7 @@ fn what_others_sent_is_text_on_one_line() {
             api: api
                 .clone()
                 .map_err(|error: String| plain(&error))
-                .map(|mut node: NodeObject| {
+                .map(|mut node: ObservedNode| {
                     node.signals = vec![signal("a")];
                     node
                 }),

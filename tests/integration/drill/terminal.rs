@@ -163,7 +163,10 @@ fn ctrl_c_on_a_terminal_leaves_nothing_behind() {
     let (status, written) = terminal.end();
     assert_eq!(status.code(), Some(130), "{written:?}");
     let (_, last) = written.rsplit_once(ERASE).unwrap();
-    assert_eq!(last.trim_end(), "headgate: interrupted; everything it started is gone");
+    assert_eq!(
+        last.trim_end(),
+        "headgate-lab: interrupted; everything it started is gone"
+    );
     for _ in 0..100 {
         if !children.iter().any(|child| is_alive(*child)) {
             break;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use headgate_clock::Clock;
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_node::{NodeReport, SignalRules, SlimNode, expire_marker};
+use headgate_node::{NodeReader, NodeReport, SignalRules, expire_marker};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::Process;
 use headgate_test_kubernetes::{create_node, eventually, kubectl, own_control_plane, scratch};
@@ -124,8 +124,9 @@ async fn kubectl_waits_for_the_marker_of_a_leader_with_a_pod_token() {
     drop(leader);
     let agent = acting_on(&world.control_plane, AGENT, "node-2").await;
     let (clock, rules) = (Clock::System, SignalRules::default_health());
-    let shown: SlimNode = serde_json::from_value(administrator.get(&node("node-2")).await).unwrap();
-    let report = NodeReport::initial(None, &rules, clock.now()).with_node(shown.facts(&rules), &rules, clock.now());
+    let shown = serde_json::from_value(administrator.get(&node("node-2")).await).unwrap();
+    let report = NodeReport::initial(None, &rules, clock.now())
+        .with_node(NodeReader::own(rules.clone()).read(shown), clock.now());
     let (_reports, reports) = watch::channel(report);
     let ttl = Duration::from_secs(1);
     let writer = NodeWriter {

@@ -117,7 +117,7 @@ async fn a_restart_during_an_api_server_outage_uses_the_remembered_state() {
     for (text, complaint) in [
         ("{", "is corrupt"),
         (
-            r#"{"version":1,"nodeName":"other","facts":{"uid":"u","deleting":true,"shuttingDown":false,"taints":[]},"since":{},"writtenAt":"2026-01-01T00:00:00Z"}"#,
+            r#"{"version":1,"nodeName":"other","node":{"uid":"u","isDeleting":true,"shuttingDown":false,"taints":[]},"since":{},"writtenAt":"2026-01-01T00:00:00Z"}"#,
             "is about Node",
         ),
     ] {

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
-use headgate_node::{NodeReport, SignalRules, SlimNode};
+use headgate_node::{NodeReader, NodeReport, SignalRules};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ use super::ledger::LedgerStage;
 use super::plan::{PlanInputs, Policy, plan};
 use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::{TargetState, TargetStates};
-use crate::pool::{ClusterNodeObject, InterfaceCache};
+use crate::pool::{InterfaceCache, read_node};
 
 mod measured;
 
@@ -122,9 +122,14 @@ fn verdicts_and_plans_after_each_measured_step() {
                 report = report.without_node();
                 targets.remove("n1");
             } else {
-                report = report.with_node(read::<SlimNode>(&node).facts(&health), &health, now);
-                let object = read::<ClusterNodeObject>(&node);
-                let object = object.into_node(true, &admin_state, &health).unwrap();
+                report = report.with_node(NodeReader::own(health.clone()).read(read(&node)), now);
+                let leader = NodeReader {
+                    rules: admin_state.clone(),
+                    health_rules: health.clone(),
+                    exclude_control_plane: true,
+                    is_own: false,
+                };
+                let object = read_node(read(&node), &leader);
                 targets.apply(object.clone(), now);
                 // Within the debounce a new leader does not know of the signal.
                 if targets.target_state(&object, now.mono) != TargetState::Unchanged {

@@ -1,10 +1,8 @@
 //! Small clusters and load balancers for the tables of this module.
 
-use std::collections::BTreeSet;
-
 use headgate_azure::{LoadBalancer, LoadBalancerId, PoolId};
 use headgate_clock::Moment;
-use headgate_node::{Facts, SignalRules};
+use headgate_node::SignalRules;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -20,30 +18,16 @@ fn rules() -> SignalRules {
 }
 
 pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
-    let taint = |key: &&str| Taint {
-        key: (*key).to_owned(),
-        effect: "NoExecute".to_owned(),
-    };
-    ClusterNode {
+    let node = ClusterNode {
         name: format!("n{number}"),
         uid: format!("u{number}"),
-        created: Timestamp::UNIX_EPOCH,
         addresses: vec![format!("10.0.0.{number}").parse().unwrap()],
-        machine: String::new(),
-        excluded: None,
-        taints: taints.iter().map(taint).collect(),
-        signals: rules().detect(&Facts {
-            taints: taints.iter().map(ToString::to_string).collect(),
-            ..Facts::default()
-        }),
-        health_signals: BTreeSet::new(),
-        marker: None,
-        eviction_at: None,
+        taints: taints.iter().map(|key| Taint::new(key, "NoExecute")).collect(),
         ready: true,
         ends: taints.contains(&"node.kubernetes.io/out-of-service"),
-        hold: None,
-        is_deleting: false,
-    }
+        ..ClusterNode::default()
+    };
+    node.with_signals(&rules())
 }
 
 pub(super) fn target_states(nodes: &[ClusterNode], now: Moment) -> TargetStates {

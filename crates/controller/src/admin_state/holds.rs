@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use headgate_azure::PoolId;
-use headgate_node::NodeHold;
+use headgate_node::{NodeHold, SignalPeriod};
 use headgate_telemetry::first_names;
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -110,7 +110,7 @@ pub(super) fn desired_holds(reads: &LastReads<'_>, unplanned: &Unplanned, guard:
             continue;
         };
         let period = targets.signal_period(node).filter(|period| period.ended_at.is_none());
-        let mut signals = period.map_or_else(BTreeSet::new, |period| period.signals.clone());
+        let mut signals = period.map(SignalPeriod::names).unwrap_or_default();
         // The agent answers 503 for these, or soon may.
         signals.extend(node.health_signals.iter().map(ToString::to_string));
         if signals.is_empty() {

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 
 use headgate_azure::{AdminState, LoadBalancerId};
 use headgate_clock::Moment;
+use headgate_node::SignalPeriod;
 
 use super::ledger::{Ledger, LedgerEntry};
 use super::plan::EntryStatus;
 use super::planner::LoadBalancerStatus;
 use super::settings::AdminStateMode;
-use super::target_states::{SignalPeriod, TargetState, TargetStates};
+use super::target_states::{TargetState, TargetStates};
 use crate::pool::{ClusterNode, Listing};
 
 /// A load balancer, as it was planned last.

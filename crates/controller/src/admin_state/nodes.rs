@@ -16,7 +16,7 @@ use std::time::Duration;
 use futures::{FutureExt as _, StreamExt as _};
 use headgate_clock::Clock;
 use headgate_kubernetes::{EventSink, WatchErrorCounter, WatchReporter, watch_events};
-use headgate_node::SignalRules;
+use headgate_node::{NodeObject, NodeReader};
 use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::publish_limit::PublishLimit;
 use super::target_states::TargetStates;
-use crate::pool::ClusterNodeObject;
+use crate::pool::read_node;
 
 /// Nodes in one answer to a list; bounds the memory for objects that are not converted yet.
 const PAGE_SIZE: u32 = 500;
@@ -37,12 +37,7 @@ const MAX_EVENTS_PER_CHANGE: usize = 10_000;
 /// What the watch reads from Nodes, and where it counts its errors.
 #[derive(Clone, Debug)]
 pub(super) struct NodeWatchConfig {
-    /// What is a signal.
-    pub(super) rules: SignalRules,
-    /// What is a signal for the agents' health answers, which the guard has to know.
-    pub(super) health_rules: SignalRules,
-    /// Whether control-plane nodes are in no load balancer.
-    pub(super) exclude_control_plane: bool,
+    pub(super) reader: NodeReader,
     /// Counts the errors of the watch.
     pub(super) watch_errors: WatchErrorCounter,
     /// For how long the state is in use without a confirmation.
@@ -64,7 +59,7 @@ pub(super) async fn watch_target_states(
     let watcher_config = watcher::Config::default()
         .page_size(PAGE_SIZE)
         .timeout(WATCH_PERIOD_SECONDS);
-    let mut events = watch_events::<ClusterNodeObject>(&client, Api::all, watcher_config, reporter);
+    let mut events = watch_events::<NodeObject>(&client, Api::all, watcher_config, reporter);
     let stale_timeout = config.stale_timeout;
     let mut is_stale = false;
     let mut handler = EventHandler {
@@ -197,7 +192,7 @@ impl EventHandler {
     }
 
     /// Applies an event. Returns whether it changed anything.
-    fn handle(&mut self, event: Event<ClusterNodeObject>) -> bool {
+    fn handle(&mut self, event: Event<NodeObject>) -> bool {
         match event {
             Event::Init => {
                 self.listed = Some(BTreeSet::new());
@@ -229,11 +224,9 @@ impl EventHandler {
         }
     }
 
-    fn apply(&mut self, object: ClusterNodeObject) -> bool {
-        let config = &self.config;
-        let Some(node) = object.into_node(config.exclude_control_plane, &config.rules, &config.health_rules) else {
-            return false;
-        };
-        self.state.modify(|targets| targets.apply(node, config.clock.now()))
+    fn apply(&mut self, object: NodeObject) -> bool {
+        let node = read_node(object, &self.config.reader);
+        let now = self.config.clock.now();
+        self.state.modify(|targets| targets.apply(node, now))
     }
 }

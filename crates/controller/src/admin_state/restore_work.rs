@@ -13,7 +13,7 @@ use headgate_azure::{AdminState, ErrorClass, LoadBalancerId};
 use headgate_clock::Clock;
 use headgate_kubernetes::WatchErrorCounter;
 use headgate_leader::{ArmLock, LockMetrics, Term};
-use headgate_node::SignalRules;
+use headgate_node::NodeReader;
 use kube::Client;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -211,9 +211,10 @@ async fn work(
     let (sender, mut targets) = watch::channel(None);
     let watch_config = NodeWatchConfig {
         // No taint is a signal, so that every target state is `None`.
-        rules: SignalRules::default(),
-        health_rules: SignalRules::default(),
-        exclude_control_plane: context.target.exclude_control_plane,
+        reader: NodeReader {
+            exclude_control_plane: context.target.exclude_control_plane,
+            ..NodeReader::default()
+        },
         watch_errors: WatchErrorCounter::default(),
         stale_timeout: AdminStateSettings::default().stale_nodes_timeout,
         clock: context.clock.clone(),

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use headgate_node::SignalPeriod;
+
 use super::last_reads::LastReads;
 use super::plan::EntryStatus;
 use super::rule_guard::HeldFor;
@@ -35,12 +37,16 @@ impl RuleHoldTracker {
             let Some(node) = entries.first().map(|entry| &entry.node) else {
                 continue;
             };
-            let signals = reads.targets.signal_period(node).map(|period| &period.signals);
+            let signals = reads
+                .targets
+                .signal_period(node)
+                .map(SignalPeriod::names)
+                .unwrap_or_default();
             if self.reported.get(*uid) != Some(&held_for) {
                 events.push(NodeEvent {
                     node: Arc::clone(node),
                     kind: HELD_BACK,
-                    note: note(&entries, &held_for, signals),
+                    note: note(&entries, &held_for, &signals),
                 });
             }
             reported.insert((*uid).to_owned(), held_for);
@@ -50,8 +56,8 @@ impl RuleHoldTracker {
     }
 }
 
-fn note(entries: &[&EntryStatus], held_for: &HeldFor, signals: Option<&BTreeSet<String>>) -> String {
-    let signals: Vec<_> = signals.into_iter().flatten().map(String::as_str).collect();
+fn note(entries: &[&EntryStatus], held_for: &HeldFor, signals: &BTreeSet<String>) -> String {
+    let signals: Vec<_> = signals.iter().map(String::as_str).collect();
     let mut note = format!(
         "Kept in service in {} despite {}: {}.",
         pool_names(entries),

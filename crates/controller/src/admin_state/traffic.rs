@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use headgate_clock::whole_seconds;
-use headgate_node::{NodeTraffic, TrafficByNode, Unproved};
+use headgate_node::{NodeTraffic, SignalPeriod, TrafficByNode, Unproved};
 use jiff::Timestamp;
 
 use super::last_reads::{LastReads, OwnEntry};
@@ -15,7 +15,6 @@ use super::ledger::LedgerStage;
 use super::plan::EntryStatus;
 use super::rule_guard::HeldFor;
 use super::settings::AdminStateMode;
-use super::target_states::SignalPeriod;
 use super::transitions::pool_names;
 use crate::pool::{Claimed, ClusterNode};
 

@@ -232,7 +232,7 @@ impl TransitionTracker {
                 effects.ledger_changes.extend(changes);
                 let mut all = entries.iter();
                 if !all.any(|entry| entry.is_read_down() && entry.stage() == Some(LedgerStage::Down)) {
-                    let signals = period.map(|period| period.signals.iter().cloned().collect::<Vec<_>>());
+                    let signals = period.map(|period| period.names().into_iter().collect::<Vec<_>>());
                     let since = period.map(|period| period.since.mono);
                     let took = since.map(|since| reads.now.mono.saturating_duration_since(since));
                     effects.signal_to_down.extend(took);
@@ -251,7 +251,7 @@ impl TransitionTracker {
                 effects.ledger_changes.extend(changes);
                 // Without this stage there was no event about the `Down`, either.
                 if restored.iter().any(|entry| entry.stage() == Some(LedgerStage::Down)) {
-                    let left = period.is_some_and(|period| period.left_out_of_service_while_ready);
+                    let left = reads.targets.left_out_of_service_while_ready(node);
                     effects.events.push(NodeEvent {
                         node: Arc::clone(node),
                         kind: NONE,

@@ -16,7 +16,7 @@ use headgate_azure::LoadBalancerId;
 use headgate_clock::Clock;
 use headgate_kubernetes::{EventKind, EventSink, NodeField, NodeIntents, node_reference};
 use headgate_leader::{ArmLock, CandidatePlacement, LockMetrics, Term};
-use headgate_node::{SignalRules, TrafficByNode};
+use headgate_node::{NodeReader, SignalRules, TrafficByNode};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -477,9 +477,12 @@ fn watch_nodes(
     let sender = watch::Sender::new(None);
     let targets = sender.subscribe();
     let watch_config = NodeWatchConfig {
-        rules: context.rules.clone(),
-        health_rules: context.guard.health_rules.clone(),
-        exclude_control_plane,
+        reader: NodeReader {
+            rules: context.rules.clone(),
+            health_rules: context.guard.health_rules.clone(),
+            exclude_control_plane,
+            is_own: false,
+        },
         watch_errors: context.metrics.watch_errors(),
         stale_timeout: context.stale_nodes_timeout,
         clock: context.clock.clone(),

@@ -139,7 +139,6 @@ pub fn apply_nodes(updater: &mut Updater, nodes: &NodeIndex, is_draining: impl F
 #[cfg(test)]
 mod tests {
     use headgate_local_pools::UpdaterSettings;
-    use jiff::Timestamp;
     use serde_json::{Value, json};
 
     use super::*;
@@ -202,20 +201,10 @@ mod tests {
     fn all_nodes_are_given_to_the_updater_and_former_ones_removed() {
         let cluster_node = |number: u8| ClusterNode {
             name: format!("N{number}"),
-            uid: String::new(),
-            created: Timestamp::UNIX_EPOCH,
             addresses: vec![[10, 0, 0, number].into()],
-            machine: String::new(),
-            excluded: None,
-            taints: Vec::new(),
-            signals: std::collections::BTreeMap::new(),
-            health_signals: std::collections::BTreeSet::new(),
-            marker: None,
-            eviction_at: None,
             ready: true,
-            ends: false,
-            hold: None,
             is_deleting: number == 2,
+            ..ClusterNode::default()
         };
         let mut nodes = NodeIndex::default();
         nodes.apply(cluster_node(1));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use headgate_azure::{AdminState, Pool, PoolId};
 use headgate_local_pools::{DesiredMembers, MemberEdit, MemberRejection, NodeIndex, merge};
 
-use super::node_index::ClusterNode;
+use super::ClusterNode;
 use super::pool_entry::EntryKey;
 
 /// A new admin state for one pool entry.

@@ -10,8 +10,8 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::interface_cache::InterfaceCache;
-use super::node_index::{ClusterNode, NodeIndex};
 use super::pool_entry::{NodeMatcher, PoolEntry};
+use super::{ClusterNode, NodeIndex};
 
 /// The Node that decides about an entry.
 #[derive(Clone, Copy, Debug)]
@@ -66,17 +66,9 @@ mod tests {
             uid: format!("uid-{name}"),
             created: Timestamp::from_second(created).unwrap(),
             addresses: vec!["10.0.0.1".parse().unwrap()],
-            machine: String::new(),
             excluded: excluded.then_some("label"),
-            taints: Vec::new(),
-            signals: std::collections::BTreeMap::new(),
-            health_signals: std::collections::BTreeSet::new(),
             ready: true,
-            marker: None,
-            eviction_at: None,
-            ends: false,
-            hold: None,
-            is_deleting: false,
+            ..ClusterNode::default()
         }
     }
 

@@ -10,8 +10,8 @@ use headgate_leader::LockGuard;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
+use super::ClusterNode;
 use super::edit::PoolEdit;
-use super::node_index::ClusterNode;
 
 /// After the time of a notice: Azure may be late, and a notice that is older says nothing any more.
 const END: SignedDuration = SignedDuration::from_mins(1);
@@ -77,7 +77,6 @@ fn on_own_clock(at: Timestamp, now: Moment) -> Instant {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
     use std::sync::Arc;
 
     use headgate_azure::{AdminState, LoadBalancerId};
@@ -97,19 +96,10 @@ mod tests {
             node: Arc::new(ClusterNode {
                 name: format!("n{number}"),
                 uid: format!("u{number}"),
-                created: Timestamp::UNIX_EPOCH,
-                addresses: Vec::new(),
-                machine: String::new(),
-                excluded: None,
-                taints: Vec::new(),
-                signals: BTreeMap::new(),
-                health_signals: BTreeSet::new(),
-                marker: None,
                 eviction_at: after.map(|after| Timestamp::from_second(NOW + after).unwrap()),
                 ready: true,
-                is_deleting: false,
                 ends: true,
-                hold: None,
+                ..ClusterNode::default()
             }),
             to: *to,
         };

@@ -14,7 +14,7 @@ use headgate_azure::{AdminState, BackendAddress, NetworkInterfaceId};
 
 use super::fingerprint::Fingerprint;
 use super::interface_cache::InterfaceCache;
-use super::node_index::{ClusterNode, NodeIndex};
+use super::{ClusterNode, NodeIndex};
 
 /// One backend address of a pool, parsed once for each read: plans are made far more often than reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -221,7 +221,6 @@ fn scale_set_machine(configuration: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use headgate_azure::{Pool, PoolId};
-    use jiff::Timestamp;
     use serde_json::{Value, json};
 
     use super::*;
@@ -232,22 +231,13 @@ mod tests {
             nodes.apply(ClusterNode {
                 name: format!("n{number}"),
                 uid: format!("u{number}"),
-                created: Timestamp::UNIX_EPOCH,
                 addresses: vec![
                     format!("10.0.0.{number}").parse().unwrap(),
                     format!("fd00::{number}").parse().unwrap(),
                 ],
                 machine: format!("/subscriptions/s/resourcegroups/rg/providers/microsoft.compute/virtualmachinescalesets/v/virtualmachines/{number}"),
-                excluded: None,
-                taints: Vec::new(),
-                signals: std::collections::BTreeMap::new(),
-                health_signals: std::collections::BTreeSet::new(),
-                marker: None,
-                eviction_at: None,
                 ready: true,
-                ends: false,
-                hold: None,
-                is_deleting: false,
+                ..ClusterNode::default()
             });
         }
         nodes

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use headgate_clock::{Clock, Moment};
 use headgate_controller::admin_state::{GuardSettings, IntOrPercent};
-use headgate_node::{NodeReport, SignalRules, SlimNode};
+use headgate_node::{NodeReader, NodeReport, SignalRules};
 use headgate_test_kubernetes::{Fault, RecordedRequest};
 use hyper::Method;
 use k8s_openapi::api::core::v1::Node;
@@ -32,13 +32,13 @@ pub(crate) static GUARD: LazyLock<GuardSettings> = LazyLock::new(|| GuardSetting
 pub(crate) async fn is_healthy(world: &World, number: usize) -> bool {
     let nodes = Api::<Node>::all(world.client.clone());
     let node = nodes.get(&format!("node-{number}")).await.unwrap();
-    let node: SlimNode = serde_json::from_value(serde_json::to_value(node).unwrap()).unwrap();
     let rules = world.guard.health_rules.clone();
-    let facts = node.facts(&rules);
+    let node =
+        NodeReader::own(rules.clone()).read(serde_json::from_value(serde_json::to_value(node).unwrap()).unwrap());
     let now = world.clock.now();
-    let is_stale = headgate_node::NodeHold::from_annotations(&facts.annotations, &facts.uid)
-        .is_some_and(|hold| now.wall.duration_since(hold.renewed_at).as_secs() >= 300);
-    let report = NodeReport::initial(None, &rules, Clock::System.now()).with_node(facts, &rules, now);
+    let hold = node.hold.as_ref();
+    let is_stale = hold.is_some_and(|hold| now.wall.duration_since(hold.renewed_at).as_secs() >= 300);
+    let report = NodeReport::initial(None, &rules, Clock::System.now()).with_node(node, now);
     // A cordon has lasted.
     let report = report.at(Moment {
         mono: now.mono + 3600 * SECOND,

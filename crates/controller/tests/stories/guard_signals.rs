@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use headgate_controller::admin_state::GuardSettings;
-use headgate_node::{NodeReport, SignalMatcher, SignalRules, SlimNode};
+use headgate_node::{NodeReader, NodeReport, SignalMatcher, SignalRules};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -60,10 +60,11 @@ impl Agents {
         let mut healthy = BTreeSet::new();
         for number in 1..=NODES {
             let node: Node = cluster.fake.peek("", &format!("node-{number}")).unwrap();
-            let node: SlimNode = serde_json::from_value(serde_json::to_value(node).unwrap()).unwrap();
+            let node = serde_json::from_value(serde_json::to_value(node).unwrap()).unwrap();
+            let node = NodeReader::own(rules.clone()).read(node);
             let report = self.0.remove(&number);
             let report = report.unwrap_or_else(|| NodeReport::initial(None, rules, now));
-            let report = report.with_node(node.facts(rules), rules, now).at(now);
+            let report = report.with_node(node, now).at(now);
             if report.is_eligible() || report.is_held(&[], now.mono) {
                 healthy.insert(number);
             }

@@ -16,7 +16,7 @@ use headgate_controller::admin_state::IntOrPercent;
 use headgate_kubernetes::NodeField;
 use headgate_node::{
     CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DeletionDelayMetrics, DeletionDelayTask, MARKER_TTL, Metrics,
-    NodeReport, SignalMatcher, SignalRules, SlimNode, delay_deletion, expire_marker, watch_own_node,
+    NodeReader, NodeReport, SignalMatcher, SignalRules, delay_deletion, expire_marker, watch_own_node,
 };
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, event_sink, run_seeds};
 use jiff::Timestamp;
@@ -207,8 +207,9 @@ impl Run {
 
     fn has_signal(&self, number: usize) -> bool {
         let Some(node) = self.peek(number) else { return false };
-        let node: SlimNode = serde_json::from_value(node).unwrap();
-        let signals = rules().detect(&node.facts(&rules()));
+        let signals = NodeReader::own(rules())
+            .read(serde_json::from_value(node).unwrap())
+            .signals;
         for signal in signals.keys() {
             let explanation = signal.explanation("node");
             assert!(

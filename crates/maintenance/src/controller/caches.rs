@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt as _;
 use headgate_kubernetes::{UndecodableObjects, WatchReporter, WatchStream, watch_events};
+use headgate_node::NodeObject;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::runtime::watcher;
@@ -16,7 +17,7 @@ use kube::{Api, Resource, ResourceExt as _};
 use tokio::sync::watch;
 use tokio_util::task::JoinMap;
 
-use super::objects::{CachedNode, NodeObject};
+use super::objects::CachedNode;
 use super::pods::{PodCache, watch_pods};
 use super::{MaintenanceContext, TaskName};
 use crate::api::{Evacuation, NodeMaintenance};

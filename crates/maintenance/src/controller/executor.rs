@@ -221,7 +221,11 @@ impl Executor {
 
     /// Publishes what the plan makes of Nodes. What it no longer asks for is no longer written.
     pub(super) fn publish_nodes(&self, snapshot: &Snapshot, actions: &[Action]) {
-        let facts: BTreeMap<&str, &NodeFacts> = snapshot.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
+        let facts: BTreeMap<&str, &NodeFacts> = snapshot
+            .nodes
+            .iter()
+            .map(|node| (node.name.as_str(), &**node))
+            .collect();
         let uids = snapshot
             .maintenances
             .iter()

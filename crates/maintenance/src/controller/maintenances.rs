@@ -186,7 +186,7 @@ impl MaintenanceController {
             .cloned()
             .collect();
         let is_idle = maintenances.is_empty();
-        let nodes: Vec<NodeFacts> = {
+        let nodes: Vec<Arc<NodeFacts>> = {
             let nodes = self.caches.nodes.borrow_and_update();
             let nodes = nodes.as_ref()?.values().map(|node| &node.facts);
             // Without a maintenance only what an earlier one left matters.
@@ -249,7 +249,7 @@ fn has_traces(node: &NodeFacts) -> bool {
 }
 
 /// The nodes whose pods a plan depends on.
-fn maintained_nodes(maintenances: &[NodeMaintenance], nodes: &[NodeFacts]) -> BTreeSet<String> {
+fn maintained_nodes(maintenances: &[NodeMaintenance], nodes: &[Arc<NodeFacts>]) -> BTreeSet<String> {
     let mut maintained = BTreeSet::new();
     for object in maintenances {
         let maintenance = Maintenance::new(object, nodes);

@@ -14,7 +14,7 @@ use super::events::MaintenanceEvents;
 use crate::api::names::CORDON_ANNOTATION;
 use crate::cordon_race::CordonRaceDetector;
 use crate::plan::action::{Change, NodeChange, NodeConditionChange};
-use crate::snapshot::{NodeFacts, TaintFacts};
+use crate::snapshot::NodeFacts;
 
 /// The reason of the event about a cordon that another actor keeps reverting.
 const CORDON_REVERTED: &str = "CordonReverted";
@@ -47,7 +47,7 @@ pub(super) struct IsolationEdit {
 
 impl NodeEdit for IsolationEdit {
     fn edit(&self, node: &mut Node, _: Timestamp) -> Edited {
-        if concerns(&NodeFacts::from(&*node)) != concerns(&self.planned) {
+        if present(node) != planned(&self.planned) {
             return Edited::Outdated;
         }
         change_node(node, &self.change);
@@ -79,13 +79,34 @@ impl NodeEdit for IsolationEdit {
     }
 }
 
-/// The facts that a change follows from.
-fn concerns(facts: &NodeFacts) -> (bool, Option<bool>, Option<&TaintFacts>) {
+/// What a change follows from: the cordon, the cordon before the first maintenance, and the value of the taint.
+type Isolation<'a> = (bool, Option<bool>, Option<&'a str>);
+
+fn planned(facts: &NodeFacts) -> Isolation<'_> {
+    let taint = facts.maintenance_taint.as_ref();
     (
         facts.is_unschedulable,
         facts.was_unschedulable,
-        facts.maintenance_taint.as_ref(),
+        taint.map(|taint| taint.value.as_str()),
     )
+}
+
+fn present(node: &Node) -> Isolation<'_> {
+    let spec = node.spec.as_ref();
+    let remembered = node.metadata.annotations.as_ref();
+    let remembered = remembered.and_then(|annotations| annotations.get(CORDON_ANNOTATION));
+    let mut taints = spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    (
+        spec.and_then(|spec| spec.unschedulable).unwrap_or_default(),
+        remembered.map(|value| value == "true"),
+        taints
+            .find(|taint| is_own(taint))
+            .map(|taint| taint.value.as_deref().unwrap_or_default()),
+    )
+}
+
+fn is_own(taint: &Taint) -> bool {
+    taint.key == MAINTENANCE_TAINT && taint.effect == "NoSchedule"
 }
 
 fn change_node(node: &mut Node, change: &NodeChange) {
@@ -99,7 +120,6 @@ fn change_node(node: &mut Node, change: &NodeChange) {
     let spec = node.spec.get_or_insert_default();
     spec.unschedulable = change.unschedulable.or(spec.unschedulable);
     let taints = spec.taints.get_or_insert_default();
-    let is_own = |taint: &Taint| taint.key == MAINTENANCE_TAINT && taint.effect == "NoSchedule";
     match &change.taint {
         Some(Change::Set(value)) => match taints.iter_mut().find(|taint| is_own(taint)) {
             Some(own) => own.value = Some(value.clone()),
@@ -148,10 +168,16 @@ impl NodeEdit for ConditionsEdit {
 
 #[cfg(test)]
 mod tests {
+    use headgate_node::NodeObject;
     use headgate_test_kubernetes::{FakeApi, event_sink};
     use serde_json::{Value, json};
 
     use super::*;
+
+    fn facts_of(node: &Node) -> NodeFacts {
+        let object: NodeObject = serde_json::from_value(serde_json::to_value(node).unwrap()).unwrap();
+        NodeFacts::from(&object)
+    }
 
     fn typed(node: &Value) -> Node {
         serde_json::from_value(node.clone()).unwrap()
@@ -184,13 +210,13 @@ mod tests {
         ] {
             let before = typed(&before);
             let during = changed(&before, &change(true, Change::Set(false), &Change::Set("uid")));
-            let facts = NodeFacts::from(&during);
+            let facts = facts_of(&during);
             assert!(facts.is_unschedulable && facts.was_unschedulable == Some(false));
             assert_eq!(facts.maintenance_taint.unwrap().value, "uid");
             let moved = changed(&during, &change(true, Change::Set(false), &Change::Set("other-uid")));
-            assert_eq!(NodeFacts::from(&moved).maintenance_taint.unwrap().value, "other-uid");
+            assert_eq!(facts_of(&moved).maintenance_taint.unwrap().value, "other-uid");
             let after = changed(&during, &change(false, Change::Remove, &Change::Remove));
-            assert_eq!(NodeFacts::from(&after), NodeFacts::from(&before));
+            assert_eq!(facts_of(&after), facts_of(&before));
             let taints = |node: &Node| node.spec.clone().unwrap().taints.unwrap_or_default();
             assert_eq!(taints(&after), taints(&before));
             let annotations = |node: &Node| node.metadata.annotations.clone().unwrap_or_default();
@@ -204,7 +230,7 @@ mod tests {
         let sink = event_sink(FakeApi::default().client().0, "leader");
         let events = MaintenanceEvents::new(sink);
         let edit = IsolationEdit {
-            planned: NodeFacts::from(&before),
+            planned: facts_of(&before),
             change: change(true, Change::Set(false), &Change::Remove),
             orphan: None,
             is_revert: false,
@@ -217,7 +243,7 @@ mod tests {
         // What does not matter for a maintenance may have changed.
         let mut labelled = typed(&json!({"metadata": {"name": "one", "labels": {"a": "b"}}, "spec": {}}));
         assert_eq!(edit.edit(&mut labelled, Timestamp::UNIX_EPOCH), Edited::Done);
-        assert!(NodeFacts::from(&labelled).is_unschedulable);
+        assert!(facts_of(&labelled).is_unschedulable);
     }
 
     #[test]

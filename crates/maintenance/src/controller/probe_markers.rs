@@ -6,64 +6,26 @@
 //! new leader does not trust what no agent confirms any more.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
 
-use headgate_clock::{Moment, whole_seconds};
-use headgate_node::{MARKER_CONDITION, MARKER_NO_SIGNAL, MARKER_TTL, NodeTraffic, TrafficByNode, Unproved};
+use headgate_clock::{Moment, Observed, age_by_wall_clock, whole_seconds};
+use headgate_node::{MARKER_NO_SIGNAL, MARKER_TTL, MarkerFact, MarkerStatus, NodeTraffic, TrafficByNode, Unproved};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::NodeCondition;
 use tokio::time::Instant;
 
 /// The reason with which agents say that enough probes have failed.
 const PROBES_FAILED: &str = "ProbesFailed";
 
-/// The condition of a Node, as its agent wrote it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ProbeMarker {
-    status: String,
-    reason: String,
-    message: String,
-    /// When the status changed.
-    since: Option<Timestamp>,
-    /// The last confirmation, by the agent's clock.
-    confirmed_at: Option<Timestamp>,
-}
-
-impl ProbeMarker {
-    /// The condition among those of a Node, if it has it.
-    pub(super) fn find(conditions: &[NodeCondition]) -> Option<Self> {
-        let condition = conditions
-            .iter()
-            .find(|condition| condition.type_ == MARKER_CONDITION)?;
-        Some(Self {
-            status: condition.status.clone(),
-            reason: condition.reason.clone().unwrap_or_default(),
-            message: condition.message.clone().unwrap_or_default(),
-            since: condition.last_transition_time.as_ref().map(|time| time.0),
-            confirmed_at: condition.last_heartbeat_time.as_ref().map(|time| time.0),
-        })
-    }
-
-    /// The age of the last confirmation by the wall clock; one that is unknown counts as expired, one in the future as new.
-    fn age(&self, now: Timestamp) -> Duration {
-        match self.confirmed_at {
-            None => MARKER_TTL,
-            Some(at) => Duration::try_from(now.duration_since(at)).unwrap_or_default(),
-        }
-    }
-}
-
 /// When the confirmation of each Node's condition expires.
 #[derive(Debug, Default)]
 pub(super) struct ProbeMarkers {
-    observed: HashMap<String, (ProbeMarker, Instant)>,
+    observed: HashMap<String, Observed<MarkerFact>>,
 }
 
 impl ProbeMarkers {
     /// What the conditions mean for gates, and when the next confirmation expires.
     pub(super) fn observe<'a>(
         &mut self,
-        nodes: impl Iterator<Item = (&'a str, Option<&'a ProbeMarker>)>,
+        nodes: impl Iterator<Item = (&'a str, Option<&'a MarkerFact>)>,
         now: Moment,
     ) -> (TrafficByNode, Option<Instant>) {
         let mut before = std::mem::take(&mut self.observed);
@@ -73,12 +35,12 @@ impl ProbeMarkers {
                 observations.insert(node.to_owned(), unknown(NO_CONDITION.to_owned()));
                 continue;
             };
-            let expires_at = match before.remove(node) {
-                Some((known, at)) if known == *marker => at,
-                Some(_) => now.mono + MARKER_TTL,
-                None => now.mono + MARKER_TTL.saturating_sub(marker.age(now.wall)),
-            };
-            self.observed.insert(node.to_owned(), (marker.clone(), expires_at));
+            let mut observed = before.remove(node).unwrap_or_default();
+            // Without a readable time, it counts as expired.
+            let age = |shown: &MarkerFact| shown.confirmed_at.map_or(MARKER_TTL, |at| age_by_wall_clock(at, now));
+            observed.observe(Some(marker.clone()), age, now);
+            let expires_at = observed.expires_at(MARKER_TTL).unwrap_or(now.mono);
+            self.observed.insert(node.to_owned(), observed);
             let is_expired = expires_at <= now.mono;
             if !is_expired {
                 next_expiry = Some(next_expiry.map_or(expires_at, |at| at.min(expires_at)));
@@ -97,43 +59,47 @@ fn unknown(reason: String) -> NodeTraffic {
     NodeTraffic::Unknown(Unproved::NotConfirmed(reason))
 }
 
-fn observation(marker: &ProbeMarker, is_expired: bool, now: Timestamp) -> NodeTraffic {
+fn observation(marker: &MarkerFact, is_expired: bool, now: Timestamp) -> NodeTraffic {
     let detail = |detail: &str| NodeTraffic::InService {
         detail: detail.to_owned(),
     };
-    match (marker.status.as_str(), marker.reason.as_str()) {
-        ("False", MARKER_NO_SIGNAL) => detail("its agent has observed no signal, and answers probes with 200"),
+    match (marker.status, marker.reason.as_str()) {
+        (MarkerStatus::False, MARKER_NO_SIGNAL) => {
+            detail("its agent has observed no signal, and answers probes with 200")
+        }
         _ if is_expired => unknown(format!(
             "its agent has not confirmed the condition headgate.dev/OutOfLoadBalancers for {} s",
             MARKER_TTL.as_secs()
         )),
-        ("True", PROBES_FAILED) => {
+        (MarkerStatus::True, PROBES_FAILED) => {
             let since = marker.since.unwrap_or(now);
             let since = Some(whole_seconds(since));
             NodeTraffic::Out { since }
         }
-        ("True", reason) => unknown(format!(
+        (MarkerStatus::True, reason) => unknown(format!(
             "the condition headgate.dev/OutOfLoadBalancers has the reason {reason}, and not {PROBES_FAILED}"
         )),
-        ("False", _) => detail(&marker.message),
-        _ => unknown(marker.message.clone()),
+        (MarkerStatus::False, _) => detail(&marker.message),
+        (MarkerStatus::Unknown, _) => unknown(marker.message.clone()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use headgate_clock::Clock;
+    use headgate_node::MARKER_CONDITION;
     use serde_json::json;
 
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn marker(status: &str, reason: &str, confirmed_at: Timestamp) -> ProbeMarker {
-        let conditions = json!([{"type": "Ready", "status": "True"}, {"type": MARKER_CONDITION, "status": status, "reason": reason,
-            "message": "Not yet: 1 of 2", "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": confirmed_at}]);
-        let conditions: Vec<NodeCondition> = serde_json::from_value(conditions).unwrap();
-        ProbeMarker::find(&conditions).unwrap()
+    fn marker(status: &str, reason: &str, confirmed_at: Timestamp) -> MarkerFact {
+        let condition = json!({"type": MARKER_CONDITION, "status": status, "reason": reason,
+            "message": "Not yet: 1 of 2", "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": confirmed_at});
+        MarkerFact::read(&serde_json::from_value(condition).unwrap()).unwrap()
     }
 
     fn after(start: Moment, seconds: u32) -> Moment {
@@ -177,7 +143,7 @@ mod tests {
     fn a_confirmation_expires_by_the_own_clock() {
         let start = Clock::System.now();
         let mut markers = ProbeMarkers::default();
-        let is_out = |markers: &mut ProbeMarkers, marker: &ProbeMarker, seconds: u32| {
+        let is_out = |markers: &mut ProbeMarkers, marker: &MarkerFact, seconds: u32| {
             let (found, next) = markers.observe([("one", Some(marker))].into_iter(), after(start, seconds));
             (matches!(found["one"], NodeTraffic::Out { since: Some(_) }), next)
         };

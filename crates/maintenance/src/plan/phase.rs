@@ -1,5 +1,6 @@
 //! What is done for a maintenance: its stage, with deletion, dry runs and the finalizer (NM-07 to NM-09).
 
+use std::borrow::Borrow;
 use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -51,9 +52,10 @@ pub struct Maintenance<'a> {
 impl<'a> Maintenance<'a> {
     /// What follows from the object and the nodes.
     #[must_use]
-    pub fn new(object: &'a NodeMaintenance, nodes: &[NodeFacts]) -> Self {
+    pub fn new(object: &'a NodeMaintenance, nodes: &[impl Borrow<NodeFacts>]) -> Self {
         let selected: BTreeSet<_> = nodes
             .iter()
+            .map(Borrow::borrow)
             .filter(|node| selects(&object.spec.node_selector, &node.name, &node.labels))
             .map(|node| node.name.clone())
             .collect();

@@ -47,7 +47,11 @@ impl<'a> View<'a> {
             .map(|object| Maintenance::new(object, &snapshot.nodes))
             .collect();
         maintenances.sort_by(|a, b| a.age().cmp(&b.age()));
-        let nodes: BTreeMap<_, _> = snapshot.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
+        let nodes: BTreeMap<_, _> = snapshot
+            .nodes
+            .iter()
+            .map(|node| (node.name.as_str(), &**node))
+            .collect();
         let mut pods: BTreeMap<&str, Vec<&PodFacts>> = BTreeMap::new();
         for pod in snapshot.pods.iter().filter(|pod| !pod.is_finished) {
             pods.entry(&pod.node).or_default().push(pod);

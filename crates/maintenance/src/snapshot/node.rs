@@ -1,8 +1,7 @@
 //! A Node, as far as maintenances are concerned.
 
-use headgate_node::MAINTENANCE_TAINT;
+use headgate_node::{DRAINING_TAINT, MAINTENANCE_TAINT, NodeObject, Taint, recorded_not_before};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 
 use crate::api::names::CORDON_ANNOTATION;
 use crate::drain_plan::Labels;
@@ -35,32 +34,30 @@ pub struct TaintFacts {
     pub value: String,
 }
 
-impl From<&Node> for NodeFacts {
-    /// The deadline is not on the Node; the caller adds it.
-    fn from(node: &Node) -> Self {
-        let spec = node.spec.as_ref();
-        let annotations = node.metadata.annotations.as_ref();
-        let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+impl From<&NodeObject> for NodeFacts {
+    /// A notice of an eviction counts while its taint is there.
+    fn from(node: &NodeObject) -> Self {
+        let NodeObject { metadata, spec, status } = node;
+        let annotations = metadata.annotations.as_ref();
+        let conditions = status.conditions.iter();
         let conditions: Vec<_> = conditions
             .filter(|condition| condition.status == "True")
             .map(|condition| (condition.type_.clone(), condition.message.clone().unwrap_or_default()))
             .collect();
+        let has_notice = spec.taints.iter().any(|taint| taint.key == DRAINING_TAINT);
+        let own = |taint: &&Taint| taint.key == MAINTENANCE_TAINT && taint.effect == "NoSchedule";
         Self {
-            name: node.metadata.name.clone().unwrap_or_default(),
-            labels: node.metadata.labels.clone().unwrap_or_default(),
-            is_unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
-            maintenance_taint: spec
-                .iter()
-                .flat_map(|spec| spec.taints.iter().flatten())
-                .find(|taint| taint.key == MAINTENANCE_TAINT && taint.effect == "NoSchedule")
-                .map(|taint| TaintFacts {
-                    value: taint.value.clone().unwrap_or_default(),
-                }),
+            name: metadata.name.clone().unwrap_or_default(),
+            labels: metadata.labels.clone().unwrap_or_default(),
+            is_unschedulable: spec.unschedulable,
+            maintenance_taint: spec.taints.iter().find(own).map(|taint| TaintFacts {
+                value: taint.value.clone().unwrap_or_default(),
+            }),
             was_unschedulable: annotations
                 .and_then(|annotations| annotations.get(CORDON_ANNOTATION))
                 .map(|value| value == "true"),
             is_ready: conditions.iter().any(|(kind, _)| kind == "Ready"),
-            deadline: None,
+            deadline: annotations.filter(|_| has_notice).and_then(recorded_not_before),
             conditions,
         }
     }
@@ -68,13 +65,14 @@ impl From<&Node> for NodeFacts {
 
 #[cfg(test)]
 mod tests {
+    use headgate_node::SPOT_NOTICE_ANNOTATION;
     use serde_json::json;
 
     use super::*;
 
     #[test]
     fn what_a_node_says() {
-        let node: Node = serde_json::from_value(json!({
+        let node: NodeObject = serde_json::from_value(json!({
             "metadata": {"name": "one", "labels": {"pool": "a"}, "annotations": {CORDON_ANNOTATION: "false"}},
             "spec": {"unschedulable": true, "taints": [
                 {"key": MAINTENANCE_TAINT, "value": "by-hand", "effect": "NoExecute"},
@@ -90,5 +88,28 @@ mod tests {
         assert_eq!(facts.was_unschedulable, Some(false));
         assert_eq!(facts.maintenance_taint.unwrap().value, "uid");
         assert_eq!(facts.conditions.len(), 1);
+    }
+
+    #[test]
+    fn a_notice_is_a_deadline_while_its_taint_is_there() {
+        let notice = r#"{"eventId": "A1", "notBefore": "2026-01-02T03:04:05Z"}"#;
+        for (taints, record, expected) in [
+            (
+                json!([{"key": DRAINING_TAINT, "effect": "NoSchedule"}]),
+                notice,
+                Some("2026-01-02T03:04:05Z"),
+            ),
+            (json!([]), notice, None),
+            (json!([{"key": DRAINING_TAINT, "effect": "NoSchedule"}]), "{}", None),
+        ] {
+            let node: NodeObject = serde_json::from_value(json!({
+                "metadata": {"name": "one", "uid": "u", "annotations": {SPOT_NOTICE_ANNOTATION: record}},
+                "spec": {"taints": taints, "podCIDR": "10.0.0.0/24"}, "status": {"images": []},
+            }))
+            .unwrap();
+            let facts = NodeFacts::from(&node);
+            let expected = expected.map(|time| time.parse::<Timestamp>().unwrap());
+            assert_eq!((facts.name.as_str(), facts.deadline), ("one", expected), "{record}");
+        }
     }
 }

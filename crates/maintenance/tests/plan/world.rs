@@ -1,6 +1,7 @@
 //! A cluster as a value, and the API server's side of each action.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER, INSTIGATOR_FINALIZER_PREFIX};
 use headgate_maintenance::api::{
@@ -49,11 +50,11 @@ impl World {
     /// Nodes in no load balancer.
     pub(super) fn nodes(mut self, names: &[&str]) -> Self {
         for name in names {
-            self.snapshot.nodes.push(NodeFacts {
+            self.snapshot.nodes.push(Arc::new(NodeFacts {
                 name: (*name).to_owned(),
                 is_ready: true,
                 ..NodeFacts::default()
-            });
+            }));
             self.observe(name, NodeTraffic::Out { since: None });
         }
         self
@@ -137,7 +138,8 @@ impl World {
     }
 
     pub(super) fn node(&mut self, name: &str) -> &mut NodeFacts {
-        self.snapshot.nodes.iter_mut().find(|node| node.name == name).unwrap()
+        let mut nodes = self.snapshot.nodes.iter_mut();
+        Arc::make_mut(nodes.find(|node| node.name == name).unwrap())
     }
 
     pub(super) fn plan(&self) -> Plan {

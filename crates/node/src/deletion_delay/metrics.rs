@@ -8,6 +8,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use crate::node::Node;
 use crate::report::NodeReport;
 
 /// The counter of timeouts.
@@ -45,7 +46,7 @@ impl Collector for DelayCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let is_delayed = {
             let report = self.0.borrow();
-            report.facts.as_ref().is_some_and(|facts| facts.autoscaler.is_delayed)
+            report.node.as_ref().is_some_and(Node::is_deletion_delayed)
         };
         let gauge = encoder.encode_descriptor(
             "headgate_deletion_delayed",

@@ -66,10 +66,10 @@ pub async fn delay_deletion(task: DeletionDelayTask) {
 }
 
 fn intent(report: &NodeReport, target: DelayTarget) -> Option<NodeIntent> {
-    let (facts, is_delayed) = (report.facts.as_ref()?, target.is_delayed?);
-    let is_shown = facts.autoscaler.is_delayed == is_delayed;
+    let (shown, is_delayed) = (report.node.as_ref()?, target.is_delayed?);
+    let is_shown = shown.is_deletion_delayed() == is_delayed;
     Some(NodeIntent {
-        uid: Some(facts.uid.clone()),
+        uid: Some(shown.uid.clone()),
         key: is_delayed.to_string(),
         shown: if is_shown { Shown::Yes } else { Shown::No },
         renew_interval: None,
@@ -89,8 +89,8 @@ impl DeletionDelayTask {
     /// Reports that the deletion goes on although the node has not left its load balancers.
     fn timed_out(&self, report: &NodeReport) {
         self.metrics.count_timeout();
-        let facts = report.facts.as_ref();
-        let marker = facts.and_then(|facts| facts.marker.as_ref());
+        let observed = report.node.as_ref();
+        let marker = observed.and_then(|node| node.marker.as_ref());
         let marker = marker.map_or("the condition headgate.dev/OutOfLoadBalancers is missing", |marker| {
             marker.message.as_str()
         });
@@ -100,7 +100,7 @@ impl DeletionDelayTask {
              (holdDeletion.timeout): {marker}"
         );
         tracing::warn!(node = self.node_name, timeout = ?self.timeout, marker, "deletion of the node no longer delayed");
-        let about = self.events.own_node(facts.map(|facts| &*facts.uid));
+        let about = self.events.own_node(observed.map(|node| &*node.uid));
         self.events.record(about, TIMED_OUT, note);
     }
 }

@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::matcher::SignalRules;
+use crate::names::{AUTOSCALER_TAINT, CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION};
+use crate::node::NodeReader;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 const SECOND: Duration = Duration::from_secs(1);
@@ -18,7 +20,11 @@ struct Shown {
     is_delayed: bool,
 }
 
-fn node(shown: Shown) -> SlimNode {
+fn read(node: Value) -> Node {
+    NodeReader::own(SignalRules::default()).read(serde_json::from_value(node).unwrap())
+}
+
+fn node(shown: Shown) -> Node {
     let mut taints = Vec::new();
     if shown.is_candidate {
         taints.push(json!({"key": CANDIDATE_TAINT, "value": "1", "effect": "PreferNoSchedule"}));
@@ -38,7 +44,7 @@ fn node(shown: Shown) -> SlimNode {
     };
     let node = json!({"metadata": {"name": "n", "uid": "u", "annotations": annotations}, "spec": {"taints": taints},
         "status": {"conditions": conditions}});
-    serde_json::from_value(node).unwrap()
+    read(node)
 }
 
 /// Now, in whole seconds of the wall clock, as the values of the taint are.
@@ -62,8 +68,7 @@ fn unknown(now: Moment) -> NodeReport {
 }
 
 fn report(shown: Shown, now: Moment) -> NodeReport {
-    let rules = SignalRules::default();
-    unknown(now).with_node(node(shown).facts(&rules), &rules, now)
+    unknown(now).with_node(node(shown), now)
 }
 
 #[test]
@@ -185,9 +190,7 @@ fn restart_does_not_prolong_the_delay() {
     }
     let unreadable =
         json!({"metadata": {"uid": "u"}, "spec": {"taints": [{"key": AUTOSCALER_TAINT, "effect": "NoSchedule"}]}});
-    let unreadable: SlimNode = serde_json::from_value(unreadable).unwrap();
-    let rules = SignalRules::default();
-    let report = unknown(now).with_node(unreadable.facts(&rules), &rules, now);
+    let report = unknown(now).with_node(read(unreadable), now);
     let target = DeletionDelay::new(Some(TIMEOUT)).observe(&report, now);
     assert_eq!(target.changes_at, Some(now.mono + TIMEOUT), "a taint without a time");
 }
@@ -241,11 +244,17 @@ fn annotation_that_is_left_over_is_removed_after_a_minute() {
 }
 
 #[test]
-fn facts_of_a_removal() {
-    let facts = |shown| AutoscalerFacts::read(&node(shown));
+fn node_shows_its_removal() {
+    let shows = |node: &Node| {
+        (
+            node.is_deletion_candidate(),
+            node.deletion_mark().map(str::to_owned),
+            node.is_deletion_delayed(),
+        )
+    };
     assert_eq!(
-        facts(Shown::default()),
-        AutoscalerFacts::default(),
+        shows(&node(Shown::default())),
+        (false, None, false),
         "another annotation is not headgate's"
     );
     let all = Shown {
@@ -254,16 +263,7 @@ fn facts_of_a_removal() {
         marker: None,
         is_delayed: true,
     };
-    let expected = AutoscalerFacts {
-        is_candidate: true,
-        deletion_mark: Some("1700000000".to_owned()),
-        is_delayed: true,
-    };
-    assert_eq!(facts(all), expected);
+    assert_eq!(shows(&node(all)), (true, Some("1700000000".to_owned()), true));
     let long = json!({"metadata": {}, "spec": {"taints": [{"key": AUTOSCALER_TAINT, "value": "9".repeat(200)}]}});
-    let long: SlimNode = serde_json::from_value(long).unwrap();
-    assert_eq!(
-        AutoscalerFacts::read(&long).deletion_mark.unwrap().len(),
-        MAX_MARK_BYTES
-    );
+    assert_eq!(read(long).deletion_mark().unwrap().len(), 32);
 }

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::slim_node::SlimNode;
+use super::super::node::NodeReader;
 use super::*;
 
 fn parse(text: &str) -> Result<SignalMatcher, String> {
@@ -14,13 +14,13 @@ fn rules(matchers: &[&str]) -> SignalRules {
     }
 }
 
+fn read(node: Value, rules: &SignalRules) -> Node {
+    NodeReader::own(rules.clone()).read(serde_json::from_value(node).unwrap())
+}
+
 fn found(node: &Value, rules: &SignalRules) -> Vec<String> {
-    let node: SlimNode = serde_json::from_value(node.clone()).unwrap();
-    rules
-        .detect(&node.facts(rules))
-        .keys()
-        .map(ToString::to_string)
-        .collect()
+    let node = read(node.clone(), rules);
+    node.signals.keys().map(ToString::to_string).collect()
 }
 
 const PREEMPT: &str =
@@ -119,7 +119,7 @@ fn each_kind_finds_its_facts_and_nothing_else() {
             "{matcher} {node}"
         );
         // Every detected signal has its matcher, and its name leads back to it.
-        let detected = rules.detect(&serde_json::from_value::<SlimNode>(node).unwrap().facts(&rules));
+        let detected = read(node, &rules).signals;
         for signal in detected.keys() {
             assert!(rules.matchers[0].is_source_of(signal), "{matcher}");
             assert_eq!(signal.to_string().parse::<Signal>().as_ref(), Ok(signal));
@@ -142,12 +142,11 @@ fn names_stand_for_matchers() {
 }
 
 #[test]
-fn only_facts_that_a_matcher_names_are_kept() {
+fn only_what_a_matcher_names_is_kept() {
     let node = json!({"metadata": {"labels": {"a": "1", "b": "2"}, "annotations": {"c": "3", "d": "4", "headgate.dev/e": "5"}},
         "spec": {"unschedulable": true},
         "status": {"conditions": [{"type": "A", "status": "True", "message": "é".repeat(600)}, {"type": "B", "status": "True"}]}});
-    let slim: SlimNode = serde_json::from_value(node).unwrap();
-    let by_default = slim.facts(&SignalRules::default_health());
+    let by_default = read(node.clone(), &SignalRules::default_health());
     assert!(by_default.labels.is_empty() && by_default.conditions.is_empty() && !by_default.unschedulable);
     assert_eq!(by_default.annotations.len(), 1);
     let rules = rules(&[
@@ -155,7 +154,7 @@ fn only_facts_that_a_matcher_names_are_kept() {
         r#"{"annotation": {"key": "d", "value": "x"}}"#,
         r#"{"condition": {"type": "A", "status": "True"}}"#,
     ]);
-    let some = slim.facts(&rules);
+    let some = read(node, &rules);
     assert_eq!(some.labels, [("a".to_owned(), "1".to_owned())].into());
     assert_eq!(some.annotations.keys().collect::<Vec<_>>(), ["d", "headgate.dev/e"]);
     assert_eq!(some.conditions.keys().collect::<Vec<_>>(), ["A"]);
@@ -170,9 +169,9 @@ fn an_annotation_with_a_long_value_is_a_signal_by_its_key_alone() {
     assert_eq!(found(&node, &by_key), ["annotation:example.com/leaving"]);
     let by_value = rules(&[r#"{"annotation": {"key": "example.com/leaving", "value": "é"}}"#]);
     assert!(found(&node, &by_value).is_empty());
-    let facts = serde_json::from_value::<SlimNode>(node).unwrap().facts(&by_key);
-    assert_eq!(facts.annotations.keys().collect::<Vec<_>>(), ["example.com/leaving"]);
-    assert_eq!(facts.annotations["example.com/leaving"].len(), 4096);
+    let node = read(node, &by_key);
+    assert_eq!(node.annotations.keys().collect::<Vec<_>>(), ["example.com/leaving"]);
+    assert_eq!(node.annotations["example.com/leaving"].len(), 4096);
 }
 
 #[test]

@@ -17,29 +17,18 @@ const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network
 const KEY: &str = "drain";
 
 fn node(number: u8, tainted: bool) -> ClusterNode {
-    let taint = Taint {
-        key: KEY.to_owned(),
-        effect: "NoSchedule".to_owned(),
-    };
+    let taint = tainted.then(|| Taint::new(KEY, "NoSchedule"));
     ClusterNode {
         name: format!("n{number}"),
         uid: format!("u{number}"),
-        created: Timestamp::UNIX_EPOCH,
         addresses: vec![IpAddr::from([10, 0, 0, number])],
-        machine: String::new(),
-        excluded: None,
-        taints: if tainted { vec![taint] } else { Vec::new() },
+        taints: taint.into_iter().collect(),
         signals: (tainted
             .then(|| (Signal::Taint(KEY.to_owned()), std::time::Duration::ZERO))
             .into_iter())
         .collect(),
-        health_signals: BTreeSet::new(),
-        marker: None,
-        eviction_at: None,
         ready: true,
-        ends: false,
-        hold: None,
-        is_deleting: false,
+        ..ClusterNode::default()
     }
 }
 
@@ -77,7 +66,13 @@ fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]
     let now = Clock::System.now();
     let mut desired = TargetStates::default();
     for number in 1..=4 {
-        desired.apply(node(number, number <= 2), now);
+        let mut node = node(number, number <= 2);
+        match number {
+            1 => node.health_signals = BTreeSet::from([Signal::Taint(KEY.to_owned())]),
+            3 => node.health_signals = BTreeSet::from([Signal::Deletion]),
+            _ => {}
+        }
+        desired.apply(node, now);
     }
     let mut ledger = Ledger::default();
     for (key, stage) in lines {
@@ -87,11 +82,9 @@ fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]
         };
         ledger.apply(LedgerChange::new(&pool_id(), &EntryKey::from_text(key), Some(entry)));
     }
-    let signal = |name: &str| (name.to_owned(), BTreeSet::from([Signal::Taint(KEY.to_owned())]));
     ClusterSnapshot {
         now,
         desired,
-        health: BTreeMap::from([signal("n1"), ("n3".to_owned(), BTreeSet::from([Signal::Deletion]))]),
         leader: Ok(None),
         ledger: Ok(ledger),
         azure: azure.map_err(str::to_owned).map(|view| AzureSnapshot {

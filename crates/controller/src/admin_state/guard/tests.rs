@@ -2,6 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
+use headgate_node::NodeHold;
+use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::super::fixtures::{DRAIN, ledger, node, pool_id, target_states, view};
@@ -9,7 +11,7 @@ use super::super::ledger::{Ledger, LedgerChange};
 use super::super::plan::{Plan, PlanInputs, Policy, plan};
 use super::super::settings::{AdminStateMode, ForeignDown};
 use super::*;
-use crate::pool::{LoadBalancerView, RecordedHold};
+use crate::pool::LoadBalancerView;
 
 const OUT: &str = "node.kubernetes.io/out-of-service";
 const POLICY: Policy = Policy {
@@ -24,8 +26,10 @@ fn guard(minimum_in_service: IntOrPercent) -> GuardSettings {
     }
 }
 
-fn recorded_hold() -> RecordedHold {
-    RecordedHold {
+fn recorded_hold() -> NodeHold {
+    NodeHold {
+        node_uid: String::new(),
+        renewed_at: Timestamp::UNIX_EPOCH,
         pools: ["lb/p".to_owned()].into(),
         probes_headgate: true,
         signals: [DRAIN.to_owned()].into(),

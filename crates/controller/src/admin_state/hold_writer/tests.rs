@@ -1,6 +1,7 @@
+use headgate_node::NodeHold;
+
 use super::super::fixtures::{DRAIN, node};
 use super::*;
-use crate::pool::RecordedHold;
 
 fn desired_of(number: u8, signals: &[&str]) -> (String, DesiredHold) {
     let hold = DesiredHold {
@@ -24,7 +25,9 @@ fn recorded_with(nodes: &[(&str, &str)], signals: &[&str]) -> RecordedHolds {
     let pair = |(name, uid): &(&str, &str)| {
         let mut held = node(1, &[DRAIN]);
         (held.name, held.uid) = ((*name).to_owned(), (*uid).to_owned());
-        held.hold = Some(RecordedHold {
+        held.hold = Some(NodeHold {
+            node_uid: String::new(),
+            renewed_at: Timestamp::UNIX_EPOCH,
             pools: ["lb/p".to_owned()].into(),
             probes_headgate: true,
             signals: signals.iter().map(ToString::to_string).collect(),
@@ -80,7 +83,7 @@ fn each_hold_is_a_value_of_its_own_that_is_written_with_the_time() {
     let mut node = Node::default();
     one.edit.edit(&mut node, now);
     let annotations = node.metadata.annotations.clone().unwrap();
-    let hold = headgate_node::NodeHold::from_annotations(&annotations, "u1").unwrap();
+    let hold = NodeHold::from_annotations(&annotations, "u1").unwrap();
     assert_eq!((hold.renewed_at, hold.signals.len()), (now, 1));
 }
 

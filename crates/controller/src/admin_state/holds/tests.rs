@@ -1,5 +1,5 @@
 use headgate_clock::Clock;
-use headgate_node::{Signal, SignalRules};
+use headgate_node::{NodeHold, Signal, SignalRules};
 
 use super::super::fixtures::{DRAIN, ledger, node, target_states, view};
 use super::super::guard::{GuardInputs, HeldEntries};
@@ -10,7 +10,7 @@ use super::super::planner::LoadBalancerStatus;
 use super::super::settings::{AdminStateMode, ForeignDown};
 use super::*;
 use crate::local_service::Unknown;
-use crate::pool::{InterfaceCache, Listing, RecordedHold};
+use crate::pool::{InterfaceCache, Listing};
 
 const OUT: &str = "node.kubernetes.io/out-of-service";
 const GUARD: GuardSettings = GuardSettings {
@@ -163,8 +163,10 @@ fn event_is_recorded_once_for_each_hold() {
     );
 }
 
-fn recorded_hold(pools: &[&str]) -> RecordedHold {
-    RecordedHold {
+fn recorded_hold(pools: &[&str]) -> NodeHold {
+    NodeHold {
+        node_uid: String::new(),
+        renewed_at: Timestamp::UNIX_EPOCH,
         pools: pools.iter().map(ToString::to_string).collect(),
         probes_headgate: true,
         signals: [DRAIN.to_owned()].into(),

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::AdminState;
-use headgate_node::{MarkerCondition, MarkerFact, MarkerState, MarkerStatus, NodeTraffic, TrafficByNode, Unproved};
+use headgate_node::{
+    MarkerCondition, MarkerFact, MarkerState, MarkerStatus, NodeTraffic, SignalPeriod, TrafficByNode, Unproved,
+};
 use headgate_telemetry::first_names;
 use tokio::time::Instant;
 
 use super::super::last_reads::{LastReads, OwnEntry};
 use super::super::plan::{EntryStatus, ProbeCoverage};
-use super::super::target_states::SignalPeriod;
 use super::super::traffic::MAX_LIST_AGE;
 use super::super::transitions::short_name;
 use crate::pool::{ClusterNode, Listing};

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
-use headgate_node::{BuiltInSignal, SignalMatcher, SignalRules, SlimNode};
+use headgate_node::{BuiltInSignal, NodeReader, SignalMatcher, SignalPeriod, SignalRules};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{TargetState, TargetStates};
-use crate::pool::ClusterNodeObject;
+use crate::pool::read_node;
 
 /// What a Node may have, each of which is or may be a signal.
 const FACTS: usize = 8;
@@ -99,8 +99,9 @@ struct Fresh(BTreeMap<String, (Instant, Duration)>);
 
 impl Fresh {
     fn evaluate(&mut self, object: &Value, rules: &SignalRules, now: Instant) {
-        let slim: SlimNode = serde_json::from_value(object.clone()).unwrap();
-        let found = rules.detect(&slim.facts(rules)).into_iter();
+        let reader = NodeReader::own(rules.clone());
+        let node = reader.read(serde_json::from_value(object.clone()).unwrap());
+        let found = node.signals.into_iter();
         let since = |name: &String| self.0.get(name).map_or(now, |(since, _)| *since);
         self.0 = found
             .map(|(signal, after)| {
@@ -152,15 +153,15 @@ proptest! {
             }
             let (rules, object) = (rules(version), object(uid, facts));
             if !matches!(step, Step::Pass(_)) {
-                let read: ClusterNodeObject = serde_json::from_value(object.clone()).unwrap();
-                let node = read.into_node(true, &rules, &SignalRules::default()).unwrap();
+                let reader = NodeReader { rules: rules.clone(), ..NodeReader::default() };
+                let node = read_node(serde_json::from_value(object.clone()).unwrap(), &reader);
                 targets.apply(node, Moment { mono: now, ..start });
                 fresh.evaluate(&object, &rules, now);
             }
             let Some(node) = targets.nodes.by_name("n").cloned() else { continue };
             let [counting, pending] = fresh.split(now);
             let present = targets.signal_period(&node).filter(|period| period.ended_at.is_none());
-            let kept = present.map(|period| period.signals.clone()).unwrap_or_default();
+            let kept = present.map(SignalPeriod::names).unwrap_or_default();
             prop_assert_eq!(&kept, &counting, "{:?}", step);
             prop_assert_eq!(targets.pending_signals(&node), pending, "{:?}", step);
             prop_assert_eq!(targets.target_state(&node, now) == TargetState::Down, !counting.is_empty());

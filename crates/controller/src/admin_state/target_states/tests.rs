@@ -1,5 +1,5 @@
 use headgate_clock::Clock;
-use headgate_node::{Facts, SignalRules};
+use headgate_node::{ENDED_PERIOD_TTL, MarkerStatus, NodeHold, SignalRules};
 
 use super::*;
 use crate::pool::Taint;
@@ -7,30 +7,14 @@ use crate::pool::Taint;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn node(uid: &str, taints: &[&str]) -> ClusterNode {
-    let taint = |key: &&str| Taint {
-        key: (*key).to_owned(),
-        effect: "NoExecute".to_owned(),
-    };
-    ClusterNode {
+    let node = ClusterNode {
         name: "n".into(),
         uid: uid.into(),
-        created: Timestamp::UNIX_EPOCH,
-        addresses: Vec::new(),
-        machine: String::new(),
-        excluded: None,
-        taints: taints.iter().map(taint).collect(),
-        signals: rules().detect(&Facts {
-            taints: taints.iter().map(ToString::to_string).collect(),
-            ..Facts::default()
-        }),
-        health_signals: BTreeSet::new(),
-        marker: None,
-        eviction_at: None,
+        taints: taints.iter().map(|key| Taint::new(key, "NoExecute")).collect(),
         ready: true,
-        ends: false,
-        hold: None,
-        is_deleting: false,
-    }
+        ..ClusterNode::default()
+    };
+    node.with_signals(&rules())
 }
 
 fn rules() -> SignalRules {
@@ -68,7 +52,7 @@ fn own_condition_leads_to_no_other_plan_and_is_published() {
     let now = Clock::anchored(Timestamp::UNIX_EPOCH).now();
     let marked = |status: &str, taints: &[&str]| ClusterNode {
         marker: Some(headgate_node::MarkerFact {
-            status: status.to_owned(),
+            status: MarkerStatus::read(status),
             ..headgate_node::MarkerFact::default()
         }),
         ..node("u", taints)
@@ -80,7 +64,7 @@ fn own_condition_leads_to_no_other_plan_and_is_published() {
     assert_eq!(states.generation, generation);
     assert_eq!(
         states.nodes.by_name("n").unwrap().marker.as_ref().unwrap().status,
-        "True"
+        MarkerStatus::True
     );
     assert!(!states.apply(marked("True", &["drain"]), now));
     // With anything else it counts.
@@ -115,12 +99,7 @@ async fn signal_counts_at_once_and_its_end_after_the_debounce() {
         states.target_state(&node("u", &[]), cleared + DEBOUNCE),
         TargetState::None
     );
-    assert!(
-        states
-            .signal_period(&node("u", &[]))
-            .unwrap()
-            .left_out_of_service_while_ready
-    );
+    assert!(states.left_out_of_service_while_ready(&node("u", &[])));
     assert!(states.has_signal_periods());
     assert_eq!(
         states.next_deadline(cleared + DEBOUNCE),
@@ -176,7 +155,7 @@ async fn cordon_counts_once_it_has_lasted_and_restores_nothing_before() {
     states.apply(cordoned("u"), clock.now());
     assert_eq!(states.target_state(&cordoned("u"), clock.now().mono), TargetState::Down);
     assert_eq!(
-        states.signal_period(&cordoned("u")).unwrap().signals,
+        states.signal_period(&cordoned("u")).unwrap().names(),
         ["unschedulable".to_owned()].into()
     );
     states.apply(node("u", &[]), clock.now());
@@ -204,7 +183,9 @@ async fn cordon_under_a_hold_counts_at_once_for_a_new_leader() {
     let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
     let held = |signal: &str| ClusterNode {
         signals: [(Signal::Unschedulable, 10 * SECOND)].into(),
-        hold: Some(crate::pool::RecordedHold {
+        hold: Some(NodeHold {
+            node_uid: String::new(),
+            renewed_at: Timestamp::UNIX_EPOCH,
             pools: ["lb/pool".to_owned()].into(),
             probes_headgate: true,
             signals: [signal.to_owned()].into(),

@@ -29,20 +29,9 @@ fn entries(pool: &Pool) -> &[Value] {
 fn node(number: u8) -> ClusterNode {
     ClusterNode {
         name: format!("n{number}"),
-        uid: String::new(),
-        created: Timestamp::UNIX_EPOCH,
         addresses: vec![[10, 0, 0, number].into()],
-        machine: String::new(),
-        excluded: None,
-        taints: Vec::new(),
-        signals: BTreeMap::new(),
-        health_signals: std::collections::BTreeSet::new(),
-        marker: None,
-        eviction_at: None,
         ready: true,
-        ends: false,
-        hold: None,
-        is_deleting: false,
+        ..ClusterNode::default()
     }
 }
 

@@ -12,7 +12,7 @@ use headgate_clock::{Clock, Moment};
 use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, NodeSummary, Term,
 };
-use headgate_node::{Facts, NodeReport, SignalRules};
+use headgate_node::{Node, NodeReport, SignalRules, Taint};
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -104,16 +104,13 @@ async fn freezable<F: Future>(mut frozen: watch::Receiver<bool>, process: F) -> 
 
 fn report(signalled: bool, now: Moment) -> NodeReport {
     let rules = SignalRules::new(["drain"], &[]);
-    let facts = Facts {
+    let taint = signalled.then(|| Taint::new("drain", "NoSchedule"));
+    let node = Node {
         uid: "u".to_owned(),
-        taints: if signalled {
-            vec!["drain".to_owned()]
-        } else {
-            Vec::new()
-        },
-        ..Facts::default()
+        taints: taint.into_iter().collect(),
+        ..Node::default()
     };
-    NodeReport::initial(None, &rules, now).with_node(facts, &rules, now)
+    NodeReport::initial(None, &rules, now).with_node(node.with_signals(&rules), now)
 }
 
 /// Reports what the test says about the Nodes, for as long as the work runs.

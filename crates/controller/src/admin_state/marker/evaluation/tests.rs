@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use headgate_azure::ErrorClass;
 use headgate_clock::{Clock, Moment};
-use headgate_node::{MARKER_NO_SIGNAL, MarkerFact};
+use headgate_node::{MARKER_NO_SIGNAL, MarkerFact, MarkerStatus};
 use jiff::Timestamp;
 
 use super::super::super::fixtures::{DRAIN, PoolFixture, ledger, node, target_states, view};
@@ -135,7 +135,7 @@ impl Scenario {
 
 fn shows(status: &str) -> MarkerFact {
     MarkerFact {
-        status: status.to_owned(),
+        status: MarkerStatus::read(status),
         ..MarkerFact::default()
     }
 }

@@ -1,0 +1,358 @@
+//! One Node, as every part of headgate reads it. Pure.
+//!
+//! Invariants: only what the present settings and the reader need is kept, and times that change with each heartbeat or renewal are not,
+//! except for the own Node: such a change changes nothing. A Node that was created again under the same name is another Node, by its UID.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::hold::NodeHold;
+use super::marker::MarkerFact;
+use super::matcher::SignalRules;
+use super::names::{
+    AUTOSCALER_TAINT, CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DRAINING_TAINT, EVICTION_TAINT_VALUE, EXCLUDE_LABEL,
+};
+use super::object::{ConditionObject, NodeObject, Taint};
+use super::signal::Signal;
+use super::spot_notice::recorded_not_before;
+
+/// [`EXCLUDE_LABEL`] as Karpenter sets it, on Nodes that it is deleting.
+const EXCLUDED_BY_KARPENTER: &str = "node.kubernetes.io/exclude-from-external-load-balancers=karpenter";
+/// cloud-provider-azure's label; excludes with the value `false`.
+const MANAGED_LABEL: &str = "kubernetes.azure.com/managed";
+/// Exclude if the cloud's setting `excludeMasterFromStandardLB` is true.
+const CONTROL_PLANE_LABELS: [&str; 2] = [
+    "node-role.kubernetes.io/control-plane",
+    "node-role.kubernetes.io/master",
+];
+/// The text in the Ready condition's message by which kubelet reports a graceful node shutdown (upstream:
+/// `nodeshutdown` in kubelet).
+const SHUTDOWN_MESSAGE: &str = "node is shutting down";
+/// The prefix of the annotations that headgate writes.
+const OWN_ANNOTATION_PREFIX: &str = "headgate.dev/";
+/// Longer values of headgate's own annotations are ignored: headgate writes none. Those of others are cut to this, so that they do not
+/// fill the remembered state; a matcher compares less.
+pub(super) const MAX_ANNOTATION_BYTES: usize = 4096;
+/// Messages are cut to this; a matcher compares less.
+const MAX_MESSAGE_BYTES: usize = 512;
+/// Longer values of Cluster Autoscaler's taint are cut. It writes ten digits.
+const MAX_MARK_BYTES: usize = 32;
+
+/// A Node. The remembered state contains it, without what only a fresh one says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is said by another field of the object"
+)]
+pub struct Node {
+    /// The Node's name, `metadata.name`.
+    pub name: String,
+    /// The Node's UID, `metadata.uid`; a recreated Node has another.
+    pub uid: String,
+    /// The time of creation, `metadata.creationTimestamp`.
+    #[serde(skip)]
+    pub created: Timestamp,
+    /// Whether `metadata.deletionTimestamp` is set.
+    pub is_deleting: bool,
+    /// The labels that a matcher names.
+    pub labels: BTreeMap<String, String>,
+    /// The annotations that a matcher names; of the own Node also headgate's.
+    pub annotations: BTreeMap<String, String>,
+    /// In the order of the Node's spec. Values are those of the own Node only.
+    pub taints: Vec<Taint>,
+    /// Whether the node is cordoned, if a matcher asks for it.
+    pub unschedulable: bool,
+    /// `spec.providerID` of the own Node.
+    pub provider_id: String,
+    /// The resource id of the virtual machine from `providerID`, in lower case; empty if there is none yet.
+    pub machine: String,
+    /// `status.nodeInfo.bootID` of the own Node; it changes with each boot.
+    pub boot_id: String,
+    /// The addresses of type `InternalIP`, of both families.
+    pub addresses: Vec<IpAddr>,
+    /// The conditions that a matcher names, by type.
+    pub conditions: BTreeMap<String, Condition>,
+    /// Whether the condition `Ready` is `True`.
+    #[serde(skip)]
+    pub ready: bool,
+    /// Whether kubelet reports that the node shuts down.
+    pub shutting_down: bool,
+    /// The condition `headgate.dev/OutOfLoadBalancers`, if the Node has it.
+    #[serde(skip)]
+    pub marker: Option<MarkerFact>,
+    /// The hold that a leader has recorded on the Node.
+    #[serde(skip)]
+    pub hold: Option<NodeHold>,
+    /// The earliest time of the eviction that is recorded on the Node.
+    #[serde(skip)]
+    pub eviction_at: Option<Timestamp>,
+    /// Whether the Node says that the machine is about to end, or does not work, whatever its condition `Ready`: it is being deleted,
+    /// its VM is evicted or shut down, or it is out of service.
+    #[serde(skip)]
+    pub ends: bool,
+    /// The label that excludes the Node from load balancers (cloud-provider-azure `shouldNodeExcludedFromLoadBalancer`), with its
+    /// value if that is Karpenter's.
+    #[serde(skip)]
+    pub excluded: Option<&'static str>,
+    /// The signals of the reader's rules, each with how long it must last before it counts.
+    #[serde(skip)]
+    pub signals: BTreeMap<Signal, Duration>,
+    /// The signals of the rules by which agents answer 503, if the reader asks for both. Those that must last before they count are
+    /// among them from the start: agents count by their own clocks.
+    #[serde(skip)]
+    pub health_signals: BTreeSet<Signal>,
+}
+
+/// A condition of the Node, without its times: a heartbeat changes nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// The reason, one word.
+    #[serde(default)]
+    pub reason: String,
+    /// The beginning of the message.
+    #[serde(default)]
+    pub message: String,
+}
+
+/// What is read of Node objects.
+#[derive(Clone, Debug, Default)]
+pub struct NodeReader {
+    /// What is a signal.
+    pub rules: SignalRules,
+    /// What is a signal for the agents' health answers, for a reader of all Nodes.
+    pub health_rules: SignalRules,
+    /// The cloud's setting `excludeMasterFromStandardLB`: whether control-plane nodes are in no load balancer.
+    pub exclude_control_plane: bool,
+    /// Whether it is the own Node of an agent, which needs more of it than is kept of all Nodes.
+    pub is_own: bool,
+}
+
+impl NodeReader {
+    /// The reader of an agent's own Node.
+    #[must_use]
+    pub fn own(rules: SignalRules) -> Self {
+        Self {
+            rules,
+            is_own: true,
+            ..Self::default()
+        }
+    }
+
+    /// Reads a Node.
+    #[must_use]
+    pub fn read(&self, object: NodeObject) -> Node {
+        let NodeObject { metadata, spec, status } = object;
+        let uid = metadata.uid.unwrap_or_default();
+        let labels = metadata.labels.unwrap_or_default();
+        let annotations = self.annotations(metadata.annotations.unwrap_or_default());
+        let conditions = &status.conditions;
+        let is_deleting = metadata.deletion_timestamp.is_some();
+        let internal = status.addresses.iter().filter(|entry| entry.type_ == "InternalIP");
+        let mut node = Node {
+            name: metadata.name.unwrap_or_default(),
+            created: metadata.creation_timestamp.map(|time| time.0).unwrap_or_default(),
+            is_deleting,
+            excluded: excluding_label(&labels, self.exclude_control_plane),
+            labels: self.labels(labels),
+            hold: NodeHold::from_annotations(&annotations, &uid),
+            uid,
+            eviction_at: recorded_not_before(&annotations),
+            annotations,
+            unschedulable: spec.unschedulable && self.reads(SignalRules::reads_unschedulable),
+            machine: machine_id(&spec.provider_id),
+            provider_id: spec.provider_id,
+            boot_id: status.node_info.boot_id,
+            addresses: internal.filter_map(|entry| entry.address.parse().ok()).collect(),
+            conditions: self.conditions(conditions),
+            ready: conditions
+                .iter()
+                .any(|one| one.type_ == "Ready" && one.status == "True"),
+            shutting_down: conditions.iter().any(is_shutdown),
+            marker: conditions.iter().find_map(MarkerFact::read),
+            ends: is_deleting || spec.taints.iter().any(is_terminal),
+            taints: spec.taints,
+            ..Node::default()
+        };
+        node = node.with_signals(&self.rules);
+        node.health_signals = self.health_rules.detect(&node).into_keys().collect();
+        if !self.is_own {
+            node.reduce();
+        }
+        node
+    }
+
+    fn reads(&self, is_read: impl Fn(&SignalRules) -> bool) -> bool {
+        is_read(&self.rules) || is_read(&self.health_rules)
+    }
+
+    fn labels(&self, mut labels: BTreeMap<String, String>) -> BTreeMap<String, String> {
+        labels.retain(|key, _| self.reads(|rules| rules.reads_label(key)));
+        labels
+    }
+
+    fn annotations(&self, mut annotations: BTreeMap<String, String>) -> BTreeMap<String, String> {
+        annotations.retain(|key, value| {
+            if key.starts_with(OWN_ANNOTATION_PREFIX) {
+                return value.len() <= MAX_ANNOTATION_BYTES;
+            }
+            value.truncate(value.floor_char_boundary(MAX_ANNOTATION_BYTES));
+            key == DELETION_DELAY_ANNOTATION || self.reads(|rules| rules.reads_annotation(key))
+        });
+        annotations
+    }
+
+    fn conditions(&self, conditions: &[ConditionObject]) -> BTreeMap<String, Condition> {
+        let mut read = BTreeMap::new();
+        for condition in conditions {
+            if self.reads(|rules| rules.reads_condition(&condition.type_)) {
+                let message = condition.message.as_deref().unwrap_or_default();
+                let kept = Condition {
+                    status: condition.status.clone(),
+                    reason: condition.reason.clone().unwrap_or_default(),
+                    message: message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)].to_owned(),
+                };
+                read.insert(condition.type_.clone(), kept);
+            }
+        }
+        read
+    }
+}
+
+impl Node {
+    /// The same Node with the signals of these rules.
+    #[must_use]
+    pub fn with_signals(mut self, rules: &SignalRules) -> Self {
+        self.signals = rules.detect(&self);
+        self
+    }
+
+    /// Drops what only an agent needs of its own Node.
+    fn reduce(&mut self) {
+        self.labels.clear();
+        self.annotations.clear();
+        self.conditions.clear();
+        self.unschedulable = false;
+        self.provider_id = String::new();
+        self.boot_id = String::new();
+        for taint in &mut self.taints {
+            taint.value = None;
+        }
+        if let Some(marker) = &mut self.marker {
+            (marker.since, marker.confirmed_at) = (None, None);
+        }
+        if let Some(hold) = &mut self.hold {
+            hold.renewed_at = Timestamp::default();
+        }
+    }
+
+    /// Whether the Node has a taint with this key.
+    #[must_use]
+    pub fn has_taint(&self, key: &str) -> bool {
+        self.taints.iter().any(|taint| taint.key == key)
+    }
+
+    /// Whether the machine is about to end, or may be: what a condition of the settings announces is not known.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        self.ends || self.signals.keys().any(|signal| !signal.is_revocable())
+    }
+
+    /// The label that keeps the Node's entries from being set `Down`: the one that excludes it, unless the Node is about to be
+    /// removed. cloud-controller-manager removes an excluded Node from the pools only at its next sync, and Karpenter terminates
+    /// the machine before that.
+    #[must_use]
+    pub fn exempting_label(&self) -> Option<&'static str> {
+        self.excluded.filter(|label| match *label {
+            EXCLUDED_BY_KARPENTER => false,
+            EXCLUDE_LABEL => !self.is_deleting,
+            _ => true,
+        })
+    }
+
+    /// Whether the marker says that the node has left its load balancers.
+    #[must_use]
+    pub fn is_marked_out(&self) -> bool {
+        self.marker.as_ref().is_some_and(MarkerFact::is_out)
+    }
+
+    /// Whether Cluster Autoscaler may delete the node soon: the soft taint.
+    #[must_use]
+    pub fn is_deletion_candidate(&self) -> bool {
+        self.has_taint(CANDIDATE_TAINT)
+    }
+
+    /// The value of Cluster Autoscaler's hard taint, Unix seconds of its start; `None` without that taint.
+    #[must_use]
+    pub fn deletion_mark(&self) -> Option<&str> {
+        let hard = self.taints.iter().find(|taint| taint.key == AUTOSCALER_TAINT)?;
+        let value = hard.value.as_deref().unwrap_or_default();
+        Some(&value[..value.floor_char_boundary(MAX_MARK_BYTES)])
+    }
+
+    /// Whether the own Node has the annotation by which Cluster Autoscaler waits.
+    #[must_use]
+    pub fn is_deletion_delayed(&self) -> bool {
+        self.annotations.contains_key(DELETION_DELAY_ANNOTATION)
+    }
+}
+
+fn is_shutdown(condition: &ConditionObject) -> bool {
+    condition.type_ == "Ready"
+        && condition.status == "False"
+        && condition.reason.as_deref() == Some("KubeletNotReady")
+        && condition
+            .message
+            .as_deref()
+            .is_some_and(|message| message.contains(SHUTDOWN_MESSAGE))
+}
+
+/// Whether the machine of a Node with this taint is about to end, or does not work.
+fn is_terminal(taint: &Taint) -> bool {
+    // A draining taint with another value was set for another reason, and may be removed again.
+    !Signal::Taint(taint.key.clone()).is_revocable()
+        || (taint.key == DRAINING_TAINT && taint.value.as_deref() == Some(EVICTION_TAINT_VALUE))
+}
+
+/// The resource id in a `providerID`, in lower case; empty for another cloud's.
+fn machine_id(provider_id: &str) -> String {
+    let scheme = "azure://";
+    let id = provider_id.get(scheme.len()..);
+    let is_azure = provider_id
+        .get(..scheme.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+    id.filter(|_| is_azure).unwrap_or_default().to_ascii_lowercase()
+}
+
+/// The label by which cloud-provider-azure excludes a Node from load balancers.
+fn excluding_label(labels: &BTreeMap<String, String>, exclude_control_plane: bool) -> Option<&'static str> {
+    if let Some(value) = labels.get(EXCLUDE_LABEL) {
+        let is_karpenter = value == "karpenter";
+        return Some(if is_karpenter {
+            EXCLUDED_BY_KARPENTER
+        } else {
+            EXCLUDE_LABEL
+        });
+    }
+    if labels
+        .get(MANAGED_LABEL)
+        .is_some_and(|value| value.eq_ignore_ascii_case("false"))
+    {
+        return Some(MANAGED_LABEL);
+    }
+    let by_role = labels.get("kubernetes.io/role").is_some_and(|role| role == "master");
+    let control_plane = CONTROL_PLANE_LABELS
+        .into_iter()
+        .find(|label| labels.contains_key(*label));
+    let control_plane = control_plane.or(by_role.then_some("kubernetes.io/role"));
+    control_plane.filter(|_| exclude_control_plane)
+}
+
+#[cfg(test)]
+mod tests;
