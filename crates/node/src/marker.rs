@@ -306,6 +306,7 @@ fn expired(uid: String, shown: MarkerFact, ttl: Duration) -> NodeIntent {
 #[cfg(test)]
 mod tests {
     use jiff::SignedDuration;
+    use serde_json::json;
 
     use super::*;
 
