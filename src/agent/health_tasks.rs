@@ -8,7 +8,7 @@ use headgate_clock::Clock;
 use headgate_health::services::WatchReporters;
 use headgate_health::{LastChange, ProbesMarker, ProxyStatus, VerdictInputs};
 use headgate_http::server::{self, BindState, Binder, Limits};
-use headgate_kubernetes::{EventKind, EventSink, NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
+use headgate_kubernetes::{EventKind, EventSink, FieldIntents, NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_node::{DeletionDelayMetrics, DeletionDelayTask, MARKER_TTL, NodeReport, delay_deletion, expire_marker};
 use kube::Client;
 use tokio::sync::watch;
@@ -50,7 +50,10 @@ pub(super) struct HealthPublishers {
 
 impl HealthTasks<'_> {
     /// Starts the thread and the tasks; returns the thread.
-    pub(super) fn start(self, tasks: &mut Tasks, publishers: HealthPublishers) -> Result<HealthThread, AgentError> {
+    pub(super) fn start(mut self, tasks: &mut Tasks, publishers: HealthPublishers) -> Result<HealthThread, AgentError> {
+        let intents = NodeIntents::default();
+        let marker = intents.field(NodeField::Marker);
+        self.spawn_marker(tasks, &publishers.services, marker);
         let Self {
             settings,
             client,
@@ -59,12 +62,11 @@ impl HealthTasks<'_> {
             policies,
             inputs,
             clock,
-            mut services,
+            services,
             ..
         } = self;
         let reports = inputs.node.clone();
         tasks.announce("health-thread");
-        let intents = NodeIntents::default();
         let writer = NodeWriter {
             client: client.clone(),
             metrics: self.node_writes,
@@ -74,26 +76,6 @@ impl HealthTasks<'_> {
             may_send: Arc::new(|| Ok(())),
         };
         tasks.spawn_endless("node-writer", policies.before(writer.run(intents.clone())));
-        match settings.marker.writer() {
-            MarkerWriter::None => {}
-            MarkerWriter::Leader => {
-                let (intents, name) = (intents.field(NodeField::Marker), node_name.to_owned());
-                let expire = expire_marker(name, MARKER_TTL, reports.clone(), intents, clock.clone());
-                tasks.spawn_endless("marker", expire);
-            }
-            MarkerWriter::Probes(required) => {
-                let tables = publishers.services.tables();
-                let local_services = tables.map(|tables| (tables, services.count_by_service()));
-                let marker = ProbesMarker {
-                    node_name: node_name.to_owned(),
-                    required,
-                    inputs: inputs.clone(),
-                    metrics: self.health.clone(),
-                    services: local_services,
-                };
-                tasks.spawn_endless("marker", marker.run(intents.field(NodeField::Marker)));
-            }
-        }
         let delay = DeletionDelayTask {
             node_name: node_name.to_owned(),
             timeout: settings.hold_deletion.cluster_autoscaler_timeout(),
@@ -157,6 +139,29 @@ impl HealthTasks<'_> {
         let failures = publish_bind_failures(bound, events.clone(), reports, settings.healthz_bind_address);
         tasks.spawn_endless("bind-events", failures);
         Ok(thread)
+    }
+
+    fn spawn_marker(&mut self, tasks: &mut Tasks, services: &service_health::Channels, intents: FieldIntents) {
+        let name = self.node_name.to_owned();
+        match self.settings.marker.writer() {
+            MarkerWriter::None => {}
+            MarkerWriter::Leader => {
+                let reports = self.inputs.node.clone();
+                let expire = expire_marker(name, MARKER_TTL, reports, intents, self.clock.clone());
+                tasks.spawn_endless("marker", expire);
+            }
+            MarkerWriter::Probes(required) => {
+                let tables = services.tables();
+                let marker = ProbesMarker {
+                    node_name: name,
+                    required,
+                    inputs: self.inputs.clone(),
+                    metrics: self.health.clone(),
+                    services: tables.map(|tables| (tables, self.services.count_by_service())),
+                };
+                tasks.spawn_endless("marker", marker.run(intents));
+            }
+        }
     }
 }
 

@@ -156,11 +156,11 @@ pub(super) fn work(
             term: Some(term.number()),
             may_send: term.may_send(),
         };
-        let writes = writer.run(intents.clone());
+        let run_writer = writer.run(intents.clone());
         async move {
             tokio::select! {
                 outcome = controllers(term, &context, metrics, intents) => outcome,
-                () = writes => Ok(()),
+                () = run_writer => Ok(()),
             }
         }
         .boxed()

@@ -292,8 +292,8 @@ fn expired(uid: String, shown: MarkerFact, ttl: Duration) -> NodeIntent {
         shown: Shown::No,
         renew_interval: None,
         edit: Arc::new(move |node: &mut Node, now| {
-            let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-            let present = conditions.filter_map(MarkerFact::of).next();
+            let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            let present = conditions.find_map(MarkerFact::of);
             // One that was confirmed meanwhile stays; the watch will show it.
             if present.is_some_and(|present| present.is_same(&shown)) {
                 unknown.set(node, now);

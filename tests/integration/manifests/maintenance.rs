@@ -174,8 +174,8 @@ impl Leader {
                     may_send: term.may_send(),
                 };
                 async move {
-                    let writes = writer.run(context.node_intents.clone());
-                    tokio::join!(run(term, context), writes);
+                    let run_writer = writer.run(context.node_intents.clone());
+                    tokio::join!(run(term, context), run_writer);
                     Ok::<(), String>(())
                 }
             };

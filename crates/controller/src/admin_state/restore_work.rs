@@ -27,6 +27,7 @@ use super::plan::{EntryStatus, Policy};
 use super::planner::{LoadBalancerPlanner, LoadBalancerStatus};
 use super::recorded::read_recorded_once;
 use super::settings::{AdminStateMode, AdminStateSettings, ForeignDown};
+use super::target_states::TargetStates;
 use crate::pool::{
     InterfaceCache, LastError, LeaseBypass, ListRequest, Listing, PoolWriter, RecordedPools, WriterLabels,
     list_on_request, look_up_interfaces,
@@ -200,15 +201,15 @@ pub async fn restore(term: &Term, context: &RestoreContext) -> Result<RestoreOut
     outcome
 }
 
-async fn work(
-    term: &Term,
-    context: &RestoreContext,
-    ledger: &LedgerStore,
-    lock: ArmLock,
-    tasks: &mut JoinSet<()>,
-    deadline: Instant,
-) -> Result<RestoreOutcome, RestoreError> {
-    let (sender, mut targets) = watch::channel(None);
+/// What is listed first: Nodes, and the load balancers once, because the first request has the number 1.
+struct First {
+    targets: watch::Receiver<Option<Arc<TargetStates>>>,
+    list_requests: watch::Sender<ListRequest>,
+    listings: watch::Receiver<Arc<Listing>>,
+}
+
+fn spawn_lists(term: &Term, context: &RestoreContext, ledger: &LedgerStore, tasks: &mut JoinSet<()>) -> First {
+    let (sender, targets) = watch::channel(None);
     let watch_config = NodeWatchConfig {
         // No taint is a signal, so that every target state is `None`.
         reader: NodeReader {
@@ -226,20 +227,34 @@ async fn work(
         relaxed_number: 0,
         max_age: None,
     });
-    let (listings, mut listed) = watch::channel(Arc::new(Listing::default()));
+    let (sender, listings) = watch::channel(Arc::new(Listing::default()));
     let ClusterTarget { arm, scope, .. } = context.target.clone();
     let requests = list_requests.subscribe();
     let recorded_ledger = ledger.clone();
     let recorded_pools: RecordedPools = Arc::new(move || recorded_ledger.ledger().pool_ids());
-    let lists = list_on_request(
-        Some(term.number()),
-        arm.clone(),
-        scope.clone(),
-        recorded_pools,
-        requests,
-        listings,
-    );
+    let lists = list_on_request(Some(term.number()), arm, scope, recorded_pools, requests, sender);
     tasks.spawn(lists);
+    First {
+        targets,
+        list_requests,
+        listings,
+    }
+}
+
+async fn work(
+    term: &Term,
+    context: &RestoreContext,
+    ledger: &LedgerStore,
+    lock: ArmLock,
+    tasks: &mut JoinSet<()>,
+    deadline: Instant,
+) -> Result<RestoreOutcome, RestoreError> {
+    let First {
+        mut targets,
+        list_requests,
+        listings: mut listed,
+    } = spawn_lists(term, context, ledger, tasks);
+    let ClusterTarget { arm, scope, .. } = context.target.clone();
     tokio::select! {
         () = term.handover_requested() => return Err(RestoreError::Interrupted),
         listed = targets.wait_for(Option::is_some) => drop(listed.map_err(|_| RestoreError::Nodes)?),

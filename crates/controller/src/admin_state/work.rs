@@ -297,19 +297,25 @@ fn effective_policy(policy: Policy, target: &ClusterTarget) -> Policy {
     }
 }
 
-async fn work_with(
-    term: &Term,
-    mut target: ClusterTarget,
-    context: &WorkContext,
-    ledger: &mut Option<LedgerStore>,
-) -> Result<(), WorkError> {
-    term.report_nodes(None);
-    term.report_inability(None);
+/// Has the client obey what ARM told the leader before, and names its requests in the metrics.
+fn prepare_arm(mut target: ClusterTarget, term: &Term, context: &WorkContext) -> ClusterTarget {
     let throttle = from_deadlines(term.throttle(), context.clock.now());
     target.arm.obey_throttle(target.scope.group.subscription(), throttle);
     target.arm = target
         .arm
         .with_request_labels("loadbalancer_adminstate", "admin_state_controller");
+    target
+}
+
+async fn work_with(
+    term: &Term,
+    target: ClusterTarget,
+    context: &WorkContext,
+    ledger: &mut Option<LedgerStore>,
+) -> Result<(), WorkError> {
+    term.report_nodes(None);
+    term.report_inability(None);
+    let target = prepare_arm(target, term, context);
     let mut tasks = Tasks::new();
     let mut targets = watch_nodes(&mut tasks, context, target.exclude_control_plane);
     let ledger = match ledger {

@@ -134,7 +134,7 @@ impl Members {
             Outcome::Read(observation) => self.observe(observation),
             Outcome::ReadFailed(error) => self.read_failed(error),
             Outcome::MembersNotWritten(edit, rejected) => {
-                self.settle_due(&self.key(&edit.pool), &not_written(rejected))
+                self.settle_due(&self.key(&edit.pool), &not_written(rejected));
             }
             Outcome::Written(edit, result) if edit.members.is_some() => match result {
                 Ok(()) => {

@@ -301,9 +301,9 @@ async fn the_agent_makes_it_unknown_three_minutes_after_the_leader_died() {
         }
     };
     timeout(71 * SECOND, unknown).await.unwrap();
-    let writes = status_writes(&cluster, 2);
+    let count = status_writes(&cluster, 2);
     sleep(10 * 60 * SECOND).await;
-    assert_eq!(status_writes(&cluster, 2), writes, "once");
+    assert_eq!(status_writes(&cluster, 2), count, "once");
     cluster.lead(ENFORCE).await;
     until_shown(&cluster, 2, "True", "AdminStateDown").await;
     agent.abort();

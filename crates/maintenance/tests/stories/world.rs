@@ -146,12 +146,12 @@ impl World {
                     term: Some(term.number()),
                     may_send: term.may_send(),
                 };
-                let writes = writer.run(context.node_intents.clone());
+                let run_writer = writer.run(context.node_intents.clone());
                 async move {
                     let handed_over = term.clone();
                     tokio::select! {
                         () = run(term, context) => {}
-                        () = writes => {}
+                        () = run_writer => {}
                         () = handed_over.handover_requested() => {}
                     }
                     Ok::<(), String>(())

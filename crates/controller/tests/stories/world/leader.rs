@@ -135,11 +135,11 @@ impl Leader {
                     term: Some(term.number()),
                     may_send: term.may_send(),
                 };
-                let writes = writer.run(context.node_intents.clone());
+                let run_writer = writer.run(context.node_intents.clone());
                 async move {
                     let outcome = tokio::select! {
                         outcome = admin_state::run(term, &source, context) => outcome,
-                        () = writes => unreachable!("it never ends"),
+                        () = run_writer => unreachable!("it never ends"),
                     };
                     if let Err(error) = &outcome {
                         noted.lock().unwrap().push(error.to_string());
