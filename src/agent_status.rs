@@ -19,8 +19,11 @@ use serde::{Deserialize, Serialize};
 pub struct AgentStatus {
     /// The version of its program.
     pub version: String,
+    #[serde(default)]
     pub(crate) started_at: Timestamp,
+    #[serde(default)]
     pub(crate) current_time: Timestamp,
+    #[serde(default)]
     pub(crate) leader: LeadershipStatus,
     /// The state of the Node as the process has it.
     pub node: NodeStatus,
@@ -47,7 +50,7 @@ pub struct AgentStatus {
     pub(crate) tasks: Vec<TaskStatus>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LeadershipStatus {
     pub(crate) role: String,
     /// Whether this instance stands for election.
@@ -66,6 +69,7 @@ pub struct NodeStatus {
     /// The name of the agent's Node.
     pub name: String,
     pub(crate) uid: Option<String>,
+    #[serde(default)]
     pub(crate) object: String,
     /// Where the agent has the state of the Node from.
     pub source: Source,
@@ -85,6 +89,7 @@ pub struct NodeStatus {
 pub struct HoldStatus {
     /// The pools, as `LOAD_BALANCER/POOL`.
     pub pools: BTreeSet<String>,
+    #[serde(default)]
     pub(crate) renewed_at: Timestamp,
 }
 
@@ -107,6 +112,7 @@ impl SignalStatus {
 /// A failure of an agent's watch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchErrorStatus {
+    #[serde(default)]
     pub(crate) reason: String,
     /// The text of the error.
     pub error: String,

@@ -262,11 +262,11 @@ async fn lead(
             term: Some(term.number()),
             may_send: term.may_send(),
         };
-        let writes = writer.run(parts.node_intents.clone());
+        let run_writer = writer.run(parts.node_intents.clone());
         async move {
             tokio::select! {
                 outcome = admin_state::run(term, &source, parts) => outcome,
-                () = writes => Ok(()),
+                () = run_writer => Ok(()),
             }
         }
     };

@@ -140,7 +140,7 @@ async fn an_answer_of_anyone_cannot_control_the_terminal() {
     let hostile = "a\n\r\u{1b}[2J\u{9b}2J\u{202e}b; reboot #";
     let statusz = serve_statusz(json!({"version": hostile,
         "node": {"name": node, "source": "watch", "signals": [{"signal": hostile, "since": null}],
-            "watchError": {"reason": "connection", "error": hostile, "since": "2026-01-02T03:04:05Z"}},
+            "watchError": {"error": hostile, "since": "2026-01-02T03:04:05Z"}},
         "healthz": {"code": 503, "since": null}, "livez": {"code": 503, "since": null},
         "proxy": {"server": hostile, "healthy": false, "lastUpdated": null}, "listeners": {"healthz": hostile}}))
     .await;
