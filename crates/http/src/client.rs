@@ -43,7 +43,7 @@ pub enum TrustedRoots {
     /// Only these, as PEM text.
     Pem(Vec<u8>),
     /// None: for a server without TLS.
-    Nobody,
+    Empty,
 }
 
 /// Why TLS cannot be set up.
@@ -152,7 +152,7 @@ impl HttpClient {
                 .with_provider_and_native_roots(provider)
                 .map_err(TlsError::Authorities)?,
             TrustedRoots::Pem(pem) => builder.with_tls_config(with_roots(parse_authorities(pem)?)?),
-            TrustedRoots::Nobody => builder.with_tls_config(with_roots(RootCertStore::empty())?),
+            TrustedRoots::Empty => builder.with_tls_config(with_roots(RootCertStore::empty())?),
         };
         let connector = builder
             .https_or_http()

@@ -126,8 +126,8 @@ impl MarkerFact {
 
     /// Whether both are of the same confirmation, as far as its time is readable.
     fn is_same(&self, other: &Self) -> bool {
-        let said = |fact: &Self| (fact.status, fact.reason.clone(), fact.message.clone());
-        said(self) == said(other) && other.confirmed_at.is_none_or(|at| self.confirmed_at == Some(at))
+        let text = |fact: &Self| (fact.status, fact.reason.clone(), fact.message.clone());
+        text(self) == text(other) && other.confirmed_at.is_none_or(|at| self.confirmed_at == Some(at))
     }
 
     /// Whether it says that the Node has no signal: nothing more is written about it then.

@@ -132,7 +132,7 @@ impl CollectorClient {
         let roots = if url.starts_with("https:") {
             TrustedRoots::System
         } else {
-            TrustedRoots::Nobody
+            TrustedRoots::Empty
         };
         let client = Client::new(&roots, proxies, LIMITS)?;
         Ok(Self { client, runtime })
