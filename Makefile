@@ -104,7 +104,7 @@ fuzz: build-tools ## run all fuzz targets in parallel for HEADGATE_FUZZ_SECONDS 
 
 .PHONY: stories
 stories: build-tools ## run the randomised stories of leaders and of the marker by probes, and 20,000 sequences of the guard of rules, optimised: make stories ARGS=5000, or some of the seeds: ARGS=1000..2000
-	HEADGATE_STORIES=$(or $(ARGS),5000) cargo test --locked --profile fuzz -p headgate-controller -p headgate-health --test stories --test probes_marker random_events -- --nocapture
+	HEADGATE_STORIES=$(or $(ARGS),5000) cargo test --locked --profile fuzz -p headgate-controller -p headgate-agent --test stories --test probes_marker random_events -- --nocapture
 	HEADGATE_SEQUENCES=$${HEADGATE_SEQUENCES:-20000} cargo test --locked --profile fuzz -p headgate-controller --lib sequences -- --nocapture
 
 .PHONY: soak-leader

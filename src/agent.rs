@@ -33,10 +33,11 @@ use std::sync::Arc;
 
 use axum::Router;
 use futures::FutureExt as _;
-use headgate_clock::Clock;
+use headgate_agent::own_node::RememberedState;
+use headgate_core::clock::Clock;
+use headgate_core::node::NodeReport;
 use headgate_http::server::{self, BindState, Binder, ServeError};
 use headgate_kubernetes::{Canary, EventSink};
-use headgate_node::{NodeReport, RememberedState};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use tokio::sync::watch;
@@ -134,7 +135,7 @@ pub fn metrics_at_start(settings: &Settings) -> Result<String, std::fmt::Error> 
     let clock = Clock::System;
     let channels = Channels::new(settings, None, &clock);
     let metrics = Metrics::register(settings, Role::All, &channels, &clock);
-    headgate_telemetry::encode_metrics(&metrics.registry, headgate_telemetry::MetricsFormat::OpenMetrics)
+    headgate_core::telemetry::encode_metrics(&metrics.registry, headgate_core::telemetry::MetricsFormat::OpenMetrics)
 }
 
 /// Starts an agent on the present runtime. Its ports may be bound later: see [`RunningAgent::bound`].
@@ -249,7 +250,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
             }),
         )
     });
-    let node_watch = headgate_node::watch_own_node(
+    let node_watch = headgate_agent::own_node::watch_own_node(
         client.clone(),
         node_name.clone(),
         settings.signals.health.clone(),

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use headgate_agent::health::IpFamily;
+use headgate_agent::spot::EventsSnapshot;
 use headgate_controller::local_service::QueuedUpdate;
-use headgate_health::IpFamily;
-use headgate_node::{Signal, Source};
-use headgate_spot::EventsSnapshot;
+use headgate_core::node::{Signal, Source};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! What a request to the API server failed with, as a text for people.
 
-use headgate_telemetry::error_chain;
+use headgate_core::telemetry::error_chain;
 
 /// The API server's own message, or what kept it from answering. kube's text of a refusal has the whole answer a second time,
 /// with the names of its fields.

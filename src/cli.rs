@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
-use headgate_settings::parse_duration;
+use headgate_core::settings::parse_duration;
 use hyper::Uri;
 use tokio::runtime::{Builder, Runtime};
 
@@ -159,8 +159,8 @@ impl Failure {
 /// Prints an error with its causes to standard error.
 #[expect(clippy::print_stderr, reason = "the one place where a command reports its failure")]
 fn report(program: &str, error: &anyhow::Error) {
-    let text = headgate_telemetry::error_chain(error.as_ref());
-    eprintln!("{program}: {}", headgate_telemetry::escape_lines(&text));
+    let text = headgate_core::telemetry::error_chain(error.as_ref());
+    eprintln!("{program}: {}", headgate_core::telemetry::escape_lines(&text));
 }
 
 /// Builds a runtime on this thread.
@@ -208,7 +208,7 @@ pub fn print(text: &[u8]) -> Result<(), Failure> {
 pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let mut json = serde_json::to_string_pretty(value).map_err(Failure::runtime)?;
     json.push('\n');
-    print(headgate_telemetry::escape_json(&json).as_bytes())
+    print(headgate_core::telemetry::escape_json(&json).as_bytes())
 }
 
 /// Writes a value to standard output as YAML. Strings of others cannot control a terminal.
@@ -217,7 +217,7 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
 /// It cannot be written.
 pub fn print_yaml(value: &impl serde::Serialize) -> Result<(), Failure> {
     let yaml = serde_yaml::to_string(value).map_err(Failure::runtime)?;
-    print(headgate_telemetry::escape_lines(&yaml).as_bytes())
+    print(headgate_core::telemetry::escape_lines(&yaml).as_bytes())
 }
 
 #[cfg(test)]

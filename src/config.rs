@@ -20,16 +20,16 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use headgate_agent::health::ProxySettings;
+use headgate_agent::health::services::Cidr;
+use headgate_agent::notify::NotificationSettings;
 use headgate_controller::admin_state::{AdminStateSettings, IntOrPercent};
 use headgate_controller::local_service::LocalPoolsSettings;
-use headgate_health::ProxySettings;
-use headgate_health::services::Cidr;
+use headgate_core::node::SignalRules;
+use headgate_core::telemetry::words;
 use headgate_http::server::ProxyProtocol;
-use headgate_node::SignalRules;
-use headgate_notify::NotificationSettings;
-use headgate_telemetry::words;
 
-pub use headgate_telemetry::LogFormat;
+pub use headgate_core::telemetry::LogFormat;
 pub use load::{FlagOverride, load};
 pub use names::SecretName;
 pub use reference::reference;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::sync::{Mutex, PoisonError};
 
+use headgate_core::telemetry::escape_line;
 use headgate_kubernetes::{Decoded, split_list};
-use headgate_telemetry::escape_line;
 use kube::Resource;
 use kube::api::ObjectList;
 

@@ -14,8 +14,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use headgate_controller::admin_state::{Ledger, LedgerError, LedgerStage, read_ledger};
+use headgate_core::telemetry::first_names;
 use headgate_kubernetes::Decoded;
-use headgate_telemetry::first_names;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams};

@@ -11,7 +11,7 @@ mod observations;
 mod reasons;
 mod wide;
 
-use headgate_node::SignalRules;
+use headgate_core::node::SignalRules;
 use hyper::Uri;
 use jiff::Timestamp;
 use kube::Client;

@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 use futures::FutureExt as _;
 use headgate_azure::{ArmClient, ArmClientOptions, Endpoints, Identity, ResourceGroupId, TokenCache, Transport};
 use headgate_azure::{Credential, Secret};
-use headgate_clock::Clock;
 use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, Policy, TargetSource};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::local_service::{self, LocalPoolsSettings, LocalPoolsTarget};
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
+use headgate_core::clock::Clock;
+use headgate_core::node::NodeReport;
+use headgate_core::node::SignalRules;
+use headgate_core::telemetry::MetricsFormat;
 use headgate_http::client::TrustedRoots;
 use headgate_http::proxies::Proxies;
+use headgate_kubernetes::leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
 use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
-use headgate_node::NodeReport;
-use headgate_node::SignalRules;
-use headgate_telemetry::MetricsFormat;
 use headgate_test_kubernetes::event_sink;
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request, Response};
@@ -135,7 +135,7 @@ impl InstrumentedLeader {
         until(
             what,
             async || {
-                Ok(headgate_telemetry::encode_metrics(
+                Ok(headgate_core::telemetry::encode_metrics(
                     &self.registry,
                     MetricsFormat::OpenMetrics,
                 )?)
@@ -205,7 +205,7 @@ async fn lead(
     let clock = Clock::System;
     let client = spied_client(config, recorder.clone())?;
     let reports = watch::Sender::new(NodeReport::initial(None, &SignalRules::default(), clock.now()));
-    let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
+    let elector = LeaderElector::new(headgate_kubernetes::leader::LeaderElectionConfig {
         client: client.clone(),
         lease: LeaseName::default(),
         identity: "bench".to_owned(),

@@ -4,7 +4,7 @@
 
 use anyhow::Context as _;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use headgate_local_pools::base_name;
+use headgate_controller::local_pools::base_name;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};

@@ -72,7 +72,7 @@ const fn loopback(port: u16) -> SocketAddr {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    headgate_telemetry::install_logs(headgate_telemetry::LogOptions::default());
+    headgate_core::telemetry::install_logs(headgate_core::telemetry::LogOptions::default());
     let options = Options {
         listen: arguments.listen,
         tls_listen: arguments.tls_listen,

@@ -195,7 +195,7 @@ fn run_from_cluster(arguments: &Arguments) -> Result<(), Failure> {
             let mut texts: Vec<_> = budgets.iter().map(text::service).collect();
             texts.push(text::POST.to_owned());
             // Names of rules and probes are Azure's.
-            print(headgate_telemetry::escape_lines(&texts.join("\n\n")).as_bytes())
+            print(headgate_core::telemetry::escape_lines(&texts.join("\n\n")).as_bytes())
         }
     }
 }

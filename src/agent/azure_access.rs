@@ -13,12 +13,12 @@ use headgate_azure::{
     ArmClient, ArmClientOptions, AzureJson, ConfigSources, EndpointError, Endpoints, Identity, IdentityError,
     InvalidId, Metrics, Origin, ResourceGroupId, TokenCache, Transport,
 };
-use headgate_clock::Clock;
 use headgate_controller::admin_state::{ClusterConnection, ClusterTarget, TargetSource};
+use headgate_core::clock::Clock;
+use headgate_core::settings::{SettingsError, Violation};
 use headgate_http::client::{TlsError, TrustedRoots};
 use headgate_http::proxies::Proxies;
 use headgate_kubernetes::Decoded;
-use headgate_settings::{SettingsError, Violation};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use tokio::time::{sleep, timeout};
@@ -157,7 +157,12 @@ impl AzureAccess {
         let found = timeout(READ_TIMEOUT, secret).await;
         let found = found
             .map_err(|_| unusable(format!("was not answered within {} s", READ_TIMEOUT.as_secs())))?
-            .map_err(|error| unusable(format!("cannot be read: {}", headgate_telemetry::error_chain(&error))))?
+            .map_err(|error| {
+                unusable(format!(
+                    "cannot be read: {}",
+                    headgate_core::telemetry::error_chain(&error)
+                ))
+            })?
             .ok_or_else(|| unusable("is not there".to_owned()))?;
         let text = found.data.and_then(|mut data| data.remove(SECRET_KEY));
         let text = text.ok_or_else(|| unusable(format!("has no key {SECRET_KEY}")))?;

@@ -1,11 +1,12 @@
 //! What the agent's tasks share: channels with the latest state, and the registry of metrics.
 
-use headgate_clock::Clock;
+use headgate_agent::health::{LastChange, ProxyStatus, VerdictInputs};
+use headgate_agent::own_node::RememberedState;
 use headgate_controller::{admin_state, local_service, preempt_events};
-use headgate_health::{LastChange, ProxyStatus, VerdictInputs};
+use headgate_core::clock::Clock;
+use headgate_core::node::NodeReport;
 use headgate_http::server::{self, BindState};
 use headgate_kubernetes::NodeWriteMetrics;
-use headgate_node::{NodeReport, RememberedState};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
@@ -29,7 +30,11 @@ pub(super) struct Channels {
 
 impl Channels {
     pub(super) fn new(settings: &Settings, remembered: Option<RememberedState>, clock: &Clock) -> Self {
-        let report = NodeReport::initial(remembered, &settings.signals.health, clock.now());
+        let report = NodeReport::initial(
+            remembered.map(|state| state.known),
+            &settings.signals.health,
+            clock.now(),
+        );
         Self {
             reports: watch::Sender::new(report),
             proxy: watch::Sender::new(ProxyStatus::new(settings.proxy.health_timeout)),
@@ -63,20 +68,20 @@ impl Channels {
 pub(super) struct Metrics {
     pub(super) registry: Registry,
     pub(super) listeners: server::Metrics,
-    pub(super) node: headgate_node::Metrics,
-    pub(super) health: headgate_health::Metrics,
-    pub(super) services: headgate_health::services::Metrics,
-    pub(super) spot: headgate_spot::Metrics,
-    pub(super) deletion_delay: headgate_node::DeletionDelayMetrics,
+    pub(super) node: headgate_agent::own_node::Metrics,
+    pub(super) health: headgate_agent::health::Metrics,
+    pub(super) services: headgate_agent::health::services::Metrics,
+    pub(super) spot: headgate_agent::spot::Metrics,
+    pub(super) deletion_delay: headgate_agent::own_node::DeletionDelayMetrics,
     pub(super) azure: headgate_azure::Metrics,
-    pub(super) leader: headgate_leader::LeaderMetrics,
-    pub(super) lock: headgate_leader::LockMetrics,
+    pub(super) leader: headgate_kubernetes::leader::LeaderMetrics,
+    pub(super) lock: headgate_kubernetes::leader::LockMetrics,
     pub(super) admin_state: admin_state::Metrics,
     pub(super) local_pools: local_service::Metrics,
     pub(super) preempt_events: preempt_events::Metrics,
     pub(super) node_writes: NodeWriteMetrics,
     pub(super) maintenance: headgate_maintenance::controller::Metrics,
-    pub(super) notifications: headgate_notify::Metrics,
+    pub(super) notifications: headgate_agent::notify::Metrics,
 }
 
 impl Metrics {
@@ -84,8 +89,8 @@ impl Metrics {
         let mut registry = Registry::default();
         // Metrics of work that this role does not do are registered here and never shown.
         let mut hidden = Registry::default();
-        headgate_telemetry::register_build_info(&mut registry);
-        headgate_telemetry::register_process_metrics(&mut registry);
+        headgate_core::telemetry::register_build_info(&mut registry);
+        headgate_core::telemetry::register_process_metrics(&mut registry);
         headgate_kubernetes::register_undecodable_objects(&mut registry);
         let (reports, last_change) = (channels.reports.subscribe(), channels.last_change.subscribe());
         let listeners = server::Metrics::register(&mut registry);
@@ -96,14 +101,14 @@ impl Metrics {
             listeners.init_listener("healthz");
             listeners.init_proxy_headers("healthz");
         }
-        let node = headgate_node::Metrics::register(&mut registry, reports, settings.signals.health.clone());
+        let node = headgate_agent::own_node::Metrics::register(&mut registry, reports, settings.signals.health.clone());
         let node_writes = NodeWriteMetrics::register(&mut registry);
-        let notifications = headgate_notify::Metrics::register(&mut registry);
+        let notifications = headgate_agent::notify::Metrics::register(&mut registry);
         let leads = if role.may_lead() { &mut registry } else { &mut hidden };
-        let leader = headgate_leader::LeaderMetrics::register(&mut *leads);
+        let leader = headgate_kubernetes::leader::LeaderMetrics::register(&mut *leads);
         let azure = headgate_azure::Metrics::register(&mut *leads).with_own(&mut *leads);
         let (lock, admin_state, local_pools, preempt_events, maintenance) = (
-            headgate_leader::LockMetrics::register(&mut *leads),
+            headgate_kubernetes::leader::LockMetrics::register(&mut *leads),
             admin_state::Metrics::register(&mut *leads),
             local_service::Metrics::register(&mut *leads),
             preempt_events::Metrics::register(leads),
@@ -126,9 +131,17 @@ impl Metrics {
             node_writes,
             notifications,
             azure,
-            deletion_delay: headgate_node::DeletionDelayMetrics::register(answers, channels.reports.subscribe()),
-            spot: headgate_spot::Metrics::register(answers, channels.azure.snapshots.subscribe()),
-            health: headgate_health::Metrics::register(&mut *answers, channels.inputs(), last_change, clock.clone()),
+            deletion_delay: headgate_agent::own_node::DeletionDelayMetrics::register(
+                answers,
+                channels.reports.subscribe(),
+            ),
+            spot: headgate_agent::spot::Metrics::register(answers, channels.azure.snapshots.subscribe()),
+            health: headgate_agent::health::Metrics::register(
+                &mut *answers,
+                channels.inputs(),
+                last_change,
+                clock.clone(),
+            ),
             services: channels.services.register_metrics(answers),
             registry,
         }

@@ -4,12 +4,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use headgate_clock::Clock;
-use headgate_health::services::WatchReporters;
-use headgate_health::{LastChange, ProbesMarker, ProxyStatus, VerdictInputs};
+use headgate_agent::health::services::WatchReporters;
+use headgate_agent::health::{LastChange, ProbesMarker, ProxyStatus, VerdictInputs};
+use headgate_agent::own_node::{DeletionDelayMetrics, DeletionDelayTask, delay_deletion};
+use headgate_core::clock::Clock;
+use headgate_core::node::{MARKER_TTL, NodeReport};
 use headgate_http::server::{self, BindState, Binder, Limits};
+use headgate_kubernetes::expire_marker;
 use headgate_kubernetes::{EventKind, EventSink, FieldIntents, NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_node::{DeletionDelayMetrics, DeletionDelayTask, MARKER_TTL, NodeReport, delay_deletion, expire_marker};
 use kube::Client;
 use tokio::sync::watch;
 
@@ -31,10 +33,10 @@ pub(super) struct HealthTasks<'a> {
     pub(super) clock: Clock,
     pub(super) heartbeat: Arc<Heartbeat>,
     pub(super) listeners: server::Metrics,
-    pub(super) health: headgate_health::Metrics,
-    pub(super) services: headgate_health::services::Metrics,
+    pub(super) health: headgate_agent::health::Metrics,
+    pub(super) services: headgate_agent::health::services::Metrics,
     pub(super) service_reporters: WatchReporters,
-    pub(super) spot: headgate_spot::Metrics,
+    pub(super) spot: headgate_agent::spot::Metrics,
     pub(super) deletion_delay: DeletionDelayMetrics,
     pub(super) node_writes: NodeWriteMetrics,
 }
@@ -107,7 +109,7 @@ impl HealthTasks<'_> {
                 hard_fail: settings.bind_address_hard_fail,
                 state: publishers.bound,
             },
-            router: headgate_health::router(inputs.clone(), self.health, clock.clone()),
+            router: headgate_agent::health::router(inputs.clone(), self.health, clock.clone()),
             limits: Limits {
                 proxy_protocol: settings.proxy_protocol,
                 ..Limits::HEALTH
@@ -128,13 +130,13 @@ impl HealthTasks<'_> {
             },
         );
         let (directory, name) = (settings.state_dir.clone(), node_name.to_owned());
-        let store = headgate_node::store_reports(reports.clone(), directory, name, clock.clone());
+        let store = headgate_agent::own_node::store_reports(reports.clone(), directory, name, clock.clone());
         tasks.spawn_endless("remembered-state", store);
-        let poll = headgate_health::poll_kube_proxy(settings.proxy.clone(), publishers.proxy, clock.clone());
+        let poll = headgate_agent::health::poll_kube_proxy(settings.proxy.clone(), publishers.proxy, clock.clone());
         tasks.spawn_endless("kube-proxy-poll", poll);
         tasks.spawn_endless(
             "verdict-changes",
-            headgate_health::publish_verdict_changes(inputs, publishers.last_change, clock),
+            headgate_agent::health::publish_verdict_changes(inputs, publishers.last_change, clock),
         );
         let failures = publish_bind_failures(bound, events.clone(), reports, settings.healthz_bind_address);
         tasks.spawn_endless("bind-events", failures);

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use futures::future::OptionFuture;
-use headgate_health::services::ServiceTable;
+use headgate_agent::health::services::ServiceTable;
+use headgate_core::node::{NodeReport, Source};
 use headgate_http::server::{self, Binder, Limits, Metrics};
-use headgate_node::{NodeReport, Source};
 use tokio::runtime;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{interval, timeout_at};

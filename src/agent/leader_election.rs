@@ -12,17 +12,17 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use headgate_clock::Clock;
 use headgate_controller::admin_state::{self, GuardSettings, Policy, WorkError};
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::preempt_events::{self, PreemptEvents};
-use headgate_kubernetes::{EventSink, NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_leader::{
+use headgate_core::clock::Clock;
+use headgate_core::node::{NodeReport, TrafficByNode};
+use headgate_kubernetes::leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term,
     candidate_identity,
 };
-use headgate_node::{NodeReport, TrafficByNode};
+use headgate_kubernetes::{EventSink, NodeIntents, NodeWriteMetrics, NodeWriter};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::timeout;

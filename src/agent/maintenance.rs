@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use headgate_controller::other_nodes::OtherNodes;
+use headgate_core::node::TrafficByNode;
 use headgate_kubernetes::NodeIntents;
-use headgate_leader::Term;
+use headgate_kubernetes::leader::Term;
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run as run_controllers};
-use headgate_node::TrafficByNode;
 use tokio::sync::watch;
 
 use super::leader_election::LeaderContext;

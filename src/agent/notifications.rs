@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_clock::Clock;
-use headgate_health::VerdictInputs;
+use headgate_agent::health::VerdictInputs;
+use headgate_agent::notify::{Metrics, Notice, Notifier, Webhook, deliver, queue};
+use headgate_core::clock::Clock;
+use headgate_core::node::{Signal, Source};
 use headgate_http::proxies::Proxies;
 use headgate_kubernetes::EventObserver;
-use headgate_node::{Signal, Source};
-use headgate_notify::{Metrics, Notice, Notifier, Webhook, deliver, queue};
 use tokio::time::sleep;
 
 use super::tasks::Tasks;

@@ -10,15 +10,15 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use headgate_clock::Clock;
+use headgate_agent::health::{LastChange, VerdictInputs};
+use headgate_agent::spot::EventsSnapshot;
 use headgate_controller::local_service::QueuedUpdate;
-use headgate_health::{LastChange, VerdictInputs};
+use headgate_core::clock::Clock;
+use headgate_core::node::Source;
+use headgate_core::telemetry::MetricsFormat;
 use headgate_http::server::{self, BindState, Binder, Limits, Metrics};
 use headgate_kubernetes::WatchFailure;
-use headgate_leader::LeaderMetrics;
-use headgate_node::Source;
-use headgate_spot::EventsSnapshot;
-use headgate_telemetry::MetricsFormat;
+use headgate_kubernetes::leader::LeaderMetrics;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -72,7 +72,7 @@ pub(super) fn router(operations: Operations) -> Router {
 
 async fn metrics(State(operations): State<Operations>, headers: HeaderMap) -> Response {
     let format = MetricsFormat::from_accept(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
-    match headgate_telemetry::encode_metrics(&operations.registry, format) {
+    match headgate_core::telemetry::encode_metrics(&operations.registry, format) {
         Ok(text) => ([(CONTENT_TYPE, format.content_type())], text).into_response(),
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
+use headgate_core::node::NodeReport;
 use headgate_kubernetes::{Canary, EventKind, EventSink, missing_policies};
-use headgate_node::NodeReport;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};

@@ -1,7 +1,7 @@
 //! The role of a process: whether it answers for its node, and whether it may lead.
 
-use headgate_leader::CandidatePlacement;
-use headgate_telemetry::words;
+use headgate_core::telemetry::words;
+use headgate_kubernetes::leader::CandidatePlacement;
 
 words! {
     /// The role of a process, from `--role`.

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use headgate_clock::Clock;
+use headgate_agent::spot::{EventsSnapshot, Timing, TrackedNotice};
+use headgate_core::clock::Clock;
+use headgate_core::node::{BuiltInSignal, NodeReport, Signal};
 use headgate_kubernetes::{EventKind, EventSink, FieldIntents};
-use headgate_node::{BuiltInSignal, NodeReport, Signal};
-use headgate_spot::{EventsSnapshot, Timing, TrackedNotice};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
@@ -22,7 +22,7 @@ pub(super) struct StartOptions<'a> {
     pub(super) reports: &'a watch::Receiver<NodeReport>,
     pub(super) intents: FieldIntents,
     pub(super) events: &'a EventSink,
-    pub(super) metrics: headgate_spot::Metrics,
+    pub(super) metrics: headgate_agent::spot::Metrics,
 }
 
 /// The channels of Scheduled Events.
@@ -72,7 +72,7 @@ impl Channels {
         if !settings.scheduled_events {
             snapshots.send_replace(EventsSnapshot::without_documents());
         }
-        let reconcile = headgate_spot::reconcile_taint(
+        let reconcile = headgate_agent::spot::reconcile_taint(
             node_name.to_owned(),
             reports.clone(),
             snapshots.subscribe(),
@@ -96,7 +96,8 @@ impl Channels {
             report_expired_notices(snapshots.subscribe(), events.clone(), reports.clone()),
         );
         let authority = settings.imds_authority;
-        let poll = headgate_spot::poll_imds(authority, reports.clone(), snapshots, Timing::default(), metrics, clock);
+        let poll =
+            headgate_agent::spot::poll_imds(authority, reports.clone(), snapshots, Timing::default(), metrics, clock);
         tasks.spawn_endless("scheduled-events", poll);
     }
 }
@@ -151,7 +152,7 @@ async fn publish_signals(
 
 #[cfg(test)]
 mod tests {
-    use headgate_spot::Notice;
+    use headgate_agent::spot::Notice;
 
     use super::*;
 

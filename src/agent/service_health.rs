@@ -8,15 +8,15 @@ use std::sync::Arc;
 use axum::Router;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use headgate_clock::Clock;
-use headgate_health::VerdictInputs;
-use headgate_health::services::{
+use headgate_agent::health::VerdictInputs;
+use headgate_agent::health::services::{
     self, Metrics, NodePortServer, PortStates, ServiceRoutes, ServiceTable, SystemSockets, WatchReporters,
     WatchedResource,
 };
+use headgate_core::clock::Clock;
+use headgate_core::telemetry::MetricTable;
 use headgate_http::server::ServeError;
 use headgate_kubernetes::{EventSink, WatchFailure};
-use headgate_telemetry::MetricTable;
 use kube::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

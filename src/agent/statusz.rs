@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use headgate_controller::local_service::QueuedUpdate;
+use headgate_core::node::Source;
 use headgate_http::server::BindState;
-use headgate_node::Source;
 use jiff::Timestamp;
 
 use super::operations::Operations;
@@ -52,7 +52,7 @@ impl AgentStatus {
             .as_ref()
             .map(|state| ("healthz", listener(&state.borrow())));
         Self {
-            version: headgate_telemetry::VERSION.to_owned(),
+            version: headgate_core::telemetry::VERSION.to_owned(),
             started_at: operations.started_at,
             current_time: now.wall,
             leader: LeadershipStatus {

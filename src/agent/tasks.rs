@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::task::JoinError;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use headgate_http::server;
 use headgate_kubernetes::api_server::{self, Program};
 use tokio::signal::unix::{SignalKind, signal};
@@ -182,7 +182,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             agent::Role::Agent | agent::Role::All => Program::Agent,
         };
         let client = api_server::build_lazy_client(&config, program).map_err(Failure::settings)?;
-        tracing::info!(version = headgate_telemetry::VERSION, node = node_name, api_server = %config.cluster_url,
+        tracing::info!(version = headgate_core::telemetry::VERSION, node = node_name, api_server = %config.cluster_url,
             settings = settings.to_yaml(), "starting");
         let parts = agent::AgentParts {
             settings,

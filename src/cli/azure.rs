@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use headgate_azure::Metrics;
-use headgate_clock::Clock;
 use headgate_controller::admin_state::ClusterTarget;
+use headgate_core::clock::Clock;
 use kube::Client;
 
 use crate::agent::{ArmConnectError, AzureAccess};

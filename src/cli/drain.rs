@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
+use headgate_core::telemetry::escape_line;
 use headgate_maintenance::api::NodeMaintenance;
-use headgate_telemetry::escape_line;
 
 use crate::drain::{
     Created, FollowError, FollowRequest, ManifestRequest, Outcome, PlanFile, create, follow, node_names,

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use headgate_clock::Clock;
+use headgate_agent::own_node::{HoldOutcome, hold_termination};
+use headgate_core::clock::Clock;
 use headgate_kubernetes::{EventKind, EventSink, api_server};
-use headgate_node::{HoldOutcome, hold_termination};
 use kube::Client;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -42,7 +42,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    headgate_telemetry::install_logs(headgate_telemetry::LogOptions::default());
+    headgate_core::telemetry::install_logs(headgate_core::telemetry::LogOptions::default());
     let runtime = build_runtime()?;
     let outcome = runtime.block_on(async {
         let kubeconfig = kubeconfig(arguments.kubeconfig.as_ref()).map_err(Failure::settings)?;
@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let client = api_server::build_lazy_client(&config, api_server::Program::Agent).map_err(Failure::settings)?;
         let mut terminate = Termination::new().map_err(Failure::runtime)?;
         tracing::info!(
-            version = headgate_telemetry::VERSION,
+            version = headgate_core::telemetry::VERSION,
             node = arguments.node_name,
             timeout = ?arguments.timeout,
             "waiting for SIGTERM"

@@ -136,7 +136,7 @@ fn print_report<T: Report>(output: Output, report: &T) -> Result<(), Failure> {
             let names = report.names();
             let lines = names
                 .iter()
-                .map(|name| format!("{}\n", headgate_telemetry::escape_line(name)));
+                .map(|name| format!("{}\n", headgate_core::telemetry::escape_line(name)));
             print(lines.collect::<String>().as_bytes())
         }
     }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use headgate_maintenance::api::NodeMaintenance;
 use jiff::Timestamp;
 use kube::Client;

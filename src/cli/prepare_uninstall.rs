@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use clap::Args;
-use headgate_telemetry::escape_line;
+use headgate_core::telemetry::escape_line;
 
 use crate::uninstall::{UninstallRequest, Workload, prepare_uninstall};
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
-use headgate_clock::Clock;
 use headgate_controller::admin_state::ClusterTarget;
 use headgate_controller::restore::{RestoreRequest, run_restore};
-use headgate_leader::LeaderStatus;
-use headgate_telemetry::escape_line;
+use headgate_core::clock::Clock;
+use headgate_core::telemetry::escape_line;
+use headgate_kubernetes::leader::LeaderStatus;
 
 use crate::config::Settings;
 use crate::status::{self, SnapshotRequest, StatusError, StatusReport};

@@ -1,8 +1,8 @@
 //! Installs the logs of the process and, if configured, the export of spans.
 
+use headgate_core::telemetry::LogOptions;
 #[cfg(feature = "otlp")]
 use headgate_http::proxies::Proxies;
-use headgate_telemetry::LogOptions;
 use tokio::runtime::Handle;
 
 use crate::config::Settings;
@@ -10,7 +10,7 @@ use crate::config::Settings;
 /// The export of spans, if any.
 pub(super) struct Spans {
     #[cfg(feature = "otlp")]
-    exporter: Option<headgate_otlp::TraceExporter>,
+    exporter: Option<headgate_http::otlp::TraceExporter>,
 }
 
 impl Spans {
@@ -20,16 +20,16 @@ impl Spans {
         let url = settings.otlp_traces_url(&|name| std::env::var(name).ok());
         let started = match &url {
             Ok(Some(url)) => {
-                headgate_otlp::TraceExporter::start(url, node, Proxies::from_env(), runtime.clone()).map(Some)
+                headgate_http::otlp::TraceExporter::start(url, node, Proxies::from_env(), runtime.clone()).map(Some)
             }
             Ok(None) | Err(_) => Ok(None),
         };
-        headgate_telemetry::install_logs_with(
+        headgate_core::telemetry::install_logs_with(
             started
                 .as_ref()
                 .ok()
                 .and_then(Option::as_ref)
-                .map(headgate_otlp::TraceExporter::layer),
+                .map(headgate_http::otlp::TraceExporter::layer),
             log_options(settings),
         );
         if let Err(variable) = url {
@@ -48,7 +48,7 @@ impl Spans {
     /// Installs logs. This program cannot export spans.
     #[cfg(not(feature = "otlp"))]
     pub(super) fn install(settings: &Settings, _: &str, _: &Handle) -> Self {
-        headgate_telemetry::install_logs(log_options(settings));
+        headgate_core::telemetry::install_logs(log_options(settings));
         if settings.otlp_traces_url(&|name| std::env::var(name).ok()) != Ok(None) {
             tracing::warn!("spans not exported: this program was built without the feature otlp");
         }

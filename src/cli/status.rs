@@ -2,7 +2,7 @@
 
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use hyper::Uri;
 use jiff::Timestamp;
 use kube::Client;

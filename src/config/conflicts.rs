@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use headgate_local_pools::resolve_selection;
-use headgate_notify::Template;
+use headgate_agent::notify::Template;
+use headgate_controller::local_pools::resolve_selection;
 
 use super::{MarkerMode, MarkerWriter, Settings};
 

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use headgate_settings::{Printable, SettingsError, Violation, describe_value, read_text_file};
+use headgate_core::settings::{Printable, SettingsError, Violation, describe_value, read_text_file};
 use serde_yaml::{Mapping, Value};
 
 use super::Settings;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use headgate_settings::is_subdomain;
+use headgate_core::settings::is_subdomain;
 
 /// The name of a Secret, written `NAMESPACE/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The endpoint that spans are exported to: from the settings, or from OpenTelemetry's environment variables. Pure.
 
-use headgate_settings::EnvironmentLookup;
+use headgate_core::settings::EnvironmentLookup;
 
 use super::Settings;
 use super::value::parse_collector;

@@ -1,6 +1,6 @@
 //! What an unknown key probably means. Pure.
 
-use headgate_settings::{Violation, describe_value};
+use headgate_core::settings::{Violation, describe_value};
 use serde_yaml::Value;
 
 use super::keys::{is_section, keys};

@@ -12,7 +12,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use headgate_controller::admin_state::IntOrPercent;
-use headgate_settings::{format_duration, parse_duration, scalar_text};
+use headgate_core::settings::{format_duration, parse_duration, scalar_text};
 use serde_json::json;
 use serde_yaml::Value;
 
@@ -253,7 +253,7 @@ pub(super) fn log_filter() -> ValueType<String> {
     ValueType::text(
         any_text(),
         "levels by target, such as info or warn,headgate=debug",
-        |text| headgate_telemetry::is_log_filter(text).then(|| text.to_owned()),
+        |text| headgate_core::telemetry::is_log_filter(text).then(|| text.to_owned()),
         String::clone,
     )
 }

@@ -1,6 +1,6 @@
 //! The version and kind of a settings file: `apiVersion` and `kind`. Pure.
 
-use headgate_settings::{Violation, describe_value};
+use headgate_core::settings::{Violation, describe_value};
 use serde_yaml::{Mapping, Value};
 
 /// The two keys with their only values.

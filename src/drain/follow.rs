@@ -6,9 +6,9 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use headgate_core::telemetry::error_chain;
 use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
-use headgate_telemetry::error_chain;
 use jiff::Timestamp;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::watch_object;

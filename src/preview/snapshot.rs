@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use headgate_controller::admin_state::IntOrPercent;
+use headgate_core::node::NodeObject;
 use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
 use headgate_maintenance::plan::phase::Maintenance;
 use headgate_maintenance::snapshot::{BudgetFacts, NodeFacts, PodFacts};
-use headgate_node::NodeObject;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;

@@ -4,8 +4,8 @@
 
 use std::fmt::Write as _;
 
+use headgate_core::telemetry::escape_line;
 use headgate_maintenance::api::{DrainPlanEntry, LoadBalancerGatePolicy, PodType};
-use headgate_telemetry::escape_line;
 
 use super::report::{PoolPreviewRow, Preview, StepRow};
 use crate::status::{Detail, format_columns};

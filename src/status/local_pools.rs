@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetState, TargetStates};
+use headgate_controller::local_pools::{IpFamily, NamespacedName, NodeIndex, PoolStatus, ServiceStatus, Updater};
 use headgate_controller::local_service::{
     EffectiveSettings, LocalPoolsSettings, QueuedUpdate, ServiceIndex, SlimEndpointSlice, SlimService, apply_nodes,
     convert_load_balancer, load_balancer_services,
 };
 use headgate_controller::pool::Listing;
+use headgate_core::telemetry::escape_line;
 use headgate_kubernetes::Decoded;
-use headgate_local_pools::{IpFamily, NamespacedName, NodeIndex, PoolStatus, ServiceStatus, Updater};
-use headgate_telemetry::escape_line;
 use kube::api::ListParams;
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use headgate_telemetry::escape_line;
+use headgate_core::telemetry::escape_line;
 
 use super::report::StatusReport;
 use super::text_format::{format_age, format_columns};

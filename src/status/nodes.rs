@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use headgate_core::node::NodeObject;
 use headgate_kubernetes::Decoded;
-use headgate_node::NodeObject;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use tokio::time::timeout;

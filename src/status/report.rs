@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use headgate_controller::pool::ProbeTarget;
-use headgate_leader::LeaderStatus;
+use headgate_kubernetes::leader::LeaderStatus;
 use jiff::Timestamp;
 use serde::Serialize;
 

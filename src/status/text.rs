@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use headgate_controller::pool::ProbeTarget;
-use headgate_telemetry::escape_line;
+use headgate_core::telemetry::escape_line;
 
 use super::local_pools;
 use super::maintenances_text::render_maintenances;

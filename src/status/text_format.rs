@@ -1,6 +1,6 @@
 //! Formats for the text of `headgate status`: ages with one unit, and rows in columns. Pure.
 
-use headgate_telemetry::escape_line;
+use headgate_core::telemetry::escape_line;
 use jiff::Timestamp;
 
 const MINUTE_SECONDS: i64 = 60;

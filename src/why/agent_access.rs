@@ -79,7 +79,7 @@ impl AgentPods {
                 format!(
                     "the pods of {} cannot be listed: {}",
                     access.namespace,
-                    headgate_telemetry::error_chain(&error)
+                    headgate_core::telemetry::error_chain(&error)
                 )
             })?;
         let pods = readable_objects(listed).into_iter().filter(is_running);
@@ -122,7 +122,7 @@ impl AgentPods {
 
     async fn exchange(&self, request: Request<Body>) -> Result<(StatusCode, Bytes), String> {
         let response = self.client.send(request).await;
-        let response = response.map_err(|error| headgate_telemetry::error_chain(&error))?;
+        let response = response.map_err(|error| headgate_core::telemetry::error_chain(&error))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_STATUS_BYTES).collect().await;
         let body = body.map_err(|error| error.to_string())?;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use headgate_node::{MAINTENANCE_TAINT, Signal};
-use headgate_telemetry::escape_line;
+use headgate_core::node::{MAINTENANCE_TAINT, Signal};
+use headgate_core::telemetry::escape_line;
 use jiff::Timestamp;
 use serde::Serialize;
 

@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use headgate_core::node::{EXCLUDE_LABEL, MarkerFact, NodeHold, NodeObject, NodeReader, Signal, SignalRules};
 use headgate_kubernetes::Decoded;
-use headgate_node::{EXCLUDE_LABEL, MarkerFact, NodeHold, NodeObject, NodeReader, Signal, SignalRules};
 use hyper::Uri;
 use kube::{Api, Client};
 

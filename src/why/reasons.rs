@@ -1,8 +1,8 @@
 //! What can keep new connections from a node: what it means, and what ends it. Pure. The text about signals is part
-//! of `headgate_node::Signal`.
+//! of `headgate_core::node::Signal`.
 
-use headgate_node::{EXCLUDE_LABEL, MARKER_CONDITION, MarkerFact, Signal, Source};
-use headgate_settings::Printable;
+use headgate_core::node::{EXCLUDE_LABEL, MARKER_CONDITION, MarkerFact, Signal, Source};
+use headgate_core::settings::Printable;
 use jiff::Timestamp;
 
 use super::explanation::Reason;

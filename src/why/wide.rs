@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use headgate_node::Source;
-use headgate_telemetry::escape_line;
+use headgate_core::node::Source;
+use headgate_core::telemetry::escape_line;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;

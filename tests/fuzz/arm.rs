@@ -4,7 +4,7 @@
 use bolero::check;
 use bytes::Bytes;
 use headgate_azure_emulator::{Emulator, Settings};
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use hyper::Request;
 use serde_json::{Value, json};
 

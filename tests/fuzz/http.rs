@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bolero::generator::produce;
 use bolero::{TypeGenerator, check};
-use headgate_clock::Clock;
-use headgate_health::{LastChange, ProxyStatus, VerdictInputs};
+use headgate_agent::health::{LastChange, ProxyStatus, VerdictInputs};
+use headgate_core::clock::Clock;
+use headgate_core::node::{Node, NodeReport, SignalRules, Taint};
+use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_http::server::ProxyProtocol;
 use headgate_http::server::{self, Limits, Listener, ServeError};
-use headgate_node::{Node, NodeReport, SignalRules, Taint};
-use headgate_telemetry::{MetricsFormat, encode_metrics};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, WriteHalf, duplex};
 use tokio::sync::{Mutex, mpsc, watch};
@@ -176,8 +176,9 @@ impl Port {
         let mut registry = Registry::default();
         let metrics = server::Metrics::register(&mut registry);
         let last_change = watch::Sender::new(None::<LastChange>).subscribe();
-        let counts = headgate_health::Metrics::register(&mut registry, inputs.clone(), last_change, clock.clone());
-        let router = headgate_health::router(inputs, counts, clock);
+        let counts =
+            headgate_agent::health::Metrics::register(&mut registry, inputs.clone(), last_change, clock.clone());
+        let router = headgate_agent::health::router(inputs, counts, clock);
         let (hand, handed) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
         let stopping = stop.clone();

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use headgate_clock::{Clock, Moment};
-use headgate_node::SPOT_NOTICE_ANNOTATION;
-use headgate_spot::{
+use headgate_agent::spot::{
     EventStatus, EventType, EventsDocument, Notice, NoticeRecord, NoticeTracker, TaintAction, VmName, next_taint_action,
 };
+use headgate_core::clock::{Clock, Moment};
+use headgate_core::node::SPOT_NOTICE_ANNOTATION;
 use serde_json::Value;
 
 use crate::mutated_corpus;

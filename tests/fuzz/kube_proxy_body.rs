@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use headgate_clock::{Clock, Moment};
-use headgate_health::{ProxyPart, ProxyStatus, apply_kube_proxy_answer};
+use headgate_agent::health::{ProxyPart, ProxyStatus, apply_kube_proxy_answer};
+use headgate_core::clock::{Clock, Moment};
 use hyper::StatusCode;
 use serde::Deserialize;
 

@@ -1,8 +1,9 @@
 //! The remembered state: any file is usable or refused with its name; a usable one is usable for one node only and can be
 //! written again without a loss.
 
-use headgate_clock::Clock;
-use headgate_node::{NodeReport, RememberedState, RememberedStateError, Source};
+use headgate_agent::own_node::{RememberedState, RememberedStateError};
+use headgate_core::clock::Clock;
+use headgate_core::node::{NodeReport, Source};
 
 use crate::mutated_corpus;
 
@@ -41,7 +42,7 @@ fn remembered_state_round_trips_and_is_valid_for_its_node_only() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("state.json");
     let keys = ["ToBeDeletedByClusterAutoscaler".to_owned(), "a.io/b".to_owned()];
-    let rules = headgate_node::SignalRules::new(keys.clone(), &headgate_node::BuiltInSignal::ALL);
+    let rules = headgate_core::node::SignalRules::new(keys.clone(), &headgate_core::node::BuiltInSignal::ALL);
     let now = Clock::System.now();
     mutated_corpus::fuzz("remembered_state", WORDS, |bytes| {
         std::fs::write(&file, bytes).unwrap();
@@ -67,9 +68,9 @@ fn remembered_state_round_trips_and_is_valid_for_its_node_only() {
         );
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
 
-        let report = NodeReport::initial(Some(state.clone()), &rules, now);
+        let report = NodeReport::initial(Some(state.known.clone()), &rules, now);
         assert_eq!((report.source, report.is_synced()), (Source::Remembered, false));
-        let node = &state.node;
+        let node = &state.known.node;
         let tainted = node.taints.iter().any(|taint| keys.contains(&taint.key));
         assert_eq!(
             report.is_eligible(),
@@ -78,9 +79,9 @@ fn remembered_state_round_trips_and_is_valid_for_its_node_only() {
         // The stored state of this report has the same Node; keys that are not signals may be missing in `since`.
         let second = RememberedState::from_report(NODE, &report, now).unwrap();
         assert_eq!(
-            serde_json::to_value(&second.node).unwrap(),
-            serde_json::to_value(&state.node).unwrap()
+            serde_json::to_value(&second.known.node).unwrap(),
+            serde_json::to_value(&state.known.node).unwrap()
         );
-        assert_eq!(NodeReport::initial(Some(second), &rules, now), report);
+        assert_eq!(NodeReport::initial(Some(second.known), &rules, now), report);
     });
 }

@@ -8,7 +8,7 @@ use headgate_azure::{
     WritePermit,
 };
 use headgate_azure::{Credential, ManagedIdentity, Secret};
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use headgate_http::client::TrustedRoots;
 use headgate_http::proxies::Proxies;
 use tokio::time::Instant;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use headgate_clock::Clock;
-use headgate_health::{IpFamily, LastChange, ProxyPart, ProxyStatus, VerdictInputs};
-use headgate_node::{Node, NodeReport, Taint};
-use headgate_telemetry::{MetricsFormat, encode_metrics};
+use headgate_agent::health::{IpFamily, LastChange, ProxyPart, ProxyStatus, VerdictInputs};
+use headgate_core::clock::Clock;
+use headgate_core::node::{Node, NodeReport, Taint};
+use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request};
 use prometheus_client::registry::Registry;
@@ -37,7 +37,7 @@ impl Server {
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
         let node = watch::Sender::new(NodeReport::initial(
             None,
-            &headgate_node::SignalRules::default(),
+            &headgate_core::node::SignalRules::default(),
             clock.now(),
         ));
         let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_secs(10)));
@@ -50,8 +50,9 @@ impl Server {
         };
         let mut registry = Registry::default();
         let (_, last_change) = watch::channel(None::<LastChange>);
-        let metrics = headgate_health::Metrics::register(&mut registry, inputs.clone(), last_change, clock.clone());
-        let router = headgate_health::router(inputs, metrics, clock.clone());
+        let metrics =
+            headgate_agent::health::Metrics::register(&mut registry, inputs.clone(), last_change, clock.clone());
+        let router = headgate_agent::health::router(inputs, metrics, clock.clone());
         Self {
             router,
             registry,
@@ -83,7 +84,7 @@ impl Server {
             taints: taints.iter().map(|key| Taint::new(key, "NoSchedule")).collect(),
             ..Node::default()
         };
-        let rules = headgate_node::SignalRules::new([TAINT], &headgate_node::BuiltInSignal::ALL);
+        let rules = headgate_core::node::SignalRules::new([TAINT], &headgate_core::node::BuiltInSignal::ALL);
         let report = self
             .node
             .borrow()

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use headgate_kubernetes::{WatchErrorCounter, WatchReporter, WatchStream, watch_events};
 use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
+use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_http::server::{Limits, Listener, Metrics, ServeError, serve};
-use headgate_telemetry::{MetricsFormat, encode_metrics};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::sync::{Mutex, mpsc};

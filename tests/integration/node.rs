@@ -106,7 +106,7 @@ async fn each_signal_turns_healthz_503_and_its_end_turns_it_200() {
     let node = create_node(&client, "signals").await;
     let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
     answers(&agent, 200, &[], "watch").await;
-    for key in headgate_node::DEFAULT_SIGNAL_TAINTS {
+    for key in headgate_core::node::DEFAULT_SIGNAL_TAINTS {
         taint(&client, &node, key).await;
         answers(&agent, 503, &[key], "watch").await;
         let line = format!("headgate_node_signal{{signal=\"{key}\"}} 1");

@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use headgate_core::node::NodeObject;
 use headgate_kubernetes::{Decoded, split_list};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance};
-use headgate_node::NodeObject;
 use headgate_test_kubernetes::{kubectl, own_control_plane};
 use hyper::Request;
 use k8s_openapi::api::coordination::v1::Lease;

@@ -375,7 +375,7 @@ async fn the_sandbox_adds_its_nodes_to_load_balancers_and_prints_admin_states() 
         (1, &"kubernetes-nic".into(), &"foreign".into()),
         "{node}"
     );
-    let caller = format!("headgate/{}", headgate_telemetry::VERSION);
+    let caller = format!("headgate/{}", headgate_core::telemetry::VERSION);
     let line = sandbox
         .wait_for_line(&caller, |line| line["reads"].as_u64() > Some(0))
         .await;

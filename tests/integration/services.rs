@@ -13,16 +13,16 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use headgate_clock::Clock;
-use headgate_health::services::Cidr;
-use headgate_health::{ProxyStatus, VerdictInputs};
-use headgate_health::{
+use headgate_agent::health::services::Cidr;
+use headgate_agent::health::{ProxyStatus, VerdictInputs};
+use headgate_agent::health::{
     services::Metrics, services::NodePortServer, services::PortStates, services::ServiceIndex, services::ServiceRoutes,
     services::ServiceTable, services::SlimEndpointSlice, services::SlimService, services::Sockets,
 };
+use headgate_core::clock::Clock;
+use headgate_core::node::NodeReport;
+use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_http::server::ServeError;
-use headgate_node::NodeReport;
-use headgate_telemetry::{MetricsFormat, encode_metrics};
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request};
 use kube::runtime::watcher::Event;
@@ -156,7 +156,7 @@ impl Server {
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
         let node = watch::Sender::new(NodeReport::initial(
             None,
-            &headgate_node::SignalRules::default(),
+            &headgate_core::node::SignalRules::default(),
             clock.now(),
         ));
         let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_secs(10)));

@@ -8,7 +8,7 @@ mod writers;
 
 use std::time::{Duration, Instant};
 
-use headgate_spot::NoticeRecord;
+use headgate_agent::spot::NoticeRecord;
 use headgate_test_kubernetes::{control_plane, eventually};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams, PostParams};

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use headgate_azure::{Etag, LoadBalancer, LoadBalancerId, Pool};
-use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{
     GuardInputs, GuardSettings, HeldEntries, Ledger, LedgerChange, LedgerEntry, LedgerStage, PlanInputs, Policy,
     TargetStates, plan,
 };
 use headgate_controller::pool::{ClusterNode, InterfaceCache, LoadBalancerView, PoolEdit, read_node};
-use headgate_node::{NodeReader, SignalRules};
+use headgate_core::clock::Clock;
+use headgate_core::node::{NodeReader, SignalRules};
 use serde_json::{Value, json};
 
 use crate::azure::Azure;

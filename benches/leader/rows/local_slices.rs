@@ -2,9 +2,9 @@
 //! one thread, without sockets. Every Service gets five events, and the tick that follows looks at all of them.
 
 use anyhow::{Context as _, ensure};
+use headgate_controller::local_pools::objects::Service;
+use headgate_controller::local_pools::{NamespacedName, Updater, UpdaterSettings};
 use headgate_controller::local_service::{SharedUpdater, SlimEndpointSlice};
-use headgate_local_pools::objects::Service;
-use headgate_local_pools::{NamespacedName, Updater, UpdaterSettings};
 use kube::core::WatchEvent;
 use serde_json::json;
 use tokio::time::Instant;

@@ -6,8 +6,10 @@ use std::hint::black_box;
 use std::time::{Duration, Instant as WallInstant};
 
 use anyhow::{Context as _, ensure};
-use headgate_local_pools::objects::{BackendPool, Endpoint, EndpointSlice, LoadBalancer, Node, PoolEntry};
-use headgate_local_pools::{EntryAddress, MemberEdit, NamespacedName, Updater, UpdaterSettings, base_name, merge};
+use headgate_controller::local_pools::objects::{BackendPool, Endpoint, EndpointSlice, LoadBalancer, Node, PoolEntry};
+use headgate_controller::local_pools::{
+    EntryAddress, MemberEdit, NamespacedName, Updater, UpdaterSettings, base_name, merge,
+};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;

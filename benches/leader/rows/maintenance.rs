@@ -6,9 +6,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use headgate_core::node::{NodeObject, NodeTraffic};
 use headgate_maintenance::plan::plan;
 use headgate_maintenance::snapshot::{NodeFacts, PodFacts, Snapshot};
-use headgate_node::{NodeObject, NodeTraffic};
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::json;

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use headgate_node::{SignalMatcher, SignalRules};
+use headgate_core::node::{SignalMatcher, SignalRules};
 use serde_json::json;
 use tokio::time::sleep;
 

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::path::Path;
 
-use headgate_settings::{EnvironmentLookup, SettingsError};
+use headgate_core::settings::{EnvironmentLookup, SettingsError};
 use serde_yaml::Value;
 
 use self::fields::{ConfigType, Fields};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATCH, USER_AGENT};
 use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Method, Uri};
@@ -120,7 +120,7 @@ impl ArmClient {
         let gates = ThrottleGates::new(options.rate_limits, clock.clone());
         let policy = RetryPolicy::for_arm(clock.clone());
         let path = RequestPath::to_arm(transport, policy, gates.clone(), tokens, ATTEMPT_TIMEOUT);
-        let default = format!("headgate/{}", headgate_telemetry::VERSION);
+        let default = format!("headgate/{}", headgate_core::telemetry::VERSION);
         let user_agent = options.user_agent.filter(|agent| !agent.is_empty()).unwrap_or(default);
         Self {
             path: Arc::new(path),

@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use headgate_telemetry::words;
+use headgate_core::telemetry::words;
 use serde_json::{Map, Value};
 
 use crate::id::{Etag, LoadBalancerId, PoolId};

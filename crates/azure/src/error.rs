@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use headgate_telemetry::words;
+use headgate_core::telemetry::words;
 use hyper::StatusCode;
 use serde_json::Value;
 use tokio::time::Instant;

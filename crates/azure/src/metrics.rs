@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_telemetry::{MetricTable, UnsuffixedCounter};
+use headgate_core::telemetry::{MetricTable, UnsuffixedCounter};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
@@ -254,7 +254,7 @@ pub(crate) fn code_label(code: &str, status: u16) -> String {
 
 #[cfg(test)]
 mod tests {
-    use headgate_telemetry::{MetricsFormat, encode_metrics};
+    use headgate_core::telemetry::{MetricsFormat, encode_metrics};
     use prometheus_client::registry::Registry;
 
     use super::*;

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 
 use crate::error::ArmError;
 use crate::retry_after::parse_retry_after;

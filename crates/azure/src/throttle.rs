@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use hyper::StatusCode;
 use tokio::time::Instant;
 

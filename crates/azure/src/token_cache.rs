@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use tokio::time::Instant;
 
 use crate::Secret;

@@ -140,7 +140,7 @@ impl Transport {
 /// connection.
 async fn stream_body(mut body: Incoming, sink: &BodySink) -> Result<(), TransportError> {
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| TransportError::Connection(headgate_telemetry::error_chain(&error)))?;
+        let frame = frame.map_err(|error| TransportError::Connection(headgate_core::telemetry::error_chain(&error)))?;
         if let Ok(chunk) = frame.into_data()
             && !sink.write(chunk).await?
         {

@@ -1,9 +1,9 @@
-//! Connects the updater of Local Services' pools (`headgate-local-pools`) with the cluster and with ARM.
+//! Connects the updater of Local Services' pools (`local_pools`) with the cluster and with ARM.
 //!
 //! `objects` and `observation` convert what is watched and read into the updater's inputs, `failure` converts ARM's errors,
 //! and `watch` feeds Services and EndpointSlices, also into `service_index`, by which the guard counts the Nodes that serve a rule. `tick` makes batches due, `members` hands those of a load balancer to its
 //! planner, `joined` brings the admin states of such a PUT in line with its members, `reporter` and `metrics` report. Which members a pool has and when it is written is decided in
-//! `headgate-local-pools`; what is written is sent by the one writer of each load balancer, in `pool`.
+//! `local_pools`; what is written is sent by the one writer of each load balancer, in `pool`.
 
 mod failure;
 mod joined;

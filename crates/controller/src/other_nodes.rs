@@ -4,8 +4,8 @@
 //! the policy `headgate-nodes` refuses all others (docs/decisions.md 54). A feature that writes other Nodes checks this at the start
 //! of each term, and does nothing after a refusal. The writes themselves are left to the feature.
 
+use headgate_kubernetes::leader::CandidatePlacement;
 use headgate_kubernetes::{EventKind, EventSink};
-use headgate_leader::CandidatePlacement;
 
 const REFUSED: EventKind = EventKind::warning("ControllerRequired", "WriteNode");
 

@@ -31,7 +31,7 @@ pub(crate) use by_id::read_by_id;
 pub use edit::{AdminStateChange, AppliedEdit, MemberChange, PoolEdit};
 pub use entry_owner::EntryOwner;
 pub use fingerprint::{Fingerprint, FingerprintSet};
-pub use headgate_node::{Claimed, Node as ClusterNode, NodeIndex, Taint};
+pub use headgate_core::node::{Claimed, Node as ClusterNode, NodeIndex, Taint};
 pub use interface_cache::{InterfaceCache, UnreadablePool};
 pub(crate) use interface_lookups::look_up_interfaces;
 pub(crate) use lease_bypass::LeaseBypass;

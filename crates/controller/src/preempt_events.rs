@@ -3,7 +3,7 @@
 //! It is for clusters whose agents do not poll the metadata service (`node.scheduledEvents`). Invariants: a notice taints a Node once,
 //! because the Node's annotation records it by the same write; only a Node that says that its VM is a spot VM gets the taint, and at most
 //! five in a minute; only a process of `components/controller` writes, which `other_nodes` checks. What a message means and what changes
-//! in a Node is left to `headgate-spot`.
+//! in a Node is left to `headgate_agent::spot`.
 
 mod latest;
 mod metrics;
@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use headgate_clock::Clock;
+use headgate_agent::spot::{TaintChange, edit_for_event};
+use headgate_core::clock::Clock;
+use headgate_core::node::DRAINING_TAINT;
 use headgate_kubernetes::{
     Edited, EventKind, EventSink, FieldIntents, NodeEdit, NodeIntent, Shown, WatchReporter, node_reference,
     watch_events,
 };
-use headgate_node::DRAINING_TAINT;
-use headgate_spot::{TaintChange, edit_for_event};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::watcher;

@@ -9,10 +9,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_clock::Clock;
-use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
-use headgate_node::{NodeReport, SignalRules};
-use headgate_telemetry::MetricTable;
+use headgate_core::clock::Clock;
+use headgate_core::node::{NodeReport, SignalRules};
+use headgate_core::telemetry::MetricTable;
+use headgate_kubernetes::leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -70,10 +70,10 @@ pub async fn run_restore(
         clock,
     } = request;
     let (_reports, reports) = watch::channel(NodeReport::initial(None, &SignalRules::default(), clock.now()));
-    let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
+    let elector = LeaderElector::new(headgate_kubernetes::leader::LeaderElectionConfig {
         client: client.clone(),
         lease: LeaseName::default(),
-        identity: headgate_leader::candidate_identity("headgate-restore"),
+        identity: headgate_kubernetes::leader::candidate_identity("headgate-restore"),
         placement: CandidatePlacement::EveryNode,
         reports,
         metrics: LeaderMetrics::default(),

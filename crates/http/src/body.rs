@@ -31,6 +31,8 @@ where
     match Limited::new(body, max_bytes).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(BodyError::TooLarge(max_bytes)),
-        Err(error) => Err(BodyError::Incomplete(headgate_telemetry::error_chain(error.as_ref()))),
+        Err(error) => Err(BodyError::Incomplete(headgate_core::telemetry::error_chain(
+            error.as_ref(),
+        ))),
     }
 }

@@ -242,7 +242,7 @@ impl HttpError {
     /// The category of a client's error, by its causes.
     fn new(error: &(dyn Error + 'static)) -> Self {
         let (mut cause, mut kind) = (Some(error), io::ErrorKind::Other);
-        let text = || headgate_telemetry::error_chain(error);
+        let text = || headgate_core::telemetry::error_chain(error);
         while let Some(error) = cause {
             if error.is::<ProxyFailure>() {
                 return Self::Proxy(error.to_string());

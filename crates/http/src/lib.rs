@@ -5,5 +5,7 @@
 
 pub mod body;
 pub mod client;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 pub mod proxies;
 pub mod server;

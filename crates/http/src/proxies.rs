@@ -132,14 +132,14 @@ async fn connect_through(
     }
     if is_to_proxy {
         let connected = tcp.oneshot(proxy.uri().clone()).await;
-        return connected.map_err(|error| headgate_telemetry::error_chain(&error));
+        return connected.map_err(|error| headgate_core::telemetry::error_chain(&error));
     }
     let mut tunnel = Tunnel::new(proxy.uri().clone(), tcp);
     if let Some(authorization) = proxy.basic_auth() {
         tunnel = tunnel.with_auth(authorization.clone());
     }
     let connected = tunnel.oneshot(target).await;
-    connected.map_err(|error| headgate_telemetry::error_chain(&error))
+    connected.map_err(|error| headgate_core::telemetry::error_chain(&error))
 }
 
 /// A connection that knows whether requests on it are a proxy's.

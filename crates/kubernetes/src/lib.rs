@@ -7,6 +7,7 @@
 pub mod api_server;
 mod decoded;
 mod events;
+pub mod leader;
 mod load_balancer_services;
 mod node_writer;
 mod object_name;
@@ -19,7 +20,8 @@ pub use events::{
 };
 pub use load_balancer_services::{LOAD_BALANCER_SERVICES, with_selection_fallback};
 pub use node_writer::{
-    Edited, FieldIntents, MaySend, NodeEdit, NodeField, NodeIntent, NodeIntents, NodeWriteMetrics, NodeWriter, Shown,
+    Edited, FieldIntents, MarkerState, MaySend, NodeEdit, NodeField, NodeIntent, NodeIntents, NodeWriteMetrics,
+    NodeWriter, Shown, expire_marker,
 };
 pub use object_name::is_dns_subdomain;
 pub use policies::{Canary, missing_policies};

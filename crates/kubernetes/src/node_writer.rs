@@ -13,8 +13,8 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::future::FutureExt as _;
 use futures::stream::FuturesUnordered;
-use headgate_clock::Clock;
-use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_core::clock::Clock;
+use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
@@ -25,11 +25,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::Decoded;
 
 mod intent;
+mod marker;
 mod operations;
 mod outcome;
 mod schedule;
 
 pub use intent::{Edited, FieldIntents, NodeEdit, NodeField, NodeIntent, NodeIntents, Shown};
+pub use marker::{MarkerState, expire_marker};
 use operations::{operations, status_operations};
 pub use outcome::NodeWriteMetrics;
 use outcome::{Failure, Outcome};

@@ -15,8 +15,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use headgate_node::NodeTraffic;
-use headgate_telemetry::words;
+use headgate_core::node::NodeTraffic;
+use headgate_core::telemetry::words;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 

@@ -28,10 +28,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
+use headgate_core::node::TrafficByNode;
+use headgate_kubernetes::leader::Term;
 use headgate_kubernetes::{EventSink, NodeIntents};
-use headgate_leader::Term;
-use headgate_node::TrafficByNode;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::sleep;

@@ -20,7 +20,7 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headgate_clock::whole_seconds;
+use headgate_core::clock::whole_seconds;
 use jiff::Timestamp;
 
 use crate::api::Stage;

@@ -9,7 +9,7 @@ mod pod;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use headgate_node::TrafficByNode;
+use headgate_core::node::TrafficByNode;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::api::{Evacuation, NodeMaintenance};

@@ -8,6 +8,7 @@
     reason = "a failed precondition fails the test, and tables are long"
 )]
 
+use headgate_core::node::MAINTENANCE_TAINT;
 use headgate_maintenance::api::names::{
     DAEMON_SET_EVACUATOR, EVACUATOR_ANNOTATION_PREFIX, INSTIGATOR_FINALIZER, PROTECTION_FINALIZER,
 };
@@ -17,7 +18,6 @@ use headgate_maintenance::evacuation::daemon_set::{DEFAULT_GRACE_PERIOD, DaemonS
 use headgate_maintenance::evacuation::state::{FinishReason, PodState, Step, step};
 use headgate_maintenance::plan::evacuations::evacuation_of;
 use headgate_maintenance::snapshot::{NodeFacts, PodFacts, TaintFacts};
-use headgate_node::MAINTENANCE_TAINT;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, Request, Response, StatusCode};
 use bytes::Bytes;
-use headgate_clock::Moment;
+use headgate_core::clock::Moment;
 use serde_json::{Value, json};
 
 use super::error::ErrorResponse;

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use headgate_settings::format_duration;
+use headgate_core::settings::format_duration;
 use jiff::SignedDuration;
 use serde_json::{Map, Value};
 

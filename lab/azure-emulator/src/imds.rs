@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::http::header::ETAG;
 use axum::http::{Method, Request, Response, StatusCode};
 use bytes::Bytes;
-use headgate_clock::Moment;
+use headgate_core::clock::Moment;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::http::{Request, Response};
 use bytes::Bytes;
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use tokio::time::sleep;
 
 use self::faults::action::{Action, When};

@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::http::header::HOST;
 use axum::http::{Request, Response, StatusCode};
 use bytes::Bytes;
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use headgate_http::body::{BodyError, read_body};
 use headgate_http::server::{self, CloseWithoutAnswer, Limits, Metrics, ServeError};
 use prometheus_client::registry::Registry;

@@ -3,7 +3,7 @@
 use axum::http::header::{CONTENT_TYPE, ETAG, HeaderName, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use bytes::Bytes;
-use headgate_clock::Moment;
+use headgate_core::clock::Moment;
 use serde_json::Value;
 
 use super::error::ErrorResponse;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_settings::format_duration;
+use headgate_core::settings::format_duration;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -7,7 +7,7 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Request, Response};
 use bytes::Bytes;
-use headgate_clock::{Clock, Moment};
+use headgate_core::clock::{Clock, Moment};
 use serde_json::Value;
 
 use super::ConnectionCut;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, Request, Response};
 use bytes::Bytes;
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 

@@ -165,7 +165,7 @@ async fn fetch(client: &PlainClient, control: SocketAddr, nodes: usize) -> Optio
 mod tests {
     use bytes::Bytes;
     use headgate_azure_emulator::{Emulator, Settings};
-    use headgate_clock::Clock;
+    use headgate_core::clock::Clock;
 
     use super::*;
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headgate_kubernetes::api_server::{Program, build_client};
-use headgate_leader::{LeaderStatus, LeaseName};
+use headgate_kubernetes::leader::{LeaderStatus, LeaseName};
 use headgate_sandbox::assets::Assets;
 use headgate_sandbox::control_plane::ControlPlane as Processes;
 use headgate_sandbox::process::Process;

@@ -25,7 +25,7 @@ const MAX_CALLERS: usize = 100;
 
 /// The user agent of a node's agent.
 pub(super) fn user_agent(node: &str) -> String {
-    format!("headgate/{} ({node})", headgate_telemetry::VERSION)
+    format!("headgate/{} ({node})", headgate_core::telemetry::VERSION)
 }
 
 /// The requests of a caller.

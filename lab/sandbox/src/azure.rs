@@ -217,7 +217,7 @@ fn by_address(name: &str, address: IpAddr) -> Value {
 #[cfg(test)]
 mod tests {
     use headgate_azure_emulator::{Emulator, Settings};
-    use headgate_clock::Clock;
+    use headgate_core::clock::Clock;
 
     use super::*;
     use crate::{pools::Pool, pools::pools_in_state};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_leader::{LeaderStatus, LeaseName};
+use headgate_kubernetes::leader::{LeaderStatus, LeaseName};
 use jiff::{Timestamp, Unit};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};

@@ -4,7 +4,7 @@ use std::io;
 
 use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, Table, presets};
 use console::Term;
-use headgate_settings::format_duration;
+use headgate_core::settings::format_duration;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Unit};
 
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_table_fits_eighty_columns_with_any_signals() {
-        let keys = headgate_node::DEFAULT_SIGNAL_TAINTS;
+        let keys = headgate_core::node::DEFAULT_SIGNAL_TAINTS;
         let lines = drawn(&[row("node-50", Some(503), &keys), row("node-2", None, &[])], 100);
         let text = lines.join("\n");
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_settings::parse_duration;
+use headgate_core::settings::parse_duration;
 use k8s_openapi::api::apps::v1::Deployment;
 
 use super::{DEFAULT_DELETE_DELAY, MAX_TIME};

@@ -11,8 +11,8 @@ use headgate_budget::probe::Provider;
 use headgate_budget::probes::{FoundProbe, from_annotations, from_rules};
 use headgate_budget::service::{ServiceFacts, Target};
 use headgate_controller::admin_state::ClusterTarget;
+use headgate_controller::local_pools::{base_name, is_rule_of};
 use headgate_kubernetes::Decoded;
-use headgate_local_pools::{base_name, is_rule_of};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::api::{ListParams, ObjectList};
 use kube::{Api, Client, Resource};
@@ -150,7 +150,7 @@ async fn load_balancers(azure: Option<ClusterTarget>) -> Result<Vec<LoadBalancer
     let listed = listed.await.map_err(|error| {
         format!(
             "the load balancers cannot be read: {}",
-            headgate_telemetry::error_chain(&error)
+            headgate_core::telemetry::error_chain(&error)
         )
     })?;
     Ok(listed.load_balancers)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
-use headgate_local_pools::{Enabled, EndpointSelection};
+use headgate_controller::local_pools::{Enabled, EndpointSelection};
 
 use super::{HOUR, Key, MINUTE, SECOND};
 use crate::config::MarkerMode;

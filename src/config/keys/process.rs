@@ -1,6 +1,6 @@
 //! The settings of every process, whatever its role.
 
-use headgate_node::BuiltInSignal;
+use headgate_core::node::BuiltInSignal;
 
 use super::Key;
 use crate::config::value::{

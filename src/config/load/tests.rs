@@ -165,7 +165,7 @@ fn matchers_and_built_in_signals_are_read_and_shown() {
     assert_eq!(names, wanted);
     assert_eq!(
         settings.signals.health.built_in,
-        [headgate_node::BuiltInSignal::AzurePreempt].into()
+        [headgate_core::node::BuiltInSignal::AzurePreempt].into()
     );
     assert_eq!(settings.signals.admin_state.built_in.len(), 2);
     assert_eq!(whole(&settings.to_yaml()).unwrap(), settings, "{}", settings.to_yaml());
@@ -173,7 +173,7 @@ fn matchers_and_built_in_signals_are_read_and_shown() {
         .unwrap()
         .signals
         .health;
-    assert_eq!(none, headgate_node::SignalRules::default());
+    assert_eq!(none, headgate_core::node::SignalRules::default());
 }
 
 #[test]

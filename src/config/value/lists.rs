@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use headgate_health::services::Cidr;
-use headgate_node::{BuiltInSignal, SignalMatcher};
-use headgate_settings::{Printable, describe_value};
+use headgate_agent::health::services::Cidr;
+use headgate_core::node::{BuiltInSignal, SignalMatcher};
+use headgate_core::settings::{Printable, describe_value};
 use serde_json::{Map, json};
 use serde_yaml::Value;
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use headgate_notify::Template;
+use headgate_agent::notify::Template;
 use hyper::Uri;
 use hyper::header::HeaderValue;
 use serde_json::json;

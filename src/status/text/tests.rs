@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use headgate_leader::LeaderStatus;
+use headgate_kubernetes::leader::LeaderStatus;
 use jiff::Timestamp;
 
 use super::*;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fastrand::Rng;
-use headgate_clock::{Clock, Moment};
-use headgate_node::{BuiltInSignal, NodeReader, NodeReport, SignalMatcher, SignalRules};
+use headgate_core::clock::{Clock, Moment};
+use headgate_core::node::{BuiltInSignal, NodeReader, NodeReport, SignalMatcher, SignalRules};
 use serde_json::{Value, json};
 
 use super::*;

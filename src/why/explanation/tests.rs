@@ -1,4 +1,4 @@
-use headgate_node::{MarkerFact, MarkerStatus, NodeHold, Source};
+use headgate_core::node::{MarkerFact, MarkerStatus, NodeHold, Source};
 
 use super::*;
 use crate::agent_status::{HoldStatus, SignalStatus, WatchErrorStatus};
@@ -219,7 +219,7 @@ fn reason_of_a_hold_is_the_leaders() {
 
 #[test]
 fn every_signal_is_explained_with_its_end() {
-    for name in headgate_node::DEFAULT_SIGNAL_TAINTS.iter().chain(&[
+    for name in headgate_core::node::DEFAULT_SIGNAL_TAINTS.iter().chain(&[
         "deletionTimestamp",
         "nodeShutdown",
         "headgateStopping",

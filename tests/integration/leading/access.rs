@@ -3,7 +3,7 @@
 use headgate::agent::{ArmConnectError, AzureAccess};
 use headgate::config::Settings;
 use headgate_azure::{Metrics, ResourceGroupId};
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use k8s_openapi::api::core::v1::Secret;
 use tokio::time::Instant;
 

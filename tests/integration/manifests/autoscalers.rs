@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use headgate_clock::Clock;
-use headgate_node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION};
+use headgate_core::clock::Clock;
+use headgate_core::node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{create_node, eventually, kubectl, own_control_plane};
 use serde_json::{Value, json};

@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use headgate_clock::Clock;
-use headgate_leader::{
+use headgate_core::clock::Clock;
+use headgate_core::node::NodeReport;
+use headgate_kubernetes::leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, candidate_identity,
 };
-use headgate_node::NodeReport;
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{create_node, is_kubernetes_1_30, own_control_plane};
 use serde_json::{Value, json};
@@ -204,7 +204,7 @@ async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
     let clock = Clock::System;
     let (_reports, reports) = watch::channel(NodeReport::initial(
         None,
-        &headgate_node::SignalRules::default(),
+        &headgate_core::node::SignalRules::default(),
         clock.now(),
     ));
     let elector = LeaderElector::new(LeaderElectionConfig {
@@ -218,7 +218,7 @@ async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
     });
     let mut terms = elector.terms();
     let stop = CancellationToken::new();
-    let work = |term: headgate_leader::Term| async move {
+    let work = |term: headgate_kubernetes::leader::Term| async move {
         term.handover_requested().await;
         Ok::<(), String>(())
     };

@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use headgate_clock::Clock;
-use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_leader::{
+use headgate_core::clock::Clock;
+use headgate_core::node::{NodeReport, NodeTraffic, TrafficByNode};
+use headgate_core::telemetry::{MetricsFormat, encode_metrics};
+use headgate_kubernetes::leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term, candidate_identity,
 };
+use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
-use headgate_node::{NodeReport, NodeTraffic, TrafficByNode};
 use headgate_sandbox::control_plane::ControlPlane;
-use headgate_telemetry::{MetricsFormat, encode_metrics};
 use headgate_test_kubernetes::{create_node, event_sink, eventually};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
@@ -150,7 +150,7 @@ impl Leader {
             clock: clock.clone(),
             load_balancers: LoadBalancerSource::Reads(load_balancers.subscribe()),
         };
-        let report = NodeReport::initial(None, &headgate_node::SignalRules::default(), clock.now());
+        let report = NodeReport::initial(None, &headgate_core::node::SignalRules::default(), clock.now());
         let reports = watch::Sender::new(report);
         let elector = LeaderElector::new(LeaderElectionConfig {
             client: leader.client.clone(),

@@ -6,9 +6,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
+use headgate_core::node::{NodeReader, NodeReport, SignalRules};
+use headgate_kubernetes::expire_marker;
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_node::{NodeReader, NodeReport, SignalRules, expire_marker};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::Process;
 use headgate_test_kubernetes::{create_node, eventually, kubectl, own_control_plane, scratch};

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use headgate_clock::Clock;
 use headgate_controller::preempt_events::{Metrics, PreemptEvents};
+use headgate_core::clock::Clock;
+use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_telemetry::{MetricsFormat, encode_metrics};
 use headgate_test_kubernetes::{create_node, event_sink, eventually};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;

@@ -319,12 +319,12 @@ fn record(timelines: &Timelines, node: &Node) {
         .any(|condition| condition["type"] == "headgate.dev/OutOfLoadBalancers" && condition["status"] == "True");
     let is_delayed = node
         .annotations()
-        .contains_key(headgate_node::DELETION_DELAY_ANNOTATION);
+        .contains_key(headgate_core::node::DELETION_DELAY_ANNOTATION);
     let is_deleting = node.metadata.deletion_timestamp.is_some();
     let has_signal = has(HARD_TAINT) || has(KARPENTER_TAINT) || is_deleting;
     let was = |step| timelines.has(&name, step);
     for (step, is_seen) in [
-        (Step::Candidate, has(headgate_node::CANDIDATE_TAINT)),
+        (Step::Candidate, has(headgate_core::node::CANDIDATE_TAINT)),
         (Step::Delayed, is_delayed),
         (Step::Signal, has_signal),
         (Step::Deleting, is_deleting),

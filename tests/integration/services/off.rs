@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headgate::agent::{self, AgentParts, Role};
 use headgate::config;
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use headgate_test_kubernetes::scratch;
 use hyper::{Request, Response};
 use kube::Client;

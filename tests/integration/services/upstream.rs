@@ -1,6 +1,6 @@
 //! kube-proxy's own tests, under their upstream names.
 
-use headgate_health::ProxyPart;
+use headgate_agent::health::ProxyPart;
 
 use super::Server;
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use headgate_clock::Clock;
+use headgate_agent::spot::{EventsSnapshot, Timing};
+use headgate_core::clock::Clock;
+use headgate_core::node::NodeReport;
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_node::NodeReport;
-use headgate_spot::{EventsSnapshot, Timing};
 use headgate_test_kubernetes::{control_plane, eventually};
 use kube::Client;
 use kube::client::Body;
@@ -31,15 +31,15 @@ impl SpotTasks {
         let mut registry = Registry::default();
         let reports = watch::Sender::new(NodeReport::initial(
             None,
-            &headgate_node::SignalRules::default(),
+            &headgate_core::node::SignalRules::default(),
             clock.now(),
         ));
         let (sender, snapshots) = watch::channel(EventsSnapshot::default());
-        let metrics = headgate_spot::Metrics::register(&mut registry, snapshots.clone());
-        let node_metrics = headgate_node::Metrics::register(
+        let metrics = headgate_agent::spot::Metrics::register(&mut registry, snapshots.clone());
+        let node_metrics = headgate_agent::own_node::Metrics::register(
             &mut registry,
             reports.subscribe(),
-            headgate_node::SignalRules::default(),
+            headgate_core::node::SignalRules::default(),
         );
         let (own, timing) = (
             reports.subscribe(),
@@ -49,10 +49,10 @@ impl SpotTasks {
             },
         );
         let reporter = node_metrics.watch_reporter(name, &clock);
-        tokio::spawn(headgate_node::watch_own_node(
+        tokio::spawn(headgate_agent::own_node::watch_own_node(
             watch_client,
             name.to_owned(),
-            headgate_node::SignalRules::default(),
+            headgate_core::node::SignalRules::default(),
             reports,
             node_metrics,
             reporter,
@@ -66,7 +66,7 @@ impl SpotTasks {
             may_send: Arc::new(|| Ok(())),
         };
         let intents = NodeIntents::default();
-        tokio::spawn(headgate_spot::reconcile_taint(
+        tokio::spawn(headgate_agent::spot::reconcile_taint(
             name.to_owned(),
             own.clone(),
             snapshots.clone(),
@@ -74,7 +74,7 @@ impl SpotTasks {
             clock.clone(),
         ));
         tokio::spawn(writer.run(intents));
-        tokio::spawn(headgate_spot::poll_imds(
+        tokio::spawn(headgate_agent::spot::poll_imds(
             imds.address.to_string(),
             own,
             sender,

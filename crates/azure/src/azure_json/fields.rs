@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use headgate_settings::{Printable, Violation, describe_value, read_text_file, scalar_text};
+use headgate_core::settings::{Printable, Violation, describe_value, read_text_file, scalar_text};
 use serde_yaml::{Mapping, Value};
 
 /// Keys whose values no violation shows, in lower case.

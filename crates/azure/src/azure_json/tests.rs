@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_in_result, reason = "what a test cannot do without fails the test")]
 
-use headgate_settings::Violation;
+use headgate_core::settings::Violation;
 
 use super::*;
 

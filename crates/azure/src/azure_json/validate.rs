@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use headgate_settings::Violation;
+use headgate_core::settings::Violation;
 
 use super::fields::Fields;
 use super::{AzureCloud, AzureJson, BackendPoolType, Credential, ManagedIdentity, RateLimit, RateLimits, Secret};

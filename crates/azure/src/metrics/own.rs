@@ -1,7 +1,7 @@
 //! Metrics of calls to ARM under headgate's own names: types and suffixes as Prometheus recommends, and no labels of the subscription and
 //! the group, which are one each in most clusters. [`super::Metrics`] counts them together with upstream's.
 
-use headgate_telemetry::MetricTable;
+use headgate_core::telemetry::MetricTable;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -109,7 +109,7 @@ impl OwnMetrics {
 
 #[cfg(test)]
 mod tests {
-    use headgate_telemetry::{MetricsFormat, encode_metrics};
+    use headgate_core::telemetry::{MetricsFormat, encode_metrics};
     use prometheus_client::registry::Registry;
 
     use super::*;

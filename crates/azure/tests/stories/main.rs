@@ -20,7 +20,7 @@ use headgate_azure::{
     TransportError, WritePermit,
 };
 use headgate_azure_emulator::{Emulator, Settings};
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use hyper::{Request, Response};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};

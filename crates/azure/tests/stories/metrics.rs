@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use headgate_azure::{AdminState, Metrics, RateLimit, RateLimits};
-use headgate_telemetry::{MetricsFormat, encode_metrics};
+use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use prometheus_client::registry::Registry;
 use serde_json::json;
 

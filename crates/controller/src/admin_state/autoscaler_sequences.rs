@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use headgate_clock::{Clock, Moment};
-use headgate_node::{NodeReader, NodeReport, SignalRules};
+use headgate_core::clock::{Clock, Moment};
+use headgate_core::node::{NodeReader, NodeReport, SignalRules};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headgate_azure::AdminState;
-use headgate_clock::Moment;
-use headgate_node::Signal;
+use headgate_core::clock::Moment;
+use headgate_core::node::Signal;
 use jiff::Timestamp;
 
 use super::int_or_percent::IntOrPercent;

@@ -99,7 +99,7 @@ fn note(claimed: &Claimed, claimants: &[Arc<ClusterNode>], total: usize) -> Stri
 mod tests {
     use std::net::IpAddr;
 
-    use headgate_clock::Clock;
+    use headgate_core::clock::Clock;
     use proptest::prelude::*;
 
     use super::super::fixtures::{DRAIN, ledger, node, target_states, view};

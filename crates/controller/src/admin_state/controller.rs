@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{ArmClient, LoadBalancerId};
+use headgate_kubernetes::leader::{ArmLock, NodeSummary, Term};
 use headgate_kubernetes::{EventSink, node_reference};
-use headgate_leader::{ArmLock, NodeSummary, Term};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 

@@ -1,8 +1,8 @@
 //! Small clusters and load balancers for the tables of this module.
 
 use headgate_azure::{LoadBalancer, LoadBalancerId, PoolId};
-use headgate_clock::Moment;
-use headgate_node::SignalRules;
+use headgate_core::clock::Moment;
+use headgate_core::node::SignalRules;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 

@@ -16,7 +16,7 @@
 use std::collections::BTreeSet;
 
 use headgate_azure::{AdminState, PoolId};
-use headgate_node::{Signal, SignalRules};
+use headgate_core::node::{Signal, SignalRules};
 use tokio::time::Instant;
 
 use super::int_or_percent::IntOrPercent;

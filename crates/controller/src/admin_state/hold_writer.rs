@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_core::node::{HOLD_ANNOTATION, HOLD_TTL};
 use headgate_kubernetes::{Edited, FieldIntents, NodeIntent, Shown};
-use headgate_node::{HOLD_ANNOTATION, HOLD_TTL};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;

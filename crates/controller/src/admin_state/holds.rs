@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use headgate_azure::PoolId;
-use headgate_node::{NodeHold, SignalPeriod};
-use headgate_telemetry::first_names;
+use headgate_core::node::{NodeHold, SignalPeriod};
+use headgate_core::telemetry::first_names;
 use jiff::Timestamp;
 use tokio::time::Instant;
 

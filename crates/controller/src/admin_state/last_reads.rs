@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use headgate_azure::{AdminState, LoadBalancerId};
-use headgate_clock::Moment;
-use headgate_node::SignalPeriod;
+use headgate_core::clock::Moment;
+use headgate_core::node::SignalPeriod;
 
 use super::ledger::{Ledger, LedgerEntry};
 use super::plan::EntryStatus;

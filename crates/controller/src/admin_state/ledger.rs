@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use headgate_azure::{LoadBalancerId, PoolId};
-use headgate_telemetry::words;
+use headgate_core::telemetry::words;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use headgate_azure::ThrottledUntil;
-use headgate_clock::Moment;
-use headgate_leader::{Inability, InabilityReason, ThrottleDeadlines};
+use headgate_core::clock::Moment;
+use headgate_kubernetes::leader::{Inability, InabilityReason, ThrottleDeadlines};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
@@ -84,7 +84,7 @@ fn wall_time(at: Instant, now: Moment) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use headgate_clock::Clock;
+    use headgate_core::clock::Clock;
 
     use super::*;
 

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use headgate_leader::{ArmLock, Term};
-use headgate_local_pools::Updater;
+use crate::local_pools::Updater;
+use headgate_kubernetes::leader::{ArmLock, Term};
 use tokio::sync::watch;
 
 use super::cluster_target::ClusterTarget;

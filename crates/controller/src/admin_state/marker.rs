@@ -6,12 +6,12 @@
 //! written. A change of the status costs one write; what else changes waits for the next confirmation.
 //!
 //! [`evaluate`] decides, [`publish_markers`] hands it to the writer of Nodes. That a condition becomes `Unknown` when no leader confirms it
-//! is left to the agent (`headgate_node::expire_marker`).
+//! is left to the agent (`headgate_kubernetes::expire_marker`).
 
 use std::sync::Arc;
 
 use headgate_kubernetes::FieldIntents;
-use headgate_node::MarkerState;
+use headgate_kubernetes::MarkerState;
 use tokio::sync::watch;
 
 use crate::other_nodes::OtherNodes;

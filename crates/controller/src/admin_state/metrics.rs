@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use headgate_core::telemetry::MetricTable;
 use headgate_kubernetes::WatchErrorCounter;
-use headgate_telemetry::MetricTable;
 use jiff::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _};
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
+use headgate_core::node::{NodeObject, NodeReader};
 use headgate_kubernetes::{EventSink, WatchErrorCounter, WatchReporter, watch_events};
-use headgate_node::{NodeObject, NodeReader};
 use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};

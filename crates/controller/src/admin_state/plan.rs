@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headgate_azure::{AdminState, PoolId};
-use headgate_clock::Moment;
+use headgate_core::clock::Moment;
 
 use super::brake::hold_waiting;
 use super::guard::{GuardInputs, SignalledEntry, entries_to_hold_back};

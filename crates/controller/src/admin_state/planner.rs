@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use headgate_azure::{AdminState, ArmError};
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 

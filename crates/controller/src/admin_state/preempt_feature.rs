@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use headgate_core::node::DRAINING_TAINT;
 use headgate_kubernetes::FieldIntents;
-use headgate_node::DRAINING_TAINT;
 use tokio::sync::watch;
 
 use super::target_states::TargetStates;

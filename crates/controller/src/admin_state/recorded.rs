@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{AdminState, ArmClient, LoadBalancerId, PoolId};
-use headgate_clock::Moment;
-use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_core::clock::Moment;
+use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 

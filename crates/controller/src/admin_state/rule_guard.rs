@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_azure::AdminState;
-use headgate_telemetry::first_names;
+use headgate_core::telemetry::first_names;
 use tokio::time::Instant;
 
 use super::guard::{GuardInputs, is_alive};

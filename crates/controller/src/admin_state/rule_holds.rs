@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use headgate_node::SignalPeriod;
+use headgate_core::node::SignalPeriod;
 
 use super::last_reads::LastReads;
 use super::plan::EntryStatus;

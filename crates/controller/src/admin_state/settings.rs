@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_telemetry::words;
+use headgate_core::telemetry::words;
 
 words! {
     /// `adminState.mode`: what the leader writes.

@@ -1,13 +1,13 @@
 //! The target state of each Node's pool entries, from the signals of all Nodes. Pure.
 //!
-//! `headgate_node::SignalRules` say what a signal is, and `headgate_node::SignalPeriods` when it counts and when its end does.
+//! `headgate_core::node::SignalRules` say what a signal is, and `headgate_core::node::SignalPeriods` when it counts and when its end does.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_clock::Moment;
-use headgate_node::{DEBOUNCE, OUT_OF_SERVICE_TAINT, PeriodChange, Signal, SignalPeriod, SignalPeriods};
+use headgate_core::clock::Moment;
+use headgate_core::node::{DEBOUNCE, OUT_OF_SERVICE_TAINT, PeriodChange, Signal, SignalPeriod, SignalPeriods};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -142,7 +142,7 @@ impl TargetStates {
         }
     }
 
-    /// Drops the periods that ended [`headgate_node::ENDED_PERIOD_TTL`] ago.
+    /// Drops the periods that ended [`headgate_core::node::ENDED_PERIOD_TTL`] ago.
     pub fn drop_ended_periods(&mut self, now: Instant) {
         self.periods.retain(|_, periods| {
             periods.drop_ended(now);
@@ -259,7 +259,7 @@ impl TargetStates {
         self.periods.values().filter_map(SignalPeriods::period)
     }
 
-    /// Whether a Node has a signal, or had one in the last [`headgate_node::ENDED_PERIOD_TTL`].
+    /// Whether a Node has a signal, or had one in the last [`headgate_core::node::ENDED_PERIOD_TTL`].
     #[must_use]
     pub fn has_signal_periods(&self) -> bool {
         self.all_periods().next().is_some()

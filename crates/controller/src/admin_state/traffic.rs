@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use headgate_clock::whole_seconds;
-use headgate_node::{NodeTraffic, SignalPeriod, TrafficByNode, Unproved};
+use headgate_core::clock::whole_seconds;
+use headgate_core::node::{NodeTraffic, SignalPeriod, TrafficByNode, Unproved};
 use jiff::Timestamp;
 
 use super::last_reads::{LastReads, OwnEntry};

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{AdminState, ErrorClass, PoolId};
-use headgate_clock::Moment;
+use headgate_core::clock::Moment;
+use headgate_core::node::DRAINING_TAINT;
+use headgate_core::telemetry::first_names;
 use headgate_kubernetes::EventKind;
-use headgate_node::DRAINING_TAINT;
-use headgate_telemetry::first_names;
 use jiff::Timestamp;
 use tokio::time::Instant;
 

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use headgate_azure::LoadBalancerId;
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
+use headgate_core::node::{NodeReader, SignalRules, TrafficByNode};
+use headgate_kubernetes::leader::{ArmLock, CandidatePlacement, LockMetrics, Term};
 use headgate_kubernetes::{EventKind, EventSink, NodeField, NodeIntents, node_reference};
-use headgate_leader::{ArmLock, CandidatePlacement, LockMetrics, Term};
-use headgate_node::{NodeReader, SignalRules, TrafficByNode};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};

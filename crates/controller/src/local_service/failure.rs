@@ -1,8 +1,8 @@
 //! Converts the error of a write or read into the outcome of a batch. Pure: the classes are `headgate-azure`'s, the same as for admin
 //! states (docs/decisions.md 11).
 
+use crate::local_pools::{BatchOutcome, Failure};
 use headgate_azure::{ArmError, ErrorClass};
-use headgate_local_pools::{BatchOutcome, Failure};
 use tokio::time::Instant;
 
 /// The outcome of a batch whose write or read failed at `now`. What was not sent was no attempt.

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use crate::local_pools::{DesiredMember, Entry, compare};
 use headgate_azure::AdminState;
-use headgate_local_pools::{DesiredMember, Entry, compare};
 
 use super::observation::entry_address;
 use crate::pool::{AdminStateChange, EntryKey, MemberChange, NodeMatcher, PoolEntry, PoolView};

@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use headgate_azure::{ArmError, LoadBalancerId, Metrics as ArmMetrics, OperationTimer, PoolId};
-use headgate_local_pools::{
+use crate::local_pools::{
     Batch, BatchOutcome, DesiredMembers, Entry, Failure, MemberDifference, MemberRejection, NodeIndex, PoolKey, compare,
 };
+use headgate_azure::{ArmError, LoadBalancerId, Metrics as ArmMetrics, OperationTimer, PoolId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 

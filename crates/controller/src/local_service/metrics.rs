@@ -1,9 +1,9 @@
 //! The metrics of the updater of Local Services' pools.
 
-use headgate_clock::{Clock, Moment};
+use crate::local_pools::{Counters, Operation, QueueStatus, Updater};
+use headgate_core::clock::{Clock, Moment};
+use headgate_core::telemetry::{ByLabel, MetricTable};
 use headgate_kubernetes::{EventSink, WatchErrorCounter, WatchReporter};
-use headgate_local_pools::{Counters, Operation, QueueStatus, Updater};
-use headgate_telemetry::{ByLabel, MetricTable};
 use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;

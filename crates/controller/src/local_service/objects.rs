@@ -1,7 +1,7 @@
 //! The fields of Services, EndpointSlices and Nodes that Local Services' pools need, as the updater's inputs. Pure.
 
-use headgate_local_pools::objects::{Endpoint, EndpointSlice, Node, Service};
-use headgate_local_pools::{IpFamily, NamespacedName, Updater};
+use crate::local_pools::objects::{Endpoint, EndpointSlice, Node, Service};
+use crate::local_pools::{IpFamily, NamespacedName, Updater};
 use k8s_openapi::api::core::v1::Service as ServiceResource;
 use k8s_openapi::api::discovery::v1::EndpointSlice as EndpointSliceResource;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -138,7 +138,7 @@ pub fn apply_nodes(updater: &mut Updater, nodes: &NodeIndex, is_draining: impl F
 
 #[cfg(test)]
 mod tests {
-    use headgate_local_pools::UpdaterSettings;
+    use crate::local_pools::UpdaterSettings;
     use serde_json::{Value, json};
 
     use super::*;

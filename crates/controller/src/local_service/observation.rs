@@ -3,8 +3,8 @@
 //! The view does not say whether an entry without an address has properties, so such an entry counts as foreign here. The
 //! document is what decides when the pool is written.
 
-use headgate_local_pools::EntryAddress;
-use headgate_local_pools::objects::{BackendPool, LoadBalancer, PoolEntry};
+use crate::local_pools::EntryAddress;
+use crate::local_pools::objects::{BackendPool, LoadBalancer, PoolEntry};
 use tokio::time::Instant;
 
 use crate::pool::{LoadBalancerView, NodeMatcher, PoolView};

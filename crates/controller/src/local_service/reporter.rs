@@ -4,9 +4,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use headgate_clock::Clock;
+use crate::local_pools::{Counters, EventReason, NamespacedName, ServiceEvent, Updater};
+use headgate_core::clock::Clock;
 use headgate_kubernetes::{EventKind, EventSink, service_reference};
-use headgate_local_pools::{Counters, EventReason, NamespacedName, ServiceEvent, Updater};
 
 use super::metrics::Metrics;
 

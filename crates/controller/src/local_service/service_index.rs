@@ -10,8 +10,8 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use headgate_local_pools::NamespacedName;
-use headgate_local_pools::objects::EndpointSlice;
+use crate::local_pools::NamespacedName;
+use crate::local_pools::objects::EndpointSlice;
 use tokio::time::Instant;
 
 /// The serving Nodes of all Services of type `LoadBalancer` with `externalTrafficPolicy: Local`.

@@ -8,9 +8,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_leader::{ArmLock, Term};
-use headgate_local_pools::{NamespacedName, PlacementSkip, PoolUnavailable, TickSchedule, Updater};
-use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use crate::local_pools::{NamespacedName, PlacementSkip, PoolUnavailable, TickSchedule, Updater};
+use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_kubernetes::leader::{ArmLock, Term};
 use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout};

@@ -8,9 +8,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::local_pools::{NamespacedName, Updater};
 use futures::StreamExt as _;
 use headgate_kubernetes::{LOAD_BALANCER_SERVICES, WatchReporter, watch_events, with_selection_fallback};
-use headgate_local_pools::{NamespacedName, Updater};
 use kube::api::ListParams;
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};

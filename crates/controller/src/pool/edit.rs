@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::local_pools::{DesiredMembers, MemberEdit, MemberRejection, NodeIndex, merge};
 use headgate_azure::{AdminState, Pool, PoolId};
-use headgate_local_pools::{DesiredMembers, MemberEdit, MemberRejection, NodeIndex, merge};
 
 use super::ClusterNode;
 use super::pool_entry::EntryKey;

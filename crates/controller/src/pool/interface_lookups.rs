@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use headgate_azure::{ArmClient, ArmError, NetworkInterfaceId};
-use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 

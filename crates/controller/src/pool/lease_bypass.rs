@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use headgate_clock::{Clock, Moment};
-use headgate_leader::LockGuard;
+use headgate_core::clock::{Clock, Moment};
+use headgate_kubernetes::leader::LockGuard;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use headgate_azure::{ArmClient, ArmError, LoadBalancerId, LoadBalancerList, PoolId, ResourceGroupId};
-use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 

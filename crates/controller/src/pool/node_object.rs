@@ -1,7 +1,7 @@
 //! Reads a Node object for pools: as `headgate_node` does, and with what a condition announces about the machine.
 
-use headgate_node::{Node, NodeObject, NodeReader};
-use headgate_spot::announces_preempt;
+use headgate_agent::spot::announces_preempt;
+use headgate_core::node::{Node, NodeObject, NodeReader};
 
 /// Reads a Node.
 #[must_use]
@@ -17,7 +17,7 @@ pub fn read_node(object: NodeObject, reader: &NodeReader) -> Node {
 
 #[cfg(test)]
 mod tests {
-    use headgate_node::{DRAINING_TAINT, SignalRules};
+    use headgate_core::node::{DRAINING_TAINT, SignalRules};
     use serde_json::{Value, json};
 
     use super::*;

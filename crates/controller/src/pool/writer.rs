@@ -16,12 +16,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::local_pools::MemberRejection;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_azure::{ArmClient, ArmError, LoadBalancerId};
-use headgate_leader::{ArmLock, LockError, LockGuard, Term};
-use headgate_local_pools::MemberRejection;
-use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_kubernetes::leader::{ArmLock, LockError, LockGuard, Term};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 

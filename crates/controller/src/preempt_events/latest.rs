@@ -4,8 +4,8 @@
 
 use std::collections::HashMap;
 
+use headgate_agent::spot::PreemptMessage;
 use headgate_kubernetes::is_dns_subdomain;
-use headgate_spot::PreemptMessage;
 use jiff::{SignedDuration, Timestamp};
 
 use super::metrics::{Metrics, Outcome};

@@ -1,7 +1,7 @@
 //! The metrics of eviction notices in Node events.
 
+use headgate_core::telemetry::MetricTable;
 use headgate_kubernetes::WatchErrorCounter;
-use headgate_telemetry::MetricTable;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use headgate_test_kubernetes::{FakeApi, Random};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;

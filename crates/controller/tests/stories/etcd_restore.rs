@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use headgate_test_kubernetes::FakeApi;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;

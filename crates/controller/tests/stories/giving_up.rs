@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_azure_emulator::Settings;
-use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown, Policy};
-use headgate_leader::{GAVE_UP_ANNOTATION, SUCCESSOR_ANNOTATION, THROTTLE_ANNOTATION, UNABLE_ANNOTATION};
+use headgate_core::clock::Clock;
+use headgate_kubernetes::leader::{GAVE_UP_ANNOTATION, SUCCESSOR_ANNOTATION, THROTTLE_ANNOTATION, UNABLE_ANNOTATION};
 use headgate_test_kubernetes::FakeApi;
 use hyper::Response;
 use k8s_openapi::api::coordination::v1::Lease;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use headgate_controller::admin_state::GuardSettings;
-use headgate_node::{NodeReader, NodeReport, SignalMatcher, SignalRules};
+use headgate_core::node::{NodeReader, NodeReport, SignalMatcher, SignalRules};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};

@@ -5,11 +5,13 @@
 
 use std::time::Duration;
 
-use headgate_kubernetes::NodeField;
-use headgate_node::{
-    CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DeletionDelayMetrics, DeletionDelayTask, HoldOutcome, MARKER_TTL,
-    Metrics, NodeReport, ReleaseReason, SignalRules, delay_deletion, expire_marker, hold_termination, watch_own_node,
+use headgate_agent::own_node::{
+    DeletionDelayMetrics, DeletionDelayTask, HoldOutcome, Metrics, ReleaseReason, delay_deletion, hold_termination,
+    watch_own_node,
 };
+use headgate_core::node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, MARKER_TTL, NodeReport, SignalRules};
+use headgate_kubernetes::NodeField;
+use headgate_kubernetes::expire_marker;
 use headgate_test_kubernetes::{ClientFaults, Fault, event_sink};
 use k8s_openapi::api::core::v1::Node;
 use prometheus_client::registry::Registry;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Emulator;
 use headgate_controller::admin_state::IntOrPercent;
-use headgate_leader::Term;
-use headgate_node::DEFAULT_SIGNAL_TAINTS;
+use headgate_core::node::DEFAULT_SIGNAL_TAINTS;
+use headgate_kubernetes::leader::Term;
 use hyper::header::IF_MATCH;
 use hyper::{Method, Request};
 use k8s_openapi::api::core::v1::Node;

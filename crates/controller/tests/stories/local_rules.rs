@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_node::{NodeTraffic, TrafficByNode};
+use headgate_core::node::{NodeTraffic, TrafficByNode};
 use headgate_test_kubernetes::{Fault, RequestFilter};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -119,7 +119,8 @@ async fn last_serving_node_stays_until_another_serves() {
         .metadata
         .annotations
         .unwrap_or_default();
-    let hold = headgate_node::NodeHold::from_annotations(&annotations, "00000000-0000-4000-8000-000000000001").unwrap();
+    let hold =
+        headgate_core::node::NodeHold::from_annotations(&annotations, "00000000-0000-4000-8000-000000000001").unwrap();
     assert!(!hold.probes_headgate && hold.reason.contains("default/web"), "{hold:?}");
 
     // An endpoint that only terminates does not answer probes.

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use headgate_agent::own_node::{Metrics, watch_own_node};
+use headgate_core::node::{MARKER_TTL, NodeReport, SignalRules};
 use headgate_kubernetes::NodeField;
-use headgate_node::{MARKER_TTL, Metrics, NodeReport, SignalRules, expire_marker, watch_own_node};
+use headgate_kubernetes::expire_marker;
 use k8s_openapi::api::core::v1::Node;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_node::{SignalMatcher, SignalRules};
+use headgate_core::node::{SignalMatcher, SignalRules};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 

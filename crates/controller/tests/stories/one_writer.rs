@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
-use headgate_clock::Clock;
-use headgate_leader::Term;
+use headgate_core::clock::Clock;
+use headgate_kubernetes::leader::Term;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
 use hyper::Method;
 use jiff::Timestamp;

@@ -2,7 +2,7 @@
 
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_kubernetes::EventSink;
-use headgate_leader::CandidatePlacement;
+use headgate_kubernetes::leader::CandidatePlacement;
 use headgate_test_kubernetes::FakeApi;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_clock::Clock;
 use headgate_controller::preempt_events::{Metrics, PreemptEvents};
+use headgate_core::clock::Clock;
+use headgate_core::node::DRAINING_TAINT;
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_node::DRAINING_TAINT;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, RecordedRequest, event_sink};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node};
@@ -125,8 +125,11 @@ impl Scene {
     }
 
     fn metric(&self, series: &str) -> u64 {
-        let text =
-            headgate_telemetry::encode_metrics(&self.registry, headgate_telemetry::MetricsFormat::Prometheus).unwrap();
+        let text = headgate_core::telemetry::encode_metrics(
+            &self.registry,
+            headgate_core::telemetry::MetricsFormat::Prometheus,
+        )
+        .unwrap();
         text.lines()
             .find_map(|line| line.strip_prefix(series))
             .unwrap()

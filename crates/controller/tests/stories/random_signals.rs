@@ -10,14 +10,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use headgate_agent::own_node::{DeletionDelayMetrics, DeletionDelayTask, Metrics, delay_deletion, watch_own_node};
 use headgate_azure_emulator::Settings;
-use headgate_clock::Clock;
 use headgate_controller::admin_state::IntOrPercent;
-use headgate_kubernetes::NodeField;
-use headgate_node::{
-    CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DeletionDelayMetrics, DeletionDelayTask, MARKER_TTL, Metrics,
-    NodeReader, NodeReport, SignalMatcher, SignalRules, delay_deletion, expire_marker, watch_own_node,
+use headgate_core::clock::Clock;
+use headgate_core::node::{
+    CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, MARKER_TTL, NodeReader, NodeReport, SignalMatcher, SignalRules,
 };
+use headgate_kubernetes::NodeField;
+use headgate_kubernetes::expire_marker;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, event_sink, run_seeds};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;

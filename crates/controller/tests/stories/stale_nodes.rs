@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
-use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, Policy};
+use headgate_core::clock::Clock;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
 use hyper::Request;
 use k8s_openapi::api::core::v1::Node;

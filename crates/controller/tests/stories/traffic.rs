@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_controller::admin_state::{AdminStateMode, Policy};
-use headgate_node::{NodeTraffic, TrafficByNode, Unproved};
+use headgate_core::node::{NodeTraffic, TrafficByNode, Unproved};
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};

@@ -10,13 +10,13 @@ use headgate_azure::{
 };
 use headgate_azure::{Credential, RateLimits, Secret};
 use headgate_azure_emulator::{Emulator, Settings};
-use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{ClusterTarget, GuardSettings, Policy};
 use headgate_controller::local_service::{LocalPoolsSettings, LocalPoolsTarget};
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
+use headgate_core::clock::Clock;
+use headgate_core::node::{SignalRules, TrafficByNode};
 use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_node::{SignalRules, TrafficByNode};
 use hyper::{Request, Response};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Taint};

@@ -1,6 +1,6 @@
 //! The metrics of listeners.
 
-use headgate_telemetry::{MetricTable, words};
+use headgate_core::telemetry::{MetricTable, words};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

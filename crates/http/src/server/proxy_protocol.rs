@@ -7,7 +7,7 @@
 
 mod header;
 
-use headgate_telemetry::words;
+use headgate_core::telemetry::words;
 use prometheus_client::metrics::counter::Counter;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 

@@ -83,7 +83,7 @@ impl From<kube::Error> for Failure {
             kube::Error::HyperError(_) | kube::Error::Service(_) => Outcome::Connection,
             _ => Outcome::Error,
         };
-        Self::new(outcome, headgate_telemetry::error_chain(&error))
+        Self::new(outcome, headgate_core::telemetry::error_chain(&error))
     }
 }
 

@@ -184,7 +184,10 @@ impl World {
     }
 
     fn count(&self, field: &str, outcome: &str) -> u64 {
-        let text = headgate_telemetry::encode_metrics(&self.registry, headgate_telemetry::MetricsFormat::OpenMetrics);
+        let text = headgate_core::telemetry::encode_metrics(
+            &self.registry,
+            headgate_core::telemetry::MetricsFormat::OpenMetrics,
+        );
         let prefix = format!("headgate_node_writes_total{{field=\"{field}\",outcome=\"{outcome}\"}} ");
         let text = text.unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap();

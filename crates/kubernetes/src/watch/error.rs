@@ -1,6 +1,6 @@
 //! Why lists and watches fail: the reason of an error, the current failure of a watch, and the counter of errors.
 
-use headgate_telemetry::{MetricTable, words};
+use headgate_core::telemetry::{MetricTable, words};
 use jiff::Timestamp;
 use kube::runtime::watcher;
 use prometheus_client::metrics::counter::Counter;

@@ -1,6 +1,6 @@
 //! What is reported of one watch: its errors and their end, when it was verified, and the objects that it skips.
 
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use kube::runtime::watcher;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -87,7 +87,7 @@ impl WatchReporter {
         if reason == WatchErrorReason::Expired || self.failure.borrow().as_ref().is_some_and(is_known) {
             return reason;
         }
-        let error = headgate_telemetry::error_chain(error);
+        let error = headgate_core::telemetry::error_chain(error);
         tracing::warn!(
             resource = self.resource,
             name = self.name,

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headgate_clock::Clock;
-use headgate_telemetry::MetricTable;
+use headgate_core::clock::Clock;
+use headgate_core::telemetry::MetricTable;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::Response;

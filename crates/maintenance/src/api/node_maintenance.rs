@@ -3,7 +3,7 @@
 //! The rules that the API server holds are here as CEL. Those that CEL cannot read (the finalizer, the nodes that a
 //! selector matches) are the controller's and the admission policies'.
 
-use headgate_telemetry::words;
+use headgate_core::telemetry::words;
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::{CustomResource, KubeSchema};

@@ -4,7 +4,7 @@
 //! know, because a newer version wrote it before a rollback, counts as missing and is computed anew; so enums of the status are open in
 //! the definition, too.
 
-use headgate_telemetry::words;
+use headgate_core::telemetry::words;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use schemars::JsonSchema;

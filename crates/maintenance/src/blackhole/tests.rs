@@ -1,4 +1,4 @@
-use headgate_node::Unproved;
+use headgate_core::node::Unproved;
 
 use super::*;
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use headgate_node::{NodeTraffic, Unproved};
-use headgate_telemetry::first_names;
+use headgate_core::node::{NodeTraffic, Unproved};
+use headgate_core::telemetry::first_names;
 use jiff::Timestamp;
 
 use super::caches::Caches;

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt as _;
+use headgate_core::node::NodeObject;
 use headgate_kubernetes::{UndecodableObjects, WatchReporter, WatchStream, watch_events};
-use headgate_node::NodeObject;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::runtime::watcher;

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use headgate_clock::{Clock, whole_seconds};
+use headgate_core::clock::{Clock, whole_seconds};
 use kube::ResourceExt as _;
 use tokio::time::{Instant, sleep, sleep_until};
 

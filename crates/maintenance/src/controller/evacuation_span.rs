@@ -1,6 +1,6 @@
 //! The span of one step of an Evacuation: the requests of the step are its children.
 
-use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
 
 use crate::api::Evacuation;
 use crate::snapshot::PodFacts;

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use headgate_clock::{Clock, whole_seconds};
+use headgate_core::clock::{Clock, whole_seconds};
+use headgate_core::telemetry::ReconcileSpan;
 use headgate_kubernetes::{Decoded, is_dns_subdomain};
-use headgate_telemetry::ReconcileSpan;
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use headgate_kubernetes::{Decoded, FieldIntents};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams, PostParams};

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use headgate_clock::{Clock, Moment};
+use headgate_core::clock::{Clock, Moment};
 use headgate_kubernetes::NodeField;
 use jiff::Timestamp;
 use tokio::sync::watch;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use headgate_core::telemetry::{ByLabel, MetricTable, words};
 use headgate_kubernetes::WatchErrorCounter;
-use headgate_telemetry::{ByLabel, MetricTable, words};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;

@@ -3,9 +3,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
+use headgate_core::node::MAINTENANCE_TAINT;
 use headgate_kubernetes::{Edited, NodeEdit, NodeIntent, Shown};
-use headgate_node::MAINTENANCE_TAINT;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -168,7 +168,7 @@ impl NodeEdit for ConditionsEdit {
 
 #[cfg(test)]
 mod tests {
-    use headgate_node::NodeObject;
+    use headgate_core::node::NodeObject;
     use headgate_test_kubernetes::{FakeApi, event_sink};
     use serde_json::{Value, json};
 

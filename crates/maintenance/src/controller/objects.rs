@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use headgate_node::{MarkerFact, NodeObject};
+use headgate_core::node::{MarkerFact, NodeObject};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

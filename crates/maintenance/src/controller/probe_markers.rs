@@ -7,8 +7,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use headgate_clock::{Moment, Observed, age_by_wall_clock, whole_seconds};
-use headgate_node::{MARKER_NO_SIGNAL, MARKER_TTL, MarkerFact, MarkerStatus, NodeTraffic, TrafficByNode, Unproved};
+use headgate_core::clock::{Moment, Observed, age_by_wall_clock, whole_seconds};
+use headgate_core::node::{
+    MARKER_NO_SIGNAL, MARKER_TTL, MarkerFact, MarkerStatus, NodeTraffic, TrafficByNode, Unproved,
+};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -88,8 +90,8 @@ fn observation(marker: &MarkerFact, is_expired: bool, now: Timestamp) -> NodeTra
 mod tests {
     use std::time::Duration;
 
-    use headgate_clock::Clock;
-    use headgate_node::MARKER_CONDITION;
+    use headgate_core::clock::Clock;
+    use headgate_core::node::MARKER_CONDITION;
     use serde_json::json;
 
     use super::*;

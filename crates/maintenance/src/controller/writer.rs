@@ -5,7 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use headgate_kubernetes::Decoded;
-use headgate_leader::{PermitError, Term};
+use headgate_kubernetes::leader::{PermitError, Term};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Status;
@@ -45,7 +45,7 @@ impl WriteError {
     fn of(error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::of_status(status),
-            error => Self::Failed(headgate_telemetry::error_chain(error)),
+            error => Self::Failed(headgate_core::telemetry::error_chain(error)),
         }
     }
 
@@ -205,7 +205,7 @@ impl Writer {
                     .collect();
                 classify(status.code, &causes, &status.message)
             }
-            Ok(Err(error)) => failed(headgate_telemetry::error_chain(&error)),
+            Ok(Err(error)) => failed(headgate_core::telemetry::error_chain(&error)),
             Err(_) => failed(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())),
         };
         self.metrics.count_eviction(&outcome);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_telemetry::words;
+use headgate_core::telemetry::words;
 
 /// The pause after the first failed eviction of a pod. It doubles with each further failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);

@@ -1,6 +1,6 @@
 //! What a plan asks for. Each action is one request to the API server, and may be repeated.
 
-use headgate_telemetry::words;
+use headgate_core::telemetry::words;
 
 use crate::api::{Evacuation, NodeMaintenanceStatus};
 

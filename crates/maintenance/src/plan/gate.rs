@@ -4,7 +4,7 @@
 //! controller waits, and when a read confirmed first. A read that no longer confirms closes the gate; Evacuations that exist
 //! go on. Where there is no read at all, the gate is closed as well, but the times stay.
 
-use headgate_node::NodeTraffic;
+use headgate_core::node::NodeTraffic;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headgate_node::{NodeTraffic, Unproved};
+use headgate_core::node::{NodeTraffic, Unproved};
 use jiff::Timestamp;
 
 use crate::api::{Evacuation, NodeMaintenanceNodeStatus};

@@ -1,6 +1,6 @@
 //! A Node, as far as maintenances are concerned.
 
-use headgate_node::{DRAINING_TAINT, MAINTENANCE_TAINT, NodeObject, Taint, recorded_not_before};
+use headgate_core::node::{DRAINING_TAINT, MAINTENANCE_TAINT, NodeObject, Taint, recorded_not_before};
 use jiff::Timestamp;
 
 use crate::api::names::CORDON_ANNOTATION;
@@ -65,7 +65,7 @@ impl From<&NodeObject> for NodeFacts {
 
 #[cfg(test)]
 mod tests {
-    use headgate_node::SPOT_NOTICE_ANNOTATION;
+    use headgate_core::node::SPOT_NOTICE_ANNOTATION;
     use serde_json::json;
 
     use super::*;

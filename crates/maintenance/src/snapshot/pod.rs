@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use headgate_node::MAINTENANCE_TAINT;
+use headgate_core::node::MAINTENANCE_TAINT;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 

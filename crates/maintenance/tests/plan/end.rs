@@ -1,10 +1,10 @@
 //! How maintenances begin and end: stages, finalizer, deletion, cancellation, and what is left of them.
 
+use headgate_core::node::NodeTraffic;
 use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER};
 use headgate_maintenance::api::{CancellationPolicy, PodType, Stage};
 use headgate_maintenance::plan::action::{Action, EventReason};
 use headgate_maintenance::snapshot::TaintFacts;
-use headgate_node::NodeTraffic;
 
 use crate::world::World;
 

@@ -1,8 +1,8 @@
 //! No Evacuation before the load balancers, unless the policy or the guard allows it.
 
+use headgate_core::node::{NodeTraffic, Unproved};
 use headgate_maintenance::api::{LoadBalancerGate, LoadBalancerGatePolicy, LoadBalancerState, PodType, Stage};
 use headgate_maintenance::plan::action::EventReason;
-use headgate_node::{NodeTraffic, Unproved};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::world::World;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use headgate_core::node::NodeTraffic;
 use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER, INSTIGATOR_FINALIZER_PREFIX};
 use headgate_maintenance::api::{
     CancellationPolicy, DrainPlanEntry, Evacuation, EvacuationStatus, NodeMaintenance, NodeMaintenanceNodeStatus,
@@ -11,7 +12,6 @@ use headgate_maintenance::api::{
 use headgate_maintenance::plan::action::{Action, Change, EvacuationKey, Event};
 use headgate_maintenance::plan::{Plan, plan};
 use headgate_maintenance::snapshot::{NodeFacts, PodFacts, Snapshot, TaintFacts};
-use headgate_node::NodeTraffic;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! The gate from reads of load balancers to evictions, events and status; `plan/gate.rs` has its rules.
 
+use headgate_core::node::NodeTraffic;
 use headgate_maintenance::api::LoadBalancerState;
-use headgate_node::NodeTraffic;
 use serde_json::json;
 use tokio::time::sleep;
 

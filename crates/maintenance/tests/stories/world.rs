@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
+use headgate_core::node::{NodeReport, SignalRules};
+use headgate_core::node::{NodeTraffic, TrafficByNode};
+use headgate_core::telemetry::{MetricsFormat, encode_metrics};
+use headgate_kubernetes::leader::{
+    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term,
+};
 use headgate_kubernetes::{Decoded, NodeIntents, NodeWriteMetrics, NodeWriter, split_list};
-use headgate_leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
-use headgate_node::{NodeReport, SignalRules};
-use headgate_node::{NodeTraffic, TrafficByNode};
-use headgate_telemetry::{MetricsFormat, encode_metrics};
 use headgate_test_kubernetes::{ClientFaults, FakeApi, event_sink, eventually};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};

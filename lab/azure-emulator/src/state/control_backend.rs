@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use headgate_clock::{Clock, Moment};
+use headgate_core::clock::{Clock, Moment};
 use serde_json::{Value, json};
 
 use super::State;

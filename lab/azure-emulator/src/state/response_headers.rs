@@ -5,7 +5,7 @@ use axum::http::header::{
 };
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
-use headgate_clock::Moment;
+use headgate_core::clock::Moment;
 
 use super::State;
 

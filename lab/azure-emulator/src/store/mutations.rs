@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_clock::Moment;
+use headgate_core::clock::Moment;
 use serde_json::Value;
 use tokio::time::Instant;
 use uuid::Uuid;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 

@@ -1,4 +1,4 @@
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use proptest::prelude::*;
 
 use super::super::fixtures::{DRAIN, node, pool_id, view};

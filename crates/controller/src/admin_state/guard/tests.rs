@@ -1,8 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_clock::{Clock, Moment};
-use headgate_node::NodeHold;
+use headgate_core::clock::{Clock, Moment};
+use headgate_core::node::NodeHold;
 use jiff::Timestamp;
 use proptest::prelude::*;
 

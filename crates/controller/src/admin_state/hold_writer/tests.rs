@@ -1,4 +1,4 @@
-use headgate_node::NodeHold;
+use headgate_core::node::NodeHold;
 
 use super::super::fixtures::{DRAIN, node};
 use super::*;

@@ -1,5 +1,5 @@
-use headgate_clock::Clock;
-use headgate_node::{NodeHold, Signal, SignalRules};
+use headgate_core::clock::Clock;
+use headgate_core::node::{NodeHold, Signal, SignalRules};
 
 use super::super::fixtures::{DRAIN, ledger, node, target_states, view};
 use super::super::guard::{GuardInputs, HeldEntries};

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use headgate_kubernetes::Decoded;
-use headgate_leader::Term;
+use headgate_kubernetes::leader::Term;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
@@ -357,7 +357,10 @@ async fn put(
         if let kube::Error::Api(status) = &error {
             tracing::debug!(code = status.code, "ledger write rejected");
         } else {
-            tracing::debug!(error = headgate_telemetry::error_chain(&error), "ledger write failed");
+            tracing::debug!(
+                error = headgate_core::telemetry::error_chain(&error),
+                "ledger write failed"
+            );
         }
         LedgerError::Write(error)
     })

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::AdminState;
-use headgate_node::{
-    MarkerCondition, MarkerFact, MarkerState, MarkerStatus, NodeTraffic, SignalPeriod, TrafficByNode, Unproved,
+use headgate_core::node::{
+    MarkerCondition, MarkerFact, MarkerStatus, NodeTraffic, SignalPeriod, TrafficByNode, Unproved,
 };
-use headgate_telemetry::first_names;
+use headgate_core::telemetry::first_names;
+use headgate_kubernetes::MarkerState;
 use tokio::time::Instant;
 
 use super::super::last_reads::{LastReads, OwnEntry};

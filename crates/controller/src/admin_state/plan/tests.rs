@@ -1,4 +1,4 @@
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 use proptest::prelude::*;
 
 use super::super::fixtures::{DRAIN, ledger, node, pool_id, target_states, view};

@@ -1,10 +1,10 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use crate::local_pools::NamespacedName;
+use crate::local_pools::objects::{Endpoint, EndpointSlice};
 use headgate_azure::{LoadBalancer, LoadBalancerId};
-use headgate_clock::{Clock, Moment};
-use headgate_local_pools::NamespacedName;
-use headgate_local_pools::objects::{Endpoint, EndpointSlice};
+use headgate_core::clock::{Clock, Moment};
 use serde_json::json;
 
 use super::super::fixtures::{DRAIN, ledger, node, pool_id, target_states};

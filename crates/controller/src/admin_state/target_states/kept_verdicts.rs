@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use headgate_clock::{Clock, Moment};
-use headgate_node::{BuiltInSignal, NodeReader, SignalMatcher, SignalPeriod, SignalRules};
+use headgate_core::clock::{Clock, Moment};
+use headgate_core::node::{BuiltInSignal, NodeReader, SignalMatcher, SignalPeriod, SignalRules};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::time::Instant;

@@ -1,5 +1,5 @@
-use headgate_clock::Clock;
-use headgate_node::{ENDED_PERIOD_TTL, MarkerStatus, NodeHold, SignalRules};
+use headgate_core::clock::Clock;
+use headgate_core::node::{ENDED_PERIOD_TTL, MarkerStatus, NodeHold, SignalRules};
 
 use super::*;
 use crate::pool::Taint;
@@ -51,9 +51,9 @@ async fn ends_of_a_signal_that_flaps_count_half_a_minute_apart() {
 fn own_condition_leads_to_no_other_plan_and_is_published() {
     let now = Clock::anchored(Timestamp::UNIX_EPOCH).now();
     let marked = |status: &str, taints: &[&str]| ClusterNode {
-        marker: Some(headgate_node::MarkerFact {
+        marker: Some(headgate_core::node::MarkerFact {
             status: MarkerStatus::read(status),
-            ..headgate_node::MarkerFact::default()
+            ..headgate_core::node::MarkerFact::default()
         }),
         ..node("u", taints)
     };

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap as Map;
 
-use headgate_clock::Clock;
+use headgate_core::clock::Clock;
 
 use super::super::fixtures::{DRAIN, PoolFixture, ledger, ledger_change, node, pool_id, target_states, view};
 use super::super::guard::{GuardInputs, GuardSettings, HeldEntries};

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use headgate_local_pools::objects::Endpoint;
+use crate::local_pools::objects::Endpoint;
 
 use super::*;
 

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
-use headgate_clock::Clock;
+use crate::local_pools::UpdaterSettings;
+use crate::local_pools::objects::{BackendPool, LoadBalancer, Node};
+use headgate_core::clock::Clock;
 use headgate_kubernetes::WatchErrorCounter;
-use headgate_local_pools::UpdaterSettings;
-use headgate_local_pools::objects::{BackendPool, LoadBalancer, Node};
 use hyper::{Request, Response};
 use jiff::Timestamp;
 use kube::client::Body;

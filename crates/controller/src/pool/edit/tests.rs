@@ -1,6 +1,6 @@
+use crate::local_pools::DesiredMember;
+use crate::local_pools::objects::Node;
 use headgate_azure::LoadBalancerId;
-use headgate_local_pools::DesiredMember;
-use headgate_local_pools::objects::Node;
 use jiff::Timestamp;
 use proptest::collection::{btree_map, btree_set};
 use proptest::prelude::*;

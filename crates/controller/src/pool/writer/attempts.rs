@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headgate_azure::{ArmError, ErrorClass, LoadBalancerId};
-use headgate_leader::LockError;
+use headgate_kubernetes::leader::LockError;
 use tokio::time::Instant;
 
 use super::super::edit::PoolEdit;

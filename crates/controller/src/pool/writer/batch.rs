@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{ArmError, ErrorClass, Pool, PoolId};
-use headgate_leader::LockGuard;
-use headgate_telemetry::ReconcileSpan;
+use headgate_core::telemetry::ReconcileSpan;
+use headgate_kubernetes::leader::LockGuard;
 use tokio::time::{Instant, sleep};
 
 use super::super::edit::{AppliedEdit, PoolEdit};

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use headgate_azure::{ArmError, Pool, WritePermit};
-use headgate_leader::LockGuard;
-use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_kubernetes::leader::LockGuard;
 use tokio::time::Instant;
 
 use super::super::edit::PoolEdit;

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
-use headgate_clock::Clock;
 use headgate_controller::admin_state::{GuardSettings, Policy};
+use headgate_controller::local_pools::CloudConfig;
 use headgate_controller::local_service::{LocalPoolsSettings, LocalPoolsTarget};
 use headgate_controller::pool::ListScope;
-use headgate_local_pools::CloudConfig;
+use headgate_core::clock::Clock;
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;

@@ -1,6 +1,6 @@
 //! Which pools and members a tick writes, where a Service moves, is made again or leaves, and beside other writers; and known
 //! defects of cloud-provider-azure's updater, each with a story that shows its absence. The rules themselves are tested in
-//! `crates/local-pools/tests/rules`.
+//! `crates/controller/tests/rules`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! One story for each way in which an update of a pool ends: applied, retried, parked, final, dropped. The rules themselves are
-//! tested in `crates/local-pools/tests/rules`, and what each error of ARM means in `local_service::failure`.
+//! tested in `crates/controller/tests/rules`, and what each error of ARM means in `local_service::failure`.
 
+use headgate_controller::local_pools::Enabled;
 use headgate_controller::local_service::{LocalPoolsSettings, LocalPoolsTarget};
-use headgate_local_pools::Enabled;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
-use headgate_clock::Clock;
 use headgate_controller::admin_state::{Policy, RestoreOutcome};
 use headgate_controller::restore::{RestoreRequest, run_restore};
-use headgate_telemetry::{MetricsFormat, encode_metrics};
+use headgate_core::clock::Clock;
+use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;

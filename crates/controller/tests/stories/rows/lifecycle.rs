@@ -1,6 +1,6 @@
 //! The rows of "Admin State Lifecycle".
 
-use headgate_node::DEFAULT_SIGNAL_TAINTS;
+use headgate_core::node::DEFAULT_SIGNAL_TAINTS;
 use serde_json::json;
 use tokio::time::sleep;
 

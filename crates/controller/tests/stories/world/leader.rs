@@ -9,9 +9,9 @@ use headgate_controller::admin_state::{
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::ListScope;
+use headgate_core::node::{NodeReport, SignalRules};
+use headgate_kubernetes::leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
 use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
-use headgate_node::{NodeReport, SignalRules};
 use headgate_test_kubernetes::event_sink;
 use kube::Client;
 use prometheus_client::registry::Registry;
@@ -79,7 +79,7 @@ impl Leader {
         let mut registry = Registry::default();
         let report = NodeReport::initial(None, &SignalRules::default(), world.clock.now());
         let reports = watch::Sender::new(report);
-        let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
+        let elector = LeaderElector::new(headgate_kubernetes::leader::LeaderElectionConfig {
             client: client.clone(),
             lease: LeaseName::default(),
             identity: name.to_owned(),
@@ -170,7 +170,8 @@ impl Leader {
     }
 
     pub(crate) fn metrics(&self) -> String {
-        headgate_telemetry::encode_metrics(&self.registry, headgate_telemetry::MetricsFormat::OpenMetrics).unwrap()
+        headgate_core::telemetry::encode_metrics(&self.registry, headgate_core::telemetry::MetricsFormat::OpenMetrics)
+            .unwrap()
     }
 }
 

@@ -91,7 +91,11 @@ impl ApiServer {
 
 /// Reads a stream in the background, and returns its failure.
 fn read(api_server: &ApiServer, config: watcher::Config) -> watch::Receiver<Option<super::super::WatchFailure>> {
-    let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), headgate_clock::Clock::System);
+    let reporter = WatchReporter::new(
+        "nodes",
+        WatchErrorCounter::default(),
+        headgate_core::clock::Clock::System,
+    );
     let failure = reporter.failure();
     let mut events = watch_events::<Node>(&api_server.client(), Api::all, config, reporter);
     tokio::spawn(async move { while events.next().await.is_some() {} });

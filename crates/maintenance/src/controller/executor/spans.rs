@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headgate_leader::Term;
-use headgate_telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_kubernetes::leader::Term;
 
 use super::evacuation_writes::name_of;
 use crate::plan::action::Action;

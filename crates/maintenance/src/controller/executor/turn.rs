@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headgate_telemetry::ReconcileSpan;
+use headgate_core::telemetry::ReconcileSpan;
 
 use super::super::writer::WriteError;
 use crate::api::{Evacuation, NodeMaintenance};

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use headgate_azure::ErrorClass;
-use headgate_clock::{Clock, Moment};
-use headgate_node::{MARKER_NO_SIGNAL, MarkerFact, MarkerStatus};
+use headgate_core::clock::{Clock, Moment};
+use headgate_core::node::{MARKER_NO_SIGNAL, MarkerFact, MarkerStatus};
 use jiff::Timestamp;
 
 use super::super::super::fixtures::{DRAIN, PoolFixture, ledger, node, target_states, view};

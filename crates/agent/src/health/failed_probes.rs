@@ -1,0 +1,307 @@
+//! Probes that were answered with 503: counted for `/healthz`, and for each Service whose health this process serves. Pure.
+//!
+//! Only answers count, not verdicts: a load balancer takes a node out after the probes that it has sent. An answer with 200 starts the
+//! count again.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use headgate_core::node::{MarkerCondition, MarkerStatus};
+use headgate_core::telemetry::first_names;
+
+use super::services::{ObjectKey, ServiceTable};
+
+/// The Services that a message names.
+const MAX_NAMES: usize = 8;
+
+/// Answers of one path or port since the start of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AnswerCounts {
+    /// With 200.
+    pub(crate) ok: u64,
+    /// With 503.
+    pub(crate) unavailable: u64,
+}
+
+/// The answers about each Service. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct ServiceAnswers(Arc<Mutex<BTreeMap<ObjectKey, AnswerCounts>>>);
+
+impl ServiceAnswers {
+    /// Counts an answer about a Service of the table.
+    pub(crate) fn count(&self, service: &ObjectKey, is_ok: bool) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !counts.contains_key(service) {
+            counts.insert(service.clone(), AnswerCounts::default());
+        }
+        if let Some(counts) = counts.get_mut(service) {
+            *(if is_ok { &mut counts.ok } else { &mut counts.unavailable }) += 1;
+        }
+    }
+
+    /// Forgets the answers about Services that the table does not have.
+    pub(crate) fn retain(&self, table: &ServiceTable) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.retain(|service, _| table.get(service).is_some());
+    }
+
+    /// The answers about the Services of the table; those about others are forgotten.
+    fn of_table(&self, table: &ServiceTable) -> BTreeMap<ObjectKey, AnswerCounts> {
+        self.retain(table);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The number of Services with answers.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
+
+/// The failed probes in a row of one path or port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct FailedInRow {
+    counts: AnswerCounts,
+    failed: u64,
+}
+
+impl FailedInRow {
+    fn update(&mut self, counts: AnswerCounts) {
+        // Between two updates the order is not known.
+        self.failed = if counts.ok == self.counts.ok {
+            self.failed + counts.unavailable.saturating_sub(self.counts.unavailable)
+        } else {
+            0
+        };
+        self.counts = counts;
+    }
+}
+
+/// What is known of Services with `externalTrafficPolicy: Local`, whose load balancers probe them and not `/healthz`.
+#[derive(Clone, Debug)]
+pub(crate) enum LocalServices {
+    /// kube-proxy answers their probes.
+    NotServed,
+    /// This process answers, and has not listed them yet.
+    NotListed,
+    /// This process answers.
+    Served(Arc<ServiceTable>, ServiceAnswers),
+}
+
+/// The failed probes since the node's signal began.
+#[derive(Clone, Debug)]
+pub(crate) struct FailedProbes {
+    required: u64,
+    /// What a count starts with.
+    initial: u64,
+    healthz: FailedInRow,
+    services: BTreeMap<ObjectKey, FailedInRow>,
+}
+
+impl FailedProbes {
+    /// Counts from now on. `is_out` says that another process has counted enough already; then only a 200 starts the count again, also
+    /// one that this process has answered before.
+    #[must_use]
+    pub(crate) fn new(
+        required: NonZeroU32,
+        healthz: AnswerCounts,
+        local_services: &LocalServices,
+        is_out: bool,
+    ) -> Self {
+        let required = u64::from(required.get());
+        let initial = if is_out { required } else { 0 };
+        let in_row = |counts| FailedInRow {
+            counts,
+            failed: if counts.ok == 0 { initial } else { 0 },
+        };
+        let services = match local_services {
+            LocalServices::Served(table, answers) => answers.of_table(table),
+            LocalServices::NotServed | LocalServices::NotListed => BTreeMap::new(),
+        };
+        Self {
+            required,
+            initial,
+            healthz: in_row(healthz),
+            services: services
+                .into_iter()
+                .map(|(key, counts)| (key, in_row(counts)))
+                .collect(),
+        }
+    }
+
+    /// Adopts the present counts, and says what the condition of the node follows from them.
+    pub(crate) fn update(&mut self, healthz: AnswerCounts, local_services: &LocalServices) -> MarkerCondition {
+        self.healthz.update(healthz);
+        let mut missing = Vec::new();
+        if self.healthz.failed < self.required {
+            missing.push(format!(
+                "{} of {} probes of /healthz were answered with 503",
+                self.healthz.failed, self.required
+            ));
+        }
+        let mut about_services = String::new();
+        match local_services {
+            LocalServices::NotServed => {
+                about_services.push_str(
+                    " Services with externalTrafficPolicy: Local have probes of their own, which kube-proxy answers and headgate does \
+                     not count.",
+                );
+            }
+            LocalServices::NotListed => missing.push("the Services are not listed yet".to_owned()),
+            LocalServices::Served(table, answers) => {
+                self.update_services(table, answers, &mut missing, &mut about_services);
+            }
+        }
+        if missing.is_empty() {
+            MarkerCondition {
+                status: MarkerStatus::True,
+                reason: "ProbesFailed",
+                message: format!(
+                    "{} probes of /healthz or more were answered with 503.{about_services}",
+                    self.required
+                ),
+            }
+        } else {
+            MarkerCondition {
+                status: MarkerStatus::False,
+                reason: "ProbesNotFailed",
+                message: format!("Not yet: {}.{about_services}", missing.join("; ")),
+            }
+        }
+    }
+
+    fn update_services(
+        &mut self,
+        table: &ServiceTable,
+        answers: &ServiceAnswers,
+        missing: &mut Vec<String>,
+        about_services: &mut String,
+    ) {
+        let counts = answers.of_table(table);
+        self.services.retain(|key, _| counts.contains_key(key));
+        for (key, counts) in counts {
+            let initial = FailedInRow {
+                failed: self.initial,
+                ..FailedInRow::default()
+            };
+            self.services.entry(key).or_insert(initial).update(counts);
+        }
+        let serving = table.iter().filter(|(_, served)| served.endpoints_of_any_family() > 0);
+        let serving = first_names(serving.map(|(key, _)| key), MAX_NAMES);
+        if !serving.is_empty() {
+            missing.push(format!(
+                "Services with endpoints on this node answer their own probes with 200: {serving}"
+            ));
+        }
+        let is_serving = |key: &ObjectKey| {
+            table
+                .get(key)
+                .is_some_and(|served| served.endpoints_of_any_family() > 0)
+        };
+        let failing = self
+            .services
+            .iter()
+            .filter(|(key, in_row)| in_row.failed < self.required && !is_serving(key));
+        let failing = first_names(failing.map(|(key, _)| key), MAX_NAMES);
+        if !failing.is_empty() {
+            missing.push(format!(
+                "Services whose own probes were answered with 503 less often: {failing}"
+            ));
+        }
+        let unprobed = table.iter().map(|(key, _)| key);
+        let unprobed = first_names(unprobed.filter(|key| !self.services.contains_key(&***key)), MAX_NAMES);
+        if !unprobed.is_empty() {
+            let _ = write!(about_services, " Never probed: {unprobed}.");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::services::ServedService;
+    use super::*;
+
+    const TWO: NonZeroU32 = NonZeroU32::new(2).unwrap();
+
+    fn counts(ok: u64, unavailable: u64) -> AnswerCounts {
+        AnswerCounts { ok, unavailable }
+    }
+
+    fn status(condition: &MarkerCondition) -> (&'static str, &'static str) {
+        (condition.status.as_str(), condition.reason)
+    }
+
+    #[test]
+    fn out_after_the_number_of_failed_probes_in_a_row() {
+        let mut probes = FailedProbes::new(TWO, counts(7, 5), &LocalServices::NotServed, false);
+        for (now, expected, says) in [
+            (counts(7, 5), "False", "0 of 2"),
+            (counts(7, 6), "False", "1 of 2"),
+            (counts(8, 6), "False", "0 of 2"),
+            (counts(8, 7), "False", "1 of 2"),
+            (counts(8, 9), "True", "which kube-proxy answers"),
+            (counts(8, 90), "True", "2 probes of /healthz or more"),
+            // In one interval: the order is not known.
+            (counts(9, 95), "False", "0 of 2"),
+        ] {
+            let found = probes.update(now, &LocalServices::NotServed);
+            assert_eq!(found.status.as_str(), expected, "{now:?}");
+            assert!(found.message.contains(says), "{now:?}: {}", found.message);
+        }
+    }
+
+    #[test]
+    fn a_restart_continues_until_a_probe_succeeds() {
+        let mut probes = FailedProbes::new(TWO, counts(0, 0), &LocalServices::NotServed, true);
+        assert_eq!(
+            status(&probes.update(counts(0, 0), &LocalServices::NotServed)),
+            ("True", "ProbesFailed")
+        );
+        assert_eq!(
+            status(&probes.update(counts(1, 0), &LocalServices::NotServed)).0,
+            "False"
+        );
+    }
+
+    #[test]
+    fn a_restarted_process_that_has_answered_200_counts_anew() {
+        let mut probes = FailedProbes::new(TWO, counts(1, 1), &LocalServices::NotServed, true);
+        for (now, expected) in [(counts(1, 2), "False"), (counts(1, 3), "True")] {
+            assert_eq!(status(&probes.update(now, &LocalServices::NotServed)).0, expected);
+        }
+    }
+
+    #[test]
+    fn services_with_probes_of_their_own_count_if_they_are_probed() {
+        let table = |endpoints: u32| {
+            let served = |name: &str| (ObjectKey::new("a", name), ServedService::example(endpoints));
+            let table: ServiceTable = [served("probed"), served("quiet")].into_iter().collect();
+            Arc::new(table)
+        };
+        let answers = ServiceAnswers::default();
+        let service = ObjectKey::new("a", "probed");
+        answers.count(&service, true);
+        answers.count(&ObjectKey::new("a", "gone"), true);
+        let local = |endpoints| LocalServices::Served(table(endpoints), answers.clone());
+        let mut probes = FailedProbes::new(TWO, counts(0, 0), &local(1), false);
+        let found = probes.update(counts(0, 2), &local(1));
+        assert_eq!(status(&found), ("False", "ProbesNotFailed"));
+        assert!(
+            found.message.contains("with 200: a/probed, a/quiet"),
+            "{}",
+            found.message
+        );
+        answers.count(&service, false);
+        let found = probes.update(counts(0, 3), &local(0));
+        assert_eq!(status(&found).0, "False");
+        assert!(found.message.contains("less often: a/probed."), "{}", found.message);
+        answers.count(&service, false);
+        let found = probes.update(counts(0, 4), &local(0));
+        assert_eq!(status(&found), ("True", "ProbesFailed"));
+        assert!(found.message.contains("Never probed: a/quiet."), "{}", found.message);
+        let found = probes.update(counts(0, 5), &LocalServices::NotListed);
+        assert_eq!(status(&found).0, "False");
+    }
+}

@@ -1,0 +1,130 @@
+//! The metrics of the health port. The counters have kube-proxy's names without its prefix
+//! (docs/decisions.md 2), and names of headgate's own.
+
+use headgate_core::clock::Clock;
+use headgate_core::telemetry::MetricTable;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use tokio::sync::watch;
+
+use super::failed_probes::AnswerCounts;
+use super::verdict::VerdictInputs;
+use super::verdict_changes::LastChange;
+
+/// The counters of answers with 200 and with 503. Both series exist from the start.
+#[derive(Clone, Debug)]
+pub(super) struct AnswerCounters {
+    ok: Counter,
+    unavailable: Counter,
+}
+
+impl AnswerCounters {
+    /// Registers the counters under each of the names.
+    pub(super) fn declare(table: &mut MetricTable<'_>, names: &[&str], help: &str) -> Self {
+        let family = Family::<[(&'static str, &'static str); 1], Counter>::default();
+        for name in names {
+            table.add(name, help, family.clone());
+        }
+        let counter = |code| family.get_or_create_owned(&[("code", code)]);
+        Self {
+            ok: counter("200"),
+            unavailable: counter("503"),
+        }
+    }
+
+    pub(super) fn increment(&self, is_ok: bool) {
+        let counter = if is_ok { &self.ok } else { &self.unavailable };
+        counter.inc();
+    }
+
+    fn counts(&self) -> AnswerCounts {
+        AnswerCounts {
+            ok: self.ok.get(),
+            unavailable: self.unavailable.get(),
+        }
+    }
+}
+
+/// The counters of the health port.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    pub(super) healthz: AnswerCounters,
+    pub(super) livez: AnswerCounters,
+}
+
+impl Metrics {
+    /// The answers of `/healthz` since the start of the process.
+    pub(super) fn healthz_counts(&self) -> AnswerCounts {
+        self.healthz.counts()
+    }
+
+    /// Registers the counters, and gauges that are computed from the inputs at each scrape.
+    #[must_use]
+    pub fn register<'a>(
+        registry: impl Into<MetricTable<'a>>,
+        inputs: VerdictInputs,
+        last_change: watch::Receiver<Option<LastChange>>,
+        clock: Clock,
+    ) -> Self {
+        let mut table = registry.into();
+        table.collector(VerdictCollector {
+            inputs,
+            last_change,
+            clock,
+        });
+        Self {
+            healthz: AnswerCounters::declare(
+                &mut table,
+                &["headgate_healthz_responses", "proxy_healthz"],
+                "Answers of /healthz, by HTTP status code",
+            ),
+            livez: AnswerCounters::declare(
+                &mut table,
+                &["headgate_livez_responses", "proxy_livez"],
+                "Answers of /livez, by HTTP status code",
+            ),
+        }
+    }
+}
+
+/// Gauges of the present verdict.
+#[derive(Debug)]
+struct VerdictCollector {
+    inputs: VerdictInputs,
+    last_change: watch::Receiver<Option<LastChange>>,
+    clock: Clock,
+}
+
+impl Collector for VerdictCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let verdict = self.inputs.verdict(self.clock.now());
+        let mut healthy = encoder.encode_descriptor(
+            "headgate_healthy",
+            "1 if the path answers 200 at present, 0 if 503.",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (path, is_ok) in [("healthz", verdict.is_healthz_ok()), ("livez", verdict.is_livez_ok())] {
+            ConstGauge::new(i64::from(is_ok)).encode(healthy.encode_family(&[("path", path)])?)?;
+        }
+        let mut changed = encoder.encode_descriptor(
+            "headgate_verdict_last_change_timestamp_seconds",
+            "Unix time at which the answer of the path last changed, or was evaluated first.",
+            None,
+            MetricType::Gauge,
+        )?;
+        let last_change = *self.last_change.borrow();
+        for (path, at) in [
+            ("healthz", last_change.map(|l| l.healthz)),
+            ("livez", last_change.map(|l| l.livez)),
+        ] {
+            let seconds = at.map_or(0.0, |at| at.as_duration().as_secs_f64());
+            ConstGauge::new(seconds).encode(changed.encode_family(&[("path", path)])?)?;
+        }
+        Ok(())
+    }
+}

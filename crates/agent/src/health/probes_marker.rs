@@ -1,0 +1,166 @@
+//! Publishes the marker of the own Node from failed probes, where settings say that no leader manages Azure.
+//!
+//! Invariants: the condition is `True` only while the node has a signal, and after the configured number of probes was answered with 503.
+//! A Node that has neither a signal nor the condition is never written. The counts of deleted Services are forgotten. `failed_probes`
+//! counts, `headgate_kubernetes::MarkerState` says when it is written.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_core::node::{MarkerFact, NodeObjectState, NodeReport, Source};
+use headgate_kubernetes::FieldIntents;
+use headgate_kubernetes::MarkerState;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::failed_probes::{FailedProbes, LocalServices, ServiceAnswers};
+use super::metrics::Metrics;
+use super::services::ServiceTable;
+use super::verdict::VerdictInputs;
+
+/// Time between two looks at the counts while the node has a signal.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// The same while it has none: the counts of deleted Services are forgotten.
+const FORGET_INTERVAL: Duration = Duration::from_mins(5);
+
+/// What the marker by probes is written from.
+#[derive(Debug)]
+pub struct ProbesMarker {
+    /// The name of the own Node.
+    pub node_name: String,
+    /// The probes in a row that must have been answered with 503: `node.markerProbes`.
+    pub required: NonZeroU32,
+    /// The signals of the node.
+    pub inputs: VerdictInputs,
+    /// The counters of answers.
+    pub metrics: Metrics,
+    /// The Services whose probes this process answers; `None` if it answers none.
+    pub services: Option<(watch::Receiver<Option<Arc<ServiceTable>>>, ServiceAnswers)>,
+}
+
+impl ProbesMarker {
+    /// Keeps the condition published until the task is aborted; never ends by itself.
+    pub async fn run(mut self, intents: FieldIntents) {
+        let mut probes: Option<FailedProbes> = None;
+        loop {
+            let intent = self
+                .state(&mut probes)
+                .map(|state| (self.node_name.clone(), state.intent()));
+            intents.publish(intent.into_iter().collect());
+            let pause = if probes.is_none() {
+                FORGET_INTERVAL
+            } else {
+                COUNT_INTERVAL
+            };
+            let is_running = tokio::select! {
+                changed = self.inputs.node.changed() => changed.is_ok(),
+                changed = self.inputs.notices.changed() => changed.is_ok(),
+                () = sleep(pause) => true,
+            };
+            if !is_running {
+                // A sender was dropped: the process stops, and aborts this task.
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// What the condition should say; `None` if the Node is not known, or needs none.
+    fn state(&mut self, probes: &mut Option<FailedProbes>) -> Option<MarkerState> {
+        let report = self.inputs.node.borrow_and_update().clone();
+        let has_notice = !self.inputs.notices.borrow_and_update().is_empty();
+        let local_services = self.local_services();
+        let healthz = self.metrics.healthz_counts();
+        if report.signals().is_empty() && !has_notice {
+            *probes = None;
+        }
+        let (uid, shown) = known_node(&report)?;
+        if report.signals().is_empty() && !has_notice {
+            return shown.is_some().then(|| MarkerState::without_signal(uid, shown));
+        }
+        let probes = probes.get_or_insert_with(|| {
+            let is_out = shown
+                .as_ref()
+                .is_some_and(|shown| shown.is_out() && shown.reason == "ProbesFailed");
+            FailedProbes::new(self.required, healthz, &local_services, is_out)
+        });
+        let wanted = probes.update(healthz, &local_services);
+        Some(MarkerState::new(uid, wanted, shown))
+    }
+
+    fn local_services(&self) -> LocalServices {
+        match &self.services {
+            None => LocalServices::NotServed,
+            Some((tables, answers)) => match &*tables.borrow() {
+                None => LocalServices::NotListed,
+                Some(table) => {
+                    answers.retain(table);
+                    LocalServices::Served(Arc::clone(table), answers.clone())
+                }
+            },
+        }
+    }
+}
+
+/// The UID and the marker of the Node, if this process has observed it and it exists.
+fn known_node(report: &NodeReport) -> Option<(String, Option<MarkerFact>)> {
+    let is_known = report.source == Source::Watch && report.object_state == NodeObjectState::Present;
+    let node = report.node.as_ref().filter(|_| is_known)?;
+    Some((node.uid.clone(), node.marker.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use headgate_core::clock::Clock;
+    use headgate_core::node::SignalRules;
+    use headgate_kubernetes::{NodeField, NodeIntents};
+    use prometheus_client::registry::Registry;
+
+    use super::super::proxy_status::ProxyStatus;
+    use super::super::services::{ObjectKey, ServedService};
+    use super::*;
+
+    fn table(services: std::ops::Range<u32>) -> Arc<ServiceTable> {
+        let named = |number| ObjectKey::new("a", &format!("service-{number}"));
+        let served = services.map(|number| (named(number), ServedService::example(0)));
+        Arc::new(served.collect())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_about_deleted_services_are_forgotten_without_a_signal() {
+        let clock = Clock::System;
+        let node = watch::Sender::new(NodeReport::initial(None, &SignalRules::default_health(), clock.now()));
+        let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
+        let (stopping, notices) = (watch::Sender::new(false), watch::Sender::new(BTreeMap::new()));
+        let inputs = VerdictInputs {
+            node: node.subscribe(),
+            proxy: proxy.subscribe(),
+            stopping: stopping.subscribe(),
+            notices: notices.subscribe(),
+        };
+        let last_change = watch::Sender::new(None).subscribe();
+        let metrics = Metrics::register(&mut Registry::default(), inputs.clone(), last_change, clock);
+        let (tables, answers) = (watch::Sender::new(None), ServiceAnswers::default());
+        let marker = ProbesMarker {
+            node_name: "n".to_owned(),
+            required: NonZeroU32::MIN,
+            inputs,
+            metrics,
+            services: Some((tables.subscribe(), answers.clone())),
+        };
+        let running = tokio::spawn(marker.run(NodeIntents::default().field(NodeField::Marker)));
+        for number in 0..100 {
+            tables.send_replace(Some(table(number..number + 2)));
+            answers.count(&ObjectKey::new("a", &format!("service-{number}")), false);
+            sleep(10 * COUNT_INTERVAL).await;
+        }
+        // Those of one interval, and the two of the table.
+        assert!(answers.len() <= 32, "{}", answers.len());
+        tables.send_replace(Some(table(0..0)));
+        sleep(FORGET_INTERVAL + COUNT_INTERVAL).await;
+        assert_eq!(answers.len(), 0);
+        running.abort();
+    }
+}

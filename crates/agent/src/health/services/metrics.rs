@@ -1,0 +1,125 @@
+//! The metrics of service health. No series is for a single Service, since there may be thousands.
+
+use std::sync::Arc;
+
+use headgate_core::clock::Clock;
+use headgate_core::telemetry::{MetricTable, words};
+use headgate_kubernetes::{WatchErrorCounter, WatchReporter};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use tokio::sync::watch;
+
+use super::super::failed_probes::ServiceAnswers;
+use super::super::metrics::AnswerCounters;
+use super::index::ServiceTable;
+use super::ports::PortStates;
+use super::watch::WatchReporters;
+
+words! {
+    /// A resource that service health watches.
+    #[derive(PartialOrd, Ord)]
+    pub enum WatchedResource {
+        /// Services with service health.
+        Services = "services",
+        /// EndpointSlices of all Services.
+        EndpointSlices = "endpointslices",
+    }
+}
+
+/// The counters of service health.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    pub(super) answers: AnswerCounters,
+    service_errors: WatchErrorCounter,
+    slice_errors: WatchErrorCounter,
+    pub(super) bind_failures: Counter,
+    /// `None` unless the marker follows from probes.
+    pub(super) by_service: Option<ServiceAnswers>,
+}
+
+impl Metrics {
+    /// Registers the counters, and gauges that are computed from the latest table and ports at each scrape.
+    #[must_use]
+    pub fn register<'a>(
+        registry: impl Into<MetricTable<'a>>,
+        tables: watch::Receiver<Option<Arc<ServiceTable>>>,
+        ports: watch::Receiver<PortStates>,
+    ) -> Self {
+        let mut table = registry.into();
+        table.collector(StateCollector { tables, ports });
+        let [service_errors, slice_errors] = WatchErrorCounter::declare_by_resource(
+            &mut table,
+            "headgate_service_watch_errors",
+            "Errors of lists and watches of Services and EndpointSlices, by resource and reason",
+            [WatchedResource::Services, WatchedResource::EndpointSlices].map(WatchedResource::as_str),
+        );
+        Self {
+            answers: AnswerCounters::declare(
+                &mut table,
+                &["headgate_service_healthz"],
+                "Answers about the health of single Services, by HTTP status",
+            ),
+            service_errors,
+            slice_errors,
+            bind_failures: table.metric(
+                "headgate_service_port_bind_failures",
+                "Failed attempts to open a Service's health check node port in one IP family",
+            ),
+            by_service: None,
+        }
+    }
+
+    /// Counts the answers about each Service from now on.
+    pub fn count_by_service(&mut self) -> ServiceAnswers {
+        self.by_service.get_or_insert_default().clone()
+    }
+
+    /// Reporters for the two watches, which count in these metrics.
+    #[must_use]
+    pub fn watch_reporters(&self, clock: &Clock) -> WatchReporters {
+        let reporter = |resource: WatchedResource, errors: &WatchErrorCounter| {
+            WatchReporter::new(resource.as_str(), errors.clone(), clock.clone())
+        };
+        WatchReporters {
+            services: reporter(WatchedResource::Services, &self.service_errors),
+            endpoint_slices: reporter(WatchedResource::EndpointSlices, &self.slice_errors),
+        }
+    }
+}
+
+/// Gauges of the latest table and ports.
+#[derive(Debug)]
+struct StateCollector {
+    tables: watch::Receiver<Option<Arc<ServiceTable>>>,
+    ports: watch::Receiver<PortStates>,
+}
+
+impl Collector for StateCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let gauge = |count: usize| ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
+        let services = self.tables.borrow().as_ref().map_or(0, |table| table.len());
+        gauge(services).encode(encoder.encode_descriptor(
+            "headgate_service_health_services",
+            "Services with service health; 0 until Services and EndpointSlices were listed once.",
+            None,
+            MetricType::Gauge,
+        )?)?;
+        let (open, failed) = {
+            let ports = self.ports.borrow();
+            (ports.open.len(), ports.failed.len())
+        };
+        let mut ports = encoder.encode_descriptor(
+            "headgate_service_ports",
+            "Health check node ports, each IP family separately: open, or failed and retried every 5 s.",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (state, count) in [("open", open), ("failed", failed)] {
+            gauge(count).encode(ports.encode_family(&[("state", state)])?)?;
+        }
+        Ok(())
+    }
+}

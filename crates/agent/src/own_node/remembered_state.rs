@@ -1,0 +1,292 @@
+//! The remembered state: the last known state and signals of the own Node on disk, for a restart without an API
+//! server.
+//!
+//! It is one small JSON file that is replaced atomically and names its Node. A file that is corrupt, too large, or
+//! another Node's is ignored with a warning. A failed write affects a later restart only, never a health answer.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use headgate_core::clock::{Clock, Moment};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use headgate_core::node::{NodeReport, RememberedNode, Source};
+
+/// The file in the state directory.
+const FILE_NAME: &str = "state.json";
+/// The version of the format. A file of another version is ignored.
+const VERSION: u32 = 1;
+/// More than is kept of any Node; headgate did not write a larger file.
+const MAX_FILE_BYTES: u64 = 256 * 1024;
+/// Time from a failed write to the next attempt.
+const WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The content of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RememberedState {
+    version: u32,
+    node_name: String,
+    /// What was known.
+    #[serde(flatten)]
+    pub known: RememberedNode,
+    written_at: Timestamp,
+}
+
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RememberedStateError {
+    /// The file cannot be read.
+    #[error("the remembered state {path} cannot be read: {source}")]
+    Read {
+        /// The path of the remembered state.
+        path: PathBuf,
+        /// The error of the system call.
+        source: io::Error,
+    },
+    /// The file is larger than headgate writes.
+    #[error("the remembered state {path} is larger than {MAX_FILE_BYTES} bytes")]
+    TooLarge {
+        /// The path of the remembered state.
+        path: PathBuf,
+    },
+    /// The file is not in the format.
+    #[error("the remembered state {path} is corrupt: {source}")]
+    Corrupt {
+        /// The path of the remembered state.
+        path: PathBuf,
+        /// The error of the parser.
+        source: serde_json::Error,
+    },
+    /// The file has another version of the format.
+    #[error("the remembered state {path} has version {found}, this is version {VERSION}")]
+    Version {
+        /// The path of the remembered state.
+        path: PathBuf,
+        /// The version in the file.
+        found: u32,
+    },
+    /// The file is about another Node.
+    #[error("the remembered state {path} is about Node {found:?}, this is {expected:?}")]
+    Foreign {
+        /// The path of the remembered state.
+        path: PathBuf,
+        /// The name of the Node in the file.
+        found: String,
+        /// The name of the own Node.
+        expected: String,
+    },
+}
+
+impl RememberedState {
+    /// The state to store for a report; `None` before the first observation of the Node.
+    #[must_use]
+    pub fn from_report(node_name: &str, report: &NodeReport, now: Moment) -> Option<Self> {
+        Some(Self {
+            version: VERSION,
+            node_name: node_name.to_owned(),
+            known: report.remembered()?,
+            written_at: now.wall,
+        })
+    }
+
+    /// Reads the file in `state_dir`; `None` if there is none.
+    ///
+    /// # Errors
+    /// When there is a file that cannot be used. The caller logs it and continues without.
+    pub fn load(state_dir: &Path, node_name: &str) -> Result<Option<Self>, RememberedStateError> {
+        let path = state_dir.join(FILE_NAME);
+        let mut bytes = Vec::new();
+        let read = File::open(&path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(RememberedStateError::Read { path, source }),
+            Ok(length) if length as u64 > MAX_FILE_BYTES => Err(RememberedStateError::TooLarge { path }),
+            Ok(_) => Self::parse(&bytes, &path, node_name).map(Some),
+        }
+    }
+
+    fn parse(bytes: &[u8], path: &Path, node_name: &str) -> Result<Self, RememberedStateError> {
+        let path = path.to_owned();
+        match serde_json::from_slice::<Self>(bytes) {
+            Err(source) => Err(RememberedStateError::Corrupt { path, source }),
+            Ok(state) if state.version != VERSION => Err(RememberedStateError::Version {
+                path,
+                found: state.version,
+            }),
+            Ok(state) if state.node_name != node_name => Err(RememberedStateError::Foreign {
+                path,
+                found: state.node_name,
+                expected: node_name.to_owned(),
+            }),
+            Ok(state) => Ok(state),
+        }
+    }
+
+    /// Replaces the file in `state_dir`. If that fails, removes the old file, since an outdated state is worse than
+    /// none.
+    fn store_or_remove(&self, state_dir: &Path) -> io::Result<()> {
+        let stored = self.store(state_dir);
+        if stored.is_err() {
+            // Removing works on a full disk too. It fails if there is no file, and then there is nothing to remove.
+            let _ = std::fs::remove_file(state_dir.join(FILE_NAME));
+        }
+        stored
+    }
+
+    /// Replaces the file in `state_dir`. A reader finds the old file or the new one, never a part.
+    ///
+    /// # Errors
+    /// As from the system call that failed; the old file is unchanged.
+    pub fn store(&self, state_dir: &Path) -> io::Result<()> {
+        let mut file = tempfile::Builder::new().prefix(".state-").tempfile_in(state_dir)?;
+        serde_json::to_writer(&mut file, self)?;
+        file.flush()?;
+        file.persist(state_dir.join(FILE_NAME))?;
+        Ok(())
+    }
+}
+
+/// Stores each new report in `state_dir` until the sender is dropped.
+///
+/// Disk access happens outside the runtime's threads, so a slow disk delays nothing else. After a failed write the
+/// old file is removed and the write is retried until it succeeds.
+pub async fn store_reports(
+    mut reports: watch::Receiver<NodeReport>,
+    state_dir: PathBuf,
+    node_name: String,
+    clock: Clock,
+) {
+    let mut is_failing = false;
+    loop {
+        let report = reports.borrow_and_update().clone();
+        // A remembered report is on disk already.
+        if report.source == Source::Watch
+            && let Some(state) = RememberedState::from_report(&node_name, &report, clock.now())
+        {
+            let directory = state_dir.clone();
+            let stored = tokio::task::spawn_blocking(move || state.store_or_remove(&directory)).await;
+            match stored.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
+                Ok(()) if is_failing => {
+                    is_failing = false;
+                    tracing::info!(directory = %state_dir.display(), "remembered state written again");
+                }
+                Ok(()) => {}
+                Err(error) => {
+                    if !is_failing {
+                        tracing::warn!(%error, directory = %state_dir.display(), retry_in = ?WRITE_RETRY_INTERVAL,
+                            "remembered state not written, the Node is unknown after a restart without an API server");
+                    }
+                    is_failing = true;
+                }
+            }
+        }
+        let changed = if is_failing {
+            timeout(WRITE_RETRY_INTERVAL, reports.changed()).await.unwrap_or(Ok(()))
+        } else {
+            reports.changed().await
+        };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headgate_core::node::{Node, SignalRules, Taint};
+
+    fn state() -> RememberedState {
+        let report = NodeReport::initial(None, &SignalRules::default(), Clock::System.now()).with_node(
+            Node {
+                uid: "u".into(),
+                taints: vec![Taint::new("drain", "NoSchedule")],
+                ..Node::default()
+            }
+            .with_signals(&SignalRules::new(["drain"], &[])),
+            Clock::System.now(),
+        );
+        RememberedState::from_report("node-1", &report, Clock::System.now()).unwrap()
+    }
+
+    #[test]
+    fn stored_state_is_loaded() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(RememberedState::load(dir.path(), "node-1").unwrap(), None);
+        state().store(dir.path()).unwrap();
+        state().store(dir.path()).unwrap();
+        let loaded = RememberedState::load(dir.path(), "node-1").unwrap().unwrap();
+        assert_eq!(loaded.known.node.taints, state().known.node.taints);
+        assert_eq!(
+            std::fs::read_dir(dir.path()).unwrap().count(),
+            1,
+            "no temporary file is left"
+        );
+    }
+
+    #[test]
+    fn unusable_file_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |bytes: &[u8]| std::fs::write(dir.path().join(FILE_NAME), bytes).unwrap();
+        let load = || RememberedState::load(dir.path(), "node-1").unwrap_err();
+        for corrupt in [&b""[..], b"{", b"[]", b"{\"version\":1}", b"\xff\xfe"] {
+            write(corrupt);
+            assert!(matches!(load(), RememberedStateError::Corrupt { .. }), "{corrupt:?}");
+        }
+        write(&vec![b' '; 256 * 1024 + 1]);
+        assert!(matches!(load(), RememberedStateError::TooLarge { .. }));
+        write(&serde_json::to_vec(&RememberedState { version: 2, ..state() }).unwrap());
+        assert!(matches!(load(), RememberedStateError::Version { found: 2, .. }));
+        write(
+            &serde_json::to_vec(&RememberedState {
+                node_name: "node-2".into(),
+                ..state()
+            })
+            .unwrap(),
+        );
+        assert!(
+            load()
+                .to_string()
+                .contains("is about Node \"node-2\", this is \"node-1\"")
+        );
+    }
+
+    #[tokio::test]
+    async fn failed_write_removes_the_old_file_and_is_retried() {
+        let dir = tempfile::tempdir().unwrap();
+        state().store(dir.path()).unwrap();
+        let missing = dir.path().join("missing");
+        assert!(state().store_or_remove(&missing).is_err());
+        std::fs::create_dir(&missing).unwrap();
+        state().store(&missing).unwrap();
+        let (reports, report) = watch::channel(NodeReport::initial(
+            Some(state().known),
+            &SignalRules::default(),
+            Clock::System.now(),
+        ));
+        std::fs::remove_dir_all(&missing).unwrap();
+        tokio::time::pause();
+        let storing = tokio::spawn(store_reports(
+            report,
+            missing.clone(),
+            "node-1".to_owned(),
+            Clock::System,
+        ));
+        let observed = reports.borrow().with_node(Node::default(), Clock::System.now());
+        reports.send_replace(observed);
+        tokio::time::sleep(WRITE_RETRY_INTERVAL / 2).await;
+        std::fs::create_dir(&missing).unwrap();
+        while RememberedState::load(&missing, "node-1").unwrap().is_none() {
+            tokio::time::sleep(WRITE_RETRY_INTERVAL / 2).await;
+            tokio::task::yield_now().await;
+        }
+        drop(reports);
+        storing.await.unwrap();
+    }
+}

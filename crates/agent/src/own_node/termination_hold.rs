@@ -1,0 +1,188 @@
+//! Holds the instance of a node that Karpenter removes: how long the pod of `headgate hold` goes on after SIGTERM.
+//!
+//! Karpenter terminates an instance once the pods that it must wait for are gone. So the pod goes on while Karpenter removes the node and
+//! nothing shows that it has left its load balancers. It ends at once if nothing removes the node: a roll of its `DaemonSet` or a reboot
+//! is not delayed. [`release_reason`] decides; pure. As long as the present Node is not known, the hold goes on, up to its timeout.
+
+use std::time::Duration;
+
+use headgate_core::clock::Clock;
+use headgate_core::telemetry::{MetricTable, words};
+use kube::Client;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use super::metrics::Metrics;
+use super::watch::watch_own_node;
+use headgate_core::node::KARPENTER_TAINT;
+use headgate_core::node::SignalRules;
+use headgate_core::node::{NodeObjectState, NodeReport, Source};
+
+words! {
+    /// Why a hold ends before its timeout.
+    pub enum ReleaseReason {
+        /// The node has left its load balancers.
+        Out = "out of load balancers",
+        /// The Node is neither being deleted nor tainted by Karpenter.
+        NotDisrupted = "node is not being removed",
+        /// The Node object is gone.
+        NodeGone = "node object is gone",
+    }
+}
+
+/// How a hold ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HoldOutcome {
+    /// In time.
+    Released(ReleaseReason),
+    /// The timeout is over.
+    TimedOut {
+        /// The UID of the Node, if it is known.
+        uid: Option<String>,
+        /// What the marker said last, if the Node has it.
+        marker: Option<String>,
+    },
+}
+
+/// Why the instance need not be held; `None` while it is held.
+#[must_use]
+pub fn release_reason(report: &NodeReport) -> Option<ReleaseReason> {
+    if matches!(report.object_state, NodeObjectState::Missing | NodeObjectState::Deleted) {
+        return Some(ReleaseReason::NodeGone);
+    }
+    let node = report.node.as_ref().filter(|_| report.source == Source::Watch)?;
+    if !node.is_deleting && !node.has_taint(KARPENTER_TAINT) {
+        return Some(ReleaseReason::NotDisrupted);
+    }
+    node.is_marked_out().then_some(ReleaseReason::Out)
+}
+
+/// Follows the Node `name` until its instance need not be held, `timeout` at most.
+pub async fn hold_termination(client: Client, name: &str, timeout: Duration, clock: Clock) -> HoldOutcome {
+    let rules = SignalRules::default();
+    let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
+    let observed = reports.subscribe();
+    let metrics = Metrics::register(MetricTable::unregistered(), observed.clone(), rules.clone());
+    let reporter = metrics.watch_reporter(name, &clock);
+    let follow = watch_own_node(client, name.to_owned(), rules, reports, metrics, reporter, clock);
+    let wait = wait_for_release(observed, timeout);
+    tokio::pin!(wait);
+    tokio::select! {
+        outcome = &mut wait => outcome,
+        // It does not end by itself; if it did, only the timeout would be left.
+        () = follow => wait.await,
+    }
+}
+
+/// Waits until the instance need not be held, `timeout` at most.
+async fn wait_for_release(mut reports: watch::Receiver<NodeReport>, timeout: Duration) -> HoldOutcome {
+    let released = async {
+        loop {
+            let reason = release_reason(&reports.borrow_and_update());
+            if let Some(reason) = reason {
+                return reason;
+            }
+            if reports.changed().await.is_err() {
+                // The watch has ended; only the timeout is left.
+                return std::future::pending().await;
+            }
+        }
+    };
+    if let Ok(reason) = timeout_at(Instant::now() + timeout, released).await {
+        return HoldOutcome::Released(reason);
+    }
+    let node = reports.borrow().node.clone();
+    HoldOutcome::TimedOut {
+        uid: node.as_ref().map(|node| node.uid.clone()),
+        marker: node.and_then(|node| node.marker).map(|marker| marker.message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use headgate_core::node::NodeReader;
+
+    fn initial() -> NodeReport {
+        NodeReport::initial(None, &SignalRules::default(), Clock::System.now())
+    }
+
+    /// The report of a Node with these taints, deletion and marker.
+    fn report(taints: &[&str], is_deleted: bool, marker: Option<&str>) -> NodeReport {
+        let taints: Value = taints
+            .iter()
+            .map(|key| json!({"key": key, "effect": "NoSchedule"}))
+            .collect();
+        let deletion = is_deleted.then_some("2026-01-01T00:00:00Z");
+        let conditions: Value = marker
+            .iter()
+            .map(|status| {
+                json!({"type": "headgate.dev/OutOfLoadBalancers", "status": status, "reason": "NotDown", "message": "lb/pool"})
+            })
+            .collect();
+        let node = json!({"metadata": {"name": "n", "uid": "u", "deletionTimestamp": deletion}, "spec": {"taints": taints},
+            "status": {"conditions": conditions}});
+        let node = NodeReader::own(SignalRules::default()).read(serde_json::from_value(node).unwrap());
+        initial().with_node(node, Clock::System.now())
+    }
+
+    #[test]
+    fn reasons_to_release() {
+        use ReleaseReason::{NodeGone, NotDisrupted, Out};
+        let gone = report(&[KARPENTER_TAINT], true, None).without_node();
+        let missing = initial().without_node();
+        for (case, report, expected) in [
+            ("not known yet", initial(), None),
+            ("a roll of the DaemonSet", report(&[], false, None), Some(NotDisrupted)),
+            (
+                "kubelet's shutdown",
+                report(&["node.kubernetes.io/not-ready"], false, None),
+                Some(NotDisrupted),
+            ),
+            (
+                "out, but nothing removes it",
+                report(&[], false, Some("True")),
+                Some(NotDisrupted),
+            ),
+            ("consolidation", report(&[KARPENTER_TAINT], false, None), None),
+            ("not out yet", report(&[KARPENTER_TAINT], true, Some("False")), None),
+            ("not confirmed", report(&[KARPENTER_TAINT], true, Some("Unknown")), None),
+            ("out", report(&[KARPENTER_TAINT], false, Some("True")), Some(Out)),
+            ("deleted before the taint", report(&[], true, None), None),
+            ("deleted and out", report(&[], true, Some("True")), Some(Out)),
+            ("gone", gone, Some(NodeGone)),
+            ("never seen", missing, Some(NodeGone)),
+        ] {
+            assert_eq!(release_reason(&report), expected, "{case}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hold_ends_with_the_marker_or_at_its_timeout() {
+        let (sender, reports) = watch::channel(initial());
+        let start = Instant::now();
+        let hold = tokio::spawn(wait_for_release(reports.clone(), Duration::from_mins(1)));
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        sender.send_replace(report(&[KARPENTER_TAINT], true, Some("False")));
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert!(!hold.is_finished());
+        sender.send_replace(report(&[KARPENTER_TAINT], true, Some("True")));
+        assert_eq!(hold.await.unwrap(), HoldOutcome::Released(ReleaseReason::Out));
+        assert_eq!(start.elapsed(), Duration::from_secs(40));
+
+        sender.send_replace(report(&[KARPENTER_TAINT], true, Some("False")));
+        let start = Instant::now();
+        let outcome = wait_for_release(reports, Duration::from_mins(1)).await;
+        let marker = Some("lb/pool".to_owned());
+        assert_eq!(
+            outcome,
+            HoldOutcome::TimedOut {
+                uid: Some("u".to_owned()),
+                marker
+            }
+        );
+        assert_eq!(start.elapsed(), Duration::from_mins(1));
+    }
+}

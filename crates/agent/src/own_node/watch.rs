@@ -1,0 +1,283 @@
+//! The own-Node watch: one Node by field selector; its latest state is published as a [`NodeReport`].
+//!
+//! The watch runs until the task is aborted. While it fails, or the Node does not exist, the last report stays. The API server counts as
+//! lost while it cannot be reached or cannot answer, not while it refuses. `headgate-kubernetes` retries, counts and logs the failures.
+
+use futures::StreamExt as _;
+use headgate_core::clock::Clock;
+use headgate_kubernetes::{WatchFailure, WatchReporter, watch_events};
+use kube::runtime::watcher::{Config, Event};
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::metrics::Metrics;
+use headgate_core::node::NodeObject;
+use headgate_core::node::NodeReader;
+use headgate_core::node::NodeReport;
+use headgate_core::node::SignalRules;
+
+/// Watches the Node `name` and publishes its reports until the task is aborted. `rules` say what is a signal.
+pub async fn watch_own_node(
+    client: Client,
+    name: String,
+    rules: SignalRules,
+    reports: watch::Sender<NodeReport>,
+    metrics: Metrics,
+    reporter: WatchReporter,
+    clock: Clock,
+) {
+    let selector = Config::default().fields(&format!("metadata.name={name}"));
+    let mut failure = reporter.failure();
+    let mut events = watch_events::<NodeObject>(&client, Api::all, selector, reporter);
+    let reader = NodeReader::own(rules);
+    let mut listed = None;
+    loop {
+        let deadline = reports.borrow().next_deadline();
+        let event = tokio::select! {
+            event = events.next() => event,
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                let report = reports.borrow().at(clock.now());
+                publish(&reports, &name, report);
+                continue;
+            }
+            // The stream owns the sender.
+            Ok(()) = failure.changed() => {
+                let is_outage = |failure: &WatchFailure| failure.reason.is_outage();
+                let is_reachable = !failure.borrow_and_update().as_ref().is_some_and(is_outage);
+                let report = reports.borrow().with_api_server(is_reachable, clock.now());
+                publish(&reports, &name, report);
+                continue;
+            }
+        };
+        let Some(event) = event else { return };
+        let node = match event {
+            // The stream has reported it.
+            Err(_) => continue,
+            Ok(Event::Init) => {
+                metrics.count_list();
+                listed = None;
+                continue;
+            }
+            Ok(Event::InitApply(node)) => {
+                listed = Some(node);
+                continue;
+            }
+            Ok(Event::InitDone) => listed.take(),
+            Ok(Event::Apply(node)) => Some(node),
+            Ok(Event::Delete(_)) => None,
+        };
+        let report = match node {
+            Some(node) => reports.borrow().with_node(reader.read(node), clock.now()),
+            None => reports.borrow().without_node(),
+        };
+        publish(&reports, &name, report);
+    }
+}
+
+/// Publishes a report if it differs from the current one.
+fn publish(reports: &watch::Sender<NodeReport>, name: &str, report: NodeReport) {
+    reports.send_if_modified(|current| {
+        if *current == report {
+            return false;
+        }
+        if current.object_state != report.object_state {
+            let (before, after) = (current.object_state.as_str(), report.object_state.as_str());
+            tracing::info!(node = name, before, after, "state of the Node object changed");
+        }
+        *current = report;
+        true
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::future::Future;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use hyper::{Request, Response};
+    use kube::client::Body;
+    use prometheus_client::registry::Registry;
+    use serde_json::json;
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use headgate_core::node::HOLD_ANNOTATION;
+    use headgate_core::node::NodeHold;
+
+    /// The requests that the API server got: whether each is a watch, and its time.
+    type Requests = Arc<Mutex<Vec<(bool, Instant)>>>;
+
+    /// An API server that refuses the first five watches and answers the others as expired. From then on, lists have
+    /// a tainted Node.
+    fn answer(requests: &Requests, request: &Request<Body>) -> Result<Response<Body>, std::io::Error> {
+        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        let mut requests = requests.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        requests.push((is_watch, Instant::now()));
+        let watches = requests.iter().filter(|(is_watch, _)| *is_watch).count();
+        let taints = if watches > 5 {
+            r#"[{"key":"drain","effect":"NoSchedule"}]"#
+        } else {
+            "[]"
+        };
+        let node =
+            format!(r#"{{"metadata":{{"name":"n","uid":"u","resourceVersion":"7"}},"spec":{{"taints":{taints}}}}}"#);
+        let text = match (is_watch, watches) {
+            (false, _) => {
+                format!(
+                    r#"{{"kind":"NodeList","apiVersion":"v1","metadata":{{"resourceVersion":"7"}},"items":[{node}]}}"#
+                )
+            }
+            (true, ..=5) => return Err(std::io::ErrorKind::ConnectionRefused.into()),
+            (true, _) => {
+                let status =
+                    r#"{"status":"Failure","message":"too old resource version","reason":"Expired","code":410}"#;
+                format!("{{\"type\":\"ERROR\",\"object\":{status}}}\n")
+            }
+        };
+        Ok(Response::new(Body::from(text.into_bytes())))
+    }
+
+    /// The watch of the Node `n` over `client`, with the taint key `drain`, and its reports.
+    fn start_watch(client: Client) -> (impl Future<Output = ()> + Send, watch::Receiver<NodeReport>) {
+        let clock = Clock::System;
+        let reports = watch::Sender::new(NodeReport::initial(None, &SignalRules::default(), clock.now()));
+        let received = reports.subscribe();
+        let metrics = Metrics::register(&mut Registry::default(), received.clone(), SignalRules::default());
+        let reporter = metrics.watch_reporter("n", &clock);
+        let rules = SignalRules::new(["drain"], &[]);
+        let watch = watch_own_node(client, "n".to_owned(), rules, reports, metrics, reporter, clock);
+        (watch, received)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_lists_are_retried_with_growing_backoff() {
+        let requests = Requests::default();
+        let received = Arc::clone(&requests);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            received.lock().unwrap().push((is_watch, Instant::now()));
+            let status = r#"{"kind":"Status","status":"Failure","reason":"TooManyRequests","code":429}"#;
+            let answer = Response::builder()
+                .status(429)
+                .body(Body::from(status.as_bytes().to_vec()));
+            std::future::ready(answer)
+        });
+        let (watch, _reports) = start_watch(Client::new(service, "default"));
+        assert!(timeout(Duration::from_mins(10), watch).await.is_err());
+        let count = requests.lock().unwrap().len();
+        assert!((10..60).contains(&count), "{count}");
+    }
+
+    /// What the API server answers once it has shown a Node that is held.
+    #[derive(Clone, Copy, Debug)]
+    enum Answer {
+        Status(u16),
+        Refused,
+        Silence,
+        Garbage,
+    }
+
+    /// Whether the Node is still held six minutes after the only renewal.
+    async fn is_held_after_six_minutes(answer: Answer) -> bool {
+        let hold = NodeHold {
+            node_uid: "u".to_owned(),
+            pools: ["lb/p".to_owned()].into(),
+            probes_headgate: true,
+            signals: ["drain".to_owned()].into(),
+            pending: BTreeSet::new(),
+            reason: String::new(),
+            renewed_at: Clock::System.now().wall,
+        };
+        let metadata = json!({"name": "n", "uid": "u", "resourceVersion": "7", "annotations": {HOLD_ANNOTATION: hold.to_annotation().unwrap()}});
+        let list = json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"},
+            "items": [{"metadata": metadata, "spec": {"taints": [{"key": "drain"}]}}]});
+        let first = Arc::new(Mutex::new(Some(list.to_string())));
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let first = first.lock().unwrap().take();
+            async move {
+                if let Some(list) = first {
+                    return Ok(Response::new(Body::from(list.into_bytes())));
+                }
+                let body = |text: &str| Body::from(text.as_bytes().to_vec());
+                match answer {
+                    Answer::Status(code) => {
+                        let status =
+                            json!({"kind": "Status", "status": "Failure", "reason": "x", "message": "m", "code": code});
+                        Ok(Response::builder()
+                            .status(code)
+                            .body(body(&status.to_string()))
+                            .unwrap())
+                    }
+                    Answer::Refused => Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)),
+                    Answer::Silence => {
+                        sleep(Duration::from_secs(30)).await;
+                        Err(std::io::Error::from(std::io::ErrorKind::TimedOut))
+                    }
+                    Answer::Garbage => Ok(Response::new(body("garbage\n"))),
+                }
+            }
+        });
+        let (watch, mut reports) = start_watch(Client::new(service, "default"));
+        let watching = tokio::spawn(watch);
+        let drained = reports.wait_for(|report| !report.is_eligible()).await.unwrap().clone();
+        assert!(drained.is_held(&[], Instant::now()), "{answer:?}");
+        sleep(Duration::from_mins(4)).await;
+        assert!(reports.borrow().is_held(&[], Instant::now()), "{answer:?}");
+        sleep(Duration::from_mins(2)).await;
+        let is_held = reports.borrow().is_held(&[], Instant::now());
+        watching.abort();
+        is_held
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_time_without_an_api_server_prolongs_a_hold() {
+        for (answer, is_held) in [
+            (Answer::Refused, true),
+            (Answer::Silence, true),
+            (Answer::Status(429), true),
+            (Answer::Status(500), true),
+            (Answer::Status(503), true),
+            (Answer::Status(504), true),
+            (Answer::Status(400), false),
+            (Answer::Status(401), false),
+            (Answer::Status(403), false),
+            (Answer::Status(404), false),
+            (Answer::Garbage, false),
+        ] {
+            assert_eq!(is_held_after_six_minutes(answer).await, is_held, "{answer:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn expired_watch_starts_again_without_backoff() {
+        let requests = Requests::default();
+        let received = Arc::clone(&requests);
+        let service = tower::service_fn(move |request| std::future::ready(answer(&received, &request)));
+        let (watch, mut reports) = start_watch(Client::new(service, "default"));
+        let watching = tokio::spawn(watch);
+        let drained = timeout(
+            Duration::from_mins(10),
+            reports.wait_for(|report| !report.is_eligible()),
+        );
+        drained.await.unwrap().unwrap();
+        sleep(Duration::from_secs(20)).await;
+        watching.abort();
+
+        let requests = requests.lock().unwrap();
+        let expired = requests.iter().filter(|(is_watch, _)| *is_watch).nth(5).unwrap().1;
+        let lists: Vec<_> = requests
+            .iter()
+            .filter(|(is_watch, _)| !is_watch)
+            .map(|(_, at)| *at)
+            .collect();
+        assert_eq!(lists[1] - expired, Duration::ZERO, "no backoff between the two");
+        assert!(lists.len() < 30, "{} lists while each watch is expired", lists.len());
+        assert!(
+            expired - requests[1].1 > Duration::from_secs(10),
+            "the backoff grows while watches are refused"
+        );
+    }
+}

@@ -1,0 +1,377 @@
+//! Polls IMDS for Scheduled Events: one request at a time, each second.
+//!
+//! The first response may take two minutes, because the request switches the service on, and so may the first one
+//! after the service has switched itself off (after 24 h without a request). So the timeout is long until there is a
+//! document, short after that, and grows again with each request that times out. Responses are complete documents
+//! without validators, so no request is conditional. Redirects are not followed.
+
+use std::time::Duration;
+
+use headgate_core::clock::{Clock, Moment};
+use headgate_core::node::NodeReport;
+use headgate_http::client::{HttpError, Limits, PlainClient};
+use hyper::{StatusCode, Uri};
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::Timing;
+use super::document::{EventType, EventsDocument, ScheduledEvent};
+use super::metrics::Metrics;
+use super::notice::VmName;
+use super::snapshot::{EventsSnapshot, ImdsError, ImdsErrorReason};
+
+/// The newest version of the API; it has every field that is read.
+const PATH: &str = "/metadata/scheduledevents?api-version=2020-07-01";
+/// Timeout until the first document: the two minutes that it may take, with a margin.
+const FIRST_DOCUMENT_TIMEOUT: Duration = Duration::from_secs(150);
+const LIMITS: Limits = Limits {
+    // IMDS is on the VM's host.
+    connect_timeout: Duration::from_secs(5),
+    timeout: FIRST_DOCUMENT_TIMEOUT,
+    // More than the events of a whole placement group.
+    max_body_bytes: 256 * 1024,
+};
+/// Timeout after a document.
+const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a poll got no document.
+#[derive(Debug)]
+struct PollError {
+    reason: ImdsErrorReason,
+    error: String,
+}
+
+impl PollError {
+    fn new(reason: ImdsErrorReason, error: impl Into<String>) -> Self {
+        Self {
+            reason,
+            error: error.into(),
+        }
+    }
+}
+
+/// The timeout of the next request, from that of this one and its outcome.
+fn next_timeout(current: Duration, outcome: &Result<EventsDocument, PollError>) -> Duration {
+    match outcome {
+        Ok(_) => DOCUMENT_TIMEOUT,
+        Err(failure) if failure.reason == ImdsErrorReason::Timeout => (2 * current).min(FIRST_DOCUMENT_TIMEOUT),
+        Err(_) => current,
+    }
+}
+
+/// Polls IMDS at `authority` and publishes the events of this VM until the task is aborted. `reports` has the Node's
+/// `providerID`.
+pub async fn poll_imds(
+    authority: String,
+    reports: watch::Receiver<NodeReport>,
+    snapshots: watch::Sender<EventsSnapshot>,
+    timing: Timing,
+    metrics: Metrics,
+    clock: Clock,
+) {
+    let client = PlainClient::plain_within(LIMITS);
+    let mut ticks = interval(timing.poll_interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut request_timeout, mut foreign_id_logged) = (FIRST_DOCUMENT_TIMEOUT, false);
+    loop {
+        ticks.tick().await;
+        let outcome = timeout(request_timeout, request(&client, &authority))
+            .await
+            .unwrap_or_else(|_| {
+                let error = format!("no answer within {} s", request_timeout.as_secs());
+                Err(PollError::new(ImdsErrorReason::Timeout, error))
+            });
+        request_timeout = next_timeout(request_timeout, &outcome);
+        metrics.count_poll();
+        match &outcome {
+            Ok(document) if document.unreadable > 0 => metrics.count_error(ImdsErrorReason::Event),
+            Ok(_) => {}
+            Err(failure) => metrics.count_error(failure.reason),
+        }
+        let provider_id = reports.borrow().node.as_ref().map(|node| node.provider_id.clone());
+        let vm = provider_id.as_deref().and_then(VmName::from_provider_id);
+        if let (Some(provider_id), None, false) = (&provider_id, &vm, foreign_id_logged) {
+            foreign_id_logged = true;
+            tracing::warn!(
+                provider_id,
+                "the Node's providerID is not the ID of an Azure VM, no scheduled event counts"
+            );
+        }
+        let before = snapshots.borrow().clone();
+        let after = next_snapshot(&before, outcome, vm.as_ref(), timing.grace, clock.now());
+        if after != before {
+            log_changes(&before, &after, &authority);
+            snapshots.send_replace(after);
+        }
+    }
+}
+
+/// The snapshot after one poll. Pure.
+fn next_snapshot(
+    before: &EventsSnapshot,
+    outcome: Result<EventsDocument, PollError>,
+    vm: Option<&VmName>,
+    grace: Duration,
+    now: Moment,
+) -> EventsSnapshot {
+    let document = match outcome {
+        Ok(document) => document,
+        Err(failure) => {
+            let known = before.last_error.clone().filter(|known| known.reason == failure.reason);
+            let last_error = known.unwrap_or(ImdsError {
+                reason: failure.reason,
+                error: failure.error,
+                since: now.wall,
+            });
+            return EventsSnapshot {
+                last_error: Some(last_error),
+                tracker: before.tracker.after_unconfirmed_poll(now),
+                ..before.clone()
+            };
+        }
+    };
+    let incarnation = document.incarnation;
+    let Some(vm) = vm else {
+        // Without the VM's name, the document shows neither that a notice exists nor that one has ended.
+        return EventsSnapshot {
+            incarnation,
+            tracker: before.tracker.after_unconfirmed_poll(now),
+            last_error: None,
+            ..before.clone()
+        };
+    };
+    let events = vm.own_events(&document);
+    EventsSnapshot {
+        vm: Some(vm.as_str().to_owned()),
+        incarnation,
+        tracker: before.tracker.next(&events, document.unreadable == 0, grace, now),
+        events,
+        last_error: None,
+    }
+}
+
+fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, authority: &str) {
+    match (&before.last_error, &after.last_error) {
+        (known, Some(failure)) if known.as_ref() != Some(failure) => tracing::warn!(
+            imds = authority,
+            reason = failure.reason.as_str(),
+            error = failure.error,
+            "no Scheduled Events from IMDS, an eviction would not be noticed (some clusters block IMDS for Pods without \
+             hostNetwork)"
+        ),
+        (Some(_), None) => tracing::info!(imds = authority, "Scheduled Events received again"),
+        _ => {}
+    }
+    let is_new = |event: &&ScheduledEvent| {
+        !before
+            .events
+            .iter()
+            .any(|known| known.event_id == event.event_id && known.status == event.status)
+    };
+    for event in after.events.iter().filter(is_new) {
+        let (id, status) = (&event.event_id, event.status);
+        let not_before = event.not_before.map(|at| at.to_string());
+        let description = &event.description;
+        if event.event_type == EventType::Preempt {
+            tracing::warn!(
+                id,
+                ?status,
+                not_before,
+                description,
+                "eviction of this VM announced, /healthz answers 503"
+            );
+        } else {
+            let event_type = event.event_type.as_str();
+            tracing::info!(
+                event_type,
+                id,
+                ?status,
+                not_before,
+                description,
+                "scheduled event announced, no action taken"
+            );
+        }
+    }
+    match (&before.tracker.notice, &after.tracker.notice) {
+        (Some(known), Some(current)) if known.is_listed && !current.is_listed => {
+            tracing::info!(id = known.latest.event_id, "eviction notice no longer listed");
+        }
+        (Some(known), None) => tracing::info!(
+            id = known.latest.event_id,
+            is_confirmed = !after.tracker.is_unconfirmed,
+            "eviction notice ended"
+        ),
+        _ => {}
+    }
+}
+
+async fn request(client: &PlainClient, authority: &str) -> Result<EventsDocument, PollError> {
+    let uri = Uri::builder()
+        .scheme("http")
+        .authority(authority)
+        .path_and_query(PATH)
+        .build();
+    let uri = uri.map_err(|error| PollError::new(ImdsErrorReason::Connection, error.to_string()))?;
+    let response = client.get(uri, &[("Metadata", "true")]).await;
+    let (status, body) = response.map_err(|error| match error {
+        HttpError::Timeout(_) => PollError::new(ImdsErrorReason::Timeout, error.to_string()),
+        _ => PollError::new(ImdsErrorReason::Connection, error.to_string()),
+    })?;
+    if status != StatusCode::OK {
+        return Err(PollError::new(ImdsErrorReason::Status, format!("it answers {status}")));
+    }
+    EventsDocument::parse(&body).map_err(|error| PollError::new(ImdsErrorReason::Document, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_core::node::Signal;
+
+    use super::*;
+
+    const GRACE: Duration = Duration::from_mins(1);
+
+    fn vm() -> VmName {
+        VmName::from_provider_id("azure:///p/Microsoft.Compute/virtualMachines/vm-a").unwrap()
+    }
+
+    fn document(incarnation: i64, events: &str) -> EventsDocument {
+        let text = format!(r#"{{"DocumentIncarnation":{incarnation},"Events":[{events}]}}"#);
+        EventsDocument::parse(text.as_bytes()).unwrap()
+    }
+
+    const OURS: &str = r#"{"EventId":"a","EventType":"Preempt","EventStatus":"Scheduled","Resources":["other","VM-A"],"NotBefore":""}"#;
+    const OTHERS: &str =
+        r#"{"EventId":"b","EventType":"Preempt","EventStatus":"Scheduled","Resources":["other"],"NotBefore":""}"#;
+
+    #[test]
+    fn timeout_is_long_until_the_first_document_and_after_timeouts() {
+        let timed_out = || Err(PollError::new(ImdsErrorReason::Timeout, ""));
+        for (current, outcome, want) in [
+            (FIRST_DOCUMENT_TIMEOUT, Ok(document(1, "")), DOCUMENT_TIMEOUT),
+            (FIRST_DOCUMENT_TIMEOUT, timed_out(), FIRST_DOCUMENT_TIMEOUT),
+            (DOCUMENT_TIMEOUT, timed_out(), 2 * DOCUMENT_TIMEOUT),
+            (100 * DOCUMENT_TIMEOUT, timed_out(), FIRST_DOCUMENT_TIMEOUT),
+            (
+                FIRST_DOCUMENT_TIMEOUT,
+                Err(PollError::new(ImdsErrorReason::Status, "")),
+                FIRST_DOCUMENT_TIMEOUT,
+            ),
+            (
+                DOCUMENT_TIMEOUT,
+                Err(PollError::new(ImdsErrorReason::Connection, "")),
+                DOCUMENT_TIMEOUT,
+            ),
+            (DOCUMENT_TIMEOUT, Ok(document(1, "")), DOCUMENT_TIMEOUT),
+        ] {
+            assert_eq!(next_timeout(current, &outcome), want, "{current:?} {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn failures_keep_the_notice_for_15_minutes() {
+        let now = Clock::System.now();
+        let first = next_snapshot(
+            &EventsSnapshot::default(),
+            Ok(document(1, OURS)),
+            Some(&vm()),
+            GRACE,
+            now,
+        );
+        assert!(first.signals().contains_key(&Signal::Preempt));
+        for reason in ImdsErrorReason::ALL {
+            let mut after = first.clone();
+            for (minutes, counts) in [(0, true), (14, true), (15, false), (16, false)] {
+                let later = Moment {
+                    mono: now.mono + minutes * GRACE,
+                    ..now
+                };
+                after = next_snapshot(&after, Err(PollError::new(reason, "x")), Some(&vm()), GRACE, later);
+                assert_eq!(after.last_error.as_ref().unwrap().reason, reason);
+                assert_eq!(after.signals().contains_key(&Signal::Preempt), counts, "{minutes} min");
+                assert_eq!(after.expired_notice(&first).is_some(), !counts, "{minutes} min");
+                assert_eq!((&after.vm, &after.events), (&first.vm, &first.events));
+            }
+            assert_eq!(
+                next_snapshot(&after, Ok(document(1, OURS)), Some(&vm()), GRACE, now),
+                first,
+                "listed again, it counts again"
+            );
+            let gone = next_snapshot(&first, Ok(document(2, "")), Some(&vm()), Duration::ZERO, now);
+            assert!(
+                gone.signals().is_empty() && gone.expired_notice(&first).is_none(),
+                "an end by a document"
+            );
+        }
+    }
+
+    #[test]
+    fn document_counts_with_any_incarnation() {
+        let now = Clock::System.now();
+        for incarnations in [[1, 2], [2, 2], [2, 1], [i64::MAX, 0]] {
+            let snapshot = next_snapshot(
+                &EventsSnapshot::default(),
+                Ok(document(incarnations[0], "")),
+                Some(&vm()),
+                GRACE,
+                now,
+            );
+            assert!(snapshot.signals().is_empty());
+            let snapshot = next_snapshot(&snapshot, Ok(document(incarnations[1], OURS)), Some(&vm()), GRACE, now);
+            assert_eq!(snapshot.signals().len(), 1, "{incarnations:?}");
+        }
+    }
+
+    #[test]
+    fn events_of_other_vms_are_neither_signals_nor_shown() {
+        let now = Clock::System.now();
+        let snapshot = next_snapshot(
+            &EventsSnapshot::default(),
+            Ok(document(1, OTHERS)),
+            Some(&vm()),
+            GRACE,
+            now,
+        );
+        assert!(snapshot.signals().is_empty() && snapshot.events.is_empty());
+        let both = format!("{OTHERS},{OURS}");
+        let snapshot = next_snapshot(&snapshot, Ok(document(1, &both)), Some(&vm()), GRACE, now);
+        assert_eq!((snapshot.signals().len(), snapshot.events.len()), (1, 1));
+        assert_eq!(snapshot.events[0].event_id, "a");
+    }
+
+    #[test]
+    fn eviction_that_has_started_in_the_first_document_counts() {
+        let now = Clock::System.now();
+        let started = OURS.replace("Scheduled", "Started");
+        assert_ne!(started, OURS);
+        let snapshot = next_snapshot(
+            &EventsSnapshot::default(),
+            Ok(document(1, &started)),
+            Some(&vm()),
+            GRACE,
+            now,
+        );
+        assert_eq!(snapshot.signals().len(), 1);
+        // A hardware failure without announcement is a Reboot that has started; it is shown only.
+        let reboot = started.replace("Preempt", "Reboot");
+        let snapshot = next_snapshot(
+            &EventsSnapshot::default(),
+            Ok(document(1, &reboot)),
+            Some(&vm()),
+            GRACE,
+            now,
+        );
+        assert_eq!((snapshot.signals().len(), snapshot.events.len()), (0, 1));
+    }
+
+    #[test]
+    fn without_the_vm_name_no_notice_begins_or_ends() {
+        let now = Clock::System.now();
+        let snapshot = next_snapshot(&EventsSnapshot::default(), Ok(document(1, OURS)), None, GRACE, now);
+        assert!(snapshot.signals().is_empty() && snapshot.vm.is_none());
+        let known = next_snapshot(&snapshot, Ok(document(1, OURS)), Some(&vm()), GRACE, now);
+        assert_eq!(known.signals().len(), 1);
+        let unknown = next_snapshot(&known, Ok(document(2, "")), None, GRACE, now);
+        assert_eq!(unknown.signals().len(), 1);
+    }
+}

@@ -1,0 +1,211 @@
+//! The edit that brings a Node to the target state: taint and recorded notice. Pure.
+//!
+//! Taint and annotation change together. Other taints stay. A taint is headgate's only while its `timeAdded` is the one in the record: a
+//! taint that another writer set, or set again, stays.
+
+use headgate_core::clock::whole_seconds;
+use headgate_core::node::{DRAINING_TAINT, EVICTION_TAINT_VALUE, SPOT_NOTICE_ANNOTATION};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::json;
+
+use super::notice::NoticeTracker;
+use super::taint_action::{NoticeRecord, TaintAction, next_taint_action};
+
+/// Keeps new Pods away; Pods that run on the node stay.
+const TAINT_EFFECT: &str = "NoSchedule";
+
+/// What an edit changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaintChange {
+    /// The taint is added and the notice recorded.
+    Tainted,
+    /// The notice is recorded without a change of the taint.
+    Recorded,
+    /// The taint is removed.
+    Untainted,
+}
+
+/// Edits this version of the Node; `None` if it is in the target state.
+pub(super) fn edit_node(tracker: &NoticeTracker, node: &mut Node, now: Timestamp) -> Option<TaintChange> {
+    let record = node
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(NoticeRecord::from_annotations);
+    let boot_id = boot_id(node).to_owned();
+    let action = next_taint_action(tracker, record.as_ref(), &boot_id, now)?;
+    let tainted_at = record.as_ref().and_then(|record| record.tainted_at);
+    let taints = node.spec.get_or_insert_default().taints.get_or_insert_default();
+    let is_ours = |taint: &Taint| {
+        let added_at = taint.time_added.as_ref().map(|time| time.0);
+        taint.key == DRAINING_TAINT && added_at.is_some() && added_at == tainted_at
+    };
+    let has_ours = taints.iter().any(is_ours);
+    let (record, change) = match action {
+        TaintAction::Add(notice) => {
+            let is_tainted = taints.iter().any(|taint| taint.key == DRAINING_TAINT);
+            let tainted_at = if is_tainted {
+                tainted_at.filter(|_| has_ours)
+            } else {
+                Some(whole_seconds(now))
+            };
+            if !is_tainted {
+                taints.push(Taint {
+                    key: DRAINING_TAINT.to_owned(),
+                    value: Some(EVICTION_TAINT_VALUE.to_owned()),
+                    effect: TAINT_EFFECT.to_owned(),
+                    time_added: tainted_at.map(Time),
+                });
+            }
+            let record = NoticeRecord {
+                event_id: notice.event_id,
+                not_before: notice.not_before,
+                boot_id,
+                tainted_at,
+            };
+            let change = if is_tainted {
+                TaintChange::Recorded
+            } else {
+                TaintChange::Tainted
+            };
+            (record, change)
+        }
+        TaintAction::Remove => {
+            taints.retain(|taint| !is_ours(taint));
+            // The notice stays recorded, so that it does not taint the Node again.
+            let record = NoticeRecord {
+                tainted_at: None,
+                ..record?
+            };
+            let change = if has_ours {
+                TaintChange::Untainted
+            } else {
+                TaintChange::Recorded
+            };
+            (record, change)
+        }
+    };
+    let annotations = node.metadata.annotations.get_or_insert_default();
+    annotations.insert(SPOT_NOTICE_ANNOTATION.to_owned(), json!(record).to_string());
+    Some(change)
+}
+
+/// The machine's present boot; empty if it is not known.
+fn boot_id(node: &Node) -> &str {
+    let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+    info.map_or("", |info| &info.boot_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::fixtures::{BOOT, at, clear, notice, record, tracking};
+    use super::*;
+
+    fn node(taints: &Value, annotations: Option<&NoticeRecord>) -> Node {
+        let mut node = json!({"metadata": {"name": "n", "resourceVersion": "7"}, "spec": {"taints": taints},
+            "status": {"nodeInfo": {"bootID": BOOT}}});
+        if let Some(record) = annotations {
+            node["metadata"]["annotations"] = json!({"other": "1", SPOT_NOTICE_ANNOTATION: json!(record).to_string()});
+        }
+        serde_json::from_value(node).unwrap()
+    }
+
+    fn ours(second: i64) -> Value {
+        json!({"key": DRAINING_TAINT, "value": EVICTION_TAINT_VALUE, "effect": TAINT_EFFECT, "timeAdded": at(second)})
+    }
+
+    fn theirs() -> Value {
+        json!({"key": DRAINING_TAINT, "value": EVICTION_TAINT_VALUE, "effect": TAINT_EFFECT})
+    }
+
+    /// What an edit changed, the taints after it, and the record that it wrote.
+    fn edited(tracker: &NoticeTracker, mut node: Node, now: Timestamp) -> (TaintChange, Value, NoticeRecord) {
+        let before = node.clone();
+        let change = edit_node(tracker, &mut node, now).unwrap();
+        let annotations = node.metadata.annotations.clone().unwrap();
+        let others = before.metadata.annotations.unwrap_or_default();
+        let others = others.iter().filter(|(key, _)| *key != SPOT_NOTICE_ANNOTATION);
+        assert!(
+            others
+                .into_iter()
+                .all(|(key, value)| annotations.get(key) == Some(value))
+        );
+        let record = NoticeRecord::from_annotations(&annotations).unwrap();
+        (change, json!(node.spec.unwrap().taints.unwrap()), record)
+    }
+
+    #[test]
+    fn notice_is_written_beside_other_taints() {
+        let tracker = tracking(notice("a", Some(100)), true);
+        let now = "1970-01-01T00:01:00.9Z".parse().unwrap();
+        let other = json!({"key": "other", "effect": "NoExecute"});
+        let tainted = record("a", Some(100), Some(60));
+        for (before, after) in [
+            (Value::Null, json!([ours(60)])),
+            (json!([other]), json!([other, ours(60)])),
+        ] {
+            let edited = edited(&tracker, node(&before, None), now);
+            assert_eq!(edited, (TaintChange::Tainted, after, tainted.clone()));
+        }
+        // The taint of another writer does not become headgate's.
+        let already = edited(&tracker, node(&json!([theirs()]), None), now);
+        let recorded = record("a", Some(100), None);
+        assert_eq!(already, (TaintChange::Recorded, json!([theirs()]), recorded));
+    }
+
+    #[test]
+    fn second_notice_keeps_the_taint_of_the_first() {
+        let tracker = tracking(notice("b", Some(200)), true);
+        let first = record("a", Some(100), Some(50));
+        let of_b = |tainted_at| record("b", Some(200), tainted_at);
+        for (what, before, expected) in [
+            (
+                "kept",
+                json!([ours(50)]),
+                (TaintChange::Recorded, json!([ours(50)]), of_b(Some(50))),
+            ),
+            (
+                "removed meanwhile",
+                json!([]),
+                (TaintChange::Tainted, json!([ours(60)]), of_b(Some(60))),
+            ),
+            (
+                "another writer set it again, so it is not headgate's",
+                json!([theirs()]),
+                (TaintChange::Recorded, json!([theirs()]), of_b(None)),
+            ),
+        ] {
+            assert_eq!(
+                edited(&tracker, node(&before, Some(&first)), at(60)),
+                expected,
+                "{what}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_the_own_taint_is_removed() {
+        let known = record("a", Some(100), Some(50));
+        let gone = record("a", Some(100), None);
+        let other = json!({"key": "other", "effect": "NoSchedule"});
+        let removed = edited(&clear(), node(&json!([other, ours(50), other]), Some(&known)), at(60));
+        assert_eq!(removed, (TaintChange::Untainted, json!([other, other]), gone.clone()));
+        for left in [json!([theirs()]), json!([ours(51)]), json!([other]), json!([])] {
+            let kept = edited(&clear(), node(&left, Some(&known)), at(60));
+            assert_eq!(kept, (TaintChange::Recorded, left, gone.clone()));
+        }
+    }
+
+    #[test]
+    fn node_in_the_target_state_is_not_edited() {
+        let tracker = tracking(notice("a", Some(100)), true);
+        let done = node(&json!([ours(50)]), Some(&record("a", Some(100), Some(50))));
+        let mut after = done.clone();
+        assert_eq!(edit_node(&tracker, &mut after, at(60)), None);
+        assert_eq!(after, done);
+    }
+}

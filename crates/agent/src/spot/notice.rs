@@ -1,0 +1,473 @@
+//! Which events are about this VM, which of them are the same notice, and when a notice ends. Pure.
+//!
+//! A document goes to every VM of a placement group, so an event counts only if it names this VM. Azure's name for
+//! the VM follows from the Node's `providerID`, never from the host name. A notice has an id and a time; either one
+//! identifies it, because the time disappears when the event starts and the id may be replaced.
+
+use std::time::Duration;
+
+use headgate_core::clock::Moment;
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::document::{EventType, EventsDocument, ScheduledEvent};
+
+/// The name of a VM in events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmName(String);
+
+impl VmName {
+    /// The name that follows from a Node's `providerID`; `None` if that is not the ID of an Azure VM. The name of an
+    /// instance of a uniform scale set is `SET_INSTANCE`.
+    #[must_use]
+    pub fn from_provider_id(provider_id: &str) -> Option<Self> {
+        let (scheme, path) = provider_id.split_once("://")?;
+        let mut segments = path
+            .split('/')
+            .skip_while(|segment| !segment.eq_ignore_ascii_case("Microsoft.Compute"));
+        segments.next()?;
+        let rest: Vec<&str> = segments.collect();
+        let (set, vm) = match rest[..] {
+            [vms, vm] => (None, (vms, vm)),
+            [sets, set, vms, vm] if sets.eq_ignore_ascii_case("virtualMachineScaleSets") => (Some(set), (vms, vm)),
+            _ => return None,
+        };
+        let is_valid = scheme.eq_ignore_ascii_case("azure")
+            && vm.0.eq_ignore_ascii_case("virtualMachines")
+            && !vm.1.is_empty()
+            && set.is_none_or(|set| !set.is_empty());
+        is_valid.then(|| Self(set.map_or_else(|| vm.1.to_owned(), |set| format!("{set}_{}", vm.1))))
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the event names this VM, in any letter case.
+    #[must_use]
+    pub fn is_named_in(&self, event: &ScheduledEvent) -> bool {
+        event.resources.iter().any(|name| name.eq_ignore_ascii_case(&self.0))
+    }
+
+    /// The events of the document that name this VM.
+    #[must_use]
+    pub fn own_events(&self, document: &EventsDocument) -> Vec<ScheduledEvent> {
+        document
+            .events
+            .iter()
+            .filter(|event| self.is_named_in(event))
+            .cloned()
+            .collect()
+    }
+}
+
+/// What identifies an eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The id of the event; empty if a Node event does not have it.
+    pub event_id: String,
+    /// The earliest start, until the event has started.
+    pub not_before: Option<Timestamp>,
+}
+
+impl Notice {
+    /// Whether both are notices of the same eviction.
+    #[must_use]
+    pub fn is_same_eviction(&self, other: &Self) -> bool {
+        (!self.event_id.is_empty() && self.event_id.eq_ignore_ascii_case(&other.event_id))
+            || (self.not_before.is_some() && self.not_before == other.not_before)
+    }
+}
+
+/// A notice over several documents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrackedNotice {
+    /// The notice in the first document that listed it.
+    pub first: Notice,
+    /// The notice in the latest document that listed it.
+    pub latest: Notice,
+    /// The time of the first document that listed it.
+    pub since: Timestamp,
+    /// Whether the latest document lists it. If not, the notice stays for the grace.
+    pub is_listed: bool,
+}
+
+impl TrackedNotice {
+    /// Whether `notice` is of the same eviction as the first or the latest form of this one.
+    #[must_use]
+    pub fn matches(&self, notice: &Notice) -> bool {
+        self.first.is_same_eviction(notice) || self.latest.is_same_eviction(notice)
+    }
+
+    /// The latest id with the latest time that is known: an event that has started has none.
+    #[must_use]
+    pub fn merged(&self) -> Notice {
+        Notice {
+            event_id: self.latest.event_id.clone(),
+            not_before: self.latest.not_before.or(self.first.not_before),
+        }
+    }
+}
+
+/// What the documents so far show about an eviction of this VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NoticeTracker {
+    /// The eviction, until its notice has been gone for the grace.
+    pub notice: Option<TrackedNotice>,
+    /// Whether no document has listed an eviction for the whole grace.
+    pub is_clear: bool,
+    /// Whether no document has shown for [`CONFIRMATION_TIMEOUT`] what is announced, or nothing asks for documents.
+    pub is_unconfirmed: bool,
+    /// The time of the first of the latest documents without an eviction.
+    pub(super) empty_since: Option<Instant>,
+    /// The time of the first of the latest polls that did not show what is announced.
+    pub(super) unconfirmed_since: Option<Instant>,
+}
+
+/// A notice ends so long after its `NotBefore` if no document confirms it: Azure evicts within minutes.
+const CONFIRMATION_TIMEOUT: Duration = Duration::from_mins(15);
+
+/// Since when a notice with this time counts no longer unless a document confirms it.
+#[must_use]
+pub(super) fn confirmation_deadline(not_before: Timestamp) -> Timestamp {
+    not_before.checked_add(CONFIRMATION_TIMEOUT).unwrap_or(Timestamp::MAX)
+}
+
+impl NoticeTracker {
+    /// The state after a document with these events of this VM. `is_complete` is false if the document has events
+    /// that are not readable; it then ends no notice.
+    #[must_use]
+    pub fn next(&self, events: &[ScheduledEvent], is_complete: bool, grace: Duration, now: Moment) -> Self {
+        let listed: Vec<Notice> = events
+            .iter()
+            .filter(|event| event.event_type == EventType::Preempt)
+            .map(|event| Notice {
+                event_id: event.event_id.clone(),
+                not_before: event.not_before,
+            })
+            .collect();
+        if listed.is_empty() {
+            return if is_complete {
+                self.after_empty_document(grace, now)
+            } else {
+                self.after_unconfirmed_poll(now)
+            };
+        }
+        let find_same = |tracked: &TrackedNotice| listed.iter().find(|notice| tracked.matches(notice)).cloned();
+        let continued = self.notice.as_ref().and_then(|tracked| {
+            Some(TrackedNotice {
+                latest: find_same(tracked)?,
+                is_listed: true,
+                ..tracked.clone()
+            })
+        });
+        let new = || {
+            listed.first().map(|notice| TrackedNotice {
+                first: notice.clone(),
+                latest: notice.clone(),
+                since: now.wall,
+                is_listed: true,
+            })
+        };
+        Self {
+            notice: continued.or_else(new),
+            ..Self::default()
+        }
+    }
+
+    /// The state after a poll that did not show what is announced. A notice ends [`CONFIRMATION_TIMEOUT`] after its `NotBefore`, and
+    /// not before polls have failed for as long.
+    #[must_use]
+    pub fn after_unconfirmed_poll(&self, now: Moment) -> Self {
+        let since = self.unconfirmed_since.unwrap_or(now.mono);
+        let is_unconfirmed = now.mono.saturating_duration_since(since) >= CONFIRMATION_TIMEOUT;
+        let may_still_come = |tracked: &TrackedNotice| {
+            let not_before = tracked.merged().not_before;
+            not_before.is_some_and(|at| now.wall < confirmation_deadline(at))
+        };
+        let notice = self.notice.clone();
+        Self {
+            notice: notice.filter(|tracked| !is_unconfirmed || may_still_come(tracked)),
+            is_unconfirmed,
+            unconfirmed_since: Some(since),
+            ..self.clone()
+        }
+    }
+
+    fn after_empty_document(&self, grace: Duration, now: Moment) -> Self {
+        let since = self.empty_since.unwrap_or(now.mono);
+        let is_clear = now.mono.saturating_duration_since(since) >= grace;
+        let notice = self.notice.clone().filter(|_| !is_clear);
+        Self {
+            notice: notice.map(|tracked| TrackedNotice {
+                is_listed: false,
+                ..tracked
+            }),
+            is_clear,
+            empty_since: Some(since),
+            ..Self::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_core::clock::Clock;
+
+    use super::super::document::EventStatus;
+    use super::*;
+
+    const GRACE: Duration = Duration::from_mins(1);
+    const SET: &str = "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachineScaleSets/aks-spot-1-vmss/virtualMachines/3";
+
+    #[test]
+    fn names_follow_from_the_provider_id() {
+        let lower = SET.to_ascii_lowercase();
+        for (provider_id, want) in [
+            (SET, Some("aks-spot-1-vmss_3")),
+            (&lower, Some("aks-spot-1-vmss_3")),
+            (
+                "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/vm-a",
+                Some("vm-a"),
+            ),
+            // A scale set with the name of a path segment.
+            (
+                "azure:///subscriptions/s/resourceGroups/virtualMachines/providers/Microsoft.Compute/virtualMachineScaleSets/virtualMachines/virtualMachines/0",
+                Some("virtualMachines_0"),
+            ),
+            (
+                "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/",
+                None,
+            ),
+            (
+                "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachineScaleSets/a",
+                None,
+            ),
+            (
+                "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/disks/a",
+                None,
+            ),
+            ("aws:///eu-west-1a/i-0123", None),
+            ("kind://docker/kind/kind-worker", None),
+            ("azure://", None),
+            ("", None),
+        ] {
+            let name = VmName::from_provider_id(provider_id);
+            assert_eq!(name.as_ref().map(VmName::as_str), want, "{provider_id}");
+        }
+    }
+
+    fn event(event_type: EventType, id: &str, not_before: &str, resources: &[&str]) -> ScheduledEvent {
+        ScheduledEvent {
+            event_id: id.to_owned(),
+            event_type,
+            status: EventStatus::Scheduled,
+            not_before: not_before.parse().ok(),
+            description: String::new(),
+            resources: resources.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    #[test]
+    fn only_events_that_name_this_vm_are_its_own() {
+        let name = VmName::from_provider_id(SET).unwrap();
+        for (resources, ours) in [
+            (&["aks-spot-1-vmss_3"][..], true),
+            (&["AKS-Spot-1-VMSS_3"], true),
+            (&["aks-spot-1-vmss_2", "aks-spot-1-vmss_3"], true),
+            (&["aks-spot-1-vmss_30"], false),
+            (&["aks-spot-1-vmss_"], false),
+            (&["aks-spot-1-vmss000003"], false),
+            (&["3"], false),
+            (&[""], false),
+            (&[], false),
+        ] {
+            assert_eq!(
+                name.is_named_in(&event(EventType::Preempt, "a", "", resources)),
+                ours,
+                "{resources:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn notice_is_the_same_by_id_or_by_time() {
+        let notice = |id: &str, time: &str| Notice {
+            event_id: id.to_owned(),
+            not_before: time.parse().ok(),
+        };
+        let (t1, t2) = ("2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z");
+        for (a, b, same) in [
+            (notice("a", t1), notice("a", t1), true),
+            (notice("a", t1), notice("A", t2), true),
+            (notice("a", t1), notice("b", t1), true),
+            (notice("a", t1), notice("a", ""), true),
+            (notice("a", t1), notice("b", t2), false),
+            (notice("a", ""), notice("b", ""), false),
+            (notice("a", t1), notice("b", ""), false),
+            (notice("", ""), notice("", ""), false),
+            (notice("", t1), notice("a", t1), true),
+            (notice("", t1), notice("", t2), false),
+        ] {
+            assert_eq!(
+                (a.is_same_eviction(&b), b.is_same_eviction(&a)),
+                (same, same),
+                "{a:?} {b:?}"
+            );
+        }
+    }
+
+    /// Applies documents: seconds after the start, events, and whether the document is complete.
+    fn walk(steps: &[(u64, &[ScheduledEvent], bool)]) -> Vec<NoticeTracker> {
+        let start = Clock::System.now();
+        let mut tracker = NoticeTracker::default();
+        let step = |&(second, events, complete): &(u64, &[ScheduledEvent], bool)| {
+            let after = Duration::from_secs(second);
+            let now = Moment {
+                wall: start.wall + after,
+                mono: start.mono + after,
+            };
+            tracker = tracker.next(events, complete, GRACE, now);
+            tracker.clone()
+        };
+        steps.iter().map(step).collect()
+    }
+
+    fn has_notice(trackers: &[NoticeTracker]) -> Vec<bool> {
+        trackers.iter().map(|tracker| tracker.notice.is_some()).collect()
+    }
+
+    #[test]
+    fn notice_stays_for_the_grace_after_it_is_no_longer_listed() {
+        let a = [event(EventType::Preempt, "a", "2026-01-01T00:00:00Z", &[])];
+        let states = walk(&[(0, &a, true), (1, &[], true), (60, &[], true), (61, &[], true)]);
+        assert_eq!(has_notice(&states), [true, true, true, false]);
+        assert_eq!(
+            states.iter().map(|tracker| tracker.is_clear).collect::<Vec<_>>(),
+            [false, false, false, true]
+        );
+        // Listed again within the grace it is the same notice, and the grace starts again.
+        let states = walk(&[
+            (0, &a, true),
+            (1, &[], true),
+            (50, &a, true),
+            (70, &[], true),
+            (129, &[], true),
+        ]);
+        assert_eq!(has_notice(&states), [true; 5]);
+        assert_eq!(
+            states[0].notice.as_ref().unwrap().since,
+            states[4].notice.as_ref().unwrap().since
+        );
+    }
+
+    #[test]
+    fn document_with_unreadable_events_ends_no_notice() {
+        let a = [event(EventType::Preempt, "a", "", &[])];
+        let states = walk(&[
+            (0, &a, true),
+            (1, &[], false),
+            (100, &[], false),
+            (200, &[], true),
+            (259, &[], true),
+        ]);
+        assert_eq!(has_notice(&states), [true; 5]);
+    }
+
+    #[test]
+    fn notice_ends_15_minutes_after_its_time_without_confirmation() {
+        const MINUTE: u64 = 60;
+        let start = Clock::System.now();
+        let at = |second: u64| Moment {
+            wall: start.wall + Duration::from_secs(second),
+            mono: start.mono + Duration::from_secs(second),
+        };
+        let listed = |not_before: Option<u64>| {
+            let mut preempt = event(EventType::Preempt, "a", "", &[]);
+            preempt.not_before = not_before.map(|second| at(second).wall);
+            move |second| NoticeTracker::default().next(&[preempt.clone()], true, GRACE, at(second))
+        };
+        // The time of the notice, the seconds of the failed polls, and whether it still counts after each.
+        for (not_before, polls) in [
+            (
+                Some(30),
+                vec![(1, true), (15 * MINUTE + 29, true), (15 * MINUTE + 30, false)],
+            ),
+            // Its time has passed, but the first failure is recent.
+            (
+                Some(0),
+                vec![(20 * MINUTE, true), (35 * MINUTE - 1, true), (35 * MINUTE, false)],
+            ),
+            (None, vec![(1, true), (15 * MINUTE, true), (15 * MINUTE + 1, false)]),
+            (
+                Some(100 * MINUTE),
+                vec![(1, true), (114 * MINUTE, true), (115 * MINUTE, false)],
+            ),
+        ] {
+            let mut tracker = listed(not_before)(0);
+            for (second, counts) in polls {
+                tracker = tracker.after_unconfirmed_poll(at(second));
+                assert_eq!(tracker.notice.is_some(), counts, "{not_before:?} {second}");
+            }
+            assert!(tracker.is_unconfirmed && !tracker.is_clear);
+        }
+        // Any document that lists it starts the time again.
+        let mut tracker = listed(Some(30))(0).after_unconfirmed_poll(at(1));
+        tracker = tracker.after_unconfirmed_poll(at(14 * MINUTE));
+        let again = event(EventType::Preempt, "a", "", &[]);
+        tracker = tracker.next(&[again], true, GRACE, at(15 * MINUTE));
+        assert!(!tracker.after_unconfirmed_poll(at(29 * MINUTE)).is_unconfirmed);
+    }
+
+    #[test]
+    fn empty_documents_are_clear_after_the_grace() {
+        let states = walk(&[(0, &[], true), (59, &[], true), (60, &[], true)]);
+        assert_eq!(
+            states.iter().map(|tracker| tracker.is_clear).collect::<Vec<_>>(),
+            [false, false, true]
+        );
+    }
+
+    #[test]
+    fn notice_stays_the_same_when_it_starts_or_gets_a_new_id() {
+        let scheduled = [event(EventType::Preempt, "a", "2026-01-01T00:00:00Z", &[])];
+        let renamed = [event(EventType::Preempt, "b", "2026-01-01T00:00:00Z", &[])];
+        let started = [event(EventType::Preempt, "b", "", &[])];
+        let states = walk(&[(0, &scheduled, true), (5, &renamed, true), (9, &started, true)]);
+        let last = states[2].notice.clone().unwrap();
+        assert_eq!(last.since, states[0].notice.as_ref().unwrap().since);
+        assert_eq!(
+            last.merged().not_before,
+            scheduled[0].not_before,
+            "the start does not remove the time"
+        );
+        assert!(last.matches(&states[0].notice.as_ref().unwrap().first));
+    }
+
+    #[test]
+    fn another_eviction_replaces_the_notice_at_once() {
+        let a = [event(EventType::Preempt, "a", "2026-01-01T00:00:00Z", &[])];
+        let b = [event(EventType::Preempt, "b", "2026-01-01T00:10:00Z", &[])];
+        let both = [b[0].clone(), a[0].clone()];
+        let states = walk(&[(0, &a, true), (1, &both, true), (2, &b, true)]);
+        let ids: Vec<_> = states
+            .iter()
+            .map(|tracker| tracker.notice.as_ref().unwrap().latest.event_id.as_str())
+            .collect();
+        assert_eq!(ids, ["a", "a", "b"]);
+    }
+
+    #[test]
+    fn only_preempt_is_tracked() {
+        for event_type in EventType::ALL {
+            let events = [event(event_type, "a", "", &[])];
+            assert_eq!(
+                has_notice(&walk(&[(0, &events, true)])),
+                [event_type == EventType::Preempt],
+                "{event_type:?}"
+            );
+        }
+    }
+}

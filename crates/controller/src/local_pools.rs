@@ -1,0 +1,51 @@
+//! Backend pools of Local Services, without I/O.
+//!
+//! With several Standard load balancers, a Service with `externalTrafficPolicy: Local` has backend pools of its own. Their
+//! members are the nodes that run its endpoints. This module computes those members and decides when a pool is updated,
+//! when an update is tried again, and what is reported about it.
+//!
+//! Invariants: time is a parameter; nothing here waits, reads a clock or sends a request; the same inputs give the same
+//! outputs. It knows neither Kubernetes' client nor ARM's: its inputs are the plain structs of [`objects`], and
+//! failures arrive as [`Failure`]. Watching, reading, writing and recording events are the caller's.
+//!
+//! Source: cloud-provider-azure's local service backend pool updater, the design of its bounded retry, and its
+//! desired-state operations (pull requests 10417, 10635 and 10730).
+
+mod batch;
+mod coexistence;
+mod counters;
+mod difference;
+mod event;
+mod failure;
+mod index;
+mod merge;
+mod names;
+mod nodes;
+pub mod objects;
+mod operation;
+mod placement;
+mod queue;
+mod schedule;
+mod selection;
+mod settings;
+mod settle;
+mod updater;
+
+pub use batch::{Batch, DueBatches};
+pub use coexistence::{CloudConfig, Enabled, PreConfigured, RejectedSelection, is_active, resolve_selection};
+pub use counters::{Counters, QueueStatus};
+pub use difference::{Entry, EntryAddress, MemberDifference, MemberRejection, compare};
+pub use event::{EventReason, ServiceEvent};
+pub use failure::Failure;
+pub use index::LocalServiceIndex;
+pub use merge::{AddedMember, MemberEdit, Merged, merge};
+pub use names::{IpFamily, NamespacedName, base_name, is_rule_of, pool_name};
+pub use nodes::NodeIndex;
+pub use operation::{DesiredMember, DesiredMembers, Operation, OperationKey, PoolKey};
+pub use placement::{Placement, PlacementSkip, PoolUnavailable, ServicePool, place};
+pub use queue::{DEFAULT_CAPACITY, Drained, Enqueued, OperationQueue};
+pub use schedule::TickSchedule;
+pub use selection::{EndpointSelection, MemberSelection, MemberSkip, MemberSkipReason};
+pub use settings::{DEFAULT_MAX_RETRIES, DEFAULT_UPDATE_INTERVAL, MaxRetries, update_interval};
+pub use settle::{BatchOutcome, Settlement, settle};
+pub use updater::{PoolStatus, ServiceStatus, Updater, UpdaterSettings};

@@ -1,0 +1,184 @@
+//! The Services, EndpointSlices and Nodes of the cluster, as far as they decide about pools of Local Services.
+//!
+//! Invariants: applying an event costs no more than the object's own size, so that events are accepted at any rate; what
+//! follows from them is computed once for each tick, from the state then; every event marks its Service as changed, even
+//! where the members stay the same, because a changed Service is looked at again.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::local_pools::names::{IpFamily, NamespacedName};
+use crate::local_pools::nodes::NodeIndex;
+use crate::local_pools::objects::{EndpointSlice, Node, Service};
+use crate::local_pools::selection::{EndpointSelection, MemberSelection, SliceNodes, select_members};
+
+/// What changed since it was last taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changed {
+    /// The Services that changed themselves, or whose slices did.
+    pub(crate) services: BTreeSet<NamespacedName>,
+    /// Whether a Node changed: then every Service is looked at.
+    pub(crate) are_nodes_changed: bool,
+}
+
+/// What is known of the cluster.
+#[derive(Clone, Debug, Default)]
+pub struct LocalServiceIndex {
+    /// Only those with pools of their own.
+    services: BTreeMap<NamespacedName, Service>,
+    /// By Service and name. Slices of other Services are kept too, because a Service may become `Local`.
+    slices: HashMap<NamespacedName, BTreeMap<NamespacedName, SliceNodes>>,
+    /// The Service of each slice.
+    owners: HashMap<NamespacedName, NamespacedName>,
+    nodes: Arc<NodeIndex>,
+    changed: Changed,
+    are_services_changed: bool,
+}
+
+impl LocalServiceIndex {
+    /// Adds or replaces a Service. Returns whether it has pools of its own.
+    pub fn apply_service(&mut self, service: Service) -> bool {
+        if !service.has_local_pools() {
+            self.delete_service(&service.name);
+            return false;
+        }
+        self.changed.services.insert(service.name.clone());
+        self.are_services_changed |= self.services.get(&service.name) != Some(&service);
+        self.services.insert(service.name.clone(), service);
+        true
+    }
+
+    /// Removes a Service. Returns whether it had pools of its own.
+    pub fn delete_service(&mut self, name: &NamespacedName) -> bool {
+        let was_known = self.services.remove(name).is_some();
+        self.are_services_changed |= was_known;
+        was_known
+    }
+
+    /// Adds or replaces an EndpointSlice. One that has changed its Service, or lost it, changes both.
+    pub fn apply_slice(&mut self, slice: &EndpointSlice) {
+        let service = slice.service.as_deref().filter(|name| !name.is_empty());
+        let service = service.map(|name| NamespacedName::new(slice.name.namespace(), name));
+        if self.owners.get(&slice.name) != service.as_ref() {
+            self.delete_slice(&slice.name);
+        }
+        let Some(service) = service else {
+            return;
+        };
+        let nodes = SliceNodes::new(slice, &self.nodes);
+        self.owners.insert(slice.name.clone(), service.clone());
+        self.slices
+            .entry(service.clone())
+            .or_default()
+            .insert(slice.name.clone(), nodes);
+        self.mark(service);
+    }
+
+    /// Removes the EndpointSlice with this name.
+    pub fn delete_slice(&mut self, name: &NamespacedName) {
+        let Some(service) = self.owners.remove(name) else {
+            return;
+        };
+        if let Some(slices) = self.slices.get_mut(&service) {
+            slices.remove(name);
+            if slices.is_empty() {
+                self.slices.remove(&service);
+            }
+        }
+        self.mark(service);
+    }
+
+    /// Adds or replaces a Node.
+    pub fn apply_node(&mut self, node: Node) {
+        if Arc::make_mut(&mut self.nodes).apply(node) {
+            self.changed.are_nodes_changed = true;
+        }
+    }
+
+    /// Removes the Node with this name.
+    pub fn delete_node(&mut self, name: &str) {
+        if Arc::make_mut(&mut self.nodes).remove(name) {
+            self.changed.are_nodes_changed = true;
+        }
+    }
+
+    /// Sets the time; see [`NodeIndex::advance`].
+    pub(crate) fn advance(&mut self, now: Instant) {
+        if self.nodes.has_leaving() && Arc::make_mut(&mut self.nodes).advance(now) {
+            self.changed.are_nodes_changed = true;
+        }
+    }
+
+    /// Removes the Services that a new list does not have. Returns them.
+    pub fn retain_services(&mut self, listed: &HashSet<NamespacedName>) -> Vec<NamespacedName> {
+        let gone = self.services.keys().filter(|name| !listed.contains(*name));
+        let gone: Vec<_> = gone.cloned().collect();
+        for name in &gone {
+            self.delete_service(name);
+        }
+        gone
+    }
+
+    /// Removes the EndpointSlices that a new list does not have.
+    pub fn retain_slices(&mut self, listed: &HashSet<NamespacedName>) {
+        let gone = self.owners.keys().filter(|name| !listed.contains(*name));
+        for name in gone.cloned().collect::<Vec<_>>() {
+            self.delete_slice(&name);
+        }
+    }
+
+    /// Removes the Nodes that a new list does not have. The names are in lower case.
+    pub fn retain_nodes(&mut self, listed: &HashSet<String>) {
+        let gone = self.nodes.names().filter(|name| !listed.contains(*name));
+        for name in gone.map(str::to_owned).collect::<Vec<_>>() {
+            self.delete_node(&name);
+        }
+    }
+
+    fn mark(&mut self, service: NamespacedName) {
+        if self.services.contains_key(&service) {
+            self.changed.services.insert(service);
+        }
+    }
+
+    /// What changed since this was last called.
+    pub(crate) fn take_changed(&mut self) -> Changed {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Whether a Service came, went or changed itself since this was last called: then pools are found anew.
+    pub(crate) fn take_are_services_changed(&mut self) -> bool {
+        std::mem::take(&mut self.are_services_changed)
+    }
+
+    /// The Services with pools of their own.
+    pub fn services(&self) -> impl Iterator<Item = &Service> {
+        self.services.values()
+    }
+
+    /// The Service of this name, if it has pools of its own.
+    #[must_use]
+    pub fn service(&self, name: &NamespacedName) -> Option<&Service> {
+        self.services.get(name)
+    }
+
+    /// The observed Nodes by name.
+    #[must_use]
+    pub fn nodes(&self) -> &Arc<NodeIndex> {
+        &self.nodes
+    }
+
+    /// The members that a Service's pool of this family is to have. `None` where the Service has no slices.
+    #[must_use]
+    pub fn select(
+        &self,
+        service: &NamespacedName,
+        family: IpFamily,
+        selection: EndpointSelection,
+    ) -> Option<MemberSelection> {
+        let slices = self.slices.get(service)?;
+        select_members(slices.values(), selection, family, &self.nodes)
+    }
+}

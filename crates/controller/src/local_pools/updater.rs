@@ -1,0 +1,344 @@
+//! The updater of Local Services' pools: what was observed, what is pending, and what a tick does.
+//!
+//! Invariants: nothing is queued before Services, EndpointSlices and Nodes were listed and the load balancers were read; an
+//! operation is queued where the observed pool differs from the members that it is to have, or where one is pending
+//! already. So a pool that cloud-controller-manager has updated costs nothing, and an update that was lost is found again by
+//! the next observation. One that was given up waits for a change or for the resync interval (`given_up`). An operation
+//! without such a pool of its Service is dropped before ARM is called, before it is put back, and before anything is
+//! reported.
+//!
+//! A tick: [`Updater::begin_tick`]; then [`Updater::compare_some`] until nothing is left; if [`Updater::is_tick_eligible`], acquire the
+//! shared Lease; then [`Updater::drain`]; the planner of each load balancer takes its batches with [`Updater::take_batch`] and hands back
+//! their outcome with [`Updater::settle`].
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::local_pools::batch::{Batch, DueBatches};
+use crate::local_pools::coexistence::PreConfigured;
+use crate::local_pools::counters::{Counters, QueueStatus};
+use crate::local_pools::index::LocalServiceIndex;
+use crate::local_pools::names::NamespacedName;
+use crate::local_pools::nodes::NodeIndex;
+use crate::local_pools::objects::{EndpointSlice, LoadBalancer, Node, Service};
+use crate::local_pools::operation::{OperationKey, PoolKey};
+use crate::local_pools::placement::{Placement, place};
+use crate::local_pools::queue::{DEFAULT_CAPACITY, OperationQueue};
+use crate::local_pools::selection::EndpointSelection;
+use crate::local_pools::settings::MaxRetries;
+use crate::local_pools::settle::{BatchOutcome, Settlement, settle};
+
+mod comparison;
+mod given_up;
+mod status;
+
+use comparison::Backlog;
+use given_up::GivenUp;
+
+pub use status::{PoolStatus, ServiceStatus};
+
+/// As long as the pools are read without a signal.
+const DEFAULT_RESYNC_INTERVAL: Duration = Duration::from_mins(5);
+
+/// How the updater works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpdaterSettings {
+    /// The endpoints that count.
+    pub selection: EndpointSelection,
+    /// Attempts after the first.
+    pub max_retries: MaxRetries,
+    /// The load balancers with pools that are left alone.
+    pub pre_configured: PreConfigured,
+    /// Maximum number of operations in the queue.
+    pub capacity: usize,
+    /// After this time an update that was given up is tried again.
+    pub resync_interval: Duration,
+}
+
+impl Default for UpdaterSettings {
+    fn default() -> Self {
+        Self {
+            selection: EndpointSelection::default(),
+            max_retries: MaxRetries::default(),
+            pre_configured: PreConfigured::default(),
+            capacity: DEFAULT_CAPACITY,
+            resync_interval: DEFAULT_RESYNC_INTERVAL,
+        }
+    }
+}
+
+/// The objects that were listed completely at least once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Listed {
+    services: bool,
+    slices: bool,
+    nodes: bool,
+}
+
+impl Listed {
+    fn is_complete(self) -> bool {
+        self.services && self.slices && self.nodes
+    }
+}
+
+/// The state of the updater.
+#[derive(Clone, Debug)]
+pub struct Updater {
+    settings: UpdaterSettings,
+    index: LocalServiceIndex,
+    /// `None` until the load balancers were read once.
+    load_balancers: Option<Vec<LoadBalancer>>,
+    is_observation_new: bool,
+    listed: Listed,
+    placement: Placement,
+    queue: OperationQueue,
+    due: DueBatches,
+    given_up: GivenUp,
+    backlog: Backlog,
+    counters: Counters,
+}
+
+impl Updater {
+    /// An updater that has observed no objects yet.
+    #[must_use]
+    pub fn new(settings: UpdaterSettings) -> Self {
+        Self {
+            settings,
+            index: LocalServiceIndex::default(),
+            load_balancers: None,
+            is_observation_new: false,
+            listed: Listed::default(),
+            placement: Placement::default(),
+            queue: OperationQueue::new(settings.capacity),
+            due: DueBatches::default(),
+            given_up: GivenUp::default(),
+            backlog: Backlog::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// A Service was added or changed. With another UID it is another Service, although its deletion was not observed.
+    pub fn apply_service(&mut self, service: Service) {
+        let name = service.name.clone();
+        let known = self.index.service(&name);
+        if known.is_some_and(|known| known.uid != service.uid) {
+            self.queue.remove_service(&name);
+        }
+        if !self.index.apply_service(service) {
+            self.queue.remove_service(&name);
+        }
+    }
+
+    /// A Service was deleted.
+    pub fn delete_service(&mut self, name: &NamespacedName) {
+        self.index.delete_service(name);
+        self.queue.remove_service(name);
+    }
+
+    /// Services were listed, and these are all of them. Call it after the first list, too.
+    pub fn retain_services(&mut self, listed: &HashSet<NamespacedName>) {
+        self.listed.services = true;
+        for name in self.index.retain_services(listed) {
+            self.queue.remove_service(&name);
+        }
+    }
+
+    /// An EndpointSlice was added or changed.
+    pub fn apply_slice(&mut self, slice: &EndpointSlice) {
+        self.index.apply_slice(slice);
+    }
+
+    /// An EndpointSlice was deleted.
+    pub fn delete_slice(&mut self, name: &NamespacedName) {
+        self.index.delete_slice(name);
+    }
+
+    /// EndpointSlices were listed, and these are all of them. Call it after the first list, too.
+    pub fn retain_slices(&mut self, listed: &HashSet<NamespacedName>) {
+        self.listed.slices = true;
+        self.index.retain_slices(listed);
+    }
+
+    /// A Node was added or changed.
+    pub fn apply_node(&mut self, node: Node) {
+        self.index.apply_node(node);
+    }
+
+    /// A Node was deleted.
+    pub fn delete_node(&mut self, name: &str) {
+        self.index.delete_node(name);
+    }
+
+    /// Nodes were listed, and these are all of them, by name in lower case. Call it after the first list, too.
+    pub fn retain_nodes(&mut self, listed: &HashSet<String>) {
+        self.listed.nodes = true;
+        self.index.retain_nodes(listed);
+    }
+
+    /// All load balancers of the cluster were listed. This is also the resync: every pool is compared again. One that its writer has
+    /// read after the list was sent stays as it was read.
+    pub fn observe(&mut self, mut load_balancers: Vec<LoadBalancer>) {
+        for load_balancer in &mut load_balancers {
+            let known = self.load_balancers.iter_mut().flatten();
+            let mut newer = known.filter(|known| known.requested_at > load_balancer.requested_at);
+            match newer.find(|known| known.name.eq_ignore_ascii_case(&load_balancer.name)) {
+                Some(newer) => std::mem::swap(load_balancer, newer),
+                None => self.share_names(load_balancer),
+            }
+        }
+        self.load_balancers = Some(load_balancers);
+        self.is_observation_new = true;
+    }
+
+    /// One load balancer was read, by its writer. Unknown ones are ignored until all are read. If its rules have changed, what
+    /// is due there for a Service that has moved is not relevant any more.
+    pub fn observe_one(&mut self, mut load_balancer: LoadBalancer) {
+        self.share_names(&mut load_balancer);
+        let mut known = self.load_balancers.iter_mut().flatten();
+        let Some(known) = known.find(|known| known.name.eq_ignore_ascii_case(&load_balancer.name)) else {
+            return;
+        };
+        let has_moved = !known.has_same_rules(&load_balancer);
+        *known = load_balancer;
+        self.is_observation_new = true;
+        if has_moved {
+            self.place();
+        }
+    }
+
+    /// Finds the pools of all Services in the load balancers as they were read last.
+    fn place(&mut self) {
+        let load_balancers = self.load_balancers.as_deref().unwrap_or_default();
+        self.placement = place(self.index.services(), load_balancers, self.settings.pre_configured);
+    }
+
+    /// One copy of each Node's name for all entries: there may be a million.
+    fn share_names(&self, load_balancer: &mut LoadBalancer) {
+        let nodes = self.index.nodes();
+        for entry in load_balancer.pools.iter_mut().flat_map(|pool| &mut pool.entries) {
+            let shared = entry.name.as_deref().and_then(|name| nodes.key(name));
+            if let Some((name, _)) = shared {
+                entry.name = Some(Arc::clone(name));
+            }
+        }
+    }
+
+    /// Begins a tick. Batches that no writer has taken since the last one return to the queue at no cost. Call [`Self::compare_some`] until
+    /// nothing is left: a caller that shares its thread can do other work in between.
+    pub fn begin_tick(&mut self, now: Instant) {
+        self.withdraw(now);
+        self.find_services(now);
+    }
+
+    /// Drops operations that are not relevant any more. Returns whether something is eligible; if not, the tick needs neither the shared
+    /// Lease nor ARM.
+    pub fn is_tick_eligible(&mut self, now: Instant) -> bool {
+        let (index, placement) = (&self.index, &self.placement);
+        self.counters.dropped += self.queue.retain(|key| is_relevant(index, placement, key));
+        self.queue.has_eligible(now)
+    }
+
+    fn withdraw(&mut self, now: Instant) {
+        for batch in self.due.withdraw().into_iter().rev() {
+            self.settle(batch, &BatchOutcome::NotAttempted { not_before: None }, now);
+        }
+    }
+
+    /// Takes eligible operations out of the queue, once the shared Lease is held.
+    pub fn drain(&mut self, now: Instant) {
+        self.withdraw(now);
+        let (index, placement) = (&self.index, &self.placement);
+        let drained = self.queue.drain(now, |key| is_relevant(index, placement, key));
+        self.counters.dropped += drained.dropped;
+        self.due.add(drained.batches);
+    }
+
+    /// Takes the due batch of a pool for a PUT. Operations that are not relevant any more are dropped first.
+    pub fn take_batch(&mut self, pool: &PoolKey) -> Option<Batch> {
+        let mut batch = self.due.take(pool)?;
+        let (index, placement, queue) = (&self.index, &self.placement, &mut self.queue);
+        let (before, drain) = (batch.operations.len(), batch.drain());
+        batch.operations.retain(|operation| {
+            let key = &operation.key;
+            let stays = queue.is_in_process(key, drain) && is_relevant(index, placement, key);
+            if !stays {
+                queue.end_processing(key, drain);
+            }
+            stays
+        });
+        self.counters.dropped += u64::try_from(before - batch.operations.len()).unwrap_or(u64::MAX);
+        (!batch.operations.is_empty()).then_some(batch)
+    }
+
+    /// Puts the batches of a load balancer back that its writer has not taken, at no cost: it could not try them.
+    pub fn return_batches(&mut self, load_balancer: &str, now: Instant) {
+        let pools: Vec<_> = self.due.pools(load_balancer).cloned().collect();
+        for pool in pools.iter().rev() {
+            if let Some(batch) = self.due.take(pool) {
+                self.settle(batch, &BatchOutcome::NotAttempted { not_before: None }, now);
+            }
+        }
+    }
+
+    /// The UID of a Service with pools of its own, for events about it.
+    #[must_use]
+    pub fn service_uid(&self, service: &NamespacedName) -> Option<&str> {
+        self.index.service(service).map(|service| service.uid.as_str())
+    }
+
+    /// The batches that wait for a writer.
+    #[must_use]
+    pub fn due(&self) -> &DueBatches {
+        &self.due
+    }
+
+    /// Takes the outcome of a batch. Returns what is to be reported; its counters are in [`Self::counters`] already.
+    pub fn settle(&mut self, batch: Batch, outcome: &BatchOutcome, now: Instant) -> Settlement {
+        let (index, placement) = (&self.index, &self.placement);
+        let is_relevant = |key: &OperationKey| is_relevant(index, placement, key);
+        let max_retries = self.settings.max_retries;
+        let mut settlement = settle(&mut self.queue, batch, outcome, max_retries, now, is_relevant);
+        let given_up = std::mem::take(&mut settlement.given_up);
+        self.given_up.add(given_up, now, self.settings.resync_interval);
+        self.counters += settlement.counters;
+        settlement
+    }
+
+    /// The Nodes, for [`crate::local_pools::MemberEdit`].
+    #[must_use]
+    pub fn nodes(&self) -> Arc<NodeIndex> {
+        Arc::clone(self.index.nodes())
+    }
+
+    /// The pools of all Services, and what was skipped.
+    #[must_use]
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// The operations in the queue, in their order.
+    #[must_use]
+    pub fn queue(&self) -> &OperationQueue {
+        &self.queue
+    }
+
+    /// What has happened since the start.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// How the queue is now.
+    #[must_use]
+    pub fn queue_status(&self, now: Instant) -> QueueStatus {
+        self.queue.status(now)
+    }
+}
+
+/// Whether the Service still has this pool.
+fn is_relevant(index: &LocalServiceIndex, placement: &Placement, key: &OperationKey) -> bool {
+    index.service(&key.service).is_some() && placement.contains(key)
+}

@@ -1,0 +1,79 @@
+//! What `headgate status` and `headgate why service` show of a Service's pools. Nothing is decided here.
+
+use std::net::IpAddr;
+
+use tokio::time::Instant;
+
+use super::Updater;
+use crate::local_pools::difference::EntryAddress;
+use crate::local_pools::names::{IpFamily, NamespacedName};
+use crate::local_pools::operation::PoolKey;
+use crate::local_pools::placement::PlacementSkip;
+use crate::local_pools::selection::MemberSelection;
+
+/// A pool of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolStatus {
+    /// The load balancer and name of the pool.
+    pub pool: PoolKey,
+    /// The family of its members.
+    pub family: IpFamily,
+    /// What it is to have. `None` where the Service has no EndpointSlices; then it stays as it is.
+    pub desired: Option<MemberSelection>,
+    /// The addresses that it had when it was read last, foreign ones included.
+    pub actual: Vec<IpAddr>,
+    /// Whether an update is pending or being carried out.
+    pub is_pending: bool,
+    /// Retriable failures of the pending update so far.
+    pub retry_count: u32,
+    /// ARM asked to wait until then.
+    pub parked_until: Option<Instant>,
+}
+
+/// The state of a Local Service's pools.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceStatus {
+    /// The namespace and name of the Service.
+    pub service: NamespacedName,
+    /// The pools of the Service, one for each load balancer and IP family.
+    pub pools: Vec<PoolStatus>,
+    /// The families for which it has no pool, with reasons.
+    pub skipped: Vec<PlacementSkip>,
+}
+
+impl Updater {
+    /// A Service and its pools. `None` where it is not a Local Service with pools of its own.
+    #[must_use]
+    pub fn service_status(&self, service: &NamespacedName, now: Instant) -> Option<ServiceStatus> {
+        self.index.service(service)?;
+        let pools = self.placement.pools(service).iter().map(|pool| {
+            let key = &pool.key;
+            let entries = self
+                .observed(&key.pool)
+                .into_iter()
+                .flat_map(|observed| &observed.entries);
+            let actual = entries.filter_map(|entry| match entry.address {
+                EntryAddress::Ip(address) => Some(address),
+                EntryAddress::Unreadable | EntryAddress::Missing => None,
+            });
+            let operation = self.queue.get(key).or_else(|| self.due.get(key));
+            PoolStatus {
+                pool: key.pool.clone(),
+                family: pool.family,
+                desired: self.index.select(service, pool.family, self.settings.selection),
+                actual: actual.collect(),
+                is_pending: self.queue.is_pending(key),
+                retry_count: operation.map_or(0, |operation| operation.retry_count),
+                parked_until: operation
+                    .and_then(|operation| operation.next_eligible_at)
+                    .filter(|eligible_at| now < *eligible_at),
+            }
+        });
+        let skipped = self.placement.skipped().iter().filter(|skip| skip.service == *service);
+        Some(ServiceStatus {
+            service: service.clone(),
+            pools: pools.collect(),
+            skipped: skipped.cloned().collect(),
+        })
+    }
+}

@@ -1,0 +1,395 @@
+//! Beside cloud-controller-manager, and beside admin states: batches join other writes, what others undo is repaired, and
+//! what was given up is found again.
+
+use std::time::Duration;
+
+use headgate_controller::local_pools::EventReason::{Failed, Updated};
+use headgate_controller::local_pools::{BatchOutcome, Failure, MaxRetries, PoolKey, UpdaterSettings};
+
+use crate::world::{Answer, INTERVAL, World, compare_all, name, node, prepare_tick, retriable, service, slice};
+
+fn world() -> World {
+    World::with_pending_update(UpdaterSettings::default())
+}
+
+fn pool() -> PoolKey {
+    PoolKey::new("lb", "default-web")
+}
+
+fn failed(failure: Failure) -> BatchOutcome {
+    BatchOutcome::Failed {
+        failure,
+        error: "the error".into(),
+    }
+}
+
+#[test]
+fn a_foreign_write_that_undoes_an_update_is_repaired() {
+    let mut world = world();
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+    world.set_addresses("lb", "default-web", &["10.0.0.1"]);
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.1"], "not read yet");
+    world.observe();
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+    assert_eq!(world.outcomes(), (2, 0));
+}
+
+/// A world with an update that was given up.
+fn given_up() -> World {
+    let mut world = World::with_pending_update(UpdaterSettings {
+        max_retries: MaxRetries::from_config(Some(0)),
+        ..UpdaterSettings::default()
+    });
+    world.puts.push_back(Answer::Fails(retriable()));
+    world.tick();
+    assert_eq!(world.take_events(), [("default/web".to_owned(), Failed)]);
+    world.take_calls();
+    world
+}
+
+#[test]
+fn reading_the_pool_again_does_not_renew_the_budget() {
+    let mut world = given_up();
+    for _ in 0..9 {
+        world.observe();
+        world.tick();
+        assert!(world.take_calls().is_empty() && world.take_events().is_empty());
+    }
+}
+
+#[test]
+fn an_update_that_was_given_up_is_tried_again_after_the_resync_interval() {
+    let mut world = given_up();
+    let ticks = UpdaterSettings::default().resync_interval.as_secs() / INTERVAL.as_secs();
+    for _ in 1..ticks {
+        world.tick();
+    }
+    assert!(world.take_calls().is_empty());
+    world.tick();
+    assert_eq!(world.take_events(), [("default/web".to_owned(), Updated)]);
+}
+
+#[test]
+fn change_of_the_service_its_slices_or_its_members_retries_the_update() {
+    let changes: [fn(&mut World); 4] = [
+        |world| world.updater.apply_service(service("default/web", &[])),
+        |world| world.updater.apply_slice(&slice("default/web-1", "web", &["n2"])),
+        |world| world.updater.apply_slice(&slice("default/web-2", "web", &["n3"])),
+        |world| world.updater.apply_node(node("n2", &["10.0.5.5"])),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut world = given_up();
+        change(&mut world);
+        world.tick();
+        assert_eq!(world.take_events(), [("default/web".to_owned(), Updated)], "{number}");
+    }
+}
+
+#[test]
+fn change_of_a_node_in_the_same_tick_does_not_hide_the_change_of_the_service() {
+    let changes: [fn(&mut World); 2] = [
+        |world| world.updater.apply_service(service("default/web", &[])),
+        |world| world.updater.apply_slice(&slice("default/web-1", "web", &["n2"])),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        for is_node_first in [true, false] {
+            let mut world = given_up();
+            let change_node = |world: &mut World| world.updater.apply_node(node("n9", &["10.0.5.5"]));
+            if is_node_first {
+                change_node(&mut world);
+            }
+            change(&mut world);
+            if !is_node_first {
+                change_node(&mut world);
+            }
+            world.tick();
+            assert_eq!(world.take_events(), [("default/web".to_owned(), Updated)], "{number}");
+        }
+    }
+}
+
+/// Takes the due batch of the Service, makes another Service of the same name, and takes the batch of that one out of the
+/// queue as well.
+fn made_again(make: impl FnOnce(&mut World)) -> (World, headgate_controller::local_pools::Batch) {
+    let mut world = world();
+    assert!(prepare_tick(&mut world.updater, world.now));
+    world.updater.drain(world.now);
+    let old = world.updater.take_batch(&pool()).unwrap();
+    make(&mut world);
+    world.now += INTERVAL;
+    assert!(prepare_tick(&mut world.updater, world.now));
+    world.updater.drain(world.now);
+    (world, old)
+}
+
+#[test]
+fn outcome_of_an_old_update_is_not_that_of_a_service_made_again() {
+    let makes: [fn(&mut World); 3] = [
+        |world| {
+            world.updater.delete_service(&name("default/web"));
+            world.updater.apply_service(service("default/web", &[]));
+        },
+        // Its deletion was not observed.
+        |world| {
+            let mut other = service("default/web", &[]);
+            other.uid = crate::world::uid("another");
+            world.updater.apply_service(other);
+        },
+        // The same Service, `Cluster` for a while.
+        |world| {
+            let mut cluster = service("default/web", &[]);
+            cluster.is_local = false;
+            world.updater.apply_service(cluster);
+            world.updater.apply_service(service("default/web", &[]));
+        },
+    ];
+    for (number, make) in makes.into_iter().enumerate() {
+        for outcome in [failed(retriable()), failed(Failure::Terminal), BatchOutcome::Updated] {
+            let (mut world, old) = made_again(make);
+            let settlement = world.updater.settle(old, &outcome, world.now);
+            assert_eq!(settlement.events, [], "{number} {outcome:?}");
+            assert_eq!(world.outcomes(), (0, 0), "{number} {outcome:?}");
+            let new = world.updater.take_batch(&pool());
+            assert!(new.is_some(), "{number} {outcome:?}: its own update is still due");
+            let settlement = world.updater.settle(new.unwrap(), &BatchOutcome::Updated, world.now);
+            assert_eq!(settlement.events.len(), 1, "{number} {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn unrelated_change_does_not_retry_the_update() {
+    let mut world = given_up();
+    world.updater.apply_node(node("n9", &["10.0.5.5"]));
+    world.updater.apply_slice(&slice("default/other-1", "other", &["n2"]));
+    world.tick();
+    assert!(world.take_calls().is_empty());
+}
+
+#[test]
+fn a_batch_joins_one_put_at_most() {
+    let mut world = world();
+    assert!(
+        world.updater.take_batch(&pool()).is_none(),
+        "no tick yet: an admin-state write goes alone"
+    );
+    assert!(prepare_tick(&mut world.updater, world.now));
+    world.updater.drain(world.now);
+    assert_eq!(world.updater.due().pools("LB").count(), 1);
+    let batch = world.updater.take_batch(&pool()).unwrap();
+    assert!(world.updater.due().is_empty());
+    assert!(
+        world.updater.take_batch(&pool()).is_none(),
+        "it is part of a PUT already"
+    );
+    world.updater.settle(batch, &failed(retriable()), world.now);
+    assert!(
+        world.updater.take_batch(&pool()).is_none(),
+        "an immediate second try goes without it"
+    );
+    assert_eq!(world.updater.queue().iter().next().unwrap().retry_count, 1);
+    assert!(prepare_tick(&mut world.updater, world.now + INTERVAL));
+    world.updater.drain(world.now + INTERVAL);
+    assert!(world.updater.take_batch(&pool()).is_some());
+}
+
+#[test]
+fn pool_that_is_read_during_its_write_does_not_renew_the_budget() {
+    let mut world = World::with_pending_update(UpdaterSettings {
+        max_retries: MaxRetries::from_config(Some(0)),
+        ..UpdaterSettings::default()
+    });
+    assert!(prepare_tick(&mut world.updater, world.now));
+    world.updater.drain(world.now);
+    let batch = world.updater.take_batch(&pool()).unwrap();
+    // The writer reads the pool under the Lease, and its PUT lasts longer than a tick.
+    world.observe();
+    world.now += INTERVAL;
+    assert!(!prepare_tick(&mut world.updater, world.now));
+    world.updater.settle(batch, &failed(retriable()), world.now);
+    world.now += INTERVAL;
+    assert!(!prepare_tick(&mut world.updater, world.now), "it was given up");
+}
+
+#[test]
+fn a_parked_batch_never_joins() {
+    let mut world = world();
+    world.gets.push_back(crate::world::throttled(100));
+    world.tick();
+    world.now += INTERVAL;
+    assert!(!prepare_tick(&mut world.updater, world.now));
+    world.updater.drain(world.now);
+    assert!(world.updater.take_batch(&pool()).is_none());
+}
+
+#[test]
+fn batch_without_a_writer_is_queued_again_without_costing_a_retry() {
+    let mut world = world();
+    for _ in 0..9 {
+        assert!(prepare_tick(&mut world.updater, world.now));
+        world.updater.drain(world.now);
+        world.updater.drain(world.now);
+        world.now += INTERVAL;
+    }
+    assert!(prepare_tick(&mut world.updater, world.now));
+    let operation = world.updater.queue().iter().next().unwrap();
+    assert_eq!((world.updater.queue().len(), operation.retry_count), (1, 0));
+    assert_eq!(
+        world.updater.queue_status(world.now).oldest_since,
+        Some(world.now - 9 * INTERVAL),
+        "it shows by its age"
+    );
+}
+
+#[test]
+fn a_batch_whose_service_left_is_not_taken() {
+    let mut world = world();
+    assert!(prepare_tick(&mut world.updater, world.now));
+    world.updater.drain(world.now);
+    world.updater.delete_service(&name("default/web"));
+    world.updater.apply_service(service("default/web", &[]));
+    assert!(world.updater.take_batch(&pool()).is_none());
+    assert_eq!(world.updater.counters().dropped, 1);
+    world.tick();
+    assert_eq!(
+        world.addresses("lb", "default-web"),
+        ["10.0.0.2"],
+        "the new Service has an update of its own"
+    );
+}
+
+#[test]
+fn no_second_put_starts_while_one_outlasts_a_tick() {
+    let mut world = world();
+    assert!(prepare_tick(&mut world.updater, world.now));
+    world.updater.drain(world.now);
+    let batch = world.updater.take_batch(&pool()).unwrap();
+    world.updater.apply_slice(&slice("default/web-1", "web", &["n7"]));
+    world.now += INTERVAL;
+    assert!(
+        !prepare_tick(&mut world.updater, world.now),
+        "the pool has a PUT without an outcome"
+    );
+    world.updater.settle(batch, &failed(retriable()), world.now);
+    world.now += INTERVAL;
+    world.tick_now();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.7"]);
+    assert!(world.updater.queue().is_empty());
+}
+
+#[test]
+fn a_change_back_during_the_put_is_not_lost() {
+    let mut world = world();
+    let back = |world: &mut World| {
+        world.updater.apply_slice(&slice("default/web-1", "web", &["n1"]));
+        compare_all(&mut world.updater, world.now);
+    };
+    world
+        .puts
+        .push_back(Answer::After(Box::new(back), Box::new(Answer::Ok)));
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.1"]);
+}
+
+#[test]
+fn a_writer_that_reads_one_load_balancer_updates_what_is_known() {
+    let mut world = world();
+    world
+        .updater
+        .observe_one(headgate_controller::local_pools::objects::LoadBalancer {
+            name: "LB".into(),
+            requested_at: world.now,
+            pools: Vec::new(),
+        });
+    assert!(
+        !prepare_tick(&mut world.updater, world.now + Duration::from_secs(1)),
+        "the pool is gone"
+    );
+}
+
+#[test]
+fn comparing_some_services_at_a_time_queues_the_same() {
+    let seven_services = || {
+        let mut world = World::new();
+        for number in 1..=7 {
+            world.add_service(&format!("default/s{number}"), &[], "lb");
+            let name = format!("s{number}");
+            world
+                .updater
+                .apply_slice(&slice(&format!("default/{name}-1"), &name, &["n2"]));
+        }
+        world.observe();
+        world
+    };
+    let queued = |world: &World| -> Vec<_> {
+        let operations = world.updater.queue().iter();
+        operations.map(|operation| operation.key.clone()).collect()
+    };
+    let mut at_once = seven_services();
+    assert!(prepare_tick(&mut at_once.updater, at_once.now));
+    let mut world = seven_services();
+    world.updater.begin_tick(world.now);
+    let mut parts = 0;
+    while world.updater.compare_some(world.now, 2) {
+        parts += 1;
+        assert_eq!(queued(&world).len(), 2 * parts);
+    }
+    assert!(world.updater.is_tick_eligible(world.now));
+    assert_eq!((parts, queued(&world).len()), (3, 7));
+    assert_eq!(queued(&world), queued(&at_once));
+}
+
+#[test]
+fn a_list_that_was_sent_before_a_read_does_not_hide_what_the_read_has_shown() {
+    let mut world = world();
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+    world.observe();
+    assert!(!prepare_tick(&mut world.updater, world.now), "the pool is right");
+    let sent_at = world.now;
+    // After the list was sent, cloud-controller-manager has undone the update, and the writer has read that.
+    let undone = |requested_at| headgate_controller::local_pools::objects::LoadBalancer {
+        name: "LB".into(),
+        requested_at,
+        pools: vec![headgate_controller::local_pools::objects::BackendPool {
+            name: "default-web".into(),
+            entries: Vec::new(),
+            rules: world.rules[&pool()].clone(),
+        }],
+    };
+    let read = undone(sent_at + Duration::from_millis(10));
+    world.updater.observe_one(read);
+    world.observe();
+    assert!(
+        prepare_tick(&mut world.updater, world.now),
+        "the pool is to be updated again"
+    );
+}
+
+#[test]
+fn due_update_is_dropped_where_the_read_before_its_put_shows_that_the_service_has_moved() {
+    let mut world = world();
+    assert!(prepare_tick(&mut world.updater, world.now));
+    world.updater.drain(world.now);
+    // cloud-controller-manager has moved the rule; the pool is an orphan.
+    let orphan = headgate_controller::local_pools::objects::BackendPool {
+        name: "default-web".into(),
+        entries: crate::world::entries(&world.pools[&pool()]),
+        rules: Vec::new(),
+    };
+    world
+        .updater
+        .observe_one(headgate_controller::local_pools::objects::LoadBalancer {
+            name: "LB".into(),
+            requested_at: world.now,
+            pools: vec![orphan],
+        });
+    assert!(world.updater.take_batch(&pool()).is_none());
+    assert_eq!((world.updater.counters().dropped, world.outcomes()), (1, (0, 0)));
+    assert!(world.updater.queue().is_empty() && world.updater.due().is_empty());
+}

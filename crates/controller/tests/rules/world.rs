@@ -1,0 +1,360 @@
+//! A cluster and an ARM in memory, and the part of the shell that carries out ticks. Faults are scripted per request.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use headgate_controller::local_pools::objects::{
+    BackendPool, Endpoint, EndpointSlice, LoadBalancer, Node, PoolEntry, Service,
+};
+use headgate_controller::local_pools::{
+    BatchOutcome, EntryAddress, EventReason, Failure, IpFamily, MemberEdit, Merged, NamespacedName, PoolKey,
+    ServiceEvent, Updater, UpdaterSettings, base_name, merge,
+};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+pub(crate) const NETWORK: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/virtualNetworks/vnet";
+pub(crate) const INTERVAL: Duration = Duration::from_secs(30);
+
+/// A request that a tick sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Get,
+    Put,
+}
+
+/// What happens while a request is answered.
+pub(crate) type ConcurrentChange = Box<dyn FnOnce(&mut World)>;
+
+/// How a request is answered.
+pub(crate) enum Answer {
+    Ok,
+    Fails(Failure),
+    /// A 429 with this `Retry-After`.
+    Throttled(Duration),
+    /// The throttle gate is closed for so long, so nothing is sent.
+    GateClosed(Duration),
+    /// Something happens during the request, which then is answered so.
+    After(ConcurrentChange, Box<Answer>),
+    /// The process ends during the request.
+    ShutDown,
+}
+
+pub(crate) struct World {
+    pub(crate) updater: Updater,
+    pub(crate) now: Instant,
+    /// The pools in ARM, by load balancer and pool, as documents.
+    pub(crate) pools: BTreeMap<PoolKey, Value>,
+    /// The rules that use a pool.
+    pub(crate) rules: BTreeMap<PoolKey, Vec<String>>,
+    /// Answers to the next GETs and PUTs; `Ok` afterwards.
+    pub(crate) gets: VecDeque<Answer>,
+    pub(crate) puts: VecDeque<Answer>,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) events: Vec<ServiceEvent>,
+    pub(crate) lease_is_held: bool,
+    pub(crate) leases: usize,
+    pub(crate) is_stopped: bool,
+}
+
+/// A conflict, an outage of ARM, and whatever is not known to be final.
+pub(crate) fn retriable() -> Failure {
+    Failure::Retriable { not_before: None }
+}
+
+pub(crate) fn name(text: &str) -> NamespacedName {
+    let (namespace, name) = text.split_once('/').unwrap();
+    NamespacedName::new(namespace, name)
+}
+
+pub(crate) fn uid(service: &str) -> String {
+    let mut hex = String::new();
+    for byte in service.bytes() {
+        write!(hex, "{byte:02x}").unwrap();
+    }
+    format!("{hex:0<32}")[..32].to_owned()
+}
+
+pub(crate) fn service(text: &str, families: &[IpFamily]) -> Service {
+    Service {
+        name: name(text),
+        uid: uid(text),
+        is_load_balancer: true,
+        is_local: true,
+        is_deleting: false,
+        ip_families: families.to_vec(),
+    }
+}
+
+pub(crate) fn slice(text: &str, service: &str, nodes: &[&str]) -> EndpointSlice {
+    let endpoint = |node: &&str| Endpoint {
+        node_name: Some((*node).to_owned()),
+        ready: Some(true),
+    };
+    EndpointSlice {
+        name: name(text),
+        service: Some(service.to_owned()),
+        endpoints: nodes.iter().map(endpoint).collect(),
+    }
+}
+
+pub(crate) fn node(name: &str, addresses: &[&str]) -> Node {
+    Node {
+        name: name.into(),
+        created: Timestamp::UNIX_EPOCH,
+        internal_addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        excluded_by: None,
+        is_deleting: false,
+        is_draining: false,
+    }
+}
+
+/// Begins a tick, and compares all Services at once.
+pub(crate) fn compare_all(updater: &mut Updater, now: Instant) {
+    updater.begin_tick(now);
+    updater.compare_some(now, usize::MAX);
+}
+
+/// The parts of a tick before the Lease, at once. Returns whether something is eligible.
+pub(crate) fn prepare_tick(updater: &mut Updater, now: Instant) -> bool {
+    compare_all(updater, now);
+    updater.is_tick_eligible(now)
+}
+
+impl World {
+    /// Nodes `n1` to `n9` with addresses of both families, and no Service.
+    pub(crate) fn with_settings(settings: UpdaterSettings) -> Self {
+        let mut world = Self {
+            updater: Updater::new(settings),
+            now: Instant::now(),
+            pools: BTreeMap::new(),
+            rules: BTreeMap::new(),
+            gets: VecDeque::new(),
+            puts: VecDeque::new(),
+            calls: Vec::new(),
+            events: Vec::new(),
+            lease_is_held: false,
+            leases: 0,
+            is_stopped: false,
+        };
+        for number in 1..=9 {
+            let addresses = [format!("10.0.0.{number}"), format!("fd00::{number}")];
+            let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
+            world.updater.apply_node(node(&format!("n{number}"), &addresses));
+        }
+        world.complete_lists();
+        world
+    }
+
+    /// The first lists are complete; there are no Services and slices yet.
+    pub(crate) fn complete_lists(&mut self) {
+        let nodes = self.updater.nodes().names().map(str::to_owned).collect();
+        self.updater.retain_nodes(&nodes);
+        self.updater.retain_services(&[].into());
+        self.updater.retain_slices(&[].into());
+    }
+
+    pub(crate) fn new() -> Self {
+        Self::with_settings(UpdaterSettings::default())
+    }
+
+    /// The Service `default/web` with the pool `lb/default-web`, which has `n1`, and one slice that has `n2`.
+    pub(crate) fn with_pending_update(settings: UpdaterSettings) -> Self {
+        let mut world = Self::with_settings(settings);
+        world.add_service("default/web", &[], "lb");
+        world.set_addresses("lb", "default-web", &["10.0.0.1"]);
+        world.updater.apply_slice(&slice("default/web-1", "web", &["n2"]));
+        world.observe();
+        world
+    }
+
+    /// Adds a Service and what cloud-controller-manager makes for it on a load balancer.
+    pub(crate) fn add_service(&mut self, text: &str, families: &[IpFamily], load_balancer: &str) {
+        let service = service(text, families);
+        for family in service.pool_families() {
+            let pool = headgate_controller::local_pools::pool_name(&service.name, *family);
+            self.add_pool(load_balancer, &pool, &service.uid);
+        }
+        self.updater.apply_service(service);
+    }
+
+    pub(crate) fn add_pool(&mut self, load_balancer: &str, pool: &str, uid: &str) {
+        let key = PoolKey::new(load_balancer, pool);
+        let document = json!({"name": pool, "properties": {"loadBalancerBackendAddresses": []}});
+        self.pools.entry(key.clone()).or_insert(document);
+        let rules = self.rules.entry(key).or_default();
+        rules.push(format!("{}-TCP-80", base_name(uid).unwrap()));
+    }
+
+    pub(crate) fn set_addresses(&mut self, load_balancer: &str, pool: &str, addresses: &[&str]) {
+        let entry = |address: &&str| {
+            let number = address.rsplit(['.', ':']).next().unwrap();
+            json!({"name": format!("n{number}"), "properties": {"ipAddress": address}})
+        };
+        let entries: Vec<_> = addresses.iter().map(entry).collect();
+        let document = self.pools.get_mut(&PoolKey::new(load_balancer, pool)).unwrap();
+        document["properties"]["loadBalancerBackendAddresses"] = entries.into();
+    }
+
+    pub(crate) fn addresses(&self, load_balancer: &str, pool: &str) -> Vec<String> {
+        let document = &self.pools[&PoolKey::new(load_balancer, pool)];
+        let entries = document["properties"]["loadBalancerBackendAddresses"]
+            .as_array()
+            .unwrap();
+        let address = |entry: &Value| entry["properties"]["ipAddress"].as_str().unwrap().to_owned();
+        let mut addresses: Vec<_> = entries.iter().map(address).collect();
+        addresses.sort();
+        addresses
+    }
+
+    /// All load balancers are read.
+    pub(crate) fn observe(&mut self) {
+        let mut found: BTreeMap<String, Vec<BackendPool>> = BTreeMap::new();
+        for (key, document) in &self.pools {
+            found
+                .entry(key.load_balancer().to_owned())
+                .or_default()
+                .push(BackendPool {
+                    name: key.pool().to_owned(),
+                    entries: entries(document),
+                    rules: self.rules.get(key).cloned().unwrap_or_default(),
+                });
+        }
+        let requested_at = self.now;
+        let all = found.into_iter().map(|(name, pools)| LoadBalancer {
+            name,
+            requested_at,
+            pools,
+        });
+        self.updater.observe(all.collect());
+    }
+
+    /// Time passes until the next tick, and the tick.
+    pub(crate) fn tick(&mut self) {
+        self.now += INTERVAL;
+        self.tick_now();
+    }
+
+    pub(crate) fn tick_now(&mut self) {
+        if self.is_stopped || !prepare_tick(&mut self.updater, self.now) {
+            return;
+        }
+        if self.lease_is_held {
+            return;
+        }
+        self.leases += 1;
+        self.updater.drain(self.now);
+        let pools: Vec<_> = self.updater.due().all_pools().cloned().collect();
+        for pool in pools {
+            if let Some(batch) = self.updater.take_batch(&pool) {
+                let outcome = self.process(&pool, &batch.desired_members());
+                let settlement = self.updater.settle(batch, &outcome, self.now);
+                self.events.extend(settlement.events);
+            }
+        }
+        self.observe();
+    }
+
+    fn process(&mut self, pool: &PoolKey, desired: &headgate_controller::local_pools::DesiredMembers) -> BatchOutcome {
+        self.calls.push(Call::Get);
+        let answer = self.gets.pop_front();
+        if let Err(outcome) = self.answer(answer) {
+            return outcome;
+        }
+        let Some(mut document) = self.pools.get(pool).cloned() else {
+            return failed(Failure::Missing);
+        };
+        let nodes = self.updater.nodes();
+        let edit = MemberEdit {
+            desired,
+            nodes: &nodes,
+            virtual_network: Some(NETWORK),
+        };
+        let merged: Merged = merge(&mut document, &edit);
+        if let Some(reason) = merged.rejected {
+            return BatchOutcome::Failed {
+                failure: Failure::Terminal,
+                error: reason.to_string(),
+            };
+        }
+        if !merged.is_changed() {
+            return BatchOutcome::Unchanged;
+        }
+        self.calls.push(Call::Put);
+        let answer = self.puts.pop_front();
+        if let Err(outcome) = self.answer(answer) {
+            return outcome;
+        }
+        self.pools.insert(pool.clone(), document);
+        BatchOutcome::Updated
+    }
+
+    fn answer(&mut self, answer: Option<Answer>) -> Result<(), BatchOutcome> {
+        match answer {
+            None | Some(Answer::Ok) => Ok(()),
+            Some(Answer::Fails(failure)) => Err(failed(failure)),
+            Some(Answer::Throttled(wait)) => Err(failed(Failure::Retriable {
+                not_before: Some(self.now + wait),
+            })),
+            Some(Answer::GateClosed(wait)) => Err(BatchOutcome::NotAttempted {
+                not_before: Some(self.now + wait),
+            }),
+            Some(Answer::After(meanwhile, answer)) => {
+                meanwhile(self);
+                self.answer(Some(*answer))
+            }
+            Some(Answer::ShutDown) => {
+                self.is_stopped = true;
+                Err(BatchOutcome::ShuttingDown)
+            }
+        }
+    }
+
+    /// The reasons of the events since this was last called, with the Services.
+    pub(crate) fn take_events(&mut self) -> Vec<(String, EventReason)> {
+        let events = std::mem::take(&mut self.events).into_iter();
+        events.map(|event| (event.service.to_string(), event.reason)).collect()
+    }
+
+    pub(crate) fn take_calls(&mut self) -> Vec<Call> {
+        std::mem::take(&mut self.calls)
+    }
+
+    /// Successes and failures so far.
+    pub(crate) fn outcomes(&self) -> (u64, u64) {
+        let counters = self.updater.counters();
+        (counters.succeeded, counters.failed)
+    }
+}
+
+pub(crate) fn throttled(seconds: u64) -> Answer {
+    Answer::Throttled(Duration::from_secs(seconds))
+}
+
+fn failed(failure: Failure) -> BatchOutcome {
+    BatchOutcome::Failed {
+        failure,
+        error: "the error".into(),
+    }
+}
+
+pub(crate) fn entries(document: &Value) -> Vec<PoolEntry> {
+    let entries = document["properties"]["loadBalancerBackendAddresses"].as_array();
+    let entry = |entry: &Value| PoolEntry {
+        name: entry["name"].as_str().map(Into::into),
+        address: match entry
+            .get("properties")
+            .map(|properties| properties["ipAddress"].as_str())
+        {
+            Some(Some(text)) => text
+                .parse::<IpAddr>()
+                .map_or(EntryAddress::Unreadable, EntryAddress::Ip),
+            Some(None) => EntryAddress::Missing,
+            None => EntryAddress::Unreadable,
+        },
+    };
+    entries.into_iter().flatten().map(entry).collect()
+}

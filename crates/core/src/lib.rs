@@ -1,0 +1,7 @@
+//! What every other crate speaks of, without requests of its own: Nodes and their signals, time, the values of settings, and what
+//! operators see. Who asks the cluster, Azure or the node is left to the crates above.
+
+pub mod clock;
+pub mod node;
+pub mod settings;
+pub mod telemetry;

@@ -1,0 +1,446 @@
+//! Which facts of a Node object are signals: the matchers and built-in signals of `signals.health` or `signals.adminState`. Pure.
+//!
+//! To add a kind of matcher, add a variant to [`SignalMatcher`] here. The compiler then requires its form in the settings
+//! ([`SignalMatcher::parse`] and [`SignalMatcher::to_value`]), its name, and how it is found in a [`Node`]; what it means to an operator
+//! is in `signal.rs`. Facts that only a matcher reads are kept for the keys and types that a matcher names, so nothing is stored
+//! for a matcher that is not configured.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use crate::settings::{format_duration, is_qualified_name, parse_duration};
+use serde_json::{Map, Value, json};
+
+use super::node::Node;
+use super::object::Taint;
+use super::signal::Signal;
+
+/// How long a node must be cordoned unless the matcher says otherwise.
+const DEFAULT_UNSCHEDULABLE_FOR: Duration = Duration::from_secs(10);
+const MAX_UNSCHEDULABLE_FOR: Duration = Duration::from_hours(1);
+/// Bounds the texts that become part of a signal's name.
+const MAX_TEXT_BYTES: usize = 256;
+/// The forms of a matcher, for errors.
+const FORMS: &str = "a taint key such as example.com/draining, {taint: example.com/draining}, {taint: example.com/*}, \
+    {condition: {type: T, status: \"True\", reason: R, messagePrefix: P}}, {label: {key: K, value: V}}, \
+    {annotation: {key: K, value: V}} or {unschedulable: true, for: 10s}";
+
+/// One entry of `signals.health` or `signals.adminState`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SignalMatcher {
+    /// A taint with this key, whatever its value and effect.
+    Taint(String),
+    /// A taint whose key begins with this text; `*` in the settings stands for the rest.
+    TaintPrefix(String),
+    /// A condition in the Node's status.
+    Condition(ConditionMatcher),
+    /// A label of the Node.
+    Label(KeyMatcher),
+    /// An annotation of the Node.
+    Annotation(KeyMatcher),
+    /// The Node is cordoned for at least this long.
+    Unschedulable(Duration),
+}
+
+/// A condition by its type and status; reason and message where the type alone does not say what happens.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConditionMatcher {
+    /// The condition's `type`.
+    pub kind: String,
+    /// The condition's `status`: `True`, `False` or `Unknown`.
+    pub status: String,
+    /// The condition's `reason`; `None` for any.
+    pub reason: Option<String>,
+    /// How the condition's message begins; `None` for any.
+    pub message_prefix: Option<String>,
+}
+
+/// A label or an annotation.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyMatcher {
+    /// The key.
+    pub key: String,
+    /// The value; `None` for any.
+    pub value: Option<String>,
+}
+
+impl KeyMatcher {
+    fn is_match(&self, values: &BTreeMap<String, String>) -> bool {
+        let found = values.get(&self.key);
+        found.is_some_and(|found| self.value.as_ref().is_none_or(|value| value == found))
+    }
+
+    fn to_value(&self) -> Value {
+        let mut fields = Map::from_iter([("key".to_owned(), json!(self.key))]);
+        fields.extend(self.value.as_ref().map(|value| ("value".to_owned(), json!(value))));
+        fields.into()
+    }
+}
+
+impl fmt::Display for KeyMatcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.key)?;
+        self.value.as_ref().map_or(Ok(()), |value| write!(f, "={value}"))
+    }
+}
+
+/// The name in metrics and `/statusz`: that of the signal, except that a prefix stands for all its keys.
+impl fmt::Display for SignalMatcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TaintPrefix(prefix) => write!(f, "{prefix}*"),
+            Self::Taint(key) => f.write_str(key),
+            Self::Condition(ConditionMatcher {
+                kind,
+                status,
+                reason,
+                message_prefix,
+            }) => {
+                write!(f, "condition:{kind}={status}")?;
+                if let Some(reason) = reason {
+                    write!(f, ",reason={reason}")?;
+                }
+                message_prefix
+                    .as_ref()
+                    .map_or(Ok(()), |prefix| write!(f, ",message={prefix}*"))
+            }
+            Self::Label(label) => write!(f, "label:{label}"),
+            Self::Annotation(annotation) => write!(f, "annotation:{annotation}"),
+            Self::Unschedulable(_) => f.write_str("unschedulable"),
+        }
+    }
+}
+
+impl SignalMatcher {
+    /// The signals that this matcher finds, each with how long it must last before it counts.
+    fn find<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = (Signal, Duration)> + 'a {
+        let at_once =
+            |is_found: bool, signal: fn(String) -> Signal| is_found.then(|| (signal(self.to_string()), Duration::ZERO));
+        let (taints, other): (&[Taint], _) = match self {
+            Self::Taint(_) | Self::TaintPrefix(_) => (&node.taints, None),
+            Self::Condition(condition) => (&[], at_once(condition.is_match(node), Signal::Condition)),
+            Self::Label(label) => (&[], at_once(label.is_match(&node.labels), Signal::Label)),
+            Self::Annotation(annotation) => (&[], at_once(annotation.is_match(&node.annotations), Signal::Annotation)),
+            Self::Unschedulable(after) => (&[], node.unschedulable.then_some((Signal::Unschedulable, *after))),
+        };
+        let found = taints.iter().map(|taint| &taint.key).filter(|key| match self {
+            Self::Taint(wanted) => *key == wanted,
+            Self::TaintPrefix(prefix) => key.starts_with(prefix.as_str()),
+            _ => false,
+        });
+        found
+            .map(|key| (Signal::Taint(key.clone()), Duration::ZERO))
+            .chain(other)
+    }
+
+    /// Whether `signal` comes from this matcher.
+    #[must_use]
+    pub fn is_source_of(&self, signal: &Signal) -> bool {
+        match (self, signal) {
+            (Self::TaintPrefix(prefix), Signal::Taint(key)) => key.starts_with(prefix.as_str()),
+            (Self::Taint(wanted), Signal::Taint(key)) => wanted == key,
+            (Self::Condition(_), Signal::Condition(name))
+            | (Self::Label(_), Signal::Label(name))
+            | (Self::Annotation(_), Signal::Annotation(name)) => *name == self.to_string(),
+            (Self::Unschedulable(_), Signal::Unschedulable) => true,
+            _ => false,
+        }
+    }
+
+    /// Reads one entry of a list in the settings.
+    ///
+    /// # Errors
+    /// What is allowed, in words.
+    pub fn parse(value: &Value) -> Result<Self, String> {
+        let fields = match value {
+            Value::String(key) if !is_qualified_name(key) => {
+                return Err("a taint key such as example.com/draining, without value and effect".to_owned());
+            }
+            Value::String(key) => return Ok(Self::Taint(key.clone())),
+            Value::Object(fields) => fields,
+            _ => {
+                return Err(format!(
+                    "a taint key such as example.com/draining, or a matcher: {FORMS}"
+                ));
+            }
+        };
+        let kinds = ["taint", "condition", "label", "annotation", "unschedulable"];
+        let mut given = kinds.into_iter().filter_map(|kind| Some((kind, fields.get(kind)?)));
+        let (Some((kind, value)), None) = (given.next(), given.next()) else {
+            return Err(format!("a matcher with exactly one kind: {FORMS}"));
+        };
+        let others: &[&str] = if kind == "unschedulable" { &["for"] } else { &[] };
+        if let Some(unknown) = fields
+            .keys()
+            .find(|field| *field != kind && !others.contains(&field.as_str()))
+        {
+            return Err(format!("no field {unknown:?} beside {kind}; {FORMS}"));
+        }
+        match kind {
+            "taint" => parse_taint(value),
+            "condition" => ConditionMatcher::parse(value).map(Self::Condition),
+            "label" => parse_key(value, kind, is_label_value).map(Self::Label),
+            "annotation" => parse_key(value, kind, is_short_text).map(Self::Annotation),
+            _ => parse_unschedulable(value, fields.get("for")),
+        }
+    }
+
+    /// The entry in the settings.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        match self {
+            Self::Taint(key) => json!(key),
+            Self::TaintPrefix(prefix) => json!({"taint": format!("{prefix}*")}),
+            Self::Condition(condition) => json!({"condition": condition.to_value()}),
+            Self::Label(label) => json!({"label": label.to_value()}),
+            Self::Annotation(annotation) => json!({"annotation": annotation.to_value()}),
+            Self::Unschedulable(after) => json!({"unschedulable": true, "for": format_duration(*after)}),
+        }
+    }
+}
+
+impl ConditionMatcher {
+    fn is_match(&self, node: &Node) -> bool {
+        node.conditions.get(&self.kind).is_some_and(|found| {
+            found.status == self.status
+                && self.reason.as_ref().is_none_or(|reason| *reason == found.reason)
+                && self
+                    .message_prefix
+                    .as_ref()
+                    .is_none_or(|prefix| found.message.starts_with(prefix.as_str()))
+        })
+    }
+
+    fn parse(value: &Value) -> Result<Self, String> {
+        let allowed = |what: &str| {
+            format!(
+                "a condition with {what}, such as {{type: VMEventScheduled, status: \"True\", messagePrefix: \"Preempt Scheduled:\"}}"
+            )
+        };
+        let fields = value.as_object().ok_or_else(|| allowed("type and status"))?;
+        let known = ["type", "status", "reason", "messagePrefix"];
+        if fields.keys().any(|field| !known.contains(&field.as_str())) {
+            return Err(allowed("only type, status, reason and messagePrefix"));
+        }
+        // YAML reads a bare `True` as a boolean.
+        let status = match fields.get("status") {
+            Some(Value::Bool(true)) => "True",
+            Some(Value::Bool(false)) => "False",
+            Some(Value::String(text)) => text,
+            _ => "",
+        };
+        if !["True", "False", "Unknown"].contains(&status) {
+            return Err(allowed("the status True, False or Unknown"));
+        }
+        let kind = fields.get("type").and_then(Value::as_str).unwrap_or_default();
+        if !is_qualified_name(kind) {
+            return Err(allowed("a type"));
+        }
+        let text = |field: &str| match fields.get(field) {
+            None => Ok(None),
+            Some(Value::String(text)) if is_short_text(text) && !text.is_empty() => Ok(Some(text.clone())),
+            Some(_) => Err(allowed(&format!(
+                "a {field} of 1 to {MAX_TEXT_BYTES} bytes without control characters"
+            ))),
+        };
+        Ok(Self {
+            kind: kind.to_owned(),
+            status: status.to_owned(),
+            reason: text("reason")?,
+            message_prefix: text("messagePrefix")?,
+        })
+    }
+
+    fn to_value(&self) -> Value {
+        let mut fields = Map::from_iter([
+            ("type".to_owned(), json!(self.kind)),
+            ("status".to_owned(), json!(self.status)),
+        ]);
+        fields.extend(self.reason.as_ref().map(|reason| ("reason".to_owned(), json!(reason))));
+        fields.extend(
+            self.message_prefix
+                .as_ref()
+                .map(|prefix| ("messagePrefix".to_owned(), json!(prefix))),
+        );
+        fields.into()
+    }
+}
+
+fn parse_taint(value: &Value) -> Result<SignalMatcher, String> {
+    let text = value.as_str().unwrap_or_default();
+    let allowed =
+        || "a taint key such as example.com/draining, or how it begins: example.com/* or example.com/drain*".to_owned();
+    match text.strip_suffix('*') {
+        None if is_qualified_name(text) => Ok(SignalMatcher::Taint(text.to_owned())),
+        // What precedes the star must be the beginning of a qualified name.
+        Some(prefix) if is_qualified_name(&format!("{prefix}x")) && !prefix.is_empty() => {
+            Ok(SignalMatcher::TaintPrefix(prefix.to_owned()))
+        }
+        _ => Err(allowed()),
+    }
+}
+
+fn parse_key(value: &Value, kind: &str, is_value: fn(&str) -> bool) -> Result<KeyMatcher, String> {
+    let allowed = || format!("{{{kind}: {{key: example.com/name, value: text}}}}; without value, any value matches");
+    let fields = value.as_object().ok_or_else(allowed)?;
+    if fields.keys().any(|field| field != "key" && field != "value") {
+        return Err(allowed());
+    }
+    let key = fields.get("key").and_then(Value::as_str).unwrap_or_default();
+    let text = match fields.get("value") {
+        None => None,
+        Some(Value::String(text)) if is_value(text) => Some(text.clone()),
+        Some(Value::Bool(_) | Value::Number(_)) => {
+            return Err(format!("{}; quote a value that YAML does not read as text", allowed()));
+        }
+        Some(_) => return Err(allowed()),
+    };
+    if is_qualified_name(key) {
+        Ok(KeyMatcher {
+            key: key.to_owned(),
+            value: text,
+        })
+    } else {
+        Err(allowed())
+    }
+}
+
+fn parse_unschedulable(value: &Value, after: Option<&Value>) -> Result<SignalMatcher, String> {
+    if *value != Value::Bool(true) {
+        return Err("{unschedulable: true}; leave the matcher out to ignore cordons".to_owned());
+    }
+    let after = match after {
+        None => Ok(DEFAULT_UNSCHEDULABLE_FOR),
+        Some(Value::String(text)) => parse_duration(text, Duration::ZERO, MAX_UNSCHEDULABLE_FOR),
+        Some(_) => parse_duration("", Duration::ZERO, MAX_UNSCHEDULABLE_FOR),
+    };
+    after.map(SignalMatcher::Unschedulable)
+}
+
+fn is_short_text(text: &str) -> bool {
+    text.len() <= MAX_TEXT_BYTES && !text.chars().any(char::is_control)
+}
+
+/// Whether the API server accepts the text as the value of a label.
+fn is_label_value(text: &str) -> bool {
+    text.is_empty() || text.len() <= 63 && !text.contains('/') && is_qualified_name(text)
+}
+
+/// A signal that is no matcher and can be switched off by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BuiltInSignal {
+    /// The Node object is being deleted.
+    DeletionTimestamp,
+    /// kubelet reports the node's graceful shutdown.
+    NodeShutdown,
+    /// Azure announces the eviction of this VM in Scheduled Events. Not in the Node object.
+    AzurePreempt,
+}
+
+impl BuiltInSignal {
+    /// In the order of the settings reference.
+    pub const ALL: [Self; 3] = [Self::DeletionTimestamp, Self::NodeShutdown, Self::AzurePreempt];
+    /// Those that are in the Node object, where a leader finds them.
+    pub const IN_NODE_OBJECT: [Self; 2] = [Self::DeletionTimestamp, Self::NodeShutdown];
+
+    /// The signal.
+    #[must_use]
+    pub fn signal(self) -> Signal {
+        match self {
+            Self::DeletionTimestamp => Signal::Deletion,
+            Self::NodeShutdown => Signal::Shutdown,
+            Self::AzurePreempt => Signal::Preempt,
+        }
+    }
+
+    fn is_in(self, node: &Node) -> bool {
+        match self {
+            Self::DeletionTimestamp => node.is_deleting,
+            Self::NodeShutdown => node.shutting_down,
+            Self::AzurePreempt => false,
+        }
+    }
+}
+
+/// What counts as a signal for one purpose.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SignalRules {
+    /// The matchers, in the order of the settings.
+    pub matchers: Vec<SignalMatcher>,
+    /// The built-in signals that count.
+    pub built_in: BTreeSet<BuiltInSignal>,
+}
+
+impl SignalRules {
+    /// The rules for taints with these keys, and for `built_in`.
+    #[must_use]
+    pub fn new<K: Into<String>>(keys: impl IntoIterator<Item = K>, built_in: &[BuiltInSignal]) -> Self {
+        Self {
+            matchers: keys.into_iter().map(|key| SignalMatcher::Taint(key.into())).collect(),
+            built_in: built_in.iter().copied().collect(),
+        }
+    }
+
+    /// The default of `signals.health` and `signals.healthBuiltIn`.
+    #[must_use]
+    pub fn default_health() -> Self {
+        Self::new(super::signal::DEFAULT_SIGNAL_TAINTS, &BuiltInSignal::ALL)
+    }
+
+    /// The default of `signals.adminState` and `signals.adminStateBuiltIn`.
+    #[must_use]
+    pub fn default_admin_state() -> Self {
+        Self::new(
+            super::signal::DEFAULT_SIGNAL_TAINTS,
+            &[BuiltInSignal::DeletionTimestamp],
+        )
+    }
+
+    /// The signals of a Node, each with how long it must last before it counts.
+    #[must_use]
+    pub fn detect(&self, node: &Node) -> BTreeMap<Signal, Duration> {
+        let mut found: BTreeMap<Signal, Duration> = BTreeMap::new();
+        for (signal, after) in self.matchers.iter().flat_map(|matcher| matcher.find(node)) {
+            let shortest = found.entry(signal).or_insert(after);
+            *shortest = after.min(*shortest);
+        }
+        let built_in = self.built_in.iter().filter(|built_in| built_in.is_in(node));
+        found.extend(built_in.map(|built_in| (built_in.signal(), Duration::ZERO)));
+        found
+    }
+
+    /// The names of everything that could be a signal, each with whether one of `signals` comes from it.
+    pub fn names<'a>(&'a self, signals: &'a BTreeMap<Signal, impl Sized>) -> impl Iterator<Item = (String, bool)> + 'a {
+        let matchers = self.matchers.iter().map(|matcher| {
+            let is_present = signals.keys().any(|signal| matcher.is_source_of(signal));
+            (matcher.to_string(), is_present)
+        });
+        let built_in = self.built_in.iter().map(|built_in| built_in.signal());
+        matchers.chain(built_in.map(|signal| (signal.to_string(), signals.contains_key(&signal))))
+    }
+
+    pub(super) fn reads_label(&self, key: &str) -> bool {
+        let mut matchers = self.matchers.iter();
+        matchers.any(|matcher| matches!(matcher, SignalMatcher::Label(label) if label.key == key))
+    }
+
+    pub(super) fn reads_annotation(&self, key: &str) -> bool {
+        let mut matchers = self.matchers.iter();
+        matchers.any(|matcher| matches!(matcher, SignalMatcher::Annotation(annotation) if annotation.key == key))
+    }
+
+    pub(super) fn reads_unschedulable(&self) -> bool {
+        self.matchers
+            .iter()
+            .any(|matcher| matches!(matcher, SignalMatcher::Unschedulable(_)))
+    }
+
+    pub(super) fn reads_condition(&self, kind: &str) -> bool {
+        let mut matchers = self.matchers.iter();
+        matchers.any(|matcher| matches!(matcher, SignalMatcher::Condition(condition) if condition.kind == kind))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,33 @@
+//! Names in Node objects that several crates read or write: taints, labels, annotations and conditions.
+
+/// The taint with which Cluster Autoscaler announces the deletion of a node.
+pub const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+/// The taint of a node that Cluster Autoscaler may delete soon.
+pub const CANDIDATE_TAINT: &str = "DeletionCandidateOfClusterAutoscaler";
+/// The taint of a node whose machine an operator declares dead. cloud-controller-manager removes it with the effect `NoExecute` from
+/// a Node that is ready.
+pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
+/// The taint of a node whose machine is shut down.
+pub(crate) const SHUTDOWN_TAINT: &str = "node.cloudprovider.kubernetes.io/shutdown";
+/// The taint of a node that Karpenter removes.
+pub const KARPENTER_TAINT: &str = "karpenter.sh/disrupted";
+/// The taint that headgate sets when Azure announces the eviction of the VM.
+pub const DRAINING_TAINT: &str = "cloudprovider.azure.microsoft.com/draining";
+/// The value of [`DRAINING_TAINT`] for an eviction, as in cloud-provider-azure's design.
+pub const EVICTION_TAINT_VALUE: &str = "spot-eviction";
+/// The taint of a node in the stage `Drain` of a maintenance, effect `NoSchedule`. Its value is the UID of a maintenance, also of one
+/// that is gone where the Node has the annotation of the cordon; another value belongs to another writer.
+pub const MAINTENANCE_TAINT: &str = "headgate.dev/maintenance";
+
+/// Kubernetes' label that excludes a Node from load balancers; its value does not matter.
+pub const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// The annotation that contains the [`NodeHold`](crate::node::NodeHold) as JSON. A policy lets only the leader's service account write it.
+pub const HOLD_ANNOTATION: &str = "headgate.dev/hold";
+/// The annotation with which Cluster Autoscaler waits. It compares the prefix; the name after it is headgate's.
+pub const DELETION_DELAY_ANNOTATION: &str = "delay-deletion.cluster-autoscaler.kubernetes.io/headgate";
+/// The annotation that contains the record of an eviction notice as JSON.
+pub const SPOT_NOTICE_ANNOTATION: &str = "headgate.dev/spot-notice";
+
+/// The condition that says whether the node is out of its load balancers.
+pub const MARKER_CONDITION: &str = "headgate.dev/OutOfLoadBalancers";

@@ -1,0 +1,216 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::node::matcher::SignalMatcher;
+use crate::node::report::NodeReport;
+
+/// As an agent reads its own Node.
+fn own(object: &Value) -> Node {
+    let reader = NodeReader::own(SignalRules::default_health());
+    reader.read(serde_json::from_value(object.clone()).unwrap())
+}
+
+/// As a leader reads all Nodes.
+fn read(object: &Value) -> Node {
+    let reader = NodeReader {
+        rules: SignalRules::default_admin_state(),
+        health_rules: SignalRules::default_health(),
+        exclude_control_plane: true,
+        is_own: false,
+    };
+    reader.read(serde_json::from_value(object.clone()).unwrap())
+}
+
+#[test]
+fn bare_node_has_nothing_but_its_uid() {
+    assert_eq!(
+        own(&json!({"metadata": {"uid": "u"}})),
+        Node {
+            uid: "u".into(),
+            ..Node::default()
+        }
+    );
+}
+
+#[test]
+fn what_changes_with_each_renewal_is_kept_of_the_own_node_only() {
+    let object = |second: &str| {
+        let hold = json!({"nodeUid": "u", "pools": ["lb/p"], "probesHeadgate": true, "signals": ["k"], "renewedAt": format!("2026-01-01T00:00:{second}Z")});
+        json!({"metadata": {"name": "n", "uid": "u", "annotations": {"headgate.dev/hold": hold.to_string()}},
+            "spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "value": second, "effect": "NoSchedule"}]},
+            "status": {"conditions": [{"type": "headgate.dev/OutOfLoadBalancers", "status": "True", "reason": "r",
+                "lastHeartbeatTime": format!("2026-01-01T00:00:{second}Z")}, {"type": "Ready", "status": "True",
+                "lastHeartbeatTime": format!("2026-01-01T00:00:{second}Z")}]}})
+    };
+    assert_eq!(read(&object("01")), read(&object("02")));
+    let (first, second) = (own(&object("01")), own(&object("02")));
+    assert!(first.hold != second.hold && first.marker != second.marker && first.taints != second.taints);
+}
+
+#[test]
+fn taints_and_deletion_are_read() {
+    let node = json!({"metadata": {"uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"podCIDR": "10.0.0.0/24", "taints": [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "value": "v", "effect": "NoExecute"}]}});
+    let node = own(&node);
+    assert!(node.is_deleting);
+    let keys: Vec<_> = node.taints.iter().map(|taint| taint.key.as_str()).collect();
+    assert_eq!(keys, ["a", "b"]);
+}
+
+#[test]
+fn machine_and_own_annotations_are_read() {
+    let node = json!({"metadata": {"annotations": {"headgate.dev/a": "1", "other.dev/b": "2", "headgate.dev/c": "x".repeat(5000)}},
+        "spec": {"providerID": "azure:///x"}, "status": {"nodeInfo": {"bootID": "b", "machineID": "m"}}});
+    let node = own(&node);
+    assert_eq!((node.provider_id.as_str(), node.boot_id.as_str()), ("azure:///x", "b"));
+    assert_eq!(node.annotations, [("headgate.dev/a".to_owned(), "1".to_owned())].into());
+}
+
+#[test]
+fn only_the_shutdown_condition_of_kubelet_counts() {
+    let condition = |type_: &str, status: &str, reason: &str, message: &str| {
+        let node = json!({"metadata": {}, "status": {"conditions": [
+            {"type": type_, "status": status, "reason": reason, "message": message}]}});
+        own(&node).shutting_down
+    };
+    assert!(condition("Ready", "False", "KubeletNotReady", "node is shutting down"));
+    assert!(condition(
+        "Ready",
+        "False",
+        "KubeletNotReady",
+        "[PLEG is not healthy, node is shutting down]"
+    ));
+    assert!(!condition("Ready", "True", "KubeletReady", "node is shutting down"));
+    assert!(!condition(
+        "Ready",
+        "Unknown",
+        "NodeStatusUnknown",
+        "node is shutting down"
+    ));
+    assert!(!condition(
+        "Ready",
+        "False",
+        "KubeletNotReady",
+        "container runtime is down"
+    ));
+    assert!(!condition("Ready", "False", "Other", "node is shutting down"));
+    assert!(!condition(
+        "DiskPressure",
+        "False",
+        "KubeletNotReady",
+        "node is shutting down"
+    ));
+}
+
+#[test]
+fn reads_the_fields_that_pools_need() {
+    let node = read(
+        &json!({"metadata": {"name": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"providerID": "azure:///subscriptions/S/resourceGroups/rg/providers/Microsoft.Compute/virtualMachines/N",
+            "taints": [{"key": "k", "effect": "NoExecute"}, {"key": "bare"}]},
+        "status": {"addresses": [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "10.0.0.4"},
+            {"type": "InternalIP", "address": "FD00::4"}, {"type": "ExternalIP", "address": "1.2.3.4"}, {"type": "InternalIP", "address": "x"}],
+            "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]}}),
+    );
+    assert_eq!(
+        node.machine,
+        "/subscriptions/s/resourcegroups/rg/providers/microsoft.compute/virtualmachines/n"
+    );
+    assert_eq!(
+        node.addresses,
+        ["10.0.0.4", "fd00::4"].map(|text| text.parse::<IpAddr>().unwrap())
+    );
+    assert_eq!(
+        (node.taints[0].key.as_str(), node.taints[0].effect.as_str()),
+        ("k", "NoExecute")
+    );
+    assert!(node.ready && node.excluded.is_none());
+    assert_eq!(node.created.to_string(), "2026-01-01T00:00:00Z");
+    assert!(!node.is_terminal() && node.hold.is_none());
+    let bare = read(&json!({"metadata": {"name": "n"}}));
+    assert!(bare.machine.is_empty() && bare.addresses.is_empty() && !bare.ready);
+}
+
+#[test]
+fn health_signals_have_the_names_that_the_agent_uses() {
+    let object = json!({"metadata": {"name": "n", "uid": "u", "labels": {"example.com/state": "leaving"},
+            "annotations": {"example.com/leaving": "soon"}},
+        "spec": {"unschedulable": true, "taints": [{"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"},
+            {"key": "headgate.dev/maintenance", "effect": "NoSchedule"}, {"key": "other", "effect": "NoSchedule"}]},
+        "status": {"conditions": [{"type": "Ready", "status": "True"},
+            {"type": "DiskPressure", "status": "True", "reason": "Full", "message": "disk is full"}]}});
+    let matchers = [
+        json!("headgate.dev/maintenance"),
+        json!({"taint": "aws-node-termination-handler/*"}),
+        json!({"condition": {"type": "DiskPressure", "status": "True", "messagePrefix": "disk"}}),
+        json!({"label": {"key": "example.com/state", "value": "leaving"}}),
+        json!({"annotation": {"key": "example.com/leaving"}}),
+        json!({"unschedulable": true, "for": "1h"}),
+    ];
+    let rules = SignalRules {
+        matchers: matchers
+            .iter()
+            .map(|matcher| SignalMatcher::parse(matcher).unwrap())
+            .collect(),
+        ..SignalRules::default()
+    };
+    let leader = NodeReader {
+        health_rules: rules.clone(),
+        ..NodeReader::default()
+    };
+    let node = leader.read(serde_json::from_value(object.clone()).unwrap());
+    let agent = NodeReader::own(rules.clone()).read(serde_json::from_value(object).unwrap());
+    let now = crate::clock::Clock::System.now();
+    let report = NodeReport::initial(None, &rules, now).with_node(agent, now);
+    let names = report
+        .signals()
+        .keys()
+        .chain(report.periods.pending().keys())
+        .map(Signal::name);
+    let names: BTreeSet<&str> = names.collect();
+    assert_eq!(names.len(), matchers.len());
+    assert_eq!(
+        node.health_signals.iter().map(Signal::name).collect::<BTreeSet<_>>(),
+        names
+    );
+    assert!(node.signals.is_empty() && !node.is_terminal());
+}
+
+#[test]
+fn hold_is_read_unless_it_is_another_nodes() {
+    let hold =
+        r#"{"nodeUid":"u","pools":["lb/p"],"probesHeadgate":true,"signals":["k"],"renewedAt":"2026-01-01T00:00:00Z"}"#;
+    let read_hold = |uid: &str| {
+        let metadata = json!({"name": "n", "uid": uid, "annotations": {"headgate.dev/hold": hold}});
+        read(&json!({"metadata": metadata})).hold
+    };
+    assert_eq!(read_hold("u").unwrap().pools, ["lb/p".to_owned()].into());
+    assert_eq!(read_hold("v"), None);
+}
+
+#[test]
+fn excludes_the_nodes_that_cloud_provider_azure_excludes() {
+    for (label, value, always, with_control_plane) in [
+        (EXCLUDE_LABEL, "", true, true),
+        (EXCLUDE_LABEL, "false", true, true),
+        (MANAGED_LABEL, "false", true, true),
+        (MANAGED_LABEL, "False", true, true),
+        (MANAGED_LABEL, "true", false, false),
+        (CONTROL_PLANE_LABELS[0], "", false, true),
+        (CONTROL_PLANE_LABELS[1], "", false, true),
+        ("kubernetes.io/role", "master", false, true),
+        ("kubernetes.io/role", "agent", false, false),
+        ("other", "", false, false),
+    ] {
+        let labels = BTreeMap::from([(label.to_owned(), value.to_owned())]);
+        assert_eq!(excluding_label(&labels, false).is_some(), always, "{label}={value}");
+        assert_eq!(
+            excluding_label(&labels, true).is_some(),
+            with_control_plane,
+            "{label}={value}"
+        );
+    }
+    assert_eq!(machine_id("gce://p/z/n"), "");
+    assert_eq!(machine_id("AZURE:///A"), "/a");
+    assert_eq!(machine_id(""), "");
+}

@@ -1,0 +1,332 @@
+//! Drain signals: what means that a node is about to go away. This file is the place to add one.
+//!
+//! - A taint: add its key to [`DEFAULT_SIGNAL_TAINTS`] and its meaning to [`Signal::explanation`]. Operators can list
+//!   other keys in the setting `signals`.
+//! - Another field of the Node: add it to `NodeObject` and [`Node`](super::Node), add a variant to [`Signal`], and a kind
+//!   of matcher or a built-in signal to `matcher.rs`, which has its form in the settings and finds it. Health answers, the leader,
+//!   `why`, `status`, metrics and the remembered state follow from these.
+//! - A fact from elsewhere, such as the cloud's metadata service: add a variant to [`Signal`], and publish it in the
+//!   `notices` of `headgate_agent::health::VerdictInputs`.
+//!
+//! The compiler then requires a name and an explanation for the variant; a variant other than a taint also belongs in
+//! `Signal::BUILT_IN`. Everything here is pure. Taints count by key
+//! (upstream: `NodeEligible` in kube-proxy; docs/decisions.md 1). Cordon, `NotReady` and
+//! `DeletionCandidateOfClusterAutoscaler` are no signals unless the settings list them, because operators cordon whole clusters.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::names::{
+    AUTOSCALER_TAINT, DRAINING_TAINT, KARPENTER_TAINT, MAINTENANCE_TAINT, OUT_OF_SERVICE_TAINT, SHUTDOWN_TAINT,
+};
+
+/// The taint keys that are signals unless the settings list others (docs/decisions.md 1).
+pub const DEFAULT_SIGNAL_TAINTS: [&str; 6] = [
+    AUTOSCALER_TAINT,
+    OUT_OF_SERVICE_TAINT,
+    SHUTDOWN_TAINT,
+    DRAINING_TAINT,
+    KARPENTER_TAINT,
+    MAINTENANCE_TAINT,
+];
+
+/// One reason not to send new connections to a node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Signal {
+    /// The Node object is being deleted.
+    Deletion,
+    /// kubelet reports the node's graceful shutdown.
+    Shutdown,
+    /// The Node has a taint with this key.
+    Taint(String),
+    /// A condition that a matcher of the settings names; the matcher's name.
+    Condition(String),
+    /// A label that a matcher of the settings names; the matcher's name.
+    Label(String),
+    /// An annotation that a matcher of the settings names; the matcher's name.
+    Annotation(String),
+    /// The node is cordoned, and a matcher of the settings asks for it.
+    Unschedulable,
+    /// Azure announces the eviction of this spot VM in Scheduled Events.
+    Preempt,
+    /// This process stops and drains its node for `shutdownDelay`.
+    Stopping,
+}
+
+/// What a signal means to an operator, in whole sentences or clauses of English.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignalExplanation {
+    /// One sentence about the cause of the signal.
+    pub meaning: String,
+    /// Completes "Ends with …".
+    pub ends_with: String,
+}
+
+impl Signal {
+    /// The signals that are not taints; their names are not taint keys.
+    const BUILT_IN: [Self; 5] = [
+        Self::Deletion,
+        Self::Shutdown,
+        Self::Preempt,
+        Self::Stopping,
+        Self::Unschedulable,
+    ];
+
+    /// The name in health answers, metrics, `/statusz` and the remembered state.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Deletion => "deletionTimestamp",
+            Self::Shutdown => "nodeShutdown",
+            Self::Taint(name) | Self::Condition(name) | Self::Label(name) | Self::Annotation(name) => name,
+            Self::Unschedulable => "unschedulable",
+            Self::Preempt => "azurePreempt",
+            Self::Stopping => "headgateStopping",
+        }
+    }
+
+    /// Whether the leader may keep a node with this signal in service for a while if too few others are left. The node
+    /// still works; a signal that says otherwise, or that its end is certain, is not revocable.
+    #[must_use]
+    pub fn is_revocable(&self) -> bool {
+        match self {
+            Self::Taint(key) => ![OUT_OF_SERVICE_TAINT, SHUTDOWN_TAINT].contains(&key.as_str()),
+            Self::Label(_) | Self::Annotation(_) | Self::Unschedulable => true,
+            // What reports a condition is not known; it may announce the end of the machine.
+            Self::Deletion | Self::Shutdown | Self::Condition(_) | Self::Preempt | Self::Stopping => false,
+        }
+    }
+
+    /// Whether the signal says by itself that the machine is about to end. A cordon, a maintenance, or what a matcher finds may be
+    /// a mistake that meets every node at once.
+    #[must_use]
+    pub fn announces_end(&self) -> bool {
+        match self {
+            Self::Taint(key) => key != MAINTENANCE_TAINT,
+            Self::Deletion | Self::Shutdown | Self::Preempt | Self::Stopping => true,
+            Self::Condition(_) | Self::Label(_) | Self::Annotation(_) | Self::Unschedulable => false,
+        }
+    }
+
+    /// What the signal means on the node `node_name`, and what ends it.
+    #[must_use]
+    pub fn explanation(&self, node_name: &str) -> SignalExplanation {
+        let untaint = || {
+            let key = self.name();
+            // Operators copy the command. An agent may send any text for a key.
+            if is_label_key(key) {
+                format!("the removal of the taint: kubectl taint node {node_name} {key}-")
+            } else {
+                "the removal of the taint".to_owned()
+            }
+        };
+        let (meaning, ends_with) = match self {
+            Self::Deletion => (
+                "The Node object is being deleted.",
+                "nothing; a Node that is being deleted stays so until it is gone".to_owned(),
+            ),
+            Self::Shutdown => (
+                "kubelet reports that the node is shutting down.",
+                "kubelet reporting Ready again after the restart".to_owned(),
+            ),
+            Self::Preempt => (
+                "Azure has announced the eviction of this spot VM.",
+                "the end of the notice in Scheduled Events".to_owned(),
+            ),
+            Self::Stopping => (
+                "headgate is stopping and drains the node for its shutdownDelay.",
+                "the start of the next headgate on this node".to_owned(),
+            ),
+            Self::Condition(_) => (
+                "The Node has this condition, which is listed in the settings under signals.",
+                "a change of the condition by the component that reports it".to_owned(),
+            ),
+            Self::Label(name) => (
+                "The Node has this label, which is listed in the settings under signals.",
+                removal(node_name, "label", name),
+            ),
+            Self::Annotation(name) => (
+                "The Node has this annotation, which is listed in the settings under signals.",
+                removal(node_name, "annotation", name),
+            ),
+            Self::Unschedulable => (
+                "The node is cordoned, which is listed in the settings under signals.",
+                format!("the end of the cordon: kubectl uncordon {node_name}"),
+            ),
+            Self::Taint(key) => match key.as_str() {
+                AUTOSCALER_TAINT => (
+                    "Cluster Autoscaler is about to delete the VM.",
+                    format!(
+                        "{}; Cluster Autoscaler removes it itself when a scale-down fails",
+                        untaint()
+                    ),
+                ),
+                OUT_OF_SERVICE_TAINT => (
+                    "An operator or a controller has marked the node as out of service.",
+                    untaint(),
+                ),
+                SHUTDOWN_TAINT => (
+                    "The cloud provider reports that the VM is shut down.",
+                    "the VM running again; cloud-controller-manager then removes the taint".to_owned(),
+                ),
+                DRAINING_TAINT => ("The node is being drained because its VM is going away.", untaint()),
+                KARPENTER_TAINT => ("Karpenter is about to replace or remove the node.", untaint()),
+                MAINTENANCE_TAINT => ("The node is in maintenance.", untaint()),
+                _ => ("This taint is listed in signals.health.", untaint()),
+            },
+        };
+        SignalExplanation {
+            meaning: meaning.to_owned(),
+            ends_with,
+        }
+    }
+}
+
+/// How the signal of a label or an annotation ends. `name` is the matcher's, `label:KEY=VALUE`.
+fn removal(node_name: &str, kind: &str, name: &str) -> String {
+    let pair = name
+        .strip_prefix(kind)
+        .and_then(|rest| rest.strip_prefix(':'))
+        .unwrap_or_default();
+    let key = pair.split_once('=').map_or(pair, |(key, _)| key);
+    let verb = if kind == "label" { "label" } else { "annotate" };
+    if is_label_key(key) {
+        format!("the removal of the {kind}, or another value: kubectl {verb} node {node_name} {key}-")
+    } else {
+        format!("the removal of the {kind}, or another value")
+    }
+}
+
+/// Whether `key` has only characters that the API server accepts in the key of a taint.
+fn is_label_key(key: &str) -> bool {
+    let is_allowed = |character: char| character.is_ascii_alphanumeric() || "-_./".contains(character);
+    key.starts_with(|first: char| first.is_ascii_alphanumeric()) && key.chars().all(is_allowed)
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// From a name. A name that is neither a built-in signal's nor a matcher's is a taint key, which has no colon.
+impl FromStr for Signal {
+    type Err = std::convert::Infallible;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let built_in = Self::BUILT_IN.into_iter().find(|signal| signal.name() == name);
+        let kind = name.split_once(':').map(|(kind, _)| kind);
+        let owned = || name.to_owned();
+        Ok(built_in.unwrap_or_else(|| match kind {
+            Some("condition") => Self::Condition(owned()),
+            Some("label") => Self::Label(owned()),
+            Some("annotation") => Self::Annotation(owned()),
+            _ => Self::Taint(owned()),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::matcher::{BuiltInSignal, SignalRules};
+    use crate::node::node::Node;
+    use crate::node::object::Taint;
+
+    fn detect(taints: &[&str], keys: &[&str]) -> Vec<String> {
+        let node = Node {
+            taints: taints.iter().map(|key| Taint::new(key, "NoSchedule")).collect(),
+            ..Node::default()
+        };
+        let keys = keys.iter().copied();
+        let found = SignalRules::new(keys, &BuiltInSignal::ALL).detect(&node);
+        found.keys().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn each_default_key_is_a_signal_and_no_other_is() {
+        for key in DEFAULT_SIGNAL_TAINTS {
+            assert_eq!(detect(&[key], &DEFAULT_SIGNAL_TAINTS), [key]);
+        }
+        for other in [
+            "DeletionCandidateOfClusterAutoscaler",
+            "node.kubernetes.io/unschedulable",
+            "node.kubernetes.io/not-ready",
+            "node.kubernetes.io/unreachable",
+            "node-role.kubernetes.io/control-plane",
+            "ToBeDeletedByClusterAutoscale",
+            "tobedeletedbyclusterautoscaler",
+            "karpenter.sh/disruption",
+            "",
+        ] {
+            assert!(detect(&[other], &DEFAULT_SIGNAL_TAINTS).is_empty(), "{other}");
+        }
+    }
+
+    #[test]
+    fn list_replaces_the_default() {
+        assert_eq!(detect(&["a.io/b", DEFAULT_SIGNAL_TAINTS[0]], &["a.io/b"]), ["a.io/b"]);
+        assert!(detect(&[DEFAULT_SIGNAL_TAINTS[0]], &[]).is_empty());
+    }
+
+    #[test]
+    fn one_key_with_several_effects_is_one_signal() {
+        let key = DEFAULT_SIGNAL_TAINTS[0];
+        assert_eq!(detect(&[key, "other", key], &DEFAULT_SIGNAL_TAINTS), [key]);
+    }
+
+    #[test]
+    fn deletion_and_shutdown_count_with_any_list_unless_switched_off() {
+        let node = Node {
+            is_deleting: true,
+            shutting_down: true,
+            ..Node::default()
+        };
+        let detect = |built_in: &[BuiltInSignal]| {
+            let found = SignalRules::new::<String>([], built_in).detect(&node);
+            found.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(detect(&BuiltInSignal::ALL), [Signal::Deletion, Signal::Shutdown]);
+        assert_eq!(detect(&[BuiltInSignal::DeletionTimestamp]), [Signal::Deletion]);
+        assert_eq!(detect(&[BuiltInSignal::NodeShutdown]), [Signal::Shutdown]);
+        assert_eq!(detect(&[BuiltInSignal::AzurePreempt]), []);
+    }
+
+    #[test]
+    fn a_command_is_shown_for_a_key_that_a_taint_may_have_only() {
+        for (key, is_shown) in [
+            ("example.com/maintenance_1", true),
+            ("a; reboot", false),
+            ("$(reboot)", false),
+            ("-l", false),
+            ("a\nb", false),
+            ("", false),
+        ] {
+            for signal in [
+                Signal::Taint(key.to_owned()),
+                Signal::Label(format!("label:{key}=v")),
+                Signal::Annotation(format!("annotation:{key}")),
+            ] {
+                let ends_with = signal.explanation("n").ends_with;
+                assert_eq!(ends_with.contains("kubectl"), is_shown, "{key:?}: {ends_with}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_parse_to_their_signals() {
+        for signal in [
+            Signal::Deletion,
+            Signal::Shutdown,
+            Signal::Preempt,
+            Signal::Stopping,
+            Signal::Unschedulable,
+            Signal::Taint("a.io/b".into()),
+            Signal::Condition("condition:A=True".into()),
+            Signal::Label("label:a.io/b=c".into()),
+            Signal::Annotation("annotation:a.io/b".into()),
+        ] {
+            assert_eq!(signal.to_string().parse(), Ok(signal));
+        }
+    }
+}

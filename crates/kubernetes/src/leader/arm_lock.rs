@@ -1,0 +1,277 @@
+//! The ARM lock: the Lease that cloud-controller-manager holds around each of its reconciles, and headgate around its writes
+//! (docs/decisions.md 14).
+//!
+//! Invariants: the writers of this process share one hold, which is counted; the last one to leave releases it. A hold admits no
+//! new writes after 30 s. A writer that is dropped has left. The next leader acquires or releases the hold of a crashed one,
+//! because both use the same name. A hold is not renewed: one that is older than its 15 minutes is lost, as for
+//! cloud-controller-manager.
+//!
+//! `state_machine` decides, from what `lock_observation` has observed and what `hold_state` demands; `lock_task` carries the
+//! decisions out. Whether the term is valid, and what is written, is left to the writers.
+
+mod hold_state;
+mod lock_observation;
+mod lock_record;
+mod lock_task;
+mod metrics;
+mod state_machine;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_core::clock::Clock;
+use jiff::Timestamp;
+use kube::Client;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use self::hold_state::HoldState;
+use self::lock_task::LockTask;
+pub use self::metrics::LockMetrics;
+use self::state_machine::{Obstacle, StateMachine};
+use super::LeaseName;
+
+/// The holder of every leader, so that the next one can use or release the hold of a crashed one.
+const HOLDER: &str = "headgate";
+/// How long the last writer waits for the release of the Lease. The lock task continues after that.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The lock as its users have it. Clones are the same lock.
+#[derive(Clone, Debug)]
+pub struct ArmLock {
+    holds: Arc<HoldState>,
+    changes: watch::Receiver<()>,
+    name: Arc<str>,
+    metrics: LockMetrics,
+}
+
+/// A writer's part in a hold of the lock. Dropping it leaves the hold without waiting for the release.
+#[derive(Debug)]
+#[must_use = "dropping it leaves the hold"]
+pub struct LockGuard {
+    lock: ArmLock,
+    part: Part,
+    has_left: bool,
+}
+
+/// What a guard permits writes by.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    /// The hold with this number.
+    Hold(u64),
+    /// Nothing but the time: see [`ArmLock::bypass`].
+    Bypass { until: Instant },
+}
+
+/// Why the lock was not acquired.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LockError {
+    /// Another process holds it.
+    #[error("{lease} is held by {holder:?} since {}, until {} at the latest", time_text(*.since), time_text(*.expires))]
+    Held {
+        /// The Lease, for the text of the error.
+        lease: String,
+        /// The holder in the Lease.
+        holder: String,
+        /// The start of the hold, by the holder's clock.
+        since: Option<Timestamp>,
+        /// The end of the hold by the holder's clock, if it is not released before.
+        expires: Option<Timestamp>,
+    },
+    /// This process holds it, but the hold admits no new writes, and some writers have not left.
+    #[error("this process has held {lease} for too long to begin new writes, and earlier writes have not ended")]
+    Closed {
+        /// The Lease, for the text of the error.
+        lease: String,
+    },
+    /// The API server refused a request, or did not respond.
+    #[error("{lease} could not be acquired: {error}")]
+    Failed {
+        /// The Lease, for the text of the error.
+        lease: String,
+        /// The error of the last request.
+        error: String,
+    },
+    /// The deadline passed without another reason.
+    #[error("{lease} was not acquired in time")]
+    Timeout {
+        /// The Lease, for the text of the error.
+        lease: String,
+    },
+    /// The lock task has ended, with the term.
+    #[error("{lease} cannot be acquired: the task of the lock has ended")]
+    Stopped {
+        /// The Lease, for the text of the error.
+        lease: String,
+    },
+}
+
+fn time_text(time: Option<Timestamp>) -> String {
+    time.map_or_else(|| "an unknown time".to_owned(), |time| format!("{time:.0}"))
+}
+
+impl ArmLock {
+    /// The lock over the Lease `kube-system/aks-managed-resource-locker` with the holder `headgate`, and its task.
+    ///
+    /// The lock can be acquired only while the task runs. The task watches the Lease, and ends within 3 s after the lock and
+    /// all guards are dropped.
+    pub fn new(client: Client, clock: Clock, metrics: LockMetrics) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        let lease = LeaseName {
+            namespace: "kube-system".to_owned(),
+            name: "aks-managed-resource-locker".to_owned(),
+        };
+        Self::with_lease(client, lease, HOLDER, clock, metrics)
+    }
+
+    /// The same over another Lease, or with another holder.
+    pub fn with_lease(
+        client: Client,
+        lease: LeaseName,
+        holder: &str,
+        clock: Clock,
+        metrics: LockMetrics,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        let (sender, changes) = watch::channel(());
+        let lock = Self {
+            holds: Arc::new(HoldState::new()),
+            changes,
+            name: lease.name.as_str().into(),
+            metrics,
+        };
+        let task = LockTask {
+            client,
+            state_machine: StateMachine::new(lease.clone(), holder.to_owned(), fastrand::Rng::new()),
+            lease,
+            holds: Arc::clone(&lock.holds),
+            changes: sender,
+            watch_errors: lock.metrics.watch_errors(),
+            clock,
+        };
+        (lock, lock_task::run(task))
+    }
+
+    /// Waits until `deadline` for a hold, which the writers of this process share. `caller` is a label of the metric of waits.
+    ///
+    /// # Errors
+    /// If there is no hold by then. The error names the obstacle.
+    pub async fn acquire(&self, caller: &'static str, deadline: Instant) -> Result<LockGuard, LockError> {
+        let began = Instant::now();
+        let mut changes = self.changes.clone();
+        let waiter = self.holds.wait();
+        let entered = lock_task::retry_on_change(&mut changes, deadline, || waiter.enter(Instant::now())).await;
+        self.metrics.waited(&self.name, caller, began.elapsed());
+        match entered {
+            Ok(Some(hold)) => Ok(LockGuard {
+                lock: self.clone(),
+                part: Part::Hold(hold),
+                has_left: false,
+            }),
+            Ok(None) => Err(self.obstacle()),
+            Err(_) => Err(LockError::Stopped { lease: self.lease() }),
+        }
+    }
+
+    /// Permits writes for `valid_for` without a hold, whatever process has one (docs/decisions.md 84). Other writers do not respect it: one that
+    /// holds the Lease may overwrite what is written, and is not made to drop its caches.
+    pub fn bypass(&self, valid_for: Duration) -> LockGuard {
+        tracing::warn!(
+            lease = &*self.name,
+            ?valid_for,
+            "arm lock bypassed, an eviction is near"
+        );
+        self.metrics.bypassed();
+        LockGuard {
+            lock: self.clone(),
+            part: Part::Bypass {
+                until: Instant::now() + valid_for,
+            },
+            has_left: false,
+        }
+    }
+
+    /// Counts the holds of other processes that have ended. Each one is a reason to read the pools again.
+    #[must_use]
+    pub fn released_by_others(&self) -> watch::Receiver<u64> {
+        self.holds.other_holds()
+    }
+
+    fn lease(&self) -> String {
+        format!("Lease {}", self.name)
+    }
+
+    fn obstacle(&self) -> LockError {
+        let lease = self.lease();
+        match self.holds.obstacle() {
+            Obstacle::Held { holder, since, expires } => LockError::Held {
+                lease,
+                holder,
+                since,
+                expires,
+            },
+            Obstacle::Closed => LockError::Closed { lease },
+            Obstacle::Failed(error) => LockError::Failed { lease, error },
+            Obstacle::Pending => LockError::Timeout { lease },
+        }
+    }
+}
+
+impl LockGuard {
+    /// Whether new writes may begin: the hold is younger than 30 s and, as far as is known, not lost.
+    #[must_use]
+    pub fn accepts_writes(&self) -> bool {
+        match self.part {
+            Part::Hold(hold) => self.lock.holds.accepts_writes(hold, Instant::now()),
+            Part::Bypass { until } => Instant::now() < until,
+        }
+    }
+
+    /// A function that returns whether the hold is neither lost nor expired, as far as is known. A write that waits in a queue
+    /// calls it right before it is sent.
+    pub fn held_check(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let (holds, part) = (Arc::clone(&self.lock.holds), self.part);
+        move || match part {
+            Part::Hold(hold) => holds.is_held(hold, Instant::now()),
+            Part::Bypass { until } => Instant::now() < until,
+        }
+    }
+
+    /// Whether it permits writes without a hold.
+    #[must_use]
+    pub fn is_bypass(&self) -> bool {
+        matches!(self.part, Part::Bypass { .. })
+    }
+
+    /// Records that something was, or may have been, written to ARM. The release then names headgate as the previous holder, so
+    /// that cloud-controller-manager drops its caches.
+    pub fn mark_written(&mut self) {
+        if let Part::Hold(hold) = self.part {
+            self.lock.holds.mark_written(hold);
+        }
+    }
+
+    /// Leaves the hold. The last writer waits up to 3 s for the release of the Lease.
+    pub async fn release(mut self) {
+        self.has_left = true;
+        let Part::Hold(hold) = self.part else { return };
+        if self.lock.holds.leave(hold) {
+            let mut changes = self.lock.changes.clone();
+            let is_released = || self.lock.holds.is_released_or_in_use(hold).then_some(());
+            let deadline = Instant::now() + RELEASE_TIMEOUT;
+            let released = lock_task::retry_on_change(&mut changes, deadline, is_released).await;
+            if !matches!(released, Ok(Some(()))) {
+                tracing::warn!(lease = &*self.lock.name, "arm lock not released yet, retrying");
+            }
+        }
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        if let Part::Hold(hold) = self.part
+            && !self.has_left
+        {
+            self.lock.holds.leave(hold);
+        }
+    }
+}

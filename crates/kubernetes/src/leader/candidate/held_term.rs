@@ -1,0 +1,141 @@
+//! A term as its holder knows it: its deadline, the next renewal, and the Lease as written or read last.
+//!
+//! Invariant: only a successful write moves the deadline, and it counts from the start of that write.
+
+use std::time::Duration;
+
+use headgate_core::clock::Moment;
+use tokio::time::Instant;
+
+use super::super::election_record::ElectionRecord;
+use super::super::successor_request::{InabilityReason, ThrottleDeadlines};
+use super::super::timing::{RENEW_DEADLINE, RETRY_PERIOD, SUCCESSFUL_TERM_DURATION, signalled_term_min_duration};
+use super::{Inputs, TaskTarget};
+
+/// Why a term ends although its deadline has not passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handover {
+    /// The process stops, or the own node has a signal.
+    Requested,
+    /// The work cannot be done here, and another candidate has volunteered.
+    GaveUp(InabilityReason),
+}
+
+/// A term that this candidate holds.
+#[derive(Clone, Debug)]
+pub(super) struct HeldTerm {
+    pub(super) number: i32,
+    /// The start of the write that acquired the Lease.
+    began: Instant,
+    /// The start of the last attempt to renew.
+    pub(super) attempt: Moment,
+    /// The start of the last successful write.
+    renewed_at: Moment,
+    /// The end of the term, unless a renewal prolongs it.
+    pub(super) until: Instant,
+    pub(super) renew_at: Instant,
+    /// A signalled term: no handover before this.
+    no_handover_before: Instant,
+    /// The Lease as this candidate wrote it, or read it as its own, last.
+    pub(super) record: ElectionRecord,
+    /// Whether that is its latest version, as far as is known.
+    pub(super) is_record_current: bool,
+    /// A handover is requested, and the work must end by then.
+    pub(super) stop_work_by: Option<Instant>,
+    /// Why the handover is requested.
+    pub(super) handover: Option<Handover>,
+    /// Until when ARM throttles requests, as the leader before left it.
+    inherited_throttle: ThrottleDeadlines,
+}
+
+impl HeldTerm {
+    /// A term that was acquired by a write that began at `began` and wrote `record`.
+    pub(super) fn new(number: i32, began: Moment, record: ElectionRecord) -> Self {
+        let mut held = Self {
+            number,
+            began: began.mono,
+            attempt: began,
+            renewed_at: began,
+            until: began.mono,
+            renew_at: began.mono,
+            no_handover_before: began.mono,
+            record: ElectionRecord::default(),
+            is_record_current: false,
+            stop_work_by: None,
+            handover: None,
+            inherited_throttle: record.throttle,
+        };
+        held.renewed(record);
+        held
+    }
+
+    /// The same as a signalled term, after this many others without another leader in between.
+    pub(super) fn signalled(self, signalled_terms: u32) -> Self {
+        let no_handover_before = self.began + signalled_term_min_duration(signalled_terms);
+        Self {
+            no_handover_before,
+            ..self
+        }
+    }
+
+    /// The last attempt has succeeded.
+    pub(super) fn renewed(&mut self, record: ElectionRecord) {
+        self.renewed_at = self.attempt;
+        self.until = self.attempt.mono + RENEW_DEADLINE;
+        self.renew_at = self.attempt.mono + RETRY_PERIOD;
+        self.record = record;
+        self.is_record_current = true;
+    }
+
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        now >= self.until
+    }
+
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        now - self.began
+    }
+
+    /// Failed terms one after another before this one; none once it has lasted for some time.
+    pub(super) fn failed_terms_before(&self, now: Instant) -> u32 {
+        if self.age(now) >= SUCCESSFUL_TERM_DURATION {
+            0
+        } else {
+            self.record.failed_terms
+        }
+    }
+
+    /// Why the Lease is to be given to another candidate, if it is: the process stops, or the own node has a signal and
+    /// another candidate's has none, or the work cannot be done here and another candidate has volunteered.
+    pub(super) fn due_handover(&self, inputs: Inputs) -> Option<Handover> {
+        let has_healthy_peer = inputs.fleet.is_some_and(|fleet| fleet.has_healthy_peer);
+        let is_due = inputs.now.mono >= self.no_handover_before;
+        if inputs.is_stopping || (inputs.is_signalled && is_due && has_healthy_peer) {
+            return Some(Handover::Requested);
+        }
+        let has_successor = self.record.successor.is_some() && self.record.unable.is_some();
+        let unable = inputs.unable.filter(|_| has_successor)?;
+        Some(Handover::GaveUp(unable.reason))
+    }
+
+    pub(super) fn task_target(&self) -> TaskTarget {
+        TaskTarget::Run {
+            term: self.number,
+            until: self.until,
+            renewed: self.renewed_at,
+            handover: self.handover,
+            throttle: self.inherited_throttle,
+        }
+    }
+
+    /// The record that releases the Lease at the end of a term that has not failed.
+    pub(super) fn released(&self, inputs: Inputs) -> ElectionRecord {
+        let now = inputs.now;
+        let released = self.record.released(self.failed_terms_before(now.mono), now.wall);
+        let released = released.reported(None, inputs.throttle, now.wall);
+        match self.handover {
+            // The released record has no holder.
+            Some(Handover::GaveUp(reason)) => released.gave_up(&self.record.lease.holder, reason, now.wall),
+            _ => released,
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The decisions over a scenario of events, without clock and API.
+
+use headgate_core::clock::Clock;
+
+use super::super::lease_state::LeaseState;
+use super::super::successor_request::InabilityReason;
+use super::*;
+
+/// A candidate with inputs that a test sets, the time included.
+struct Scenario {
+    candidate: Candidate,
+    inputs: Inputs,
+}
+
+impl Scenario {
+    fn new() -> Self {
+        let now = Clock::System.now();
+        Self {
+            candidate: Candidate::new("me".to_owned(), 7, now),
+            inputs: Inputs {
+                now,
+                is_stopping: false,
+                is_signalled: false,
+                fleet: None,
+                unable: None,
+                throttle: ThrottleDeadlines::default(),
+            },
+        }
+    }
+
+    /// Handles an event so many milliseconds later.
+    fn after(&mut self, millis: u64, event: Event) -> Action {
+        self.inputs.now.mono += Duration::from_millis(millis);
+        self.candidate.step(event, self.inputs)
+    }
+
+    /// The first term: the candidate finds a released Lease and acquires it. Returns the record that it wrote.
+    fn leading() -> (Self, ElectionRecord) {
+        let mut scenario = Self::new();
+        assert!(matches!(scenario.after(0, Event::Woke), Action::Wait(Some(_))));
+        assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
+        let released = ElectionRecord {
+            lease: LeaseState {
+                resource_version: Some("1".to_owned()),
+                transitions: 6,
+                acquired: Some(scenario.inputs.now.wall),
+                ..LeaseState::default()
+            },
+            ..ElectionRecord::default()
+        };
+        let Action::Write(acquired, _) = scenario.after(10, Event::Read(Some(released))) else {
+            panic!("the Lease is free")
+        };
+        assert_eq!(
+            (
+                acquired.lease.holder.as_str(),
+                acquired.lease.transitions,
+                acquired.lease.resource_version.as_deref()
+            ),
+            ("me", 7, Some("1"))
+        );
+        let renewed = scenario.inputs.now;
+        let began = renewed.mono;
+        let wait = scenario.after(500, Event::Written(acquired.clone()));
+        assert_eq!(wait, Action::Wait(Some(began + Duration::from_secs(2))));
+        let until = began + Duration::from_secs(10);
+        let target = TaskTarget::Run {
+            term: 7,
+            until,
+            renewed,
+            handover: None,
+            throttle: ThrottleDeadlines::default(),
+        };
+        assert_eq!(
+            scenario.candidate.task_target(),
+            target,
+            "the deadline counts from the start of the write"
+        );
+        (scenario, acquired)
+    }
+}
+
+#[test]
+fn a_renewal_without_a_response_moves_no_deadline() {
+    let (mut scenario, _) = Scenario::leading();
+    let until = |scenario: &Scenario| match scenario.candidate.task_target() {
+        TaskTarget::Run { until, .. } => Some(until),
+        _ => None,
+    };
+    let before = until(&scenario);
+    let Action::Write(renewal, by) = scenario.after(1500, Event::Woke) else {
+        panic!("the renewal is due")
+    };
+    assert_eq!(by, scenario.inputs.now.mono + Duration::from_secs(3));
+    // The write may have taken effect, so the Lease is read before the next attempt.
+    assert!(matches!(scenario.after(3000, Event::NoResponse), Action::Read(_)));
+    let Action::Write(again, _) = scenario.after(10, Event::Read(Some(renewal))) else {
+        panic!("the Lease is still held")
+    };
+    assert!(
+        matches!(scenario.after(3000, Event::NoResponse), Action::Read(by) if Some(by) == before),
+        "limited by the term"
+    );
+    assert_eq!(until(&scenario), before);
+    assert!(matches!(scenario.after(10, Event::Written(again)), Action::Wait(_)));
+    assert!(until(&scenario) > before);
+}
+
+#[test]
+fn a_term_past_its_deadline_is_not_continued_by_a_late_response() {
+    for late in [
+        Event::Woke,
+        Event::DeadlinePassed,
+        Event::NoResponse,
+        Event::Written(ElectionRecord::default()),
+    ] {
+        let (mut scenario, _) = Scenario::leading();
+        assert!(matches!(scenario.after(1500, Event::Woke), Action::Write(..)));
+        assert!(matches!(scenario.after(8500, late), Action::Wait(Some(_))));
+        assert_eq!(scenario.candidate.task_target(), TaskTarget::Stop { abort: false });
+        // It does not contend until its work has ended.
+        assert_eq!(scenario.after(3000, Event::Woke), Action::Wait(None));
+        assert_eq!(scenario.candidate.task_target(), TaskTarget::Stop { abort: true });
+        assert!(matches!(
+            scenario.after(60_000, Event::WorkEnded(WorkOutcome::Finished)),
+            Action::Wait(Some(_))
+        ));
+        assert_eq!(scenario.candidate.task_target(), TaskTarget::Idle);
+    }
+}
+
+#[test]
+fn the_lease_is_released_as_it_was_written_and_only_after_the_work() {
+    let (mut scenario, acquired) = Scenario::leading();
+    scenario.inputs.is_stopping = true;
+    assert!(matches!(scenario.after(100, Event::Woke), Action::Wait(Some(_))));
+    assert!(
+        matches!(
+            scenario.candidate.task_target(),
+            TaskTarget::Run {
+                handover: Some(Handover::Requested),
+                ..
+            }
+        ),
+        "the work may still finish"
+    );
+    let Action::Write(released, _) = scenario.after(100, Event::WorkEnded(WorkOutcome::Finished)) else {
+        panic!("the Lease is released")
+    };
+    assert_eq!(released.lease.resource_version, acquired.lease.resource_version);
+    assert!(released.is_released() && released.lease.transitions == 7);
+    assert_eq!(scenario.candidate.task_target(), TaskTarget::Idle);
+    assert_eq!(
+        scenario.after(10, Event::Conflict),
+        Action::Stop,
+        "another holder's Lease stays as it is"
+    );
+}
+
+#[test]
+fn a_missing_lease_is_created_first_and_acquired_later() {
+    let mut scenario = Scenario::new();
+    assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
+    let Action::Write(created, _) = scenario.after(10, Event::Read(None)) else {
+        panic!("the Lease is created")
+    };
+    assert!(created.was_never_held() && created.lease.resource_version.is_none());
+    let Action::Wait(Some(read_at)) = scenario.after(10, Event::Written(created.clone())) else {
+        panic!("the candidate waits")
+    };
+    let millis = u64::try_from((read_at - scenario.inputs.now.mono).as_millis()).unwrap();
+    assert!(millis <= 15_000);
+    assert!(matches!(scenario.after(15_000, Event::Woke), Action::Read(_)));
+    assert!(
+        matches!(scenario.after(10, Event::Read(Some(created))), Action::Write(acquired, _) if acquired.lease.transitions == 1)
+    );
+}
+
+/// That lists fail, since now.
+fn unable(scenario: &Scenario) -> Inability {
+    Inability {
+        reason: InabilityReason::Lists,
+        since: scenario.inputs.now.wall,
+    }
+}
+
+#[test]
+fn an_unable_leader_keeps_its_term_until_a_candidate_volunteers() {
+    let (mut scenario, _) = Scenario::leading();
+    let reported = unable(&scenario);
+    scenario.inputs.unable = Some(reported);
+    let Action::Write(renewal, _) = scenario.after(1500, Event::Woke) else {
+        panic!("the renewal is due")
+    };
+    assert_eq!(renewal.unable, Some(reported));
+    assert!(matches!(
+        scenario.after(10, Event::Written(renewal.clone())),
+        Action::Wait(Some(_))
+    ));
+    assert!(matches!(
+        scenario.candidate.task_target(),
+        TaskTarget::Run { handover: None, .. }
+    ));
+    // The write of the volunteer makes the next renewal a conflict.
+    assert!(matches!(scenario.after(2000, Event::Woke), Action::Write(..)));
+    assert!(matches!(scenario.after(10, Event::Conflict), Action::Read(_)));
+    let volunteered = renewal.with_successor("other");
+    assert!(matches!(
+        scenario.after(10, Event::Read(Some(volunteered))),
+        Action::Write(..)
+    ));
+    let TaskTarget::Run { handover, .. } = scenario.candidate.task_target() else {
+        panic!("the work may still finish")
+    };
+    assert_eq!(handover, Some(Handover::GaveUp(InabilityReason::Lists)));
+    let Action::Write(released, _) = scenario.after(10, Event::WorkEnded(WorkOutcome::Finished)) else {
+        panic!("the Lease is released")
+    };
+    assert!(released.is_released() && released.unable.is_none() && released.successor.is_none());
+    assert!(released.give_ups.contains("me", None, scenario.inputs.now.wall));
+}
+
+#[test]
+fn a_leader_that_recovers_does_not_give_up() {
+    let (mut scenario, acquired) = Scenario::leading();
+    scenario.inputs.unable = Some(unable(&scenario));
+    assert!(matches!(scenario.after(1500, Event::Woke), Action::Write(..)));
+    assert!(matches!(scenario.after(10, Event::Conflict), Action::Read(_)));
+    scenario.inputs.unable = None;
+    let mut record = acquired.with_successor("other");
+    record.unable = Some(unable(&scenario));
+    let Action::Write(renewal, _) = scenario.after(10, Event::Read(Some(record))) else {
+        panic!("the term goes on")
+    };
+    assert_eq!((renewal.unable, renewal.successor), (None, None));
+    assert!(matches!(
+        scenario.candidate.task_target(),
+        TaskTarget::Run { handover: None, .. }
+    ));
+}
+
+#[test]
+fn only_a_candidate_that_may_be_better_volunteers() {
+    let now = |scenario: &Scenario| scenario.inputs.now.wall;
+    // Whether another has volunteered, the own node has a signal, and how many minutes ago this candidate gave up.
+    for (has_successor, is_signalled, gave_up, volunteers) in [
+        (false, false, None, true),
+        (true, false, None, false),
+        (false, true, None, false),
+        (false, false, Some(9), false),
+        (false, false, Some(11), true),
+    ] {
+        let mut scenario = Scenario::new();
+        scenario.inputs.is_signalled = is_signalled;
+        let mut record = ElectionRecord::default().acquired("holder", 3, now(&scenario));
+        record.unable = Some(unable(&scenario));
+        record.successor = has_successor.then(|| "other".to_owned());
+        if let Some(minutes) = gave_up {
+            let at = now(&scenario) - jiff::SignedDuration::from_mins(minutes);
+            record = record.gave_up("me", InabilityReason::Lists, at);
+        }
+        assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
+        let expected = record.with_successor("me");
+        match scenario.after(10, Event::Read(Some(record))) {
+            Action::Write(written, _) => {
+                assert!(volunteers);
+                assert_eq!(written, expected, "nothing else changes");
+                assert!(matches!(
+                    scenario.after(10, Event::Written(written)),
+                    Action::Wait(Some(_))
+                ));
+                assert_eq!(scenario.candidate.task_target(), TaskTarget::Idle);
+            }
+            action => assert!(!volunteers && matches!(action, Action::Wait(Some(_))), "{action:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_candidate_that_gave_up_leaves_a_free_lease_to_others_first() {
+    let mut scenario = Scenario::new();
+    let released = ElectionRecord::default()
+        .acquired("me", 3, scenario.inputs.now.wall)
+        .released(0, scenario.inputs.now.wall);
+    let released = released.gave_up("me", InabilityReason::Lists, scenario.inputs.now.wall);
+    assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
+    assert!(matches!(
+        scenario.after(10, Event::Read(Some(released.clone()))),
+        Action::Wait(Some(_))
+    ));
+    // Alone, it leads again.
+    assert!(matches!(scenario.after(16_000, Event::Woke), Action::Read(_)));
+    assert!(matches!(
+        scenario.after(10, Event::Read(Some(released))),
+        Action::Write(..)
+    ));
+}
+
+#[test]
+fn a_throttle_deadline_passes_from_leader_to_leader() {
+    let mut scenario = Scenario::new();
+    let until = scenario.inputs.now.wall + jiff::SignedDuration::from_mins(5);
+    let throttle = ThrottleDeadlines {
+        reads: Some(until),
+        writes: None,
+    };
+    let free = ElectionRecord::default()
+        .acquired("other", 3, scenario.inputs.now.wall)
+        .released(0, scenario.inputs.now.wall);
+    let free = free.reported(None, throttle, scenario.inputs.now.wall);
+    assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
+    let Action::Write(acquired, _) = scenario.after(10, Event::Read(Some(free))) else {
+        panic!("the Lease is free")
+    };
+    assert!(matches!(scenario.after(10, Event::Written(acquired)), Action::Wait(_)));
+    assert!(
+        matches!(scenario.candidate.task_target(), TaskTarget::Run { throttle: inherited, .. } if inherited == throttle)
+    );
+    scenario.inputs.throttle = throttle;
+    let Action::Write(renewal, _) = scenario.after(2000, Event::Woke) else {
+        panic!("the renewal is due")
+    };
+    assert_eq!(renewal.throttle, throttle);
+    assert!(matches!(scenario.after(10, Event::Written(renewal)), Action::Wait(_)));
+    scenario.inputs.is_stopping = true;
+    assert!(matches!(scenario.after(10, Event::Woke), Action::Wait(_)));
+    let Action::Write(released, _) = scenario.after(10, Event::WorkEnded(WorkOutcome::Finished)) else {
+        panic!("the Lease is released")
+    };
+    assert_eq!(released.throttle, throttle);
+}

@@ -1,0 +1,149 @@
+//! Requests for one Lease: one at a time, each with a deadline, none repeated.
+//!
+//! Invariant: what a response leaves open counts as open. Therefore the client of the API server must not retry by itself.
+//! A failure is logged once until its text changes or a request succeeds.
+
+use crate::Decoded;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::time::{Instant, timeout_at};
+
+use super::lease_state::LeaseName;
+
+/// Why a request has no usable response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum LeaseError {
+    /// The Lease has changed since the version that the write followed, or does not exist any more.
+    Conflict,
+    /// The API server refused the request, and would refuse it again.
+    Refused(String),
+    /// The request may have taken effect, or may take effect later.
+    NoResponse(String),
+}
+
+/// A client for one Lease.
+#[derive(Debug)]
+pub(super) struct LeaseClient {
+    api: Api<Decoded<Lease>>,
+    name: String,
+    /// The error that was logged last.
+    last_error: Option<String>,
+}
+
+impl LeaseClient {
+    pub(super) fn new(client: Client, lease: &LeaseName) -> Self {
+        Self {
+            api: Api::namespaced(client, &lease.namespace),
+            name: lease.name.clone(),
+            last_error: None,
+        }
+    }
+
+    /// Reads the Lease; `None` if it does not exist.
+    pub(super) async fn read(&mut self, deadline: Instant) -> Result<Option<Lease>, LeaseError> {
+        let response = timeout_at(deadline, self.api.get_opt(&self.name)).await;
+        self.log(
+            "read",
+            response.map_err(|_| no_response_in_time()).and_then(classify_read),
+        )
+    }
+
+    /// Creates the Lease; returns it as stored.
+    pub(super) async fn create(&mut self, lease: &Lease, deadline: Instant) -> Result<Lease, LeaseError> {
+        let (params, lease) = (PostParams::default(), Decoded::Object(lease.clone()));
+        let response = timeout_at(deadline, self.api.create(&params, &lease)).await;
+        self.log(
+            "create",
+            response.map_err(|_| no_response_in_time()).and_then(classify_write),
+        )
+    }
+
+    /// Replaces the Lease in the version that `lease` names.
+    pub(super) async fn replace(&mut self, lease: &Lease, deadline: Instant) -> Result<Lease, LeaseError> {
+        let (params, lease) = (PostParams::default(), Decoded::Object(lease.clone()));
+        let response = timeout_at(deadline, self.api.replace(&self.name, &params, &lease)).await;
+        self.log(
+            "update",
+            response.map_err(|_| no_response_in_time()).and_then(classify_write),
+        )
+    }
+
+    fn log<T>(&mut self, verb: &'static str, response: Result<T, LeaseError>) -> Result<T, LeaseError> {
+        let lease = &self.name;
+        match &response {
+            Ok(_) => self.last_error = None,
+            Err(LeaseError::Refused(error)) if self.last_error.as_ref() != Some(error) => {
+                tracing::warn!(lease, verb, error, "lease request refused");
+                self.last_error = Some(error.clone());
+            }
+            Err(LeaseError::NoResponse(error)) if self.last_error.as_ref() != Some(error) => {
+                tracing::warn!(lease, verb, error, "lease request failed, retrying");
+                self.last_error = Some(error.clone());
+            }
+            // A conflict is usual among candidates, and a repeated error is logged already.
+            Err(_) => {}
+        }
+        response
+    }
+}
+
+fn no_response_in_time() -> LeaseError {
+    LeaseError::NoResponse("the API server did not respond in time".to_owned())
+}
+
+fn classify_read(response: kube::Result<Option<Decoded<Lease>>>) -> Result<Option<Lease>, LeaseError> {
+    classify(response.and_then(|lease| lease.map(Decoded::into_object).transpose()))
+}
+
+fn classify_write(response: kube::Result<Decoded<Lease>>) -> Result<Lease, LeaseError> {
+    classify(response.and_then(Decoded::into_object))
+}
+
+fn classify<T>(response: Result<T, kube::Error>) -> Result<T, LeaseError> {
+    response.map_err(|error| {
+        let text = headgate_core::telemetry::error_chain(&error);
+        match error {
+            kube::Error::Api(status) => match status.code {
+                // 404: a write of a Lease that was deleted.
+                404 | 409 => LeaseError::Conflict,
+                408 | 429 => LeaseError::NoResponse(text),
+                400..=499 => LeaseError::Refused(text),
+                _ => LeaseError::NoResponse(text),
+            },
+            _ => LeaseError::NoResponse(text),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_or_a_conflict_is_certain() {
+        type Class = fn(String) -> LeaseError;
+        let conflict: Class = |_| LeaseError::Conflict;
+        for (code, class) in [
+            (400, LeaseError::Refused as Class),
+            (401, LeaseError::Refused),
+            (403, LeaseError::Refused),
+            (404, conflict),
+            (408, LeaseError::NoResponse),
+            (409, conflict),
+            (422, LeaseError::Refused),
+            (429, LeaseError::NoResponse),
+            (500, LeaseError::NoResponse),
+            (503, LeaseError::NoResponse),
+        ] {
+            let status = Status::failure("", "").with_code(code);
+            let error = kube::Error::Api(status.boxed());
+            let text = headgate_core::telemetry::error_chain(&error);
+            assert_eq!(classify::<()>(Err(error)), Err(class(text)), "{code}");
+        }
+        let cut_off = kube::Error::Service("connection closed".into());
+        assert!(matches!(classify::<()>(Err(cut_off)), Err(LeaseError::NoResponse(_))));
+    }
+}

@@ -1,0 +1,159 @@
+//! The metrics of the election: the terms of this instance and how they ended.
+//!
+//! Invariant: `headgate_leader` is 1 only while a term is valid by the clock at the time of the scrape.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use headgate_core::telemetry::{ByLabel, MetricTable, words};
+use jiff::Timestamp;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::term::Term;
+
+words! {
+    /// Why the work of a term failed.
+    pub(super) enum TermFailure {
+        /// It returned an error.
+        Error = "error",
+        /// It returned before the term ended and without a handover.
+        Returned = "returned",
+        /// The task of the work panicked.
+        Panic = "panic",
+        /// It did not end in time and was aborted.
+        Aborted = "aborted",
+        /// It could not be done here, and the term was given up to a candidate that volunteered.
+        GaveUp = "gave_up",
+    }
+}
+
+/// A term that this instance leads in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CurrentTerm {
+    /// The number of the term.
+    pub number: i32,
+    /// The wall-clock time at which its work began.
+    pub since: Timestamp,
+}
+
+/// The metrics of the election. Clones share the counts.
+#[derive(Clone, Debug)]
+pub struct LeaderMetrics {
+    running: Arc<Mutex<Option<(Term, Timestamp)>>>,
+    transitions: ByLabel<Counter>,
+    failures: ByLabel<Counter>,
+}
+
+impl Default for LeaderMetrics {
+    /// Metrics that nothing shows.
+    fn default() -> Self {
+        Self::register(MetricTable::unregistered())
+    }
+}
+
+impl LeaderMetrics {
+    /// Registers the counters, and the gauges that are computed at each scrape.
+    #[must_use]
+    pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
+        let mut table = registry.into();
+        let metrics = Self {
+            running: Arc::default(),
+            transitions: table.by_label(
+                "headgate_leader_transitions",
+                "Terms of this instance: to=\"leader\" counts their beginnings, to=\"follower\" their ends",
+                "to",
+                ["leader", "follower"],
+            ),
+            failures: table.by_label(
+                "headgate_leader_failed_terms",
+                "Terms of this instance whose work failed, by reason: an error, a return before the end of the term, a panic, \
+                 aborted because it did not end in time, or gave_up because load balancers could not be listed and another \
+                 candidate volunteered. After the first three the Lease is released and this instance abstains for a growing \
+                 time",
+                "reason",
+                TermFailure::ALL.map(TermFailure::as_str),
+            ),
+        };
+        table.collector(TermGauges(metrics.clone()));
+        metrics
+    }
+
+    /// The term that this instance leads in now; `None` while it does not lead.
+    #[must_use]
+    pub fn current_term(&self) -> Option<CurrentTerm> {
+        let running = self.running();
+        let (term, since) = running.as_ref().filter(|(term, _)| term.permit().is_ok())?;
+        Some(CurrentTerm {
+            number: term.number(),
+            since: *since,
+        })
+    }
+
+    /// Records that the work of a term has begun.
+    pub(super) fn term_started(&self, term: &Term, since: Timestamp) -> TermRecorder {
+        *self.running() = Some((term.clone(), since));
+        self.transitions.of("leader").inc();
+        TermRecorder {
+            metrics: self.clone(),
+            failure: Some(TermFailure::Aborted),
+        }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<(Term, Timestamp)>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Records the end of a term. Work that is dropped before its end counts as aborted.
+#[derive(Debug)]
+#[must_use = "dropping it records that the work was aborted"]
+pub(super) struct TermRecorder {
+    metrics: LeaderMetrics,
+    failure: Option<TermFailure>,
+}
+
+impl TermRecorder {
+    /// The work has ended, with this failure if it failed.
+    pub(super) fn finished(mut self, failure: Option<TermFailure>) {
+        self.failure = failure;
+    }
+}
+
+impl Drop for TermRecorder {
+    fn drop(&mut self) {
+        if let Some(failure) = self.failure {
+            self.metrics.failures.of(failure.as_str()).inc();
+        }
+        *self.metrics.running() = None;
+        self.metrics.transitions.of("follower").inc();
+    }
+}
+
+/// The gauges of the current term.
+#[derive(Debug)]
+struct TermGauges(LeaderMetrics);
+
+impl Collector for TermGauges {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let current = self.0.current_term();
+        for (name, help, value) in [
+            (
+                "headgate_leader",
+                "1 while this instance is the leader, 0 otherwise.",
+                i64::from(current.is_some()),
+            ),
+            (
+                "headgate_leader_term",
+                "Number of the term that this instance leads in, 0 while it does not lead. No two terms have the same number.",
+                current.map_or(0, |term| term.number.into()),
+            ),
+        ] {
+            let descriptor = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            ConstGauge::new(value).encode(descriptor)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,393 @@
+//! The marker on a Node, as the writer of Nodes gets it: [`MarkerState::intent`]. A change of the status is written at once, everything
+//! else with the next confirmation.
+//!
+//! [`expire_marker`] is the agent's part beside a leader: a condition that no leader has confirmed for three minutes becomes `Unknown`,
+//! because the leader may be dead and the pools may have changed. Time counts on the agent's own clock from the observation of the last
+//! confirmation; only the first observation of a process takes the age from the wall clock, so that restarts do not prolong it. A
+//! condition that was confirmed meanwhile stays.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_core::clock::{Clock, Moment, Observed, age_by_wall_clock};
+use headgate_core::node::{
+    ConditionObject, MARKER_CONDITION, MARKER_NO_SIGNAL, MARKER_TTL, MAX_MARKER_MESSAGE_BYTES, MarkerCondition,
+    MarkerFact, MarkerStatus, NodeReport,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::FieldIntents;
+use super::intent::{Edited, NodeIntent, Shown};
+
+/// While a node is out. Three confirmations before the agent makes the condition `Unknown`.
+const CONFIRM_INTERVAL: Duration = Duration::from_mins(1);
+const _: () = assert!(CONFIRM_INTERVAL.as_secs() * 3 <= MARKER_TTL.as_secs());
+/// While a node with a signal is not out: each confirmation says what is missing now.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
+
+/// What the condition of a Node should say, and what the Node shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MarkerState {
+    /// The UID of the Node.
+    pub uid: String,
+    /// What the condition should say.
+    pub wanted: MarkerCondition,
+    /// What the Node shows.
+    pub shown: Option<MarkerFact>,
+}
+
+impl MarkerState {
+    /// A condition that differs from what the Node shows, or not.
+    #[must_use]
+    pub fn new(uid: String, wanted: MarkerCondition, shown: Option<MarkerFact>) -> Self {
+        Self { uid, wanted, shown }
+    }
+
+    /// The condition of a node whose signal has ended. It is written once, and not confirmed.
+    #[must_use]
+    pub fn without_signal(uid: String, shown: Option<MarkerFact>) -> Self {
+        let wanted = MarkerCondition {
+            status: MarkerStatus::False,
+            reason: MARKER_NO_SIGNAL,
+            message: "The node has no signal.".to_owned(),
+        };
+        Self::new(uid, wanted, shown)
+    }
+
+    /// What the writer of Nodes makes of it. Another reason or message waits for the next confirmation, unless the signal has ended.
+    #[must_use]
+    pub fn intent(&self) -> NodeIntent {
+        let wanted = self.wanted.clone();
+        let has_ended = wanted.reason == MARKER_NO_SIGNAL;
+        let is_shown = self
+            .shown
+            .as_ref()
+            .is_some_and(|shown| shown.status == wanted.status && (!has_ended || shown.is_without_signal()));
+        let interval = match wanted.status {
+            MarkerStatus::True => CONFIRM_INTERVAL,
+            MarkerStatus::False | MarkerStatus::Unknown => PROGRESS_INTERVAL,
+        };
+        NodeIntent {
+            uid: Some(self.uid.clone()),
+            key: if has_ended {
+                MARKER_NO_SIGNAL
+            } else {
+                wanted.status.as_str()
+            }
+            .to_owned(),
+            shown: if is_shown { Shown::Yes } else { Shown::No },
+            renew_interval: (!has_ended).then_some(interval),
+            edit: Arc::new(move |node: &mut Node, now| {
+                set(&wanted, node, now);
+                Edited::Done
+            }),
+        }
+    }
+}
+
+/// Sets the condition of a Node, as confirmed now.
+fn set(condition: &MarkerCondition, node: &mut Node, now: Timestamp) {
+    let MarkerCondition {
+        status,
+        reason,
+        message,
+    } = condition;
+    let conditions = node.status.get_or_insert_default().conditions.get_or_insert_default();
+    let present = conditions
+        .iter_mut()
+        .find(|condition| condition.type_ == MARKER_CONDITION);
+    let since = present.as_ref().filter(|present| present.status == status.as_str());
+    let since = since.and_then(|present| present.last_transition_time.clone());
+    let condition = NodeCondition {
+        type_: MARKER_CONDITION.to_owned(),
+        status: status.as_str().to_owned(),
+        reason: Some((*reason).to_owned()),
+        message: Some(message[..message.floor_char_boundary(MAX_MARKER_MESSAGE_BYTES)].to_owned()),
+        last_heartbeat_time: Some(Time(now)),
+        last_transition_time: Some(since.unwrap_or(Time(now))),
+    };
+    match present {
+        Some(present) => *present = condition,
+        None => conditions.push(condition),
+    }
+}
+
+/// The condition in a Node that was read as a whole.
+fn read(condition: &NodeCondition) -> Option<MarkerFact> {
+    let text = |time: &Option<Time>| time.as_ref().map(|time| time.0.to_string());
+    MarkerFact::read(&ConditionObject {
+        type_: condition.type_.clone(),
+        status: condition.status.clone(),
+        reason: condition.reason.clone(),
+        message: condition.message.clone(),
+        last_transition_time: text(&condition.last_transition_time),
+        last_heartbeat_time: text(&condition.last_heartbeat_time),
+    })
+}
+
+/// Whether both are of the same confirmation, as far as its time is readable.
+fn is_same(shown: &MarkerFact, other: &MarkerFact) -> bool {
+    let text = |fact: &MarkerFact| (fact.status, fact.reason.clone(), fact.message.clone());
+    text(shown) == text(other) && other.confirmed_at.is_none_or(|at| shown.confirmed_at == Some(at))
+}
+
+/// Adopts what the Node shows; returns when it expires.
+fn observe(
+    observed: &mut Observed<MarkerFact>,
+    shown: Option<MarkerFact>,
+    ttl: Duration,
+    now: Moment,
+) -> Option<Instant> {
+    // Without a readable time, it counts as confirmed now.
+    let age = |shown: &MarkerFact| {
+        shown
+            .confirmed_at
+            .map_or(Duration::ZERO, |at| age_by_wall_clock(at, now))
+    };
+    observed.observe(shown.filter(MarkerFact::needs_confirmation), age, now);
+    observed.expires_at(ttl)
+}
+
+/// Makes the condition of the Node `name` `Unknown` when nothing has confirmed it for `ttl`. Never ends by itself.
+pub async fn expire_marker(
+    name: String,
+    ttl: Duration,
+    mut reports: watch::Receiver<NodeReport>,
+    intents: FieldIntents,
+    clock: Clock,
+) {
+    let mut observed = Observed::default();
+    loop {
+        let (own, uid) = match reports.borrow_and_update().node.as_ref() {
+            Some(node) => (node.marker.clone(), Some(node.uid.clone())),
+            None => (None, None),
+        };
+        let expires_at = observe(&mut observed, own, ttl, clock.now());
+        let is_over = expires_at.is_some_and(|at| at <= Instant::now());
+        let shown = observed.value().filter(|_| is_over).cloned();
+        let expired = shown
+            .zip(uid)
+            .map(|(shown, uid)| (name.clone(), expired(uid, shown, ttl)));
+        intents.publish(expired.into_iter().collect());
+        tokio::select! {
+            changed = reports.changed() => if changed.is_err() {
+                // The watch of the Node has ended: the process stops, and aborts this task.
+                return std::future::pending().await;
+            },
+            () = sleep_until(expires_at.unwrap_or_else(Instant::now)), if expires_at.is_some() && !is_over => {}
+        }
+    }
+}
+
+/// The end of a condition that the Node shows.
+fn expired(uid: String, shown: MarkerFact, ttl: Duration) -> NodeIntent {
+    let unknown = MarkerCondition {
+        status: MarkerStatus::Unknown,
+        reason: "NotConfirmed",
+        message: format!("No leader has confirmed this condition for {} s.", ttl.as_secs()),
+    };
+    NodeIntent {
+        uid: Some(uid),
+        key: shown.confirmed_at.map(|at| at.to_string()).unwrap_or_default(),
+        shown: Shown::No,
+        renew_interval: None,
+        edit: Arc::new(move |node: &mut Node, now| {
+            let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            let present = conditions.find_map(read);
+            // One that was confirmed meanwhile stays; the watch will show it.
+            if present.is_some_and(|present| is_same(&present, &shown)) {
+                set(&unknown, node, now);
+            }
+            Edited::Done
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use serde_json::json;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn fact(status: &str, reason: &str, confirmed_at: &str) -> MarkerFact {
+        let condition = json!({"type": MARKER_CONDITION, "status": status, "reason": reason, "message": "m",
+            "lastHeartbeatTime": confirmed_at});
+        MarkerFact::read(&serde_json::from_value(condition).unwrap()).unwrap()
+    }
+
+    /// When a condition expires that a Node shows.
+    #[derive(Default)]
+    struct Expiry(Observed<MarkerFact>);
+
+    impl Expiry {
+        fn observe(&mut self, shown: Option<MarkerFact>, ttl: Duration, now: Moment) -> Option<Instant> {
+            observe(&mut self.0, shown, ttl, now)
+        }
+    }
+
+    #[test]
+    fn condition_expires_by_the_own_clock_and_only_while_it_needs_a_confirmation() {
+        let start = Clock::System.now();
+        let after = |seconds: u32| Moment {
+            wall: start.wall + seconds * SECOND,
+            mono: start.mono + seconds * SECOND,
+        };
+        let first = fact("True", "AdminStateDown", &after(0).wall.to_string());
+        let mut expiry = Expiry::default();
+        assert_eq!(expiry.observe(None, MARKER_TTL, after(0)), None);
+        assert_eq!(
+            expiry.observe(Some(first.clone()), MARKER_TTL, after(1)),
+            Some(after(180).mono),
+            "the first observation counts from the confirmation"
+        );
+        assert_eq!(
+            expiry.observe(Some(first), MARKER_TTL, after(100)),
+            Some(after(180).mono),
+            "another report of the same condition prolongs nothing"
+        );
+        // A writer whose clock is wrong by an hour.
+        let second = fact("True", "AdminStateDown", "2020-01-01T00:00:00Z");
+        assert_eq!(
+            expiry.observe(Some(second), MARKER_TTL, after(110)),
+            Some(after(290).mono)
+        );
+        for settled in [
+            fact("False", MARKER_NO_SIGNAL, "x"),
+            fact("Unknown", "NotConfirmed", "x"),
+        ] {
+            assert_eq!(expiry.observe(Some(settled), MARKER_TTL, after(120)), None);
+        }
+        let unproved = fact("False", "NotDown", "x");
+        assert_eq!(
+            expiry.observe(Some(unproved), MARKER_TTL, after(130)),
+            Some(after(310).mono)
+        );
+    }
+
+    #[test]
+    fn restart_does_not_prolong_an_old_condition() {
+        let now = Clock::System.now();
+        for (age, left) in [(0, 180), (100, 80), (180, 0), (9999, 0), (-50, 180)] {
+            let at = now.wall.checked_sub(SignedDuration::from_secs(age)).unwrap();
+            let shown = fact("True", "AdminStateDown", &at.to_string());
+            let expires_at = Expiry::default().observe(Some(shown), MARKER_TTL, now).unwrap();
+            assert_eq!(expires_at - now.mono, left * SECOND, "{age}");
+        }
+        let unreadable = fact("True", "AdminStateDown", "yesterday");
+        let expires_at = Expiry::default().observe(Some(unreadable), MARKER_TTL, now).unwrap();
+        assert_eq!(expires_at - now.mono, MARKER_TTL);
+    }
+
+    #[test]
+    fn what_is_written_about_a_node() {
+        use MarkerStatus::{False, True};
+        let shown = |(status, reason)| Some(fact(status, reason, "x"));
+        let (out, not_down) = (shown(("True", "AdminStateDown")), shown(("False", "NotDown")));
+        let (ended, unknown) = (shown(("False", MARKER_NO_SIGNAL)), shown(("Unknown", "NotConfirmed")));
+        for (what, (status, reason), shown, expected) in [
+            ("first signal", (False, "NotDown"), None, ("False", Shown::No, Some(30))),
+            (
+                "out",
+                (True, "AdminStateDown"),
+                not_down.clone(),
+                ("True", Shown::No, Some(60)),
+            ),
+            (
+                "confirmed",
+                (True, "AdminStateDown"),
+                out.clone(),
+                ("True", Shown::Yes, Some(60)),
+            ),
+            (
+                "another message waits",
+                (False, "NotRead"),
+                not_down.clone(),
+                ("False", Shown::Yes, Some(30)),
+            ),
+            (
+                "the agent made it unknown",
+                (True, "AdminStateDown"),
+                unknown,
+                ("True", Shown::No, Some(60)),
+            ),
+            (
+                "the signal ends",
+                (False, MARKER_NO_SIGNAL),
+                out,
+                (MARKER_NO_SIGNAL, Shown::No, None),
+            ),
+            (
+                "it ends before the node was out",
+                (False, MARKER_NO_SIGNAL),
+                not_down,
+                (MARKER_NO_SIGNAL, Shown::No, None),
+            ),
+            (
+                "ended",
+                (False, MARKER_NO_SIGNAL),
+                ended,
+                (MARKER_NO_SIGNAL, Shown::Yes, None),
+            ),
+        ] {
+            let message = "m".to_owned();
+            let wanted = MarkerCondition {
+                status,
+                reason,
+                message,
+            };
+            let intent = MarkerState::new("u".to_owned(), wanted, shown).intent();
+            let interval = intent.renew_interval.map(|interval| interval.as_secs());
+            assert_eq!((intent.key.as_str(), intent.shown, interval), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn condition_is_set_beside_others_and_keeps_the_time_of_its_status() {
+        let (first, second, third) = (
+            Timestamp::UNIX_EPOCH,
+            Timestamp::UNIX_EPOCH + SECOND,
+            Timestamp::UNIX_EPOCH + 2 * SECOND,
+        );
+        let mut node = Node::default();
+        let ready = NodeCondition {
+            type_: "Ready".to_owned(),
+            ..NodeCondition::default()
+        };
+        node.status.get_or_insert_default().conditions = Some(vec![ready.clone()]);
+        let condition = |status, message: &str| MarkerCondition {
+            status,
+            reason: "R",
+            message: message.to_owned(),
+        };
+        for (condition, now, since) in [
+            (condition(MarkerStatus::False, "a"), first, first),
+            (condition(MarkerStatus::False, "b"), second, first),
+            (
+                condition(MarkerStatus::True, &"é".repeat(MAX_MARKER_MESSAGE_BYTES)),
+                third,
+                third,
+            ),
+        ] {
+            set(&condition, &mut node, now);
+            let conditions = node.status.clone().unwrap().conditions.unwrap();
+            assert_eq!((conditions.len(), &conditions[0]), (2, &ready));
+            let set = &conditions[1];
+            assert_eq!(
+                (&*set.status, &*set.type_),
+                (condition.status.as_str(), MARKER_CONDITION)
+            );
+            assert_eq!(
+                (&set.last_heartbeat_time, &set.last_transition_time),
+                (&Some(Time(now)), &Some(Time(since)))
+            );
+            assert!(set.message.as_ref().unwrap().len() <= MAX_MARKER_MESSAGE_BYTES);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Faults of the API server, and long holds and waits, in paused time.
+
+use std::time::Duration;
+
+use headgate_core::clock::Clock;
+use headgate_kubernetes::leader::{ArmLock, LockError, LockMetrics};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, RecordedRequest};
+use hyper::Method;
+use k8s_openapi::api::coordination::v1::Lease;
+use prometheus_client::registry::Registry;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::lock_fixture::{CCM, Locker, NAMESPACE, OtherProcess, SECOND, soon};
+
+const LEASE: &str = "aks-managed-resource-locker";
+
+struct Fixture {
+    fake: FakeApi,
+    clock: Clock,
+    others: OtherProcess,
+    locker: Locker,
+    line: ClientFaults,
+}
+
+fn fixture() -> Fixture {
+    let fake = FakeApi::default();
+    let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
+    let (client, line) = fake.client();
+    Fixture {
+        others: OtherProcess::new(fake.client().0, LEASE, clock.clone()),
+        locker: Locker::new(client, LEASE, "headgate", clock.clone()),
+        fake,
+        clock,
+        line,
+    }
+}
+
+impl Fixture {
+    fn writes(&self) -> usize {
+        let all = self.fake.requests().into_iter();
+        all.filter(|asked| asked.method == Method::PUT).count()
+    }
+}
+
+fn is_write(asked: &RecordedRequest) -> bool {
+    asked.method != Method::GET
+}
+
+fn is_watch(asked: &RecordedRequest) -> bool {
+    asked.is_watch
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lock_uses_the_lease_of_cloud_controller_manager() {
+    let fake = FakeApi::default();
+    let (client, _line) = fake.client();
+    let metrics = LockMetrics::register(&mut Registry::default());
+    let (lock, run) = ArmLock::new(client, Clock::System, metrics);
+    let task = tokio::spawn(run);
+    let guard = lock.acquire("test", Instant::now() + SECOND).await.unwrap();
+    let lease: Lease = fake.peek(NAMESPACE, LEASE).unwrap();
+    assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some("headgate"));
+    // The lock and the guard are dropped: the Lease is released, and the task ends.
+    drop((lock, guard));
+    task.await.unwrap();
+    let lease: Lease = fake.peek(NAMESPACE, LEASE).unwrap();
+    assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some(""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lock_cannot_be_acquired_without_its_task() {
+    let fake = FakeApi::default();
+    let metrics = LockMetrics::register(&mut Registry::default());
+    let (lock, run) = ArmLock::new(fake.client().0, Clock::System, metrics.clone());
+    let error = lock.acquire("test", Instant::now() + SECOND).await.unwrap_err();
+    assert!(matches!(error, LockError::Timeout { .. }), "{error}");
+    drop(run);
+    let error = lock.acquire("test", Instant::now() + SECOND).await.unwrap_err();
+    assert!(matches!(error, LockError::Stopped { .. }), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_admits_no_new_writes_after_half_a_minute() {
+    let fixture = fixture();
+    let began = Instant::now();
+    let first = fixture.locker.acquire_within(SECOND).await.unwrap();
+    sleep(29 * SECOND).await;
+    let second = fixture.locker.acquire_within(SECOND).await.unwrap();
+    assert!(first.accepts_writes() && second.accepts_writes());
+    let writes = fixture.writes();
+    sleep_until(began + 31 * SECOND).await;
+    assert!(!first.accepts_writes() && !second.accepts_writes());
+    // A third writer waits until both have left; its timeout names the reason.
+    let error = fixture.locker.acquire_within(SECOND).await.unwrap_err();
+    assert!(matches!(error, LockError::Closed { .. }), "{error}");
+    let third = fixture.locker.handle();
+    let third = tokio::spawn(async move { third.acquire("test", Instant::now() + 60 * SECOND).await });
+    sleep(5 * SECOND).await;
+    first.release().await;
+    sleep(5 * SECOND).await;
+    assert!(!third.is_finished() && fixture.writes() == writes, "one is still in");
+    let left = Instant::now();
+    second.release().await;
+    let third = third.await.unwrap().unwrap();
+    // Other processes, which do not queue, had their turn first.
+    assert!(left.elapsed() >= 6 * SECOND && left.elapsed() < 7 * SECOND && third.accepts_writes());
+    assert_eq!(fixture.writes(), writes + 2, "released and acquired");
+    third.release().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_watch_the_lease_is_read_each_second() {
+    let fixture = fixture();
+    fixture.line.set_for(Fault::Status(503), is_watch);
+    fixture.others.create(CCM, SECOND).await;
+    for round in 0..20 {
+        let waits = fixture.locker.handle();
+        let waits = tokio::spawn(async move {
+            let guard = waits.acquire("test", Instant::now() + 60 * SECOND).await.unwrap();
+            (guard, Instant::now())
+        });
+        sleep(7 * SECOND + Duration::from_millis(97 * round)).await;
+        let released_at = Instant::now();
+        fixture.others.unlock(CCM).await.unwrap();
+        let (guard, at) = waits.await.unwrap();
+        assert!(at - released_at < 3 * SECOND / 2, "{:?}", at - released_at);
+        guard.release().await;
+        let requests = fixture.fake.requests().len();
+        sleep(60 * SECOND).await;
+        let later = fixture.fake.requests().len() - requests;
+        assert!(later < 10, "{later} requests without a waiting writer");
+        fixture.others.lock(CCM).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_is_found_by_polling_when_the_watch_is_silent() {
+    let fixture = fixture();
+    fixture.others.create(CCM, SECOND).await;
+    sleep(SECOND).await;
+    fixture.line.set_for(Fault::CutOff, is_watch);
+    let waits = fixture.locker.handle();
+    let waits = tokio::spawn(async move { waits.acquire("test", Instant::now() + 60 * SECOND).await });
+    sleep(7 * SECOND).await;
+    let released_at = Instant::now();
+    fixture.others.unlock(CCM).await.unwrap();
+    let guard = waits.await.unwrap().unwrap();
+    assert!(released_at.elapsed() < 7 * SECOND, "{:?}", released_at.elapsed());
+    guard.release().await;
+    // When the watch continues, it shows old versions.
+    let others = *fixture.locker.released_by_others().borrow();
+    fixture.line.set(Fault::None);
+    sleep(SECOND).await;
+    assert_eq!(*fixture.locker.released_by_others().borrow(), others);
+    let guard = fixture.locker.acquire_within(SECOND).await.unwrap();
+    assert!(guard.accepts_writes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_survives_a_restart_of_the_api_server() {
+    let fixture = fixture();
+    let mut others = fixture.locker.released_by_others();
+    let guard = fixture.locker.acquire_within(SECOND).await.unwrap();
+    fixture.fake.restart(20 * SECOND);
+    fixture.line.cut_watches();
+    sleep(10 * SECOND).await;
+    assert!(guard.accepts_writes(), "no other process can acquire it either");
+    let left = Instant::now();
+    guard.release().await;
+    assert!(left.elapsed() <= 3 * SECOND, "{:?}", left.elapsed());
+    let error = fixture.locker.acquire_within(SECOND).await.unwrap_err();
+    assert!(
+        matches!(error, LockError::Closed { .. } | LockError::Failed { .. }),
+        "{error}"
+    );
+    sleep(12 * SECOND).await;
+    assert_eq!(fixture.others.holder().await, "", "released as soon as possible");
+    // The watch continues.
+    fixture.others.lock(CCM).await.unwrap();
+    fixture.others.unlock(CCM).await.unwrap();
+    let counted = tokio::time::timeout(60 * SECOND, others.changed()).await;
+    assert!(counted.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_any_fault_the_lease_is_soon_released() {
+    for fault in [
+        Fault::AnswerLost,
+        Fault::Late(4 * SECOND),
+        Fault::Late(20 * SECOND),
+        Fault::CutOff,
+        Fault::Slow(2 * SECOND),
+        Fault::Status(500),
+        Fault::Status(429),
+        Fault::Status(409),
+        Fault::Status(403),
+    ] {
+        for applies_to in [is_write, |_: &RecordedRequest| true] {
+            let fixture = fixture();
+            fixture.others.create("", SECOND).await;
+            sleep(SECOND).await;
+            // While the Lease is acquired.
+            fixture.line.set_for(fault, applies_to);
+            let began = Instant::now();
+            let guard = fixture.locker.acquire_within(3 * SECOND).await;
+            assert!(began.elapsed() <= 3 * SECOND, "{fault:?}");
+            if let Err(error) = &guard {
+                assert!(
+                    matches!(error, LockError::Failed { .. } | LockError::Timeout { .. }),
+                    "{fault:?}: {error}"
+                );
+            }
+            drop(guard);
+            sleep(5 * SECOND).await;
+            fixture.line.set(Fault::None);
+            // The hold of a delayed request is left alone while a writer may be in it.
+            sleep(40 * SECOND).await;
+            assert_eq!(fixture.others.holder().await, "", "{fault:?} while acquiring");
+            // While the Lease is released.
+            let mut guard = fixture.locker.acquire_within(SECOND).await.unwrap();
+            guard.mark_written();
+            fixture.line.set_for(fault, applies_to);
+            let left = Instant::now();
+            guard.release().await;
+            assert!(left.elapsed() <= 3 * SECOND, "{fault:?}: {:?}", left.elapsed());
+            sleep(5 * SECOND).await;
+            fixture.line.set(Fault::None);
+            sleep(10 * SECOND).await;
+            assert_eq!(fixture.others.holder().await, "", "{fault:?} while releasing");
+            let previous = fixture.others.previous_holder().await;
+            assert_eq!(previous.as_deref(), Some("headgate"), "{fault:?}");
+            // The lock still works.
+            fixture.others.lock(CCM).await.unwrap();
+            assert!(fixture.locker.acquire_within(SECOND).await.is_err());
+            fixture.others.unlock(CCM).await.unwrap();
+            fixture.locker.acquire_within(SECOND).await.unwrap().release().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_hold_of_a_former_leader_is_released() {
+    let fixture = fixture();
+    fixture.others.create("", SECOND).await;
+    sleep(SECOND).await;
+    let former = Locker::new(fixture.fake.client().0, LEASE, "headgate", fixture.clock.clone());
+    let guard = former.acquire_within(SECOND).await.unwrap();
+    former.crash().await;
+    drop(guard);
+    let seen = Instant::now();
+    soon("released", async || {
+        fixture.others.holder().await.is_empty() || seen.elapsed() > 9 * SECOND
+    })
+    .await;
+    assert_eq!(
+        fixture.others.holder().await,
+        "headgate",
+        "its writers may still be in it"
+    );
+    sleep(3 * SECOND).await;
+    assert_eq!(fixture.others.holder().await, "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_refuses_gets_few_requests() {
+    for status in [403, 409, 503] {
+        let fixture = fixture();
+        fixture.others.create("", SECOND).await;
+        sleep(SECOND).await;
+        fixture.line.set(Fault::Status(status));
+        let before = fixture.line.tries();
+        assert!(fixture.locker.acquire_within(60 * SECOND).await.is_err());
+        let tries = fixture.line.tries() - before;
+        assert!((40..500).contains(&tries), "{status}: {tries}");
+        let before = fixture.line.tries();
+        sleep(60 * SECOND).await;
+        let tries = fixture.line.tries() - before;
+        println!("{status}: {tries} tries in a minute without a waiting writer");
+        assert!(tries < 500, "{status}: {tries}");
+    }
+}

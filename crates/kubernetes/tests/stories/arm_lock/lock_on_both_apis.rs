@@ -1,0 +1,342 @@
+//! The same cases on both APIs: who acquires the Lease when, what it contains then, and what errors say.
+
+use std::time::Duration;
+
+use headgate_core::clock::Clock;
+use headgate_kubernetes::leader::{LockError, LockGuard};
+use headgate_test_kubernetes::FakeApi;
+use headgate_test_kubernetes::control_plane;
+use kube::Client;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::lock_fixture::{CCM, Locker, OtherProcess, PREVIOUS_HOLDER_ANNOTATION, SECOND, soon};
+
+/// One API, and the Lease of one case on it.
+struct Fixture {
+    client: Box<dyn Fn() -> Client>,
+    lease: String,
+    clock: Clock,
+    others: OtherProcess,
+}
+
+impl Fixture {
+    fn new(client: impl Fn() -> Client + 'static, test: &str) -> Self {
+        let clock = Clock::anchored(jiff::Timestamp::now());
+        let lease = format!("lock-{}", test.replace('_', "-"));
+        Self {
+            others: OtherProcess::new(client(), &lease, clock.clone()),
+            client: Box::new(client),
+            lease,
+            clock,
+        }
+    }
+
+    fn locker(&self) -> Locker {
+        self.locker_named("headgate")
+    }
+
+    fn locker_named(&self, holder: &str) -> Locker {
+        Locker::new((self.client)(), &self.lease, holder, self.clock.clone())
+    }
+}
+
+/// Releases the lock, and checks that the Lease is released when that returns.
+async fn release(fixture: &Fixture, guard: LockGuard) {
+    guard.release().await;
+    assert_eq!(fixture.others.holder().await, "");
+}
+
+async fn a_missing_lease_is_created_and_acquired(fixture: Fixture) {
+    let locker = fixture.locker();
+    let guard = locker.acquire_within(5 * SECOND).await.unwrap();
+    assert!(guard.accepts_writes());
+    let spec = fixture.others.lease().await.unwrap().spec.unwrap();
+    assert_eq!(spec.holder_identity.as_deref(), Some("headgate"));
+    assert_eq!(spec.lease_duration_seconds, Some(900));
+    assert!(spec.acquire_time.is_some() && spec.acquire_time == spec.renew_time);
+    assert_eq!(spec.lease_transitions, None, "no user of this Lease counts transitions");
+    release(&fixture, guard).await;
+    assert_eq!(fixture.others.previous_holder().await, None, "nothing was written");
+    assert!(locker.end().await < SECOND);
+}
+
+async fn a_writer_becomes_the_previous_holder(fixture: Fixture) {
+    fixture.others.create("", SECOND).await;
+    let locker = fixture.locker();
+    let mut guard = locker.acquire_within(5 * SECOND).await.unwrap();
+    guard.mark_written();
+    release(&fixture, guard).await;
+    assert_eq!(fixture.others.previous_holder().await.as_deref(), Some("headgate"));
+    // A hold without a write keeps the previous holder.
+    assert!(fixture.others.lock(CCM).await.unwrap(), "caches are dropped");
+    fixture.others.unlock(CCM).await.unwrap();
+    let guard = locker.acquire_within(5 * SECOND).await.unwrap();
+    release(&fixture, guard).await;
+    assert_eq!(fixture.others.previous_holder().await.as_deref(), Some(CCM));
+    assert!(!fixture.others.lock(CCM).await.unwrap(), "caches are kept");
+}
+
+async fn a_timeout_names_the_holder(fixture: Fixture) {
+    fixture.others.create(CCM, 2 * SECOND).await;
+    let locker = fixture.locker();
+    let began = Instant::now();
+    let error = locker.acquire_within(SECOND).await.unwrap_err();
+    assert!(began.elapsed() >= SECOND && began.elapsed() < 2 * SECOND);
+    let LockError::Held {
+        holder, since, expires, ..
+    } = &error
+    else {
+        panic!("{error}")
+    };
+    let lasts = expires.unwrap().duration_since(since.unwrap());
+    assert_eq!((holder.as_str(), lasts.as_secs()), (CCM, 900));
+    let text = error.to_string();
+    assert!(
+        text.starts_with(&format!("Lease {} is held by \"{CCM}\" since 20", fixture.lease)),
+        "{text}"
+    );
+    assert_eq!(fixture.others.holder().await, CCM);
+    let mut metrics = String::new();
+    prometheus_client::encoding::text::encode(&mut metrics, &locker.registry).unwrap();
+    let series = format!(
+        "cloudprovider_azure_lock_wait_duration_seconds_count{{lock=\"{}\",caller=\"test\"}} 1",
+        fixture.lease
+    );
+    assert!(metrics.contains(&series), "{metrics}");
+}
+
+async fn an_expired_lease_is_acquired(fixture: Fixture) {
+    fixture.others.create(CCM, 901 * SECOND).await;
+    let locker = fixture.locker();
+    let others = locker.released_by_others();
+    let guard = locker.acquire_within(5 * SECOND).await.unwrap();
+    assert_eq!(*others.borrow(), 1, "the other's hold has ended");
+    release(&fixture, guard).await;
+    assert_eq!(*others.borrow(), 1);
+}
+
+async fn a_lease_is_acquired_when_it_expires(fixture: Fixture) {
+    fixture.others.create(CCM, 898 * SECOND).await;
+    let began = Instant::now();
+    let locker = fixture.locker();
+    let guard = locker.acquire_within(10 * SECOND).await.unwrap();
+    let took = began.elapsed();
+    assert!(took > 3 * SECOND / 2 && took < 3 * SECOND, "{took:?}");
+    release(&fixture, guard).await;
+}
+
+async fn a_waiting_writer_acquires_the_lease_as_soon_as_it_is_released(fixture: Fixture) {
+    fixture.others.create("", SECOND).await;
+    let locker = fixture.locker();
+    let mut others = locker.released_by_others();
+    let mut times = Vec::new();
+    for round in 1..=10 {
+        soon("locked", async || fixture.others.lock(CCM).await.is_ok()).await;
+        let waits = locker.handle();
+        let waits = tokio::spawn(async move {
+            let guard = waits.acquire("test", Instant::now() + 10 * SECOND).await.unwrap();
+            (guard, Instant::now())
+        });
+        sleep(Duration::from_millis(300 + 37 * round)).await;
+        assert!(!waits.is_finished());
+        let released_at = Instant::now();
+        fixture.others.unlock(CCM).await.unwrap();
+        let (guard, at) = waits.await.unwrap();
+        times.push(at - released_at);
+        assert_eq!(fixture.others.holder().await, "headgate");
+        release(&fixture, guard).await;
+        let counted = timeout(SECOND, others.wait_for(|count| *count >= round)).await;
+        assert_eq!(*counted.expect("the hold is counted").unwrap(), round, "once");
+    }
+    times.sort();
+    println!("acquired {:.1?} to {:.1?} after the release", times[0], times[9]);
+    assert!(times[9] < SECOND / 2, "{times:?}");
+}
+
+async fn many_writers_share_one_hold(fixture: Fixture) {
+    let locker = fixture.locker();
+    let guard: Vec<_> = futures::future::join_all((0..50).map(|_| locker.acquire_within(5 * SECOND))).await;
+    let mut guard: Vec<_> = guard.into_iter().map(Result::unwrap).collect();
+    let acquired = async || {
+        fixture
+            .others
+            .lease()
+            .await
+            .unwrap()
+            .spec
+            .unwrap()
+            .acquire_time
+            .unwrap()
+    };
+    let first = acquired().await;
+    guard[7].mark_written();
+    let last = guard.pop().unwrap();
+    for one in guard {
+        one.release().await;
+        assert_eq!(acquired().await, first);
+    }
+    assert_eq!(fixture.others.holder().await, "headgate");
+    release(&fixture, last).await;
+    assert_eq!(fixture.others.previous_holder().await.as_deref(), Some("headgate"));
+    assert_eq!(acquired().await, first, "one hold for all");
+}
+
+async fn a_dropped_writer_has_left(fixture: Fixture) {
+    let locker = fixture.locker();
+    let panics = locker.handle();
+    let task = tokio::spawn(async move {
+        let mut guard = panics.acquire("test", Instant::now() + 5 * SECOND).await.unwrap();
+        guard.mark_written();
+        panic!("a defect, with {guard:?}");
+    });
+    assert!(task.await.is_err());
+    soon("released", async || fixture.others.holder().await.is_empty()).await;
+    assert_eq!(fixture.others.previous_holder().await.as_deref(), Some("headgate"));
+    // A writer that stops waiting does not count any more.
+    fixture.others.lock(CCM).await.unwrap();
+    let waits = locker.handle();
+    let waits = tokio::spawn(async move { waits.acquire("test", Instant::now() + 60 * SECOND).await });
+    sleep(SECOND / 5).await;
+    waits.abort();
+    fixture.others.unlock(CCM).await.unwrap();
+    sleep(SECOND).await;
+    assert_eq!(fixture.others.holder().await, "", "no writer waits");
+}
+
+async fn the_next_leader_releases_the_hold_of_a_crashed_one(fixture: Fixture) {
+    let locker = fixture.locker();
+    let guard = locker.acquire_within(5 * SECOND).await.unwrap();
+    locker.crash().await;
+    guard.release().await;
+    assert_eq!(fixture.others.holder().await, "headgate");
+    assert!(fixture.others.lock(CCM).await.is_err());
+    let next = fixture.locker();
+    soon("released", async || fixture.others.holder().await.is_empty()).await;
+    assert_eq!(
+        fixture.others.previous_holder().await.as_deref(),
+        Some("headgate"),
+        "something may have been written"
+    );
+    drop(next);
+}
+
+async fn the_next_leader_acquires_the_hold_of_a_crashed_one(fixture: Fixture) {
+    let locker = fixture.locker();
+    let guard = locker.acquire_within(5 * SECOND).await.unwrap();
+    locker.crash().await;
+    drop(guard);
+    let next = fixture.locker();
+    let began = Instant::now();
+    let guard = next.acquire_within(5 * SECOND).await.unwrap();
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+    release(&fixture, guard).await;
+    assert_eq!(fixture.others.previous_holder().await.as_deref(), Some("headgate"));
+}
+
+async fn a_release_does_not_touch_the_hold_of_another_process(fixture: Fixture) {
+    let locker = fixture.locker();
+    let guard = locker.acquire_within(5 * SECOND).await.unwrap();
+    // The hold is lost, as after 15 minutes.
+    fixture.others.delete().await;
+    fixture.others.create(CCM, SECOND).await;
+    soon("the loss is noticed", async || !guard.accepts_writes()).await;
+    let began = Instant::now();
+    guard.release().await;
+    assert!(began.elapsed() < SECOND);
+    sleep(SECOND / 2).await;
+    assert_eq!(fixture.others.holder().await, CCM);
+    // The same without time to notice: released at once.
+    fixture.others.unlock(CCM).await.unwrap();
+    let guard = locker.acquire_within(5 * SECOND).await.unwrap();
+    fixture.others.delete().await;
+    fixture.others.create(CCM, SECOND).await;
+    guard.release().await;
+    sleep(SECOND / 2).await;
+    assert_eq!(fixture.others.holder().await, CCM);
+}
+
+async fn an_own_hold_in_a_newer_version_is_released_too(fixture: Fixture) {
+    let locker = fixture.locker();
+    for _ in 0..5 {
+        let guard = locker.acquire_within(5 * SECOND).await.unwrap();
+        // Annotations and labels of others must stay.
+        let patch = serde_json::json!({"metadata": {"annotations": {"other": "1"}, "labels": {"a": "b"}}});
+        fixture.others.merge(patch).await;
+        release(&fixture, guard).await;
+        let metadata = fixture.others.lease().await.unwrap().metadata;
+        assert_eq!(metadata.annotations.unwrap()["other"], "1");
+        assert_eq!(metadata.labels.unwrap()["a"], "b");
+        fixture.others.delete().await;
+    }
+    assert!(
+        fixture.others.lease().await.is_none(),
+        "and {PREVIOUS_HOLDER_ANNOTATION} with it"
+    );
+}
+
+async fn two_processes_hold_it_one_after_the_other(fixture: Fixture) {
+    let lockers = ["headgate", "another"].map(|holder| fixture.locker_named(holder));
+    let acquire = |locker: &Locker| {
+        let lock = locker.handle();
+        async move {
+            for _ in 0..10 {
+                let guard = lock.acquire("test", Instant::now() + 30 * SECOND).await.unwrap();
+                assert!(guard.accepts_writes());
+                sleep(Duration::from_millis(5)).await;
+                assert!(guard.accepts_writes(), "the hold is not lost");
+                guard.release().await;
+            }
+        }
+    };
+    tokio::join!(acquire(&lockers[0]), acquire(&lockers[1]));
+    assert_eq!(fixture.others.holder().await, "");
+}
+
+/// Runs each case on the fake, and the first ones on kube-apiserver too. The others are about times, which paused time alone
+/// makes exact. The name of the case is the name of its Lease.
+macro_rules! cases {
+    (both: [$($both:ident)*] fake: [$($fake:ident)*]) => {
+        mod on_the_fake {
+            use super::*;
+
+            $(cases!(fake $both);)*
+            $(cases!(fake $fake);)*
+        }
+
+        mod on_kube_apiserver {
+            use super::*;
+
+            $(#[tokio::test]
+            async fn $both() {
+                super::$both(Fixture::new(|| control_plane().client(), stringify!($both))).await;
+            })*
+        }
+    };
+    (fake $case:ident) => {
+        #[tokio::test(start_paused = true)]
+        async fn $case() {
+            let fake = FakeApi::default();
+            super::$case(Fixture::new(move || fake.client().0, stringify!($case))).await;
+        }
+    };
+}
+
+cases! {
+    both: [
+        a_missing_lease_is_created_and_acquired
+        a_writer_becomes_the_previous_holder
+        an_expired_lease_is_acquired
+        a_waiting_writer_acquires_the_lease_as_soon_as_it_is_released
+        many_writers_share_one_hold
+        a_dropped_writer_has_left
+        the_next_leader_releases_the_hold_of_a_crashed_one
+        a_release_does_not_touch_the_hold_of_another_process
+        an_own_hold_in_a_newer_version_is_released_too
+        two_processes_hold_it_one_after_the_other
+    ]
+    fake: [
+        a_timeout_names_the_holder
+        a_lease_is_acquired_when_it_expires
+        the_next_leader_acquires_the_hold_of_a_crashed_one
+    ]
+}

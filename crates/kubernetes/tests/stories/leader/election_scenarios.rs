@@ -1,0 +1,318 @@
+//! Scenarios of a few candidates: stops, handovers, faults, and failed terms.
+
+use std::time::Duration;
+
+use headgate_kubernetes::leader::{FAILED_TERMS_ANNOTATION, NodeSummary};
+use headgate_test_kubernetes::Fault;
+use hyper::Method;
+use tokio::time::Instant;
+
+use super::election_fixture::{ElectionFixture, SECOND, TestCandidate, Work, named};
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+/// So many candidates, one of which has led for a minute. Returns also the number and the holder of its term.
+async fn settled(count: u8) -> (ElectionFixture, Vec<TestCandidate>, i32, String) {
+    let election = ElectionFixture::new(count.into());
+    let candidates = election.candidates(count);
+    let (number, holder, _) = election.leader_after(-1, MINUTE).await;
+    election.pass(MINUTE).await;
+    assert_eq!(
+        election.leader(),
+        Some((number, holder.clone())),
+        "the leader does not change"
+    );
+    (election, candidates, number, holder)
+}
+
+fn failed_terms(election: &ElectionFixture) -> Option<String> {
+    let annotations = election.lease()?.metadata.annotations?;
+    annotations.get(FAILED_TERMS_ANNOTATION).cloned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_leader_releases_the_lease_when_its_work_has_ended() {
+    let (election, candidates, number, holder) = settled(3).await;
+    named(&candidates, &holder).work.send_replace(Work::Writes(SECOND));
+    election.pass(SECOND).await;
+    let stopped = Instant::now();
+    named(&candidates, &holder).stop();
+    election.pass(SECOND / 2).await;
+    assert_eq!(
+        election.leader(),
+        Some((number, holder.clone())),
+        "the work continues until it ends"
+    );
+    let (.., took) = election.leader_after(number, MINUTE).await;
+    assert!(took < 4 * SECOND, "{took:?}");
+    let last = election.last_write(number) - stopped;
+    assert!(last > SECOND * 4 / 5 && last < SECOND * 6 / 5, "{last:?}");
+    assert!(named(&candidates, &holder).has_ended());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_leader_aborts_its_work_and_releases_the_lease_after_three_seconds() {
+    let (election, candidates, number, holder) = settled(3).await;
+    named(&candidates, &holder).work.send_replace(Work::IgnoresEnd);
+    election.pass(SECOND).await;
+    let stopped = Instant::now();
+    named(&candidates, &holder).stop();
+    election.leader_after(number, MINUTE).await;
+    let last = election.last_write(number) - stopped;
+    assert!(last > 2 * SECOND && last <= 3 * SECOND, "{last:?}");
+    assert!(stopped.elapsed() < 6 * SECOND && named(&candidates, &holder).has_ended());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_signalled_leader_hands_over_to_a_candidate_without_a_signal() {
+    let (election, candidates, number, holder) = settled(3).await;
+    let other = candidates.iter().find(|candidate| candidate.name != holder).unwrap();
+    other.signal(true);
+    named(&candidates, &holder).signal(true);
+    let (next, successor, took) = election.leader_after(number, MINUTE).await;
+    assert!(took < 4 * SECOND, "{took:?}");
+    assert_eq!(next, number + 1);
+    assert!(
+        successor != other.name && successor != holder,
+        "the candidate without a signal"
+    );
+    election.pass(MINUTE).await;
+    assert_eq!(election.leader(), Some((next, successor)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_signalled_leader_stays_until_there_is_a_healthy_peer() {
+    let (election, candidates, number, holder) = settled(2).await;
+    let nodes = |has_healthy_peer| {
+        Some(NodeSummary {
+            nodes: 2,
+            has_healthy_peer,
+        })
+    };
+    election.nodes.send_replace(nodes(false));
+    named(&candidates, &holder).signal(true);
+    election.pass(MINUTE).await;
+    election.nodes.send_replace(None);
+    election.pass(MINUTE).await;
+    assert_eq!(
+        election.leader(),
+        Some((number, holder.clone())),
+        "no healthy peer is known"
+    );
+    election.nodes.send_replace(nodes(true));
+    let (_, successor, took) = election.leader_after(number, MINUTE).await;
+    assert!(successor != holder && took < 4 * SECOND, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_candidate_leads_while_all_are_signalled() {
+    let (election, candidates, number, holder) = settled(3).await;
+    for candidate in &candidates {
+        candidate.signal(true);
+    }
+    // The last report is from before all were signalled.
+    let (next, successor, took) = election.leader_after(number, MINUTE).await;
+    assert!(
+        took > 4 * SECOND && took < 9 * SECOND,
+        "the others would have read twice by then: {took:?}"
+    );
+    election.pass(50 * SECOND).await;
+    assert_eq!(
+        election.leader(),
+        Some((next, successor.clone())),
+        "no handover without a successor"
+    );
+    election.nodes.send_replace(Some(NodeSummary {
+        nodes: 3,
+        has_healthy_peer: false,
+    }));
+    named(&candidates, &successor).kill();
+    let (last, _, took) = election.leader_after(next, 2 * MINUTE).await;
+    assert!(
+        took > 17 * SECOND && took < 26 * SECOND,
+        "a lease duration and the delay of signalled candidates: {took:?}"
+    );
+    assert!(last > next && !holder.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_single_signalled_candidate_leads_nearly_all_the_time() {
+    let (election, candidates, _, _) = settled(1).await;
+    // A Deployment that was scaled to one replica. From the Nodes it seems that another candidate exists.
+    election.nodes.send_replace(Some(NodeSummary {
+        nodes: 2,
+        has_healthy_peer: true,
+    }));
+    candidates[0].signal(true);
+    let (began, mut without) = (Instant::now(), Duration::ZERO);
+    while began.elapsed() < 60 * MINUTE {
+        without += if election.leader().is_none() {
+            SECOND / 10
+        } else {
+            Duration::ZERO
+        };
+        tokio::time::sleep(SECOND / 10).await;
+    }
+    println!("without a leader for {without:.1?} of an hour");
+    assert!(without > SECOND && without < 60 * SECOND, "{without:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_without_connection_stops_before_the_next_one_begins() {
+    let (election, candidates, number, holder) = settled(3).await;
+    let cut = Instant::now();
+    named(&candidates, &holder).line.set(Fault::CutOff);
+    let (next, successor, took) = election.leader_after(number, MINUTE).await;
+    let last = election.last_write(number) - cut;
+    println!("cut off: last write after {last:.1?}, the next leader after {took:.1?}");
+    assert!(last > 7 * SECOND && last <= 10 * SECOND, "{last:?}");
+    assert!(took > 13 * SECOND && took < 22 * SECOND);
+    named(&candidates, &holder).line.set(Fault::None);
+    election.pass(MINUTE).await;
+    assert_eq!(election.leader(), Some((next, successor)), "the former leader follows");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_was_frozen_writes_nothing_and_does_not_touch_the_lease() {
+    let (election, candidates, number, holder) = settled(3).await;
+    let leader = named(&candidates, &holder);
+    leader.freeze(true);
+    let frozen = Instant::now();
+    let (next, successor, _) = election.leader_after(number, MINUTE).await;
+    // It is also asked to stop; the Lease is another's by then.
+    leader.stop();
+    leader.freeze(false);
+    election.pass(10 * SECOND).await;
+    assert!(leader.has_ended() && election.last_write(number) <= frozen);
+    assert_eq!(election.leader(), Some((next, successor.clone())));
+    assert_eq!(election.holder(), successor);
+}
+
+#[tokio::test(start_paused = true)]
+async fn short_faults_end_no_term() {
+    let (election, candidates, number, holder) = settled(3).await;
+    for fault in [
+        Fault::CutOff,
+        Fault::AnswerLost,
+        Fault::Late(4 * SECOND),
+        Fault::Status(500),
+        Fault::Status(429),
+        Fault::Status(403),
+        Fault::Slow(SECOND),
+        Fault::Slow(2 * SECOND),
+    ] {
+        named(&candidates, &holder).line.set(fault);
+        election.pass(5 * SECOND).await;
+        named(&candidates, &holder).line.set(Fault::None);
+        election.pass(15 * SECOND).await;
+        assert_eq!(election.leader(), Some((number, holder.clone())), "{fault:?}");
+    }
+    election.annotate("other", "1");
+    election.pass(15 * SECOND).await;
+    assert_eq!(
+        election.leader(),
+        Some((number, holder)),
+        "an annotation of others ends no term"
+    );
+    assert_eq!(election.lease().unwrap().metadata.annotations.unwrap()["other"], "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_candidate_whose_acquisition_got_no_response_soon_leads_with_a_new_number() {
+    let (election, candidates, number, holder) = settled(3).await;
+    for candidate in candidates.iter().filter(|candidate| candidate.name != holder) {
+        candidate.line.set(Fault::AnswerLost);
+    }
+    named(&candidates, &holder).stop();
+    while election.holder() == holder || election.holder().is_empty() {
+        election.pass(SECOND / 10).await;
+        // Reads get responses; the write that acquires the Lease does not.
+        let free = election.holder().is_empty();
+        for candidate in candidates.iter().filter(|candidate| candidate.name != holder) {
+            candidate.line.set(if free { Fault::None } else { Fault::AnswerLost });
+        }
+        if free {
+            // Until the read that finds the Lease free has its response.
+            election.pass(SECOND / 100).await;
+        }
+    }
+    for candidate in &candidates {
+        candidate.line.set(Fault::None);
+    }
+    let (next, _, took) = election.leader_after(number, MINUTE).await;
+    assert!(took < 8 * SECOND && next > number, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_work_ends_the_term_and_another_instance_leads() {
+    for work in [Work::Panics(Duration::ZERO), Work::Fails(Duration::ZERO)] {
+        let (election, candidates, number, holder) = settled(3).await;
+        named(&candidates, &holder).work.send_replace(work);
+        let (next, successor, took) = election.leader_after(number, MINUTE).await;
+        assert!(successor != holder && took < 4 * SECOND, "{took:?}");
+        assert_eq!(failed_terms(&election).as_deref(), Some("1"));
+        assert!(!named(&candidates, &holder).has_ended(), "the process continues");
+        election.pass(2 * MINUTE).await;
+        assert_eq!(failed_terms(&election), None, "a term succeeded");
+        assert_eq!(election.leader(), Some((next, successor)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_with_failing_work_abstains_longer_each_time() {
+    let election = ElectionFixture::new(1);
+    let candidates = election.candidates(1);
+    candidates[0].work.send_replace(Work::Panics(SECOND));
+    election.pass(90 * MINUTE).await;
+    let journal = election.journal.lock().unwrap();
+    let begun: Vec<_> = journal.terms.iter().map(|(.., begun)| *begun).collect();
+    let pauses: Vec<_> = begun.windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();
+    println!("terms that fail at once begin after {pauses:?} s");
+    assert!(pauses.len() > 8 && pauses[0] >= 15 && pauses.iter().all(|pause| *pause < 16 * 60));
+    assert!(pauses[1] >= 30 && pauses[2] >= 60 && pauses[6] >= 600);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_fails_everywhere_causes_few_terms() {
+    let election = ElectionFixture::new(40);
+    let candidates: Vec<_> = (0..40).map(|n| election.candidate(&format!("m{n}"), 0)).collect();
+    let all = |work| {
+        for candidate in &candidates {
+            candidate.work.send_replace(work);
+        }
+    };
+    all(Work::Fails(Duration::ZERO));
+    election.pass(10 * MINUTE).await;
+    let terms = election.terms();
+    println!("{terms} terms in 10 minutes in which all work fails");
+    assert!((4..=8).contains(&terms), "{terms}");
+    all(Work::Writes(Duration::ZERO));
+    election.leader_after(i32::try_from(terms).unwrap(), 6 * MINUTE).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_refuses_or_is_down_gets_few_requests() {
+    for fault in [Fault::Status(403), Fault::Status(503)] {
+        let election = ElectionFixture::new(10);
+        let candidates = election.candidates(10);
+        election.leader_after(-1, MINUTE).await;
+        election.pass(MINUTE).await;
+        for candidate in &candidates {
+            candidate.line.set(fault);
+        }
+        let before = election.fake.requests().len();
+        election.pass(5 * MINUTE).await;
+        assert_eq!(election.fake.requests().len(), before, "no request arrived");
+        for candidate in &candidates {
+            candidate.line.set(Fault::None);
+        }
+        let (.., took) = election.leader_after(1, MINUTE).await;
+        assert!(took < 3 * SECOND, "the Lease had expired long before: {took:?}");
+        election.pass(10 * SECOND).await;
+        let gets = election.fake.requests()[before..]
+            .iter()
+            .filter(|asked| asked.method == Method::GET)
+            .count();
+        assert!(gets < 80, "{gets}");
+    }
+}
