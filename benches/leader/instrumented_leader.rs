@@ -255,13 +255,8 @@ async fn lead(
     let work = move |term: Term| {
         let (source, mut parts) = (source.clone(), parts.clone());
         parts.node_intents = NodeIntents::default();
-        let writer = NodeWriter {
-            client: parts.client.clone(),
-            metrics: metrics.node_writes.clone(),
-            clock: parts.clock.clone(),
-            term: Some(term.number()),
-            may_send: term.may_send(),
-        };
+        let writer =
+            NodeWriter::new(parts.client.clone(), metrics.node_writes.clone(), parts.clock.clone()).in_term(&term);
         let run_writer = writer.run(parts.node_intents.clone());
         async move {
             tokio::select! {

@@ -69,14 +69,7 @@ impl HealthTasks<'_> {
         } = self;
         let reports = inputs.node.clone();
         tasks.announce("health-thread");
-        let writer = NodeWriter {
-            client: client.clone(),
-            metrics: self.node_writes,
-            clock: clock.clone(),
-            term: None,
-            // An agent writes its own Node, whoever leads.
-            may_send: Arc::new(|| Ok(())),
-        };
+        let writer = NodeWriter::new(client.clone(), self.node_writes, clock.clone());
         tasks.spawn_endless("node-writer", policies.before(writer.run(intents.clone())));
         let delay = DeletionDelayTask {
             node_name: node_name.to_owned(),

@@ -149,13 +149,12 @@ pub(super) fn work(
 ) -> impl Fn(Term, LeaderContext) -> BoxFuture<'static, Result<(), WorkError>> + Send + Sync {
     move |term, context| {
         let (metrics, intents) = (metrics.clone(), NodeIntents::default());
-        let writer = NodeWriter {
-            client: context.client.clone(),
-            metrics: metrics.node_writes.clone(),
-            clock: context.clock.clone(),
-            term: Some(term.number()),
-            may_send: term.may_send(),
-        };
+        let writer = NodeWriter::new(
+            context.client.clone(),
+            metrics.node_writes.clone(),
+            context.clock.clone(),
+        )
+        .in_term(&term);
         let run_writer = writer.run(intents.clone());
         async move {
             tokio::select! {

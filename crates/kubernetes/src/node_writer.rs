@@ -23,6 +23,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::Decoded;
+use crate::leader::Term;
 
 mod intent;
 mod marker;
@@ -43,24 +44,43 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_CONFLICTS: u32 = 5;
 
 /// Says why nothing may be sent now.
-pub type MaySend = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+pub(crate) type MaySend = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// Writes what is missing on Nodes.
 #[derive(Clone)]
 pub struct NodeWriter {
-    /// A client of the API server that does not retry by itself.
-    pub client: Client,
-    /// The counter of writes.
-    pub metrics: NodeWriteMetrics,
-    /// Wall and monotonic time.
-    pub clock: Clock,
+    client: Client,
+    metrics: NodeWriteMetrics,
+    clock: Clock,
     /// The number of the term that the writes belong to, for spans.
-    pub term: Option<i32>,
+    term: Option<i32>,
     /// Asked right before each write is sent.
-    pub may_send: MaySend,
+    may_send: MaySend,
 }
 
 impl NodeWriter {
+    /// A writer that may always send. `client` is one that does not retry by itself; `metrics` counts the writes.
+    #[must_use]
+    pub fn new(client: Client, metrics: NodeWriteMetrics, clock: Clock) -> Self {
+        Self {
+            client,
+            metrics,
+            clock,
+            term: None,
+            may_send: Arc::new(|| Ok(())),
+        }
+    }
+
+    /// The same for the work of a term: each write is sent with a permit of it only.
+    #[must_use]
+    pub fn in_term(self, term: &Term) -> Self {
+        Self {
+            term: Some(term.number()),
+            may_send: term.may_send(),
+            ..self
+        }
+    }
+
     /// Writes until it is dropped; never ends by itself.
     pub async fn run(self, intents: NodeIntents) {
         let mut published = intents.0.subscribe();

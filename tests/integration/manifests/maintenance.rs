@@ -166,13 +166,8 @@ impl Leader {
             let _reports = reports;
             let work = move |term: Term| {
                 let context = context.clone();
-                let writer = NodeWriter {
-                    client: context.client.clone(),
-                    metrics: node_writes.clone(),
-                    clock: context.clock.clone(),
-                    term: Some(term.number()),
-                    may_send: term.may_send(),
-                };
+                let writer =
+                    NodeWriter::new(context.client.clone(), node_writes.clone(), context.clock.clone()).in_term(&term);
                 async move {
                     let run_writer = writer.run(context.node_intents.clone());
                     tokio::join!(run(term, context), run_writer);

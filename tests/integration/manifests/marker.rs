@@ -130,13 +130,11 @@ async fn kubectl_waits_for_the_marker_of_a_leader_with_a_pod_token() {
         .with_node(NodeReader::own(rules.clone()).read(shown), clock.now());
     let (_reports, reports) = watch::channel(report);
     let ttl = Duration::from_secs(1);
-    let writer = NodeWriter {
-        client: agent.client.clone(),
-        metrics: NodeWriteMetrics::register(&mut Registry::default()),
-        clock: clock.clone(),
-        term: None,
-        may_send: Arc::new(|| Ok(())),
-    };
+    let writer = NodeWriter::new(
+        agent.client.clone(),
+        NodeWriteMetrics::register(&mut Registry::default()),
+        clock.clone(),
+    );
     let intents = NodeIntents::default();
     let marker = intents.field(NodeField::Marker);
     let expire = tokio::spawn(async move {

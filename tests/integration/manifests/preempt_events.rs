@@ -139,13 +139,11 @@ async fn a_controllers_token_turns_genuine_events_into_the_taint_once() {
         metrics: Metrics::register(&mut registry),
         clock: Clock::System,
     };
-    let writer = NodeWriter {
-        client: leader.client.clone(),
-        metrics: NodeWriteMetrics::register(&mut registry),
-        clock: Clock::System,
-        term: None,
-        may_send: Arc::new(|| Ok(())),
-    };
+    let writer = NodeWriter::new(
+        leader.client.clone(),
+        NodeWriteMetrics::register(&mut registry),
+        Clock::System,
+    );
     let intents = NodeIntents::default();
     let run = task.run(intents.field(NodeField::DrainingTaint), known.subscribe());
     let running = tokio::spawn(async move {

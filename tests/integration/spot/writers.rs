@@ -58,13 +58,7 @@ impl SpotTasks {
             reporter,
             clock.clone(),
         ));
-        let writer = NodeWriter {
-            client: write_client,
-            metrics: NodeWriteMetrics::register(&mut registry),
-            clock: clock.clone(),
-            term: None,
-            may_send: Arc::new(|| Ok(())),
-        };
+        let writer = NodeWriter::new(write_client, NodeWriteMetrics::register(&mut registry), clock.clone());
         let intents = NodeIntents::default();
         tokio::spawn(headgate_agent::spot::reconcile_taint(
             name.to_owned(),

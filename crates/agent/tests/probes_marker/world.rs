@@ -149,13 +149,7 @@ fn start_agent(fake: &FakeApi, clock: &Clock) -> Agent {
         metrics: metrics.clone(),
         services: None,
     };
-    let writer = NodeWriter {
-        client: client.clone(),
-        metrics: NodeWriteMetrics::register(&mut registry),
-        clock: clock.clone(),
-        term: None,
-        may_send: Arc::new(|| Ok(())),
-    };
+    let writer = NodeWriter::new(client.clone(), NodeWriteMetrics::register(&mut registry), clock.clone());
     let intents = NodeIntents::default();
     let mut tasks = JoinSet::new();
     let name = NODE.to_owned();

@@ -151,13 +151,7 @@ fn start(
     registry: &mut Registry,
 ) -> (JoinHandle<()>, ClientFaults) {
     let (client, faults) = fake.client();
-    let writer = NodeWriter {
-        client: client.clone(),
-        metrics: NodeWriteMetrics::register(registry),
-        clock: clock.clone(),
-        term: None,
-        may_send: Arc::new(|| Ok(())),
-    };
+    let writer = NodeWriter::new(client.clone(), NodeWriteMetrics::register(registry), clock.clone());
     let task = PreemptEvents {
         events: event_sink(client.clone(), "leader"),
         client,

@@ -86,13 +86,11 @@ pub(crate) struct World {
 /// The resource id of a load balancer.
 /// What writes the Node of an agent, and where its tasks publish.
 pub(crate) fn agent_writer(client: &Client, clock: &Clock) -> (NodeWriter, NodeIntents) {
-    let writer = NodeWriter {
-        client: client.clone(),
-        metrics: NodeWriteMetrics::register(&mut Registry::default()),
-        clock: clock.clone(),
-        term: None,
-        may_send: Arc::new(|| Ok(())),
-    };
+    let writer = NodeWriter::new(
+        client.clone(),
+        NodeWriteMetrics::register(&mut Registry::default()),
+        clock.clone(),
+    );
     (writer, NodeIntents::default())
 }
 

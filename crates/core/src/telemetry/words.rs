@@ -3,7 +3,7 @@
 /// Declares an enum, the word of each variant, and the list of all, in the order of the declaration.
 ///
 /// ```
-/// crate::telemetry::words! {
+/// headgate_core::telemetry::words! {
 ///     /// How a write ended.
 ///     #[derive(Default)]
 ///     pub enum Outcome {

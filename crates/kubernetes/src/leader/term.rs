@@ -8,7 +8,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crate::MaySend;
+use crate::node_writer::MaySend;
 use headgate_core::clock::{Clock, Moment};
 use jiff::SignedDuration;
 use tokio::sync::watch;
@@ -65,24 +65,24 @@ pub struct Term {
 ///
 /// ```compile_fail
 /// # async fn wait() {}
-/// async fn late(term: crate::leader::Term) {
+/// async fn late(term: headgate_kubernetes::leader::Term) {
 ///     let Ok(permit) = term.permit() else { return };
 ///     wait().await;
 ///     drop(permit);
 /// }
-/// fn spawn(term: crate::leader::Term) {
+/// fn spawn(term: headgate_kubernetes::leader::Term) {
 ///     tokio::spawn(late(term));
 /// }
 /// ```
 ///
 /// ```
-/// # fn send(permit: crate::leader::Permit<'_>) -> impl Future<Output = ()> + use<> { drop(permit); async {} }
-/// async fn at_once(term: crate::leader::Term) {
+/// # fn send(permit: headgate_kubernetes::leader::Permit<'_>) -> impl Future<Output = ()> + use<> { drop(permit); async {} }
+/// async fn at_once(term: headgate_kubernetes::leader::Term) {
 ///     let Ok(permit) = term.permit() else { return };
 ///     let response = send(permit);
 ///     response.await;
 /// }
-/// fn spawn(term: crate::leader::Term) {
+/// fn spawn(term: headgate_kubernetes::leader::Term) {
 ///     tokio::spawn(at_once(term));
 /// }
 /// ```
@@ -143,8 +143,7 @@ impl Term {
     }
 
     /// The same question for the writer of Nodes, which asks it right before each write.
-    #[must_use]
-    pub fn may_send(&self) -> MaySend {
+    pub(crate) fn may_send(&self) -> MaySend {
         let term = self.clone();
         Arc::new(move || term.permit().map(drop).map_err(|error| error.to_string()))
     }

@@ -1,5 +1,6 @@
 //! What becomes of a write of a Node, and the metric that counts it.
 
+use headgate_core::telemetry::words;
 use kube::core::Status;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -8,50 +9,26 @@ use prometheus_client::registry::Registry;
 
 use super::intent::NodeField;
 
-/// The label `outcome` of the metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Outcome {
-    /// The Node had changed since it was read.
-    Conflict,
-    /// The API server was not reachable.
-    Connection,
-    /// A failure of another kind.
-    Error,
-    /// The Node does not exist, or is another one of this name.
-    Gone,
-    /// The term had ended, or was not sure to last, before the write was sent.
-    NotPermitted,
-    /// The credentials lack the right, or a policy or the API server's validation refuses the write.
-    Refused,
-    /// The API server did not answer in time.
-    Timeout,
-    /// The Node has the value.
-    Written,
-}
-
-impl Outcome {
-    const ALL: [Self; 8] = [
-        Self::Conflict,
-        Self::Connection,
-        Self::Error,
-        Self::Gone,
-        Self::NotPermitted,
-        Self::Refused,
-        Self::Timeout,
-        Self::Written,
-    ];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Conflict => "conflict",
-            Self::Connection => "connection",
-            Self::Error => "error",
-            Self::Gone => "gone",
-            Self::NotPermitted => "not_permitted",
-            Self::Refused => "refused",
-            Self::Timeout => "timeout",
-            Self::Written => "written",
-        }
+words! {
+    /// The label `outcome` of the metric.
+    #[derive(PartialOrd, Ord)]
+    pub(super) enum Outcome {
+        /// The Node had changed since it was read.
+        Conflict = "conflict",
+        /// The API server was not reachable.
+        Connection = "connection",
+        /// A failure of another kind.
+        Error = "error",
+        /// The Node does not exist, or is another one of this name.
+        Gone = "gone",
+        /// The term had ended, or was not sure to last, before the write was sent.
+        NotPermitted = "not_permitted",
+        /// The credentials lack the right, or a policy or the API server's validation refuses the write.
+        Refused = "refused",
+        /// The API server did not answer in time.
+        Timeout = "timeout",
+        /// The Node has the value.
+        Written = "written",
     }
 }
 

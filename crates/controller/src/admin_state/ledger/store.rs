@@ -31,7 +31,7 @@ const DATA_KEY: &str = "ledger.json";
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Reads and writes of one flush together.
 const MAX_ATTEMPTS: u32 = 6;
-/// The version of the format. A ledger without a version has this one.
+/// The version of the format.
 const VERSION: u64 = 1;
 /// The API server's limit is 1 MiB for all data of a `ConfigMap`.
 const MAX_LEDGER_BYTES: usize = 1_000_000;
@@ -281,7 +281,7 @@ async fn get(api: &Api<Decoded<ConfigMap>>) -> Result<Option<ConfigMap>, LedgerE
 /// What a `ConfigMap` contains.
 #[derive(Default)]
 struct Contents {
-    /// 0 if it has none, as before the first version with generations.
+    /// 0 if there is no ledger.
     generation: u64,
     ledger: Ledger,
 }
@@ -303,11 +303,13 @@ fn parse(object: Option<&ConfigMap>) -> Result<Contents, LedgerError> {
     // Derived code alone would accept an array for an object.
     let document: Map<String, Value> = serde_json::from_str(text).map_err(malformed)?;
     match document.get("version") {
-        None => {}
         Some(version) if version.as_u64() == Some(VERSION) => {}
-        Some(other) => return Err(LedgerError::UnknownVersion(other.to_string())),
+        other => {
+            let found = other.map_or_else(|| "(none)".to_owned(), Value::to_string);
+            return Err(LedgerError::UnknownVersion(found));
+        }
     }
-    let generation = document.get("generation").map_or(Some(0), Value::as_u64);
+    let generation = document.get("generation").and_then(Value::as_u64);
     Ok(Contents {
         generation: generation.ok_or_else(|| LedgerError::Malformed("generation is not a number".to_owned()))?,
         ledger: Ledger::deserialize(document).map_err(malformed)?,

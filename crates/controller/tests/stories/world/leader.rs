@@ -128,13 +128,8 @@ impl Leader {
             let work = move |term: Term| {
                 let (noted, source, mut context) = (Arc::clone(&noted), source.clone(), context.clone());
                 context.node_intents = NodeIntents::default();
-                let writer = NodeWriter {
-                    client: context.client.clone(),
-                    metrics: node_writes.clone(),
-                    clock: context.clock.clone(),
-                    term: Some(term.number()),
-                    may_send: term.may_send(),
-                };
+                let writer =
+                    NodeWriter::new(context.client.clone(), node_writes.clone(), context.clock.clone()).in_term(&term);
                 let run_writer = writer.run(context.node_intents.clone());
                 async move {
                     let outcome = tokio::select! {
