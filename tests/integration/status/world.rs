@@ -246,7 +246,7 @@ impl World {
             pools.entry(page(pool)).or_default().insert(key, record);
         }
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "headgate-admin-state"},
-            "data": {"ledger.json": json!({"pools": pools}).to_string()}});
+            "data": {"ledger.json": json!({"version": 1, "generation": 1, "pools": pools}).to_string()}});
         let maps = Api::<ConfigMap>::namespaced(self.client.clone(), "kube-system");
         let params = PatchParams::apply("test").force();
         maps.patch("headgate-admin-state", &params, &Patch::Apply(object))
