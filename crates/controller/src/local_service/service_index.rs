@@ -6,7 +6,7 @@
 //!
 //! Invariant: before both lists are complete, and while the API server does not confirm them, [`ServiceIndex::unknown`] says so.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -40,10 +40,19 @@ struct KnownService {
     is_load_balancer: bool,
     /// 0 without one.
     health_check_port: u16,
-    /// The Nodes with a serving endpoint in each slice.
-    slices: HashMap<Box<str>, Box<[Arc<str>]>>,
-    /// Since when each Node is known to have one, if rules may probe for them.
-    serving: HashMap<Arc<str>, Instant>,
+    /// By the name of the slice.
+    slices: HashMap<Box<str>, ServingNodes>,
+}
+
+/// The Nodes with a serving endpoint in one slice, in the order of their names, and since when each is known to have one.
+#[derive(Clone, Debug, Default)]
+struct ServingNodes(Box<[(Arc<str>, Instant)]>);
+
+impl ServingNodes {
+    fn since(&self, node: &str) -> Option<Instant> {
+        let found = self.0.binary_search_by(|(name, _)| (**name).cmp(node)).ok()?;
+        self.0.get(found).map(|(_, since)| *since)
+    }
 }
 
 /// Why the serving Nodes are not known.
@@ -82,19 +91,20 @@ pub struct ServiceProbe {
 pub struct LocalService<'a> {
     /// The Service.
     pub name: &'a NamespacedName,
-    serving: &'a HashMap<Arc<str>, Instant>,
+    service: &'a KnownService,
 }
 
 impl LocalService<'_> {
     /// Since when the Node is known to have a serving endpoint; `None` if it has none.
     #[must_use]
     pub fn serves_since(&self, node: &str) -> Option<Instant> {
-        self.serving.get(node).copied()
+        self.service.serves_since(node)
     }
 
-    /// The names of the Nodes with a serving endpoint.
+    /// The names of the Nodes with a serving endpoint. One with endpoints in several slices occurs for each.
     pub fn nodes(&self) -> impl Iterator<Item = &str> {
-        self.serving.keys().map(|name| &**name)
+        let serving = self.service.slices.values().flat_map(|slice| &slice.0);
+        serving.map(|(name, _)| &**name)
     }
 }
 
@@ -116,16 +126,14 @@ impl ServiceIndex {
     #[must_use]
     pub fn service_with_port(&self, port: u16) -> Option<LocalService<'_>> {
         let (name, service) = self.services.get_key_value(self.ports.get(&port)?)?;
-        let serving = &service.serving;
-        Some(LocalService { name, serving })
+        Some(LocalService { name, service })
     }
 
     /// The Service of this name, if it has a `healthCheckNodePort`.
     #[must_use]
     pub fn service(&self, namespace: &str, name: &str) -> Option<LocalService<'_>> {
         let (name, service) = self.services.get_key_value(&NamespacedName::new(namespace, name))?;
-        let serving = &service.serving;
-        (service.is_load_balancer && service.health_check_port != 0).then_some(LocalService { name, serving })
+        (service.is_load_balancer && service.health_check_port != 0).then_some(LocalService { name, service })
     }
 
     /// Whether it is known that cloud-controller-manager has no Service to make a load balancer for.
@@ -135,7 +143,7 @@ impl ServiceIndex {
     }
 
     /// Adds or replaces a Service. Returns whether anything changed that a plan depends on.
-    pub fn apply_service(&mut self, probe: &ServiceProbe, now: Instant) -> bool {
+    pub fn apply_service(&mut self, probe: &ServiceProbe) -> bool {
         let port = if probe.is_load_balancer {
             probe.health_check_port
         } else {
@@ -151,7 +159,6 @@ impl ServiceIndex {
             return false;
         }
         (service.is_load_balancer, service.health_check_port) = (probe.is_load_balancer, port);
-        service.update_serving(now);
         self.load_balancer_services -= usize::from(before.0);
         self.load_balancer_services += usize::from(probe.is_load_balancer);
         if self.ports.get(&before.1) == Some(&probe.name) {
@@ -165,17 +172,17 @@ impl ServiceIndex {
     }
 
     /// Removes a Service. Its slices stay until they are removed, too.
-    pub fn delete_service(&mut self, name: &NamespacedName, now: Instant) -> bool {
+    pub fn delete_service(&mut self, name: &NamespacedName) -> bool {
         let gone = ServiceProbe {
             name: name.clone(),
             is_load_balancer: false,
             health_check_port: 0,
         };
-        self.apply_service(&gone, now)
+        self.apply_service(&gone)
     }
 
     /// After a complete list of Services: removes those that it does not have.
-    pub fn retain_services(&mut self, listed: &HashSet<NamespacedName>, now: Instant) {
+    pub fn retain_services(&mut self, listed: &HashSet<NamespacedName>) {
         self.listed.services = true;
         let known = self.services.iter().filter(|(_, service)| service.is_load_balancer);
         let gone: Vec<_> = known
@@ -184,7 +191,7 @@ impl ServiceIndex {
             .cloned()
             .collect();
         for name in &gone {
-            self.delete_service(name, now);
+            self.delete_service(name);
         }
     }
 
@@ -194,43 +201,43 @@ impl ServiceIndex {
         let service = service.map(|service| NamespacedName::new(slice.name.namespace(), service));
         let mut is_changed = false;
         if self.service_of_slice.get(&slice.name) != service.as_ref() {
-            is_changed = self.delete_slice(&slice.name, now);
+            is_changed = self.delete_slice(&slice.name);
         }
         let Some(service) = service else {
             return is_changed;
         };
         // Absent means ready.
         let serving = slice.endpoints.iter().filter(|endpoint| endpoint.ready != Some(false));
-        let names: HashSet<&str> = serving.filter_map(|endpoint| endpoint.node_name.as_deref()).collect();
-        let mut nodes: Vec<Arc<str>> = names.into_iter().map(|name| self.intern(name)).collect();
-        nodes.sort_unstable();
+        let names: BTreeSet<&str> = serving.filter_map(|endpoint| endpoint.node_name.as_deref()).collect();
+        let names: Vec<Arc<str>> = names.into_iter().map(|name| self.intern(name)).collect();
         self.service_of_slice.insert(slice.name.clone(), service.clone());
         let known = self.services.entry(service).or_default();
-        known.slices.insert(slice.name.name().into(), nodes.into());
-        known.update_serving(now) || is_changed
+        let since = |name: Arc<str>| {
+            let since = known.serves_since(&name).unwrap_or(now);
+            (name, since)
+        };
+        let nodes = ServingNodes(names.into_iter().map(since).collect());
+        known.replace(slice.name.name(), Some(nodes)) || is_changed
     }
 
     /// Removes a slice.
-    pub fn delete_slice(&mut self, slice: &NamespacedName, now: Instant) -> bool {
+    pub fn delete_slice(&mut self, slice: &NamespacedName) -> bool {
         let Some(service) = self.service_of_slice.remove(slice) else {
             return false;
         };
         let known = self.services.get_mut(&service);
-        let is_changed = known.is_some_and(|known| {
-            known.slices.remove(slice.name());
-            known.update_serving(now)
-        });
+        let is_changed = known.is_some_and(|known| known.replace(slice.name(), None));
         self.forget_if_empty(&service);
         is_changed
     }
 
     /// After a complete list of EndpointSlices: removes those that it does not have, and the names that no slice has any more.
-    pub fn retain_slices(&mut self, listed: &HashSet<NamespacedName>, now: Instant) {
+    pub fn retain_slices(&mut self, listed: &HashSet<NamespacedName>) {
         self.listed.slices = true;
         let known = self.service_of_slice.keys();
         let gone: Vec<_> = known.filter(|slice| !listed.contains(slice)).cloned().collect();
         for slice in &gone {
-            self.delete_slice(slice, now);
+            self.delete_slice(slice);
         }
         self.node_names.retain(|name| Arc::strong_count(name) > 1);
     }
@@ -269,17 +276,25 @@ impl ServiceIndex {
 }
 
 impl KnownService {
-    /// Returns whether other Nodes serve than before.
-    fn update_serving(&mut self, now: Instant) -> bool {
-        let before = std::mem::take(&mut self.serving);
-        if self.health_check_port == 0 {
-            return !before.is_empty();
+    fn serves_since(&self, node: &str) -> Option<Instant> {
+        self.slices.values().filter_map(|slice| slice.since(node)).min()
+    }
+
+    /// Replaces or removes a slice. Returns whether other Nodes serve than before, where rules may probe for them.
+    fn replace(&mut self, slice: &str, nodes: Option<ServingNodes>) -> bool {
+        let before = self.slices.remove(slice).unwrap_or_default();
+        let is_present = nodes.is_some();
+        let after = nodes.unwrap_or_default();
+        let elsewhere = |node: &str| self.serves_since(node).is_some();
+        let differs = |one: &ServingNodes, other: &ServingNodes| {
+            let mut only = one.0.iter().filter(|(node, _)| other.since(node).is_none());
+            only.any(|(node, _)| !elsewhere(node))
+        };
+        let is_changed = differs(&before, &after) || differs(&after, &before);
+        if is_present {
+            self.slices.insert(slice.into(), after);
         }
-        for node in self.slices.values().flatten() {
-            let since = before.get(node).copied().unwrap_or(now);
-            self.serving.entry(Arc::clone(node)).or_insert(since);
-        }
-        self.serving.len() != before.len() || !self.serving.keys().all(|node| before.contains_key(node))
+        is_changed && self.health_check_port != 0
     }
 }
 

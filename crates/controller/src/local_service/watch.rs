@@ -167,108 +167,81 @@ impl ServiceFeed {
         result
     }
 
+    /// The updater, where there is one.
+    fn updater(&self) -> Option<MutexGuard<'_, Updater>> {
+        self.updater.as_ref().map(SharedUpdater::lock)
+    }
+
     /// Returns whether the index changed. `listed` has the names of the list that is being received.
     fn apply_service(&self, listed: &mut HashSet<NamespacedName>, event: Event<SlimService>) -> bool {
-        let now = Instant::now();
-        let is_changed = match &event {
-            Event::Init => false,
+        let is_listed = matches!(event, Event::InitApply(_));
+        match event {
+            Event::Init => {
+                listed.clear();
+                false
+            }
             Event::InitDone => {
-                self.modify(|index| index.retain_services(listed, now));
+                let listed = std::mem::take(listed);
+                self.modify(|index| index.retain_services(&listed));
+                if let Some(mut updater) = self.updater() {
+                    updater.retain_services(&listed);
+                }
                 true
             }
-            Event::Delete(object) => {
-                object_name(&object.metadata).is_some_and(|name| self.modify(|index| index.delete_service(&name, now)))
+            Event::Delete(object) => object_name(&object.metadata).is_some_and(|name| {
+                if let Some(mut updater) = self.updater() {
+                    updater.delete_service(&name);
+                }
+                self.modify(|index| index.delete_service(&name))
+            }),
+            Event::InitApply(object) | Event::Apply(object) => {
+                let Some((probe, service)) = object.probe().zip(object.convert()) else {
+                    return false;
+                };
+                if is_listed {
+                    listed.insert(probe.name.clone());
+                }
+                if let Some(mut updater) = self.updater() {
+                    updater.apply_service(service);
+                }
+                self.modify(|index| index.apply_service(&probe))
             }
-            Event::InitApply(object) | Event::Apply(object) => object
-                .probe()
-                .is_some_and(|probe| self.modify(|index| index.apply_service(&probe, now))),
-        };
-        match &self.updater {
-            Some(updater) => apply_service(&mut updater.lock(), listed, event),
-            None => note_listed(listed, &event, |object| object_name(&object.metadata)),
         }
-        is_changed
     }
 
     /// The same for an EndpointSlice.
     fn apply_slice(&self, listed: &mut HashSet<NamespacedName>, event: Event<SlimEndpointSlice>) -> bool {
-        let now = Instant::now();
-        let (is_changed, slice) = match &event {
-            Event::Init => (false, None),
+        let is_listed = matches!(event, Event::InitApply(_));
+        match event {
+            Event::Init => {
+                listed.clear();
+                false
+            }
             Event::InitDone => {
-                self.modify(|index| index.retain_slices(listed, now));
-                (true, None)
+                let listed = std::mem::take(listed);
+                self.modify(|index| index.retain_slices(&listed));
+                if let Some(mut updater) = self.updater() {
+                    updater.retain_slices(&listed);
+                }
+                true
             }
-            Event::Delete(object) => {
-                let name = object_name(&object.metadata);
-                (
-                    name.is_some_and(|name| self.modify(|index| index.delete_slice(&name, now))),
-                    None,
-                )
-            }
-            Event::InitApply(object) | Event::Apply(object) => (false, object.clone().convert()),
-        };
-        let is_changed = slice.map_or(is_changed, |slice| self.modify(|index| index.apply_slice(&slice, now)));
-        match &self.updater {
-            Some(updater) => apply_slice(&mut updater.lock(), listed, event),
-            None => note_listed(listed, &event, |object| object_name(&object.metadata)),
-        }
-        is_changed
-    }
-}
-
-/// Keeps the names of the list that is being received.
-fn note_listed<T>(listed: &mut HashSet<NamespacedName>, event: &Event<T>, name: impl Fn(&T) -> Option<NamespacedName>) {
-    match event {
-        Event::Init | Event::InitDone => listed.clear(),
-        Event::InitApply(object) => listed.extend(name(object)),
-        Event::Apply(_) | Event::Delete(_) => {}
-    }
-}
-
-/// `listed` has the names of the list that is being received.
-fn apply_service(updater: &mut Updater, listed: &mut HashSet<NamespacedName>, event: Event<SlimService>) {
-    match event {
-        Event::Init => listed.clear(),
-        Event::InitDone => updater.retain_services(&std::mem::take(listed)),
-        Event::Delete(object) => {
-            if let Some(name) = object_name(&object.metadata) {
-                updater.delete_service(&name);
-            }
-        }
-        Event::InitApply(object) => {
-            if let Some(service) = object.convert() {
-                listed.insert(service.name.clone());
-                updater.apply_service(service);
-            }
-        }
-        Event::Apply(object) => {
-            if let Some(service) = object.convert() {
-                updater.apply_service(service);
-            }
-        }
-    }
-}
-
-/// The same for an EndpointSlice.
-fn apply_slice(updater: &mut Updater, listed: &mut HashSet<NamespacedName>, event: Event<SlimEndpointSlice>) {
-    match event {
-        Event::Init => listed.clear(),
-        Event::InitDone => updater.retain_slices(&std::mem::take(listed)),
-        Event::Delete(object) => {
-            if let Some(name) = object_name(&object.metadata) {
-                updater.delete_slice(&name);
-            }
-        }
-        Event::InitApply(object) => {
-            if let Some(slice) = object.convert() {
-                listed.insert(slice.name.clone());
-                updater.apply_slice(&slice);
-            }
-        }
-        Event::Apply(object) => {
-            if let Some(slice) = object.convert() {
-                updater.apply_slice(&slice);
+            Event::Delete(object) => object_name(&object.metadata).is_some_and(|name| {
+                if let Some(mut updater) = self.updater() {
+                    updater.delete_slice(&name);
+                }
+                self.modify(|index| index.delete_slice(&name))
+            }),
+            Event::InitApply(object) | Event::Apply(object) => {
+                let Some(slice) = object.convert() else {
+                    return false;
+                };
+                if is_listed {
+                    listed.insert(slice.name.clone());
+                }
+                if let Some(mut updater) = self.updater() {
+                    updater.apply_slice(&slice);
+                }
+                self.modify(|index| index.apply_slice(&slice, Instant::now()))
             }
         }
     }

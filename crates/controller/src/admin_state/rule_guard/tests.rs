@@ -31,7 +31,7 @@ fn index(services: &[(&str, u16, &[u8])], now: Moment) -> ServiceIndex {
             is_load_balancer: true,
             health_check_port: *port,
         };
-        index.apply_service(&probe, now.mono);
+        index.apply_service(&probe);
         // One slice for each node: the first one serves longest.
         for (order, number) in (0..).zip(*nodes) {
             let slice = EndpointSlice {
@@ -46,9 +46,9 @@ fn index(services: &[(&str, u16, &[u8])], now: Moment) -> ServiceIndex {
         }
     }
     let services: HashSet<_> = services.iter().map(|(service, ..)| name(service)).collect();
-    index.retain_services(&services, now.mono);
+    index.retain_services(&services);
     let slices = index.slice_names();
-    index.retain_slices(&slices, now.mono);
+    index.retain_slices(&slices);
     index
 }
 

@@ -31,9 +31,8 @@ fn slice(slice: &str, service: Option<&str>, endpoints: &[(&str, Option<bool>)])
 /// The Nodes that serve the Service with this port.
 fn serving(index: &ServiceIndex, port: u16) -> Option<Vec<String>> {
     let service = index.service_with_port(port)?;
-    let mut nodes: Vec<_> = service.serving.keys().map(ToString::to_string).collect();
-    nodes.sort();
-    Some(nodes)
+    let nodes: BTreeSet<_> = service.nodes().map(str::to_owned).collect();
+    Some(nodes.into_iter().collect())
 }
 
 #[test]
@@ -46,12 +45,12 @@ fn ready_endpoints_serve_in_whatever_order_the_objects_come() {
         ("n1", Some(false)),
     ];
     let service_first = |index: &mut ServiceIndex| {
-        assert!(index.apply_service(&web(32000), now));
+        assert!(index.apply_service(&web(32000)));
         assert!(index.apply_slice(&slice("web-1", Some("web"), &endpoints), now));
     };
     let slice_first = |index: &mut ServiceIndex| {
         assert!(!index.apply_slice(&slice("web-1", Some("web"), &endpoints), now));
-        assert!(index.apply_service(&web(32000), now));
+        assert!(index.apply_service(&web(32000)));
     };
     for order in [&service_first as &dyn Fn(&mut ServiceIndex), &slice_first] {
         let mut index = ServiceIndex::default();
@@ -69,13 +68,10 @@ fn ready_endpoints_serve_in_whatever_order_the_objects_come() {
 fn what_is_gone_serves_nothing() {
     let now = Instant::now();
     let mut index = ServiceIndex::default();
-    index.apply_service(&web(32000), now);
+    index.apply_service(&web(32000));
     index.apply_slice(&slice("web-1", Some("web"), &[("n1", None)]), now);
     index.apply_slice(&slice("web-2", Some("web"), &[("n1", None), ("n2", None)]), now);
-    assert!(
-        !index.delete_slice(&name("web-1"), now),
-        "n1 is in the other slice, too"
-    );
+    assert!(!index.delete_slice(&name("web-1")), "n1 is in the other slice, too");
     assert!(index.apply_slice(&slice("web-2", Some("other"), &[("n2", None)]), now));
     assert_eq!(
         serving(&index, 32000).unwrap(),
@@ -83,12 +79,12 @@ fn what_is_gone_serves_nothing() {
         "the slice is another Service's"
     );
     index.apply_slice(&slice("web-2", Some("web"), &[("n2", None)]), now);
-    assert!(index.apply_service(&web(32001), now), "the port has changed");
+    assert!(index.apply_service(&web(32001)), "the port has changed");
     assert!(index.service_with_port(32000).is_none());
     assert_eq!(serving(&index, 32001).unwrap(), ["n2"]);
-    index.retain_slices(&[name("web-3")].into(), now);
+    index.retain_slices(&[name("web-3")].into());
     assert_eq!(serving(&index, 32001).unwrap(), [""; 0]);
-    index.retain_services(&HashSet::new(), now);
+    index.retain_services(&HashSet::new());
     assert!(index.service_with_port(32001).is_none() && index.has_no_load_balancer_service());
     assert!(index.services.is_empty() && index.service_of_slice.is_empty() && index.node_names.is_empty());
 }
@@ -98,7 +94,7 @@ fn endpoint_keeps_its_time_while_it_serves() {
     let start = Instant::now();
     let later = start + Duration::from_secs(9);
     let mut index = ServiceIndex::default();
-    index.apply_service(&web(32000), start);
+    index.apply_service(&web(32000));
     index.apply_slice(&slice("web-1", Some("web"), &[("n1", None)]), start);
     index.apply_slice(&slice("web-1", Some("web"), &[("n1", None), ("n2", None)]), later);
     let service = index.service_with_port(32000).unwrap();
@@ -111,14 +107,13 @@ fn endpoint_keeps_its_time_while_it_serves() {
 
 #[test]
 fn nothing_is_known_before_both_lists_and_while_one_is_stale() {
-    let now = Instant::now();
     let mut index = ServiceIndex::default();
     assert_eq!(index.unknown(), Some(Unknown::Listing));
-    index.retain_services(&HashSet::new(), now);
+    index.retain_services(&HashSet::new());
     index.set_overdue();
     assert_eq!(index.unknown(), Some(Unknown::NotListed));
     assert!(!index.has_no_load_balancer_service());
-    index.retain_slices(&HashSet::new(), now);
+    index.retain_slices(&HashSet::new());
     assert_eq!(index.unknown(), None);
     assert!(index.has_no_load_balancer_service());
     index.set_stale(Some("services"));

@@ -57,6 +57,13 @@ fn updater() -> Updater {
     updater
 }
 
+fn feed() -> ServiceFeed {
+    ServiceFeed {
+        updater: Some(SharedUpdater::new(updater())),
+        index: watch::Sender::default(),
+    }
+}
+
 /// The addresses that the only pending update gives to the pool; `None` without one.
 fn pending(updater: &mut Updater) -> Option<Vec<String>> {
     updater.begin_tick(Instant::now());
@@ -68,60 +75,60 @@ fn pending(updater: &mut Updater) -> Option<Vec<String>> {
 
 #[test]
 fn nothing_is_pending_before_both_lists_are_complete() {
-    let mut updater = updater();
+    let feed = feed();
     let (mut services, mut slices) = (HashSet::new(), HashSet::new());
-    apply_service(&mut updater, &mut services, Event::Init);
-    apply_service(&mut updater, &mut services, Event::InitApply(slim(service("Local"))));
-    apply_service(&mut updater, &mut services, Event::InitDone);
-    apply_slice(&mut updater, &mut slices, Event::Init);
-    apply_slice(&mut updater, &mut slices, Event::InitApply(slim(slice("web-1", "n1"))));
-    assert_eq!(pending(&mut updater), None, "another slice may follow");
-    apply_slice(&mut updater, &mut slices, Event::InitApply(slim(slice("web-2", "n2"))));
-    apply_slice(&mut updater, &mut slices, Event::InitDone);
-    assert_eq!(pending(&mut updater).unwrap(), ["10.0.0.1", "10.0.0.2"]);
+    feed.apply_service(&mut services, Event::Init);
+    feed.apply_service(&mut services, Event::InitApply(slim(service("Local"))));
+    feed.apply_service(&mut services, Event::InitDone);
+    feed.apply_slice(&mut slices, Event::Init);
+    feed.apply_slice(&mut slices, Event::InitApply(slim(slice("web-1", "n1"))));
+    assert_eq!(pending(&mut feed.updater().unwrap()), None, "another slice may follow");
+    feed.apply_slice(&mut slices, Event::InitApply(slim(slice("web-2", "n2"))));
+    feed.apply_slice(&mut slices, Event::InitDone);
+    assert_eq!(pending(&mut feed.updater().unwrap()).unwrap(), ["10.0.0.1", "10.0.0.2"]);
 }
 
-/// An updater for which everything was listed, with one slice on `n1`.
-fn listed() -> Updater {
-    let mut updater = updater();
+/// A feed for which everything was listed, with one slice on `n1`.
+fn listed() -> ServiceFeed {
+    let feed = feed();
     let (mut services, mut slices) = (HashSet::new(), HashSet::new());
-    apply_service(&mut updater, &mut services, Event::InitApply(slim(service("Local"))));
-    apply_service(&mut updater, &mut services, Event::InitDone);
-    apply_slice(&mut updater, &mut slices, Event::InitApply(slim(slice("web-1", "n1"))));
-    apply_slice(&mut updater, &mut slices, Event::InitDone);
-    updater
+    feed.apply_service(&mut services, Event::InitApply(slim(service("Local"))));
+    feed.apply_service(&mut services, Event::InitDone);
+    feed.apply_slice(&mut slices, Event::InitApply(slim(slice("web-1", "n1"))));
+    feed.apply_slice(&mut slices, Event::InitDone);
+    feed
 }
 
 #[test]
 fn events_change_the_members() {
-    let (mut updater, mut names) = (listed(), HashSet::new());
-    apply_slice(&mut updater, &mut names, Event::Apply(slim(slice("web-2", "n3"))));
-    assert_eq!(pending(&mut updater).unwrap(), ["10.0.0.1", "10.0.0.3"]);
-    apply_slice(&mut updater, &mut names, Event::Delete(slim(slice("web-1", "n1"))));
-    assert_eq!(pending(&mut updater).unwrap(), ["10.0.0.3"]);
-    apply_service(&mut updater, &mut names, Event::Apply(slim(service("Cluster"))));
-    assert_eq!(pending(&mut updater), None);
-    apply_service(&mut updater, &mut names, Event::Apply(slim(service("Local"))));
-    assert_eq!(pending(&mut updater).unwrap(), ["10.0.0.3"]);
-    apply_service(&mut updater, &mut names, Event::Delete(slim(service("Local"))));
-    assert_eq!(pending(&mut updater), None);
+    let (feed, mut names) = (listed(), HashSet::new());
+    feed.apply_slice(&mut names, Event::Apply(slim(slice("web-2", "n3"))));
+    assert_eq!(pending(&mut feed.updater().unwrap()).unwrap(), ["10.0.0.1", "10.0.0.3"]);
+    feed.apply_slice(&mut names, Event::Delete(slim(slice("web-1", "n1"))));
+    assert_eq!(pending(&mut feed.updater().unwrap()).unwrap(), ["10.0.0.3"]);
+    feed.apply_service(&mut names, Event::Apply(slim(service("Cluster"))));
+    assert_eq!(pending(&mut feed.updater().unwrap()), None);
+    feed.apply_service(&mut names, Event::Apply(slim(service("Local"))));
+    assert_eq!(pending(&mut feed.updater().unwrap()).unwrap(), ["10.0.0.3"]);
+    feed.apply_service(&mut names, Event::Delete(slim(service("Local"))));
+    assert_eq!(pending(&mut feed.updater().unwrap()), None);
 }
 
 #[test]
 fn a_new_list_forgets_what_it_does_not_have() {
-    let (mut updater, mut names) = (listed(), HashSet::new());
-    apply_slice(&mut updater, &mut names, Event::Init);
-    apply_slice(&mut updater, &mut names, Event::InitApply(slim(slice("web-2", "n2"))));
+    let (feed, mut names) = (listed(), HashSet::new());
+    feed.apply_slice(&mut names, Event::Init);
+    feed.apply_slice(&mut names, Event::InitApply(slim(slice("web-2", "n2"))));
     assert_eq!(
-        pending(&mut updater).unwrap(),
+        pending(&mut feed.updater().unwrap()).unwrap(),
         ["10.0.0.1", "10.0.0.2"],
         "the list is not complete"
     );
-    apply_slice(&mut updater, &mut names, Event::InitDone);
-    assert_eq!(pending(&mut updater).unwrap(), ["10.0.0.2"]);
-    apply_service(&mut updater, &mut names, Event::Init);
-    apply_service(&mut updater, &mut names, Event::InitDone);
-    assert_eq!(pending(&mut updater), None);
+    feed.apply_slice(&mut names, Event::InitDone);
+    assert_eq!(pending(&mut feed.updater().unwrap()).unwrap(), ["10.0.0.2"]);
+    feed.apply_service(&mut names, Event::Init);
+    feed.apply_service(&mut names, Event::InitDone);
+    assert_eq!(pending(&mut feed.updater().unwrap()), None);
 }
 
 /// An API server with one Service and one slice, whose watches stay silent.
