@@ -8,14 +8,24 @@
 //! An established connection whose client vanished without a word stays in the table until the kernel's timeout (kube-proxy sets 24 h),
 //! and counts: the table cannot tell it from a silent one. So whatever waits for zero needs a bound.
 
+mod ages;
+mod counter;
+mod decode;
 mod destinations;
 mod exclusions;
 mod flow;
 mod interval;
+mod plan;
+mod request;
+#[cfg(test)]
+mod samples;
 mod services;
+mod table;
 
+pub use counter::{Count, Counter, Flows};
 pub use destinations::{Destinations, MAX_DESTINATIONS, NotCountable, Reason};
 pub use exclusions::{AZURE_PROBES, ExcludedSources, Prefix, PrefixError};
 pub use flow::{Destination, Protocol};
 pub use interval::Interval;
 pub use services::{Ingress, Service, ServiceName, ServicePort};
+pub use table::ReadError;
