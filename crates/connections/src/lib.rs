@@ -10,6 +10,7 @@
 
 mod ages;
 mod counter;
+mod data_plane;
 mod decode;
 mod destinations;
 mod exclusions;
@@ -23,6 +24,7 @@ mod services;
 mod table;
 
 pub use counter::{Count, Counter, Flows};
+pub use data_plane::{Bypass, NodeNetwork};
 pub use destinations::{Destinations, MAX_DESTINATIONS, NotCountable, Reason};
 pub use exclusions::{AZURE_PROBES, ExcludedSources, Prefix, PrefixError};
 pub use flow::{Destination, Protocol};
