@@ -20,6 +20,7 @@ pub mod azure;
 pub mod cluster;
 mod colour;
 mod complete;
+mod connections;
 mod drain;
 pub mod generate;
 mod hold;
@@ -64,6 +65,7 @@ enum Command {
     PrepareUninstall(prepare_uninstall::Arguments),
     Drain(drain::Arguments),
     Plan(plan::Arguments),
+    Connections(connections::Arguments),
     Hold(hold::Arguments),
     /// Ask the agent in this container over its Unix socket whether it is live or ready
     Probe(probe::Arguments),
@@ -109,6 +111,7 @@ pub fn run() -> ExitCode {
         Command::PrepareUninstall(arguments) => prepare_uninstall::run(&arguments),
         Command::Drain(arguments) => drain::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
+        Command::Connections(arguments) => connections::run(&arguments),
         Command::Hold(arguments) => hold::run(&arguments),
         Command::Probe(arguments) => probe::run(&arguments),
         Command::Completions(arguments) => generate::completions(&arguments, definition()),

@@ -85,14 +85,14 @@ lint() {
 
 namespaces() {
   local absent
-  absent=$(missing ip unshare iptables nft)
+  absent=$(missing ip unshare iptables nft conntrack)
   if [[ -n $absent ]] && may_install; then
-    install iproute2 iptables nftables util-linux
+    install iproute2 iptables nftables conntrack util-linux
     hash -r
-    absent=$(missing ip unshare iptables nft)
+    absent=$(missing ip unshare iptables nft conntrack)
   fi
   if [[ -n $absent ]]; then
-    say "missing: $absent (on Debian: apt-get install iproute2 iptables nftables util-linux); tests that need them will not run"
+    say "missing: $absent (on Debian: apt-get install iproute2 iptables nftables conntrack util-linux); tests that need them will not run"
   fi
 }
 

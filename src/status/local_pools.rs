@@ -147,9 +147,9 @@ impl ListedServices {
         let mut index = ServiceIndex::default();
         let probes: Vec<_> = self.services.iter().filter_map(SlimService::probe).collect();
         for probe in &probes {
-            index.apply_service(probe, now);
+            index.apply_service(probe);
         }
-        index.retain_services(&probes.into_iter().map(|probe| probe.name).collect(), now);
+        index.retain_services(&probes.into_iter().map(|probe| probe.name).collect());
         let slices: Vec<_> = self
             .slices
             .iter()
@@ -159,7 +159,7 @@ impl ListedServices {
         for slice in &slices {
             index.apply_slice(slice, now);
         }
-        index.retain_slices(&slices.into_iter().map(|slice| slice.name).collect(), now);
+        index.retain_slices(&slices.into_iter().map(|slice| slice.name).collect());
         index
     }
 }

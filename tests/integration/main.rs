@@ -17,6 +17,7 @@ mod azure;
 mod browser;
 mod budget;
 mod conformance;
+mod connections;
 mod credentials;
 mod dashboards;
 mod drill;

@@ -9,9 +9,9 @@ mod hold;
 mod marker;
 mod matcher;
 mod names;
-mod node;
 mod node_index;
 mod object;
+mod reader;
 mod report;
 mod signal;
 mod signal_periods;
@@ -26,9 +26,9 @@ pub use names::{
     HOLD_ANNOTATION, KARPENTER_TAINT, MAINTENANCE_TAINT, MARKER_CONDITION, OUT_OF_SERVICE_TAINT,
     SPOT_NOTICE_ANNOTATION,
 };
-pub use node::{Condition, Node, NodeReader};
 pub use node_index::{Claimed, NodeIndex};
 pub use object::{AddressObject, ConditionObject, NodeObject, Taint};
+pub use reader::{Condition, Node, NodeReader};
 pub use report::{NodeObjectState, NodeReport, RememberedNode, Source};
 pub use signal::{DEFAULT_SIGNAL_TAINTS, Signal, SignalExplanation};
 pub use signal_periods::{DEBOUNCE, ENDED_PERIOD_TTL, PendingSignal, PeriodChange, SignalPeriod, SignalPeriods};

@@ -3,7 +3,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_core::clock::Clock;

@@ -1,7 +1,6 @@
 //! Eviction notices in Node events, with the shipped rights of the controllers on the real API server.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use headgate_controller::preempt_events::{Metrics, PreemptEvents};
 use headgate_core::clock::Clock;

@@ -191,9 +191,11 @@ async fn invalid_ledger_stops_all_writes_and_names_the_remedy() {
         "7",
         "[]",
         "[{}]",
-        r#"{"pools": null}"#,
-        r#"{"pools": {"p": {"k": "dwon 2026-11-21T10:00:00Z"}}}"#,
-        r#"{"pools": {"p": {"k": "down yesterday"}}}"#,
+        r#"{"pools": {}}"#,
+        r#"{"version": 1, "pools": {}}"#,
+        r#"{"version": 1, "generation": 1, "pools": null}"#,
+        r#"{"version": 1, "generation": 1, "pools": {"p": {"k": "dwon 2026-11-21T10:00:00Z"}}}"#,
+        r#"{"version": 1, "generation": 1, "pools": {"p": {"k": "down yesterday"}}}"#,
     ] {
         let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
         write_ledger(&cluster, text).await;
@@ -282,7 +284,7 @@ async fn full_ledger_is_reported_and_shrinks_as_entries_expire() {
     let lines: BTreeMap<_, _> = (0..1_000)
         .map(|number| (format!("{number:0>900}"), "down 2026-11-21T10:00:00Z"))
         .collect();
-    let mut text = json!({"pools": {"/gone": lines}}).to_string();
+    let mut text = format!(r#"{{"version":1,"generation":1,"pools":{}}}"#, json!({"/gone": lines}));
     text.truncate(text.len() - 3);
     let pad = 999_990 - text.len() - 40;
     for part in [",\"", &"x".repeat(pad), "\":\"down 2026-11-21T10:00:00Z\"}}}"] {

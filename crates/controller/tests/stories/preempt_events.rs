@@ -1,7 +1,6 @@
 //! Eviction notices in Node events, on the fake API: one notice taints a Node once, whatever repeats it, and a new one acts again.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_controller::preempt_events::{Metrics, PreemptEvents};

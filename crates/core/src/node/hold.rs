@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::names::HOLD_ANNOTATION;
-use super::node::{MAX_ANNOTATION_BYTES, Node};
+use super::reader::{MAX_ANNOTATION_BYTES, Node};
 use super::signal::Signal;
 
 /// From the last observed renewal to the end of a hold.
@@ -161,7 +161,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    use super::super::node::NodeReader;
+    use super::super::reader::NodeReader;
     use super::super::report::NodeReport;
     use super::*;
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 use crate::settings::{format_duration, is_qualified_name, parse_duration};
 use serde_json::{Map, Value, json};
 
-use super::node::Node;
 use super::object::Taint;
+use super::reader::Node;
 use super::signal::Signal;
 
 /// How long a node must be cordoned unless the matcher says otherwise.

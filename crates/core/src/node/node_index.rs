@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::node::Node;
+use super::reader::Node;
 
 /// What a Node claims for itself, by which pool entries are found to be its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::hold::{NodeHold, ObservedHold};
 use super::matcher::SignalRules;
-use super::node::Node;
+use super::reader::Node;
 use super::signal::Signal;
 use super::signal_periods::SignalPeriods;
 

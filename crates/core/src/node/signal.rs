@@ -229,8 +229,8 @@ impl FromStr for Signal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Node;
     use crate::node::matcher::{BuiltInSignal, SignalRules};
-    use crate::node::node::Node;
     use crate::node::object::Taint;
 
     fn detect(taints: &[&str], keys: &[&str]) -> Vec<String> {

@@ -249,7 +249,10 @@ mod tests {
         const ALONE: &str = "HEADGATE_TEST_ALONE";
         if std::env::var_os(ALONE).is_none() {
             let mut alone = Command::new(std::env::current_exe().unwrap());
-            let alone = alone.args(["--exact", "reconcile_span::tests::disabled_span_computes_no_field"]);
+            let alone = alone.args([
+                "--exact",
+                "telemetry::reconcile_span::tests::disabled_span_computes_no_field",
+            ]);
             let output = alone.env(ALONE, "1").output().unwrap();
             let text = String::from_utf8_lossy(&output.stdout);
             assert!(output.status.success() && text.contains("1 passed"), "{text}");

@@ -304,10 +304,8 @@ fn parse(object: Option<&ConfigMap>) -> Result<Contents, LedgerError> {
     let document: Map<String, Value> = serde_json::from_str(text).map_err(malformed)?;
     match document.get("version") {
         Some(version) if version.as_u64() == Some(VERSION) => {}
-        other => {
-            let found = other.map_or_else(|| "(none)".to_owned(), Value::to_string);
-            return Err(LedgerError::UnknownVersion(found));
-        }
+        Some(other) => return Err(LedgerError::UnknownVersion(other.to_string())),
+        None => return Err(LedgerError::Malformed("version is missing".to_owned())),
     }
     let generation = document.get("generation").and_then(Value::as_u64);
     Ok(Contents {

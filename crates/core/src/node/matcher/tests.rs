@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::node::NodeReader;
+use super::super::reader::NodeReader;
 use super::*;
 
 fn parse(text: &str) -> Result<SignalMatcher, String> {

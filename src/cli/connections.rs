@@ -1,0 +1,70 @@
+//! `headgate connections`: counts on this node, in its network namespace.
+
+use clap::Args;
+use clap_complete::engine::ArgValueCandidates;
+use headgate_agent::connections::Prefix;
+use jiff::Timestamp;
+
+use crate::connections::{ConnectionCounter, Connections};
+use crate::status::Detail;
+
+use super::agent::node_name;
+use super::cluster::ClusterArguments;
+use super::complete::node_candidates;
+use super::output::{self, Output, Report, WatchArguments};
+use super::{Failure, build_runtime};
+
+/// Count the established connections of Services that pass through this node
+///
+/// Counts in the kernel's connection table what was sent to an address of a Service of type LoadBalancer, or to its node port on this
+/// node, whichever node its endpoint is on. Run it on the node, in its network namespace, with the capability `CAP_NET_ADMIN`.
+/// Connections of load balancers' probes (on Azure), of the node itself and of its pods do not count.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Name of the Node that this process runs on
+    #[arg(env = "NODE_NAME", value_parser = node_name, add = ArgValueCandidates::new(node_candidates))]
+    node: String,
+
+    /// Do not count connections from this address or prefix, such as 10.0.9.0/24; can be given more than once
+    #[arg(long, value_name = "PREFIX")]
+    exclude: Vec<Prefix>,
+
+    #[command(flatten)]
+    cluster: ClusterArguments,
+
+    #[command(flatten)]
+    watch: WatchArguments,
+
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let runtime = build_runtime()?;
+    let outcome = runtime.block_on(async {
+        let client = arguments.cluster.client().await?;
+        let counter = ConnectionCounter::new(arguments.exclude.clone());
+        let read = async || {
+            let connections = counter.count(&client, &arguments.node).await;
+            connections.map_err(|error| Failure::runtime(anyhow::anyhow!(error)))
+        };
+        Box::pin(output::show(arguments.output, &arguments.watch, read)).await
+    });
+    runtime.shutdown_background();
+    outcome
+}
+
+impl Report for Connections {
+    fn taken_at(&self) -> Timestamp {
+        self.taken_at
+    }
+
+    fn text(&self, detail: Detail) -> String {
+        self.text(matches!(detail, Detail::Wide))
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.services().map(|service| format!("service/{service}")).collect()
+    }
+}

@@ -1,0 +1,181 @@
+//! `headgate connections`: real connections through the rules of the real kube-proxy, in a network namespace, against what the clients
+//! themselves hold open.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use headgate_sandbox::process;
+use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use crate::harness::in_network_namespace;
+
+const SOON: Duration = Duration::from_mins(1);
+/// The node, in 192.0.2.0/24, beside the endpoint.
+const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const ENDPOINT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
+/// Where the clients are.
+const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
+/// An address of the load balancer, with floating IP: packets to it reach the node as they are.
+const FRONTEND: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
+const ENDPOINT_PORT: u16 = 8080;
+
+/// The addresses of the node, the endpoint and the clients, all in this namespace.
+fn configure_network() {
+    let script = format!(
+        "ip link add dummy0 type dummy && ip link set dummy0 up && ip addr add {NODE}/24 dev dummy0 && \
+         ip addr add {ENDPOINT}/24 dev dummy0 && ip addr add {CLIENT}/32 dev dummy0 && ip route add default dev dummy0"
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+async fn create_service(client: &Client, name: &str, ingress: Value) -> u16 {
+    let services = Api::<Service>::namespaced(client.clone(), "default");
+    let service = json!({"metadata": {"name": name}, "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]}});
+    let service = serde_json::from_value(service).unwrap();
+    let created = services.create(&PostParams::default(), &service).await.unwrap();
+    let status = json!({"status": {"loadBalancer": {"ingress": [ingress]}}});
+    services
+        .patch_status(name, &PatchParams::default(), &Patch::Merge(status))
+        .await
+        .unwrap();
+    let slice = json!({"metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}}, "addressType": "IPv4",
+        "ports": [{"port": ENDPOINT_PORT, "protocol": "TCP"}],
+        "endpoints": [{"addresses": [ENDPOINT.to_string()], "conditions": {"ready": true}}]});
+    let slices = Api::<EndpointSlice>::namespaced(client.clone(), "default");
+    let slice = serde_json::from_value(slice).unwrap();
+    slices.create(&PostParams::default(), &slice).await.unwrap();
+    let port = created.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
+    u16::try_from(port).unwrap()
+}
+
+/// One connection of a client, once kube-proxy has the rules.
+async fn connect(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
+    eventually(SOON, "a connection through kube-proxy", async || {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((from, 0).into()).unwrap();
+        let connected = tokio::time::timeout(Duration::from_secs(1), socket.connect(to)).await;
+        connected
+            .map_err(|_| "no answer".to_owned())?
+            .map_err(|error| error.to_string())
+    })
+    .await
+}
+
+fn headgate(kubeconfig: &std::path::Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    command
+        .arg("connections")
+        .args(arguments)
+        .arg("--kubeconfig")
+        .arg(kubeconfig);
+    command.output().unwrap()
+}
+
+/// The TCP connections of each Service.
+fn counted(kubeconfig: &std::path::Path, arguments: &[&str]) -> Vec<(String, u64)> {
+    let output = headgate(kubeconfig, &[arguments, &["-o", "json"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["unreliable"], Value::Null, "{json}");
+    let rows = json["services"].as_array().unwrap().iter();
+    let row = |row: &Value| {
+        (
+            row["service"].as_str().unwrap().to_owned(),
+            row["tcp"].as_u64().unwrap(),
+        )
+    };
+    rows.map(row).collect()
+}
+
+#[test]
+fn connections_through_kube_proxy_are_counted_by_service_until_they_end() {
+    let name = "connections::connections_through_kube_proxy_are_counted_by_service_until_they_end";
+    in_network_namespace(name, async || {
+        configure_network();
+        let mut control_plane = own_control_plane().await;
+        let client = Client::try_from(control_plane.client_config()).unwrap();
+        let node = create_node(&client, "counted").await;
+        let address = json!({"status": {"addresses": [{"type": "InternalIP", "address": NODE.to_string()}]}});
+        let nodes = Api::<Node>::all(client.clone());
+        nodes
+            .patch_status(&node, &PatchParams::default(), &Patch::Merge(address))
+            .await
+            .unwrap();
+        let web = create_service(&client, "web", json!({"ip": FRONTEND.to_string()})).await;
+        create_service(&client, "named", json!({"hostname": "lb.example"})).await;
+        control_plane.start_kube_proxy(&node).await.unwrap();
+        let kubeconfig = control_plane.kubeconfig().to_owned();
+
+        let listener = TcpListener::bind((ENDPOINT, ENDPOINT_PORT)).await.unwrap();
+        let accepting = tokio::spawn(async move {
+            let mut accepted = Vec::new();
+            loop {
+                accepted.push(listener.accept().await.unwrap());
+            }
+        });
+        assert_eq!(counted(&kubeconfig, &[&node]), []);
+        let mut open = Vec::new();
+        for _ in 0..20 {
+            open.push(connect(CLIENT, (NODE, web).into()).await);
+        }
+        for _ in 0..5 {
+            open.push(connect(CLIENT, (FRONTEND, 80).into()).await);
+        }
+        // The node's own connections, and those of excluded sources, do not count.
+        let own = connect(NODE, (NODE, web).into()).await;
+        let web = "default/web".to_owned();
+        assert_eq!(counted(&kubeconfig, &[&node]), [(web.clone(), 25)]);
+        assert_eq!(counted(&kubeconfig, &[&node, "--exclude", "198.51.100.0/24"]), []);
+
+        let output = headgate(&kubeconfig, &[&node, "-o", "wide"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            text.contains(&format!("25 connections pass through node {node}")),
+            "{text}"
+        );
+        assert!(text.contains("default/web   25"), "{text}");
+
+        // Reset, so that nothing of them stays half-closed.
+        for stream in open.drain(..15) {
+            stream.set_zero_linger().unwrap();
+        }
+        eventually(SOON, "ten connections are left", async || {
+            match &*counted(&kubeconfig, &[&node]) {
+                [(name, 10)] if *name == web => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+        drop((open, own));
+        accepting.abort();
+        control_plane.stop().await;
+    });
+}
+
+#[test]
+fn without_the_right_the_command_says_what_is_missing() {
+    let name = "connections::without_the_right_the_command_says_what_is_missing";
+    in_network_namespace(name, async || {
+        let control_plane = own_control_plane().await;
+        let client = Client::try_from(control_plane.client_config()).unwrap();
+        let node = create_node(&client, "unprivileged").await;
+        let mut command = process::command_in("setpriv", std::path::Path::new("."));
+        command.args(["--bounding-set=-all", "--inh-caps=-all", "--"]);
+        command
+            .arg(env!("CARGO_BIN_EXE_headgate"))
+            .args(["connections", &node, "--kubeconfig"]);
+        let output = command.arg(control_plane.kubeconfig()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("CAP_NET_ADMIN"), "{text}");
+        control_plane.stop().await;
+    });
+}
