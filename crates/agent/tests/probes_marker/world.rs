@@ -148,6 +148,7 @@ fn start_agent(fake: &FakeApi, clock: &Clock) -> Agent {
         inputs: inputs.clone(),
         metrics: metrics.clone(),
         services: None,
+        clock: clock.clone(),
     };
     let writer = NodeWriter {
         client: client.clone(),
