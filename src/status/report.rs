@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::local_pools::LocalPoolRow;
+use crate::agent_status::KeptServiceStatus;
 use crate::why::MaintenanceRow;
 
 mod build;
@@ -133,6 +134,9 @@ pub struct VerdictRow {
     pub since: Option<Timestamp>,
     /// Why the agent did not answer, or does not serve `/healthz`.
     pub why: Option<String>,
+    /// The Services to which load balancers keep sending although the node has signals, if the agent answered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept_services: Vec<KeptServiceStatus>,
 }
 
 /// Who set an admin state.
