@@ -122,7 +122,7 @@ pub struct SignalRow {
 }
 
 /// The answer of a node's `/healthz`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VerdictRow {
     /// The status code; `None` if the agent does not serve `/healthz`.

@@ -55,9 +55,7 @@ pub(in super::super) fn report() -> StatusReport {
         verdict: VerdictRow {
             healthz: Some(code),
             answered,
-            since: None,
-            why: None,
-            kept_services: Vec::new(),
+            ..VerdictRow::default()
         },
         out_of_load_balancers: None,
         entries,

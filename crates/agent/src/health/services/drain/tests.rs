@@ -224,9 +224,9 @@ fn own_state_follows_from_the_node_and_the_hold() {
         mono: now.mono + Duration::from_mins(5),
         ..now
     };
-    let held = report(true, hold);
+    let not_renewed = report(true, hold);
     assert_eq!(
-        OwnState::read(&held, &[], later.mono),
+        OwnState::read(&not_renewed, &[], later.mono),
         OwnState::Signalled,
         "no renewal arrived"
     );
