@@ -188,7 +188,10 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         tasks: tasks.started(),
         node_name: node_name.clone(),
         proxy_server: settings.proxy.healthz_authority.clone(),
-        services: channels.services.view(&service_reporters).filter(|_| answers_probes),
+        services: channels
+            .services
+            .view(&service_reporters, inputs.clone())
+            .filter(|_| answers_probes),
         scheduled_events: channels.azure.enabled_snapshots().filter(|_| answers_probes),
         role,
         is_candidate: is_candidate(role, &settings),

@@ -38,6 +38,9 @@ pub struct AgentStatus {
     pub proxy: Option<KubeProxyStatus>,
     #[serde(skip_serializing_if = "Option::is_none", skip_deserializing)]
     pub(crate) services: Option<ServicesStatus>,
+    /// The Services to which load balancers keep sending although the node has signals.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub kept_services: Vec<KeptServiceStatus>,
     #[serde(skip_serializing_if = "Option::is_none", skip_deserializing)]
     pub(crate) scheduled_events: Option<EventsSnapshot>,
     /// The leader's queue of updates of Local Services' pools.
@@ -155,6 +158,15 @@ pub(crate) struct ServicesStatus {
     pub(crate) watch_errors: BTreeMap<String, String>,
 }
 
+/// A Service to which load balancers keep sending.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptServiceStatus {
+    /// As `NAMESPACE/NAME`.
+    pub service: String,
+    /// Why, in a phrase.
+    pub why: String,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct FailedPort {
     pub(crate) service: String,
@@ -223,6 +235,10 @@ impl AgentStatus {
                 families: BTreeMap::new(),
             }),
             services: None,
+            kept_services: vec![KeptServiceStatus {
+                service: text.clone(),
+                why: text.clone(),
+            }],
             scheduled_events: None,
             local_pools: Vec::new(),
             listeners: [("healthz".to_owned(), text)].into(),

@@ -61,6 +61,8 @@ pub struct Settings {
     pub proxy: ProxySettings,
     /// Whether and where the health of single Services is served.
     pub service_health: ServiceHealth,
+    /// Whether the health of single Services fails on the node's signals, too.
+    pub service_drain: bool,
     /// The ranges of the machine's addresses that health check node ports listen on; empty means all.
     pub node_port_addresses: Vec<Cidr>,
     /// What is logged, and how.
@@ -269,6 +271,7 @@ impl Default for Settings {
                 health_timeout: Duration::from_mins(1),
             },
             service_health: ServiceHealth::Off,
+            service_drain: true,
             node_port_addresses: Vec::new(),
             logging: LogSettings::default(),
             leader_election: LeaderElectionSection::default(),
@@ -311,6 +314,12 @@ impl Settings {
     #[must_use]
     pub fn leads_maintenances_alone(&self) -> bool {
         self.leader_election.leader_elect && !self.azure.is_configured() && self.maintenance.enabled
+    }
+
+    /// Whether these settings say that a leader sets admin states of Azure's pools, or writes the marker from them.
+    #[must_use]
+    pub fn has_azure_leader(&self) -> bool {
+        self.azure.is_configured() || self.marker.writer() == MarkerWriter::Leader
     }
 
     /// These settings as a YAML document in the form of a settings file.

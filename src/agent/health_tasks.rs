@@ -146,13 +146,13 @@ impl HealthTasks<'_> {
                 tasks.spawn_endless("marker", expire);
             }
             MarkerWriter::Probes(required) => {
-                let tables = services.tables();
                 let marker = ProbesMarker {
                     node_name: name,
                     required,
                     inputs: self.inputs.clone(),
                     metrics: self.health.clone(),
-                    services: tables.map(|tables| (tables, self.services.count_by_service())),
+                    services: services.kept_services(self.inputs.clone()),
+                    clock: self.clock.clone(),
                 };
                 tasks.spawn_endless("marker", marker.run(intents));
             }

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use axum::Router;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use headgate_agent::health::ServiceAnswers;
 use headgate_agent::health::VerdictInputs;
 use headgate_agent::health::services::{
-    self, Metrics, NodePortServer, PortStates, ServiceRoutes, ServiceTable, SystemSockets, WatchReporters,
-    WatchedResource,
+    self, DrainReader, DrainReads, KeptServicesView, Metrics, NodePortServer, PortStates, ServiceDrains, ServiceRoutes,
+    ServiceTable, SystemSockets, WatchReporters, WatchedResource,
 };
-use headgate_core::clock::Clock;
+use headgate_core::clock::{Clock, Moment};
 use headgate_core::telemetry::MetricTable;
 use headgate_http::server::ServeError;
 use headgate_kubernetes::{EventSink, WatchFailure};
@@ -22,14 +23,17 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::tasks::Tasks;
-use crate::agent_status::{FailedPort, ServicesStatus};
+use crate::agent_status::{FailedPort, KeptServiceStatus, ServicesStatus};
 use crate::config::{ServiceHealth, Settings};
 
 /// The channels of service health.
 pub(super) struct Channels {
     mode: ServiceHealth,
+    is_drain_enabled: bool,
     tables: watch::Sender<Option<Arc<ServiceTable>>>,
     ports: watch::Sender<PortStates>,
+    answers: ServiceAnswers,
+    reads: watch::Sender<Option<Arc<DrainReads>>>,
 }
 
 /// A server that runs on the health thread until the token is cancelled.
@@ -67,25 +71,43 @@ impl Channels {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
             mode: settings.service_health,
+            is_drain_enabled: settings.service_drain,
             tables: watch::Sender::new(None),
             ports: watch::Sender::default(),
+            answers: ServiceAnswers::default(),
+            reads: watch::Sender::new(None),
+        }
+    }
+
+    fn drains(&self, inputs: VerdictInputs) -> ServiceDrains {
+        ServiceDrains {
+            inputs,
+            reads: self.reads.subscribe(),
+            is_enabled: self.is_drain_enabled,
         }
     }
 
     /// The Services whose probes this process answers; `None` if it answers none.
-    pub(super) fn tables(&self) -> Option<watch::Receiver<Option<Arc<ServiceTable>>>> {
-        (self.mode != ServiceHealth::Off).then(|| self.tables.subscribe())
+    pub(super) fn kept_services(&self, inputs: VerdictInputs) -> Option<KeptServicesView> {
+        (self.mode != ServiceHealth::Off).then(|| KeptServicesView {
+            drains: self.drains(inputs),
+            tables: self.tables.subscribe(),
+            answers: self.answers.clone(),
+            ports: (self.mode == ServiceHealth::NodePorts).then(|| self.ports.subscribe()),
+        })
     }
 
     pub(super) fn register_metrics<'a>(&self, registry: impl Into<MetricTable<'a>>) -> Metrics {
-        Metrics::register(registry, self.tables.subscribe(), self.ports.subscribe())
+        let by_service = (self.mode != ServiceHealth::Off).then(|| self.answers.clone());
+        Metrics::register(registry, self.tables.subscribe(), self.ports.subscribe(), by_service)
     }
 
     /// What `/statusz` and `/readyz` read; `None` if service health is off.
-    pub(super) fn view(&self, reporters: &WatchReporters) -> Option<ServiceHealthView> {
-        (self.mode != ServiceHealth::Off).then(|| ServiceHealthView {
+    pub(super) fn view(&self, reporters: &WatchReporters, inputs: VerdictInputs) -> Option<ServiceHealthView> {
+        let kept = self.kept_services(inputs)?;
+        Some(ServiceHealthView {
             mode: self.mode,
-            tables: self.tables.subscribe(),
+            kept,
             failures: reporters.failures(),
             ports: self.ports.subscribe(),
         })
@@ -105,8 +127,20 @@ impl Channels {
         } = options;
         let routes = ServiceRoutes {
             tables: self.tables.subscribe(),
-            inputs,
+            drains: self.drains(inputs.clone()),
             metrics,
+            clock: clock.clone(),
+        };
+        // The task also forgets the answers about Services that are gone.
+        let reader = DrainReader {
+            client: client.clone(),
+            node_name: node_name.to_owned(),
+            rules: settings.signals.health.clone(),
+            relies_on_signalled: !settings.has_azure_leader(),
+            inputs,
+            tables: self.tables.subscribe(),
+            answers: self.answers,
+            reads: self.reads,
             clock,
         };
         let extras = match self.mode {
@@ -137,6 +171,7 @@ impl Channels {
                 }
             }
         };
+        tasks.spawn_endless("service-drain", reader.run());
         tasks.spawn_endless(
             "service-watch",
             services::watch_services(client.clone(), node_name.to_owned(), self.tables, reporters),
@@ -149,7 +184,7 @@ impl Channels {
 #[derive(Clone)]
 pub(super) struct ServiceHealthView {
     mode: ServiceHealth,
-    tables: watch::Receiver<Option<Arc<ServiceTable>>>,
+    kept: KeptServicesView,
     failures: BTreeMap<WatchedResource, watch::Receiver<Option<WatchFailure>>>,
     ports: watch::Receiver<PortStates>,
 }
@@ -157,13 +192,23 @@ pub(super) struct ServiceHealthView {
 impl ServiceHealthView {
     /// Whether this process can replace another: it has listed the Services and tried to open their ports.
     pub(super) fn ready(&self) -> Result<(), String> {
-        if self.tables.borrow().is_none() {
+        if self.kept.tables.borrow().is_none() {
             return Err("Services and EndpointSlices not listed yet".to_owned());
         }
         if self.mode == ServiceHealth::NodePorts && !self.ports.borrow().tried {
             return Err("node ports not opened yet".to_owned());
         }
         Ok(())
+    }
+
+    /// The Services to which load balancers keep sending although the node has signals.
+    pub(super) fn kept(&self, now: Moment) -> Vec<KeptServiceStatus> {
+        let kept = self.kept.kept(now).into_iter();
+        kept.map(|(service, because)| KeptServiceStatus {
+            service: service.to_string(),
+            why: because.to_string(),
+        })
+        .collect()
     }
 
     pub(super) fn status(&self) -> ServicesStatus {
@@ -179,7 +224,7 @@ impl ServiceHealthView {
         });
         ServicesStatus {
             mode: self.mode.as_str().to_owned(),
-            services: self.tables.borrow().as_ref().map(|table| table.len()),
+            services: self.kept.tables.borrow().as_ref().map(|table| table.len()),
             open_ports: (self.mode == ServiceHealth::NodePorts).then_some(ports.open.len()),
             failed_ports: failed.collect(),
             watch_errors: watch_errors.collect(),

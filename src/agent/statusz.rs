@@ -94,6 +94,11 @@ impl AgentStatus {
                     .collect(),
             }),
             services: operations.services.as_ref().map(ServiceHealthView::status),
+            kept_services: operations
+                .services
+                .as_ref()
+                .map(|view| view.kept(verdict.at))
+                .unwrap_or_default(),
             scheduled_events: operations
                 .scheduled_events
                 .as_ref()
@@ -217,6 +222,9 @@ impl fmt::Display for AgentStatus {
         }
         if let Some(services) = &self.services {
             write!(f, "{services}")?;
+        }
+        for kept in &self.kept_services {
+            writeln!(f, "kept       {}: {}", kept.service, kept.why)?;
         }
         if let Some(snapshot) = &self.scheduled_events {
             write!(f, "{snapshot}")?;

@@ -112,12 +112,14 @@ fn verdict_row(agent: &AgentStatus) -> VerdictRow {
             answered: true,
             since: agent.healthz.and_then(|path| path.since),
             why: None,
+            kept_services: agent.kept_services.clone(),
         },
         Some(error) => VerdictRow {
             healthz: None,
             answered: true,
             since: None,
             why: Some(format!("its health port: {error}")),
+            kept_services: agent.kept_services.clone(),
         },
     }
 }

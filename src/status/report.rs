@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::local_pools::LocalPoolRow;
+use crate::agent_status::KeptServiceStatus;
 use crate::why::MaintenanceRow;
 
 mod build;
@@ -121,7 +122,7 @@ pub struct SignalRow {
 }
 
 /// The answer of a node's `/healthz`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VerdictRow {
     /// The status code; `None` if the agent does not serve `/healthz`.
@@ -133,6 +134,9 @@ pub struct VerdictRow {
     pub since: Option<Timestamp>,
     /// Why the agent did not answer, or does not serve `/healthz`.
     pub why: Option<String>,
+    /// The Services to which load balancers keep sending although the node has signals, if the agent answered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept_services: Vec<KeptServiceStatus>,
 }
 
 /// Who set an admin state.

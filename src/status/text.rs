@@ -198,6 +198,16 @@ fn render_nodes(report: &StatusReport, columns: &BTreeMap<PoolNames, PoolColumn>
     if hidden > 0 {
         let _ = writeln!(text, "{hidden} more pools are not shown; -o wide shows all.");
     }
+    for node in &report.nodes {
+        for kept in &node.verdict.kept_services {
+            let (node, service, why) = (
+                escape_line(&node.name),
+                escape_line(&kept.service),
+                escape_line(&kept.why),
+            );
+            let _ = writeln!(text, "{node} still gets new connections of Service {service}: {why}.");
+        }
+    }
     text
 }
 

@@ -29,8 +29,8 @@ const ENDPOINT_PORT: u16 = 8080;
 /// The addresses of the node, the endpoint and the clients, all in this namespace.
 fn configure_network() {
     let script = format!(
-        "ip link add dummy0 type dummy && ip link set dummy0 up && ip addr add {NODE}/24 dev dummy0 && \
-         ip addr add {ENDPOINT}/24 dev dummy0 && ip addr add {CLIENT}/32 dev dummy0 && ip route add default dev dummy0"
+        "ip addr add {NODE}/24 dev lo && ip addr add {ENDPOINT}/24 dev lo && ip addr add {CLIENT}/32 dev lo && \
+         ip route add default dev lo"
     );
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -167,6 +167,8 @@ fn without_the_right_the_command_says_what_is_missing() {
         let control_plane = own_control_plane().await;
         let client = Client::try_from(control_plane.client_config()).unwrap();
         let node = create_node(&client, "unprivileged").await;
+        // Without a Service of type LoadBalancer there is nothing to read.
+        create_service(&client, "web", json!({"ip": FRONTEND.to_string()})).await;
         let mut command = process::command_in("setpriv", std::path::Path::new("."));
         command.args(["--bounding-set=-all", "--inh-caps=-all", "--"]);
         command

@@ -19,6 +19,7 @@ use crate::emulator::emulator_process::Emulator;
 use crate::harness::{http, settings_file};
 
 mod commands;
+mod local_services;
 mod probes;
 
 /// Timeout of every wait, long enough for a busy machine.

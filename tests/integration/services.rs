@@ -16,8 +16,9 @@ use axum::body::Body;
 use headgate_agent::health::services::Cidr;
 use headgate_agent::health::{ProxyStatus, VerdictInputs};
 use headgate_agent::health::{
-    services::Metrics, services::NodePortServer, services::PortStates, services::ServiceIndex, services::ServiceRoutes,
-    services::ServiceTable, services::SlimEndpointSlice, services::SlimService, services::Sockets,
+    services::Metrics, services::NodePortServer, services::PortStates, services::ServiceDrains, services::ServiceIndex,
+    services::ServiceRoutes, services::ServiceTable, services::SlimEndpointSlice, services::SlimService,
+    services::Sockets,
 };
 use headgate_core::clock::Clock;
 use headgate_core::node::NodeReport;
@@ -171,10 +172,14 @@ impl Server {
         let state = watch::Sender::default();
         let ports = state.subscribe();
         let mut registry = Registry::default();
-        let metrics = Metrics::register(&mut registry, tables.subscribe(), ports.clone());
+        let metrics = Metrics::register(&mut registry, tables.subscribe(), ports.clone(), None);
         let routes = ServiceRoutes {
             tables: tables.subscribe(),
-            inputs,
+            drains: ServiceDrains {
+                inputs,
+                reads: watch::Sender::new(None).subscribe(),
+                is_enabled: true,
+            },
             metrics,
             clock,
         };

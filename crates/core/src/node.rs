@@ -19,7 +19,9 @@ mod spot_notice;
 mod traffic;
 
 pub use hold::{HOLD_TTL, NodeHold, ObservedHold};
-pub use marker::{MARKER_NO_SIGNAL, MARKER_TTL, MAX_MARKER_MESSAGE_BYTES, MarkerCondition, MarkerFact, MarkerStatus};
+pub use marker::{
+    MARKER_HELD_BACK, MARKER_NO_SIGNAL, MARKER_TTL, MAX_MARKER_MESSAGE_BYTES, MarkerCondition, MarkerFact, MarkerStatus,
+};
 pub use matcher::{BuiltInSignal, ConditionMatcher, KeyMatcher, SignalMatcher, SignalRules};
 pub use names::{
     AUTOSCALER_TAINT, CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DRAINING_TAINT, EVICTION_TAINT_VALUE, EXCLUDE_LABEL,

@@ -52,6 +52,15 @@ pub(super) fn keys() -> Vec<Key> {
              `nodePorts` need the rights in `manifests/components/service-health`.",
         ),
         Key::new(
+            "node.serviceDrain",
+            boolean(),
+            |s| &mut s.service_drain,
+            "Whether the health of a single Service fails on the node's signals too, as `/healthz` does, while another Ready node \
+             without a signal has a ready endpoint of the Service. The last such node keeps answering 200, unless it is about to end: \
+             it is being deleted, shut down, out of service or evicted. With `false` only endpoints and kube-proxy count. It has no \
+             effect with `node.serviceHealth: off`, needs no further rights, and reads nothing while the node has no signal.",
+        ),
+        Key::new(
             "node.nodePortAddresses",
             address_ranges(),
             |s| &mut s.node_port_addresses,

@@ -4,6 +4,7 @@ use headgate_kubernetes::leader::LeaderStatus;
 use jiff::Timestamp;
 
 use super::*;
+use crate::agent_status::KeptServiceStatus;
 use crate::status::{LedgerRow, LocalPoolRow, MarkerRow, RuleRow, SignalRow, VerdictRow};
 
 fn at(second: i64) -> Timestamp {
@@ -54,8 +55,7 @@ pub(in super::super) fn report() -> StatusReport {
         verdict: VerdictRow {
             healthz: Some(code),
             answered,
-            since: None,
-            why: None,
+            ..VerdictRow::default()
         },
         out_of_load_balancers: None,
         entries,
@@ -337,6 +337,10 @@ fn named(name: &str) -> StatusReport {
         node.name = name.to_owned();
         node.verdict.answered = false;
         node.verdict.why = Some(name.to_owned());
+        node.verdict.kept_services = vec![KeptServiceStatus {
+            service: name.to_owned(),
+            why: name.to_owned(),
+        }];
         for signal in &mut node.signals {
             signal.name = name.to_owned();
         }

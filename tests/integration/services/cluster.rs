@@ -77,6 +77,31 @@ impl Story {
         .await;
     }
 
+    /// Waits until both agents answer 503 because of the node's signals.
+    async fn both_fail(&self, what: &str) {
+        let port = health_check_port(&self.services.get("web").await.unwrap());
+        eventually(SOON, what, async || {
+            let at_path = http::get(self.at_path.healthz_address(), "/healthz/services/default/web").await;
+            let on_port = http::get(local(port), "/").await;
+            for answer in [at_path, on_port] {
+                let answer = answer.map_err(|error| error.to_string())?;
+                if answer.status != 503 || answer.json()["nodeEligible"] != false {
+                    return Err(answer.text());
+                }
+            }
+            Ok(())
+        })
+        .await;
+    }
+
+    /// Writes the status of a Node's condition Ready.
+    async fn is_ready(&self, node: &str, status: &str) {
+        let conditions = json!([{"type": "Ready", "status": status}]);
+        let patch = Patch::Strategic(json!({"status": {"conditions": conditions}}));
+        let nodes = Api::<Node>::all(self.client.clone());
+        nodes.patch_status(node, &PatchParams::default(), &patch).await.unwrap();
+    }
+
     /// Waits until neither agent serves the Service.
     async fn both_know_nothing(&self, port: u16) {
         eventually(SOON, "the Service is gone", async || {
@@ -187,12 +212,16 @@ async fn pods_terminate(story: &Story, here: &str, pods: &[String]) {
     story.both_say(0, "the Pods are gone").await;
 }
 
-/// A drain signal does not change the answers about Services.
-async fn node_goes_away(story: &Story, here: &str) {
-    let taint =
-        Patch::Merge(json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}}));
+/// A drain signal makes the answers fail only while another node without a signal serves the Service.
+async fn node_goes_away(story: &Story, here: &str, there: &str) {
     let nodes = Api::<Node>::all(story.client.clone());
-    nodes.patch(here, &PatchParams::default(), &taint).await.unwrap();
+    let taint = async |node: &str, taints: Value| {
+        let taints = Patch::Merge(json!({"spec": {"taints": taints}}));
+        nodes.patch(node, &PatchParams::default(), &taints).await.unwrap();
+    };
+    let signal = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
+    story.is_ready(there, "Unknown").await;
+    taint(here, signal.clone()).await;
     for agent in [&story.at_path, &story.on_port] {
         eventually(SOON, "/healthz fails", async || {
             let status = agent.healthz().await.status;
@@ -200,7 +229,30 @@ async fn node_goes_away(story: &Story, here: &str) {
         })
         .await;
     }
-    story.both_say(1, "a node that goes away still serves").await;
+    let is_kept = async |why: &str| {
+        for agent in [&story.at_path, &story.on_port] {
+            eventually(SOON, why, async || {
+                let kept = statusz(agent).await["keptServices"].clone();
+                if kept == json!([{"service": "default/web", "why": why}]) {
+                    Ok(())
+                } else {
+                    Err(kept.to_string())
+                }
+            })
+            .await;
+        }
+    };
+    is_kept("held back: last serving node").await;
+    story.both_say(1, "the last serving node").await;
+    story.is_ready(there, "True").await;
+    story.both_fail("another node serves").await;
+    taint(there, signal).await;
+    is_kept("held back: last serving node").await;
+    story.both_say(1, "the last one without an end").await;
+    taint(there, json!([])).await;
+    story.both_fail("another node serves again").await;
+    taint(here, json!([])).await;
+    story.both_say(1, "no signal").await;
 }
 
 /// Both agents keep their answers without the API server, after their watches have failed.
@@ -256,7 +308,7 @@ async fn service_health_follows_the_real_endpoint_slice_controller() {
     let new = pods.iter().find(|name| *name != "elsewhere").unwrap();
     story.pod_is(new, "10.244.0.3", true).await;
     story.both_say(1, "a new Pod").await;
-    node_goes_away(&story, &here).await;
+    node_goes_away(&story, &here, &there).await;
 
     let port = health_check_port(&story.services.get("web").await.unwrap());
     story.patch_service(json!({"externalTrafficPolicy": "Cluster"})).await;

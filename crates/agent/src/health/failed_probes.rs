@@ -8,10 +8,10 @@ use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use headgate_core::node::{MarkerCondition, MarkerStatus};
+use headgate_core::node::{MARKER_HELD_BACK, MarkerCondition, MarkerStatus};
 use headgate_core::telemetry::first_names;
 
-use super::services::{ObjectKey, ServiceTable};
+use super::services::{HoldReason, KeptBecause, KeptServices, ObjectKey, ServiceTable};
 
 /// The Services that a message names.
 const MAX_NAMES: usize = 8;
@@ -45,6 +45,14 @@ impl ServiceAnswers {
     pub(crate) fn retain(&self, table: &ServiceTable) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.retain(|service, _| table.get(service).is_some());
+    }
+
+    /// Whether there were answers about the Service.
+    pub(crate) fn has(&self, service: &ObjectKey) -> bool {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains_key(service)
     }
 
     /// The answers about the Services of the table; those about others are forgotten.
@@ -86,8 +94,8 @@ pub(crate) enum LocalServices {
     NotServed,
     /// This process answers, and has not listed them yet.
     NotListed,
-    /// This process answers.
-    Served(Arc<ServiceTable>, ServiceAnswers),
+    /// This process answers, and load balancers keep sending to these.
+    Served(Arc<ServiceTable>, ServiceAnswers, KeptServices),
 }
 
 /// The failed probes since the node's signal began.
@@ -117,7 +125,7 @@ impl FailedProbes {
             failed: if counts.ok == 0 { initial } else { 0 },
         };
         let services = match local_services {
-            LocalServices::Served(table, answers) => answers.of_table(table),
+            LocalServices::Served(table, answers, _) => answers.of_table(table),
             LocalServices::NotServed | LocalServices::NotListed => BTreeMap::new(),
         };
         Self {
@@ -141,7 +149,7 @@ impl FailedProbes {
                 self.healthz.failed, self.required
             ));
         }
-        let mut about_services = String::new();
+        let (mut about_services, mut held) = (String::new(), String::new());
         match local_services {
             LocalServices::NotServed => {
                 about_services.push_str(
@@ -150,9 +158,19 @@ impl FailedProbes {
                 );
             }
             LocalServices::NotListed => missing.push("the Services are not listed yet".to_owned()),
-            LocalServices::Served(table, answers) => {
-                self.update_services(table, answers, &mut missing, &mut about_services);
+            LocalServices::Served(table, answers, kept) => {
+                self.update_services(table, answers, kept, &mut missing, &mut about_services);
+                held = kept_by(kept, |because| {
+                    matches!(because, KeptBecause::Held(HoldReason::LastServing))
+                });
             }
+        }
+        if missing.is_empty() && !held.is_empty() {
+            return MarkerCondition {
+                status: MarkerStatus::False,
+                reason: MARKER_HELD_BACK,
+                message: format!("No other node without a signal serves {held}.{about_services}"),
+            };
         }
         if missing.is_empty() {
             MarkerCondition {
@@ -176,6 +194,7 @@ impl FailedProbes {
         &mut self,
         table: &ServiceTable,
         answers: &ServiceAnswers,
+        kept: &KeptServices,
         missing: &mut Vec<String>,
         about_services: &mut String,
     ) {
@@ -188,18 +207,22 @@ impl FailedProbes {
             };
             self.services.entry(key).or_insert(initial).update(counts);
         }
-        let serving = table.iter().filter(|(_, served)| served.endpoints_of_any_family() > 0);
-        let serving = first_names(serving.map(|(key, _)| key), MAX_NAMES);
+        let elsewhere = kept_by(kept, |because| because == KeptBecause::AnsweredElsewhere);
+        if !elsewhere.is_empty() {
+            missing.push(format!(
+                "Services with endpoints on this node whose probes do not reach headgate, so that kube-proxy answers them with 200: {elsewhere}"
+            ));
+        }
+        let serving = kept_by(
+            kept,
+            |because| matches!(because, KeptBecause::Held(reason) if reason != HoldReason::LastServing),
+        );
         if !serving.is_empty() {
             missing.push(format!(
                 "Services with endpoints on this node answer their own probes with 200: {serving}"
             ));
         }
-        let is_serving = |key: &ObjectKey| {
-            table
-                .get(key)
-                .is_some_and(|served| served.endpoints_of_any_family() > 0)
-        };
+        let is_serving = |key: &ObjectKey| kept.contains_key(key);
         let failing = self
             .services
             .iter()
@@ -216,6 +239,12 @@ impl FailedProbes {
             let _ = write!(about_services, " Never probed: {unprobed}.");
         }
     }
+}
+
+/// The first names of the Services that are kept for such a reason.
+fn kept_by(kept: &KeptServices, is_reason: impl Fn(KeptBecause) -> bool) -> String {
+    let kept = kept.iter().filter(|(_, because)| is_reason(**because));
+    first_names(kept.map(|(key, _)| key), MAX_NAMES)
 }
 
 #[cfg(test)]
@@ -284,7 +313,14 @@ mod tests {
         let service = ObjectKey::new("a", "probed");
         answers.count(&service, true);
         answers.count(&ObjectKey::new("a", "gone"), true);
-        let local = |endpoints| LocalServices::Served(table(endpoints), answers.clone());
+        let local = |endpoints: u32| {
+            let table = table(endpoints);
+            let names = table.iter().filter(|_| endpoints > 0).map(|(name, _)| Arc::clone(name));
+            let kept = names
+                .map(|name| (name, KeptBecause::Held(HoldReason::NotRead)))
+                .collect();
+            LocalServices::Served(table, answers.clone(), kept)
+        };
         let mut probes = FailedProbes::new(TWO, counts(0, 0), &local(1), false);
         let found = probes.update(counts(0, 2), &local(1));
         assert_eq!(status(&found), ("False", "ProbesNotFailed"));
@@ -303,5 +339,44 @@ mod tests {
         assert!(found.message.contains("Never probed: a/quiet."), "{}", found.message);
         let found = probes.update(counts(0, 5), &LocalServices::NotListed);
         assert_eq!(status(&found).0, "False");
+    }
+
+    #[test]
+    fn services_with_endpoints_are_out_once_their_own_probes_have_failed() {
+        let service = ObjectKey::new("a", "web");
+        let table: Arc<ServiceTable> = Arc::new([(service.clone(), ServedService::example(1))].into_iter().collect());
+        let answers = ServiceAnswers::default();
+        let local = |because: Option<KeptBecause>| {
+            let kept = because.map(|because| (Arc::new(service.clone()), because));
+            LocalServices::Served(Arc::clone(&table), answers.clone(), kept.into_iter().collect())
+        };
+        let last = Some(KeptBecause::Held(HoldReason::LastServing));
+        answers.count(&service, true);
+        let mut probes = FailedProbes::new(TWO, counts(0, 0), &local(last), false);
+        let found = probes.update(counts(0, 1), &local(last));
+        assert_eq!(status(&found), ("False", "ProbesNotFailed"), "/healthz is asked too");
+        let found = probes.update(counts(0, 2), &local(last));
+        assert_eq!(status(&found), ("False", "HeldBack"));
+        assert!(found.message.contains("serves a/web"), "{}", found.message);
+        for (because, says) in [
+            (Some(KeptBecause::Held(HoldReason::NotRead)), "with 200: a/web"),
+            (
+                Some(KeptBecause::AnsweredElsewhere),
+                "kube-proxy answers them with 200: a/web",
+            ),
+            (None, "less often: a/web"),
+        ] {
+            let found = probes.update(counts(0, 2), &local(because));
+            assert_eq!(status(&found), ("False", "ProbesNotFailed"));
+            assert!(found.message.contains(says), "{}", found.message);
+        }
+        for expected in ["False", "True"] {
+            answers.count(&service, false);
+            let found = probes.update(counts(0, 2), &local(None));
+            assert_eq!(status(&found).0, expected, "{}", found.message);
+        }
+        answers.count(&service, true);
+        let found = probes.update(counts(0, 2), &local(last));
+        assert_eq!(status(&found), ("False", "HeldBack"), "it is the last one now");
     }
 }

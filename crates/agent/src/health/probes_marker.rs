@@ -5,18 +5,17 @@
 //! counts, `headgate_kubernetes::MarkerState` says when it is written.
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_core::clock::Clock;
 use headgate_core::node::{MarkerFact, NodeObjectState, NodeReport, Source};
 use headgate_kubernetes::FieldIntents;
 use headgate_kubernetes::MarkerState;
-use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::failed_probes::{FailedProbes, LocalServices, ServiceAnswers};
+use super::failed_probes::{FailedProbes, LocalServices};
 use super::metrics::Metrics;
-use super::services::ServiceTable;
+use super::services::KeptServicesView;
 use super::verdict::VerdictInputs;
 
 /// Time between two looks at the counts while the node has a signal.
@@ -36,7 +35,9 @@ pub struct ProbesMarker {
     /// The counters of answers.
     pub metrics: Metrics,
     /// The Services whose probes this process answers; `None` if it answers none.
-    pub services: Option<(watch::Receiver<Option<Arc<ServiceTable>>>, ServiceAnswers)>,
+    pub services: Option<KeptServicesView>,
+    /// The clock of the answers.
+    pub clock: Clock,
 }
 
 impl ProbesMarker {
@@ -91,13 +92,13 @@ impl ProbesMarker {
     fn local_services(&self) -> LocalServices {
         match &self.services {
             None => LocalServices::NotServed,
-            Some((tables, answers)) => match &*tables.borrow() {
-                None => LocalServices::NotListed,
-                Some(table) => {
-                    answers.retain(table);
-                    LocalServices::Served(Arc::clone(table), answers.clone())
-                }
-            },
+            Some(services) => {
+                let table = services.tables.borrow().clone();
+                table.map_or(LocalServices::NotListed, |table| {
+                    services.answers.retain(&table);
+                    LocalServices::Served(table, services.answers.clone(), services.kept(self.clock.now()))
+                })
+            }
         }
     }
 }
@@ -112,14 +113,16 @@ fn known_node(report: &NodeReport) -> Option<(String, Option<MarkerFact>)> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::Arc;
 
-    use headgate_core::clock::Clock;
     use headgate_core::node::SignalRules;
     use headgate_kubernetes::{NodeField, NodeIntents};
     use prometheus_client::registry::Registry;
+    use tokio::sync::watch;
 
+    use super::super::failed_probes::ServiceAnswers;
     use super::super::proxy_status::ProxyStatus;
-    use super::super::services::{ObjectKey, ServedService};
+    use super::super::services::{ObjectKey, ServedService, ServiceDrains, ServiceTable};
     use super::*;
 
     fn table(services: std::ops::Range<u32>) -> Arc<ServiceTable> {
@@ -143,12 +146,23 @@ mod tests {
         let last_change = watch::Sender::new(None).subscribe();
         let metrics = Metrics::register(&mut Registry::default(), inputs.clone(), last_change, clock);
         let (tables, answers) = (watch::Sender::new(None), ServiceAnswers::default());
+        let services = KeptServicesView {
+            drains: ServiceDrains {
+                inputs: inputs.clone(),
+                reads: watch::Sender::new(None).subscribe(),
+                is_enabled: true,
+            },
+            tables: tables.subscribe(),
+            answers: answers.clone(),
+            ports: None,
+        };
         let marker = ProbesMarker {
             node_name: "n".to_owned(),
             required: NonZeroU32::MIN,
             inputs,
             metrics,
-            services: Some((tables.subscribe(), answers.clone())),
+            services: Some(services),
+            clock: Clock::System,
         };
         let running = tokio::spawn(marker.run(NodeIntents::default().field(NodeField::Marker)));
         for number in 0..100 {

@@ -147,6 +147,7 @@ fn start_agent(fake: &FakeApi, clock: &Clock) -> Agent {
         inputs: inputs.clone(),
         metrics: metrics.clone(),
         services: None,
+        clock: clock.clone(),
     };
     let writer = NodeWriter::new(client.clone(), NodeWriteMetrics::register(&mut registry), clock.clone());
     let intents = NodeIntents::default();

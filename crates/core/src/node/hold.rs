@@ -143,13 +143,23 @@ impl ObservedHold {
     #[must_use]
     pub fn applies<'a>(
         &self,
+        signals: impl Iterator<Item = &'a str>,
+        unreachable_since: Option<Instant>,
+        now: Instant,
+    ) -> bool {
+        self.hold.probes_headgate && self.is_current(signals, unreachable_since, now)
+    }
+
+    /// Whether the leader keeps a node with these signals in some pool, which may have only rules that probe single Services.
+    pub(super) fn is_current<'a>(
+        &self,
         mut signals: impl Iterator<Item = &'a str>,
         unreachable_since: Option<Instant>,
         now: Instant,
     ) -> bool {
         let counted_until = unreachable_since.map_or(now, |since| since.min(now));
         let is_current = self.renewal.age(counted_until).is_some_and(|age| age < HOLD_TTL);
-        self.hold.probes_headgate && is_current && signals.all(|signal| self.hold.covers(signal))
+        is_current && signals.all(|signal| self.hold.covers(signal))
     }
 }
 

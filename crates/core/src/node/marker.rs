@@ -14,6 +14,9 @@ use super::object::ConditionObject;
 
 /// The reason of a condition that needs no confirmation: the node has no signal.
 pub const MARKER_NO_SIGNAL: &str = "NoSignal";
+/// The reason of a condition that is `False` only because no other node serves a Service: its load balancer needs this node until the
+/// endpoints have moved.
+pub const MARKER_HELD_BACK: &str = "HeldBack";
 /// Without a confirmation for so long, the condition becomes `Unknown`.
 pub const MARKER_TTL: Duration = Duration::from_mins(3);
 

@@ -165,6 +165,15 @@ impl NodeReport {
         hold.is_some_and(|hold| hold.applies(signals, self.unreachable_since, now))
     }
 
+    /// Whether the leader keeps the node in some pool although it has signals: those of the report, and `others`. The pool's rules may
+    /// probe single Services only, so this says nothing about `/healthz`.
+    #[must_use]
+    pub fn is_held_in_a_pool(&self, others: &[&str], now: Instant) -> bool {
+        let signals = self.signals().keys().map(Signal::name).chain(others.iter().copied());
+        let hold = self.hold.as_ref();
+        hold.is_some_and(|hold| hold.is_current(signals, self.unreachable_since, now))
+    }
+
     /// The report after a list or an event that shows that the Node does not exist. Node and signals stay.
     #[must_use]
     pub fn without_node(&self) -> Self {

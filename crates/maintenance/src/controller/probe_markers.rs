@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use headgate_core::clock::{Moment, Observed, age_by_wall_clock, whole_seconds};
 use headgate_core::node::{
-    MARKER_NO_SIGNAL, MARKER_TTL, MarkerFact, MarkerStatus, NodeTraffic, TrafficByNode, Unproved,
+    MARKER_HELD_BACK, MARKER_NO_SIGNAL, MARKER_TTL, MarkerFact, MarkerStatus, NodeTraffic, TrafficByNode, Unproved,
 };
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -81,6 +81,9 @@ fn observation(marker: &MarkerFact, is_expired: bool, now: Timestamp) -> NodeTra
         (MarkerStatus::True, reason) => unknown(format!(
             "the condition headgate.dev/OutOfLoadBalancers has the reason {reason}, and not {PROBES_FAILED}"
         )),
+        (MarkerStatus::False, MARKER_HELD_BACK) => NodeTraffic::HeldBack {
+            detail: marker.message.clone(),
+        },
         (MarkerStatus::False, _) => detail(&marker.message),
         (MarkerStatus::Unknown, _) => unknown(marker.message.clone()),
     }
@@ -133,6 +136,8 @@ mod tests {
                 "{status} {reason}: {found:?}"
             );
         }
+        let held = meaning("False", "HeldBack");
+        assert!(matches!(held, NodeTraffic::HeldBack { .. }), "{held:?}");
         for (status, reason) in [("True", "AdminStateDown"), ("Unknown", "NotConfirmed"), ("Maybe", "")] {
             let found = meaning(status, reason);
             assert!(matches!(found, NodeTraffic::Unknown(_)), "{status} {reason}: {found:?}");

@@ -36,17 +36,19 @@ pub struct Metrics {
     service_errors: WatchErrorCounter,
     slice_errors: WatchErrorCounter,
     pub(super) bind_failures: Counter,
-    /// `None` unless the marker follows from probes.
+    /// `None` if nothing reads them.
     pub(super) by_service: Option<ServiceAnswers>,
 }
 
 impl Metrics {
-    /// Registers the counters, and gauges that are computed from the latest table and ports at each scrape.
+    /// Registers the counters, and gauges that are computed from the latest table and ports at each scrape. `by_service` counts the answers
+    /// about each Service.
     #[must_use]
     pub fn register<'a>(
         registry: impl Into<MetricTable<'a>>,
         tables: watch::Receiver<Option<Arc<ServiceTable>>>,
         ports: watch::Receiver<PortStates>,
+        by_service: Option<ServiceAnswers>,
     ) -> Self {
         let mut table = registry.into();
         table.collector(StateCollector { tables, ports });
@@ -68,13 +70,8 @@ impl Metrics {
                 "headgate_service_port_bind_failures",
                 "Failed attempts to open a Service's health check node port in one IP family",
             ),
-            by_service: None,
+            by_service,
         }
-    }
-
-    /// Counts the answers about each Service from now on.
-    pub fn count_by_service(&mut self) -> ServiceAnswers {
-        self.by_service.get_or_insert_default().clone()
     }
 
     /// Reporters for the two watches, which count in these metrics.

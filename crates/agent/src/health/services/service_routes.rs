@@ -13,10 +13,11 @@ use tokio::sync::watch;
 
 use super::super::ip_family::IpFamily;
 use super::super::routes::not_found;
-use super::super::verdict::VerdictInputs;
+use super::drain::ServiceDrain;
 use super::index::ServiceTable;
 use super::metrics::Metrics;
 use super::service_answer::service_answer;
+use super::service_drains::ServiceDrains;
 use super::slim_objects::ObjectKey;
 
 const PATH_PREFIX: &str = "/healthz/services/";
@@ -27,8 +28,8 @@ const WEIGHT_HEADER: HeaderName = HeaderName::from_static("x-load-balancing-endp
 pub struct ServiceRoutes {
     /// The latest table; `None` until Services and EndpointSlices were listed.
     pub tables: watch::Receiver<Option<Arc<ServiceTable>>>,
-    /// Read for kube-proxy's health.
-    pub inputs: VerdictInputs,
+    /// Read for kube-proxy's health, and for what the node's signals make of the answers.
+    pub drains: ServiceDrains,
     /// Counts the answers about Services by status code.
     pub metrics: Metrics,
     /// The clock of the evaluation.
@@ -76,9 +77,10 @@ impl ServiceRoutes {
     }
 
     fn respond(&self, key: &ObjectKey, endpoints: u32) -> Response {
-        // The node's signals do not count, only kube-proxy's health.
-        let healthy = self.inputs.proxy.borrow().health(self.clock.now()).healthy;
-        let answer = service_answer(key, endpoints, healthy);
+        let now = self.clock.now();
+        let healthy = self.drains.inputs.proxy.borrow().health(now).healthy;
+        let is_drained = endpoints > 0 && self.drains.drain(key, now) == ServiceDrain::Failing;
+        let answer = service_answer(key, endpoints, healthy, is_drained);
         self.metrics.answers.increment(answer.status.is_success());
         if let Some(by_service) = &self.metrics.by_service
             && self

@@ -19,7 +19,7 @@ use super::super::ip_family::PerFamily;
 /// The label selector for Services and for EndpointSlices, the same as kube-proxy's.
 pub(super) const LABEL_SELECTOR: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
 /// The label of an EndpointSlice that contains the name of its Service.
-const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+pub(super) const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
 /// A Service without selectors, ports and status.
 #[derive(Clone, Debug, Default, Deserialize, Resource)]
@@ -186,26 +186,32 @@ impl SlimEndpointSlice {
         ObjectKey::from_metadata(&self.metadata)
     }
 
-    /// What is kept of the slice on the node `node_name`; `None` if no endpoint is ready there.
-    pub(super) fn to_local(&self, node_name: &str) -> Option<LocalSlice> {
-        let service = self.metadata.labels.as_ref()?.get(SERVICE_NAME_LABEL)?;
+    /// The ready endpoints that kube-proxy would use: the node and the address of each.
+    fn ready_endpoints(&self) -> impl Iterator<Item = (Option<&str>, IpAddr)> {
         let is_usable = |port: &SlimPort| port.name.is_some() && port.port.is_some_and(|number| number != 0);
-        if !self.ports.iter().flatten().any(is_usable) {
-            return None;
-        }
+        let has_port = self.ports.iter().flatten().any(is_usable);
         let is_of_type = |address: &IpAddr| match self.address_type.as_str() {
             "IPv4" => address.is_ipv4(),
             "IPv6" => address.is_ipv6(),
             _ => false,
         };
-        let endpoints = self.endpoints.iter().flatten();
-        let ready: Box<[IpAddr]> = endpoints
-            .filter(|endpoint| {
-                endpoint.node_name.as_deref() == Some(node_name) && endpoint.conditions.ready.unwrap_or(true)
-            })
-            .filter_map(|endpoint| endpoint.addresses.first()?.parse().ok())
-            .filter(is_of_type)
-            .collect();
+        let endpoints = self.endpoints.iter().flatten().filter(move |_| has_port);
+        endpoints
+            .filter(|endpoint| endpoint.conditions.ready.unwrap_or(true))
+            .filter_map(|endpoint| Some((endpoint.node_name.as_deref(), endpoint.addresses.first()?.parse().ok()?)))
+            .filter(move |(_, address)| is_of_type(address))
+    }
+
+    /// The names of the nodes with a ready endpoint; one may come several times.
+    pub(super) fn serving_nodes(&self) -> impl Iterator<Item = &str> {
+        self.ready_endpoints().filter_map(|(node, _)| node)
+    }
+
+    /// What is kept of the slice on the node `node_name`; `None` if no endpoint is ready there.
+    pub(super) fn to_local(&self, node_name: &str) -> Option<LocalSlice> {
+        let service = self.metadata.labels.as_ref()?.get(SERVICE_NAME_LABEL)?;
+        let here = self.ready_endpoints().filter(|(node, _)| *node == Some(node_name));
+        let ready: Box<[IpAddr]> = here.map(|(_, address)| address).collect();
         (!ready.is_empty()).then(|| LocalSlice {
             service: ObjectKey::new(self.metadata.namespace.as_deref().unwrap_or_default(), service),
             ready,

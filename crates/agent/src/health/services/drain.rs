@@ -1,0 +1,204 @@
+//! Whether the answer about a Service fails because of the node's signals, although the node has ready endpoints. Pure.
+//!
+//! On a node that is about to end it fails at once. Otherwise it fails only while a read shows another node that keeps serving the
+//! Service. A read counts if it began after this process observed the node's signals, and for [`READ_TTL`]. Such a node is Ready,
+//! not about to end, in load balancers, has a ready endpoint, and
+//! - has no signal, or
+//! - has signals and a name before the own one, once the own signals have lasted for [`SIGNALLED_WAIT`].
+//!
+//! Invariant: of the nodes that serve a Service and are not about to end, one answers 200, whoever observes what how late. Take the one
+//! whose signals began last, if all have some. Each of its reads shows signals on all others, so it does not fail in the first
+//! [`SIGNALLED_WAIT`]. Later, no read from before its signals counts any more on any node, so nobody finds a node without a signal, and
+//! the first of all names finds no other. This needs reads that are not answered from a cache, and clocks that run
+//! equally fast to within the difference of the two times. Two limits: a node that ends, or loses its endpoint, counts until the next read,
+//! within seconds; where no marker is written, a node whose signals have ended counts although its agent may not know yet.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use headgate_core::node::{MarkerFact, Node, NodeObjectState, NodeReport, Signal};
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::slim_objects::ObjectKey;
+
+/// From the start of a read to the end of its validity. Without the API server the node returns then, if it works: whether it has become the
+/// last one is unknown.
+pub(super) const READ_TTL: Duration = Duration::from_secs(30);
+/// How long the node's signals must have lasted before it relies on a node that has signals, too.
+pub(super) const SIGNALLED_WAIT: Duration = Duration::from_secs(40);
+
+/// The other nodes with a ready endpoint of a Service that keep serving it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct OtherNodes {
+    /// One without a signal.
+    pub(super) without_signal: Option<String>,
+    /// One with signals, whose name is before the own one.
+    pub(super) with_earlier_name: Option<String>,
+}
+
+impl OtherNodes {
+    /// Adds a node that was read. It counts only if it works and is not about to end.
+    pub(super) fn add(&mut self, node: &Node, own_name: &str) {
+        if node.name == own_name || !node.ready || node.is_terminal() || node.excluded.is_some() {
+            return;
+        }
+        // Signals that must last before they count are among them: the other agent counts by its own clock. One that has ended ends for
+        // that agent when it observes so, which the marker shows.
+        if node.signals.is_empty() {
+            if node.marker.as_ref().is_none_or(MarkerFact::is_without_signal) {
+                self.without_signal.get_or_insert_with(|| node.name.clone());
+            }
+        } else if *node.name < *own_name {
+            self.with_earlier_name.get_or_insert_with(|| node.name.clone());
+        }
+    }
+}
+
+/// A read of a Service's other nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ServiceRead {
+    /// When the first request of the read was sent.
+    pub(super) started_at: Instant,
+    /// What it showed.
+    pub(super) others: OtherNodes,
+}
+
+/// The signals of the own Node, each with its start.
+pub(super) type Signals = BTreeMap<Signal, Timestamp>;
+
+/// The reads since the node's signals began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainReads {
+    /// The signals. Reads for signals that have all ended count no more.
+    pub(super) signals: Signals,
+    /// When this process observed them.
+    pub(super) observed_at: Instant,
+    /// The latest read of each Service with endpoints on this node.
+    pub(super) services: BTreeMap<ObjectKey, ServiceRead>,
+}
+
+impl DrainReads {
+    /// The reads of a period that has just been observed: none.
+    #[must_use]
+    pub(super) fn new(signals: Signals, observed_at: Instant) -> Self {
+        Self {
+            signals,
+            observed_at,
+            services: BTreeMap::new(),
+        }
+    }
+
+    /// Whether the node has had signals without a gap since these were observed, if it has these now.
+    #[must_use]
+    pub(super) fn continues_with(&self, signals: &Signals) -> bool {
+        signals
+            .iter()
+            .any(|(signal, since)| self.signals.get(signal) == Some(since))
+    }
+}
+
+/// What the node's own state says about its answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OwnState {
+    /// No signal.
+    Eligible,
+    /// It has signals, and the leader keeps it in service in some pool.
+    HeldByLeader,
+    /// It has signals that may be taken back.
+    Signalled,
+    /// It has signals and ends whatever others do, or no load balancer has it.
+    Ending,
+}
+
+impl OwnState {
+    /// Reads the own state. `others` are the signals that are not in the Node object.
+    #[must_use]
+    pub(super) fn read(report: &NodeReport, others: &[&Signal], now: Instant) -> Self {
+        if report.signals().is_empty() && others.is_empty() {
+            return Self::Eligible;
+        }
+        let is_ending = |node: &Node| node.is_terminal() || node.excluded.is_some();
+        let is_ending = others.iter().any(|signal| !signal.is_revocable())
+            || report.object_state == NodeObjectState::Deleted
+            || report.node.as_ref().is_some_and(is_ending);
+        let names: Vec<_> = others.iter().map(|signal| signal.name()).collect();
+        if is_ending {
+            Self::Ending
+        } else if report.is_held_in_a_pool(&names, now) {
+            Self::HeldByLeader
+        } else {
+            Self::Signalled
+        }
+    }
+}
+
+/// What signals make of the answer about a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceDrain {
+    /// The node has no signal.
+    Eligible,
+    /// The answer is 503.
+    Failing,
+    /// The answer does not depend on the signals.
+    HeldBack(HoldReason),
+}
+
+/// Why the answer about a Service does not fail although the node has signals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldReason {
+    /// The setting says so.
+    SwitchedOff,
+    /// The leader keeps the node in service.
+    Leader,
+    /// The other nodes are not read yet, or could not be read lately.
+    NotRead,
+    /// No other node keeps serving.
+    LastServing,
+}
+
+impl fmt::Display for HoldReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SwitchedOff => "node.serviceDrain is false",
+            Self::Leader => "held back: the leader keeps the node in service",
+            Self::NotRead => "held back: the other nodes with a ready endpoint could not be read within 30 s",
+            Self::LastServing => "held back: last serving node",
+        })
+    }
+}
+
+/// What the node's signals make of the answer about a Service with endpoints here.
+#[must_use]
+pub(super) fn service_drain(
+    own: OwnState,
+    reads: Option<&DrainReads>,
+    service: &ObjectKey,
+    now: Instant,
+) -> ServiceDrain {
+    match own {
+        OwnState::Eligible => return ServiceDrain::Eligible,
+        OwnState::Ending => return ServiceDrain::Failing,
+        OwnState::HeldByLeader => return ServiceDrain::HeldBack(HoldReason::Leader),
+        OwnState::Signalled => {}
+    }
+    let not_read = ServiceDrain::HeldBack(HoldReason::NotRead);
+    let Some((reads, read)) = reads.and_then(|reads| Some((reads, reads.services.get(service)?))) else {
+        return not_read;
+    };
+    if read.started_at < reads.observed_at || now >= read.started_at + READ_TTL {
+        return not_read;
+    }
+    let relies_on_signalled = now >= reads.observed_at + SIGNALLED_WAIT;
+    let is_served =
+        read.others.without_signal.is_some() || relies_on_signalled && read.others.with_earlier_name.is_some();
+    if is_served {
+        ServiceDrain::Failing
+    } else {
+        ServiceDrain::HeldBack(HoldReason::LastServing)
+    }
+}
+
+#[cfg(test)]
+mod tests;

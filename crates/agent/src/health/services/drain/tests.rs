@@ -1,0 +1,350 @@
+use headgate_core::clock::{Clock, Moment};
+use headgate_core::node::{MARKER_NO_SIGNAL, MarkerStatus, NodeHold, SignalRules, Taint};
+use proptest::prelude::*;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+const DRAIN: &str = "headgate.dev/maintenance";
+const WEB: (&str, &str) = ("default", "web");
+
+fn web() -> ObjectKey {
+    ObjectKey::new(WEB.0, WEB.1)
+}
+
+fn signals(since: i64) -> Signals {
+    let since = Timestamp::from_second(since).unwrap();
+    BTreeMap::from([(Signal::Taint(DRAIN.to_owned()), since)])
+}
+
+/// A Ready Node, with the signal or without it.
+fn node(name: &str, has_signal: bool) -> Node {
+    let taints = if has_signal {
+        vec![Taint::new(DRAIN, "NoSchedule")]
+    } else {
+        Vec::new()
+    };
+    let node = Node {
+        name: name.into(),
+        uid: "u".into(),
+        ready: true,
+        taints,
+        ..Node::default()
+    };
+    node.with_signals(&SignalRules::default_health())
+}
+
+#[test]
+fn other_nodes_that_keep_serving() {
+    let changed = |has_signal: bool, change: fn(&mut Node)| {
+        let mut node = node("a", has_signal);
+        change(&mut node);
+        node
+    };
+    let marker = |reason: &str| MarkerFact {
+        status: MarkerStatus::False,
+        reason: reason.to_owned(),
+        ..MarkerFact::default()
+    };
+    for (node, without_signal, with_earlier_name) in [
+        (node("a", false), true, false),
+        (node("c", false), true, false),
+        (node("a", true), false, true),
+        (node("c", true), false, false),
+        (node("b", false), false, false),
+        (changed(false, |node| node.ready = false), false, false),
+        (changed(true, |node| node.ready = false), false, false),
+        (changed(true, |node| node.ends = true), false, false),
+        (changed(false, |node| node.excluded = Some("label")), false, false),
+        (
+            Node {
+                marker: Some(marker(MARKER_NO_SIGNAL)),
+                ..node("a", false)
+            },
+            true,
+            false,
+        ),
+        // Its agent has not observed the end of its signal yet.
+        (
+            Node {
+                marker: Some(marker("ProbesNotFailed")),
+                ..node("a", false)
+            },
+            false,
+            false,
+        ),
+    ] {
+        let mut others = OtherNodes::default();
+        others.add(&node, "b");
+        let found = (others.without_signal.is_some(), others.with_earlier_name.is_some());
+        assert_eq!(found, (without_signal, with_earlier_name), "{node:?}");
+    }
+}
+
+#[test]
+fn answer_fails_while_a_current_read_shows_another_node_that_serves() {
+    let start = Instant::now();
+    let at = |second: u64| start + Duration::from_secs(second);
+    let reads = |read_at: u64, without_signal: bool, with_earlier_name: bool| {
+        let mut reads = DrainReads::new(signals(0), at(100));
+        let others = OtherNodes {
+            without_signal: without_signal.then(|| "c".to_owned()),
+            with_earlier_name: with_earlier_name.then(|| "a".to_owned()),
+        };
+        let started_at = at(read_at);
+        reads.services.insert(web(), ServiceRead { started_at, others });
+        reads
+    };
+    let held = ServiceDrain::HeldBack;
+    for (own, reads, now, expected) in [
+        (
+            OwnState::Eligible,
+            Some(reads(100, true, false)),
+            101,
+            ServiceDrain::Eligible,
+        ),
+        (OwnState::Ending, None, 101, ServiceDrain::Failing),
+        (
+            OwnState::HeldByLeader,
+            Some(reads(100, true, false)),
+            101,
+            held(HoldReason::Leader),
+        ),
+        (OwnState::Signalled, None, 101, held(HoldReason::NotRead)),
+        (
+            OwnState::Signalled,
+            Some(reads(100, true, false)),
+            100,
+            ServiceDrain::Failing,
+        ),
+        (
+            OwnState::Signalled,
+            Some(reads(100, true, false)),
+            129,
+            ServiceDrain::Failing,
+        ),
+        (
+            OwnState::Signalled,
+            Some(reads(100, true, false)),
+            130,
+            held(HoldReason::NotRead),
+        ),
+        (
+            OwnState::Signalled,
+            Some(reads(99, true, false)),
+            101,
+            held(HoldReason::NotRead),
+        ),
+        (
+            OwnState::Signalled,
+            Some(reads(100, false, false)),
+            101,
+            held(HoldReason::LastServing),
+        ),
+        (
+            OwnState::Signalled,
+            Some(reads(135, false, true)),
+            139,
+            held(HoldReason::LastServing),
+        ),
+        (
+            OwnState::Signalled,
+            Some(reads(135, false, true)),
+            140,
+            ServiceDrain::Failing,
+        ),
+        (
+            OwnState::Signalled,
+            Some(reads(135, false, false)),
+            999,
+            held(HoldReason::NotRead),
+        ),
+    ] {
+        let found = service_drain(own, reads.as_ref(), &web(), at(now));
+        assert_eq!(found, expected, "{own:?} {reads:?} {now}");
+    }
+    let other = ObjectKey::new("default", "other");
+    let found = service_drain(OwnState::Signalled, Some(&reads(100, true, false)), &other, at(101));
+    assert_eq!(found, held(HoldReason::NotRead));
+}
+
+#[test]
+fn reads_count_for_signals_without_a_gap() {
+    let mut both = signals(1);
+    both.insert(Signal::Unschedulable, Timestamp::from_second(2).unwrap());
+    let reads = DrainReads::new(signals(1), Instant::now());
+    assert!(reads.continues_with(&signals(1)) && reads.continues_with(&both));
+    assert!(!reads.continues_with(&signals(2)), "it ended and began again");
+    assert!(!reads.continues_with(&Signals::new()));
+}
+
+#[test]
+fn own_state_follows_from_the_node_and_the_hold() {
+    let now = Clock::System.now();
+    let report = |has_signal: bool, change: fn(&mut Node)| {
+        let mut node = node("b", has_signal);
+        change(&mut node);
+        NodeReport::initial(None, &SignalRules::default_health(), now).with_node(node, now)
+    };
+    let hold = |node: &mut Node| {
+        node.hold = Some(NodeHold {
+            node_uid: "u".to_owned(),
+            pools: ["lb/p".to_owned()].into(),
+            // Only rules of Local Services need the node.
+            probes_headgate: false,
+            signals: [DRAIN.to_owned()].into(),
+            pending: std::collections::BTreeSet::new(),
+            reason: String::new(),
+            renewed_at: Timestamp::now(),
+        });
+    };
+    let signalled = report(true, |_| {});
+    for (report, others, expected) in [
+        (&report(false, |_| {}), &[][..], OwnState::Eligible),
+        (&signalled, &[], OwnState::Signalled),
+        (&signalled, &[&Signal::Preempt], OwnState::Ending),
+        (&report(false, |_| {}), &[&Signal::Stopping], OwnState::Ending),
+        (&report(true, |node| node.ends = true), &[], OwnState::Ending),
+        (
+            &report(true, |node| node.excluded = Some("label")),
+            &[],
+            OwnState::Ending,
+        ),
+        (&signalled.without_node(), &[], OwnState::Ending),
+        (&report(true, hold), &[], OwnState::HeldByLeader),
+        (&report(false, hold), &[], OwnState::Eligible),
+    ] {
+        assert_eq!(
+            OwnState::read(report, others, now.mono),
+            expected,
+            "{report:?} {others:?}"
+        );
+    }
+    let later = Moment {
+        mono: now.mono + Duration::from_mins(5),
+        ..now
+    };
+    let not_renewed = report(true, hold);
+    assert_eq!(
+        OwnState::read(&not_renewed, &[], later.mono),
+        OwnState::Signalled,
+        "no renewal arrived"
+    );
+}
+
+/// What happens to one node, in seconds, and how its agent observes.
+#[derive(Clone, Debug)]
+struct Fate {
+    /// When signals begin and end.
+    signals: Vec<(u32, u32)>,
+    /// When the machine ends.
+    ends_at: Option<u32>,
+    /// How late the agent observes its own Node.
+    delay: u32,
+    /// The seconds between its reads, and an outage of the API server in which it reads nothing.
+    interval: u32,
+    outage: (u32, u32),
+    /// How many of its seconds pass in ten.
+    clock_rate: u32,
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    // Many signals that begin at about the same time and stay, and agents that are quick: what it takes to leave together.
+    let span = (prop_oneof![20..32u32, 0..120u32], prop_oneof![100..250u32, 1..150u32]);
+    let signals = prop_oneof![
+        4 => prop::collection::vec(span.clone(), 1..2),
+        1 => prop::collection::vec(span, 0..3),
+    ];
+    let ends_at = prop::option::weighted(0.1, 0..240u32);
+    let (delay, interval) = (prop_oneof![0..3u32, 0..50u32], prop_oneof![1..6u32, 1..20u32]);
+    let outage = (0..240u32, prop_oneof![Just(0u32), 0..90u32]);
+    (signals, ends_at, delay, interval, outage, 10..13u32).prop_map(
+        |(spans, ends_at, delay, interval, (from, length), clock_rate)| {
+            let mut signals: Vec<(u32, u32)> = Vec::new();
+            let mut spans: Vec<_> = spans.into_iter().map(|(from, length)| (from, from + length)).collect();
+            spans.sort_unstable();
+            for (from, to) in spans {
+                if signals.last().is_none_or(|last| last.1 < from) {
+                    signals.push((from, to));
+                }
+            }
+            Fate {
+                signals,
+                ends_at,
+                delay,
+                interval,
+                outage: (from, from + length),
+                clock_rate,
+            }
+        },
+    )
+}
+
+impl Fate {
+    /// When the present signal began; `None` without one.
+    fn signal_at(&self, second: u32) -> Option<u32> {
+        let present = self.signals.iter().find(|(from, to)| (*from..*to).contains(&second));
+        present.map(|(from, _)| *from)
+    }
+
+    /// What the agent has observed by this time.
+    fn observed_at(&self, second: u32) -> Option<u32> {
+        self.signal_at(second.checked_sub(self.delay)?)
+    }
+
+    fn has_ended(&self, second: u32) -> bool {
+        self.ends_at.is_some_and(|at| at <= second)
+    }
+
+    fn node(&self, name: &str, second: u32) -> Node {
+        let marker = self.observed_at(second).map(|_| MarkerFact {
+            reason: "ProbesNotFailed".to_owned(),
+            ..MarkerFact::default()
+        });
+        Node {
+            ends: self.has_ended(second),
+            marker,
+            ..node(name, self.signal_at(second).is_some())
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2048))]
+
+    /// Whatever is observed how late: of the nodes that serve and are not about to end, one answers 200.
+    #[test]
+    fn a_service_never_loses_its_last_serving_node(fates in prop::collection::vec(fate(), 1..4)) {
+        let start = Instant::now();
+        let name = |index: usize| format!("node-{index}");
+        let mut reads: Vec<Option<DrainReads>> = vec![None; fates.len()];
+        for second in 0..300u32 {
+            let mut serving = 0;
+            for (index, fate) in fates.iter().enumerate() {
+                let now = start + SECOND * second * fate.clock_rate / 10;
+                let Some(since) = fate.observed_at(second) else {
+                    reads[index] = None;
+                    serving += u32::from(!fate.has_ended(second));
+                    continue;
+                };
+                let observed = signals(i64::from(since));
+                let known = reads[index].take().filter(|known| known.continues_with(&observed));
+                let mut known = known.unwrap_or_else(|| DrainReads::new(observed, now));
+                if second % fate.interval == 0 && !(fate.outage.0..fate.outage.1).contains(&second) {
+                    let mut others = OtherNodes::default();
+                    for (other, fate) in fates.iter().enumerate() {
+                        others.add(&fate.node(&name(other), second), &name(index));
+                    }
+                    known.services.insert(web(), ServiceRead { started_at: now, others });
+                }
+                let drain = service_drain(OwnState::Signalled, Some(&known), &web(), now);
+                serving += u32::from(!fate.has_ended(second) && drain != ServiceDrain::Failing);
+                reads[index] = Some(known);
+            }
+            // A node that ends counts until the reads that showed it have expired.
+            let has_settled = fates.iter().all(|fate| fate.ends_at.is_none_or(|at| second < at || at + 31 <= second));
+            let is_any_left = fates.iter().any(|fate| !fate.has_ended(second));
+            prop_assert!(serving > 0 || !has_settled || !is_any_left, "at {second} s");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Reads the other nodes of the Services with endpoints on this node, while the node has signals that may be taken back.
+//!
+//! At rest it reads nothing. A round lists the EndpointSlices of each such Service and gets the Nodes that they name, until one keeps
+//! serving. Both come from storage and not from the API server's cache, as `drain` requires. A round that fails changes nothing: what was
+//! read before expires.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_core::clock::Clock;
+use headgate_core::node::{Node, NodeObject, NodeReader, SignalRules};
+use kube::api::ListParams;
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::super::failed_probes::ServiceAnswers;
+use super::super::verdict::VerdictInputs;
+use super::drain::{DrainReads, OtherNodes, OwnState, ServiceRead, Signals};
+use super::index::ServiceTable;
+use super::service_drains::own_state;
+use super::slim_objects::{LABEL_SELECTOR, ObjectKey, SERVICE_NAME_LABEL, SlimEndpointSlice};
+
+/// Time between two rounds: several fit into the validity of a read.
+const ROUND_INTERVAL: Duration = Duration::from_secs(5);
+/// Time for one request, so that one without an answer leaves time for the next round.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// The Nodes with the first names that are read for one Service in a round, and as many others, which change from round to round. It
+/// bounds what a cordon of many nodes costs.
+const MAX_NODES: usize = 16;
+/// The interval in which answers about deleted Services are forgotten at rest.
+const FORGET_INTERVAL: Duration = Duration::from_mins(5);
+
+/// What the reads are made with.
+pub struct DrainReader {
+    /// A client of the API server.
+    pub client: Client,
+    /// The name of the own Node.
+    pub node_name: String,
+    /// What is a signal, on every node.
+    pub rules: SignalRules,
+    /// Whether one of several nodes with signals leaves although no other is left. Where a leader of Azure decides that, it does not.
+    pub relies_on_signalled: bool,
+    /// The signals of the own node.
+    pub inputs: VerdictInputs,
+    /// The Services and the endpoints on this node.
+    pub tables: watch::Receiver<Option<Arc<ServiceTable>>>,
+    /// Those about Services that are gone are forgotten.
+    pub answers: ServiceAnswers,
+    /// Receives the reads.
+    pub reads: watch::Sender<Option<Arc<DrainReads>>>,
+    /// The clock of the own state.
+    pub clock: Clock,
+}
+
+/// The Nodes that were read in one round; `None` for one that does not exist or cannot be decoded.
+type NodesRead = BTreeMap<String, Option<Node>>;
+
+impl DrainReader {
+    /// Reads and publishes until the task is aborted; never ends by itself.
+    pub async fn run(mut self) {
+        let mut round = 0;
+        let mut is_failing = false;
+        loop {
+            let (state, signals) = self.own();
+            if state != OwnState::Signalled {
+                self.reads.send_replace(None);
+                if let Some(table) = &*self.tables.borrow() {
+                    self.answers.retain(table);
+                }
+                // A hold ends without a change of the Node.
+                let is_at_rest = state == OwnState::Eligible;
+                let pause = if is_at_rest { FORGET_INTERVAL } else { ROUND_INTERVAL };
+                self.wait(Instant::now() + pause, |_| false).await;
+                continue;
+            }
+            let known = self.reads.borrow().clone();
+            let mut reads = match known.filter(|known| known.continues_with(&signals)) {
+                Some(known) => DrainReads {
+                    signals,
+                    ..DrainReads::clone(&known)
+                },
+                None => DrainReads::new(signals, Instant::now()),
+            };
+            let next_round = Instant::now() + ROUND_INTERVAL;
+            let outcome = self.read(&reads, round).await;
+            if let Err(error) = &outcome
+                && !is_failing
+            {
+                tracing::warn!(error, "other nodes of Local Services not read");
+            }
+            is_failing = outcome.is_err();
+            reads.services = outcome.unwrap_or(reads.services);
+            round += 1;
+            let reads = Arc::new(reads);
+            self.reads.send_replace(Some(Arc::clone(&reads)));
+            self.wait(next_round, |signals| reads.continues_with(signals)).await;
+        }
+    }
+
+    fn own(&mut self) -> (OwnState, Signals) {
+        let state = own_state(&self.inputs, self.clock.now().mono);
+        let signals = self.inputs.node.borrow_and_update().signals().clone();
+        (state, signals)
+    }
+
+    /// Waits until a time, or until a change after which `continues` does not hold for the signals.
+    async fn wait(&mut self, until: Instant, continues: impl Fn(&Signals) -> bool) {
+        loop {
+            tokio::select! {
+                () = sleep_until(until) => return,
+                changed = self.inputs.node.changed() => if changed.is_err() {
+                    // The sender was dropped: the process stops, and aborts this task.
+                    return std::future::pending().await;
+                },
+            }
+            let signals = self.inputs.node.borrow_and_update().signals().clone();
+            if !continues(&signals) {
+                return;
+            }
+        }
+    }
+
+    /// One round over all Services with endpoints on this node.
+    async fn read(&self, before: &DrainReads, round: usize) -> Result<BTreeMap<ObjectKey, ServiceRead>, String> {
+        let started_at = Instant::now();
+        let table = self.tables.borrow().clone();
+        let here = table.iter().flat_map(|table| table.iter());
+        let here: Vec<_> = here
+            .filter(|(_, served)| served.endpoints_of_any_family() > 0)
+            .collect();
+        let (mut nodes, mut services) = (NodesRead::new(), BTreeMap::new());
+        for (service, _) in here {
+            let known = before.services.get(&**service);
+            let known = known.and_then(|known| known.others.without_signal.as_deref());
+            let names = candidates(self.serving_nodes(service).await?, &self.node_name, known, round);
+            let mut others = OtherNodes::default();
+            for name in names {
+                if !nodes.contains_key(&name) {
+                    let node = self.node(&name).await?;
+                    nodes.insert(name.clone(), node);
+                }
+                if let Some(Some(node)) = nodes.get(&name) {
+                    others.add(node, &self.node_name);
+                }
+                if others.without_signal.is_some() {
+                    break;
+                }
+            }
+            if !self.relies_on_signalled {
+                others.with_earlier_name = None;
+            }
+            services.insert(ObjectKey::clone(service), ServiceRead { started_at, others });
+        }
+        Ok(services)
+    }
+
+    async fn serving_nodes(&self, service: &ObjectKey) -> Result<BTreeSet<String>, String> {
+        let slices = Api::<SlimEndpointSlice>::namespaced(self.client.clone(), &service.namespace);
+        let of_service =
+            ListParams::default().labels(&format!("{SERVICE_NAME_LABEL}={},{LABEL_SELECTOR}", service.name));
+        let listed = timeout(REQUEST_TIMEOUT, slices.list(&of_service)).await;
+        let listed = listed.map_err(|_| no_answer())?.map_err(|error| error.to_string())?;
+        let names = listed.items.iter().flat_map(SlimEndpointSlice::serving_nodes);
+        Ok(names.map(ToOwned::to_owned).collect())
+    }
+
+    async fn node(&self, name: &str) -> Result<Option<Node>, String> {
+        let nodes = Api::<NodeObject>::all(self.client.clone());
+        let reader = NodeReader {
+            rules: self.rules.clone(),
+            ..NodeReader::default()
+        };
+        match timeout(REQUEST_TIMEOUT, nodes.get_opt(name)).await {
+            Err(_) => Err(no_answer()),
+            Ok(Err(kube::Error::SerdeError(_))) => Ok(None),
+            Ok(Err(error)) => Err(error.to_string()),
+            Ok(Ok(object)) => Ok(object.map(|object| reader.read(object))),
+        }
+    }
+}
+
+fn no_answer() -> String {
+    format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())
+}
+
+/// The nodes to read, in this order: the one that is known to have no signal, those with the first names, and some of the rest.
+fn candidates(mut serving: BTreeSet<String>, own_name: &str, known: Option<&str>, round: usize) -> Vec<String> {
+    serving.remove(own_name);
+    let known = known.and_then(|known| serving.take(known));
+    let mut others: Vec<String> = serving.into_iter().collect();
+    let mut rest = others.split_off(MAX_NODES.min(others.len()));
+    if !rest.is_empty() {
+        let start = round * MAX_NODES % rest.len();
+        rest.rotate_left(start);
+        rest.truncate(MAX_NODES);
+    }
+    known.into_iter().chain(others).chain(rest).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_read_in_a_bounded_order_that_reaches_all() {
+        let names =
+            |numbers: std::ops::Range<u32>| numbers.map(|number| format!("n{number:03}")).collect::<BTreeSet<_>>();
+        assert_eq!(candidates(names(0..3), "n001", Some("n002"), 7), ["n002", "n000"]);
+        assert_eq!(candidates(names(0..2), "n001", Some("gone"), 0), ["n000"]);
+        assert!(candidates(names(1..2), "n001", None, 0).is_empty());
+        let mut read = BTreeSet::new();
+        for round in 0..7 {
+            let chosen = candidates(names(0..100), "own", None, round);
+            assert_eq!(chosen.len(), 2 * MAX_NODES, "{round}");
+            assert_eq!(chosen[0], "n000", "{round}");
+            read.extend(chosen);
+        }
+        assert_eq!(read, names(0..100));
+    }
+}
