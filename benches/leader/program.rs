@@ -33,12 +33,12 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts one in this role and waits until it leads and knows every pool.
+    /// Starts one in this role and waits until it leads and knows every pool. `settings` continues the section `node`, then the file.
     pub(crate) async fn start(world: &mut World, azure: &Azure, role: &str, settings: &str) -> anyhow::Result<Self> {
         world.forget_ledger().await?;
         let directory = world.leader_directory()?;
         let settings = format!(
-            "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nnode: {{proxy: {{healthzUrl: off}}}}\nazure: {{configFile: {}}}\n{settings}",
+            "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nazure: {{configFile: {}}}\nnode:\n  proxy: {{healthzUrl: off}}\n{settings}",
             azure.config_file()?.display()
         );
         let (settings_file, addresses) = (directory.join("settings.yaml"), directory.join("addresses.json"));
