@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,19 +13,17 @@ use headgate_agent::connections::{
     AZURE_PROBES, Counter, Destinations, ExcludedSources, Flows, Ingress, NodeNetwork, Prefix, ReadError, Service,
     ServiceName, ServicePort,
 };
-use headgate_kubernetes::{Decoded, LOAD_BALANCER_SERVICES, with_selection_fallback};
+use headgate_controller::local_service::load_balancer_services;
+use headgate_core::node::NodeObject;
+use headgate_kubernetes::Decoded;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Service as ServiceObject};
-use kube::api::ListParams;
+use k8s_openapi::api::core::v1::Service as ServiceObject;
 use kube::{Api, Client};
 use serde::Serialize;
 
 use crate::api_error::api_error_text;
-use crate::readable_objects::readable_objects;
-use crate::status::format_columns;
+use crate::status::{format_columns, list};
 
-/// Services in one answer to a list.
-const PAGE_SIZE: u32 = 500;
 /// For one count. The largest tables take 2 s.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -32,13 +31,8 @@ const COUNT_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CountError {
     /// The API server did not answer with the Node or the Services.
-    #[error("{what} cannot be read: {error}")]
-    Read {
-        /// What was read.
-        what: String,
-        /// The API server's message.
-        error: String,
-    },
+    #[error("{0}")]
+    Read(String),
     /// The connection table was not read.
     #[error(
         "{0}; run this on the node itself, in its network namespace and with the capability CAP_NET_ADMIN, for example as root"
@@ -140,15 +134,27 @@ impl ConnectionCounter {
     /// # Errors
     /// The Node, the Services or the connection table cannot be read.
     pub(crate) async fn count(&self, client: &Client, node_name: &str) -> Result<Connections, CountError> {
-        let node = Api::<Node>::all(client.clone()).get(node_name).await;
-        let node = node.map_err(|error| read_error(format!("Node {node_name}"), &error))?;
-        let services = list_services(client).await?;
-        let addresses = node_addresses(&node);
+        let node = Api::<Decoded<NodeObject>>::all(client.clone()).get(node_name).await;
+        let node = node.and_then(Decoded::into_object);
+        let node = node.map_err(|error| {
+            CountError::Read(format!("Node {node_name} cannot be read: {}", api_error_text(&error)))
+        })?;
+        let (selecting, load_balancers) = load_balancer_services(client);
+        let listed = list::<ServiceObject>(&selecting, load_balancers)
+            .await
+            .map_err(CountError::Read)?;
+        let services = listed.iter().map(read_service).collect();
+        // Node ports are open on each.
+        let addresses: Vec<IpAddr> = parsed(node.status.addresses.iter().map(|address| &address.address));
         let mut excluded = self.excluded.clone();
         excluded.push(Prefix::from(AZURE_PROBES));
         excluded.extend(addresses.iter().copied().map(Prefix::from));
-        excluded.extend(pod_prefixes(&node));
-        let api_server = kubernetes_address(client).await;
+        // Where the node's own pods connect from.
+        excluded.extend(parsed::<Prefix>(&node.spec.pod_cidrs));
+        let api_server = match NodeNetwork::look().bypass(false) {
+            Some(_) => kubernetes_address(client).await,
+            None => None,
+        };
         let destinations = Destinations::new(services, &addresses);
         let not_counted = destinations.not_countable().iter().map(|one| {
             let more = if one.items > 1 {
@@ -159,6 +165,10 @@ impl ConnectionCounter {
             format!("{}: {}{more}", one.service, one.reason)
         });
         let not_counted = not_counted.collect();
+        let hides_connections = destinations
+            .not_countable()
+            .iter()
+            .any(|one| one.reason.hides_connections());
         let counter = Arc::clone(&self.counter);
         let counting = tokio::task::spawn_blocking(move || {
             let mut counter = counter.lock().unwrap_or_else(PoisonError::into_inner);
@@ -181,38 +191,16 @@ impl ConnectionCounter {
                 count.in_other_zones
             )
         });
+        let hidden = hides_connections.then(|| "some Services cannot be counted, see -o wide".to_owned());
         Ok(Connections {
             node: node_name.to_owned(),
             taken_at: Timestamp::now(),
             services: count.services.iter().map(row).collect(),
             oldest_seconds: count.oldest.map(|age| age.as_secs()),
             not_counted,
-            unreliable: bypass.map(|bypass| bypass.to_string()).or(zones),
+            unreliable: bypass.map(|bypass| bypass.to_string()).or(zones).or(hidden),
         })
     }
-}
-
-fn read_error(what: String, error: &kube::Error) -> CountError {
-    let error = api_error_text(error);
-    CountError::Read { what, error }
-}
-
-/// The Services of type LoadBalancer.
-async fn list_services(client: &Client) -> Result<Vec<Service>, CountError> {
-    let failed = |error: kube::Error| read_error("the Services".to_owned(), &error);
-    let api = Api::<Decoded<ServiceObject>>::all(with_selection_fallback(client));
-    let mut found = Vec::new();
-    let mut selected = ListParams::default().fields(LOAD_BALANCER_SERVICES).limit(PAGE_SIZE);
-    loop {
-        let page = api.list(&selected).await.map_err(failed)?;
-        let next = page.metadata.continue_.clone().filter(|token| !token.is_empty());
-        found.extend(readable_objects(page).iter().map(read_service));
-        match next {
-            Some(token) => selected = selected.continue_token(&token),
-            None => break,
-        }
-    }
-    Ok(found)
 }
 
 fn read_service(object: &ServiceObject) -> Service {
@@ -247,23 +235,13 @@ fn read_service(object: &ServiceObject) -> Service {
 
 /// The address by which pods of every node reach the API server, as long as the caller may read it.
 async fn kubernetes_address(client: &Client) -> Option<SocketAddr> {
-    let service = Api::<ServiceObject>::namespaced(client.clone(), "default")
-        .get("kubernetes")
-        .await
-        .ok()?;
-    let spec = service.spec?;
+    let services = Api::<Decoded<ServiceObject>>::namespaced(client.clone(), "default");
+    let spec = services.get("kubernetes").await.ok()?.into_object().ok()?.spec?;
     let port = u16::try_from(spec.ports?.first()?.port).ok()?;
     Some(SocketAddr::new(spec.cluster_ip?.parse().ok()?, port))
 }
 
-/// All addresses of the Node: node ports are open on each.
-fn node_addresses(node: &Node) -> Vec<IpAddr> {
-    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-    addresses.filter_map(|address| address.address.parse().ok()).collect()
-}
-
-/// Where the node's own pods connect from.
-fn pod_prefixes(node: &Node) -> Vec<Prefix> {
-    let prefixes = node.spec.iter().flat_map(|spec| spec.pod_cidrs.iter().flatten());
-    prefixes.filter_map(|prefix| prefix.parse().ok()).collect()
+/// Those of the texts that can be read.
+fn parsed<'a, T: FromStr>(texts: impl IntoIterator<Item = &'a String>) -> Vec<T> {
+    texts.into_iter().filter_map(|text| text.parse().ok()).collect()
 }

@@ -15,6 +15,7 @@ mod text;
 mod text_format;
 
 pub use agents::{AgentEndpoints, query_agents};
+pub(crate) use local_pools::list;
 pub use local_pools::{LocalPoolRow, LocalPoolsSnapshot, explain_service};
 pub use order::NoSuchField;
 pub(crate) use order::sort_by_field;

@@ -288,7 +288,7 @@ fn pool_row(row: LocalPoolRow, status: PoolStatus, nodes: &NodeIndex) -> LocalPo
 }
 
 /// Lists all objects of a kind, page by page.
-async fn list<K>(client: &Client, params: ListParams) -> Result<Vec<K>, String>
+pub(crate) async fn list<K>(client: &Client, params: ListParams) -> Result<Vec<K>, String>
 where
     K: Resource<Scope = NamespaceResourceScope> + Clone + fmt::Debug + DeserializeOwned,
     K::DynamicType: Default,

@@ -32,6 +32,9 @@ pub struct SpecObject {
     /// The cloud's name for the machine.
     #[serde(default, rename = "providerID")]
     pub provider_id: String,
+    /// The ranges of its pods' addresses; text, as the API server sends it.
+    #[serde(default, rename = "podCIDRs", skip_serializing_if = "Vec::is_empty")]
+    pub pod_cidrs: Vec<String>,
 }
 
 /// A taint of a Node.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use headgate_core::clock::Clock;
 use headgate_core::node::{Node, NodeObject, NodeReader, SignalRules};
+use headgate_kubernetes::{Decoded, split_list};
 use kube::api::ListParams;
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -134,11 +135,16 @@ impl DrainReader {
         for (service, _) in here {
             let known = before.services.get(&**service);
             let known = known.and_then(|known| known.others.without_signal.as_deref());
-            let names = candidates(self.serving_nodes(service).await?, &self.node_name, known, round);
+            let names = candidates(
+                serving_nodes(&self.client, service).await?,
+                &self.node_name,
+                known,
+                round,
+            );
             let mut others = OtherNodes::default();
             for name in names {
                 if !nodes.contains_key(&name) {
-                    let node = self.node(&name).await?;
+                    let node = node(&self.client, &self.rules, &name).await?;
                     nodes.insert(name.clone(), node);
                 }
                 if let Some(Some(node)) = nodes.get(&name) {
@@ -155,28 +161,33 @@ impl DrainReader {
         }
         Ok(services)
     }
+}
 
-    async fn serving_nodes(&self, service: &ObjectKey) -> Result<BTreeSet<String>, String> {
-        let slices = Api::<SlimEndpointSlice>::namespaced(self.client.clone(), &service.namespace);
-        let of_service =
-            ListParams::default().labels(&format!("{SERVICE_NAME_LABEL}={},{LABEL_SELECTOR}", service.name));
-        let listed = timeout(REQUEST_TIMEOUT, slices.list(&of_service)).await;
-        let listed = listed.map_err(|_| no_answer())?.map_err(|error| error.to_string())?;
-        let names = listed.items.iter().flat_map(SlimEndpointSlice::serving_nodes);
-        Ok(names.map(ToOwned::to_owned).collect())
-    }
+/// The nodes with a ready endpoint of the Service.
+async fn serving_nodes(client: &Client, service: &ObjectKey) -> Result<BTreeSet<String>, String> {
+    let slices = Api::<Decoded<SlimEndpointSlice>>::namespaced(client.clone(), &service.namespace);
+    let of_service = ListParams::default().labels(&format!("{SERVICE_NAME_LABEL}={},{LABEL_SELECTOR}", service.name));
+    let listed = timeout(REQUEST_TIMEOUT, slices.list(&of_service)).await;
+    let listed = listed.map_err(|_| no_answer())?.map_err(|error| error.to_string())?;
+    // One that cannot be decoded shows no node, so this node is held back rather than let go; the watch reports it.
+    let (slices, _) = split_list(listed);
+    let names = slices.iter().flat_map(SlimEndpointSlice::serving_nodes);
+    Ok(names.map(ToOwned::to_owned).collect())
+}
 
-    async fn node(&self, name: &str) -> Result<Option<Node>, String> {
-        let nodes = Api::<NodeObject>::all(self.client.clone());
-        let reader = NodeReader {
-            rules: self.rules.clone(),
-            ..NodeReader::default()
-        };
-        match timeout(REQUEST_TIMEOUT, nodes.get_opt(name)).await {
-            Err(_) => Err(no_answer()),
-            Ok(Err(kube::Error::SerdeError(_))) => Ok(None),
-            Ok(Err(error)) => Err(error.to_string()),
-            Ok(Ok(object)) => Ok(object.map(|object| reader.read(object))),
+/// The Node of this name; `None` for one that does not exist or cannot be decoded.
+async fn node(client: &Client, rules: &SignalRules, name: &str) -> Result<Option<Node>, String> {
+    let nodes = Api::<Decoded<NodeObject>>::all(client.clone());
+    let reader = NodeReader {
+        rules: rules.clone(),
+        ..NodeReader::default()
+    };
+    match timeout(REQUEST_TIMEOUT, nodes.get_opt(name)).await {
+        Err(_) => Err(no_answer()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Ok(Ok(object)) => {
+            let object = object.and_then(|object| object.into_object().ok());
+            Ok(object.map(|object| reader.read(object)))
         }
     }
 }
@@ -201,7 +212,63 @@ fn candidates(mut serving: BTreeSet<String>, own_name: &str, known: Option<&str>
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use hyper::{Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
     use super::*;
+
+    /// A time that a kube-apiserver stores and a `Timestamp` does not hold.
+    const FAR: &str = "9999-12-31T23:59:59Z";
+
+    fn slice(name: &str, metadata: &Value, node: &str) -> Value {
+        let mut object = json!({"metadata": {"namespace": "default", "name": name}, "addressType": "IPv4",
+            "endpoints": [{"addresses": ["10.1.0.1"], "nodeName": node}], "ports": [{"name": "", "port": 80}]});
+        json_patch(&mut object["metadata"], metadata);
+        object
+    }
+
+    fn json_patch(object: &mut Value, fields: &Value) {
+        object
+            .as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+    }
+
+    /// The API server of the odd objects; it fails for the Service `down`.
+    async fn answer(request: Request<Body>) -> Result<Response<Body>, io::Error> {
+        let path = request.uri().path().to_owned();
+        if request.uri().query().is_some_and(|query| query.contains("down")) {
+            return Err(io::Error::other("refused"));
+        }
+        let body = if path.ends_with("/endpointslices") {
+            let odd = json!({"creationTimestamp": FAR, "managedFields": [{"time": FAR, "fieldsV1": {}}]});
+            json!({"kind": "EndpointSliceList", "metadata": {"resourceVersion": "7"}, "items": [
+                slice("odd", &odd, "n2"),
+                slice("broken", &json!({"labels": 7}), "n3"),
+                slice("good", &json!({}), "n4"),
+            ]})
+        } else {
+            json!({"kind": "Node", "metadata": {"name": "n2", "uid": "u", "creationTimestamp": FAR},
+                "status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": FAR}]}})
+        };
+        Ok(Response::new(Body::from(body.to_string().into_bytes())))
+    }
+
+    #[tokio::test]
+    async fn one_odd_object_makes_no_other_unreadable() {
+        let client = Client::new(tower::service_fn(answer), "default");
+        let names = serving_nodes(&client, &ObjectKey::new("default", "web")).await.unwrap();
+        assert_eq!(names, ["n2".to_owned(), "n4".to_owned()].into());
+        let node = node(&client, &SignalRules::default(), "n2").await.unwrap().unwrap();
+        let mut others = OtherNodes::default();
+        others.add(&node, "n1");
+        assert_eq!(others.without_signal.as_deref(), Some("n2"));
+        let failed = serving_nodes(&client, &ObjectKey::new("default", "down")).await;
+        assert!(failed.unwrap_err().contains("refused"));
+    }
 
     #[test]
     fn nodes_are_read_in_a_bounded_order_that_reaches_all() {
