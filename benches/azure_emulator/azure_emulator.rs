@@ -14,9 +14,10 @@ use headgate_azure_emulator::{Options, Settings};
 use headgate_sandbox::{process, process::Process};
 use serde_json::{Value, json};
 
+use client::Client;
+
 use crate::measuring::addresses::written;
 use crate::measuring::output::say;
-use client::Client;
 
 /// Time between SIGTERM and SIGKILL.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);

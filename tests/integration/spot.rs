@@ -15,9 +15,10 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use imds::{Fault, Imds, document, event};
+
 use crate::harness::agent::Agent;
 use crate::harness::{AgentOptions, http};
-use imds::{Fault, Imds, document, event};
 
 const SOON: Duration = Duration::from_secs(20);
 /// Time for a poll, on a busy machine.

@@ -8,8 +8,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use crate::client::{HttpClient as Client, Limits, TlsError, TrustedRoots};
-use crate::proxies::Proxies;
 use bytes::Bytes;
 use headgate_core::telemetry::VERSION;
 use hyper::{Request, Response};
@@ -25,6 +23,9 @@ use tracing::{Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::FilterFn;
 use tracing_subscriber::registry::LookupSpan;
+
+use crate::client::{HttpClient as Client, Limits, TlsError, TrustedRoots};
+use crate::proxies::Proxies;
 
 /// For one batch, its connection included.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);

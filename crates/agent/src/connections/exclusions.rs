@@ -1,4 +1,4 @@
-//! Sources whose connections are nobody's loss. Pure.
+//! Sources whose connections do not count. Pure.
 //!
 //! - A load balancer's probes. On Azure they come from 168.63.129.16 and from no other address. Most never reach a destination that
 //!   is counted: they ask kube-proxy's or headgate's health port, or a `healthCheckNodePort`. A rule whose probe is TCP on the node

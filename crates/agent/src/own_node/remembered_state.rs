@@ -199,8 +199,9 @@ pub async fn store_reports(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use headgate_core::node::{Node, SignalRules, Taint};
+
+    use super::*;
 
     fn state() -> RememberedState {
         let report = NodeReport::initial(None, &SignalRules::default(), Clock::System.now()).with_node(

@@ -12,11 +12,12 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::metrics::Metrics;
-use super::watch::watch_own_node;
 use headgate_core::node::KARPENTER_TAINT;
 use headgate_core::node::SignalRules;
 use headgate_core::node::{NodeObjectState, NodeReport, Source};
+
+use super::metrics::Metrics;
+use super::watch::watch_own_node;
 
 words! {
     /// Why a hold ends before its timeout.
@@ -102,8 +103,9 @@ async fn wait_for_release(mut reports: watch::Receiver<NodeReport>, timeout: Dur
 mod tests {
     use serde_json::{Value, json};
 
-    use super::*;
     use headgate_core::node::NodeReader;
+
+    use super::*;
 
     fn initial() -> NodeReport {
         NodeReport::initial(None, &SignalRules::default(), Clock::System.now())

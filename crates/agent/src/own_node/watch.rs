@@ -11,11 +11,12 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::metrics::Metrics;
 use headgate_core::node::NodeObject;
 use headgate_core::node::NodeReader;
 use headgate_core::node::NodeReport;
 use headgate_core::node::SignalRules;
+
+use super::metrics::Metrics;
 
 /// Watches the Node `name` and publishes its reports until the task is aborted. `rules` say what is a signal.
 pub async fn watch_own_node(
@@ -103,9 +104,10 @@ mod tests {
     use serde_json::json;
     use tokio::time::{sleep, timeout};
 
-    use super::*;
     use headgate_core::node::HOLD_ANNOTATION;
     use headgate_core::node::NodeHold;
+
+    use super::*;
 
     /// The requests that the API server got: whether each is a watch, and its time.
     type Requests = Arc<Mutex<Vec<(bool, Instant)>>>;

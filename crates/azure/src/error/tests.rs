@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::*;
 use ErrorClass::{Retriable, Stale, Terminal};
+
+use super::*;
 
 fn read(error: &Value) -> ErrorBody {
     ErrorBody::parse(error.to_string().as_bytes())

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use crate::local_pools::Updater;
 use headgate_kubernetes::leader::{ArmLock, Term};
 use tokio::sync::watch;
 
@@ -16,6 +15,7 @@ use super::plan::Policy;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::work::{TaskName, Tasks, WorkContext};
+use crate::local_pools::Updater;
 use crate::local_service::{
     EffectiveSettings, MemberSource, Reporter, ServiceFeed, ServiceIndex, SharedUpdater, Ticks, apply_nodes,
     watch_services,

@@ -1,9 +1,10 @@
 //! Converts the error of a write or read into the outcome of a batch. Pure: the classes are `headgate-azure`'s, the same as for admin
 //! states (docs/decisions.md 11).
 
-use crate::local_pools::{BatchOutcome, Failure};
 use headgate_azure::{ArmError, ErrorClass};
 use tokio::time::Instant;
+
+use crate::local_pools::{BatchOutcome, Failure};
 
 /// The outcome of a batch whose write or read failed at `now`. What was not sent was no attempt.
 #[must_use]

@@ -7,10 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::local_pools::{DesiredMember, Entry, compare};
 use headgate_azure::AdminState;
 
 use super::observation::entry_address;
+use crate::local_pools::{DesiredMember, Entry, compare};
 use crate::pool::{AdminStateChange, EntryKey, MemberChange, NodeMatcher, PoolEntry, PoolView};
 
 /// Sets the admin states of the PUT with these members, from those that are due in the pool as it was read and those that `plan` makes of

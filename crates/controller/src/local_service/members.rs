@@ -6,9 +6,6 @@
 
 use std::sync::Arc;
 
-use crate::local_pools::{
-    Batch, BatchOutcome, DesiredMembers, Entry, Failure, MemberDifference, MemberRejection, NodeIndex, PoolKey, compare,
-};
 use headgate_azure::{ArmError, LoadBalancerId, Metrics as ArmMetrics, OperationTimer, PoolId};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -17,6 +14,9 @@ use super::failure::batch_outcome;
 use super::observation::{convert_load_balancer, entry_address};
 use super::reporter::Reporter;
 use super::watch::SharedUpdater;
+use crate::local_pools::{
+    Batch, BatchOutcome, DesiredMembers, Entry, Failure, MemberDifference, MemberRejection, NodeIndex, PoolKey, compare,
+};
 use crate::pool::{LoadBalancerView, MemberChange, Observation, Outcome, PoolEdit, PoolView};
 
 /// The labels that cloud-provider-azure gives the operation metrics of its own updater.

@@ -1,6 +1,5 @@
 //! The metrics of the updater of Local Services' pools.
 
-use crate::local_pools::{Counters, Operation, QueueStatus, Updater};
 use headgate_core::clock::{Clock, Moment};
 use headgate_core::telemetry::{ByLabel, MetricTable};
 use headgate_kubernetes::{EventSink, WatchErrorCounter, WatchReporter};
@@ -11,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::watch::WatchReporters;
+use crate::local_pools::{Counters, Operation, QueueStatus, Updater};
 
 /// Bounds the answer of `/statusz`.
 const MAX_QUEUED_SHOWN: usize = 100;

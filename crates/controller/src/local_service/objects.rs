@@ -1,7 +1,5 @@
 //! The fields of Services, EndpointSlices and Nodes that Local Services' pools need, as the updater's inputs. Pure.
 
-use crate::local_pools::objects::{Endpoint, EndpointSlice, Node, Service};
-use crate::local_pools::{IpFamily, NamespacedName, Updater};
 use k8s_openapi::api::core::v1::Service as ServiceResource;
 use k8s_openapi::api::discovery::v1::EndpointSlice as EndpointSliceResource;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -9,6 +7,8 @@ use kube::Resource;
 use serde::Deserialize;
 
 use super::service_index::ServiceProbe;
+use crate::local_pools::objects::{Endpoint, EndpointSlice, Node, Service};
+use crate::local_pools::{IpFamily, NamespacedName, Updater};
 use crate::pool::{ClusterNode, NodeIndex};
 
 /// The label of an EndpointSlice with the name of its Service.
@@ -138,10 +138,10 @@ pub fn apply_nodes(updater: &mut Updater, nodes: &NodeIndex, is_draining: impl F
 
 #[cfg(test)]
 mod tests {
-    use crate::local_pools::UpdaterSettings;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::local_pools::UpdaterSettings;
 
     fn service(spec: &Value) -> Service {
         let object = json!({"metadata": {"namespace": "Default", "name": "web", "uid": "u"}, "spec": spec});

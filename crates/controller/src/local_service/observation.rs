@@ -3,10 +3,10 @@
 //! The view does not say whether an entry without an address has properties, so such an entry counts as foreign here. The
 //! document is what decides when the pool is written.
 
-use crate::local_pools::EntryAddress;
-use crate::local_pools::objects::{BackendPool, LoadBalancer, PoolEntry};
 use tokio::time::Instant;
 
+use crate::local_pools::EntryAddress;
+use crate::local_pools::objects::{BackendPool, LoadBalancer, PoolEntry};
 use crate::pool::{LoadBalancerView, NodeMatcher, PoolView};
 
 /// The updater's input for a load balancer, from a read or list that was sent at `requested_at`.

@@ -4,11 +4,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::local_pools::{Counters, EventReason, NamespacedName, ServiceEvent, Updater};
 use headgate_core::clock::Clock;
 use headgate_kubernetes::{EventKind, EventSink, service_reference};
 
 use super::metrics::Metrics;
+use crate::local_pools::{Counters, EventReason, NamespacedName, ServiceEvent, Updater};
 
 /// What headgate does, in events.
 const ACTION: &str = "UpdateLoadBalancer";

@@ -10,9 +10,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use crate::local_pools::NamespacedName;
 use crate::local_pools::objects::EndpointSlice;
-use tokio::time::Instant;
 
 /// The serving Nodes of all Services of type `LoadBalancer` with `externalTrafficPolicy: Local`.
 #[derive(Clone, Debug, Default)]

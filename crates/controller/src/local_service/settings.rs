@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_azure::AzureJson;
+
 use crate::local_pools::{
     CloudConfig, Enabled, EndpointSelection, MaxRetries, PreConfigured, UpdaterSettings, is_active, update_interval,
 };
-use headgate_azure::AzureJson;
 
 /// The settings under `localPools`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

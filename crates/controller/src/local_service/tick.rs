@@ -8,7 +8,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::local_pools::{NamespacedName, PlacementSkip, PoolUnavailable, TickSchedule, Updater};
 use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use headgate_kubernetes::leader::{ArmLock, Term};
 use tokio::sync::watch;
@@ -18,6 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::observation::convert_load_balancer;
 use super::reporter::Reporter;
 use super::watch::{Freshness, SharedUpdater};
+use crate::local_pools::{NamespacedName, PlacementSkip, PoolUnavailable, TickSchedule, Updater};
 use crate::pool::Listing;
 
 /// For the shared Lease; then the next tick requests it again.

@@ -8,7 +8,6 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::local_pools::{NamespacedName, Updater};
 use futures::StreamExt as _;
 use headgate_kubernetes::{LOAD_BALANCER_SERVICES, WatchReporter, watch_events, with_selection_fallback};
 use kube::api::ListParams;
@@ -19,6 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::objects::{SlimEndpointSlice, SlimService, object_name};
 use super::service_index::ServiceIndex;
+use crate::local_pools::{NamespacedName, Updater};
 
 /// Objects in one page of a list; bounds the memory for objects that are not converted yet.
 const PAGE_SIZE: u32 = 500;

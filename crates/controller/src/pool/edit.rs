@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::local_pools::{DesiredMembers, MemberEdit, MemberRejection, NodeIndex, merge};
 use headgate_azure::{AdminState, Pool, PoolId};
 
 use super::ClusterNode;
 use super::pool_entry::EntryKey;
+use crate::local_pools::{DesiredMembers, MemberEdit, MemberRejection, NodeIndex, merge};
 
 /// A new admin state for one pool entry.
 #[derive(Clone, Debug, PartialEq)]

@@ -16,7 +16,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::local_pools::MemberRejection;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_azure::{ArmClient, ArmError, LoadBalancerId};
@@ -32,6 +31,7 @@ use super::listing::Listing;
 use super::pool_entry::EntryKey;
 use super::retry::LastError;
 use super::view::LoadBalancerView;
+use crate::local_pools::MemberRejection;
 
 mod attempts;
 mod batch;

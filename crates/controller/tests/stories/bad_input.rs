@@ -9,9 +9,10 @@ use kube::api::PostParams;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use raw_arm::RawArm;
+
 use super::rows::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster};
 use super::world::{ENFORCE, GROUP, address, entries, load_balancer};
-use raw_arm::RawArm;
 
 mod raw_arm;
 

@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::clock::{Moment, Observed, age_by_wall_clock};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -16,6 +15,7 @@ use tokio::time::Instant;
 use super::names::HOLD_ANNOTATION;
 use super::reader::{MAX_ANNOTATION_BYTES, Node};
 use super::signal::Signal;
+use crate::clock::{Moment, Observed, age_by_wall_clock};
 
 /// From the last observed renewal to the end of a hold.
 pub const HOLD_TTL: Duration = Duration::from_mins(5);
@@ -165,15 +165,14 @@ impl ObservedHold {
 
 #[cfg(test)]
 mod tests {
-    use crate::node::matcher::SignalRules;
-
-    use crate::clock::Clock;
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::super::reader::NodeReader;
     use super::super::report::NodeReport;
     use super::*;
+    use crate::clock::Clock;
+    use crate::node::matcher::SignalRules;
 
     const DRAIN: &str = "headgate.dev/maintenance";
     const MINUTE: Duration = Duration::from_mins(1);

@@ -6,11 +6,11 @@
 
 use std::time::Duration;
 
-use crate::telemetry::words;
 use jiff::Timestamp;
 
 use super::names::MARKER_CONDITION;
 use super::object::ConditionObject;
+use crate::telemetry::words;
 
 /// The reason of a condition that needs no confirmation: the node has no signal.
 pub const MARKER_NO_SIGNAL: &str = "NoSignal";

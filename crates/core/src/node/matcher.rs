@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use crate::settings::{format_duration, is_qualified_name, parse_duration};
 use serde_json::{Map, Value, json};
 
 use super::object::Taint;
 use super::reader::Node;
 use super::signal::Signal;
+use crate::settings::{format_duration, is_qualified_name, parse_duration};
 
 /// How long a node must be cordoned unless the matcher says otherwise.
 const DEFAULT_UNSCHEDULABLE_FOR: Duration = Duration::from_secs(10);

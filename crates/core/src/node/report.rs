@@ -5,8 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::clock::Moment;
-use crate::telemetry::words;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -16,6 +14,8 @@ use super::matcher::SignalRules;
 use super::reader::Node;
 use super::signal::Signal;
 use super::signal_periods::SignalPeriods;
+use crate::clock::Moment;
+use crate::telemetry::words;
 
 words! {
     /// Where the Node and the signals of a report are known from.
@@ -205,10 +205,10 @@ impl NodeReport {
 mod tests {
     use std::time::Duration;
 
-    use crate::clock::Clock;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::clock::Clock;
     use crate::node::matcher::{BuiltInSignal, SignalMatcher};
     use crate::node::object::Taint;
 

@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::clock::Moment;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::signal::Signal;
+use crate::clock::Moment;
 
 /// How long a Node must be without a signal.
 pub const DEBOUNCE: Duration = Duration::from_secs(1);

@@ -3,13 +3,13 @@
 //! Invariant: what a response leaves open counts as open. Therefore the client of the API server must not retry by itself.
 //! A failure is logged once until its text changes or a request succeeds.
 
-use crate::Decoded;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::time::{Instant, timeout_at};
 
 use super::lease_state::LeaseName;
+use crate::Decoded;
 
 /// Why a request has no usable response.
 #[derive(Clone, Debug, PartialEq, Eq)]

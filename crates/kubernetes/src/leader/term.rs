@@ -8,7 +8,6 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crate::node_writer::MaySend;
 use headgate_core::clock::{Clock, Moment};
 use jiff::SignedDuration;
 use tokio::sync::watch;
@@ -17,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use super::fleet::NodeSummary;
 use super::successor_request::{Inability, ThrottleDeadlines};
 use super::timing::MAX_CLOCK_DIVERGENCE;
+use crate::node_writer::MaySend;
 
 /// The validity of a term.
 #[derive(Clone, Copy, Debug)]

@@ -11,10 +11,11 @@ use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::metrics::DeletionDelayMetrics;
-use super::{DelayState, DelayTarget, DeletionDelay};
 use headgate_core::node::DELETION_DELAY_ANNOTATION;
 use headgate_core::node::NodeReport;
+
+use super::metrics::DeletionDelayMetrics;
+use super::{DelayState, DelayTarget, DeletionDelay};
 
 /// What the annotation says. Cluster Autoscaler reads the key only.
 const VALUE: &str = "true";

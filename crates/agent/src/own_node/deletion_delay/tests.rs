@@ -3,10 +3,11 @@
 use headgate_core::clock::Clock;
 use serde_json::{Value, json};
 
-use super::*;
 use headgate_core::node::NodeReader;
 use headgate_core::node::SignalRules;
 use headgate_core::node::{AUTOSCALER_TAINT, CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION};
+
+use super::*;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,8 +1,6 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::local_pools::NamespacedName;
-use crate::local_pools::objects::{Endpoint, EndpointSlice};
 use headgate_azure::{LoadBalancer, LoadBalancerId};
 use headgate_core::clock::{Clock, Moment};
 use serde_json::json;
@@ -13,6 +11,8 @@ use super::super::int_or_percent::IntOrPercent;
 use super::super::plan::{Plan, PlanInputs, Policy, plan};
 use super::super::settings::{AdminStateMode, ForeignDown};
 use super::*;
+use crate::local_pools::NamespacedName;
+use crate::local_pools::objects::{Endpoint, EndpointSlice};
 use crate::local_service::ServiceProbe;
 use crate::pool::{ClusterNode, LoadBalancerView};
 

@@ -1,7 +1,5 @@
 use std::time::Duration;
 
-use crate::local_pools::UpdaterSettings;
-use crate::local_pools::objects::{BackendPool, LoadBalancer, Node};
 use headgate_core::clock::Clock;
 use headgate_kubernetes::WatchErrorCounter;
 use hyper::{Request, Response};
@@ -11,6 +9,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::*;
+use crate::local_pools::UpdaterSettings;
+use crate::local_pools::objects::{BackendPool, LoadBalancer, Node};
 use crate::local_service::Unknown;
 
 const UID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";

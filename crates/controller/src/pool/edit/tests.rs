@@ -1,5 +1,3 @@
-use crate::local_pools::DesiredMember;
-use crate::local_pools::objects::Node;
 use headgate_azure::LoadBalancerId;
 use jiff::Timestamp;
 use proptest::collection::{btree_map, btree_set};
@@ -7,6 +5,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::local_pools::DesiredMember;
+use crate::local_pools::objects::Node;
 
 const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/lb";
 const STATES: [AdminState; 3] = [AdminState::None, AdminState::Up, AdminState::Down];

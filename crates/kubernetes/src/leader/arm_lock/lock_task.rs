@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Decoded, WatchErrorCounter, WatchReporter, watch_object};
 use futures::StreamExt as _;
 use headgate_core::clock::Clock;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -17,6 +16,7 @@ use super::super::LeaseName;
 use super::super::lease_client::{LeaseClient, LeaseError};
 use super::hold_state::HoldState;
 use super::state_machine::{Request, Response, StateMachine, Step};
+use crate::{Decoded, WatchErrorCounter, WatchReporter, watch_object};
 
 /// Limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use crate::WatchErrorCounter;
 use headgate_core::telemetry::MetricTable;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+
+use crate::WatchErrorCounter;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
