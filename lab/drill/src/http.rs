@@ -111,6 +111,8 @@ impl Probe {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use tokio::net::TcpSocket;
+
     use super::*;
 
     #[tokio::test]
@@ -137,8 +139,14 @@ mod tests {
         healthy.store(false, Ordering::Relaxed);
         assert!(!probe(Some("/healthz")).succeeds(bound).await);
         server.abort();
-        let _ = server.await;
-        assert!(!probe(None).succeeds(bound).await, "nothing listens");
+        // Bound and not listening: the port of the server that has ended may be another process's by now.
+        let silent = TcpSocket::new_v4().unwrap();
+        silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let SocketAddr::V4(address) = silent.local_addr().unwrap() else {
+            panic!()
+        };
+        let refused = Probe { address, path: None };
+        assert!(!refused.succeeds(bound).await, "nothing listens");
     }
 
     #[tokio::test]
