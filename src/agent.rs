@@ -33,6 +33,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use futures::FutureExt as _;
+use headgate_agent::connections::{ConnectionsView, cut_note};
 use headgate_agent::own_node::RememberedState;
 use headgate_core::clock::Clock;
 use headgate_core::node::NodeReport;
@@ -125,6 +126,7 @@ pub struct RunningAgent {
     settings: Settings,
     events: EventSink,
     reports: watch::Receiver<NodeReport>,
+    connections: watch::Receiver<ConnectionsView>,
 }
 
 /// The metrics of an agent with `settings` at its start, as OpenMetrics text.
@@ -193,6 +195,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
             .view(&service_reporters, inputs.clone())
             .filter(|_| answers_probes),
         scheduled_events: channels.azure.enabled_snapshots().filter(|_| answers_probes),
+        connections: (channels.exchange.is_some() && answers_probes).then(|| channels.connections.subscribe()),
         role,
         is_candidate: is_candidate(role, &settings),
         leader: metrics.leader.clone(),
@@ -208,7 +211,17 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         hard_fail: settings.bind_address_hard_fail,
         state: channels.operations_bound.clone(),
     };
-    serve_operations(&mut tasks, router, socket, binder, &metrics.listeners, &stop_operations);
+    let for_counter = channels.exchange.clone().filter(|_| answers_probes);
+    let for_counter = for_counter.map(|exchange| exchange.router(stop_operations.clone()));
+    let routers = (router, for_counter.unwrap_or_default());
+    serve_operations(
+        &mut tasks,
+        routers,
+        socket,
+        binder,
+        &metrics.listeners,
+        &stop_operations,
+    );
     let canaries = canaries(role, &settings, &node_name);
     let policies = Policies::start(
         &mut tasks,
@@ -267,6 +280,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         let report = notifications::report_signals(inputs.clone(), notifier, node_name.clone(), clock.clone());
         tasks.spawn_endless("signal-notices", report);
     }
+    let connections = channels.connections.subscribe();
     let health = match heartbeat {
         Some(heartbeat) => {
             let health_tasks = HealthTasks {
@@ -283,11 +297,14 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
                 services: metrics.services,
                 service_reporters,
                 spot: metrics.spot,
+                connections: metrics.connections,
                 deletion_delay: metrics.deletion_delay,
                 node_writes: metrics.node_writes,
             };
             let publishers = HealthPublishers {
                 services: channels.services,
+                exchange: channels.exchange,
+                connections: channels.connections,
                 azure: channels.azure,
                 proxy: channels.proxy,
                 last_change: channels.last_change,
@@ -308,6 +325,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         settings,
         events,
         reports: inputs.node,
+        connections,
     })
 }
 
@@ -334,16 +352,21 @@ fn load_remembered_state(settings: &Settings, node_name: &str) -> Option<Remembe
     })
 }
 
-/// Starts the tasks that serve operations on their port and on the probe socket.
+/// Starts the tasks that serve operations on their port and on the probe socket, which has the second routes, too.
 fn serve_operations(
     tasks: &mut Tasks,
-    router: Router,
+    (router, of_the_socket): (Router, Router),
     socket: PathBuf,
     binder: Binder,
     metrics: &server::Metrics,
     stop: &CancellationToken,
 ) {
-    let probe_socket = probe_socket::serve(socket, router.clone(), metrics.clone(), stop.clone());
+    let probe_socket = probe_socket::serve(
+        socket,
+        router.clone().merge(of_the_socket),
+        metrics.clone(),
+        stop.clone(),
+    );
     tasks.spawn_stoppable("probe-socket", probe_socket);
     let port = operations::serve_port(binder, router, metrics.clone(), stop.clone());
     tasks.spawn_stoppable("operations", port);
@@ -382,6 +405,14 @@ impl RunningAgent {
     /// # Errors
     /// When a listener panicked while it closed.
     pub async fn stop(mut self) -> Result<(), AgentError> {
+        let note = cut_note(
+            &self.connections.borrow(),
+            &self.reports.borrow(),
+            "headgate was stopped",
+        );
+        if let Some(note) = note {
+            tracing::warn!("{note}");
+        }
         let drain = async {
             if !self.settings.shutdown_delay.is_zero() && self.health.is_some() {
                 tracing::info!(delay = ?self.settings.shutdown_delay, "stopping: /healthz answers 503 first");

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use headgate_agent::connections::{ConnectionCount, ConnectionsView};
 use headgate_agent::health::IpFamily;
 use headgate_agent::spot::EventsSnapshot;
 use headgate_controller::local_service::QueuedUpdate;
@@ -41,6 +42,9 @@ pub struct AgentStatus {
     /// The Services to which load balancers keep sending although the node has signals.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub kept_services: Vec<KeptServiceStatus>,
+    /// The connections that pass through the node, if they are counted.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub connections: Option<ConnectionsStatus>,
     #[serde(skip_serializing_if = "Option::is_none", skip_deserializing)]
     pub(crate) scheduled_events: Option<EventsSnapshot>,
     /// The leader's queue of updates of Local Services' pools.
@@ -158,6 +162,44 @@ pub(crate) struct ServicesStatus {
     pub(crate) watch_errors: BTreeMap<String, String>,
 }
 
+/// The connections that pass through the node, from the counts since it has a signal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConnectionsStatus {
+    /// The reason of the condition `headgate.dev/ConnectionsDrained`.
+    pub reason: String,
+    /// Its message.
+    pub message: String,
+    /// The last count.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last: Option<ConnectionCount>,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub counted_at: Option<Timestamp>,
+}
+
+impl ConnectionsStatus {
+    pub(crate) fn of(view: &ConnectionsView) -> Self {
+        let condition = view.state.condition();
+        let (last, counted_at) = view.last.clone().unzip();
+        Self {
+            reason: condition.reason.to_owned(),
+            message: condition.message,
+            last: last.map(|count| ConnectionCount::clone(&count)),
+            counted_at,
+        }
+    }
+
+    /// For the column of a table: the number, or a word.
+    pub(crate) fn cell(&self) -> String {
+        match (&*self.reason, &self.last) {
+            ("NoSignal", _) => "-".to_owned(),
+            ("NotCounted" | "NotCountedYet", _) | (_, None) => "?".to_owned(),
+            (_, Some(count)) => count.total().to_string(),
+        }
+    }
+}
+
 /// A Service to which load balancers keep sending.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptServiceStatus {
@@ -235,6 +277,15 @@ impl AgentStatus {
                 families: BTreeMap::new(),
             }),
             services: None,
+            connections: Some(ConnectionsStatus {
+                reason: text.clone(),
+                message: text.clone(),
+                last: Some(ConnectionCount {
+                    not_counted: vec![text.clone()],
+                    ..ConnectionCount::default()
+                }),
+                counted_at: Some(now),
+            }),
             kept_services: vec![KeptServiceStatus {
                 service: text.clone(),
                 why: text.clone(),

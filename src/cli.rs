@@ -27,7 +27,7 @@ mod hold;
 mod output;
 mod plan;
 mod prepare_uninstall;
-mod probe;
+pub(super) mod probe;
 mod restore;
 mod spans;
 mod status;

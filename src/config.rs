@@ -20,6 +20,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use headgate_agent::connections::Prefix;
 use headgate_agent::health::ProxySettings;
 use headgate_agent::health::services::Cidr;
 use headgate_agent::notify::NotificationSettings;
@@ -63,6 +64,10 @@ pub struct Settings {
     pub service_health: ServiceHealth,
     /// Whether the health of single Services fails on the node's signals, too.
     pub service_drain: bool,
+    /// Whether the connections through the node are counted while it has a signal.
+    pub count_connections: bool,
+    /// Whose connections do not count.
+    pub excluded_sources: Vec<Prefix>,
     /// The ranges of the machine's addresses that health check node ports listen on; empty means all.
     pub node_port_addresses: Vec<Cidr>,
     /// What is logged, and how.
@@ -272,6 +277,8 @@ impl Default for Settings {
             },
             service_health: ServiceHealth::Off,
             service_drain: true,
+            count_connections: false,
+            excluded_sources: Vec::new(),
             node_port_addresses: Vec::new(),
             logging: LogSettings::default(),
             leader_election: LeaderElectionSection::default(),

@@ -4,20 +4,17 @@
 //! Which destinations belong to a Service, which states count, and how the table is read is decided in `headgate_agent::connections`.
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, SocketAddr};
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use headgate_agent::connections::{
-    AZURE_PROBES, Counter, Destinations, ExcludedSources, Flows, Ingress, NodeNetwork, Prefix, ReadError, Service,
-    ServiceName, ServicePort,
+    ConnectionCount, CountOrder, Counter, NodeFacts, Prefix, ReadError, ServiceConnections, ServiceObject,
+    kubernetes_address,
 };
 use headgate_controller::local_service::load_balancer_services;
 use headgate_core::node::NodeObject;
 use headgate_kubernetes::Decoded;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Service as ServiceObject;
 use kube::{Api, Client};
 use serde::Serialize;
 
@@ -40,18 +37,6 @@ pub(crate) enum CountError {
     Table(String),
 }
 
-/// The connections of one Service through the node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ServiceConnections {
-    /// `NAMESPACE/NAME`.
-    service: String,
-    /// TCP connections, established or half-closed.
-    tcp: u64,
-    /// UDP flows that the kernel has not forgotten. Nothing waits for them.
-    udp: u64,
-}
-
 /// One count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -59,28 +44,27 @@ pub(crate) struct Connections {
     pub(crate) node: String,
     #[serde(rename = "askedAt")]
     pub(crate) taken_at: Timestamp,
-    services: Vec<ServiceConnections>,
-    /// Whole seconds since the oldest TCP connection began, at least; missing where the kernel does not say.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    oldest_seconds: Option<u64>,
-    /// What no count contains, and why.
-    not_counted: Vec<String>,
-    /// Why a small number does not mean that there are few.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unreliable: Option<String>,
+    #[serde(flatten)]
+    count: ConnectionCount,
 }
 
 impl Connections {
     /// The Services with connections, as names.
     pub(crate) fn services(&self) -> impl Iterator<Item = &str> {
-        self.services.iter().map(|row| row.service.as_str())
+        self.count.services.iter().map(|row| row.service.as_str())
     }
 
     /// For people. With `is_wide` the Services that cannot be counted, too.
     pub(crate) fn text(&self, is_wide: bool) -> String {
-        let total: u64 = self.services.iter().map(|row| row.tcp).sum();
-        let oldest = match self.oldest_seconds {
-            Some(seconds) if seconds > 0 => format!("; the oldest since {seconds} s or longer"),
+        let ConnectionCount {
+            services,
+            oldest_seconds,
+            not_counted,
+            unreliable,
+        } = &self.count;
+        let total = self.count.total();
+        let oldest = match oldest_seconds {
+            Some(seconds) if *seconds > 0 => format!("; the oldest since {seconds} s or longer"),
             _ => String::new(),
         };
         let mut text = match total {
@@ -88,21 +72,21 @@ impl Connections {
             1 => format!("1 connection passes through node {}{oldest}.\n", self.node),
             _ => format!("{total} connections pass through node {}{oldest}.\n", self.node),
         };
-        if let Some(reason) = &self.unreliable {
+        if let Some(reason) = unreliable {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "This number may be too small: {reason}.");
         }
-        if !self.services.is_empty() {
+        if !services.is_empty() {
             let header = ["SERVICE", "TCP", "UDP"].map(str::to_owned);
             let row = |row: &ServiceConnections| vec![row.service.clone(), row.tcp.to_string(), row.udp.to_string()];
-            let rows: Vec<_> = self.services.iter().map(row).collect();
+            let rows: Vec<_> = services.iter().map(row).collect();
             let _ = write!(text, "\n{}", format_columns(&header, &rows));
         }
-        match self.not_counted.len() {
+        match not_counted.len() {
             0 => {}
             _ if is_wide => {
                 text.push_str("\nNot counted:\n");
-                for line in &self.not_counted {
+                for line in not_counted {
                     let _ = writeln!(text, "  {}", headgate_core::telemetry::escape_line(line));
                 }
             }
@@ -143,105 +127,23 @@ impl ConnectionCounter {
         let listed = list::<ServiceObject>(&selecting, load_balancers)
             .await
             .map_err(CountError::Read)?;
-        let services = listed.iter().map(read_service).collect();
-        // Node ports are open on each.
-        let addresses: Vec<IpAddr> = parsed(node.status.addresses.iter().map(|address| &address.address));
-        let mut excluded = self.excluded.clone();
-        excluded.push(Prefix::from(AZURE_PROBES));
-        excluded.extend(addresses.iter().copied().map(Prefix::from));
-        // Where the node's own pods connect from.
-        excluded.extend(parsed::<Prefix>(&node.spec.pod_cidrs));
-        let api_server = match NodeNetwork::look().bypass(false) {
-            Some(_) => kubernetes_address(client).await,
-            None => None,
+        let services = listed.into_iter().map(Into::into).collect();
+        let order = CountOrder {
+            api_server: kubernetes_address(client).await,
+            ..CountOrder::new(NodeFacts::from(&node), services, &self.excluded)
         };
-        let destinations = Destinations::new(services, &addresses);
-        let not_counted = destinations.not_countable().iter().map(|one| {
-            let more = if one.items > 1 {
-                format!(" (and {} more)", one.items - 1)
-            } else {
-                String::new()
-            };
-            format!("{}: {}{more}", one.service, one.reason)
-        });
-        let not_counted = not_counted.collect();
-        let hides_connections = destinations
-            .not_countable()
-            .iter()
-            .any(|one| one.reason.hides_connections());
         let counter = Arc::clone(&self.counter);
         let counting = tokio::task::spawn_blocking(move || {
             let mut counter = counter.lock().unwrap_or_else(PoisonError::into_inner);
-            let count = counter.count(&destinations, &ExcludedSources::new(excluded), COUNT_TIMEOUT)?;
-            let mut finds = |address| counter.has_translation(address, COUNT_TIMEOUT).unwrap_or(false);
-            let is_translated = count.has_translation || api_server.is_some_and(&mut finds);
-            Ok::<_, ReadError>((count, NodeNetwork::look().bypass(is_translated)))
+            let (count, _) = order.count(&mut counter, COUNT_TIMEOUT)?;
+            Ok::<_, ReadError>(count)
         });
         let table_error = |error: &dyn std::error::Error| CountError::Table(error.to_string());
         let read = counting.await.map_err(|error| table_error(&error))?;
-        let (count, bypass) = read.map_err(|error| table_error(&error))?;
-        let row = |(name, flows): (&ServiceName, &Flows)| ServiceConnections {
-            service: name.to_string(),
-            tcp: flows.tcp,
-            udp: flows.udp,
-        };
-        let zones = (count.in_other_zones > 0).then(|| {
-            format!(
-                "{} connections are in conntrack zones that kube-proxy does not use",
-                count.in_other_zones
-            )
-        });
-        let hidden = hides_connections.then(|| "some Services cannot be counted, see -o wide".to_owned());
         Ok(Connections {
             node: node_name.to_owned(),
             taken_at: Timestamp::now(),
-            services: count.services.iter().map(row).collect(),
-            oldest_seconds: count.oldest.map(|age| age.as_secs()),
-            not_counted,
-            unreliable: bypass.map(|bypass| bypass.to_string()).or(zones).or(hidden),
+            count: read.map_err(|error| table_error(&error))?,
         })
     }
-}
-
-fn read_service(object: &ServiceObject) -> Service {
-    let spec = object.spec.clone().unwrap_or_default();
-    let status = object.status.clone().unwrap_or_default();
-    let (namespace, name) = (&object.metadata.namespace, &object.metadata.name);
-    let ingress = status
-        .load_balancer
-        .and_then(|status| status.ingress)
-        .unwrap_or_default();
-    Service {
-        name: ServiceName::new(
-            namespace.as_deref().unwrap_or_default(),
-            name.as_deref().unwrap_or_default(),
-        ),
-        service_type: spec.type_.unwrap_or_default(),
-        ports: (spec.ports.unwrap_or_default().iter())
-            .map(|port| ServicePort {
-                protocol: port.protocol.clone().unwrap_or_default(),
-                port: port.port,
-                node_port: port.node_port.unwrap_or_default(),
-            })
-            .collect(),
-        ingress: (ingress.into_iter())
-            .map(|ingress| Ingress {
-                ip: ingress.ip.unwrap_or_default(),
-                hostname: ingress.hostname.unwrap_or_default(),
-            })
-            .collect(),
-    }
-}
-
-/// The address by which pods of every node reach the API server, as long as the caller may read it.
-async fn kubernetes_address(client: &Client) -> Option<SocketAddr> {
-    let services = Api::<Decoded<ServiceObject>>::namespaced(client.clone(), "default");
-    let spec = services.get("kubernetes").await.ok()?.into_object().ok()?.spec?;
-    let port = u16::try_from(spec.ports?.first()?.port).ok()?;
-    Some(SocketAddr::new(spec.cluster_ip?.parse().ok()?, port))
-}
-
-/// Those of the texts that can be read.
-fn parsed<'a, T: FromStr>(texts: impl IntoIterator<Item = &'a String>) -> Vec<T> {
-    texts.into_iter().filter_map(|text| text.parse().ok()).collect()
 }

@@ -1,5 +1,6 @@
 //! What the agent's tasks share: channels with the latest state, and the registry of metrics.
 
+use headgate_agent::connections::{ConnectionMetrics, ConnectionsView, CountExchange};
 use headgate_agent::health::{LastChange, ProxyStatus, VerdictInputs};
 use headgate_agent::own_node::RememberedState;
 use headgate_controller::{admin_state, local_service, preempt_events};
@@ -26,6 +27,9 @@ pub(super) struct Channels {
     pub(super) health_bound: watch::Sender<BindState>,
     pub(super) operations_bound: watch::Sender<BindState>,
     pub(super) services: service_health::Channels,
+    /// The way to the process that counts connections, if they are counted.
+    pub(super) exchange: Option<CountExchange>,
+    pub(super) connections: watch::Sender<ConnectionsView>,
 }
 
 impl Channels {
@@ -44,6 +48,8 @@ impl Channels {
             health_bound: watch::Sender::new(BindState::Waiting),
             operations_bound: watch::Sender::new(BindState::Waiting),
             services: service_health::Channels::new(settings),
+            exchange: settings.count_connections.then(CountExchange::default),
+            connections: watch::Sender::default(),
         }
     }
 
@@ -72,6 +78,7 @@ pub(super) struct Metrics {
     pub(super) health: headgate_agent::health::Metrics,
     pub(super) services: headgate_agent::health::services::Metrics,
     pub(super) spot: headgate_agent::spot::Metrics,
+    pub(super) connections: ConnectionMetrics,
     pub(super) deletion_delay: headgate_agent::own_node::DeletionDelayMetrics,
     pub(super) azure: headgate_azure::Metrics,
     pub(super) leader: headgate_kubernetes::leader::LeaderMetrics,
@@ -142,7 +149,11 @@ impl Metrics {
                 last_change,
                 clock.clone(),
             ),
-            services: channels.services.register_metrics(answers),
+            services: channels.services.register_metrics(&mut *answers),
+            connections: ConnectionMetrics::register(
+                channels.exchange.is_some().then_some(answers),
+                channels.connections.subscribe(),
+            ),
             registry,
         }
     }

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use headgate_agent::connections::{ConnectionMetrics, ConnectionsTask, ConnectionsView, CountExchange};
 use headgate_agent::health::services::WatchReporters;
 use headgate_agent::health::{LastChange, ProbesMarker, ProxyStatus, VerdictInputs};
 use headgate_agent::own_node::{DeletionDelayMetrics, DeletionDelayTask, delay_deletion};
@@ -37,6 +38,7 @@ pub(super) struct HealthTasks<'a> {
     pub(super) services: headgate_agent::health::services::Metrics,
     pub(super) service_reporters: WatchReporters,
     pub(super) spot: headgate_agent::spot::Metrics,
+    pub(super) connections: ConnectionMetrics,
     pub(super) deletion_delay: DeletionDelayMetrics,
     pub(super) node_writes: NodeWriteMetrics,
 }
@@ -44,6 +46,8 @@ pub(super) struct HealthTasks<'a> {
 /// The channels that the tasks write to.
 pub(super) struct HealthPublishers {
     pub(super) services: service_health::Channels,
+    pub(super) exchange: Option<CountExchange>,
+    pub(super) connections: watch::Sender<ConnectionsView>,
     pub(super) azure: scheduled_events::Channels,
     pub(super) proxy: watch::Sender<ProxyStatus>,
     pub(super) last_change: watch::Sender<Option<LastChange>>,
@@ -81,6 +85,24 @@ impl HealthTasks<'_> {
             clock: clock.clone(),
         };
         tasks.spawn_endless("deletion-delay", delay_deletion(delay));
+        if let Some(exchange) = publishers.exchange {
+            let (services, clock) = (services.clone(), clock.clone());
+            let has_marker = settings.marker.writer() != MarkerWriter::None;
+            let task = ConnectionsTask {
+                client: client.clone(),
+                node_name: node_name.to_owned(),
+                inputs: inputs.clone(),
+                excluded: settings.excluded_sources.clone(),
+                exchange,
+                view: publishers.connections,
+                intents: has_marker.then(|| intents.field(NodeField::Connections)),
+                metrics: self.connections,
+                events: events.clone(),
+                clock: clock.clone(),
+                reporter: Box::new(move || services.service_watch_reporter(&clock)),
+            };
+            tasks.spawn_endless("connections", task.run());
+        }
         let extras = publishers.services.start(
             tasks,
             StartOptions {

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use headgate_agent::connections::ConnectionsView;
 use headgate_agent::health::{LastChange, VerdictInputs};
 use headgate_agent::spot::EventsSnapshot;
 use headgate_controller::local_service::QueuedUpdate;
@@ -49,6 +50,8 @@ pub(super) struct Operations {
     pub(super) services: Option<ServiceHealthView>,
     /// The events of the VM, if Scheduled Events are enabled.
     pub(super) scheduled_events: Option<watch::Receiver<EventsSnapshot>>,
+    /// The connections through the node, if they are counted.
+    pub(super) connections: Option<watch::Receiver<ConnectionsView>>,
     pub(super) role: Role,
     /// Whether this instance stands for election.
     pub(super) is_candidate: bool,

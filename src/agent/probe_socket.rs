@@ -1,10 +1,10 @@
-//! The Unix socket over which `headgate probe` queries its own process. It has the same routes as the operations
-//! port; this module creates, serves and removes the file.
+//! The Unix socket over which `headgate probe` queries its own process, and `headgate connections` counts for it. It has the same
+//! routes as the operations port, and those of the counter; this module creates, serves and removes the file.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,17 +20,19 @@ use super::AgentError;
 /// The name of the socket in the state directory.
 pub const PROBE_SOCKET_FILE: &str = "headgate.sock";
 
+/// Owner and group may connect.
+const SOCKET_MODE: u32 = 0o660;
 /// The longest path in a socket address: Linux' `sun_path` without its final NUL.
 const MAX_PATH_BYTES: usize = 107;
 /// Time from a failed attempt to create the socket to the next.
 const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Connects to the agent with this state directory.
+/// Connects to the agent with this socket.
 ///
 /// # Errors
 /// When no process serves the socket.
-pub fn connect(state_dir: &Path) -> io::Result<UnixStream> {
-    let address = SocketPath::new(&state_dir.join(PROBE_SOCKET_FILE))?;
+pub fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let address = SocketPath::new(socket)?;
     UnixStream::connect(&address.path)
 }
 
@@ -89,7 +91,10 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    UnixListener::bind(&SocketPath::new(path)?.path)
+    let listener = UnixListener::bind(&SocketPath::new(path)?.path)?;
+    // For the container that counts connections: it is root without its rights, in the same group.
+    std::fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
+    Ok(listener)
 }
 
 /// A path to the socket that fits into a socket address.

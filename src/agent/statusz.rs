@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use super::operations::Operations;
 use super::service_health::ServiceHealthView;
 use crate::agent_status::{
-    AgentStatus, HoldStatus, KubeProxyStatus, LeadershipStatus, NodeStatus, PathStatus, SignalStatus, TaskStatus,
-    WatchErrorStatus,
+    AgentStatus, ConnectionsStatus, HoldStatus, KubeProxyStatus, LeadershipStatus, NodeStatus, PathStatus,
+    SignalStatus, TaskStatus, WatchErrorStatus,
 };
 
 impl AgentStatus {
@@ -103,6 +103,7 @@ impl AgentStatus {
                 .scheduled_events
                 .as_ref()
                 .map(|snapshots| snapshots.borrow().clone()),
+            connections: (operations.connections.as_ref()).map(|view| ConnectionsStatus::of(&view.borrow())),
             local_pools: operations.local_pools.borrow().clone(),
             listeners: health
                 .into_iter()
@@ -225,6 +226,9 @@ impl fmt::Display for AgentStatus {
         }
         for kept in &self.kept_services {
             writeln!(f, "kept       {}: {}", kept.service, kept.why)?;
+        }
+        if let Some(connections) = &self.connections {
+            writeln!(f, "connections {}", connections.message)?;
         }
         if let Some(snapshot) = &self.scheduled_events {
             write!(f, "{snapshot}")?;

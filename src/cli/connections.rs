@@ -1,5 +1,7 @@
 //! `headgate connections`: counts on this node, in its network namespace.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use headgate_agent::connections::Prefix;
@@ -14,16 +16,23 @@ use super::complete::node_candidates;
 use super::output::{self, Output, Report, WatchArguments};
 use super::{Failure, build_runtime};
 
+mod counter;
+
 /// Count the established connections of Services that pass through this node
 ///
 /// Counts in the kernel's connection table what was sent to an address of a Service of type LoadBalancer, or to its node port on this
 /// node, whichever node its endpoint is on. Run it on the node, in its network namespace, with the capability `CAP_NET_ADMIN`.
-/// Connections of load balancers' probes (on Azure), of the node itself and of its pods do not count.
+/// Connections of load balancers' probes (on Azure), of the node itself and of its pods do not count. With `--agent-socket` it counts
+/// for the agent of the same pod, which has no such capability (`node.countConnections`).
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Name of the Node that this process runs on
-    #[arg(env = "NODE_NAME", value_parser = node_name, add = ArgValueCandidates::new(node_candidates))]
-    node: String,
+    #[arg(env = "NODE_NAME", value_parser = node_name, required_unless_present = "agent_socket", add = ArgValueCandidates::new(node_candidates))]
+    node: Option<String>,
+
+    /// Count for the agent that serves this Unix socket, whenever it asks, until SIGTERM; without a request to the API server
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["exclude", "output", "watch"])]
+    agent_socket: Option<PathBuf>,
 
     /// Do not count connections from this address or prefix, such as 10.0.9.0/24; can be given more than once
     #[arg(long, value_name = "PREFIX")]
@@ -41,12 +50,18 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let node = match (&arguments.agent_socket, &arguments.node) {
+        (Some(socket), _) => return counter::run(socket),
+        (None, Some(node)) => node,
+        // clap requires one of them.
+        (None, None) => return Ok(()),
+    };
     let runtime = build_runtime()?;
     let outcome = runtime.block_on(async {
         let client = arguments.cluster.client().await?;
         let counter = ConnectionCounter::new(arguments.exclude.clone());
         let read = async || {
-            let connections = counter.count(&client, &arguments.node).await;
+            let connections = counter.count(&client, node).await;
             connections.map_err(|error| Failure::runtime(anyhow::anyhow!(error)))
         };
         Box::pin(output::show(arguments.output, &arguments.watch, read)).await

@@ -25,7 +25,7 @@ const TIMED_OUT: EventKind = EventKind::warning("TerminationHoldTimedOut", "Hold
 ///
 /// Karpenter terminates an instance once the pods on it that do not tolerate karpenter.sh/disrupted are gone. Run this
 /// command in such a pod on each node (manifests/components/hold). It ends when the Node has the condition
-/// headgate.dev/OutOfLoadBalancers=True, at once if nothing removes the node, and after --timeout otherwise.
+/// headgate.dev/OutOfLoadBalancers=True and no condition that says that connections still pass through it, at once if nothing removes the node, and after --timeout otherwise.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Name of the Node that this pod runs on
@@ -95,16 +95,17 @@ impl Termination {
 async fn hold(client: Client, arguments: &Arguments) -> anyhow::Result<()> {
     let Arguments { node_name, timeout, .. } = arguments;
     tracing::info!(node = node_name, ?timeout, "SIGTERM received: holding the instance");
-    let (uid, marker) = match hold_termination(client.clone(), node_name, *timeout, Clock::System).await {
+    let (uid, waits_for) = match hold_termination(client.clone(), node_name, *timeout, Clock::System).await {
         HoldOutcome::Released(reason) => {
             tracing::info!(node = node_name, reason = reason.as_str(), "instance no longer held");
             return Ok(());
         }
-        HoldOutcome::TimedOut { uid, marker } => (uid, marker),
+        HoldOutcome::TimedOut { uid, waits_for } => (uid, waits_for),
     };
-    let marker = marker.unwrap_or_else(|| "the condition headgate.dev/OutOfLoadBalancers is missing".to_owned());
+    let waits_for = waits_for.unwrap_or_else(|| "the Node is not known".to_owned());
     let text = format!(
-        "headgate no longer holds the instance of the node: it has not left its load balancers within {} s: {marker}",
+        "headgate no longer holds the instance of the node after {} s, which has not left its load balancers with all its connections: \
+         {waits_for}",
         timeout.as_secs()
     );
     let (events, _) = EventSink::new(client, node_name.clone());

@@ -15,10 +15,10 @@ use crate::config::{self, FlagOverride};
 
 use super::{Failure, print};
 
-/// For each read and write. kubelet's own timeout ends the whole probe.
-const IO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Size limit of an answer, which is far smaller.
-const MAX_ANSWER_BYTES: u64 = 64 * 1024;
+/// For each read and write; an answer may take 5 s where there is nothing to count. kubelet's own timeout ends a whole probe.
+const IO_TIMEOUT: Duration = Duration::from_secs(8);
+/// Size limit of an answer. The longest is an order with thousands of Services.
+const MAX_ANSWER_BYTES: u64 = 16 * 1024 * 1024;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -50,16 +50,18 @@ impl Endpoint {
     }
 }
 
-struct Answer {
-    status: u16,
-    body: String,
+/// What the agent answered.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) body: String,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let state_dir = FlagOverride::given("--state-dir", "stateDir", arguments.state_dir.as_deref());
     let settings = config::load(arguments.config.as_deref(), state_dir.as_slice()).map_err(Failure::settings)?;
     let path = arguments.question.path();
-    let answer = request(&settings.state_dir, path).map_err(Failure::runtime)?;
+    let socket = settings.state_dir.join(PROBE_SOCKET_FILE);
+    let answer = request(&socket, path, None).map_err(Failure::runtime)?;
     match answer.status {
         200 => print(answer.body.as_bytes()),
         status => Err(Failure::runtime(anyhow::anyhow!(
@@ -69,15 +71,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Sends one request. The agent closes an HTTP/1.0 connection after its answer, so the end of the stream is the end of the
-/// body.
-fn request(state_dir: &Path, path: &str) -> anyhow::Result<Answer> {
-    let socket = state_dir.join(PROBE_SOCKET_FILE);
+/// Sends one request: GET, or POST with a body in JSON. The agent closes an HTTP/1.0 connection after its answer, so the end of the stream
+/// is the end of the body.
+pub(super) fn request(socket: &Path, path: &str, json: Option<&str>) -> anyhow::Result<Answer> {
     let context = || format!("asking the agent at {}", socket.display());
-    let mut stream = connect_probe_socket(state_dir).with_context(context)?;
+    let mut stream = connect_probe_socket(socket).with_context(context)?;
     stream.set_read_timeout(Some(IO_TIMEOUT)).with_context(context)?;
     stream.set_write_timeout(Some(IO_TIMEOUT)).with_context(context)?;
-    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").with_context(context)?;
+    let written = match json {
+        None => write!(stream, "GET {path} HTTP/1.0\r\n\r\n"),
+        Some(json) => write!(
+            stream,
+            "POST {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{json}",
+            json.len()
+        ),
+    };
+    written.with_context(context)?;
     let mut answer = String::new();
     stream
         .take(MAX_ANSWER_BYTES)

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use headgate_core::telemetry::escape_line;
-use headgate_maintenance::api::{DrainPlanEntry, LoadBalancerGatePolicy, PodType};
+use headgate_maintenance::api::{ConnectionsPolicy, DrainPlanEntry, LoadBalancerGatePolicy, PodType};
 
 use super::report::{PoolPreviewRow, Preview, StepRow};
 use crate::status::{Detail, format_columns};
@@ -105,6 +105,13 @@ fn pools_text(preview: &Preview, detail: Detail) -> String {
             gate.drain_seconds, gate.timeout_seconds
         ),
     };
+    if gate.connections == ConnectionsPolicy::Wait {
+        let _ = writeln!(
+            text,
+            "   Where agents count connections (node.countConnections), pods also wait for the last one, {} s longer at most.",
+            gate.connections_timeout_seconds
+        );
+    }
     if let Some(error) = &preview.azure_error {
         let _ = writeln!(text, "   The pools are not known: {}", escape_line(error));
         return text;

@@ -112,6 +112,7 @@ fn verdict_row(agent: &AgentStatus) -> VerdictRow {
             answered: true,
             since: agent.healthz.and_then(|path| path.since),
             why: None,
+            connections: agent.connections.clone(),
             kept_services: agent.kept_services.clone(),
         },
         Some(error) => VerdictRow {
@@ -119,6 +120,7 @@ fn verdict_row(agent: &AgentStatus) -> VerdictRow {
             answered: true,
             since: None,
             why: Some(format!("its health port: {error}")),
+            connections: agent.connections.clone(),
             kept_services: agent.kept_services.clone(),
         },
     }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::local_pools::LocalPoolRow;
-use crate::agent_status::KeptServiceStatus;
+use crate::agent_status::{ConnectionsStatus, KeptServiceStatus};
 use crate::why::MaintenanceRow;
 
 mod build;
@@ -134,6 +134,9 @@ pub struct VerdictRow {
     pub since: Option<Timestamp>,
     /// Why the agent did not answer, or does not serve `/healthz`.
     pub why: Option<String>,
+    /// The connections that pass through the node, if the agent answered and counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections: Option<ConnectionsStatus>,
     /// The Services to which load balancers keep sending although the node has signals, if the agent answered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept_services: Vec<KeptServiceStatus>,

@@ -12,6 +12,8 @@ use std::fmt::Write as _;
 use headgate_controller::pool::ProbeTarget;
 use headgate_core::telemetry::escape_line;
 
+use crate::agent_status::ConnectionsStatus;
+
 use super::local_pools;
 use super::maintenances_text::render_maintenances;
 use super::report::{EntryRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, Selection, StatusReport};
@@ -175,6 +177,10 @@ fn render_nodes(report: &StatusReport, columns: &BTreeMap<PoolNames, PoolColumn>
     if has_markers {
         header.push("OUT".to_owned());
     }
+    let counts = report.nodes.iter().any(|node| node.verdict.connections.is_some());
+    if counts {
+        header.push("CONNECTIONS".to_owned());
+    }
     header.extend(shown.iter().map(|(_, column)| {
         if is_wide {
             column.name.clone()
@@ -190,6 +196,10 @@ fn render_nodes(report: &StatusReport, columns: &BTreeMap<PoolNames, PoolColumn>
         }
         if has_markers {
             row.push(format_marker(node, is_wide));
+        }
+        if counts {
+            let connections = node.verdict.connections.as_ref();
+            row.push(connections.map_or_else(|| "-".to_owned(), ConnectionsStatus::cell));
         }
         row.extend(shown.iter().map(|(names, _)| format_cell(report, node, names, is_wide)));
         row

@@ -183,6 +183,7 @@ fn explain_agent(name: &str, agent: &AgentStatus, now: Timestamp, reasons: &mut 
         let server = agent.proxy.as_ref().and_then(|proxy| proxy.server.as_deref());
         reasons.push(reasons::unhealthy_kube_proxy(server, since));
     }
+    notes.extend(agent.connections.as_ref().and_then(reasons::connections_note));
     reasons.extend(agent.health_port_error().map(reasons::unbound_health_port));
 }
 

@@ -1,12 +1,12 @@
 //! What can keep new connections from a node: what it means, and what ends it. Pure. The text about signals is part
 //! of `headgate_core::node::Signal`.
 
-use headgate_core::node::{EXCLUDE_LABEL, MARKER_CONDITION, MarkerFact, Signal, Source};
+use headgate_core::node::{EXCLUDE_LABEL, MARKER_CONDITION, MARKER_NO_SIGNAL, MarkerFact, Signal, Source};
 use headgate_core::settings::Printable;
 use jiff::Timestamp;
 
 use super::explanation::Reason;
-use crate::agent_status::SignalStatus;
+use crate::agent_status::{ConnectionsStatus, SignalStatus};
 
 /// The note for an agent that does not know the Node from a watch.
 pub(super) fn source_note(source: Source) -> Option<&'static str> {
@@ -44,6 +44,17 @@ pub(super) fn marker_note(marker: &MarkerFact) -> String {
         marker.reason,
         marker.message
     )
+}
+
+/// What the agent knows of the connections through the node; nothing while it does not count.
+pub(super) fn connections_note(connections: &ConnectionsStatus) -> Option<String> {
+    let message = connections.message.as_str();
+    (connections.reason != MARKER_NO_SIGNAL).then(|| {
+        let mut letters = message.chars();
+        letters
+            .next()
+            .map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+    })
 }
 
 /// kube-proxy is unhealthy by the agent's `/livez`.

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use headgate_sandbox::process;
+use headgate_sandbox::process::{self, Process};
 use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -14,7 +14,9 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use crate::harness::in_network_namespace;
+use crate::harness::agent::Agent;
+use crate::harness::http;
+use crate::harness::{AgentOptions, in_network_namespace};
 
 const SOON: Duration = Duration::from_mins(1);
 /// The node, in 192.0.2.0/24, beside the endpoint.
@@ -155,6 +157,155 @@ fn connections_through_kube_proxy_are_counted_by_service_until_they_end() {
         })
         .await;
         drop((open, own));
+        accepting.abort();
+        control_plane.stop().await;
+    });
+}
+
+/// The condition about connections of a Node: status, reason and message.
+async fn condition(client: &Client, node: &str) -> Option<(String, String, String)> {
+    let object = Api::<Node>::all(client.clone()).get(node).await.unwrap();
+    let conditions = object.status.unwrap().conditions.unwrap_or_default();
+    let found = conditions
+        .into_iter()
+        .find(|one| one.type_ == "headgate.dev/ConnectionsDrained")?;
+    Some((
+        found.status,
+        found.reason.unwrap_or_default(),
+        found.message.unwrap_or_default(),
+    ))
+}
+
+async fn wait_for_condition(client: &Client, node: &str, expected: (&str, &str)) -> String {
+    eventually(SOON, "the condition", async || match condition(client, node).await {
+        Some((status, reason, message)) if (&*status, &*reason) == expected => Ok(message),
+        other => Err(format!("{other:?} instead of {expected:?}")),
+    })
+    .await
+}
+
+/// The counter of an agent, as the second container of its Pod runs it: root with one capability.
+fn start_counter(agent: &Agent) -> Process {
+    let mut command = process::command_in("setpriv", agent.directory());
+    command.args(["--bounding-set=-all,+net_admin", "--inh-caps=-all", "--"]);
+    command.arg(env!("CARGO_BIN_EXE_headgate")).arg("connections");
+    command
+        .arg("--agent-socket")
+        .arg(agent.directory().join("headgate.sock"));
+    let log = agent.directory().join("counter.log");
+    Process::start("connections", command, &log).unwrap()
+}
+
+#[test]
+fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone() {
+    let name = "connections::an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone";
+    in_network_namespace(name, async || {
+        configure_network();
+        let mut control_plane = own_control_plane().await;
+        let client = Client::try_from(control_plane.client_config()).unwrap();
+        let node = create_node(&client, "leaving").await;
+        let nodes = Api::<Node>::all(client.clone());
+        let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": NODE.to_string()}]}});
+        let patch_status = async |status: Value| {
+            let patched = nodes.patch_status(&node, &PatchParams::default(), &Patch::Strategic(status));
+            patched.await.unwrap();
+        };
+        patch_status(status).await;
+        let web = create_service(&client, "web", json!({"ip": FRONTEND.to_string()})).await;
+        control_plane.start_kube_proxy(&node).await.unwrap();
+        let listener = TcpListener::bind((ENDPOINT, ENDPOINT_PORT)).await.unwrap();
+        let accepting = tokio::spawn(async move {
+            let mut accepted = Vec::new();
+            loop {
+                accepted.push(listener.accept().await.unwrap());
+            }
+        });
+        let settings = "node: {proxy: {healthzUrl: off}, countConnections: true}\nmarker: {mode: adminState}\n\
+                        holdDeletion: {clusterAutoscaler: candidates}\n";
+        let agent = AgentOptions::new(&node, control_plane.kubeconfig())
+            .settings(settings)
+            .start()
+            .await;
+        let mut counter = start_counter(&agent);
+        let mut open = Vec::new();
+        for _ in 0..3 {
+            open.push(connect(CLIENT, (NODE, web).into()).await);
+        }
+        open.push(connect(CLIENT, (FRONTEND, 80).into()).await);
+        // At rest nothing is counted and nothing is written.
+        assert_eq!(condition(&client, &node).await, None);
+        let taint = json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "value": "1", "effect": "NoSchedule"}]}});
+        nodes
+            .patch(&node, &PatchParams::default(), &Patch::Merge(taint))
+            .await
+            .unwrap();
+        let message = wait_for_condition(&client, &node, ("False", "ConnectionsOpen")).await;
+        assert!(
+            message.starts_with("4 connections pass through this node: 4 default/web"),
+            "{message}"
+        );
+        let is_delayed = async || {
+            let object = nodes.get(&node).await.unwrap();
+            let annotations = object.metadata.annotations.unwrap_or_default();
+            annotations.contains_key("delay-deletion.cluster-autoscaler.kubernetes.io/headgate")
+        };
+        let out = json!({"status": {"conditions": [{"type": "headgate.dev/OutOfLoadBalancers", "status": "True",
+            "reason": "AdminStateDown", "message": "m", "lastHeartbeatTime": jiff::Timestamp::now().to_string()}]}});
+        patch_status(out).await;
+        eventually(SOON, "the deletion is delayed", async || {
+            if is_delayed().await {
+                Ok(())
+            } else {
+                Err("no annotation".to_owned())
+            }
+        })
+        .await;
+        let metrics = agent.metrics().await;
+        assert!(
+            metrics.contains("headgate_node_connections{service=\"default/web\"} 4"),
+            "{metrics}"
+        );
+        let statusz = http::get(agent.metrics_address(), "/statusz").await.unwrap().text();
+        assert!(statusz.contains("connections 4 connections pass"), "{statusz}");
+        // A counter that was killed takes back nothing, and the next one goes on.
+        counter.kill().await;
+        counter = start_counter(&agent);
+        for stream in open.drain(..) {
+            stream.set_zero_linger().unwrap();
+        }
+        wait_for_condition(&client, &node, ("True", "NoConnections")).await;
+        eventually(SOON, "the deletion is no longer delayed", async || {
+            if is_delayed().await {
+                Err("annotation".to_owned())
+            } else {
+                Ok(())
+            }
+        })
+        .await;
+        let metrics = agent.metrics().await;
+        assert!(
+            metrics.contains("headgate_node_connections{service=\"default/web\"} 0"),
+            "{metrics}"
+        );
+
+        let untainted = json!({"spec": {"taints": null}});
+        nodes
+            .patch(&node, &PatchParams::default(), &Patch::Merge(untainted))
+            .await
+            .unwrap();
+        wait_for_condition(&client, &node, ("False", "NoSignal")).await;
+        counter.kill().await;
+        let taint = json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "value": "2", "effect": "NoSchedule"}]}});
+        nodes
+            .patch(&node, &PatchParams::default(), &Patch::Merge(taint))
+            .await
+            .unwrap();
+        let message = wait_for_condition(&client, &node, ("Unknown", "NotCounted")).await;
+        assert!(message.contains("no counter has reported"), "{message}");
+        assert!(!is_delayed().await, "nothing waits where nothing counts");
+        let stopping = std::time::Instant::now();
+        agent.stop(Duration::from_secs(10)).await;
+        assert!(stopping.elapsed() < Duration::from_secs(4), "{:?}", stopping.elapsed());
         accepting.abort();
         control_plane.stop().await;
     });

@@ -24,6 +24,7 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- $settings := dict "apiVersion" "config.headgate.dev/v1alpha1" "kind" "HeadgateConfiguration" -}}
 {{- $node := dict -}}
 {{- if .Values.spot.enabled }}{{- $_ := set $node "scheduledEvents" true }}{{- end -}}
+{{- if .Values.connections.enabled }}{{- $_ := set $node "countConnections" true }}{{- end -}}
 {{- $serviceHealth := include "headgate.mode" .Values.serviceHealth -}}
 {{- if ne $serviceHealth "off" }}{{- $_ := set $node "serviceHealth" $serviceHealth }}{{- end -}}
 {{- if $node }}{{- $_ := set $settings "node" $node }}{{- end -}}

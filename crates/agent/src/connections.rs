@@ -3,19 +3,26 @@
 //! The kernel's connection table (conntrack) has every flow that kube-proxy's rules forward, whichever node its endpoint is on.
 //! `destinations` says what belongs to which Service, `flow` which states count, `exclusions` whose connections do not;
 //! `counter` reads the table through ctnetlink and counts, and `interval` says when to count again. `data_plane` says when a zero means
-//! nothing because packets bypass the table. Watching Services, deciding when to count and waiting for zero is left to the caller.
+//! nothing because packets bypass the table. `count` is one count from its order to its report, and needs CAP_NET_ADMIN. The agent has
+//! no such right: `follow` orders counts through `exchange` while the node has a signal, and `drained` says what they mean together. What
+//! waits for zero is left to the readers of the Node's condition.
 //!
 //! An established connection whose client vanished without a word stays in the table until the kernel's timeout (kube-proxy sets 24 h),
 //! and counts: the table cannot tell it from a silent one. So whatever waits for zero needs a bound.
 
 mod ages;
+mod count;
 mod counter;
 mod data_plane;
 mod decode;
 mod destinations;
+mod drained;
+mod exchange;
 mod exclusions;
 mod flow;
+mod follow;
 mod interval;
+mod metrics;
 mod plan;
 mod request;
 #[cfg(test)]
@@ -23,11 +30,16 @@ mod samples;
 mod services;
 mod table;
 
+pub use count::{ConnectionCount, CountOrder, NodeFacts, ServiceConnections};
 pub use counter::{Count, Counter, Flows};
 pub use data_plane::{Bypass, NodeNetwork};
 pub use destinations::{Destinations, MAX_DESTINATIONS, NotCountable, Reason};
+pub use drained::{ConnectionsState, ConnectionsView, FIRST_COUNT_TIMEOUT, STALE_AFTER};
+pub use exchange::{CountExchange, CountReport, IssuedOrder, ORDER_PATH, POLL_TIMEOUT, REPORT_PATH};
 pub use exclusions::{AZURE_PROBES, ExcludedSources, Prefix, PrefixError};
 pub use flow::{Destination, Protocol};
+pub use follow::{ConnectionsTask, cut_note, kubernetes_address};
 pub use interval::Interval;
-pub use services::{Ingress, Service, ServiceName, ServicePort};
+pub use metrics::ConnectionMetrics;
+pub use services::{Ingress, Service, ServiceName, ServiceObject, ServicePort};
 pub use table::ReadError;

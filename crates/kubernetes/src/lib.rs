@@ -21,7 +21,7 @@ pub use events::{
 pub use load_balancer_services::{LOAD_BALANCER_SERVICES, with_selection_fallback};
 pub use node_writer::{
     Edited, FieldIntents, MarkerState, NodeEdit, NodeField, NodeIntent, NodeIntents, NodeWriteMetrics, NodeWriter,
-    Shown, expire_marker,
+    Shown, condition_intent, expire_marker,
 };
 pub use object_name::is_dns_subdomain;
 pub use policies::{Canary, missing_policies};

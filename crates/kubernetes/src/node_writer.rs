@@ -32,7 +32,7 @@ mod outcome;
 mod schedule;
 
 pub use intent::{Edited, FieldIntents, NodeEdit, NodeField, NodeIntent, NodeIntents, Shown};
-pub use marker::{MarkerState, expire_marker};
+pub use marker::{MarkerState, condition_intent, expire_marker};
 use operations::{operations, status_operations};
 pub use outcome::NodeWriteMetrics;
 use outcome::{Failure, Outcome};

@@ -18,7 +18,8 @@ use kube::CustomResourceExt as _;
 
 pub use evacuation::{CancellationPolicy, Evacuation, EvacuationSpec, EvacuationStatus, Evacuator, PodReference};
 pub use node_maintenance::{
-    DrainPlanEntry, LoadBalancerGate, LoadBalancerGatePolicy, NodeMaintenance, NodeMaintenanceSpec, PodType, Stage,
+    ConnectionsPolicy, DrainPlanEntry, LoadBalancerGate, LoadBalancerGatePolicy, NodeMaintenance, NodeMaintenanceSpec,
+    PodType, Stage,
 };
 pub use status::{
     Blocker, BlockerReason, LoadBalancerState, LoadBalancerStatus, NodeMaintenanceNodeStatus, NodeMaintenanceStatus,

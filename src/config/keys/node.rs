@@ -5,7 +5,7 @@ use std::time::Duration;
 use headgate_http::server::ProxyProtocol;
 
 use super::{HOUR, Key, MINUTE, SECOND};
-use crate::config::value::{address_ranges, bind_address, boolean, duration, health_server, number, words};
+use crate::config::value::{address_ranges, bind_address, boolean, duration, health_server, number, prefixes, words};
 use crate::config::{ClusterAutoscalerHold, HEALTHZ_PORT, ServiceHealth};
 
 /// More than any load balancer's threshold, times the load balancers of a node.
@@ -59,6 +59,23 @@ pub(super) fn keys() -> Vec<Key> {
              without a signal has a ready endpoint of the Service. The last such node keeps answering 200, unless it is about to end: \
              it is being deleted, shut down, out of service or evicted. With `false` only endpoints and kube-proxy count. It has no \
              effect with `node.serviceHealth: off`, needs no further rights, and reads nothing while the node has no signal.",
+        ),
+        Key::new(
+            "node.countConnections",
+            boolean(),
+            |s| &mut s.count_connections,
+            "Whether the established connections to Services of type LoadBalancer that pass through the node are counted while it has a \
+             signal: shown in `/statusz`, `headgate status` and the metric `headgate_node_connections`, and, where a marker is written, in \
+             the Node condition `headgate.dev/ConnectionsDrained`. Whatever headgate delays until the node has left its load balancers \
+             then also waits until that condition is not `False`, each with its own bound. It needs `manifests/components/connections`: \
+             the second container, which has CAP_NET_ADMIN and counts, and the right to read Services. docs/connections.md is the guide.",
+        ),
+        Key::new(
+            "node.excludedSources",
+            prefixes(),
+            |s| &mut s.excluded_sources,
+            "Addresses or prefixes whose connections do not count, beside those of the node, of its `spec.podCIDRs` and of Azure's \
+             probes: other load balancers' probes, and the range of Pods that are not in `spec.podCIDRs`, as with Azure CNI.",
         ),
         Key::new(
             "node.nodePortAddresses",

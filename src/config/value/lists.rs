@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use headgate_agent::connections::Prefix;
 use headgate_agent::health::services::Cidr;
 use headgate_core::node::{BuiltInSignal, SignalMatcher};
 use headgate_core::settings::{Printable, describe_value};
@@ -136,6 +137,19 @@ pub(in crate::config) fn address_ranges() -> ValueType<Vec<Cidr>> {
             range.ok_or_else(|| "an address range, such as 10.0.0.0/8 or 2001:db8::/32".to_owned())
         },
         |range: &Cidr| Value::String(range.to_string()),
+    )
+}
+
+/// Sources of connections.
+pub(in crate::config) fn prefixes() -> ValueType<Vec<Prefix>> {
+    list(
+        json!({ "type": "array", "items": any_text() }),
+        "a list of addresses or prefixes, such as [10.0.9.4, \"2001:db8::/32\"]".to_owned(),
+        |item, _| {
+            let prefix = item.as_str().and_then(|text| text.parse().ok());
+            prefix.ok_or_else(|| "an address or a prefix, such as 10.0.9.4 or 2001:db8::/32".to_owned())
+        },
+        |prefix: &Prefix| Value::String(prefix.to_string()),
     )
 }
 

@@ -73,6 +73,7 @@ fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
             answered: false,
             since: None,
             why: None,
+            connections: None,
             kept_services: Vec::new(),
         },
         out_of_load_balancers: None,

@@ -169,6 +169,7 @@ fn node_row(node: &ClusterNode, mut entries: Vec<EntryRow>) -> NodeRow {
             answered: false,
             since: None,
             why: None,
+            connections: None,
             kept_services: Vec::new(),
         },
         out_of_load_balancers: node.marker.as_ref().map(|marker| MarkerRow {

@@ -379,8 +379,14 @@ async fn the_node_policy_allows_the_marker_on_the_own_node_or_for_the_controller
         agent.done(&ask).await;
         controller.done(&ask).await;
     }
+    agent
+        .done(&ApiRequest::strategic(
+            &format!("{N1}/status"),
+            condition("headgate.dev/ConnectionsDrained", "False"),
+        ))
+        .await;
     let conditions = administrator.get(N1).await["status"]["conditions"].clone();
-    assert_eq!(conditions.as_array().unwrap().len(), 2, "{conditions}");
+    assert_eq!(conditions.as_array().unwrap().len(), 3, "{conditions}");
     let other = ApiRequest::strategic("/api/v1/nodes/n2/status", condition(marker, "True"));
     refused(agent, other.clone(), "only its own Node").await;
     controller.done(&other).await;

@@ -11,11 +11,14 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// Azure's probes of health, and its DNS and instance metadata, which connect to nobody.
 pub const AZURE_PROBES: IpAddr = IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16));
 
 /// The addresses that begin with the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Prefix {
     address: IpAddr,
     length: u8,
@@ -67,6 +70,20 @@ impl FromStr for Prefix {
             (length <= longest).then_some(Self { address, length })
         };
         parse().ok_or_else(|| PrefixError(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for Prefix {
+    type Error = PrefixError;
+
+    fn try_from(text: String) -> Result<Self, PrefixError> {
+        text.parse()
+    }
+}
+
+impl From<Prefix> for String {
+    fn from(prefix: Prefix) -> Self {
+        prefix.to_string()
     }
 }
 

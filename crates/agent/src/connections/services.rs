@@ -4,9 +4,15 @@
 //! change the destinations, such as `externalTrafficPolicy` or `healthCheckNodePort`, is not here.
 
 use std::fmt;
+use std::net::SocketAddr;
+
+use k8s_openapi::api::core::v1::Service as KubernetesService;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::{Deserialize, Serialize};
 
 /// The namespace and name of a Service.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ServiceName {
     /// The namespace of the Service.
     pub namespace: String,
@@ -32,7 +38,7 @@ impl fmt::Display for ServiceName {
 }
 
 /// A Service, reduced.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     /// The Service's name.
     pub name: ServiceName,
@@ -46,7 +52,8 @@ pub struct Service {
 }
 
 /// A port of a Service.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ServicePort {
     /// `TCP`, `UDP` or `SCTP`; an empty text means `TCP`.
     pub protocol: String,
@@ -57,10 +64,73 @@ pub struct ServicePort {
 }
 
 /// A frontend of the load balancer. Both texts are empty if they are not set.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Ingress {
     /// The address.
     pub ip: String,
     /// The DNS name, of load balancers without a fixed address.
     pub hostname: String,
+}
+
+/// A Service object without what no count needs.
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = KubernetesService)]
+#[serde(default)]
+pub struct ServiceObject {
+    /// Read for namespace and name.
+    pub metadata: ObjectMeta,
+    spec: ServiceSpec,
+    status: ServiceStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ServiceSpec {
+    r#type: String,
+    #[serde(rename = "clusterIP")]
+    cluster_ip: String,
+    ports: Vec<ServicePort>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ServiceStatus {
+    load_balancer: LoadBalancerStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct LoadBalancerStatus {
+    ingress: Vec<Ingress>,
+}
+
+impl ServiceObject {
+    /// The name of the Service.
+    #[must_use]
+    pub fn name(&self) -> ServiceName {
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        ServiceName {
+            namespace: text(&self.metadata.namespace),
+            name: text(&self.metadata.name),
+        }
+    }
+
+    /// Its cluster address and first port, by which the node's own processes and pods reach it.
+    #[must_use]
+    pub fn cluster_address(&self) -> Option<SocketAddr> {
+        let port = u16::try_from(self.spec.ports.first()?.port).ok()?;
+        Some(SocketAddr::new(self.spec.cluster_ip.parse().ok()?, port))
+    }
+}
+
+impl From<ServiceObject> for Service {
+    fn from(object: ServiceObject) -> Self {
+        Self {
+            name: object.name(),
+            service_type: object.spec.r#type,
+            ports: object.spec.ports,
+            ingress: object.status.load_balancer.ingress,
+        }
+    }
 }

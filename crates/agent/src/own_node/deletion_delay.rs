@@ -2,8 +2,8 @@
 //! balancers. What should be on the Node is decided here; pure. `reconciler` publishes it.
 //!
 //! Cluster Autoscaler waits only if the Node had an annotation with the prefix before the loop that decided the deletion, so the
-//! annotation is set with the soft taint, which comes minutes before the hard one. It is removed when the marker is `True`, when the Node
-//! has neither taint, or when the timeout since the hard taint is over.
+//! annotation is set with the soft taint, which comes minutes before the hard one. It is removed when the marker is `True` and the agent
+//! counts no connection that passes through the node, when the Node has neither taint, or when the timeout since the hard taint is over.
 //!
 //! Invariant: the annotation outlives its reason by no more than a write. The timeout counts on the own clock from the observation of the
 //! hard taint; only the first observation of a process takes the age from the taint's value, by the wall clock, so that restarts do not
@@ -39,11 +39,11 @@ pub enum DelayState {
     NoCandidate,
     /// Cluster Autoscaler may delete the node soon.
     Candidate,
-    /// Cluster Autoscaler deletes the node, and nothing shows that it has left its load balancers.
+    /// Cluster Autoscaler deletes the node, and nothing shows that it has left its load balancers, or connections still pass through it.
     Deleting,
-    /// The node has left its load balancers.
+    /// The node has left its load balancers, and no connection is known to pass through it.
     Out,
-    /// The node has not left them within the timeout.
+    /// That was not so within the timeout.
     TimedOut,
 }
 
@@ -136,7 +136,7 @@ impl DeletionDelay {
         let ends_at = self.deletion_mark.expires_at(timeout);
         let state = match ends_at {
             None if !node.is_deletion_candidate() => DelayState::NoCandidate,
-            _ if node.is_marked_out() => DelayState::Out,
+            _ if node.may_go() => DelayState::Out,
             None => DelayState::Candidate,
             Some(ends_at) if ends_at <= now.mono => DelayState::TimedOut,
             Some(_) => DelayState::Deleting,

@@ -1,7 +1,7 @@
 //! Holds the instance of a node that Karpenter removes: how long the pod of `headgate hold` goes on after SIGTERM.
 //!
 //! Karpenter terminates an instance once the pods that it must wait for are gone. So the pod goes on while Karpenter removes the node and
-//! nothing shows that it has left its load balancers. It ends at once if nothing removes the node: a roll of its `DaemonSet` or a reboot
+//! nothing shows that it has left its load balancers, or its agent counts connections that pass through it. It ends at once if nothing removes the node: a roll of its `DaemonSet` or a reboot
 //! is not delayed. [`release_reason`] decides; pure. As long as the present Node is not known, the hold goes on, up to its timeout.
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::watch::watch_own_node;
 words! {
     /// Why a hold ends before its timeout.
     pub enum ReleaseReason {
-        /// The node has left its load balancers.
+        /// The node has left its load balancers, and no connection is known to pass through it.
         Out = "out of load balancers",
         /// The Node is neither being deleted nor tainted by Karpenter.
         NotDisrupted = "node is not being removed",
@@ -40,8 +40,8 @@ pub enum HoldOutcome {
     TimedOut {
         /// The UID of the Node, if it is known.
         uid: Option<String>,
-        /// What the marker said last, if the Node has it.
-        marker: Option<String>,
+        /// What is still to come, as the Node said last.
+        waits_for: Option<String>,
     },
 }
 
@@ -55,7 +55,7 @@ pub fn release_reason(report: &NodeReport) -> Option<ReleaseReason> {
     if !node.is_deleting && !node.has_taint(KARPENTER_TAINT) {
         return Some(ReleaseReason::NotDisrupted);
     }
-    node.is_marked_out().then_some(ReleaseReason::Out)
+    node.may_go().then_some(ReleaseReason::Out)
 }
 
 /// Follows the Node `name` until its instance need not be held, `timeout` at most.
@@ -95,7 +95,7 @@ async fn wait_for_release(mut reports: watch::Receiver<NodeReport>, timeout: Dur
     let node = reports.borrow().node.clone();
     HoldOutcome::TimedOut {
         uid: node.as_ref().map(|node| node.uid.clone()),
-        marker: node.and_then(|node| node.marker).map(|marker| marker.message),
+        waits_for: node.map(|node| node.waits_for().to_owned()),
     }
 }
 
@@ -113,17 +113,28 @@ mod tests {
 
     /// The report of a Node with these taints, deletion and marker.
     fn report(taints: &[&str], is_deleted: bool, marker: Option<&str>) -> NodeReport {
+        report_with(taints, is_deleted, marker, None)
+    }
+
+    /// The same, with the status and reason of the condition about connections.
+    fn report_with(
+        taints: &[&str],
+        is_deleted: bool,
+        marker: Option<&str>,
+        connections: Option<(&str, &str)>,
+    ) -> NodeReport {
         let taints: Value = taints
             .iter()
             .map(|key| json!({"key": key, "effect": "NoSchedule"}))
             .collect();
         let deletion = is_deleted.then_some("2026-01-01T00:00:00Z");
-        let conditions: Value = marker
-            .iter()
-            .map(|status| {
-                json!({"type": "headgate.dev/OutOfLoadBalancers", "status": status, "reason": "NotDown", "message": "lb/pool"})
-            })
-            .collect();
+        let marker = marker.map(
+            |status| json!({"type": "headgate.dev/OutOfLoadBalancers", "status": status, "reason": "NotDown", "message": "lb/pool"}),
+        );
+        let connections = connections.map(
+            |(status, reason)| json!({"type": "headgate.dev/ConnectionsDrained", "status": status, "reason": reason, "message": "3 open"}),
+        );
+        let conditions: Value = marker.into_iter().chain(connections).collect();
         let node = json!({"metadata": {"name": "n", "uid": "u", "deletionTimestamp": deletion}, "spec": {"taints": taints},
             "status": {"conditions": conditions}});
         let node = NodeReader::own(SignalRules::default()).read(serde_json::from_value(node).unwrap());
@@ -154,6 +165,26 @@ mod tests {
             ("out", report(&[KARPENTER_TAINT], false, Some("True")), Some(Out)),
             ("deleted before the taint", report(&[], true, None), None),
             ("deleted and out", report(&[], true, Some("True")), Some(Out)),
+            (
+                "connections pass through it",
+                report_with(&[], true, Some("True"), Some(("False", "ConnectionsOpen"))),
+                None,
+            ),
+            (
+                "the last one has ended",
+                report_with(&[], true, Some("True"), Some(("True", "NoConnections"))),
+                Some(Out),
+            ),
+            (
+                "they cannot be counted",
+                report_with(&[], true, Some("True"), Some(("Unknown", "NotCounted"))),
+                Some(Out),
+            ),
+            (
+                "no connections, but not out",
+                report_with(&[], true, Some("False"), Some(("True", "NoConnections"))),
+                None,
+            ),
             ("gone", gone, Some(NodeGone)),
             ("never seen", missing, Some(NodeGone)),
         ] {
@@ -177,12 +208,12 @@ mod tests {
         sender.send_replace(report(&[KARPENTER_TAINT], true, Some("False")));
         let start = Instant::now();
         let outcome = wait_for_release(reports, Duration::from_mins(1)).await;
-        let marker = Some("lb/pool".to_owned());
+        let waits_for = Some("lb/pool".to_owned());
         assert_eq!(
             outcome,
             HoldOutcome::TimedOut {
                 uid: Some("u".to_owned()),
-                marker
+                waits_for
             }
         );
         assert_eq!(start.elapsed(), Duration::from_mins(1));

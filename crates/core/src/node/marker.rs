@@ -2,13 +2,13 @@
 //! balancers.
 //!
 //! What it says is decided elsewhere: by the leader from what it read of the pools, or by the agent from its answers to probes. When it
-//! is written, and when it expires, is up to the writer of Nodes.
+//! is written, and when it expires, is up to the writer of Nodes. The condition `headgate.dev/ConnectionsDrained` has the same form; the
+//! node's agent decides it from its counts, and it neither expires nor is confirmed.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::names::MARKER_CONDITION;
 use super::object::ConditionObject;
 use crate::telemetry::words;
 
@@ -76,11 +76,12 @@ pub struct MarkerFact {
 }
 
 impl MarkerFact {
-    /// Reads the condition, if this is it.
+    /// Reads the condition of this type among those of a Node.
     #[must_use]
-    pub fn read(condition: &ConditionObject) -> Option<Self> {
+    pub fn find(conditions: &[ConditionObject], type_: &str) -> Option<Self> {
+        let condition = conditions.iter().find(|condition| condition.type_ == type_)?;
         let message = condition.message.as_deref().unwrap_or_default();
-        (condition.type_ == MARKER_CONDITION).then(|| Self {
+        Some(Self {
             status: MarkerStatus::read(&condition.status),
             reason: condition.reason.clone().unwrap_or_default(),
             message: message[..message.floor_char_boundary(MAX_MARKER_MESSAGE_BYTES)].to_owned(),
@@ -99,6 +100,12 @@ impl MarkerFact {
     #[must_use]
     pub fn is_without_signal(&self) -> bool {
         self.status == MarkerStatus::False && self.reason == MARKER_NO_SIGNAL
+    }
+
+    /// Whether it says that something is still to end: connections, or what comes before they can.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.status == MarkerStatus::False && self.reason != MARKER_NO_SIGNAL
     }
 
     /// Whether a tool that waits for the condition would trust it although nothing confirms it any more.

@@ -31,3 +31,5 @@ pub const SPOT_NOTICE_ANNOTATION: &str = "headgate.dev/spot-notice";
 
 /// The condition that says whether the node is out of its load balancers.
 pub const MARKER_CONDITION: &str = "headgate.dev/OutOfLoadBalancers";
+/// The condition that says whether connections still pass through a node that is to go.
+pub const CONNECTIONS_CONDITION: &str = "headgate.dev/ConnectionsDrained";

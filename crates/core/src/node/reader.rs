@@ -14,9 +14,10 @@ use super::hold::NodeHold;
 use super::marker::MarkerFact;
 use super::matcher::SignalRules;
 use super::names::{
-    AUTOSCALER_TAINT, CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DRAINING_TAINT, EVICTION_TAINT_VALUE, EXCLUDE_LABEL,
+    AUTOSCALER_TAINT, CANDIDATE_TAINT, CONNECTIONS_CONDITION, DELETION_DELAY_ANNOTATION, DRAINING_TAINT,
+    EVICTION_TAINT_VALUE, EXCLUDE_LABEL, MARKER_CONDITION,
 };
-use super::object::{ConditionObject, NodeObject, Taint};
+use super::object::{AddressObject, ConditionObject, NodeObject, Taint};
 use super::signal::Signal;
 use super::spot_notice::recorded_not_before;
 
@@ -75,6 +76,12 @@ pub struct Node {
     pub boot_id: String,
     /// The addresses of type `InternalIP`, of both families.
     pub addresses: Vec<IpAddr>,
+    /// The addresses of other types, of the own Node.
+    #[serde(skip)]
+    pub other_addresses: Vec<IpAddr>,
+    /// `spec.podCIDRs` of the own Node.
+    #[serde(skip)]
+    pub pod_cidrs: Vec<String>,
     /// The conditions that a matcher names, by type.
     pub conditions: BTreeMap<String, Condition>,
     /// Whether the condition `Ready` is `True`.
@@ -85,6 +92,9 @@ pub struct Node {
     /// The condition `headgate.dev/OutOfLoadBalancers`, if the Node has it.
     #[serde(skip)]
     pub marker: Option<MarkerFact>,
+    /// The condition `headgate.dev/ConnectionsDrained` of the own Node, if it has it.
+    #[serde(skip)]
+    pub connections: Option<MarkerFact>,
     /// The hold that a leader has recorded on the Node.
     #[serde(skip)]
     pub hold: Option<NodeHold>,
@@ -154,7 +164,8 @@ impl NodeReader {
         let annotations = self.annotations(metadata.annotations.unwrap_or_default());
         let conditions = &status.conditions;
         let is_deleting = metadata.deletion_timestamp.is_some();
-        let internal = status.addresses.iter().filter(|entry| entry.type_ == "InternalIP");
+        let is_internal = |entry: &&AddressObject| entry.type_ == "InternalIP";
+        let (internal, others) = status.addresses.iter().partition::<Vec<_>, _>(is_internal);
         let mut node = Node {
             name: metadata.name.unwrap_or_default(),
             created: metadata.creation_timestamp.map(|time| time.0).unwrap_or_default(),
@@ -169,13 +180,16 @@ impl NodeReader {
             machine: machine_id(&spec.provider_id),
             provider_id: spec.provider_id,
             boot_id: status.node_info.boot_id,
-            addresses: internal.filter_map(|entry| entry.address.parse().ok()).collect(),
+            addresses: ip_addresses(&internal),
+            other_addresses: ip_addresses(&others),
+            pod_cidrs: spec.pod_cidrs,
             conditions: self.conditions(conditions),
             ready: conditions
                 .iter()
                 .any(|one| one.type_ == "Ready" && one.status == "True"),
             shutting_down: conditions.iter().any(is_shutdown),
-            marker: conditions.iter().find_map(MarkerFact::read),
+            marker: MarkerFact::find(conditions, MARKER_CONDITION),
+            connections: MarkerFact::find(conditions, CONNECTIONS_CONDITION),
             ends: is_deleting || spec.taints.iter().any(is_terminal),
             taints: spec.taints,
             ..Node::default()
@@ -241,6 +255,9 @@ impl Node {
         self.unschedulable = false;
         self.provider_id = String::new();
         self.boot_id = String::new();
+        self.other_addresses = Vec::new();
+        self.pod_cidrs = Vec::new();
+        self.connections = None;
         for taint in &mut self.taints {
             taint.value = None;
         }
@@ -282,6 +299,29 @@ impl Node {
         self.marker.as_ref().is_some_and(MarkerFact::is_out)
     }
 
+    /// Whether the node's agent counts connections that still pass through the node, or will soon know that there are none. Where it
+    /// cannot count, nothing waits for it.
+    #[must_use]
+    pub fn has_open_connections(&self) -> bool {
+        self.connections.as_ref().is_some_and(MarkerFact::is_pending)
+    }
+
+    /// Whether the Node says that the machine may go: it has left its load balancers, and no connection is known to pass through it.
+    #[must_use]
+    pub fn may_go(&self) -> bool {
+        self.is_marked_out() && !self.has_open_connections()
+    }
+
+    /// What is still to come before the machine may go, as the Node says it.
+    #[must_use]
+    pub fn waits_for(&self) -> &str {
+        match (&self.marker, &self.connections) {
+            (None, _) => "the condition headgate.dev/OutOfLoadBalancers is missing",
+            (Some(marker), Some(connections)) if marker.is_out() => &connections.message,
+            (Some(marker), _) => &marker.message,
+        }
+    }
+
     /// Whether Cluster Autoscaler may delete the node soon: the soft taint.
     #[must_use]
     pub fn is_deletion_candidate(&self) -> bool {
@@ -301,6 +341,10 @@ impl Node {
     pub fn is_deletion_delayed(&self) -> bool {
         self.annotations.contains_key(DELETION_DELAY_ANNOTATION)
     }
+}
+
+fn ip_addresses(entries: &[&AddressObject]) -> Vec<IpAddr> {
+    entries.iter().filter_map(|entry| entry.address.parse().ok()).collect()
 }
 
 fn is_shutdown(condition: &ConditionObject) -> bool {

@@ -13,6 +13,8 @@ use tokio::time::Instant;
 /// The fields of a Node that one feature writes; the label `field` of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeField {
+    /// The condition `headgate.dev/ConnectionsDrained`.
+    Connections,
     /// The annotation by which Cluster Autoscaler waits before it deletes the node.
     DeletionDelay,
     /// The draining taint of an eviction, and the annotation that records the notice.
@@ -29,7 +31,8 @@ pub enum NodeField {
 
 impl NodeField {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
+        Self::Connections,
         Self::DeletionDelay,
         Self::DrainingTaint,
         Self::Hold,
@@ -42,6 +45,7 @@ impl NodeField {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Connections => "connections",
             Self::DeletionDelay => "deletion_delay",
             Self::DrainingTaint => "draining_taint",
             Self::Hold => "hold",
@@ -56,6 +60,7 @@ impl NodeField {
         match self {
             Self::DeletionDelay => "; the component manifests/components/delay-deletion grants patch on nodes",
             Self::DrainingTaint => "; the component manifests/components/spot grants patch on nodes",
+            Self::Connections => "; the component manifests/components/marker grants patch on nodes/status",
             Self::Hold | Self::Maintenance | Self::MaintenanceConditions | Self::Marker => "",
         }
     }

@@ -82,28 +82,49 @@ impl MarkerState {
             shown: if is_shown { Shown::Yes } else { Shown::No },
             renew_interval: (!has_ended).then_some(interval),
             edit: Arc::new(move |node: &mut Node, now| {
-                set(&wanted, node, now);
+                set(MARKER_CONDITION, &wanted, node, now);
                 Edited::Done
             }),
         }
     }
 }
 
+/// What the writer of Nodes makes of another condition of the same form, which is written on each change and not confirmed.
+#[must_use]
+pub fn condition_intent(
+    type_: &'static str,
+    uid: String,
+    wanted: MarkerCondition,
+    shown: Option<&MarkerFact>,
+) -> NodeIntent {
+    let is_shown = shown.is_some_and(|shown| {
+        (shown.status, &*shown.reason, &*shown.message) == (wanted.status, wanted.reason, &*wanted.message)
+    });
+    NodeIntent {
+        uid: Some(uid),
+        key: format!("{} {} {}", wanted.status.as_str(), wanted.reason, wanted.message),
+        shown: if is_shown { Shown::Yes } else { Shown::No },
+        renew_interval: None,
+        edit: Arc::new(move |node: &mut Node, now| {
+            set(type_, &wanted, node, now);
+            Edited::Done
+        }),
+    }
+}
+
 /// Sets the condition of a Node, as confirmed now.
-fn set(condition: &MarkerCondition, node: &mut Node, now: Timestamp) {
+fn set(type_: &str, condition: &MarkerCondition, node: &mut Node, now: Timestamp) {
     let MarkerCondition {
         status,
         reason,
         message,
     } = condition;
     let conditions = node.status.get_or_insert_default().conditions.get_or_insert_default();
-    let present = conditions
-        .iter_mut()
-        .find(|condition| condition.type_ == MARKER_CONDITION);
+    let present = conditions.iter_mut().find(|condition| condition.type_ == type_);
     let since = present.as_ref().filter(|present| present.status == status.as_str());
     let since = since.and_then(|present| present.last_transition_time.clone());
     let condition = NodeCondition {
-        type_: MARKER_CONDITION.to_owned(),
+        type_: type_.to_owned(),
         status: status.as_str().to_owned(),
         reason: Some((*reason).to_owned()),
         message: Some(message[..message.floor_char_boundary(MAX_MARKER_MESSAGE_BYTES)].to_owned()),
@@ -119,14 +140,15 @@ fn set(condition: &MarkerCondition, node: &mut Node, now: Timestamp) {
 /// The condition in a Node that was read as a whole.
 fn read(condition: &NodeCondition) -> Option<MarkerFact> {
     let text = |time: &Option<Time>| time.as_ref().map(|time| time.0.to_string());
-    MarkerFact::read(&ConditionObject {
+    let condition = ConditionObject {
         type_: condition.type_.clone(),
         status: condition.status.clone(),
         reason: condition.reason.clone(),
         message: condition.message.clone(),
         last_transition_time: text(&condition.last_transition_time),
         last_heartbeat_time: text(&condition.last_heartbeat_time),
-    })
+    };
+    MarkerFact::find(&[condition], MARKER_CONDITION)
 }
 
 /// Whether both are of the same confirmation, as far as its time is readable.
@@ -200,7 +222,7 @@ fn expired(uid: String, shown: MarkerFact, ttl: Duration) -> NodeIntent {
             let present = conditions.find_map(read);
             // One that was confirmed meanwhile stays; the watch will show it.
             if present.is_some_and(|present| is_same(&present, &shown)) {
-                set(&unknown, node, now);
+                set(MARKER_CONDITION, &unknown, node, now);
             }
             Edited::Done
         }),
@@ -219,7 +241,7 @@ mod tests {
     fn fact(status: &str, reason: &str, confirmed_at: &str) -> MarkerFact {
         let condition = json!({"type": MARKER_CONDITION, "status": status, "reason": reason, "message": "m",
             "lastHeartbeatTime": confirmed_at});
-        MarkerFact::read(&serde_json::from_value(condition).unwrap()).unwrap()
+        MarkerFact::find(&[serde_json::from_value(condition).unwrap()], MARKER_CONDITION).unwrap()
     }
 
     /// When a condition expires that a Node shows.
@@ -375,7 +397,7 @@ mod tests {
                 third,
             ),
         ] {
-            set(&condition, &mut node, now);
+            set(MARKER_CONDITION, &condition, &mut node, now);
             let conditions = node.status.clone().unwrap().conditions.unwrap();
             assert_eq!((conditions.len(), &conditions[0]), (2, &ready));
             let set = &conditions[1];

@@ -144,10 +144,27 @@ pub struct LoadBalancerGate {
     #[serde(default = "LoadBalancerGate::default_timeout_seconds")]
     #[schemars(range(min = 0, max = 86400))]
     pub timeout_seconds: i32,
-    /// How long open connections may go on between the confirmation and the first Evacuation, in seconds.
+    /// How long open connections may go on between the confirmation and the first Evacuation at least, in seconds.
     #[serde(default = "LoadBalancerGate::default_drain_seconds")]
     #[schemars(range(min = 0, max = 86400))]
     pub drain_seconds: i32,
+    /// Whether the first Evacuation also waits for the connections that the node's agent counts (node.countConnections).
+    #[serde(default)]
+    pub connections: ConnectionsPolicy,
+    /// How much longer than drainSeconds it waits for them at most, in seconds.
+    #[serde(default = "LoadBalancerGate::default_connections_timeout_seconds")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub connections_timeout_seconds: i32,
+}
+
+/// Whether a maintenance waits for connections.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum ConnectionsPolicy {
+    /// Until the node's agent counts none, where it counts.
+    #[default]
+    Wait,
+    /// It does not.
+    Ignore,
 }
 
 /// What happens if a read does not confirm that a node is out of its load balancers.
@@ -170,6 +187,11 @@ impl LoadBalancerGate {
     fn default_drain_seconds() -> i32 {
         30
     }
+
+    /// Five minutes, the default of cloud load balancers for deregistration.
+    fn default_connections_timeout_seconds() -> i32 {
+        300
+    }
 }
 
 impl Default for LoadBalancerGate {
@@ -178,6 +200,8 @@ impl Default for LoadBalancerGate {
             policy: LoadBalancerGatePolicy::default(),
             timeout_seconds: Self::default_timeout_seconds(),
             drain_seconds: Self::default_drain_seconds(),
+            connections: ConnectionsPolicy::default(),
+            connections_timeout_seconds: Self::default_connections_timeout_seconds(),
         }
     }
 }

@@ -138,9 +138,9 @@ words! {
     pub enum LoadBalancerState {
         /// No read has confirmed that the node is out.
         Pending = "Pending",
-        /// A read confirmed it. Open connections may go on until drainSeconds are over.
+        /// A read confirmed it. Open connections may go on, drainSeconds at least, and while the agent counts some.
         Draining = "Draining",
-        /// A read confirmed it, and drainSeconds are over.
+        /// A read confirmed it, and the time for open connections is over.
         Out = "Out",
         /// No read has confirmed it within timeoutSeconds, and the maintenance goes on without.
         TimedOut = "TimedOut",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use headgate_core::node::{MarkerFact, NodeObject};
+use headgate_core::node::{MARKER_CONDITION, MarkerFact, NodeObject};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -26,7 +26,7 @@ impl From<NodeObject> for CachedNode {
     fn from(node: NodeObject) -> Self {
         Self {
             facts: Arc::new(NodeFacts::from(&node)),
-            marker: node.status.conditions.iter().find_map(MarkerFact::read),
+            marker: MarkerFact::find(&node.status.conditions, MARKER_CONDITION),
             uid: node.metadata.uid.unwrap_or_default(),
         }
     }

@@ -104,7 +104,7 @@ mod tests {
     fn marker(status: &str, reason: &str, confirmed_at: Timestamp) -> MarkerFact {
         let condition = json!({"type": MARKER_CONDITION, "status": status, "reason": reason,
             "message": "Not yet: 1 of 2", "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": confirmed_at});
-        MarkerFact::read(&serde_json::from_value(condition).unwrap()).unwrap()
+        MarkerFact::find(&[serde_json::from_value(condition).unwrap()], MARKER_CONDITION).unwrap()
     }
 
     fn after(start: Moment, seconds: u32) -> Moment {

@@ -141,6 +141,8 @@ words! {
         AllNodesSelected = "AllNodesSelected",
         /// The first pods are evacuated without a confirmation by the load balancers.
         LoadBalancerNotConfirmed = "LoadBalancerNotConfirmed",
+        /// The first pods are evacuated while connections pass through their node.
+        ConnectionsNotDrained = "ConnectionsNotDrained",
         /// The status lists a stage that it did not list before.
         StageStarted = "StageStarted",
         /// All pods have left.
@@ -156,7 +158,7 @@ impl EventReason {
     pub fn is_warning(self) -> bool {
         matches!(
             self,
-            Self::FastForwarded | Self::AllNodesSelected | Self::LoadBalancerNotConfirmed
+            Self::FastForwarded | Self::AllNodesSelected | Self::LoadBalancerNotConfirmed | Self::ConnectionsNotDrained
         )
     }
 }

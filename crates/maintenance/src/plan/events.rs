@@ -45,10 +45,15 @@ pub(super) fn events(view: &View<'_>, maintenance: &Maintenance<'_>, status: &No
                 .gates
                 .get(&(maintenance.name, name))
                 .and_then(|gate| gate.opened_without.as_deref());
-            if let (true, Some(reason)) = (now, reason) {
+            let Some(reason) = reason else { continue };
+            let (kind, note) = if now {
                 let note = format!("Pods leave node {name} without a confirmation; it waited for {reason}");
-                record(Some(name), EventReason::LoadBalancerNotConfirmed, note);
-            }
+                (EventReason::LoadBalancerNotConfirmed, note)
+            } else {
+                let note = format!("Pods leave node {name} after connectionsTimeoutSeconds: {reason}");
+                (EventReason::ConnectionsNotDrained, note)
+            };
+            record(Some(name), kind, note);
         }
         if became(conditions::DRAINED) {
             record(

@@ -3,12 +3,15 @@
 //! The state is derived from the last read at each decision. What is kept in the status are times only: since when the
 //! controller waits, and when a read confirmed first. A read that no longer confirms closes the gate; Evacuations that exist
 //! go on. Where there is no read at all, the gate is closed as well, but the times stay.
+//!
+//! Then come the established connections: at least `drainSeconds`, and as long as the node's agent counts some that pass through the
+//! node, at most `connectionsTimeoutSeconds` more. An agent that cannot count makes nothing wait.
 
 use headgate_core::node::NodeTraffic;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::{LoadBalancerGate, LoadBalancerGatePolicy, LoadBalancerState, LoadBalancerStatus};
+use crate::api::{ConnectionsPolicy, LoadBalancerGate, LoadBalancerGatePolicy, LoadBalancerState, LoadBalancerStatus};
 
 /// What the gate of one node depends on.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +24,8 @@ pub struct GateInput<'a> {
     pub observation: &'a NodeTraffic,
     /// Whether the node is unschedulable and has the taint that takes it out.
     pub is_isolated: bool,
+    /// What the node's agent says of the connections that still pass through it; `None` if it says nothing, or that there are none.
+    pub connections: Option<&'a str>,
     /// When the node will be gone, for a node with an eviction notice.
     pub deadline: Option<Timestamp>,
     /// The time of the decision, in whole seconds.
@@ -38,7 +43,7 @@ pub struct Gate {
     pub wake_at: Option<Timestamp>,
     /// What the gate waits for, in words; empty where it is open.
     pub waiting_for: String,
-    /// The gate opened now without a confirmation, and why.
+    /// The gate opened now without a confirmation, or while connections pass through the node, and what it waited for.
     pub opened_without: Option<String>,
 }
 
@@ -66,10 +71,7 @@ impl Gate {
         match input.observation {
             // Once it goes on without, it goes on.
             NodeTraffic::Out { since } if timed_out => Self::out(waiting_since, *since, input.now),
-            NodeTraffic::Out { since: None } => Self::out(waiting_since, None, before.unwrap_or(input.now)),
-            NodeTraffic::Out { since: Some(since) } => {
-                Self::confirmed(input, waiting_since, *since, before.unwrap_or(input.now))
-            }
+            NodeTraffic::Out { since } => Self::confirmed(input, waiting_since, *since, before.unwrap_or(input.now)),
             _ if timed_out => Self::timed_out(waiting_since, None),
             NodeTraffic::Unknown(why) => {
                 let waiting_for = format!("a read of the load balancers: {why}");
@@ -88,25 +90,43 @@ impl Gate {
         }
     }
 
-    fn confirmed(input: &GateInput<'_>, waiting_since: Timestamp, since: Timestamp, confirmed_at: Timestamp) -> Self {
-        let window = SignedDuration::from_secs(i64::from(input.settings.drain_seconds));
-        let opens_at = add(confirmed_at, at_most_half(window, confirmed_at, input.deadline));
+    fn confirmed(
+        input: &GateInput<'_>,
+        waiting_since: Timestamp,
+        since: Option<Timestamp>,
+        confirmed_at: Timestamp,
+    ) -> Self {
+        let settings = input.settings;
+        // Without an entry in a pool, no connection came through one.
+        let window = SignedDuration::from_secs(i64::from(since.map_or(0, |_| settings.drain_seconds)));
+        let ends_at = |wanted| add(confirmed_at, at_most_half(wanted, confirmed_at, input.deadline));
+        let opens_at = ends_at(window);
+        let is_waited_for = settings.connections == ConnectionsPolicy::Wait;
+        let counted = input.connections.filter(|_| is_waited_for);
+        let longest = SignedDuration::from_secs(i64::from(settings.connections_timeout_seconds));
+        let given_up_at = ends_at(window + longest);
         let was_open = input
             .previous
             .is_some_and(|status| status.state == LoadBalancerState::Out);
-        if was_open || input.now >= opens_at {
-            return Self::out(waiting_since, Some(since), confirmed_at);
-        }
-        Self {
-            status: status(
-                LoadBalancerState::Draining,
-                waiting_since,
-                Some(since),
-                Some(confirmed_at),
+        let (waiting_for, wake_at) = match counted {
+            _ if was_open => return Self::out(waiting_since, since, confirmed_at),
+            Some(counted) if input.now < given_up_at => (
+                format!("open connections, until {given_up_at:.0} at the latest: {counted}"),
+                given_up_at,
             ),
+            _ if input.now < opens_at => (format!("open connections, until {opens_at:.0}"), opens_at),
+            counted => {
+                return Self {
+                    opened_without: counted.map(str::to_owned),
+                    ..Self::out(waiting_since, since, confirmed_at)
+                };
+            }
+        };
+        Self {
+            status: status(LoadBalancerState::Draining, waiting_since, since, Some(confirmed_at)),
             is_open: false,
-            wake_at: Some(opens_at),
-            waiting_for: format!("open connections, until {opens_at:.0}"),
+            wake_at: Some(wake_at),
+            waiting_for,
             opened_without: None,
         }
     }

@@ -112,6 +112,7 @@ impl<'a> View<'a> {
                     previous,
                     observation: self.snapshot.load_balancers.get(*name).unwrap_or(&unknown),
                     is_isolated: node.is_unschedulable && node.maintenance_taint.is_some(),
+                    connections: node.connections.as_deref(),
                     deadline: node.deadline,
                     now: self.now,
                 });

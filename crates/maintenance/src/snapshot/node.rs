@@ -1,10 +1,15 @@
 //! A Node, as far as maintenances are concerned.
 
-use headgate_core::node::{DRAINING_TAINT, MAINTENANCE_TAINT, NodeObject, Taint, recorded_not_before};
+use headgate_core::node::{
+    CONNECTIONS_CONDITION, DRAINING_TAINT, MAINTENANCE_TAINT, MarkerFact, NodeObject, Taint, recorded_not_before,
+};
 use jiff::Timestamp;
 
 use crate::api::names::CORDON_ANNOTATION;
 use crate::drain_plan::Labels;
+
+/// Of the message about connections; the status of a maintenance has one for each node.
+const MAX_CONNECTIONS_BYTES: usize = 256;
 
 /// A Node, as far as maintenances are concerned.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -23,6 +28,8 @@ pub struct NodeFacts {
     pub is_ready: bool,
     /// When the node is expected to be gone, for a node with an eviction notice.
     pub deadline: Option<Timestamp>,
+    /// The message of the condition `headgate.dev/ConnectionsDrained` while that says that connections pass through the node.
+    pub connections: Option<String>,
     /// The conditions that are `True`: type and message.
     pub conditions: Vec<(String, String)>,
 }
@@ -57,6 +64,9 @@ impl From<&NodeObject> for NodeFacts {
                 .and_then(|annotations| annotations.get(CORDON_ANNOTATION))
                 .map(|value| value == "true"),
             is_ready: conditions.iter().any(|(kind, _)| kind == "Ready"),
+            connections: MarkerFact::find(&status.conditions, CONNECTIONS_CONDITION)
+                .filter(MarkerFact::is_pending)
+                .map(|fact| fact.message[..fact.message.floor_char_boundary(MAX_CONNECTIONS_BYTES)].to_owned()),
             deadline: annotations.filter(|_| has_notice).and_then(recorded_not_before),
             conditions,
         }
@@ -79,7 +89,8 @@ mod tests {
                 {"key": MAINTENANCE_TAINT, "value": "uid", "effect": "NoSchedule"}]},
             "status": {"conditions": [
                 {"type": "Ready", "status": "True", "message": "kubelet is posting ready status"},
-                {"type": "Drained", "status": "False"}]},
+                {"type": "Drained", "status": "False"},
+                {"type": CONNECTIONS_CONDITION, "status": "False", "reason": "ConnectionsOpen", "message": "é".repeat(200)}]},
         }))
         .unwrap();
         let facts = NodeFacts::from(&node);
@@ -88,6 +99,7 @@ mod tests {
         assert_eq!(facts.was_unschedulable, Some(false));
         assert_eq!(facts.maintenance_taint.unwrap().value, "uid");
         assert_eq!(facts.conditions.len(), 1);
+        assert_eq!(facts.connections.unwrap(), "é".repeat(128));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! No Evacuation before the load balancers, unless the policy or the guard allows it.
 
 use headgate_core::node::{NodeTraffic, Unproved};
-use headgate_maintenance::api::{LoadBalancerGate, LoadBalancerGatePolicy, LoadBalancerState, PodType, Stage};
+use headgate_maintenance::api::{
+    ConnectionsPolicy, LoadBalancerGate, LoadBalancerGatePolicy, LoadBalancerState, PodType, Stage,
+};
 use headgate_maintenance::plan::action::EventReason;
 use jiff::{SignedDuration, Timestamp};
 
@@ -16,6 +18,8 @@ fn draining(policy: LoadBalancerGatePolicy) -> World {
             policy,
             timeout_seconds: 100,
             drain_seconds: 20,
+            connections: ConnectionsPolicy::Wait,
+            connections_timeout_seconds: 60,
         };
     });
     world.settle();
@@ -81,6 +85,72 @@ fn the_first_pod_leaves_after_the_confirmation_and_the_drain_window() {
             .iter()
             .all(|event| event.reason != EventReason::LoadBalancerNotConfirmed)
     );
+}
+
+#[test]
+fn the_first_pod_waits_for_counted_connections_within_their_bound() {
+    let open = |connections: u32| Some(format!("{connections} connections pass through this node"));
+    // From the confirmation: seconds, what the agent says, and whether the pods leave.
+    for (policy, steps) in [
+        (
+            ConnectionsPolicy::Wait,
+            [(19, open(9), 0), (25, open(3), 0), (26, None, 3)].as_slice(),
+        ),
+        (
+            ConnectionsPolicy::Wait,
+            [(20, open(9), 0), (79, open(1), 0), (80, open(1), 3)].as_slice(),
+        ),
+        // None, before drainSeconds are over.
+        (
+            ConnectionsPolicy::Wait,
+            [(1, None, 0), (19, None, 0), (20, None, 3)].as_slice(),
+        ),
+        (
+            ConnectionsPolicy::Ignore,
+            [(19, open(9), 0), (20, open(9), 3)].as_slice(),
+        ),
+    ] {
+        let mut world = draining(LoadBalancerGatePolicy::Block);
+        world.change("m", |one| one.spec.load_balancer.connections = policy);
+        world.node("one").connections = open(20);
+        world.observe("one", out(&world));
+        world.settle();
+        let confirmed = world.now;
+        for (second, connections, pods) in steps {
+            world.node("one").connections.clone_from(connections);
+            world.now = confirmed + SignedDuration::from_secs(*second);
+            world.settle();
+            let expected = if *pods == 0 {
+                LoadBalancerState::Draining
+            } else {
+                LoadBalancerState::Out
+            };
+            assert_eq!(state(&world), (expected, *pods), "{policy:?}, {second} s");
+        }
+        let is_cut = steps.last().is_some_and(|(_, connections, _)| connections.is_some());
+        let mut events = world.events.iter();
+        let is_reported = events.any(|event| event.reason == EventReason::ConnectionsNotDrained);
+        assert_eq!(is_reported, is_cut && policy == ConnectionsPolicy::Wait);
+    }
+}
+
+#[test]
+fn connections_wait_for_half_of_the_time_before_a_deadline_at_most() {
+    let mut world = draining(LoadBalancerGatePolicy::Block);
+    world.node("one").connections = Some("9 connections pass through this node".to_owned());
+    let deadline = world.now + SignedDuration::from_secs(60);
+    world.node("one").deadline = Some(deadline);
+    world.observe("one", out(&world));
+    world.settle();
+    assert!(
+        world
+            .message("m", "one")
+            .contains("9 connections pass through this node")
+    );
+    pass(&mut world, 29);
+    assert_eq!(state(&world), (LoadBalancerState::Draining, 0));
+    pass(&mut world, 1);
+    assert_eq!(state(&world), (LoadBalancerState::Out, 3));
 }
 
 #[test]

@@ -194,6 +194,12 @@ fn rows_of_components() -> Vec<Row> {
             "node: {serviceHealth: path}",
             json!({"serviceHealth": "path"}),
         ),
+        Row::overlay(
+            "base",
+            &["connections"],
+            "node: {countConnections: true}",
+            json!({"connections": {"enabled": true}}),
+        ),
         Row::overlay("base", &["podmonitor"], "{}", json!({"podMonitor": {"enabled": true}})),
         Row::overlay("base", &["dashboards"], "{}", json!({"dashboards": {"enabled": true}})),
         Row::overlay("base", &["alerts"], "{}", json!({"prometheusRule": {"enabled": true}})),

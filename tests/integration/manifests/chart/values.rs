@@ -61,6 +61,10 @@ fn values_that_cannot_work_are_refused_by_name() {
             "settings.node.serviceHealth needs the value serviceHealth",
         ),
         (
+            json!({"settings": {"node": {"countConnections": true}}}),
+            "settings.node.countConnections needs the value connections.enabled",
+        ),
+        (
             json!({"serviceHealth": "path", "settings": {"node": {"serviceHealth": "nodePorts"}}}),
             "settings.node.serviceHealth needs the value serviceHealth",
         ),

@@ -74,6 +74,12 @@ impl Metrics {
         }
     }
 
+    /// The reporter for a watch of Services that is not of service health; it counts in the same metric.
+    #[must_use]
+    pub fn service_watch_reporter(&self, clock: &Clock) -> WatchReporter {
+        self.watch_reporters(clock).services
+    }
+
     /// Reporters for the two watches, which count in these metrics.
     #[must_use]
     pub fn watch_reporters(&self, clock: &Clock) -> WatchReporters {

@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use headgate_core::clock::Clock;
 use headgate_kubernetes::{Edited, EventKind, EventSink, FieldIntents, NodeIntent, Shown};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::Node as NodeResource;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use headgate_core::node::DELETION_DELAY_ANNOTATION;
-use headgate_core::node::NodeReport;
+use headgate_core::node::{DELETION_DELAY_ANNOTATION, Node, NodeReport};
 
 use super::metrics::DeletionDelayMetrics;
 use super::{DelayState, DelayTarget, DeletionDelay};
@@ -74,7 +73,7 @@ fn intent(report: &NodeReport, target: DelayTarget) -> Option<NodeIntent> {
         key: is_delayed.to_string(),
         shown: if is_shown { Shown::Yes } else { Shown::No },
         renew_interval: None,
-        edit: Arc::new(move |node: &mut Node, _| {
+        edit: Arc::new(move |node: &mut NodeResource, _| {
             let annotations = node.metadata.annotations.get_or_insert_default();
             if is_delayed {
                 annotations.insert(DELETION_DELAY_ANNOTATION.to_owned(), VALUE.to_owned());
@@ -91,16 +90,17 @@ impl DeletionDelayTask {
     fn timed_out(&self, report: &NodeReport) {
         self.metrics.count_timeout();
         let observed = report.node.as_ref();
-        let marker = observed.and_then(|node| node.marker.as_ref());
-        let marker = marker.map_or("the condition headgate.dev/OutOfLoadBalancers is missing", |marker| {
-            marker.message.as_str()
-        });
+        let waits_for = observed.map_or("the Node is not known", Node::waits_for);
+        let what = if observed.is_some_and(Node::is_marked_out) {
+            "connections still pass through it after"
+        } else {
+            "it has not left its load balancers within"
+        };
         let seconds = self.timeout.unwrap_or_default().as_secs();
         let note = format!(
-            "headgate no longer delays the deletion of the node by Cluster Autoscaler: it has not left its load balancers within {seconds} s \
-             (holdDeletion.timeout): {marker}"
+            "headgate no longer delays the deletion of the node by Cluster Autoscaler: {what} {seconds} s (holdDeletion.timeout): {waits_for}"
         );
-        tracing::warn!(node = self.node_name, timeout = ?self.timeout, marker, "deletion of the node no longer delayed");
+        tracing::warn!(node = self.node_name, timeout = ?self.timeout, waits_for, "deletion of the node no longer delayed");
         let about = self.events.own_node(observed.map(|node| &*node.uid));
         self.events.record(about, TIMED_OUT, note);
     }

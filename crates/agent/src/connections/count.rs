@@ -1,0 +1,275 @@
+//! One count, as it is ordered and as it is reported: plain data that passes between the process that decides and the one that has the
+//! right to count, and the work between them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use headgate_core::node::{Node, NodeObject};
+use serde::{Deserialize, Serialize};
+
+use super::counter::{Counter, Flows};
+use super::data_plane::NodeNetwork;
+use super::destinations::Destinations;
+use super::exclusions::{AZURE_PROBES, ExcludedSources, Prefix};
+use super::services::{Service, ServiceName};
+use super::table::ReadError;
+
+/// Lines about what is not counted in one report; more are only numbered.
+const MAX_NOT_COUNTED: usize = 1_000;
+
+/// What to count on a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CountOrder {
+    /// The Services whose connections count.
+    pub services: Vec<Service>,
+    /// The node's addresses, on which node ports are open.
+    pub node_addresses: Vec<IpAddr>,
+    /// Whose connections do not count.
+    pub excluded: Vec<Prefix>,
+    /// The address by which pods of every node reach the API server, if it is known: connections to it show whether Services pass the
+    /// kernel's table.
+    pub api_server: Option<SocketAddr>,
+}
+
+/// The connections of one Service through the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceConnections {
+    /// `NAMESPACE/NAME`.
+    pub service: String,
+    /// TCP connections, established or half-closed.
+    pub tcp: u64,
+    /// UDP flows that the kernel has not forgotten. Nothing waits for them.
+    pub udp: u64,
+}
+
+/// The result of one count.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ConnectionCount {
+    /// The Services with connections, in the order of their names.
+    pub services: Vec<ServiceConnections>,
+    /// Whole seconds since the oldest TCP connection began, at least; missing where the kernel does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_seconds: Option<u64>,
+    /// What no count contains, and why.
+    pub not_counted: Vec<String>,
+    /// Why a small number does not mean that there are few.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreliable: Option<String>,
+}
+
+impl CountOrder {
+    /// Counts connections to these Services through a node, apart from Azure's probes, those of the node and its pods, and those of
+    /// `excluded` sources.
+    #[must_use]
+    pub fn new(node: NodeFacts, services: Vec<Service>, excluded: &[Prefix]) -> Self {
+        let mut all = excluded.to_vec();
+        all.push(Prefix::from(AZURE_PROBES));
+        all.extend(node.addresses.iter().copied().map(Prefix::from));
+        all.extend(node.pod_ranges);
+        Self {
+            services,
+            node_addresses: node.addresses,
+            excluded: all,
+            api_server: None,
+        }
+    }
+
+    /// Counts in the network namespace of this thread; also gives the processor time.
+    ///
+    /// # Errors
+    /// The table cannot be read, or not within the timeout.
+    pub fn count(&self, counter: &mut Counter, timeout: Duration) -> Result<(ConnectionCount, Duration), ReadError> {
+        let destinations = Destinations::new(self.services.clone(), &self.node_addresses);
+        let excluded = ExcludedSources::new(self.excluded.clone());
+        let count = counter.count(&destinations, &excluded, timeout)?;
+        let finds = |address| counter.has_translation(address, timeout).unwrap_or(false);
+        let network = NodeNetwork::look();
+        // Looked for only where it decides.
+        let is_doubtful = !count.has_translation && network.bypass(false).is_some();
+        let is_translated = count.has_translation || is_doubtful && self.api_server.is_some_and(finds);
+        let bypass = network.bypass(is_translated);
+        let zones = (count.in_other_zones > 0).then(|| {
+            format!(
+                "{} connections are in conntrack zones that kube-proxy does not use",
+                count.in_other_zones
+            )
+        });
+        let mut noted = destinations.not_countable().iter();
+        let hidden = noted.any(|one| one.reason.hides_connections());
+        let row = |(name, flows): (&ServiceName, &Flows)| ServiceConnections {
+            service: name.to_string(),
+            tcp: flows.tcp,
+            udp: flows.udp,
+        };
+        let found = ConnectionCount {
+            services: count.services.iter().map(row).collect(),
+            oldest_seconds: count.oldest.map(|age| age.as_secs()),
+            not_counted: not_counted(&destinations),
+            unreliable: bypass.map(|bypass| bypass.to_string()).or(zones).or_else(|| {
+                hidden.then(|| "some Services cannot be counted, see headgate connections -o wide".to_owned())
+            }),
+        };
+        Ok((found, count.cpu_time))
+    }
+}
+
+/// What a count needs of the Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// All addresses of its status that are IP addresses.
+    pub addresses: Vec<IpAddr>,
+    /// `spec.podCIDRs`: where the node's own pods connect from.
+    pub pod_ranges: Vec<Prefix>,
+}
+
+impl From<&Node> for NodeFacts {
+    fn from(node: &Node) -> Self {
+        Self {
+            addresses: [&*node.addresses, &*node.other_addresses].concat(),
+            pod_ranges: node.pod_cidrs.iter().filter_map(|range| range.parse().ok()).collect(),
+        }
+    }
+}
+
+impl From<&NodeObject> for NodeFacts {
+    fn from(node: &NodeObject) -> Self {
+        let addresses = node.status.addresses.iter();
+        Self {
+            addresses: addresses.filter_map(|address| address.address.parse().ok()).collect(),
+            pod_ranges: node
+                .spec
+                .pod_cidrs
+                .iter()
+                .filter_map(|range| range.parse().ok())
+                .collect(),
+        }
+    }
+}
+
+fn not_counted(destinations: &Destinations) -> Vec<String> {
+    let all = destinations.not_countable();
+    let mut lines: Vec<_> = (all.iter().take(MAX_NOT_COUNTED))
+        .map(|one| {
+            let more = if one.items > 1 {
+                format!(" (and {} more)", one.items - 1)
+            } else {
+                String::new()
+            };
+            format!("{}: {}{more}", one.service, one.reason)
+        })
+        .collect();
+    if all.len() > lines.len() {
+        lines.push(format!("and {} more", all.len() - lines.len()));
+    }
+    lines
+}
+
+impl ConnectionCount {
+    /// The TCP connections of all Services.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.services.iter().map(|row| row.tcp).sum()
+    }
+
+    /// "17 connections pass through this node: 12 default/web, 5 shop/api; the oldest since 4 min". The Services with the most come first,
+    /// and those beyond `limit` are only numbered.
+    #[must_use]
+    pub fn sentence(&self, limit: usize) -> String {
+        let mut rows: Vec<_> = self.services.iter().filter(|row| row.tcp > 0).collect();
+        rows.sort_by(|a, b| b.tcp.cmp(&a.tcp).then_with(|| a.service.cmp(&b.service)));
+        let (total, others) = (self.total(), rows.len().saturating_sub(limit));
+        let named = rows
+            .iter()
+            .take(limit)
+            .map(|row| format!("{} {}", row.tcp, row.service));
+        let more = (others > 0).then(|| format!("and of {others} more"));
+        let named: Vec<_> = named.chain(more).collect();
+        let oldest = self.oldest_seconds.filter(|seconds| *seconds > 0 && total > 0);
+        let oldest = oldest.map_or_else(String::new, |seconds| format!("; the oldest since {}", age(seconds)));
+        match total {
+            0 => "no connection passes through this node".to_owned(),
+            1 => format!("1 connection passes through this node: {}{oldest}", named.join(", ")),
+            _ => format!(
+                "{total} connections pass through this node: {}{oldest}",
+                named.join(", ")
+            ),
+        }
+    }
+}
+
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_in_words() {
+        let row = |service: &str, tcp, udp| ServiceConnections {
+            service: service.to_owned(),
+            tcp,
+            udp,
+        };
+        let count = |services: Vec<ServiceConnections>, oldest_seconds| ConnectionCount {
+            services,
+            oldest_seconds,
+            ..ConnectionCount::default()
+        };
+        for (count, limit, expected) in [
+            (count(vec![], None), 3, "no connection passes through this node"),
+            (
+                count(vec![row("a/dns", 0, 7)], None),
+                3,
+                "no connection passes through this node",
+            ),
+            (
+                count(vec![row("a/b", 1, 0)], Some(0)),
+                3,
+                "1 connection passes through this node: 1 a/b",
+            ),
+            (
+                count(vec![row("default/web", 5, 0), row("shop/api", 12, 0)], Some(240)),
+                3,
+                "17 connections pass through this node: 12 shop/api, 5 default/web; the oldest since 4 min",
+            ),
+            (
+                count(vec![row("a/a", 1, 0), row("a/b", 2, 0), row("a/c", 3, 0)], Some(86_400)),
+                1,
+                "6 connections pass through this node: 3 a/c, and of 2 more; the oldest since 24 h",
+            ),
+        ] {
+            assert_eq!(count.sentence(limit), expected);
+        }
+    }
+
+    #[test]
+    fn an_order_survives_the_way_to_the_counter() {
+        let node = NodeFacts {
+            addresses: vec!["10.0.0.4".parse().unwrap(), "fd00::4".parse().unwrap()],
+            pod_ranges: vec!["10.244.1.0/24".parse().unwrap()],
+        };
+        let object = serde_json::from_value::<super::super::ServiceObject>(serde_json::json!({
+            "metadata": {"namespace": "shop", "name": "api"},
+            "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}, {"port": 53, "protocol": "UDP"}]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.10", "ipMode": "VIP"}, {"hostname": "lb.example"}]}},
+        }));
+        let order = CountOrder::new(node, vec![object.unwrap().into()], &["192.0.2.0/24".parse().unwrap()]);
+        assert_eq!(order.excluded.len(), 5);
+        let text = serde_json::to_string(&order).unwrap();
+        assert_eq!(serde_json::from_str::<CountOrder>(&text).unwrap(), order, "{text}");
+        let destinations = Destinations::new(order.services, &order.node_addresses);
+        assert_eq!(
+            destinations.len(),
+            4,
+            "the frontend's two ports, and the node port in both families"
+        );
+    }
+}

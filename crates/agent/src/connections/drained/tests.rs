@@ -1,0 +1,273 @@
+use proptest::prelude::*;
+
+use super::super::count::ServiceConnections;
+use super::*;
+
+fn count(connections: u64) -> ConnectionCount {
+    let row = ServiceConnections {
+        service: "default/web".to_owned(),
+        tcp: connections,
+        udp: 3,
+    };
+    ConnectionCount {
+        services: (connections > 0).then_some(row).into_iter().collect(),
+        ..ConnectionCount::default()
+    }
+}
+
+fn unreliable() -> ConnectionCount {
+    ConnectionCount {
+        unreliable: Some("Cilium".to_owned()),
+        ..ConnectionCount::default()
+    }
+}
+
+/// Counts of one node, second by second.
+struct World {
+    connections: Connections,
+    start: Instant,
+    second: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            connections: Connections::default(),
+            start: Instant::now(),
+            second: 0,
+        }
+    }
+
+    fn now(&self) -> Instant {
+        self.start + Duration::from_secs(self.second)
+    }
+
+    fn at(&mut self, second: u64) -> &mut Self {
+        self.second = second;
+        self
+    }
+
+    fn node(&mut self, is_signalled: bool, is_out: bool) -> &mut Self {
+        let now = self.now();
+        self.connections.observe_node(is_signalled, is_out, now);
+        self
+    }
+
+    fn counted(&mut self, began: u64, outcome: Result<ConnectionCount, String>) -> &mut Self {
+        let began_at = self.start + Duration::from_secs(began);
+        let now = self.now();
+        self.connections
+            .observe_count(began_at, outcome, now, Timestamp::UNIX_EPOCH);
+        self
+    }
+
+    fn reason(&self) -> &'static str {
+        self.connections.state(self.now()).condition().reason
+    }
+}
+
+#[test]
+fn true_follows_two_zeros_that_follow_the_load_balancers() {
+    let mut world = World::new();
+    assert_eq!(world.reason(), "NoSignal");
+    world.counted(0, Ok(count(0)));
+    assert_eq!(
+        world.reason(),
+        "NoSignal",
+        "a count without a signal is of an earlier one"
+    );
+    assert_eq!(world.node(true, false).reason(), "NotCountedYet");
+    assert_eq!(world.at(1).counted(1, Ok(count(0))).reason(), "NotOutOfLoadBalancers");
+    assert_eq!(world.at(2).counted(2, Ok(count(0))).reason(), "NotOutOfLoadBalancers");
+    assert_eq!(world.at(3).node(true, true).reason(), "Confirming");
+    let early = world.at(4).counted(2, Ok(count(0))).reason();
+    assert_eq!(early, "Confirming", "it began before the node was out");
+    assert_eq!(world.at(5).counted(4, Ok(count(0))).reason(), "Confirming");
+    assert_eq!(world.at(6).counted(6, Ok(count(0))).reason(), "NoConnections");
+    assert_eq!(world.at(7).counted(7, Ok(count(1))).reason(), "ConnectionsOpen");
+    assert_eq!(world.at(8).counted(8, Ok(count(0))).reason(), "Confirming");
+    assert_eq!(
+        world.at(9).counted(9, Err("no right".to_owned())).reason(),
+        "NotCounted"
+    );
+    assert_eq!(
+        world.at(10).counted(10, Ok(count(0))).reason(),
+        "Confirming",
+        "begins anew"
+    );
+    assert_eq!(world.at(11).node(true, false).reason(), "NotOutOfLoadBalancers");
+    assert_eq!(
+        world.at(12).node(true, true).counted(12, Ok(count(0))).reason(),
+        "Confirming"
+    );
+    assert_eq!(world.node(false, true).reason(), "NoSignal");
+    assert_eq!(
+        world.at(13).node(true, true).reason(),
+        "NotCountedYet",
+        "nothing is left of before"
+    );
+}
+
+#[test]
+fn what_cannot_be_counted_is_unknown() {
+    let mut world = World::new();
+    assert_eq!(world.node(true, true).at(14).reason(), "NotCountedYet");
+    assert_eq!(world.at(15).reason(), "NotCounted", "no counter");
+    assert_eq!(world.counted(15, Ok(unreliable())).reason(), "NotCounted");
+    assert_eq!(world.counted(15, Ok(unreliable())).reason(), "NotCounted");
+    // A failure does not take back what was counted shortly before.
+    world.at(20).counted(20, Ok(count(50)));
+    assert_eq!(
+        world.at(21).counted(21, Err("interrupted".to_owned())).reason(),
+        "ConnectionsOpen"
+    );
+    assert_eq!(
+        world.connections.changes_at(world.now()),
+        Some(world.start + Duration::from_secs(80))
+    );
+    assert_eq!(world.at(79).reason(), "ConnectionsOpen");
+    assert_eq!(world.at(80).reason(), "NotCounted");
+    world.counted(80, Ok(count(0))).counted(80, Ok(count(0)));
+    assert_eq!(world.reason(), "NoConnections");
+    assert_eq!(world.at(140).reason(), "NotCounted", "the counter is gone");
+}
+
+#[test]
+fn udp_is_not_waited_for_and_every_service_stays_seen() {
+    let mut world = World::new();
+    world.node(true, true).counted(0, Ok(count(2)));
+    assert_eq!(
+        world.connections.state(world.now()).condition().message,
+        "2 connections pass through this node: 2 default/web."
+    );
+    let mut datagrams = count(1);
+    datagrams.services[0].tcp = 0;
+    world.counted(0, Ok(datagrams.clone())).counted(0, Ok(datagrams));
+    assert_eq!(world.reason(), "NoConnections");
+    assert!(world.connections.view(world.now()).seen.contains("default/web"));
+}
+
+#[test]
+fn writes_are_paced() {
+    let start = Instant::now();
+    let at = |second| start + Duration::from_secs(second);
+    let mut pacer = ConditionPacer::default();
+    let open = |connections| ConnectionsState::Open(Arc::new(count(connections))).condition();
+    let (yet, drained) = (
+        ConnectionsState::NotCountedYet.condition(),
+        ConnectionsState::Drained.condition(),
+    );
+    let none = ConnectionsState::NoSignal.condition();
+    assert_eq!(pacer.next(none.clone(), at(0)), (none.clone(), None));
+    assert_eq!(pacer.next(yet.clone(), at(0)), (yet.clone(), None), "at once");
+    assert_eq!(pacer.next(open(9), at(1)), (yet, Some(at(10))));
+    assert_eq!(pacer.next(open(8), at(10)), (open(8), None));
+    assert_eq!(pacer.next(open(8), at(11)), (open(8), None));
+    assert_eq!(
+        pacer.next(drained.clone(), at(12)),
+        (drained.clone(), None),
+        "the first one at once"
+    );
+    assert_eq!(pacer.next(open(1), at(13)), (drained.clone(), Some(at(22))));
+    assert_eq!(pacer.next(open(1), at(22)), (open(1), None));
+    assert_eq!(pacer.next(drained.clone(), at(23)), (open(1), Some(at(32))));
+    assert_eq!(pacer.next(none.clone(), at(24)), (none, None), "the end at once");
+}
+
+#[test]
+fn messages_fit_into_the_condition() {
+    let row = |index: usize| ServiceConnections {
+        service: format!("{}/{index:0>253}", "n".repeat(63)),
+        tcp: u64::MAX / 1_000,
+        udp: 0,
+    };
+    let many = ConnectionCount {
+        services: (0..100).map(row).collect(),
+        oldest_seconds: Some(u64::MAX),
+        ..ConnectionCount::default()
+    };
+    let condition = ConnectionsState::Open(Arc::new(many)).condition();
+    assert!(condition.message.len() <= MAX_MARKER_MESSAGE_BYTES);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Node { is_signalled: bool, is_out: bool },
+    Counted { began: u64, connections: u64 },
+    Unreliable,
+    Failed,
+    Passes(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        1 => any::<bool>().prop_map(|is_out| Step::Node { is_signalled: false, is_out }),
+        4 => any::<bool>().prop_map(|is_out| Step::Node { is_signalled: true, is_out }),
+        // Counts may be late: their start is up to 5 s ago.
+        8 => (0..5u64, 0..2u64).prop_map(|(began, connections)| Step::Counted { began, connections }),
+        1 => Just(Step::Unreliable),
+        2 => Just(Step::Failed),
+        6 => (0..40u64).prop_map(Step::Passes),
+    ];
+    proptest::collection::vec(step, 0..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// True says: two zeros, both begun while the node was out and signalled, with nothing else between; and without a count nothing
+    /// waits for longer than the two bounds.
+    #[test]
+    fn no_sequence_says_true_without_two_zeros_or_waits_without_end(steps in steps()) {
+        let mut world = World::new();
+        let (mut zeros, mut out_since, mut signalled_since, mut last_count) = (0, None, None, None);
+        for step in steps {
+            match step {
+                Step::Node { is_signalled, is_out } => {
+                    world.node(is_signalled, is_out);
+                    let second = world.second;
+                    if !is_signalled {
+                        (signalled_since, last_count) = (None, None);
+                    } else if signalled_since.is_none() {
+                        signalled_since = Some(second);
+                    }
+                    let is_out = is_out && is_signalled;
+                    out_since = is_out.then(|| out_since.unwrap_or(second));
+                    if !is_out {
+                        zeros = 0;
+                    }
+                }
+                Step::Counted { began, connections } => {
+                    let began = world.second.saturating_sub(began);
+                    world.counted(began, Ok(count(connections)));
+                    if signalled_since.is_some_and(|since| since <= began) {
+                        last_count = Some(world.second);
+                        let counts = connections == 0 && out_since.is_some_and(|since| since <= began);
+                        zeros = if counts { zeros + 1 } else { 0 };
+                    }
+                }
+                Step::Unreliable => {
+                    let second = world.second;
+                    world.counted(second, Ok(unreliable()));
+                    zeros = 0;
+                    if signalled_since.is_some() {
+                        last_count = Some(second);
+                    }
+                }
+                Step::Failed => {
+                    let second = world.second;
+                    world.counted(second, Err("failed".to_owned()));
+                    zeros = 0;
+                }
+                Step::Passes(seconds) => world.second += seconds,
+            }
+            let condition = world.connections.state(world.now()).condition();
+            if condition.status == MarkerStatus::True {
+                prop_assert!(zeros >= 2, "{zeros} zeros");
+            }
+            let is_waited_for = condition.status == MarkerStatus::False && condition.reason != MARKER_NO_SIGNAL;
+            let bound = [signalled_since.map(|at| at + 15), last_count.map(|at| at + 60)].into_iter().flatten().max();
+            prop_assert!(!is_waited_for || bound.is_some_and(|bound| world.second < bound), "{condition:?}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The task that has the connections through the own node counted while it has a signal, and publishes what follows.
+//!
+//! At rest there is no order, no Service is watched, and the counter waits. While the node has a signal, Services of type `LoadBalancer`
+//! are watched; they and the Node make the order. What the counts say together is decided in `drained`.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use headgate_core::clock::Clock;
+use headgate_core::node::{CONNECTIONS_CONDITION, Node, NodeObjectState, NodeReport};
+use headgate_kubernetes::{
+    Decoded, EventKind, EventSink, FieldIntents, LOAD_BALANCER_SERVICES, NodeIntent, WatchFailure, WatchReporter,
+    WatchStream, condition_intent, watch_events, with_selection_fallback,
+};
+use kube::runtime::watcher::{Config, Event};
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::count::{CountOrder, NodeFacts};
+use super::data_plane::NodeNetwork;
+use super::drained::{ConditionPacer, Connections, ConnectionsState, ConnectionsView};
+use super::exchange::{CountExchange, Counted};
+use super::exclusions::Prefix;
+use super::metrics::ConnectionMetrics;
+use super::services::{Service, ServiceName, ServiceObject};
+use crate::health::VerdictInputs;
+
+const CUT: EventKind = EventKind::warning("ConnectionsCut", "CountConnections");
+/// For the address of the API server.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Objects in one page of a list.
+const LIST_PAGE_SIZE: u32 = 100;
+
+/// What the task is started with.
+pub struct ConnectionsTask {
+    /// A client of the API server.
+    pub client: Client,
+    /// The name of the own Node.
+    pub node_name: String,
+    /// The signals of the own node.
+    pub inputs: VerdictInputs,
+    /// Whose connections do not count, beside those of the node, its pods and Azure's probes.
+    pub excluded: Vec<Prefix>,
+    /// The way to the counter.
+    pub exchange: CountExchange,
+    /// Receives what follows from the counts.
+    pub view: watch::Sender<ConnectionsView>,
+    /// Where the condition is published; `None` where nothing says that the node has left its load balancers.
+    pub intents: Option<FieldIntents>,
+    /// Makes the reporter of one watch of Services.
+    pub reporter: Box<dyn Fn() -> WatchReporter + Send>,
+    /// Counts the connections that were cut.
+    pub metrics: ConnectionMetrics,
+    /// Records the event about them.
+    pub events: EventSink,
+    /// Wall and monotonic time.
+    pub clock: Clock,
+}
+
+/// The Services, while they are watched.
+struct WatchedServices {
+    stream: WatchStream<Event<ServiceObject>>,
+    failure: watch::Receiver<Option<WatchFailure>>,
+    known: BTreeMap<ServiceName, Service>,
+    listed: BTreeMap<ServiceName, Service>,
+    is_synced: bool,
+    api_server: Option<SocketAddr>,
+}
+
+impl WatchedServices {
+    async fn start(client: &Client, reporter: WatchReporter) -> Self {
+        let api_server = match NodeNetwork::look().bypass(false) {
+            Some(_) => kubernetes_address(client).await,
+            None => None,
+        };
+        let selecting = with_selection_fallback(client);
+        let config = Config::default()
+            .fields(LOAD_BALANCER_SERVICES)
+            .page_size(LIST_PAGE_SIZE);
+        Self {
+            failure: reporter.failure(),
+            stream: watch_events(&selecting, Api::all, config, reporter),
+            known: BTreeMap::new(),
+            listed: BTreeMap::new(),
+            is_synced: false,
+            api_server,
+        }
+    }
+
+    /// Adopts the next event; never ends.
+    async fn next(&mut self) {
+        let Some(event) = self.stream.next().await else {
+            return std::future::pending().await;
+        };
+        // The stream has reported the error.
+        let Ok(event) = event else { return };
+        match event {
+            Event::Init => self.listed.clear(),
+            Event::InitApply(object) => {
+                self.listed.insert(object.name(), object.into());
+            }
+            Event::InitDone => {
+                self.known = std::mem::take(&mut self.listed);
+                self.is_synced = true;
+            }
+            Event::Apply(object) => {
+                self.known.insert(object.name(), object.into());
+            }
+            Event::Delete(object) => {
+                self.known.remove(&object.name());
+            }
+        }
+    }
+
+    /// The order that follows; an error if the Services were never listed, and cannot be.
+    fn order(&self, node: NodeFacts, excluded: &[Prefix]) -> Result<Option<CountOrder>, String> {
+        if !self.is_synced {
+            let failure = self.failure.borrow();
+            let failed = failure
+                .as_ref()
+                .map(|failure| format!("Services cannot be listed: {}", failure.error));
+            return failed.map_or(Ok(None), Err);
+        }
+        let of_type = self
+            .known
+            .values()
+            .filter(|service| service.service_type == "LoadBalancer");
+        Ok(Some(CountOrder {
+            api_server: self.api_server,
+            ..CountOrder::new(node, of_type.cloned().collect(), excluded)
+        }))
+    }
+}
+
+/// The address by which pods of every node reach the API server, as long as the process may read it.
+pub async fn kubernetes_address(client: &Client) -> Option<SocketAddr> {
+    let services = Api::<Decoded<ServiceObject>>::namespaced(client.clone(), "default");
+    let read = timeout(REQUEST_TIMEOUT, services.get("kubernetes")).await.ok()?.ok()?;
+    read.into_object().ok()?.cluster_address()
+}
+
+impl ConnectionsTask {
+    /// Runs until the task is aborted; never ends by itself.
+    pub async fn run(mut self) {
+        let mut counted = self.exchange.counted();
+        let (mut connections, mut pacer) = (Connections::default(), ConditionPacer::default());
+        let mut services: Option<WatchedServices> = None;
+        let (mut was_present, mut newest) = (false, None);
+        loop {
+            let report = self.inputs.node.borrow_and_update().clone();
+            let is_signalled = !report.signals().is_empty() || !self.inputs.notices.borrow_and_update().is_empty();
+            let now = self.clock.now();
+            let node = report.node.as_ref();
+            connections.observe_node(is_signalled, node.is_some_and(Node::is_marked_out), now.mono);
+            let counted_now = counted.borrow_and_update().clone();
+            // Each once: another wake-up brings no new count.
+            if let Some(Counted { began_at, outcome }) =
+                counted_now.filter(|counted| newest.replace(counted.began_at) != Some(counted.began_at))
+            {
+                connections.observe_count(began_at, outcome, now.mono, now.wall);
+            }
+            if !is_signalled {
+                services = None;
+                self.exchange.order(None);
+            } else if let (Some(services), Some(node)) = (&services, node) {
+                match services.order(node.into(), &self.excluded) {
+                    Ok(order) => self.exchange.order(order),
+                    Err(error) => connections.observe_count(now.mono, Err(error), now.mono, now.wall),
+                }
+            } else if services.is_none() {
+                services = Some(WatchedServices::start(&self.client, (self.reporter)()).await);
+                continue;
+            }
+            let view = connections.view(now.mono);
+            let wake_at = self.publish(&view, &report, &mut pacer, now.mono);
+            let is_gone = report.object_state == NodeObjectState::Deleted;
+            if is_gone && was_present {
+                self.report_cut(&view, &report, "its Node was deleted");
+            }
+            was_present = report.object_state == NodeObjectState::Present;
+            self.view.send_if_modified(|current| {
+                let is_changed = *current != view;
+                *current = view;
+                is_changed
+            });
+            let wake_at = [wake_at, connections.changes_at(now.mono)].into_iter().flatten().min();
+            let is_running = tokio::select! {
+                changed = self.inputs.node.changed() => changed.is_ok(),
+                changed = self.inputs.notices.changed() => changed.is_ok(),
+                changed = counted.changed() => changed.is_ok(),
+                () = next_of(services.as_mut()), if services.is_some() => true,
+                () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => true,
+            };
+            if !is_running {
+                // A sender was dropped: the process stops, and aborts this task.
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Publishes the condition; returns when it is to be published again.
+    fn publish(
+        &self,
+        view: &ConnectionsView,
+        report: &NodeReport,
+        pacer: &mut ConditionPacer,
+        now: Instant,
+    ) -> Option<Instant> {
+        let intents = self.intents.as_ref()?;
+        let node = report.node.as_ref()?;
+        let (wanted, again_at) = pacer.next(view.state.condition(), now);
+        let shown = node.connections.as_ref();
+        // A node that never had a signal gets no condition.
+        let is_needed = view.state != ConnectionsState::NoSignal || shown.is_some();
+        let intent: Option<(String, NodeIntent)> = is_needed.then(|| {
+            let intent = condition_intent(CONNECTIONS_CONDITION, node.uid.clone(), wanted, shown);
+            (self.node_name.clone(), intent)
+        });
+        intents.publish(intent.into_iter().collect());
+        again_at
+    }
+
+    fn report_cut(&self, view: &ConnectionsView, report: &NodeReport, why: &str) {
+        let Some(note) = cut_note(view, report, why) else {
+            return;
+        };
+        let total = view.last.as_ref().map_or(0, |(count, _)| count.total());
+        self.metrics.count_cut(total);
+        tracing::warn!(node = self.node_name, connections = total, why, "connections cut");
+        let about = self.events.own_node(report.node.as_ref().map(|node| &*node.uid));
+        self.events.record(about, CUT, note);
+    }
+}
+
+/// A future that is pending without Services.
+async fn next_of(services: Option<&mut WatchedServices>) {
+    match services {
+        Some(services) => services.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What to say about connections that still pass through the node at its end; `None` if none is known to.
+#[must_use]
+pub fn cut_note(view: &ConnectionsView, report: &NodeReport, why: &str) -> Option<String> {
+    let ConnectionsState::Open(count) = &view.state else {
+        return None;
+    };
+    let node = report.node.as_ref();
+    let is_delayed = node.is_some_and(|node| node.is_deletion_delayed() && node.deletion_mark().is_some());
+    let flag = if is_delayed {
+        "; Cluster Autoscaler went on although headgate delayed it: raise its --node-deletion-delay-timeout"
+    } else {
+        ""
+    };
+    Some(format!("When {why}, {}{flag}", count.sentence(5)))
+}

@@ -1,0 +1,96 @@
+//! Counts for the agent of the same Pod: asks its Unix socket for an order, counts, and reports. It has no listener, no token, and sends
+//! nothing to the API server. What is counted, and when, the agent decides.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use headgate_agent::connections::{CountReport, Counter, Interval, IssuedOrder, ORDER_PATH, REPORT_PATH};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::probe::request;
+use crate::cli::{Failure, build_runtime};
+
+/// For one count. The largest tables take 2 s.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(10);
+/// After a request that failed: the agent starts, or stops.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Counts until a signal ends the process.
+pub(super) fn run(socket: &Path) -> Result<(), Failure> {
+    headgate_core::telemetry::install_logs(headgate_core::telemetry::LogOptions::default());
+    tracing::info!(
+        version = headgate_core::telemetry::VERSION,
+        socket = %socket.display(),
+        "counting connections for the agent"
+    );
+    let runtime = build_runtime()?;
+    let outcome = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+        let socket = socket.to_owned();
+        // It ends with the process.
+        let counting = tokio::task::spawn_blocking(move || count_endlessly(&socket));
+        tokio::select! {
+            ended = counting => Err(anyhow::anyhow!("the counter ended: {ended:?}")),
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+        }
+    });
+    runtime.shutdown_background();
+    outcome.map_err(Failure::runtime)
+}
+
+fn count_endlessly(socket: &Path) {
+    let mut counter = Counter::default();
+    let interval = Interval::default();
+    let mut is_failing = false;
+    loop {
+        let pause = match count_once(socket, &mut counter) {
+            Ok(counted) => {
+                if std::mem::take(&mut is_failing) {
+                    tracing::info!("the agent answers again");
+                }
+                counted.map_or(Duration::ZERO, |(began, cpu_time)| {
+                    interval.after(cpu_time).saturating_sub(began.elapsed())
+                })
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut is_failing, true) {
+                    tracing::warn!(error = format!("{error:#}"), retry_in = ?RETRY_INTERVAL, "no order from the agent");
+                }
+                RETRY_INTERVAL
+            }
+        };
+        std::thread::sleep(pause);
+    }
+}
+
+/// Waits for an order and carries it out. Gives the start of the count and its processor time; `None` if there was nothing to count.
+fn count_once(socket: &Path, counter: &mut Counter) -> anyhow::Result<Option<(Instant, Duration)>> {
+    let asked = Instant::now();
+    let answer = request(socket, ORDER_PATH, None)?;
+    if answer.status == 204 {
+        // The agent holds a request back; one that does not must not be asked without a pause.
+        std::thread::sleep(RETRY_INTERVAL.saturating_sub(asked.elapsed()));
+        return Ok(None);
+    }
+    anyhow::ensure!(answer.status == 200, "{ORDER_PATH} answers {}", answer.status);
+    let issued: IssuedOrder = serde_json::from_str(&answer.body).context("reading the order")?;
+    let began = Instant::now();
+    let counted = issued.order.count(counter, COUNT_TIMEOUT);
+    let cpu_time = counted.as_ref().map_or(Duration::ZERO, |(_, cpu_time)| *cpu_time);
+    let report = CountReport {
+        number: issued.number,
+        outcome: counted.map(|(count, _)| count).map_err(|error| error.to_string()),
+    };
+    let body = serde_json::to_string(&report).context("writing the report")?;
+    let answer = request(socket, REPORT_PATH, Some(&body))?;
+    // 409: the agent has restarted, or another counter was faster.
+    anyhow::ensure!(
+        matches!(answer.status, 204 | 409),
+        "{REPORT_PATH} answers {}",
+        answer.status
+    );
+    Ok(Some((began, cpu_time)))
+}
