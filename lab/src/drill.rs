@@ -352,6 +352,7 @@ mod tests {
         let misplaced = parse("--scenario spot --strategy pod-ip").unwrap();
         assert!(matches!(misplaced.validate(), Err(DrillError::NotApplicable { .. })));
         assert!(parse("--scenario scale-down --speed 0").is_err());
+        assert_eq!(parse("--scenario empty-node").unwrap().scenario, Scenario::ScaleDown);
         let mixed = parse("--scenario scale-down --connection-lifetime mix").unwrap();
         assert!(mixed.has_mixed_lifetimes && mixed.pods.connection_lifetime == Duration::from_mins(10));
         assert!(parse("--scenario scale-down --connection-lifetime mixed").is_err());
