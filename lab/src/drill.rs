@@ -10,6 +10,7 @@ use headgate::cli::{EXIT_INTERRUPTED, Failure, build_runtime, duration_up_to, pr
 use headgate_budget::probe::Provider;
 use headgate_drill::draining::DrainRules;
 use headgate_drill::drill::{KubeProxyPart, Options};
+use headgate_drill::lifetimes;
 use headgate_drill::network::namespace::acquire_privileges;
 use headgate_drill::progress::{ProgressDisplay, UPDATE_INTERVAL};
 use headgate_drill::report::saved::from_results;
@@ -75,9 +76,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = 30)]
     connections: usize,
 
-    /// The longest that a long-lived connection lives before its client ends it, at most 1h
-    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration_up_to(MAX_TIME))]
-    connection_lifetime: Duration,
+    /// The longest that a long-lived connection lives before its client ends it, at most 1h; or mix, which draws lifetimes from
+    /// a table, from 1s to 10m, some of them idle until their end
+    #[arg(long, value_name = "DURATION|mix", default_value = "20s", value_parser = connection_lifetime)]
+    connection_lifetime: ConnectionLifetime,
 
     /// Whose probes and thresholds the load balancer has
     #[arg(long, value_enum, default_value = "azure")]
@@ -159,6 +161,19 @@ enum Output {
     Json,
 }
 
+#[derive(Clone, Copy, Debug)]
+enum ConnectionLifetime {
+    AtMost(Duration),
+    Mix,
+}
+
+fn connection_lifetime(text: &str) -> Result<ConnectionLifetime, String> {
+    if text == "mix" {
+        return Ok(ConnectionLifetime::Mix);
+    }
+    duration_up_to(MAX_TIME)(text).map(ConnectionLifetime::AtMost)
+}
+
 fn speed(text: &str) -> Result<Speed, String> {
     let factor = text.parse().map_err(|_| "give a number from 1 to 100".to_owned())?;
     Speed::new(factor).map_err(|error| error.to_string())
@@ -215,6 +230,10 @@ impl Arguments {
                 .map(|(_, strategy)| *strategy)
                 .collect()
         };
+        let (connection_lifetime, has_mixed_lifetimes) = match self.connection_lifetime {
+            ConnectionLifetime::AtMost(longest) => (longest, false),
+            ConnectionLifetime::Mix => (lifetimes::LONGEST, true),
+        };
         Ok(Options {
             scenario: self.scenario,
             strategies,
@@ -224,6 +243,7 @@ impl Arguments {
             seed: self.seed,
             runs: self.runs,
             long_lived: self.connections,
+            has_mixed_lifetimes,
             kube_proxy: self.kube_proxy,
             autoscaler: self.autoscaler,
             delete_delay: self.delete_delay,
@@ -232,7 +252,7 @@ impl Arguments {
             pods: PodTimes {
                 pre_stop: self.pre_stop,
                 process: self.shutdown,
-                connection_lifetime: self.connection_lifetime,
+                connection_lifetime,
             },
             probe: self.provider.probe(),
             drain_rules,
@@ -332,6 +352,10 @@ mod tests {
         let misplaced = parse("--scenario spot --strategy pod-ip").unwrap();
         assert!(matches!(misplaced.validate(), Err(DrillError::NotApplicable { .. })));
         assert!(parse("--scenario scale-down --speed 0").is_err());
+        assert_eq!(parse("--scenario empty-node").unwrap().scenario, Scenario::ScaleDown);
+        let mixed = parse("--scenario scale-down --connection-lifetime mix").unwrap();
+        assert!(mixed.has_mixed_lifetimes && mixed.pods.connection_lifetime == Duration::from_mins(10));
+        assert!(parse("--scenario scale-down --connection-lifetime mixed").is_err());
         let twice = parse("--scenario scale-down --strategy none,healthz,none").unwrap();
         assert_eq!(twice.strategies, [Strategy::None, Strategy::Healthz]);
     }

@@ -1,7 +1,8 @@
 //! Clients: new connections at a steady rate, and long-lived ones with a request now and then.
 //!
 //! A new connection succeeds if its handshake, one request and one answer fit into the timeout. A long-lived one is
-//! lost if an answer is missing for that long, or if the other side ends it.
+//! lost if an answer is missing for that long, or if the other side ends it. An idle one sends its only request at its end,
+//! so that its loss is noticed then at the latest.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -13,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+use crate::lifetimes::{Life, Lifetimes};
 use crate::network::addresses::{FRONTEND, FRONTEND_PORT};
 
 /// How clients behave; all times are real.
@@ -26,9 +28,9 @@ pub struct ClientSettings {
     pub timeout: Duration,
     /// Long-lived connections held at once.
     pub long_lived: usize,
-    /// The longest that one of them lives; each lives between half and all of it.
-    pub lifetime: Duration,
-    /// Between two requests of one of them.
+    /// How long each of them lives.
+    pub lifetimes: Lifetimes,
+    /// Between two requests of one of them that is not idle.
     pub request_interval: Duration,
     /// Where random numbers come from.
     pub seed: u64,
@@ -48,6 +50,12 @@ pub struct Attempted {
 pub struct Held {
     /// The node of its Pod.
     pub node: u8,
+    /// The node that the load balancer chose, which forwards it to the Pod.
+    pub through: u8,
+    /// When it was begun.
+    pub opened: Instant,
+    /// When its client ended it, or noticed its loss.
+    pub ended: Instant,
     /// When the first request without an answer was sent; none if the client ended the connection.
     pub lost: Option<Instant>,
 }
@@ -114,7 +122,7 @@ async fn attempt(settings: ClientSettings) -> Attempted {
     });
     Attempted {
         at,
-        answered_by: answered.await.ok().and_then(Result::ok),
+        answered_by: answered.await.ok().and_then(Result::ok).map(|[node, _]| node),
     }
 }
 
@@ -128,9 +136,12 @@ async fn connect(source: Ipv4Addr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-async fn exchange(stream: &mut TcpStream) -> io::Result<u8> {
+/// Gives the nodes of [`Held::node`] and [`Held::through`].
+async fn exchange(stream: &mut TcpStream) -> io::Result<[u8; 2]> {
     stream.write_all(b"?").await?;
-    stream.read_u8().await
+    let mut nodes = [0; 2];
+    stream.read_exact(&mut nodes).await?;
+    Ok(nodes)
 }
 
 /// Holds one connection after another.
@@ -144,39 +155,52 @@ async fn hold(
         let at = Instant::now();
         let opened = timeout(settings.timeout, async {
             let mut stream = connect(settings.source).await?;
-            let node = exchange(&mut stream).await?;
-            Ok::<_, io::Error>((stream, node))
+            let nodes = exchange(&mut stream).await?;
+            Ok::<_, io::Error>((stream, nodes))
         });
         let opened = opened.await.ok().and_then(Result::ok);
         attempts.push(Attempted {
             at,
-            answered_by: opened.as_ref().map(|(_, node)| *node),
+            answered_by: opened.as_ref().map(|(_, [node, _])| *node),
         });
-        let Some((stream, node)) = opened else {
+        let Some((stream, [node, through])) = opened else {
             tokio::select! {
                 () = sleep(settings.request_interval) => continue,
                 _ = stop.wait_for(|stop| *stop) => break,
             }
         };
-        let lifetime = settings.lifetime.mul_f64(0.5 + random.f64() / 2.0);
-        let lost = live(stream, &settings, at + lifetime, &mut stop).await;
-        held.push(Held { node, lost });
+        let life = settings.lifetimes.draw(&mut random);
+        let lost = live(stream, &settings, at, life, &mut stop).await;
+        held.push(Held {
+            node,
+            through,
+            opened: at,
+            ended: Instant::now(),
+            lost,
+        });
     }
     (attempts, held)
 }
 
-/// Uses a connection until `end`; gives when it was lost, if it was.
+/// Uses a connection until its end; gives when it was lost, if it was.
 async fn live(
     mut stream: TcpStream,
     settings: &ClientSettings,
-    end: Instant,
+    opened: Instant,
+    life: Life,
     stop: &mut watch::Receiver<bool>,
 ) -> Option<Instant> {
+    let end = opened + life.length;
+    let request_interval = if life.is_idle {
+        life.length
+    } else {
+        settings.request_interval
+    };
     while Instant::now() < end && !*stop.borrow() {
         // What comes now is the end: all requests have been answered.
         let mut unexpected = [0];
         tokio::select! {
-            () = sleep(settings.request_interval) => {}
+            () = sleep(request_interval) => {}
             _ = stop.wait_for(|stop| *stop) => {}
             _ = stream.read(&mut unexpected) => return Some(Instant::now()),
         }

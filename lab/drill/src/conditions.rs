@@ -23,6 +23,8 @@ pub struct Conditions {
     pub long_lived: usize,
     /// The longest that one of them lives.
     pub connection_lifetime_seconds: f64,
+    /// Whether lifetimes are drawn from the drill's table.
+    pub has_mixed_lifetimes: bool,
     /// From one probe of the load balancer to the next.
     pub probe_interval_seconds: f64,
     /// How long a probe waits for its answer.
@@ -60,6 +62,7 @@ impl From<&Options> for Conditions {
             rate: options.rate,
             long_lived: options.long_lived,
             connection_lifetime_seconds: options.pods.connection_lifetime.as_secs_f64(),
+            has_mixed_lifetimes: options.has_mixed_lifetimes,
             probe_interval_seconds: options.probe.interval.as_secs_f64(),
             probe_timeout_seconds: options.probe.timeout.as_secs_f64(),
             probe_failures: options.probe.unhealthy_threshold,

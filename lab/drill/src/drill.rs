@@ -13,6 +13,7 @@ pub use self::options::{KubeProxyPart, Options};
 use crate::clients::ClientSettings;
 use crate::cluster::ClusterError;
 use crate::control_plane::Observed;
+use crate::lifetimes::Lifetimes;
 use crate::progress::Progress;
 use crate::result::{Attempt, Connection, RunIdentity, RunResult, TimelineEvent, summarize};
 use crate::scenario::{Parameters, Scenario, Step, Timeline};
@@ -175,7 +176,11 @@ impl Options {
             rate: self.rate,
             timeout: self.speed.real(CLIENT_TIMEOUT).max(CLIENT_TIMEOUT_MIN),
             long_lived: self.long_lived,
-            lifetime: self.speed.real(self.pods.connection_lifetime),
+            lifetimes: if self.has_mixed_lifetimes {
+                Lifetimes::Mix(self.speed)
+            } else {
+                Lifetimes::AtMost(self.speed.real(self.pods.connection_lifetime))
+            },
             request_interval: self.speed.real(REQUEST_INTERVAL).max(REQUEST_INTERVAL_MIN),
             seed,
         }
@@ -193,6 +198,9 @@ impl Options {
             .held
             .iter()
             .map(|held| Connection {
+                through: held.through.into(),
+                opened: since(held.opened),
+                ended: since(held.ended),
                 lost: held.lost.map(since),
             })
             .collect();
@@ -232,7 +240,7 @@ mod tests {
         assert_eq!(options.real_probe().interval, Duration::from_millis(500));
         let clients = options.clients(1);
         assert_eq!(clients.timeout, Duration::from_millis(900));
-        assert_eq!(clients.lifetime, Duration::from_secs(2));
+        assert_eq!(clients.lifetimes, Lifetimes::AtMost(Duration::from_secs(2)));
         let length = options.length();
         assert_eq!(length, options.timeline(&plan).end * 4, "two strategies, two runs each");
     }

@@ -14,6 +14,7 @@ pub mod draining;
 pub mod drill;
 pub mod endpoints;
 mod http;
+pub mod lifetimes;
 pub mod machine;
 pub mod network;
 mod pod;

@@ -1,10 +1,10 @@
-//! A Pod's process: it answers each byte with its node's index, and `/ready` with 200 until its health check is
-//! failed.
+//! A Pod's process: it answers each byte with the indexes of its node and of the node that forwards the connection, and
+//! `/ready` with 200 until its health check is failed.
 //!
 //! Dropping it ends the process: its sockets close, and established connections see FIN or RST.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
 use crate::http;
-use crate::network::addresses::{POD_PORT, POD_READY_PORT};
+use crate::network::addresses::{POD_PORT, POD_READY_PORT, node_with_address};
 
 /// Connections one Pod serves at once; more wait in the listener's queue.
 const MAX_CONNECTIONS: usize = 4096;
@@ -91,8 +91,8 @@ async fn serve(listener: TcpListener, node: u8) {
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => {
-                if let Ok((stream, _)) = accepted {
-                    connections.spawn(echo(stream, node));
+                if let Ok((stream, peer)) = accepted {
+                    connections.spawn(echo(stream, [node, forwarded_by(peer).unwrap_or(node)]));
                 }
             }
             Some(_) = connections.join_next() => {}
@@ -100,9 +100,18 @@ async fn serve(listener: TcpListener, node: u8) {
     }
 }
 
-async fn echo(mut stream: TcpStream, node: u8) {
+/// Another node replaces the client's address by its own; a connection through the Pod's own node, or one that no node
+/// forwards, comes from its client.
+fn forwarded_by(peer: SocketAddr) -> Option<u8> {
+    match peer.ip() {
+        IpAddr::V4(address) => node_with_address(address),
+        IpAddr::V6(_) => None,
+    }
+}
+
+async fn echo(mut stream: TcpStream, nodes: [u8; 2]) {
     let _ = stream.set_nodelay(true);
     let mut request = [0];
     // The client ends the connection, or it broke: either way this side is done.
-    while stream.read_exact(&mut request).await.is_ok() && stream.write_all(&[node]).await.is_ok() {}
+    while stream.read_exact(&mut request).await.is_ok() && stream.write_all(&nodes).await.is_ok() {}
 }

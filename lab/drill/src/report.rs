@@ -14,13 +14,15 @@ pub mod page;
 mod plot;
 pub mod saved;
 
-const HEADER: [&str; 7] = [
+const HEADER: [&str; 9] = [
     "strategy",
     "runs",
     "new connections failed",
     "blackhole seconds",
     "out of rotation after",
-    "established lost",
+    "gone after",
+    "open through the node",
+    "established connections cut",
     "before the node was gone",
 ];
 
@@ -35,8 +37,9 @@ pub fn table(rows: &[Row]) -> String {
             row.runs.to_string(),
             format!("{} ({:.2} %)", spread(&row.failed, 0), row.failed_share.mean * 100.0),
             spread(&row.blackhole_seconds, 1),
-            row.out_of_rotation_seconds
-                .map_or_else(|| "never".to_owned(), |out| format!("{} s", spread(&out, 1))),
+            seconds(row.out_of_rotation_seconds),
+            seconds(row.node_gone_seconds),
+            spread(&row.established_at_signal, 0),
             spread(&row.established_lost, 0),
             spread(&row.established_lost_before_node_gone, 0),
         ]);
@@ -45,6 +48,11 @@ pub fn table(rows: &[Row]) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     format!("{table}\n")
+}
+
+/// When something happened to a node, since its signal.
+fn seconds(after: Option<Spread>) -> String {
+    after.map_or_else(|| "never".to_owned(), |after| format!("{} s", spread(&after, 1)))
 }
 
 fn spread(values: &Spread, digits: usize) -> String {
@@ -113,7 +121,7 @@ pub fn assumptions(options: &Options) -> String {
     let _ = writeln!(
         text,
         "Blackhole seconds: how long new connections to one node were lost, summed over nodes. Long-lived connections end \
-         by themselves after at most {} s.",
+         by themselves after at most {} s; those open through a node are counted at its signal.",
         options.pods.connection_lifetime.as_secs_f64(),
     );
     text
@@ -138,11 +146,19 @@ mod tests {
             failed_share: Spread::new(&[0.01, 0.02, 0.015]),
             established_lost: Spread::new(&[2.0, 2.0, 2.0]),
             established_lost_before_node_gone: Spread::default(),
+            established_at_signal: Spread::new(&[5.0, 5.0, 5.0]),
             blackhole_seconds: Spread::new(&[2.0, 3.0, 2.5]),
             out_of_rotation_seconds: None,
+            node_gone_seconds: Some(Spread::new(&[5.0])),
         };
         let text = table(&[row]);
-        for expected in ["kube-proxy", "6.0 (4 to 8) (1.50 %)", "2.5 (2.0 to 3.0)", "never"] {
+        for expected in [
+            "kube-proxy",
+            "6.0 (4 to 8) (1.50 %)",
+            "2.5 (2.0 to 3.0)",
+            "never",
+            "5.0 s",
+        ] {
             assert!(text.contains(expected), "{expected} in\n{text}");
         }
         assert_eq!(text.lines().count(), 2);

@@ -52,6 +52,9 @@ mod tests {
             succeeded,
         };
         let connection = Connection {
+            through: 0,
+            opened: Duration::ZERO,
+            ended: Duration::from_secs(lost.unwrap_or(20)),
             lost: lost.map(Duration::from_secs),
         };
         let gone = TimelineEvent {

@@ -22,6 +22,12 @@ pub struct Attempt {
 /// One long-lived connection that was established.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Connection {
+    /// The index of the node that the load balancer chose for it.
+    pub through: usize,
+    /// When it was begun.
+    pub opened: Duration,
+    /// When its client ended it, or noticed its loss.
+    pub ended: Duration,
     /// When the first request without an answer was sent; none if the client ended the connection.
     pub lost: Option<Duration>,
 }
@@ -83,6 +89,9 @@ pub struct RunResult {
     /// Those of them lost before the first machine was switched off, or in a run in which none was. Of later ones
     /// the machine is not known.
     pub established_lost_before_node_gone: usize,
+    /// The number of long-lived connections that were open through a node at its first signal, summed over the nodes that were
+    /// switched off.
+    pub established_at_signal: usize,
     /// Seconds for which the new connections of one node were lost, summed over nodes: the failed share, times the
     /// length of the run, times the nodes.
     pub blackhole_seconds: f64,
@@ -159,6 +168,7 @@ pub fn summarize(
         established: connections.len(),
         established_lost: lost.len(),
         established_lost_before_node_gone: lost.iter().filter(before).count(),
+        established_at_signal: open_at_signal(connections, &timeline),
         blackhole_seconds: failed_share * length * float(run.nodes),
         longest_lag_seconds: run.longest_lag.as_secs_f64(),
         timeline,
@@ -167,6 +177,21 @@ pub fn summarize(
         conditions: None,
         attempts,
     }
+}
+
+/// How many connections were open through the nodes that were switched off, each at its node's first signal.
+fn open_at_signal(connections: &[Connection], timeline: &[TimelineEvent]) -> usize {
+    let of = |event: Event| timeline.iter().filter(move |found| found.event == event);
+    let nodes = of(Event::NodeGone).map(|gone| gone.node);
+    let signals = nodes.filter_map(|node| of(Event::Signal).find(|signal| signal.node == node));
+    let open = |signal: &TimelineEvent| {
+        let is_open = |connection: &&Connection| {
+            let lifetime = connection.opened.as_secs_f64()..connection.ended.as_secs_f64();
+            connection.through == signal.node && lifetime.contains(&signal.t)
+        };
+        connections.iter().filter(is_open).count()
+    };
+    signals.map(open).sum()
 }
 
 /// All runs of one scenario and strategy.
@@ -186,11 +211,15 @@ pub struct Row {
     pub established_lost: Spread,
     /// Those lost before a machine was dead.
     pub established_lost_before_node_gone: Spread,
+    /// See [`RunResult::established_at_signal`].
+    pub established_at_signal: Spread,
     /// See [`RunResult::blackhole_seconds`].
     pub blackhole_seconds: Spread,
     /// From a node's signal until the load balancer stopped sending new flows to it, of the slowest node; of the runs in
     /// which it did.
     pub out_of_rotation_seconds: Option<Spread>,
+    /// From a node's signal until its machine was switched off, likewise.
+    pub node_gone_seconds: Option<Spread>,
 }
 
 /// One row for each scenario and strategy, in the order in which they first appear.
@@ -209,10 +238,13 @@ pub fn rows(results: &[RunResult]) -> Vec<Row> {
             .filter(|run| (run.scenario, run.strategy) == (scenario, strategy))
             .collect();
         let spread = |value: fn(&RunResult) -> f64| Spread::new(&runs.iter().map(|run| value(run)).collect::<Vec<_>>());
-        let out: Vec<_> = runs
-            .iter()
-            .filter_map(|run| time_to_out_of_rotation(&run.timeline))
-            .collect();
+        let time = |event: Event| {
+            let times: Vec<_> = runs
+                .iter()
+                .filter_map(|run| time_from_signal(&run.timeline, event))
+                .collect();
+            (!times.is_empty()).then(|| Spread::new(&times))
+        };
         Row {
             scenario,
             strategy,
@@ -222,20 +254,22 @@ pub fn rows(results: &[RunResult]) -> Vec<Row> {
             established_lost: spread(|run| float(run.established_lost)),
             established_lost_before_node_gone: spread(|run| float(run.established_lost_before_node_gone)),
             blackhole_seconds: spread(|run| run.blackhole_seconds),
-            out_of_rotation_seconds: (!out.is_empty()).then(|| Spread::new(&out)),
+            established_at_signal: spread(|run| float(run.established_at_signal)),
+            out_of_rotation_seconds: time(Event::OutOfRotation),
+            node_gone_seconds: time(Event::NodeGone),
         }
     };
     kinds.into_iter().map(row).collect()
 }
 
-/// From a node's first signal until it is out of rotation, in seconds of the scenario: of several nodes the longest time.
-fn time_to_out_of_rotation(timeline: &[TimelineEvent]) -> Option<f64> {
+/// From a node's first signal until this event on it, in seconds of the scenario: of several nodes the longest time.
+fn time_from_signal(timeline: &[TimelineEvent], event: Event) -> Option<f64> {
     let signals = timeline.iter().filter(|found| found.event == Event::Signal);
     let times = signals.filter_map(|signal| {
         let mut later = timeline
             .iter()
             .filter(|found| found.node == signal.node && found.t >= signal.t);
-        Some(later.find(|found| found.event == Event::OutOfRotation)?.t - signal.t)
+        Some(later.find(|found| found.event == event)?.t - signal.t)
     });
     times.reduce(f64::max)
 }
@@ -261,6 +295,13 @@ mod tests {
         speed: 10.0,
         nodes: 4,
         longest_lag: Duration::ZERO,
+    };
+
+    const KEPT: Connection = Connection {
+        through: 0,
+        opened: Duration::ZERO,
+        ended: Duration::from_secs(20),
+        lost: None,
     };
 
     fn attempts(failed: impl Fn(usize) -> bool) -> Vec<Attempt> {
@@ -296,10 +337,11 @@ mod tests {
     #[test]
     fn connections_lost_with_the_machine_are_distinguished_from_those_before() {
         let lost = |seconds: f64| Connection {
+            ended: Duration::from_secs_f64(seconds),
             lost: Some(Duration::from_secs_f64(seconds)),
+            ..KEPT
         };
-        let kept = Connection { lost: None };
-        let connections = [lost(5.0), lost(9.8), lost(11.0), kept];
+        let connections = [lost(5.0), lost(9.8), lost(11.0), KEPT];
         let timeline = vec![event(10.0, Event::NodeGone), event(5.0, Event::Signal)];
         let result = summarize(&RUN, Vec::new(), &connections, timeline);
         assert_eq!((result.established, result.established_lost), (4, 3));
@@ -311,6 +353,38 @@ mod tests {
         assert_eq!(result.timeline[0].event, Event::Signal, "sorted");
         let alive = summarize(&RUN, Vec::new(), &connections, Vec::new());
         assert_eq!(alive.established_lost_before_node_gone, 3, "no machine died");
+    }
+
+    #[test]
+    fn connections_count_that_were_open_through_a_leaving_node_at_its_signal() {
+        let seconds = Duration::from_secs;
+        let life = |through: usize, opened: u64, ended: u64| Connection {
+            through,
+            opened: seconds(opened),
+            ended: seconds(ended),
+            lost: None,
+        };
+        let connections = [
+            life(0, 1, 9),
+            life(0, 1, 4),
+            life(0, 6, 9),
+            life(1, 1, 9),
+            life(2, 1, 9),
+        ];
+        let at = |t: f64, event: Event, node: usize| TimelineEvent { t, event, node };
+        let timeline = vec![
+            at(5.0, Event::Signal, 0),
+            at(7.0, Event::Signal, 0),
+            at(8.0, Event::NodeGone, 0),
+            at(5.0, Event::Signal, 1),
+            at(8.0, Event::NodeGone, 1),
+            at(5.0, Event::Signal, 2),
+        ];
+        let result = summarize(&RUN, Vec::new(), &connections, timeline);
+        assert_eq!(
+            result.established_at_signal, 2,
+            "one each through the nodes 0 and 1; node 2 stays"
+        );
     }
 
     #[test]
@@ -328,6 +402,7 @@ mod tests {
             ("failedShare", serde_json::json!(0.0)),
             ("established", serde_json::json!(0)),
             ("establishedLost", serde_json::json!(0)),
+            ("establishedAtSignal", serde_json::json!(0)),
             ("blackholeSeconds", serde_json::json!(0.0)),
         ] {
             assert_eq!(json[field], expected, "{field}");
@@ -352,8 +427,8 @@ mod tests {
             at(31.0, Event::OutOfRotation, 2),
             at(90.0, Event::OutOfRotation, 2),
         ];
-        assert_eq!(time_to_out_of_rotation(&timeline), Some(8.0));
-        assert_eq!(time_to_out_of_rotation(&timeline[..2]), None);
+        assert_eq!(time_from_signal(&timeline, Event::OutOfRotation), Some(8.0));
+        assert_eq!(time_from_signal(&timeline[..2], Event::OutOfRotation), None);
     }
 
     #[test]

@@ -19,7 +19,8 @@ mod signal;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scenario {
-    /// An autoscaler removes an empty node.
+    /// An autoscaler removes an empty node, through which connections to the Pods of others pass; also called empty-node.
+    #[value(alias = "empty-node")]
     ScaleDown,
     /// A node is taken out for maintenance: signal, drain time, eviction of its Pod, power off.
     Maintenance,

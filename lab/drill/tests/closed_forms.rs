@@ -16,6 +16,7 @@ use std::time::Duration;
 use headgate_budget::expected_loss;
 use headgate_drill::clients::ClientSettings;
 use headgate_drill::control_plane::NoControlPlane;
+use headgate_drill::lifetimes::Lifetimes;
 use headgate_drill::result::Event;
 use headgate_drill::scenario::{Action, Scenario, Step, Timeline};
 use headgate_drill::strategy::{PodTimes, Strategy};
@@ -112,7 +113,7 @@ fn samples(serving: Duration, seeds: std::ops::Range<usize>) -> Vec<Sample> {
                         rate: RATE,
                         timeout: Duration::from_millis(400),
                         long_lived: 0,
-                        lifetime: Duration::from_secs(1),
+                        lifetimes: Lifetimes::AtMost(Duration::from_secs(1)),
                         request_interval: Duration::from_millis(100),
                         seed: seed as u64,
                     },

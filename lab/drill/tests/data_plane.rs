@@ -9,11 +9,13 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use headgate_drill::clients::{ClientSettings, Observations};
+use headgate_drill::clients::{ClientSettings, Held, Observations};
 use headgate_drill::control_plane::NoControlPlane;
+use headgate_drill::lifetimes::Lifetimes;
 use headgate_drill::result::Event;
 use headgate_drill::rotation::AdminState;
 use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
+use headgate_drill::speed::Speed;
 use headgate_drill::strategy::{Plan, PodTimes, Strategy};
 use headgate_drill::world::{Recording, RunSettings, World, WorldSettings};
 
@@ -47,7 +49,7 @@ fn run_settings() -> RunSettings {
             rate: 100.0,
             timeout: millis(400),
             long_lived: 12,
-            lifetime: Duration::from_mins(1),
+            lifetimes: Lifetimes::AtMost(Duration::from_mins(1)),
             request_interval: millis(50),
             seed: 1,
         },
@@ -158,6 +160,47 @@ fn a_dead_node_loses_its_share_until_probes_notice() {
     assert!(lost > 0, "established ones of a dead machine are lost");
 }
 
+/// kubernetes/autoscaler#1907: its kube-proxy forwards connections to the Pods of other nodes.
+#[test]
+fn an_empty_node_cuts_what_it_forwards_and_silent_connections_notice_it_too() {
+    if !can_run("an_empty_node_cuts_what_it_forwards_and_silent_connections_notice_it_too") {
+        return;
+    }
+    let mut run = run_settings();
+    run.clients.long_lived = 60;
+    // 10 minutes are 6 s here: the idle ones are silent until the run is over.
+    run.clients.lifetimes = Lifetimes::Mix(Speed::new(100.0).unwrap());
+    let timeline = Timeline {
+        steps: vec![step(800, 0, Action::PowerOff)],
+        end: millis(2500),
+    };
+    let recording = runtime().block_on(async {
+        let mut world = World::start(settings(plan(Strategy::None, Scenario::ScaleDown), 1))
+            .await
+            .unwrap();
+        let mut control_plane = NoControlPlane::new(NODES);
+        world.run(&timeline, &run, &mut control_plane).await.unwrap()
+    });
+    let gone = recording.start + millis(u64::try_from(event(&recording, Event::NodeGone).unwrap()).unwrap());
+    let held = &recording.observations.held;
+    assert!(held.iter().all(|held| held.node != 0), "it has no Pod: {held:?}");
+    let is_silent = |held: &&Held| held.ended > gone + millis(1600);
+    let through: Vec<_> = held
+        .iter()
+        .filter(|held| held.through == 0 && held.opened < gone && held.ended > gone + millis(20))
+        .collect();
+    assert!(through.iter().all(|held| held.lost.is_some()), "{through:?}");
+    assert!(through.iter().any(is_silent), "noticed at the end: {through:?}");
+    assert!(
+        through.iter().any(|held| !is_silent(held)),
+        "noticed at once: {through:?}"
+    );
+    assert!(
+        held.iter().all(|held| held.through == 0 || held.lost.is_none()),
+        "{held:?}"
+    );
+}
+
 #[test]
 fn a_node_that_fails_its_health_check_in_time_loses_nothing() {
     if !can_run("a_node_that_fails_its_health_check_in_time_loses_nothing") {
@@ -168,7 +211,7 @@ fn a_node_that_fails_its_health_check_in_time_loses_nothing() {
         step(2000, 0, Action::PowerOff),
     ];
     let mut run = run_settings();
-    run.clients.lifetime = millis(500);
+    run.clients.lifetimes = Lifetimes::AtMost(millis(500));
     let timeline = Timeline {
         steps,
         end: millis(3000),

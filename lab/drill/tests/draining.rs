@@ -13,6 +13,7 @@ use headgate_drill::clients::{ClientSettings, Held};
 use headgate_drill::control_plane::NoControlPlane;
 use headgate_drill::draining::{Deregistration, DrainRules, Ending, FlowEnd};
 use headgate_drill::endpoints::TrafficPolicy;
+use headgate_drill::lifetimes::Lifetimes;
 use headgate_drill::result::Event;
 use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
 use headgate_drill::strategy::{PodTimes, Strategy};
@@ -42,7 +43,7 @@ fn record(strategy: Strategy, drain_rules: DrainRules) -> Recording {
             rate: 50.0,
             timeout: Duration::from_millis(900),
             long_lived: 15,
-            lifetime: Duration::from_mins(1),
+            lifetimes: Lifetimes::AtMost(Duration::from_mins(1)),
             request_interval: Duration::from_millis(50),
             seed: 1,
         },
@@ -80,6 +81,7 @@ fn out_of_rotation(recording: &Recording) -> Duration {
 fn held_on(recording: &Recording, is_the_node: bool) -> Vec<&Held> {
     let held = recording.observations.held.iter();
     let held: Vec<_> = held.filter(|held| (held.node == 0) == is_the_node).collect();
+    assert!(held.iter().all(|held| held.through == held.node), "{held:?}");
     assert!(!held.is_empty());
     held
 }

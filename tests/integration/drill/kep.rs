@@ -10,6 +10,7 @@ use headgate_drill::clients::ClientSettings;
 use headgate_drill::cluster::{Cluster, ClusterSettings, KubeProxySettings, MaintenanceSettings};
 use headgate_drill::draining::DrainRules;
 use headgate_drill::endpoints::TrafficPolicy;
+use headgate_drill::lifetimes::Lifetimes;
 use headgate_drill::result::Event;
 use headgate_drill::rotation::NoHealthyBackends;
 use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
@@ -72,7 +73,7 @@ async fn terminating_node(strategy: Strategy) -> Recording {
             rate: 50.0,
             timeout: Duration::from_secs(3),
             long_lived: 12,
-            lifetime: LIFETIME,
+            lifetimes: Lifetimes::AtMost(LIFETIME),
             request_interval: Duration::from_millis(100),
             seed: 1,
         },

@@ -43,6 +43,8 @@ pub struct Options {
     pub runs: usize,
     /// Long-lived connections held at once.
     pub long_lived: usize,
+    /// Whether their lifetimes are drawn from the table of [`Lifetimes::Mix`](crate::lifetimes::Lifetimes::Mix).
+    pub has_mixed_lifetimes: bool,
     /// What kube-proxy is.
     pub kube_proxy: KubeProxyPart,
     /// See [`Parameters::autoscaler`].
@@ -132,6 +134,7 @@ pub(super) mod tests {
             seed: 1,
             runs: 2,
             long_lived: 10,
+            has_mixed_lifetimes: false,
             kube_proxy: KubeProxyPart::Real,
             autoscaler: Autoscaler::ClusterAutoscaler,
             delete_delay: Duration::from_secs(5),

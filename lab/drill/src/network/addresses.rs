@@ -25,6 +25,8 @@ pub const HEALTH_CHECK_NODE_PORT: u16 = 32_080;
 pub const KUBE_PROXY_HEALTH_PORT: u16 = 10_256;
 /// The port of headgate's `/healthz` on each node.
 pub const HEADGATE_HEALTH_PORT: u16 = 10_456;
+/// The last part of the first node's address.
+const FIRST_NODE: u8 = 10;
 /// Where processes of a node reach the instance metadata service.
 pub const METADATA_SERVICE: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 /// Where a Pod serves clients.
@@ -41,7 +43,16 @@ pub const fn client(run: usize) -> Ipv4Addr {
 /// The address of the node with this index, at most [`MAX_NODES`].
 #[must_use]
 pub const fn node(index: usize) -> Ipv4Addr {
-    Ipv4Addr::new(198, 18, 1, octet(index).saturating_add(10))
+    Ipv4Addr::new(198, 18, 1, octet(index).saturating_add(FIRST_NODE))
+}
+
+/// The index of the node with this address; none for an address of the load balancer or a client.
+#[must_use]
+pub const fn node_with_address(address: Ipv4Addr) -> Option<u8> {
+    match address.octets() {
+        [198, 18, 1, last] => last.checked_sub(FIRST_NODE),
+        _ => None,
+    }
 }
 
 /// The address of the Pod on the node with this index.
@@ -115,6 +126,8 @@ mod tests {
         let all: BTreeSet<_> = (0..MAX_NODES).flat_map(|index| [node(index), pod(index)]).collect();
         assert_eq!(all.len(), 2 * MAX_NODES);
         assert!(!all.contains(&PROBE_SOURCE));
+        assert_eq!([node(0), node(49)].map(node_with_address), [Some(0), Some(49)]);
+        assert_eq!([PROBE_SOURCE, client(1), pod(1)].map(node_with_address), [None; 3]);
         let commands = node_commands(1, 3);
         assert!(commands.contains("addr add 10.244.1.2/32 dev lo"), "{commands}");
         assert!(

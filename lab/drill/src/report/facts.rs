@@ -83,8 +83,14 @@ fn stated(conditions: &Conditions) -> Vec<(&'static str, String)> {
         (
             "long-lived connections",
             format!(
-                "{} at once, each for at most {} s",
-                conditions.long_lived, conditions.connection_lifetime_seconds
+                "{} at once, each for at most {} s{}",
+                conditions.long_lived,
+                conditions.connection_lifetime_seconds,
+                if conditions.has_mixed_lifetimes {
+                    "; lifetimes are drawn from the drill's table, and some are idle"
+                } else {
+                    ""
+                }
             ),
         ),
         (

@@ -9,9 +9,10 @@ use clap::ValueEnum;
 
 use super::plot::{self, PlotError};
 use super::saved::{SavedRun, ScenarioRuns, group};
-use super::{facts, model, spread};
+use super::{facts, model, seconds, spread};
 use crate::result::LAG_LIMIT;
 use crate::scenario::Scenario;
+use crate::spread::Spread;
 use crate::strategy::Strategy;
 
 const PLOT_STYLE: &str = include_str!("plot.css");
@@ -131,7 +132,7 @@ fn scenario(number: usize, group: &ScenarioRuns<'_>) -> Result<String, PlotError
     ));
     html.push_str(&figure(
         "lost",
-        "Established connections lost",
+        "Established connections cut",
         &plot::lost(&format!("lost-plot-{number}"), group)?,
         "Long-lived connections that their client did not end. Those on a machine that is switched off are lost whatever \
          the load balancer does.",
@@ -159,7 +160,9 @@ fn summary(group: &ScenarioRuns<'_>) -> String {
          <th scope=\"col\" class=\"number\">new connections failed</th>\
          <th scope=\"col\" class=\"number\">blackhole seconds</th>\
          <th scope=\"col\" class=\"number\">out of rotation after</th>\
-         <th scope=\"col\" class=\"number\">established lost</th>\
+         <th scope=\"col\" class=\"number\">gone after</th>\
+         <th scope=\"col\" class=\"number\">open through the node</th>\
+         <th scope=\"col\" class=\"number\">established connections cut</th>\
          <th scope=\"col\" class=\"number\">before a node was gone</th></tr>\n",
     );
     for strategy in &group.strategies {
@@ -170,18 +173,26 @@ fn summary(group: &ScenarioRuns<'_>) -> String {
             failed as f64 / attempted as f64
         };
         let about = model::inline(&help::<Strategy>(strategy.strategy));
-        let out = strategy.out_of_rotation();
+        // Results of older versions have no such number.
+        let open = strategy.runs.iter().filter_map(|run| run.established_at_signal);
+        let open: Vec<_> = open.map(|count| count as f64).collect();
         let _ = writeln!(
             html,
             "<tr><th scope=\"row\"><code>{}</code> <span class=\"quiet\">{about}</span></th>\
              <td class=\"number\">{}</td><td class=\"number\">{failed} of {attempted} ({:.2} %)</td>\
              <td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>\
-             <td class=\"number\">{}</td></tr>",
+             <td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>",
             escape(strategy.strategy),
             strategy.runs.len(),
             share * 100.0,
             spread(&strategy.spread(|run| run.blackhole_seconds), 1),
-            out.map_or_else(|| "never".to_owned(), |out| format!("{} s", spread(&out, 1))),
+            seconds(strategy.after_signal("outOfRotation")),
+            seconds(strategy.after_signal("nodeGone")),
+            if open.is_empty() {
+                "not counted".to_owned()
+            } else {
+                spread(&Spread::new(&open), 0)
+            },
             spread(&strategy.spread(|run| run.established_lost as f64), 0),
             spread(&strategy.spread(|run| run.established_lost_before_node_gone as f64), 0),
         );

@@ -39,6 +39,8 @@ pub struct SavedRun {
     pub established_lost: u64,
     /// Those of them lost although no machine was dead yet.
     pub established_lost_before_node_gone: u64,
+    /// See [`RunResult::established_at_signal`]; older versions did not count them.
+    pub established_at_signal: Option<u64>,
     /// See [`RunResult::blackhole_seconds`].
     pub blackhole_seconds: f64,
     /// See [`RunResult::longest_lag_seconds`].
@@ -212,9 +214,9 @@ impl StrategyRuns<'_> {
         (sum(|run| run.attempted), sum(|run| run.failed))
     }
 
-    /// From a node's signal until it is out of rotation, of the slowest node; over the runs in which one is.
-    pub(super) fn out_of_rotation(&self) -> Option<Spread> {
-        let times: Vec<_> = self.runs.iter().filter_map(|run| run.out_of_rotation()).collect();
+    /// From a node's signal until an event on it, of the slowest node; over the runs that have one.
+    pub(super) fn after_signal(&self, event: &str) -> Option<Spread> {
+        let times: Vec<_> = self.runs.iter().filter_map(|run| run.after_signal(event)).collect();
         (!times.is_empty()).then(|| Spread::new(&times))
     }
 }
@@ -232,6 +234,11 @@ impl SavedRun {
         let totals = [
             ("new connections", self.failed, self.attempted),
             ("established connections", self.established_lost, self.established),
+            (
+                "established connections through a leaving node",
+                self.established_at_signal.unwrap_or_default(),
+                self.established,
+            ),
             (
                 "established connections before a node was gone",
                 self.established_lost_before_node_gone,
@@ -260,14 +267,14 @@ impl SavedRun {
             .map(|event| event.t)
     }
 
-    fn out_of_rotation(&self) -> Option<f64> {
+    fn after_signal(&self, event: &str) -> Option<f64> {
         let signals = self.timeline.iter().filter(|event| event.event == "signal");
         let times = signals.filter_map(|signal| {
             let mut later = self
                 .timeline
                 .iter()
-                .filter(|event| event.node == signal.node && event.t >= signal.t);
-            Some(later.find(|event| event.event == "outOfRotation")?.t - signal.t)
+                .filter(|found| found.node == signal.node && found.t >= signal.t);
+            Some(later.find(|found| found.event == event)?.t - signal.t)
         });
         times.reduce(f64::max)
     }
@@ -296,10 +303,13 @@ pub(super) mod tests {
             at: Duration::from_millis(100) * index,
             succeeded: !((100..100 + lost_seconds * 10).contains(&index) && index.is_multiple_of(6)),
         };
-        let lost = |seconds: u64| Connection {
-            lost: Some(Duration::from_secs(seconds)),
+        let life = |ended: u64, is_lost: bool| Connection {
+            through: 0,
+            opened: Duration::ZERO,
+            ended: Duration::from_secs(ended),
+            lost: is_lost.then_some(Duration::from_secs(ended)),
         };
-        let connections = [lost(8), lost(12), lost(12), Connection { lost: None }];
+        let connections = [life(8, true), life(12, true), life(12, true), life(30, false)];
         let event = |t: f64, event: Event| TimelineEvent { t, event, node: 0 };
         let timeline = vec![
             event(5.0, Event::Signal),
@@ -328,7 +338,7 @@ pub(super) mod tests {
         let strategies = groups[0].strategies.iter().map(|s| (s.strategy, s.runs.len()));
         assert_eq!(strategies.collect::<Vec<_>>(), [("none", 2), ("admin-state", 1)]);
         assert!((groups[0].end() - 40.0).abs() < 1e-9);
-        let out = groups[0].strategies[0].out_of_rotation().unwrap();
+        let out = groups[0].strategies[0].after_signal("outOfRotation").unwrap();
         assert!((out.mean - 14.0).abs() < 1e-9, "17 s and 11 s: {out:?}");
     }
 
@@ -336,7 +346,7 @@ pub(super) mod tests {
     fn results_of_an_older_version_can_be_read() {
         let mut old = serde_json::to_value([run(Strategy::None, 1, 12)]).unwrap();
         let fields = old[0].as_object_mut().unwrap();
-        for new in ["perSecond", "establishedLostAt", "conditions"] {
+        for new in ["perSecond", "establishedLostAt", "establishedAtSignal", "conditions"] {
             assert!(fields.remove(new).is_some(), "{new}");
         }
         let runs = parse(&old.to_string()).unwrap();
