@@ -207,8 +207,11 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
         let nodes = Api::<Node>::all(client.clone());
         let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": NODE.to_string()}]}});
         let patch_status = async |status: Value| {
-            let patched = nodes.patch_status(&node, &PatchParams::default(), &Patch::Strategic(status));
-            patched.await.unwrap();
+            let patch = Patch::Strategic(status);
+            nodes
+                .patch_status(&node, &PatchParams::default(), &patch)
+                .await
+                .unwrap();
         };
         patch_status(status).await;
         let web = create_service(&client, "web", json!({"ip": FRONTEND.to_string()})).await;
