@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use headgate_agent::connections::{ConnectionMetrics, ConnectionsTask, ConnectionsView, CountExchange};
+use headgate_agent::connections::{ConnectionMetrics, ConnectionsTask, ConnectionsView, CountExchange, end_condition};
 use headgate_agent::health::services::WatchReporters;
 use headgate_agent::health::{LastChange, ProbesMarker, ProxyStatus, VerdictInputs};
 use headgate_agent::own_node::{DeletionDelayMetrics, DeletionDelayTask, delay_deletion};
@@ -85,9 +85,16 @@ impl HealthTasks<'_> {
             clock: clock.clone(),
         };
         tasks.spawn_endless("deletion-delay", delay_deletion(delay));
+        let has_marker = settings.marker.writer() != MarkerWriter::None;
+        if publishers.exchange.is_none() && has_marker {
+            let field = intents.field(NodeField::Connections);
+            tasks.spawn_endless(
+                "connections",
+                end_condition(node_name.to_owned(), reports.clone(), field),
+            );
+        }
         if let Some(exchange) = publishers.exchange {
             let (services, clock) = (services.clone(), clock.clone());
-            let has_marker = settings.marker.writer() != MarkerWriter::None;
             let task = ConnectionsTask {
                 client: client.clone(),
                 node_name: node_name.to_owned(),

@@ -309,6 +309,19 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
         let stopping = std::time::Instant::now();
         agent.stop(Duration::from_secs(10)).await;
         assert!(stopping.elapsed() < Duration::from_secs(4), "{:?}", stopping.elapsed());
+        // With the feature off, nothing is left to wait for.
+        patch_status(
+            json!({"status": {"conditions": [{"type": "headgate.dev/ConnectionsDrained", "status": "False",
+            "reason": "ConnectionsOpen", "message": "9 connections pass through this node."}]}}),
+        )
+        .await;
+        let settings = "node: {proxy: {healthzUrl: off}}\nmarker: {mode: adminState}\n";
+        let agent = AgentOptions::new(&node, control_plane.kubeconfig())
+            .settings(settings)
+            .start()
+            .await;
+        wait_for_condition(&client, &node, ("False", "NoSignal")).await;
+        agent.stop(Duration::from_secs(10)).await;
         accepting.abort();
         control_plane.stop().await;
     });

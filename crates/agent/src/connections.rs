@@ -38,7 +38,7 @@ pub use drained::{ConnectionsState, ConnectionsView, FIRST_COUNT_TIMEOUT, STALE_
 pub use exchange::{CountExchange, CountReport, IssuedOrder, ORDER_PATH, POLL_TIMEOUT, REPORT_PATH};
 pub use exclusions::{AZURE_PROBES, ExcludedSources, Prefix, PrefixError};
 pub use flow::{Destination, Protocol};
-pub use follow::{ConnectionsTask, cut_note, kubernetes_address};
+pub use follow::{ConnectionsTask, cut_note, end_condition, kubernetes_address};
 pub use interval::Interval;
 pub use metrics::ConnectionMetrics;
 pub use services::{Ingress, Service, ServiceName, ServiceObject, ServicePort};

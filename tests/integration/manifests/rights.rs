@@ -13,6 +13,7 @@ use super::SOON;
 use super::caller::{ApiRequest, Caller, agent_on, install};
 use crate::harness::AgentOptions;
 use crate::harness::agent::Agent;
+use crate::harness::http;
 
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 pub(super) const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
@@ -100,6 +101,7 @@ async fn permissions_of_an_agent_suffice_allow_nothing_more_and_are_all_needed()
 
     install(&administrator.kubeconfig, "examples/no-kube-proxy");
     service_health_needs_each_permission_of_its_component(&control_plane, &administrator).await;
+    counting_connections_needs_to_list_and_watch_services(&control_plane, &administrator).await;
     // Events about Services, wherever they are.
     events_need_permission_in_their_namespace(&control_plane, &administrator, CLUSTER_ROLE, "kube-system").await;
     control_plane.stop().await;
@@ -318,6 +320,43 @@ async fn service_health_needs_each_permission_of_its_component(control_plane: &C
             log_says(&agent, &format!("cannot {verb} resource \\\"{resource}\\\"")).await;
             restore_rules(administrator, CLUSTER_ROLE, rules).await;
         }
+    }
+}
+
+/// `components/connections` grants the same as `components/service-health` for Services.
+async fn counting_connections_needs_to_list_and_watch_services(control_plane: &ControlPlane, administrator: &Caller) {
+    for verb in ["list", "watch"] {
+        let question = format!("/api/v1/services?timeoutSeconds=1&watch={}", verb == "watch");
+        let name = create_node(&administrator.client, &format!("connections-{verb}")).await;
+        let taints =
+            json!({"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoSchedule"}]}});
+        let path = format!("/api/v1/nodes/{name}");
+        administrator.done(&ApiRequest::merge(&path, taints)).await;
+        let caller = agent_on(control_plane, &name).await;
+        let settings = "node: {proxy: {healthzUrl: off}, countConnections: true}\n";
+        let options = AgentOptions::new(&name, &caller.kubeconfig).settings(settings);
+        let says = async |agent: &Agent, text: &str| {
+            let seen = async || {
+                let statusz = http::get(agent.metrics_address(), "/statusz").await.unwrap().text();
+                if statusz.contains(text) { Ok(()) } else { Err(statusz) }
+            };
+            eventually(SOON, "what is known of the connections", seen).await;
+        };
+        wait_for_status(&caller, ApiRequest::get(&question), 200).await;
+        let agent = options.start().await;
+        // There is no counter here.
+        says(&agent, "no counter has reported").await;
+        assert!(!agent.log().contains("watch failed"), "{}", agent.log());
+        agent.kill().await;
+
+        let rules = remove_verb(administrator, CLUSTER_ROLE, ("services", None), verb).await;
+        wait_for_status(&caller, ApiRequest::get(&question), 403).await;
+        let agent = options.start().await;
+        log_says(&agent, &format!("cannot {verb} resource \\\"services\\\"")).await;
+        if verb == "list" {
+            says(&agent, "Services cannot be listed").await;
+        }
+        restore_rules(administrator, CLUSTER_ROLE, rules).await;
     }
 }
 

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use headgate_core::clock::Clock;
-use headgate_core::node::{CONNECTIONS_CONDITION, Node, NodeObjectState, NodeReport};
+use headgate_core::node::{CONNECTIONS_CONDITION, MarkerFact, Node, NodeObjectState, NodeReport};
 use headgate_kubernetes::{
     Decoded, EventKind, EventSink, FieldIntents, LOAD_BALANCER_SERVICES, NodeIntent, WatchFailure, WatchReporter,
-    WatchStream, condition_intent, watch_events, with_selection_fallback,
+    WatchStream, condition_intent, split_list, watch_events, with_selection_fallback,
 };
+use kube::api::ListParams;
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -138,8 +139,11 @@ impl WatchedServices {
 /// The address by which pods of every node reach the API server, as long as the process may read it.
 pub async fn kubernetes_address(client: &Client) -> Option<SocketAddr> {
     let services = Api::<Decoded<ServiceObject>>::namespaced(client.clone(), "default");
-    let read = timeout(REQUEST_TIMEOUT, services.get("kubernetes")).await.ok()?.ok()?;
-    read.into_object().ok()?.cluster_address()
+    // With the right to list, which the watch needs as well.
+    let named = ListParams::default().fields("metadata.name=kubernetes");
+    let listed = timeout(REQUEST_TIMEOUT, services.list(&named)).await.ok()?.ok()?;
+    let (services, _) = split_list(listed);
+    services.first()?.cluster_address()
 }
 
 impl ConnectionsTask {
@@ -232,6 +236,26 @@ impl ConnectionsTask {
         tracing::warn!(node = self.node_name, connections = total, why, "connections cut");
         let about = self.events.own_node(report.node.as_ref().map(|node| &*node.uid));
         self.events.record(about, CUT, note);
+    }
+}
+
+/// Ends the condition that an agent with the feature on has left on the Node `name`, so that nothing waits for it. Never ends by itself.
+pub async fn end_condition(name: String, mut reports: watch::Receiver<NodeReport>, intents: FieldIntents) {
+    loop {
+        let node = reports.borrow_and_update().node.clone();
+        let left = node.and_then(|node| Some((node.uid, node.connections.filter(MarkerFact::is_pending)?)));
+        let ended = left.map(|(uid, shown)| {
+            let wanted = ConnectionsState::NoSignal.condition();
+            (
+                name.clone(),
+                condition_intent(CONNECTIONS_CONDITION, uid, wanted, Some(&shown)),
+            )
+        });
+        intents.publish(ended.into_iter().collect());
+        if reports.changed().await.is_err() {
+            // The watch of the Node has ended: the process stops, and aborts this task.
+            return std::future::pending().await;
+        }
     }
 }
 

@@ -37,7 +37,7 @@ async fn the_defaults_are_filled_in() {
     );
     assert_eq!(
         made["spec"]["loadBalancer"],
-        json!({"policy": "Block", "timeoutSeconds": 600, "drainSeconds": 30})
+        json!({"policy": "Block", "timeoutSeconds": 600, "drainSeconds": 30, "connections": "Wait", "connectionsTimeoutSeconds": 300})
     );
     assert_eq!(made["spec"]["dryRun"], false);
     assert_eq!(made["status"], Value::Null);
