@@ -1,6 +1,6 @@
 //! No Evacuation before the load balancers, unless the policy or the guard allows it.
 
-use headgate_core::node::{NodeTraffic, Unproved};
+use headgate_core::node::{DRAINING_TAINT, NodeTraffic, Taint, Unproved};
 use headgate_maintenance::api::{LoadBalancerGate, LoadBalancerGatePolicy, LoadBalancerState, PodType, Stage};
 use headgate_maintenance::plan::action::EventReason;
 use jiff::{SignedDuration, Timestamp};
@@ -56,7 +56,7 @@ fn confirmed_at(world: &World) -> Option<Timestamp> {
 #[test]
 fn the_first_pod_leaves_after_the_confirmation_and_the_drain_window() {
     let mut world = draining(LoadBalancerGatePolicy::Block);
-    assert!(world.node("one").is_unschedulable && world.node("one").maintenance_taint.is_some());
+    assert!(world.node("one").unschedulable && world.node("one").maintenance_taint.is_some());
     assert_eq!(state(&world), (LoadBalancerState::Pending, 0));
     assert_eq!(
         world.message("m", "one"),
@@ -185,17 +185,23 @@ fn a_node_that_the_guard_holds_back_passes_under_either_policy() {
     }
 }
 
+fn announce_eviction(world: &mut World) {
+    let at = world.now + SignedDuration::from_secs(30);
+    world.node("one").eviction_at = Some(at);
+    world.node("one").taints = vec![Taint::new(DRAINING_TAINT, "NoSchedule")];
+}
+
 #[test]
 fn before_a_deadline_half_of_the_time_is_for_the_load_balancer() {
     let mut world = draining(LoadBalancerGatePolicy::ProceedAfter);
-    world.node("one").deadline = Some(world.now + SignedDuration::from_secs(30));
+    announce_eviction(&mut world);
     pass(&mut world, 14);
     assert_eq!(state(&world), (LoadBalancerState::Pending, 0));
     pass(&mut world, 1);
     assert_eq!(state(&world), (LoadBalancerState::TimedOut, 3));
 
     let mut world = draining(LoadBalancerGatePolicy::Block);
-    world.node("one").deadline = Some(world.now + SignedDuration::from_secs(30));
+    announce_eviction(&mut world);
     pass(&mut world, 10);
     world.observe("one", out(&world));
     pass(&mut world, 0);
