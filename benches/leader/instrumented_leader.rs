@@ -15,15 +15,14 @@ use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, P
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::local_service::{self, LocalPoolsSettings, LocalPoolsTarget};
 use headgate_controller::other_nodes::OtherNodes;
-use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
+use headgate_controller::pool::{ListScope, ManagedLoadBalancers, node_store};
 use headgate_core::clock::Clock;
-use headgate_core::node::NodeReport;
-use headgate_core::node::SignalRules;
+use headgate_core::node::{NodeReader, NodeReport, SignalRules};
 use headgate_core::telemetry::MetricsFormat;
 use headgate_http::client::TrustedRoots;
 use headgate_http::proxies::Proxies;
 use headgate_kubernetes::leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
-use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter};
+use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter, WatchReporter};
 use headgate_test_kubernetes::event_sink;
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request, Response};
@@ -228,10 +227,21 @@ async fn lead(
     let events = event_sink(client.clone(), "bench");
     let other_nodes = OtherNodes::new(events.clone(), CandidatePlacement::Replicas);
     let marker = signals.has_marker.then_some(other_nodes);
+    let reader = NodeReader {
+        rules: signals.rules,
+        ..NodeReader::default()
+    };
+    let watched = {
+        let (client, clock, errors) = (client.clone(), clock.clone(), metrics.admin_state.watch_errors());
+        move || {
+            let reporter = WatchReporter::new("nodes", errors.clone(), clock.clone());
+            node_store(&client, reporter, reader.clone())
+        }
+    };
     let parts = admin_state::WorkContext {
         events,
         client,
-        rules: signals.rules,
+        nodes: watched().0,
         policy: Policy {
             mode: AdminStateMode::Enforce,
             foreign_down: ForeignDown::Keep,
@@ -255,6 +265,8 @@ async fn lead(
     let work = move |term: Term| {
         let (source, mut parts) = (source.clone(), parts.clone());
         parts.node_intents = NodeIntents::default();
+        let (nodes, watch_nodes) = watched();
+        parts.nodes = nodes;
         let writer =
             NodeWriter::new(parts.client.clone(), metrics.node_writes.clone(), parts.clock.clone()).in_term(&term);
         let run_writer = writer.run(parts.node_intents.clone());
@@ -262,6 +274,7 @@ async fn lead(
             tokio::select! {
                 outcome = admin_state::run(term, &source, parts) => outcome,
                 () = run_writer => Ok(()),
+                () = watch_nodes => Ok(()),
             }
         }
     };

@@ -15,14 +15,15 @@ use futures::future::BoxFuture;
 use headgate_controller::admin_state::{self, GuardSettings, Policy, WorkError};
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
+use headgate_controller::pool::node_store;
 use headgate_controller::preempt_events::{self, PreemptEvents};
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeReport, TrafficByNode};
+use headgate_core::node::{NodeDetail, NodeReader, NodeReport, TrafficByNode};
 use headgate_kubernetes::leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term,
     candidate_identity,
 };
-use headgate_kubernetes::{EventSink, NodeIntents, NodeWriteMetrics, NodeWriter};
+use headgate_kubernetes::{EventSink, NodeIntents, NodeStore, NodeWriteMetrics, NodeWriter, WatchReporter};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -156,25 +157,53 @@ pub(super) fn work(
         )
         .in_term(&term);
         let run_writer = writer.run(intents.clone());
+        let (store, watch_nodes) = nodes(&context, &metrics);
+        let nodes = TermNodes { store, intents };
         async move {
             tokio::select! {
-                outcome = controllers(term, &context, metrics, intents) => outcome,
+                outcome = controllers(term, &context, metrics, nodes) => outcome,
                 () = run_writer => Ok(()),
+                () = watch_nodes => Ok(()),
             }
         }
         .boxed()
     }
 }
 
-/// Runs the controllers of a term, which publish in `intents` what Nodes should be.
+/// All Nodes, as the controllers of a term read them, and their watch.
+fn nodes(context: &LeaderContext, metrics: &WorkMetrics) -> (NodeStore, impl Future<Output = ()> + use<>) {
+    let settings = &context.settings;
+    let (detail, errors) = match (settings.azure.is_configured(), settings.maintenance.enabled) {
+        (false, _) => (NodeDetail::MaintenanceByProbes, metrics.maintenance.watch_errors()),
+        (true, true) => (NodeDetail::Maintenance, metrics.admin_state.watch_errors()),
+        (true, false) => (NodeDetail::Signals, metrics.admin_state.watch_errors()),
+    };
+    let reporter = WatchReporter::new("nodes", errors, context.clock.clone());
+    let reporter = reporter.with_events(Some(context.events.clone()));
+    let reader = NodeReader {
+        rules: settings.signals.admin_state.clone(),
+        health_rules: settings.signals.health.clone(),
+        detail,
+    };
+    node_store(&context.client, reporter, reader)
+}
+
+/// What is known of all Nodes, and where the controllers of a term publish what they should be.
+#[derive(Clone)]
+pub(super) struct TermNodes {
+    pub(super) store: NodeStore,
+    pub(super) intents: NodeIntents,
+}
+
+/// Runs the controllers of a term.
 async fn controllers(
     term: Term,
     context: &LeaderContext,
     metrics: WorkMetrics,
-    intents: NodeIntents,
+    nodes: TermNodes,
 ) -> Result<(), WorkError> {
     if !context.settings.azure.is_configured() {
-        maintenance::run_by_probes(term, context, metrics.maintenance, intents).await;
+        maintenance::run_by_probes(term, context, metrics.maintenance, nodes).await;
         return Ok(());
     }
     let traffic = watch::Sender::new(Arc::default());
@@ -182,12 +211,12 @@ async fn controllers(
     let maintenance = async {
         if waits_for_reads {
             let metrics = metrics.maintenance.clone();
-            maintenance::run(term.clone(), context, metrics, intents.clone(), traffic.subscribe()).await;
+            maintenance::run(term.clone(), context, metrics, nodes.clone(), traffic.subscribe()).await;
         }
         std::future::pending::<()>().await;
     };
     let published = waits_for_reads.then(|| traffic.clone());
-    let work_context = work_context(context, metrics.clone(), intents.clone(), published);
+    let work_context = work_context(context, metrics.clone(), nodes.clone(), published);
     tokio::select! {
         outcome = admin_state::run(term.clone(), &context.azure, work_context) => outcome,
         () = maintenance => Ok(()),
@@ -198,7 +227,7 @@ async fn controllers(
 fn work_context(
     context: &LeaderContext,
     metrics: WorkMetrics,
-    node_intents: NodeIntents,
+    nodes: TermNodes,
     traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
 ) -> admin_state::WorkContext {
     let settings = &context.settings;
@@ -219,7 +248,7 @@ fn work_context(
         });
     admin_state::WorkContext {
         client: context.client.clone(),
-        rules: settings.signals.admin_state.clone(),
+        nodes: nodes.store,
         policy: Policy {
             mode: settings.admin_state.mode,
             foreign_down: settings.admin_state.foreign_down,
@@ -244,7 +273,7 @@ fn work_context(
         clock: context.clock.clone(),
         preempt_events,
         marker,
-        node_intents,
+        node_intents: nodes.intents,
         traffic,
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use headgate_core::node::Node;
 use headgate_maintenance::api::{BlockerReason, DrainPlanEntry, NodeMaintenance, PodType};
 use headgate_maintenance::evacuation::annotations::parse_evacuators;
 use headgate_maintenance::plan::blockers::blocker;
 use headgate_maintenance::plan::phase::{Maintenance, Phase};
-use headgate_maintenance::snapshot::{BudgetFacts, NodeFacts, PodFacts};
+use headgate_maintenance::snapshot::{BudgetFacts, PodFacts};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -213,7 +214,7 @@ impl Preview {
     }
 }
 
-fn node_row(node: &NodeFacts, pods: &[&PodFacts]) -> PreviewNodeRow {
+fn node_row(node: &Node, pods: &[&PodFacts]) -> PreviewNodeRow {
     let count = |is_counted: &dyn Fn(&PodFacts) -> bool| {
         pods.iter()
             .filter(|pod| pod.node == node.name && is_counted(pod))
@@ -221,8 +222,8 @@ fn node_row(node: &NodeFacts, pods: &[&PodFacts]) -> PreviewNodeRow {
     };
     PreviewNodeRow {
         name: node.name.clone(),
-        ready: node.is_ready,
-        cordoned: node.was_unschedulable.unwrap_or(node.is_unschedulable),
+        ready: node.ready,
+        cordoned: node.was_unschedulable.unwrap_or(node.unschedulable),
         pods: count(&PodFacts::has_to_leave),
         exempt: count(&PodFacts::is_exempt),
         unsupported: count(&|pod| pod.pod_type == PodType::Static),
@@ -259,8 +260,8 @@ fn steps(maintenance: &Maintenance<'_>, leaving: &[&PodFacts]) -> Vec<StepRow> {
     steps
 }
 
-fn blocked(snapshot: &PreviewSnapshot, nodes: &[&NodeFacts], leaving: &[&PodFacts]) -> Vec<BlockedPodRow> {
-    let ready: BTreeMap<&str, bool> = nodes.iter().map(|node| (node.name.as_str(), node.is_ready)).collect();
+fn blocked(snapshot: &PreviewSnapshot, nodes: &[&Node], leaving: &[&PodFacts]) -> Vec<BlockedPodRow> {
+    let ready: BTreeMap<&str, bool> = nodes.iter().map(|node| (node.name.as_str(), node.ready)).collect();
     // Pods of DaemonSets are deleted, and budgets do not concern them.
     let budgets_of = |pod: &PodFacts| match pod.pod_type {
         PodType::DaemonSet => &[][..],

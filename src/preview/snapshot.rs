@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use headgate_controller::admin_state::IntOrPercent;
-use headgate_core::node::NodeObject;
+use headgate_core::node::{Node, NodeDetail, NodeObject, NodeReader};
 use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
 use headgate_maintenance::plan::phase::Maintenance;
-use headgate_maintenance::snapshot::{BudgetFacts, NodeFacts, PodFacts};
+use headgate_maintenance::snapshot::{BudgetFacts, PodFacts};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -65,7 +65,7 @@ pub struct PreviewSnapshot {
     /// All `NodeMaintenance`s of the cluster.
     pub maintenances: Vec<NodeMaintenance>,
     /// All Nodes.
-    pub nodes: Vec<NodeFacts>,
+    pub nodes: Vec<Node>,
     /// The pods of the nodes that would be drained.
     pub pods: Vec<PodFacts>,
     /// The `PodDisruptionBudget`s.
@@ -90,11 +90,12 @@ pub async fn take_snapshot(request: PreviewRequest<'_>) -> Result<PreviewSnapsho
     } = request;
     let (client, settings) = (status.client, status.settings);
     let objects = async {
-        let nodes: Vec<NodeFacts> = list::<NodeObject>(client, "Nodes", "")
-            .await?
-            .iter()
-            .map(NodeFacts::from)
-            .collect();
+        let reader = NodeReader {
+            detail: NodeDetail::Maintenance,
+            ..NodeReader::default()
+        };
+        let nodes = list::<NodeObject>(client, "Nodes", "").await?;
+        let nodes: Vec<Node> = nodes.into_iter().map(|object| reader.read(object)).collect();
         if let Some(missing) = named.iter().find(|name| !nodes.iter().any(|node| node.name == **name)) {
             return Err(PreviewError::NoSuchNode(missing.clone()));
         }

@@ -139,10 +139,9 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
     let reader = NodeReader {
         rules: settings.signals.admin_state.clone(),
         health_rules: settings.signals.health.clone(),
-        exclude_control_plane,
-        is_own: false,
+        ..NodeReader::default()
     };
-    let mut desired = TargetStates::default();
+    let mut desired = TargetStates::new(exclude_control_plane);
     for object in listed.map_err(StatusError::Nodes)? {
         desired.apply(read_node(object, &reader), now);
     }

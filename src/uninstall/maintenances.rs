@@ -2,8 +2,9 @@
 //!
 //! The command waits for it and changes none of it: a stage `Complete` makes nodes schedulable on which someone may be working.
 
+use headgate_core::node::CORDON_ANNOTATION;
 use headgate_core::telemetry::first_names;
-use headgate_maintenance::api::names::{COMPLETION_FINALIZER, CORDON_ANNOTATION, PROTECTION_FINALIZER};
+use headgate_maintenance::api::names::{COMPLETION_FINALIZER, PROTECTION_FINALIZER};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, names};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;

@@ -196,8 +196,7 @@ fn read(object: &Value) -> anyhow::Result<ClusterNode> {
     let reader = NodeReader {
         rules: SignalRules::default_admin_state(),
         health_rules: SignalRules::default_health(),
-        exclude_control_plane: true,
-        is_own: false,
+        ..NodeReader::default()
     };
     Ok(read_node(serde_json::from_value(object.clone())?, &reader))
 }

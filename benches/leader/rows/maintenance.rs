@@ -6,9 +6,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use headgate_core::node::{NodeObject, NodeTraffic};
+use headgate_core::node::{NodeDetail, NodeObject, NodeReader, NodeTraffic};
 use headgate_maintenance::plan::plan;
-use headgate_maintenance::snapshot::{NodeFacts, PodFacts, Snapshot};
+use headgate_maintenance::snapshot::{PodFacts, Snapshot};
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::json;
@@ -90,7 +90,11 @@ async fn decisions(client: &Client) -> anyhow::Result<Vec<Duration>> {
     let now = Timestamp::now();
     let since = now;
     let nodes: Vec<NodeObject> = serde_json::from_value(serde_json::to_value(nodes)?)?;
-    let nodes: Vec<_> = nodes.iter().map(|node| Arc::new(NodeFacts::from(node))).collect();
+    let reader = NodeReader {
+        detail: NodeDetail::Maintenance,
+        ..NodeReader::default()
+    };
+    let nodes: Vec<_> = nodes.into_iter().map(|node| Arc::new(reader.read(node))).collect();
     let snapshot = Snapshot {
         undecodable_maintenances: std::collections::BTreeSet::new(),
         load_balancers: nodes

@@ -36,7 +36,7 @@ pub use interface_cache::{InterfaceCache, UnreadablePool};
 pub(crate) use interface_lookups::look_up_interfaces;
 pub(crate) use lease_bypass::LeaseBypass;
 pub use listing::{ListOutage, ListRequest, ListScope, Listing, ManagedLoadBalancers, RecordedPools, list_on_request};
-pub use node_object::read_node;
+pub use node_object::{node_store, read_node};
 pub use pool_entry::{EntryKey, MachineId, NodeMatcher, PoolEntry};
 pub use probe_target::ProbeTarget;
 pub use retry::LastError;

@@ -24,13 +24,13 @@ pub use marker::{
 };
 pub use matcher::{BuiltInSignal, ConditionMatcher, KeyMatcher, SignalMatcher, SignalRules};
 pub use names::{
-    AUTOSCALER_TAINT, CANDIDATE_TAINT, CONNECTIONS_CONDITION, DELETION_DELAY_ANNOTATION, DRAINING_TAINT,
-    EVICTION_TAINT_VALUE, EXCLUDE_LABEL, HOLD_ANNOTATION, KARPENTER_TAINT, MAINTENANCE_TAINT, MARKER_CONDITION,
-    OUT_OF_SERVICE_TAINT, SPOT_NOTICE_ANNOTATION,
+    AUTOSCALER_TAINT, CANDIDATE_TAINT, CONNECTIONS_CONDITION, CORDON_ANNOTATION, DELETION_DELAY_ANNOTATION,
+    DRAINING_TAINT, EVICTION_TAINT_VALUE, EXCLUDE_LABEL, HOLD_ANNOTATION, KARPENTER_TAINT, MAINTENANCE_CONDITIONS,
+    MAINTENANCE_TAINT, MARKER_CONDITION, OUT_OF_SERVICE_TAINT, SPOT_NOTICE_ANNOTATION,
 };
 pub use node_index::{Claimed, NodeIndex};
 pub use object::{AddressObject, ConditionObject, NodeObject, Taint};
-pub use reader::{Condition, Node, NodeReader};
+pub use reader::{Condition, Node, NodeDetail, NodeReader};
 pub use report::{NodeObjectState, NodeReport, RememberedNode, Source};
 pub use signal::{DEFAULT_SIGNAL_TAINTS, Signal, SignalExplanation};
 pub use signal_periods::{DEBOUNCE, ENDED_PERIOD_TTL, PendingSignal, PeriodChange, SignalPeriod, SignalPeriods};

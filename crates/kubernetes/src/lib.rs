@@ -12,6 +12,7 @@ mod load_balancer_services;
 mod node_writer;
 mod object_name;
 mod policies;
+mod store;
 mod watch;
 
 pub use decoded::{Decoded, Undecodable, split_list};
@@ -25,6 +26,7 @@ pub use node_writer::{
 };
 pub use object_name::is_dns_subdomain;
 pub use policies::{Canary, missing_policies};
+pub use store::{NodeStore, Objects, Store};
 pub use watch::{
     UndecodableObjects, WatchErrorCounter, WatchErrorReason, WatchFailure, WatchReporter, WatchStream,
     register_undecodable_objects, watch_events, watch_object,

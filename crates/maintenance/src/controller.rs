@@ -31,7 +31,7 @@ use std::time::Duration;
 use headgate_core::clock::Clock;
 use headgate_core::node::TrafficByNode;
 use headgate_kubernetes::leader::Term;
-use headgate_kubernetes::{EventSink, NodeIntents};
+use headgate_kubernetes::{EventSink, NodeIntents, NodeStore};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -71,6 +71,8 @@ pub struct MaintenanceContext {
     pub metrics: Metrics,
     /// Wall and monotonic time.
     pub clock: Clock,
+    /// All Nodes, with what these controllers read (`NodeDetail::Maintenance`).
+    pub nodes: NodeStore,
     /// Whether nodes are out of their load balancers.
     pub load_balancers: LoadBalancerSource,
 }
@@ -79,7 +81,6 @@ pub struct MaintenanceContext {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum TaskName {
     Maintenances,
-    Nodes,
     Evacuations,
     Budgets,
     Services,
@@ -93,7 +94,6 @@ impl fmt::Display for TaskName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Maintenances => "nodemaintenances",
-            Self::Nodes => "nodes",
             Self::Evacuations => "evacuations",
             Self::Budgets => "poddisruptionbudgets",
             Self::Services => "services",

@@ -5,10 +5,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use headgate_core::node::Node;
 use jiff::Timestamp;
 
 use crate::plan::action::{Action, NodeChange};
-use crate::snapshot::NodeFacts;
 
 /// So many reverts within [`WINDOW`] are a race: one or two are an operator who did not know of the maintenance.
 const REVERTS: usize = 3;
@@ -33,7 +33,7 @@ pub struct CordonRace {
 
 /// Whether an action repeats a cordon that another actor reverted: the Node has the annotation already.
 #[must_use]
-pub fn is_revert(action: &Action, node: &NodeFacts) -> bool {
+pub fn is_revert(action: &Action, node: &Node) -> bool {
     let NodeChange {
         unschedulable,
         remembered,
@@ -129,10 +129,10 @@ mod tests {
                 taint: None,
             },
         };
-        let node = |name: &str, before| NodeFacts {
+        let node = |name: &str, before| Node {
             name: name.to_owned(),
             was_unschedulable: before,
-            ..NodeFacts::default()
+            ..Node::default()
         };
         assert!(is_revert(&cordon(None), &node("one", Some(false))));
         assert!(

@@ -120,7 +120,7 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
     for (name, node) in &view.nodes {
         let known = wanted.remove(name);
         let taint = node.maintenance_taint.as_ref();
-        let is_tainted_by_unknown = taint.is_some_and(|taint| undecodable.contains(&taint.value));
+        let is_tainted_by_unknown = taint.is_some_and(|taint| undecodable.contains(taint));
         // Nothing is undone that an undecodable maintenance may want.
         let is_isolated = known.as_ref().is_some_and(|(isolation, _)| isolation.is_cordoned);
         if !undecodable.is_empty() && !is_isolated && (known.is_none() || is_tainted_by_unknown) {

@@ -3,19 +3,17 @@
 //! Invariant: a snapshot is complete. It has every NodeMaintenance, Node and Evacuation, and every pod of every node that a
 //! maintenance selects. A plan of an incomplete snapshot would cancel evacuations of pods that are not in it.
 
-mod node;
 mod pod;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use headgate_core::node::TrafficByNode;
+use headgate_core::node::{Node, TrafficByNode};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::api::{Evacuation, NodeMaintenance};
 use crate::drain_plan::{Labels, PodSelector};
 
-pub use node::{NodeFacts, TaintFacts};
 pub use pod::PodFacts;
 
 /// All that a plan depends on, but for the time.
@@ -26,7 +24,7 @@ pub struct Snapshot {
     /// The UIDs of those that exist and cannot be decoded. Their nodes are unknown, and so what is undone for them is unknown, too.
     pub undecodable_maintenances: BTreeSet<String>,
     /// Every Node of the cluster, in any order. Shared with the cache.
-    pub nodes: Vec<Arc<NodeFacts>>,
+    pub nodes: Vec<Arc<Node>>,
     /// The pods of nodes that a maintenance selects.
     pub pods: Vec<PodFacts>,
     /// Every Evacuation of the cluster, in any order.

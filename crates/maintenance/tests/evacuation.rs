@@ -8,7 +8,7 @@
     reason = "a failed precondition fails the test, and tables are long"
 )]
 
-use headgate_core::node::MAINTENANCE_TAINT;
+use headgate_core::node::{MAINTENANCE_TAINT, Node};
 use headgate_maintenance::api::names::{
     DAEMON_SET_EVACUATOR, EVACUATOR_ANNOTATION_PREFIX, INSTIGATOR_FINALIZER, PROTECTION_FINALIZER,
 };
@@ -17,7 +17,7 @@ use headgate_maintenance::drain_plan::DrainTargets;
 use headgate_maintenance::evacuation::daemon_set::{DEFAULT_GRACE_PERIOD, DaemonSetStep, NodeState, evacuate};
 use headgate_maintenance::evacuation::state::{FinishReason, PodState, Step, step};
 use headgate_maintenance::plan::evacuations::evacuation_of;
-use headgate_maintenance::snapshot::{NodeFacts, PodFacts, TaintFacts};
+use headgate_maintenance::snapshot::PodFacts;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -332,11 +332,11 @@ fn the_daemon_set_evacuator_stays_within_the_targets() {
         write(&mut evacuation, &daemon_pod, at(0)),
         "it is the turn of daemonset.apps.k8s.io"
     );
-    let node = NodeFacts {
-        maintenance_taint: Some(TaintFacts::default()),
-        ..NodeFacts::default()
+    let node = Node {
+        maintenance_taint: Some(String::new()),
+        ..Node::default()
     };
-    let bare = NodeFacts::default();
+    let bare = Node::default();
     let up_to = |priority| -> DrainTargets {
         let entry = |pod_type, pod_priority| DrainPlanEntry {
             pod_selector: None,

@@ -6,11 +6,11 @@ use super::*;
 use crate::preview::render;
 use crate::status::{Detail, EntryRow, LoadBalancerRow, NodeRow, PoolRow, Selection, VerdictRow};
 
-fn node(name: &str) -> NodeFacts {
-    NodeFacts {
+fn node(name: &str) -> Node {
+    Node {
         name: name.to_owned(),
-        is_ready: true,
-        ..NodeFacts::default()
+        ready: true,
+        ..Node::default()
     }
 }
 

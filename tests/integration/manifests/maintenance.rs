@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
+use headgate_controller::pool::node_store;
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeReport, NodeTraffic, TrafficByNode};
+use headgate_core::node::{NodeDetail, NodeReader, NodeReport, NodeTraffic, TrafficByNode};
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_kubernetes::leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term, candidate_identity,
 };
-use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter};
+use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter, WatchReporter};
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{create_node, event_sink, eventually};
@@ -142,11 +143,19 @@ impl Leader {
         let clock = Clock::System;
         let mut registry = Registry::default();
         let load_balancers = watch::Sender::<Arc<TrafficByNode>>::default();
+        let metrics = Metrics::register(&mut registry);
+        let reporter = WatchReporter::new("nodes", metrics.watch_errors(), clock.clone());
+        let reader = NodeReader {
+            detail: NodeDetail::Maintenance,
+            ..NodeReader::default()
+        };
+        let (nodes, watch_nodes) = node_store(&leader.client, reporter, reader);
         let context = MaintenanceContext {
+            nodes,
             client: leader.client.clone(),
             events: event_sink(leader.client.clone(), own),
             node_intents: NodeIntents::default(),
-            metrics: Metrics::register(&mut registry),
+            metrics,
             clock: clock.clone(),
             load_balancers: LoadBalancerSource::Reads(load_balancers.subscribe()),
         };
@@ -164,6 +173,7 @@ impl Leader {
         let node_writes = NodeWriteMetrics::register(&mut registry);
         let task = tokio::spawn(async move {
             let _reports = reports;
+            let watch_nodes = tokio::spawn(watch_nodes);
             let work = move |term: Term| {
                 let context = context.clone();
                 let writer =
@@ -175,6 +185,7 @@ impl Leader {
                 }
             };
             elector.run(CancellationToken::new(), work).await;
+            watch_nodes.abort();
         });
         Self {
             task,

@@ -126,8 +126,7 @@ fn verdicts_and_plans_after_each_measured_step() {
                 let leader = NodeReader {
                     rules: admin_state.clone(),
                     health_rules: health.clone(),
-                    exclude_control_plane: true,
-                    is_own: false,
+                    ..NodeReader::default()
                 };
                 let object = read_node(read(&node), &leader);
                 targets.apply(object.clone(), now);

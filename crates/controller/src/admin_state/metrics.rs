@@ -63,7 +63,9 @@ impl Metrics {
         }
     }
 
-    pub(super) fn watch_errors(&self) -> WatchErrorCounter {
+    /// Counts the errors of the watch of Nodes.
+    #[must_use]
+    pub fn watch_errors(&self) -> WatchErrorCounter {
         self.watch_errors.clone()
     }
 

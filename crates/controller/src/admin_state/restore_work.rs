@@ -12,8 +12,8 @@ use futures::future::join_all;
 use headgate_azure::{AdminState, ErrorClass, LoadBalancerId};
 use headgate_core::clock::Clock;
 use headgate_core::node::NodeReader;
-use headgate_kubernetes::WatchErrorCounter;
 use headgate_kubernetes::leader::{ArmLock, LockMetrics, Term};
+use headgate_kubernetes::{WatchErrorCounter, WatchReporter};
 use kube::Client;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::cluster_target::ClusterTarget;
 use super::guard::{GuardSettings, HeldEntries};
 use super::ledger::{LedgerChange, LedgerEntry, LedgerError, LedgerStage, LedgerStore};
-use super::nodes::{NodeWatchConfig, watch_target_states};
+use super::nodes::{TargetStatesConfig, publish_target_states};
 use super::plan::{EntryStatus, Policy};
 use super::planner::{LoadBalancerPlanner, LoadBalancerStatus};
 use super::recorded::read_recorded_once;
@@ -30,7 +30,7 @@ use super::settings::{AdminStateMode, AdminStateSettings, ForeignDown};
 use super::target_states::TargetStates;
 use crate::pool::{
     InterfaceCache, LastError, LeaseBypass, ListRequest, Listing, PoolWriter, RecordedPools, WriterLabels,
-    list_on_request, look_up_interfaces,
+    list_on_request, look_up_interfaces, node_store,
 };
 
 /// The plan of the mode `off`: `None` for every `Down` in the ledger.
@@ -210,18 +210,17 @@ struct First {
 
 fn spawn_lists(term: &Term, context: &RestoreContext, ledger: &LedgerStore, tasks: &mut JoinSet<()>) -> First {
     let (sender, targets) = watch::channel(None);
-    let watch_config = NodeWatchConfig {
-        // No taint is a signal, so that every target state is `None`.
-        reader: NodeReader {
-            exclude_control_plane: context.target.exclude_control_plane,
-            ..NodeReader::default()
-        },
-        watch_errors: WatchErrorCounter::default(),
+    let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), context.clock.clone());
+    // No taint is a signal, so that every target state is `None`.
+    let (nodes, watch_nodes) = node_store(&context.client, reporter, NodeReader::default());
+    tasks.spawn(watch_nodes);
+    let config = TargetStatesConfig {
+        nodes,
+        exclude_control_plane: context.target.exclude_control_plane,
         stale_timeout: AdminStateSettings::default().stale_nodes_timeout,
         clock: context.clock.clone(),
-        events: None,
     };
-    tasks.spawn(watch_target_states(context.client.clone(), watch_config, sender));
+    tasks.spawn(publish_target_states(config, sender));
     let list_requests = watch::Sender::new(ListRequest {
         number: 1,
         relaxed_number: 0,

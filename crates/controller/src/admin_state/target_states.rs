@@ -44,7 +44,8 @@ impl TargetState {
 /// The Nodes and the target states of their pool entries.
 #[derive(Clone, Debug, Default)]
 pub struct TargetStates {
-    /// Grows with each change that a plan may depend on: with all but those of headgate's own condition.
+    /// Grows with each change that a plan may depend on: with all but those of headgate's own condition, and of what only maintenances
+    /// read.
     pub generation: u64,
     /// All Nodes of the cluster, with or without a signal.
     pub nodes: NodeIndex,
@@ -55,11 +56,48 @@ pub struct TargetStates {
     /// The Nodes that are not Ready: the UID, and when this was observed first. By the name of the Node.
     not_ready: HashMap<String, (String, Instant)>,
     stale_since: Option<Timestamp>,
+    /// Whether control-plane nodes are in no load balancer.
+    exclude_control_plane: bool,
 }
 
 impl TargetStates {
+    /// Those of no Node. `exclude_control_plane` is the cloud's setting `excludeMasterFromStandardLB`.
+    #[must_use]
+    pub fn new(exclude_control_plane: bool) -> Self {
+        Self {
+            exclude_control_plane,
+            ..Self::default()
+        }
+    }
+
+    /// Makes these all Nodes. Those that are the same as before cost a comparison of pointers.
+    pub fn update(&mut self, nodes: &BTreeMap<String, Arc<ClusterNode>>, now: Moment) {
+        let (mut deleted, mut changed) = (Vec::new(), Vec::new());
+        let mut known = self.nodes.iter().peekable();
+        for node in nodes.values() {
+            while let Some(gone) = known.next_if(|known| known.name < node.name) {
+                deleted.push(gone.name.clone());
+            }
+            let same = known.next_if(|known| known.name == node.name);
+            if same.is_none_or(|same| !Arc::ptr_eq(same, node)) {
+                changed.push(Arc::clone(node));
+            }
+        }
+        deleted.extend(known.map(|gone| gone.name.clone()));
+        for name in deleted {
+            self.remove(&name);
+        }
+        for node in changed {
+            self.apply(node, now);
+        }
+    }
+
     /// Adds or replaces a Node; returns whether anything changed.
-    pub fn apply(&mut self, node: ClusterNode, now: Moment) -> bool {
+    pub fn apply(&mut self, node: impl Into<Arc<ClusterNode>>, now: Moment) -> bool {
+        let mut node = node.into();
+        if self.exclude_control_plane {
+            node = node.exclude_control_plane();
+        }
         let name = node.name.clone();
         let before = self.nodes.by_name(&name).cloned();
         if !self.nodes.apply(node) {
@@ -73,10 +111,7 @@ impl TargetStates {
         } else if self.not_ready.get(&name).is_none_or(|(uid, _)| *uid != node.uid) {
             self.not_ready.insert(name, (node.uid.clone(), now.mono));
         }
-        if before
-            .as_ref()
-            .is_none_or(|before| !differ_in_marker_only(before, &node))
-        {
+        if before.as_ref().is_none_or(|before| plans_differ(before, &node)) {
             self.generation += 1;
             self.update_period(&node, before.as_deref(), now);
         }
@@ -286,13 +321,18 @@ impl TargetStates {
     }
 }
 
-/// Whether only the condition differs that headgate itself writes.
-fn differ_in_marker_only(one: &ClusterNode, other: &ClusterNode) -> bool {
-    let with_marker_of_other = || ClusterNode {
+/// Whether more differs than the condition that headgate itself writes, and what only maintenances read.
+fn plans_differ(one: &ClusterNode, other: &ClusterNode) -> bool {
+    let one = ClusterNode {
         marker: other.marker.clone(),
+        labels: other.labels.clone(),
+        conditions: other.conditions.clone(),
+        unschedulable: other.unschedulable,
+        was_unschedulable: other.was_unschedulable,
+        maintenance_taint: other.maintenance_taint.clone(),
         ..one.clone()
     };
-    one.marker != other.marker && with_marker_of_other() == *other
+    one != *other
 }
 
 fn is_out_of_service(node: &ClusterNode) -> bool {

@@ -1,4 +1,4 @@
-//! The work of a term: connects to ARM, loads the ledger, watches the Nodes, and runs the controller.
+//! The work of a term: connects to ARM, loads the ledger, follows the Nodes, and runs the controller.
 //!
 //! Invariants: no task outlives the term. Nothing is planned before every Node has been listed and the ledger has been read in
 //! this term.
@@ -14,9 +14,9 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use headgate_azure::LoadBalancerId;
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeReader, SignalRules, TrafficByNode};
+use headgate_core::node::TrafficByNode;
 use headgate_kubernetes::leader::{ArmLock, CandidatePlacement, LockMetrics, Term};
-use headgate_kubernetes::{EventKind, EventSink, NodeField, NodeIntents, node_reference};
+use headgate_kubernetes::{EventKind, EventSink, NodeField, NodeIntents, NodeStore, node_reference};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -33,7 +33,7 @@ use super::list_outage::from_deadlines;
 use super::local_pools::{self, LocalPoolsContext};
 use super::marker::{Markers, publish_markers};
 use super::metrics::{GaugeValues, Metrics};
-use super::nodes::{NodeWatchConfig, watch_target_states};
+use super::nodes::{TargetStatesConfig, publish_target_states};
 use super::plan::Policy;
 use super::preempt_feature::{PreemptEventsFeature, preempt_events};
 use super::recorded::read_recorded;
@@ -73,8 +73,8 @@ const LEDGER_REJECTED: EventKind = EventKind::warning("LoadBalancerAdminStateLed
 pub struct WorkContext {
     /// A client of the API server that does not retry by itself.
     pub client: Client,
-    /// What is a signal: `signals.adminState` and `signals.adminStateBuiltIn`.
-    pub rules: SignalRules,
+    /// All Nodes, read by [`read_node`](crate::pool::read_node) with `signals.adminState` and `signals.adminStateBuiltIn` as signals.
+    pub nodes: NodeStore,
     /// Whether admin states are written, and what happens to a foreign `Down`.
     pub policy: Policy,
     /// How many entries of each pool stay in service, and who records holds on Nodes.
@@ -317,7 +317,7 @@ async fn work_with(
     term.report_inability(None);
     let target = prepare_arm(target, term, context);
     let mut tasks = Tasks::new();
-    let mut targets = watch_nodes(&mut tasks, context, target.exclude_control_plane);
+    let mut targets = follow_nodes(&mut tasks, context, target.exclude_control_plane);
     let ledger = match ledger {
         Some(ledger) => ledger.clone(),
         None => match load_ledger(term, &context.client).await {
@@ -474,30 +474,21 @@ fn spawn_listings(
     );
 }
 
-/// Starts the watch of all Nodes.
-fn watch_nodes(
+/// Starts to follow the Nodes.
+fn follow_nodes(
     tasks: &mut Tasks,
     context: &WorkContext,
     exclude_control_plane: bool,
 ) -> watch::Receiver<Option<Arc<TargetStates>>> {
     let sender = watch::Sender::new(None);
     let targets = sender.subscribe();
-    let watch_config = NodeWatchConfig {
-        reader: NodeReader {
-            rules: context.rules.clone(),
-            health_rules: context.guard.health_rules.clone(),
-            exclude_control_plane,
-            is_own: false,
-        },
-        watch_errors: context.metrics.watch_errors(),
+    let config = TargetStatesConfig {
+        nodes: context.nodes.clone(),
+        exclude_control_plane,
         stale_timeout: context.stale_nodes_timeout,
         clock: context.clock.clone(),
-        events: Some(context.events.clone()),
     };
-    tasks.spawn(
-        TaskName::Nodes,
-        watch_target_states(context.client.clone(), watch_config, sender),
-    );
+    tasks.spawn(TaskName::Nodes, publish_target_states(config, sender));
     targets
 }
 
@@ -547,7 +538,7 @@ async fn report_ledger_error(
 async fn report_not_started(term: &Term, context: &WorkContext, reason: &str) {
     let mut tasks = Tasks::new();
     // Whether control-plane nodes are in load balancers is not known without a target.
-    let targets = watch_nodes(&mut tasks, context, true);
+    let targets = follow_nodes(&mut tasks, context, true);
     tokio::select! {
         () = report_signalled_nodes(context, targets, reason, REPORT_LIST_TIMEOUT) => {}
         () = term.handover_requested() => {}

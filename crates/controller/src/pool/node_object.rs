@@ -1,7 +1,21 @@
 //! Reads a Node object for pools: as `headgate_node` does, and with what a condition announces about the machine.
 
+use std::sync::Arc;
+
 use headgate_agent::spot::announces_preempt;
 use headgate_core::node::{Node, NodeObject, NodeReader};
+use headgate_kubernetes::{NodeStore, Store, WatchReporter};
+use kube::Client;
+
+/// All Nodes, and their watch.
+pub fn node_store(
+    client: &Client,
+    reporter: WatchReporter,
+    reader: NodeReader,
+) -> (NodeStore, impl Future<Output = ()> + use<>) {
+    let read = move |object| Some(Arc::new(read_node(object, &reader)));
+    Store::new(client, reporter, read)
+}
 
 /// Reads a Node.
 #[must_use]
@@ -26,8 +40,7 @@ mod tests {
         let reader = NodeReader {
             rules: SignalRules::default_admin_state(),
             health_rules: SignalRules::default_health(),
-            exclude_control_plane: true,
-            is_own: false,
+            ..NodeReader::default()
         };
         read_node(serde_json::from_value(object.clone()).unwrap(), &reader)
     }

@@ -24,6 +24,8 @@ pub const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-b
 
 /// The annotation that contains the [`NodeHold`](crate::node::NodeHold) as JSON. A policy lets only the leader's service account write it.
 pub const HOLD_ANNOTATION: &str = "headgate.dev/hold";
+/// The annotation that keeps `spec.unschedulable` as it was before the first maintenance: `true` or `false`.
+pub const CORDON_ANNOTATION: &str = "headgate.dev/unschedulable-before-maintenance";
 /// The annotation with which Cluster Autoscaler waits. It compares the prefix; the name after it is headgate's.
 pub const DELETION_DELAY_ANNOTATION: &str = "delay-deletion.cluster-autoscaler.kubernetes.io/headgate";
 /// The annotation that contains the record of an eviction notice as JSON.
@@ -33,3 +35,10 @@ pub const SPOT_NOTICE_ANNOTATION: &str = "headgate.dev/spot-notice";
 pub const MARKER_CONDITION: &str = "headgate.dev/OutOfLoadBalancers";
 /// The condition that says whether connections still pass through a node that is to go.
 pub const CONNECTIONS_CONDITION: &str = "headgate.dev/ConnectionsDrained";
+/// The conditions of KEP-5683 that maintenances set.
+pub const MAINTENANCE_CONDITIONS: [&str; 4] = [
+    "MaintenancePlanned",
+    "MaintenanceInProgress",
+    "DrainInProgress",
+    "Drained",
+];

@@ -32,12 +32,12 @@ pub struct NodeIndex {
 
 impl NodeIndex {
     /// Adds or replaces a Node; returns whether anything changed.
-    pub fn apply(&mut self, node: Node) -> bool {
-        if self.nodes.get(&node.name).is_some_and(|known| **known == node) {
+    pub fn apply(&mut self, node: impl Into<Arc<Node>>) -> bool {
+        let node = node.into();
+        if self.nodes.get(&node.name) == Some(&node) {
             return false;
         }
         self.remove(&node.name);
-        let node = Arc::new(node);
         for address in &node.addresses {
             let claimants = self.by_address.entry(*address).or_default();
             // A Node may list an address twice.

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -14,8 +15,8 @@ use super::hold::NodeHold;
 use super::marker::MarkerFact;
 use super::matcher::SignalRules;
 use super::names::{
-    AUTOSCALER_TAINT, CANDIDATE_TAINT, CONNECTIONS_CONDITION, DELETION_DELAY_ANNOTATION, DRAINING_TAINT,
-    EVICTION_TAINT_VALUE, EXCLUDE_LABEL, MARKER_CONDITION,
+    AUTOSCALER_TAINT, CANDIDATE_TAINT, CONNECTIONS_CONDITION, CORDON_ANNOTATION, DELETION_DELAY_ANNOTATION,
+    DRAINING_TAINT, EVICTION_TAINT_VALUE, EXCLUDE_LABEL, MAINTENANCE_CONDITIONS, MAINTENANCE_TAINT, MARKER_CONDITION,
 };
 use super::object::{AddressObject, ConditionObject, NodeObject, Taint};
 use super::signal::Signal;
@@ -40,6 +41,8 @@ const OWN_ANNOTATION_PREFIX: &str = "headgate.dev/";
 pub(super) const MAX_ANNOTATION_BYTES: usize = 4096;
 /// Messages are cut to this; a matcher compares less.
 const MAX_MESSAGE_BYTES: usize = 512;
+/// Of the message about connections, of all Nodes: the status of a maintenance has one for each of its nodes.
+const MAX_CONNECTIONS_BYTES: usize = 256;
 /// Longer values of Cluster Autoscaler's taint are cut. It writes ten digits.
 const MAX_MARK_BYTES: usize = 32;
 
@@ -60,13 +63,13 @@ pub struct Node {
     pub created: Timestamp,
     /// Whether `metadata.deletionTimestamp` is set.
     pub is_deleting: bool,
-    /// The labels that a matcher names.
+    /// The labels that a matcher names; all where maintenances select Nodes by them.
     pub labels: BTreeMap<String, String>,
     /// The annotations that a matcher names; of the own Node also headgate's.
     pub annotations: BTreeMap<String, String>,
     /// In the order of the Node's spec. Values are those of the own Node only.
     pub taints: Vec<Taint>,
-    /// Whether the node is cordoned, if a matcher asks for it.
+    /// Whether the node is cordoned, if a matcher or a maintenance asks for it.
     pub unschedulable: bool,
     /// `spec.providerID` of the own Node.
     pub provider_id: String,
@@ -82,7 +85,7 @@ pub struct Node {
     /// `spec.podCIDRs` of the own Node.
     #[serde(skip)]
     pub pod_cidrs: Vec<String>,
-    /// The conditions that a matcher names, by type.
+    /// The conditions that a matcher names, or that a maintenance sets, by type.
     pub conditions: BTreeMap<String, Condition>,
     /// Whether the condition `Ready` is `True`.
     #[serde(skip)]
@@ -92,7 +95,7 @@ pub struct Node {
     /// The condition `headgate.dev/OutOfLoadBalancers`, if the Node has it.
     #[serde(skip)]
     pub marker: Option<MarkerFact>,
-    /// The condition `headgate.dev/ConnectionsDrained` of the own Node, if it has it.
+    /// The condition `headgate.dev/ConnectionsDrained`, if the Node has it and the reader needs it.
     #[serde(skip)]
     pub connections: Option<MarkerFact>,
     /// The hold that a leader has recorded on the Node.
@@ -109,6 +112,15 @@ pub struct Node {
     /// value if that is Karpenter's.
     #[serde(skip)]
     pub excluded: Option<&'static str>,
+    /// The label of a control-plane node, which excludes it only by a setting of the cloud: [`Node::exclude_control_plane`].
+    #[serde(skip)]
+    pub control_plane: Option<&'static str>,
+    /// The value of the taint `headgate.dev/maintenance:NoSchedule`, if the Node has it.
+    #[serde(skip)]
+    pub maintenance_taint: Option<String>,
+    /// `spec.unschedulable` before the first maintenance, from the Node's annotation.
+    #[serde(skip)]
+    pub was_unschedulable: Option<bool>,
     /// The signals of the reader's rules, each with how long it must last before it counts.
     #[serde(skip)]
     pub signals: BTreeMap<Signal, Duration>,
@@ -138,10 +150,22 @@ pub struct NodeReader {
     pub rules: SignalRules,
     /// What is a signal for the agents' health answers, for a reader of all Nodes.
     pub health_rules: SignalRules,
-    /// The cloud's setting `excludeMasterFromStandardLB`: whether control-plane nodes are in no load balancer.
-    pub exclude_control_plane: bool,
-    /// Whether it is the own Node of an agent, which needs more of it than is kept of all Nodes.
-    pub is_own: bool,
+    /// How much is kept.
+    pub detail: NodeDetail,
+}
+
+/// How much is kept of a Node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NodeDetail {
+    /// Signals, and what identifies the Node in load balancers.
+    #[default]
+    Signals,
+    /// The same, and what the maintenance controllers read.
+    Maintenance,
+    /// The same, and the times of the marker.
+    MaintenanceByProbes,
+    /// What an agent needs of its own Node.
+    Own,
 }
 
 impl NodeReader {
@@ -150,7 +174,7 @@ impl NodeReader {
     pub fn own(rules: SignalRules) -> Self {
         Self {
             rules,
-            is_own: true,
+            detail: NodeDetail::Own,
             ..Self::default()
         }
     }
@@ -170,13 +194,15 @@ impl NodeReader {
             name: metadata.name.unwrap_or_default(),
             created: metadata.creation_timestamp.map(|time| time.0).unwrap_or_default(),
             is_deleting,
-            excluded: excluding_label(&labels, self.exclude_control_plane),
+            excluded: excluding_label(&labels),
+            control_plane: control_plane_label(&labels),
             labels: self.labels(labels),
             hold: NodeHold::from_annotations(&annotations, &uid),
             uid,
             eviction_at: recorded_not_before(&annotations),
+            was_unschedulable: annotations.get(CORDON_ANNOTATION).map(|value| value == "true"),
             annotations,
-            unschedulable: spec.unschedulable && self.reads(SignalRules::reads_unschedulable),
+            unschedulable: spec.unschedulable && (self.maintains() || self.reads(SignalRules::reads_unschedulable)),
             machine: machine_id(&spec.provider_id),
             provider_id: spec.provider_id,
             boot_id: status.node_info.boot_id,
@@ -191,15 +217,58 @@ impl NodeReader {
             marker: MarkerFact::find(conditions, MARKER_CONDITION),
             connections: MarkerFact::find(conditions, CONNECTIONS_CONDITION),
             ends: is_deleting || spec.taints.iter().any(is_terminal),
+            maintenance_taint: spec
+                .taints
+                .iter()
+                .find(|taint| is_of_maintenance(taint))
+                .map(|taint| taint.value.clone().unwrap_or_default()),
             taints: spec.taints,
             ..Node::default()
         };
         node = node.with_signals(&self.rules);
         node.health_signals = self.health_rules.detect(&node).into_keys().collect();
-        if !self.is_own {
-            node.reduce();
+        if self.detail != NodeDetail::Own {
+            self.reduce(&mut node);
         }
         node
+    }
+
+    fn maintains(&self) -> bool {
+        matches!(self.detail, NodeDetail::Maintenance | NodeDetail::MaintenanceByProbes)
+    }
+
+    /// Drops what only an agent needs of its own Node.
+    fn reduce(&self, node: &mut Node) {
+        if self.maintains() {
+            node.conditions
+                .retain(|kind, _| MAINTENANCE_CONDITIONS.contains(&&**kind));
+        } else {
+            node.labels.clear();
+            node.conditions.clear();
+            node.unschedulable = false;
+        }
+        node.annotations.clear();
+        node.provider_id = String::new();
+        node.boot_id = String::new();
+        node.other_addresses = Vec::new();
+        node.pod_cidrs = Vec::new();
+        node.connections = node.connections.take().filter(|_| self.maintains());
+        if let Some(connections) = &mut node.connections {
+            (connections.since, connections.confirmed_at) = (None, None);
+            let end = connections.message.floor_char_boundary(MAX_CONNECTIONS_BYTES);
+            connections.message.truncate(end);
+        }
+        for taint in &mut node.taints {
+            taint.value = None;
+        }
+        if self.detail != NodeDetail::MaintenanceByProbes
+            && let Some(marker) = &mut node.marker
+        {
+            (marker.since, marker.confirmed_at) = (None, None);
+        }
+        if let Some(hold) = &mut node.hold {
+            hold.renewed_at = Timestamp::default();
+        }
     }
 
     fn reads(&self, is_read: impl Fn(&SignalRules) -> bool) -> bool {
@@ -207,7 +276,7 @@ impl NodeReader {
     }
 
     fn labels(&self, mut labels: BTreeMap<String, String>) -> BTreeMap<String, String> {
-        labels.retain(|key, _| self.reads(|rules| rules.reads_label(key)));
+        labels.retain(|key, _| self.maintains() || self.reads(|rules| rules.reads_label(key)));
         labels
     }
 
@@ -225,12 +294,19 @@ impl NodeReader {
     fn conditions(&self, conditions: &[ConditionObject]) -> BTreeMap<String, Condition> {
         let mut read = BTreeMap::new();
         for condition in conditions {
-            if self.reads(|rules| rules.reads_condition(&condition.type_)) {
+            let is_of_maintenance = self.maintains() && MAINTENANCE_CONDITIONS.contains(&&*condition.type_);
+            if is_of_maintenance || self.reads(|rules| rules.reads_condition(&condition.type_)) {
                 let message = condition.message.as_deref().unwrap_or_default();
+                // A maintenance compares its own message as a whole.
+                let end = if is_of_maintenance {
+                    message.len()
+                } else {
+                    message.floor_char_boundary(MAX_MESSAGE_BYTES)
+                };
                 let kept = Condition {
                     status: condition.status.clone(),
                     reason: condition.reason.clone().unwrap_or_default(),
-                    message: message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)].to_owned(),
+                    message: message[..end].to_owned(),
                 };
                 read.insert(condition.type_.clone(), kept);
             }
@@ -247,32 +323,27 @@ impl Node {
         self
     }
 
-    /// Drops what only an agent needs of its own Node.
-    fn reduce(&mut self) {
-        self.labels.clear();
-        self.annotations.clear();
-        self.conditions.clear();
-        self.unschedulable = false;
-        self.provider_id = String::new();
-        self.boot_id = String::new();
-        self.other_addresses = Vec::new();
-        self.pod_cidrs = Vec::new();
-        self.connections = None;
-        for taint in &mut self.taints {
-            taint.value = None;
-        }
-        if let Some(marker) = &mut self.marker {
-            (marker.since, marker.confirmed_at) = (None, None);
-        }
-        if let Some(hold) = &mut self.hold {
-            hold.renewed_at = Timestamp::default();
-        }
-    }
-
     /// Whether the Node has a taint with this key.
     #[must_use]
     pub fn has_taint(&self, key: &str) -> bool {
         self.taints.iter().any(|taint| taint.key == key)
+    }
+
+    /// The same Node, excluded if it is a control-plane node: for a cloud whose setting `excludeMasterFromStandardLB` is true.
+    #[must_use]
+    pub fn exclude_control_plane(self: Arc<Self>) -> Arc<Self> {
+        if self.excluded.is_some() || self.control_plane.is_none() {
+            return self;
+        }
+        let mut node = Arc::unwrap_or_clone(self);
+        node.excluded = node.control_plane;
+        Arc::new(node)
+    }
+
+    /// When the node is expected to be gone, for one with an eviction notice: it counts while its taint is there.
+    #[must_use]
+    pub fn eviction_deadline(&self) -> Option<Timestamp> {
+        self.eviction_at.filter(|_| self.has_taint(DRAINING_TAINT))
     }
 
     /// Whether the machine is about to end, or may be: what a condition of the settings announces is not known.
@@ -299,17 +370,18 @@ impl Node {
         self.marker.as_ref().is_some_and(MarkerFact::is_out)
     }
 
-    /// Whether the node's agent counts connections that still pass through the node, or will soon know that there are none. Where it
-    /// cannot count, nothing waits for it.
+    /// What the node's agent says of connections that still pass through the node; `None` if it counts none, or cannot count: then
+    /// nothing waits for it.
     #[must_use]
-    pub fn has_open_connections(&self) -> bool {
-        self.connections.as_ref().is_some_and(MarkerFact::is_pending)
+    pub fn open_connections(&self) -> Option<&str> {
+        let pending = self.connections.as_ref().filter(|connections| connections.is_pending());
+        pending.map(|connections| &*connections.message)
     }
 
     /// Whether the Node says that the machine may go: it has left its load balancers, and no connection is known to pass through it.
     #[must_use]
     pub fn may_go(&self) -> bool {
-        self.is_marked_out() && !self.has_open_connections()
+        self.is_marked_out() && self.open_connections().is_none()
     }
 
     /// What is still to come before the machine may go, as the Node says it.
@@ -364,6 +436,10 @@ fn is_terminal(taint: &Taint) -> bool {
         || (taint.key == DRAINING_TAINT && taint.value.as_deref() == Some(EVICTION_TAINT_VALUE))
 }
 
+fn is_of_maintenance(taint: &Taint) -> bool {
+    taint.key == MAINTENANCE_TAINT && taint.effect == "NoSchedule"
+}
+
 /// The resource id in a `providerID`, in lower case; empty for another cloud's.
 fn machine_id(provider_id: &str) -> String {
     let scheme = "azure://";
@@ -375,7 +451,7 @@ fn machine_id(provider_id: &str) -> String {
 }
 
 /// The label by which cloud-provider-azure excludes a Node from load balancers.
-fn excluding_label(labels: &BTreeMap<String, String>, exclude_control_plane: bool) -> Option<&'static str> {
+fn excluding_label(labels: &BTreeMap<String, String>) -> Option<&'static str> {
     if let Some(value) = labels.get(EXCLUDE_LABEL) {
         let is_karpenter = value == "karpenter";
         return Some(if is_karpenter {
@@ -390,12 +466,15 @@ fn excluding_label(labels: &BTreeMap<String, String>, exclude_control_plane: boo
     {
         return Some(MANAGED_LABEL);
     }
+    None
+}
+
+fn control_plane_label(labels: &BTreeMap<String, String>) -> Option<&'static str> {
     let by_role = labels.get("kubernetes.io/role").is_some_and(|role| role == "master");
     let control_plane = CONTROL_PLANE_LABELS
         .into_iter()
         .find(|label| labels.contains_key(*label));
-    let control_plane = control_plane.or(by_role.then_some("kubernetes.io/role"));
-    control_plane.filter(|_| exclude_control_plane)
+    control_plane.or(by_role.then_some("kubernetes.io/role"))
 }
 
 #[cfg(test)]

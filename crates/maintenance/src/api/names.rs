@@ -34,9 +34,6 @@ pub const CONTROLLER_ROLE: &str = "controller";
 /// The priority of the `controller` role, and of no other.
 pub const CONTROLLER_PRIORITY: i32 = 10_000;
 
-/// The annotation of a Node that keeps `spec.unschedulable` as it was before the first maintenance: `true` or `false`.
-pub const CORDON_ANNOTATION: &str = "headgate.dev/unschedulable-before-maintenance";
-
 /// The annotation that kubelet sets on the mirror of a static pod.
 pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 

@@ -86,7 +86,7 @@ fn drained_nodes(snapshot: &Snapshot) -> Vec<DrainedNode<'_>> {
         let was_out = *drained.get(node.name.as_str())?;
         Some(DrainedNode {
             name: &node.name,
-            is_ready: node.is_ready,
+            is_ready: node.ready,
             pods: pods.remove(node.name.as_str()).unwrap_or_default(),
             observation: snapshot.load_balancers.get(&node.name).unwrap_or(&UNKNOWN),
             was_out,

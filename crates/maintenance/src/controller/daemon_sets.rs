@@ -106,7 +106,7 @@ impl DaemonSetEvacuator {
             };
             let wanted = drained.get(pod.facts.node.as_str());
             let state = NodeState {
-                node: &node.facts,
+                node,
                 targets: wanted.map(|wanted| &wanted.targets),
                 reason: wanted.map_or("", |wanted| wanted.reason),
             };

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use headgate_core::clock::Clock;
+use headgate_core::node::Node;
 use headgate_kubernetes::{Decoded, FieldIntents};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -32,7 +33,7 @@ use crate::cordon_race::{CordonRaceDetector, is_revert};
 use crate::plan::action::{Action, Event};
 use crate::plan::conditions::{self, COMPLETED, PROGRESSING};
 use crate::plan::isolation::orphaned_taint;
-use crate::snapshot::{NodeFacts, Snapshot};
+use crate::snapshot::Snapshot;
 
 use evacuation_writes::{change_evacuation, name_of};
 use spans::{action_span, evacuation_span, finalizer_span, turn_span};
@@ -221,11 +222,8 @@ impl Executor {
 
     /// Publishes what the plan makes of Nodes. What it no longer asks for is no longer written.
     pub(super) fn publish_nodes(&self, snapshot: &Snapshot, actions: &[Action]) {
-        let facts: BTreeMap<&str, &NodeFacts> = snapshot
-            .nodes
-            .iter()
-            .map(|node| (node.name.as_str(), &**node))
-            .collect();
+        let nodes = snapshot.nodes.iter().map(|node| (node.name.as_str(), node));
+        let nodes: BTreeMap<&str, &Arc<Node>> = nodes.collect();
         let uids = snapshot
             .maintenances
             .iter()
@@ -235,12 +233,12 @@ impl Executor {
         for action in actions {
             match action {
                 Action::UpdateNode { node, change } => {
-                    let Some(planned) = facts.get(node.as_str()).copied() else {
+                    let Some(planned) = nodes.get(node.as_str()).copied() else {
                         continue;
                     };
                     let orphan = change.taint.as_ref().and_then(|_| orphaned_taint(planned, &uids));
                     let edit = IsolationEdit {
-                        planned: planned.clone(),
+                        planned: Arc::clone(planned),
                         change: change.clone(),
                         orphan: orphan.map(ToOwned::to_owned),
                         is_revert: is_revert(action, planned),

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use headgate_core::clock::{Clock, Moment};
+use headgate_core::node::Node;
 use headgate_kubernetes::NodeField;
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -21,9 +22,10 @@ use super::probe_markers::ProbeMarkers;
 use super::writer::Writer;
 use super::{LoadBalancerSource, MaintenanceContext};
 use crate::api::{NodeMaintenance, Stage};
+use crate::plan::conditions::own_conditions;
 use crate::plan::phase::{Maintenance, Phase};
 use crate::plan::plan;
-use crate::snapshot::{NodeFacts, Snapshot};
+use crate::snapshot::Snapshot;
 
 /// Between two turns, so that changes in quick succession share one.
 const MIN_INTERVAL: Duration = Duration::from_millis(200);
@@ -186,9 +188,9 @@ impl MaintenanceController {
             .cloned()
             .collect();
         let is_idle = maintenances.is_empty();
-        let nodes: Vec<Arc<NodeFacts>> = {
+        let nodes: Vec<Arc<Node>> = {
             let nodes = self.caches.nodes.borrow_and_update();
-            let nodes = nodes.as_ref()?.values().map(|node| &node.facts);
+            let nodes = nodes.as_ref()?.values();
             // Without a maintenance only what an earlier one left matters.
             nodes.filter(|node| !is_idle || has_traces(node)).cloned().collect()
         };
@@ -239,17 +241,12 @@ async fn changed(load_balancers: &mut LoadBalancerSource) -> Result<(), watch::e
 }
 
 /// Whether a maintenance left something on a Node.
-fn has_traces(node: &NodeFacts) -> bool {
-    node.was_unschedulable.is_some()
-        || node.maintenance_taint.is_some()
-        || node
-            .conditions
-            .iter()
-            .any(|(_, message)| message.starts_with("NodeMaintenance "))
+fn has_traces(node: &Node) -> bool {
+    node.was_unschedulable.is_some() || node.maintenance_taint.is_some() || own_conditions(node).next().is_some()
 }
 
 /// The nodes whose pods a plan depends on.
-fn maintained_nodes(maintenances: &[NodeMaintenance], nodes: &[Arc<NodeFacts>]) -> BTreeSet<String> {
+fn maintained_nodes(maintenances: &[NodeMaintenance], nodes: &[Arc<Node>]) -> BTreeSet<String> {
     let mut maintained = BTreeSet::new();
     for object in maintenances {
         let maintenance = Maintenance::new(object, nodes);

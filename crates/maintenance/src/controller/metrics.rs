@@ -126,7 +126,9 @@ impl Metrics {
         }
     }
 
-    pub(super) fn watch_errors(&self) -> WatchErrorCounter {
+    /// Counts the errors of watches.
+    #[must_use]
+    pub fn watch_errors(&self) -> WatchErrorCounter {
         self.watch_errors.clone()
     }
 

@@ -4,17 +4,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use headgate_core::clock::Clock;
-use headgate_core::node::MAINTENANCE_TAINT;
+use headgate_core::node::{CORDON_ANNOTATION, MAINTENANCE_TAINT, Node as PlannedNode};
 use headgate_kubernetes::{Edited, NodeEdit, NodeIntent, Shown};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::events::MaintenanceEvents;
-use crate::api::names::CORDON_ANNOTATION;
 use crate::cordon_race::CordonRaceDetector;
 use crate::plan::action::{Change, NodeChange, NodeConditionChange};
-use crate::snapshot::NodeFacts;
 
 /// The reason of the event about a cordon that another actor keeps reverting.
 const CORDON_REVERTED: &str = "CordonReverted";
@@ -32,9 +30,9 @@ pub(super) fn intent(uid: &str, key: String, edit: impl NodeEdit + 'static) -> N
     }
 }
 
-/// A change of cordon, taint and annotation, which a plan made from these facts.
+/// A change of cordon, taint and annotation, which a plan made from the Node as it was then.
 pub(super) struct IsolationEdit {
-    pub(super) planned: NodeFacts,
+    pub(super) planned: Arc<PlannedNode>,
     pub(super) change: NodeChange,
     /// The UID in a taint that the change removes or replaces, of a maintenance that no longer exists.
     pub(super) orphan: Option<String>,
@@ -82,12 +80,11 @@ impl NodeEdit for IsolationEdit {
 /// What a change follows from: the cordon, the cordon before the first maintenance, and the value of the taint.
 type Isolation<'a> = (bool, Option<bool>, Option<&'a str>);
 
-fn planned(facts: &NodeFacts) -> Isolation<'_> {
-    let taint = facts.maintenance_taint.as_ref();
+fn planned(node: &PlannedNode) -> Isolation<'_> {
     (
-        facts.is_unschedulable,
-        facts.was_unschedulable,
-        taint.map(|taint| taint.value.as_str()),
+        node.unschedulable,
+        node.was_unschedulable,
+        node.maintenance_taint.as_deref(),
     )
 }
 
@@ -168,15 +165,18 @@ impl NodeEdit for ConditionsEdit {
 
 #[cfg(test)]
 mod tests {
-    use headgate_core::node::NodeObject;
+    use headgate_core::node::{NodeDetail, NodeReader};
     use headgate_test_kubernetes::{FakeApi, event_sink};
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn facts_of(node: &Node) -> NodeFacts {
-        let object: NodeObject = serde_json::from_value(serde_json::to_value(node).unwrap()).unwrap();
-        NodeFacts::from(&object)
+    fn read(node: &Node) -> PlannedNode {
+        let reader = NodeReader {
+            detail: NodeDetail::Maintenance,
+            ..NodeReader::default()
+        };
+        reader.read(serde_json::from_value(serde_json::to_value(node).unwrap()).unwrap())
     }
 
     fn typed(node: &Value) -> Node {
@@ -210,13 +210,13 @@ mod tests {
         ] {
             let before = typed(&before);
             let during = changed(&before, &change(true, Change::Set(false), &Change::Set("uid")));
-            let facts = facts_of(&during);
-            assert!(facts.is_unschedulable && facts.was_unschedulable == Some(false));
-            assert_eq!(facts.maintenance_taint.unwrap().value, "uid");
+            let read_back = read(&during);
+            assert!(read_back.unschedulable && read_back.was_unschedulable == Some(false));
+            assert_eq!(read_back.maintenance_taint.unwrap(), "uid");
             let moved = changed(&during, &change(true, Change::Set(false), &Change::Set("other-uid")));
-            assert_eq!(facts_of(&moved).maintenance_taint.unwrap().value, "other-uid");
+            assert_eq!(read(&moved).maintenance_taint.unwrap(), "other-uid");
             let after = changed(&during, &change(false, Change::Remove, &Change::Remove));
-            assert_eq!(facts_of(&after), facts_of(&before));
+            assert_eq!(present(&after), present(&before));
             let taints = |node: &Node| node.spec.clone().unwrap().taints.unwrap_or_default();
             assert_eq!(taints(&after), taints(&before));
             let annotations = |node: &Node| node.metadata.annotations.clone().unwrap_or_default();
@@ -230,7 +230,7 @@ mod tests {
         let sink = event_sink(FakeApi::default().client().0, "leader");
         let events = MaintenanceEvents::new(sink);
         let edit = IsolationEdit {
-            planned: facts_of(&before),
+            planned: Arc::new(read(&before)),
             change: change(true, Change::Set(false), &Change::Remove),
             orphan: None,
             is_revert: false,
@@ -243,7 +243,7 @@ mod tests {
         // What does not matter for a maintenance may have changed.
         let mut labelled = typed(&json!({"metadata": {"name": "one", "labels": {"a": "b"}}, "spec": {}}));
         assert_eq!(edit.edit(&mut labelled, Timestamp::UNIX_EPOCH), Edited::Done);
-        assert!(facts_of(&labelled).is_unschedulable);
+        assert!(read(&labelled).unschedulable);
     }
 
     #[test]

@@ -1,8 +1,5 @@
-//! What is read of Nodes and pods. The other fields are never kept in memory.
+//! What is read of pods. The other fields are never kept in memory.
 
-use std::sync::Arc;
-
-use headgate_core::node::{MARKER_CONDITION, MarkerFact, NodeObject};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -10,27 +7,7 @@ use kube::Resource;
 use serde::{Deserialize, Serialize};
 
 use crate::evacuation::daemon_set::DEFAULT_GRACE_PERIOD;
-use crate::snapshot::{NodeFacts, PodFacts};
-
-/// A Node in the cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct CachedNode {
-    /// Identifies the Node in events.
-    pub(super) uid: String,
-    pub(super) facts: Arc<NodeFacts>,
-    /// The condition `headgate.dev/OutOfLoadBalancers`, if the Node has it.
-    pub(super) marker: Option<MarkerFact>,
-}
-
-impl From<NodeObject> for CachedNode {
-    fn from(node: NodeObject) -> Self {
-        Self {
-            facts: Arc::new(NodeFacts::from(&node)),
-            marker: MarkerFact::find(&node.status.conditions, MARKER_CONDITION),
-            uid: node.metadata.uid.unwrap_or_default(),
-        }
-    }
-}
+use crate::snapshot::PodFacts;
 
 /// A pod, reduced.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, Resource)]

@@ -4,13 +4,14 @@
 //! waits for the taint, and leaves pods alone that tolerate it. Where it does nothing it does not complete its turn either: an
 //! Evacuation that is above the targets is not to be encouraged.
 
+use headgate_core::node::Node;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::api::names::DAEMON_SET_EVACUATOR;
 use crate::api::{Evacuation, EvacuationStatus, PodType};
 use crate::drain_plan::DrainTargets;
-use crate::snapshot::{NodeFacts, PodFacts};
+use crate::snapshot::PodFacts;
 
 /// Kubernetes' default of `terminationGracePeriodSeconds`.
 pub const DEFAULT_GRACE_PERIOD: SignedDuration = SignedDuration::from_secs(30);
@@ -28,7 +29,7 @@ pub enum DaemonSetStep {
 #[derive(Clone, Copy, Debug)]
 pub struct NodeState<'a> {
     /// The Node that the pod is bound to.
-    pub node: &'a NodeFacts,
+    pub node: &'a Node,
     /// Its targets, if a maintenance drains it.
     pub targets: Option<&'a DrainTargets>,
     /// The reason of the oldest maintenance, for the message; may be empty.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use headgate_core::node::{MAINTENANCE_CONDITIONS, Node};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::action::{Action, NodeConditionChange};
-use crate::snapshot::NodeFacts;
 
 /// All pods have left all nodes, and all nodes are out of their load balancers.
 pub const DRAINED: &str = "Drained";
@@ -24,14 +24,6 @@ pub const COMPLETED: &str = "Completed";
 
 /// The reason of [`DRAINED`] and [`LOAD_BALANCER_OUT`] if the selector matches no node.
 pub const NO_NODES: &str = "NoNodes";
-
-/// The types of KEP-5683 that the controller writes on Nodes.
-const NODE_CONDITIONS: [&str; 4] = [
-    "MaintenancePlanned",
-    "MaintenanceInProgress",
-    "DrainInProgress",
-    "Drained",
-];
 
 /// The messages of the Node conditions that the controller wrote begin with this. It removes no others.
 const NODE_MESSAGE_PREFIX: &str = "NodeMaintenance ";
@@ -104,11 +96,22 @@ pub struct NodePhase<'a> {
     pub is_drained: bool,
 }
 
+/// The conditions of a Node that a maintenance set: type and message.
+pub fn own_conditions(node: &Node) -> impl Iterator<Item = (&str, &str)> {
+    let conditions = node.conditions.iter();
+    let own = conditions.filter(|(kind, condition)| {
+        MAINTENANCE_CONDITIONS.contains(&kind.as_str())
+            && condition.status == "True"
+            && condition.message.starts_with(NODE_MESSAGE_PREFIX)
+    });
+    own.map(|(kind, condition)| (kind.as_str(), condition.message.as_str()))
+}
+
 /// What has to change in the conditions of a Node, if anything has.
 ///
 /// `MaintenancePlanned` is for the `Cordon` stage, because the controller touches no node before.
 #[must_use]
-pub fn node_conditions(node: &NodeFacts, phase: &NodePhase<'_>) -> Option<Action> {
+pub fn node_conditions(node: &Node, phase: &NodePhase<'_>) -> Option<Action> {
     let message = |names: &[&str]| format!("{NODE_MESSAGE_PREFIX}{}", names.join(", "));
     let all: Vec<_> = phase.drained_by.iter().chain(&phase.cordoned_by).copied().collect();
     let mut wanted = Vec::new();
@@ -129,19 +132,11 @@ pub fn node_conditions(node: &NodeFacts, phase: &NodePhase<'_>) -> Option<Action
         _ => {}
     }
     let kinds: BTreeSet<_> = wanted.iter().map(|condition| condition.kind).collect();
-    let remove: Vec<_> = node
-        .conditions
-        .iter()
-        .filter(|(kind, message)| {
-            let is_ours = NODE_CONDITIONS.contains(&kind.as_str()) && message.starts_with(NODE_MESSAGE_PREFIX);
-            is_ours && !kinds.contains(kind.as_str())
-        })
-        .map(|(kind, _)| kind.clone())
+    let remove: Vec<_> = own_conditions(node)
+        .filter(|(kind, _)| !kinds.contains(kind))
+        .map(|(kind, _)| kind.to_owned())
         .collect();
-    let is_set = |wanted: &NodeConditionChange| {
-        let mut conditions = node.conditions.iter();
-        conditions.any(|(kind, message)| kind == wanted.kind && *message == wanted.message)
-    };
+    let is_set = |wanted: &NodeConditionChange| own_conditions(node).any(|own| own == (wanted.kind, &wanted.message));
     let set: Vec<_> = wanted.into_iter().filter(|wanted| !is_set(wanted)).collect();
     (!set.is_empty() || !remove.is_empty()).then(|| Action::UpdateNodeConditions {
         node: node.name.clone(),
@@ -152,15 +147,24 @@ pub fn node_conditions(node: &NodeFacts, phase: &NodePhase<'_>) -> Option<Action
 
 #[cfg(test)]
 mod tests {
+    use headgate_core::node::Condition as NodeCondition;
+
     use super::*;
 
     fn changes(has: &[(&str, &str)], phase: &NodePhase<'_>) -> Option<(Vec<&'static str>, Vec<String>)> {
-        let node = NodeFacts {
+        let node = Node {
             conditions: has
                 .iter()
-                .map(|(kind, message)| ((*kind).to_owned(), (*message).to_owned()))
+                .map(|(kind, message)| {
+                    let condition = NodeCondition {
+                        status: "True".to_owned(),
+                        message: (*message).to_owned(),
+                        ..NodeCondition::default()
+                    };
+                    ((*kind).to_owned(), condition)
+                })
                 .collect(),
-            ..NodeFacts::default()
+            ..Node::default()
         };
         match node_conditions(&node, phase)? {
             Action::UpdateNodeConditions { set, remove, .. } => {
@@ -210,7 +214,7 @@ mod tests {
                 &[("MaintenanceInProgress", ours), ("Drained", ours), ("Ready", "")],
                 &none
             ),
-            Some((Vec::new(), remove(&["MaintenanceInProgress", "Drained"])))
+            Some((Vec::new(), remove(&["Drained", "MaintenanceInProgress"])))
         );
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::snapshot::NodeFacts;
+use headgate_core::node::Node;
 
 use super::action::{Change, NodeChange};
 
@@ -24,28 +24,28 @@ pub struct Isolation<'a> {
 impl Isolation<'_> {
     /// What has to change on the Node. `uids` are those of every maintenance that exists.
     #[must_use]
-    pub fn change(&self, node: &NodeFacts, uids: &BTreeSet<&str>) -> NodeChange {
+    pub fn change(&self, node: &Node, uids: &BTreeSet<&str>) -> NodeChange {
         let mut change = NodeChange {
             taint: self.taint(node, uids),
             ..NodeChange::default()
         };
         let wanted = if self.is_cordoned {
             if node.was_unschedulable.is_none() {
-                change.remembered = Some(Change::Set(node.is_unschedulable));
+                change.remembered = Some(Change::Set(node.unschedulable));
             }
             true
         } else if let Some(before) = node.was_unschedulable {
             change.remembered = Some(Change::Remove);
             before
         } else {
-            node.is_unschedulable && !self.is_uncordoned
+            node.unschedulable && !self.is_uncordoned
         };
-        change.unschedulable = (wanted != node.is_unschedulable).then_some(wanted);
+        change.unschedulable = (wanted != node.unschedulable).then_some(wanted);
         change
     }
 
-    fn taint(&self, node: &NodeFacts, uids: &BTreeSet<&str>) -> Option<Change<String>> {
-        let value = node.maintenance_taint.as_ref().map(|taint| taint.value.as_str());
+    fn taint(&self, node: &Node, uids: &BTreeSet<&str>) -> Option<Change<String>> {
+        let value = node.maintenance_taint.as_deref();
         match (value, self.drained_by.first()) {
             (Some(value), _) if !uids.contains(value) && orphaned_taint(node, uids).is_none() => None,
             (Some(value), Some(_)) if self.drained_by.contains(&value) => None,
@@ -60,9 +60,9 @@ impl Isolation<'_> {
 ///
 /// The value alone does not prove it: the annotation that headgate writes together with the cordon has to be there as well.
 #[must_use]
-pub fn orphaned_taint<'a>(node: &'a NodeFacts, uids: &BTreeSet<&str>) -> Option<&'a str> {
+pub fn orphaned_taint<'a>(node: &'a Node, uids: &BTreeSet<&str>) -> Option<&'a str> {
     node.was_unschedulable?;
-    let value = node.maintenance_taint.as_ref()?.value.as_str();
+    let value = node.maintenance_taint.as_deref()?;
     (is_uuid(value) && !uids.contains(value)).then_some(value)
 }
 
@@ -79,16 +79,13 @@ fn is_uuid(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::TaintFacts;
 
-    fn node(unschedulable: bool, before: Option<bool>, taint: Option<&str>) -> NodeFacts {
-        NodeFacts {
-            is_unschedulable: unschedulable,
+    fn node(unschedulable: bool, before: Option<bool>, taint: Option<&str>) -> Node {
+        Node {
+            unschedulable,
             was_unschedulable: before,
-            maintenance_taint: taint.map(|value| TaintFacts {
-                value: value.to_owned(),
-            }),
-            ..NodeFacts::default()
+            maintenance_taint: taint.map(ToOwned::to_owned),
+            ..Node::default()
         }
     }
 

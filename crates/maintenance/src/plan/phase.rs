@@ -3,13 +3,13 @@
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
 
+use headgate_core::node::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::api::names::{COMPLETION_FINALIZER, MAX_NODES};
 use crate::api::{NodeMaintenance, NodeMaintenanceStatus, Stage};
 use crate::drain_plan::DrainPlan;
 use crate::selection::selects;
-use crate::snapshot::NodeFacts;
 
 use super::conditions;
 
@@ -52,7 +52,7 @@ pub struct Maintenance<'a> {
 impl<'a> Maintenance<'a> {
     /// What follows from the object and the nodes.
     #[must_use]
-    pub fn new(object: &'a NodeMaintenance, nodes: &[impl Borrow<NodeFacts>]) -> Self {
+    pub fn new(object: &'a NodeMaintenance, nodes: &[impl Borrow<Node>]) -> Self {
         let selected: BTreeSet<_> = nodes
             .iter()
             .map(Borrow::borrow)

@@ -137,7 +137,7 @@ fn blockers(
     pods: &[&PodFacts],
     previous: Option<&NodeMaintenanceNodeStatus>,
 ) -> (Vec<crate::api::Blocker>, i32) {
-    let is_ready = view.nodes.get(node).is_some_and(|node| node.is_ready);
+    let is_ready = view.nodes.get(node).is_some_and(|node| node.ready);
     let found = pods
         .iter()
         .filter_map(|pod| {

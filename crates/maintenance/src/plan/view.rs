@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headgate_core::node::{NodeTraffic, Unproved};
+use headgate_core::node::{Node, NodeTraffic, Unproved};
 use jiff::Timestamp;
 
 use crate::api::{Evacuation, NodeMaintenanceNodeStatus};
 use crate::drain_plan::DrainTargets;
-use crate::snapshot::{NodeFacts, PodFacts, Snapshot};
+use crate::snapshot::{PodFacts, Snapshot};
 
 use super::evacuations::by_pod;
 use super::gate::{Gate, GateInput};
@@ -24,7 +24,7 @@ pub(super) struct View<'a> {
     /// The maintenances, older ones first.
     pub(super) maintenances: Vec<Maintenance<'a>>,
     /// The Nodes by name.
-    pub(super) nodes: BTreeMap<&'a str, &'a NodeFacts>,
+    pub(super) nodes: BTreeMap<&'a str, &'a Node>,
     /// The pods of each node that it has, finished ones left out, by namespace and name.
     pub(super) pods: BTreeMap<&'a str, Vec<&'a PodFacts>>,
     /// The Evacuations by the UID of their pod.
@@ -111,9 +111,9 @@ impl<'a> View<'a> {
                     settings: maintenance.object.spec.load_balancer,
                     previous,
                     observation: self.snapshot.load_balancers.get(*name).unwrap_or(&unknown),
-                    is_isolated: node.is_unschedulable && node.maintenance_taint.is_some(),
-                    connections: node.connections.as_deref(),
-                    deadline: node.deadline,
+                    is_isolated: node.unschedulable && node.maintenance_taint.is_some(),
+                    connections: node.open_connections(),
+                    deadline: node.eviction_deadline(),
                     now: self.now,
                 });
                 gates.insert((maintenance.name, *name), gate);

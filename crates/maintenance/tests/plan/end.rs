@@ -4,7 +4,6 @@ use headgate_core::node::NodeTraffic;
 use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER};
 use headgate_maintenance::api::{CancellationPolicy, PodType, Stage};
 use headgate_maintenance::plan::action::{Action, EventReason};
-use headgate_maintenance::snapshot::TaintFacts;
 
 use crate::world::World;
 
@@ -23,13 +22,13 @@ fn assert_nothing_left(world: &mut World) {
     let node = world.node("one");
     assert_eq!(
         (
-            node.is_unschedulable,
+            node.unschedulable,
             node.was_unschedulable,
             node.maintenance_taint.clone()
         ),
         (false, None, None)
     );
-    assert_eq!(node.conditions, []);
+    assert_eq!(node.conditions.len(), 0);
     assert_eq!(world.evacuated_pods().len(), 0);
 }
 
@@ -109,10 +108,10 @@ fn complete_undoes_all_and_the_pods_stay() {
         world.condition("m", "Progressing"),
         Some(("False".to_owned(), "Completed".to_owned()))
     );
-    world.node("one").is_unschedulable = true;
+    world.node("one").unschedulable = true;
     world.settle();
     assert!(
-        world.node("one").is_unschedulable,
+        world.node("one").unschedulable,
         "a later cordon belongs to another writer"
     );
 }
@@ -123,7 +122,7 @@ fn a_deletion_completes_first() {
         let mut world = World::default().nodes(&["one"]).pods("one", 2, PodType::Default, 0);
         world.maintain("m", stage, &["one"], &[]);
         world.settle();
-        assert!(world.node("one").is_unschedulable);
+        assert!(world.node("one").unschedulable);
         world.delete("m");
         let plan = world.plan();
         assert!(plan.actions.contains(&Action::SetStageComplete {
@@ -144,46 +143,46 @@ fn a_deletion_completes_first() {
 #[test]
 fn a_deletion_before_the_finalizer_leaves_a_cordon_alone() {
     let mut world = World::default().nodes(&["one"]);
-    world.node("one").is_unschedulable = true;
+    world.node("one").unschedulable = true;
     world.maintain("m", Stage::Drain, &["one"], &[]);
     world.change("m", |one| {
         one.metadata.finalizers = Some(vec!["example.com/other".to_owned()]);
     });
     world.delete("m");
     world.settle();
-    assert!(world.node("one").is_unschedulable);
+    assert!(world.node("one").unschedulable);
 }
 
 #[test]
 fn from_idle_to_complete_makes_nodes_schedulable_once() {
     let mut world = World::default().nodes(&["one"]);
-    world.node("one").is_unschedulable = true;
+    world.node("one").unschedulable = true;
     world.maintain("m", Stage::Idle, &["one"], &[]);
     world.settle();
     world.change("m", |one| one.spec.stage = Stage::Complete);
     let first = world.plan().actions;
     assert!(matches!(first.first(), Some(Action::AddFinalizer { .. })), "{first:?}");
     world.settle();
-    assert!(!world.node("one").is_unschedulable);
+    assert!(!world.node("one").unschedulable);
     assert_eq!(world.maintenance("m").metadata.finalizers, Some(vec![]));
-    world.node("one").is_unschedulable = true;
+    world.node("one").unschedulable = true;
     world.settle();
-    assert!(world.node("one").is_unschedulable);
+    assert!(world.node("one").unschedulable);
     world.delete("m");
     assert_eq!(world.find("m"), None);
     world.settle();
-    assert!(world.node("one").is_unschedulable);
+    assert!(world.node("one").unschedulable);
 }
 
 #[test]
 fn a_maintenance_that_is_created_as_complete_or_restored_without_status_undoes_nothing() {
     let mut world = World::default().nodes(&["one"]);
-    world.node("one").is_unschedulable = true;
+    world.node("one").unschedulable = true;
     for finalizers in [None, Some(vec![COMPLETION_FINALIZER.to_owned()])] {
         world.maintain("m", Stage::Complete, &["one"], &[]);
         world.change("m", |one| one.metadata.finalizers = finalizers);
         world.settle();
-        assert!(world.node("one").is_unschedulable);
+        assert!(world.node("one").unschedulable);
         assert_eq!(
             world.condition("m", "Progressing"),
             Some(("False".to_owned(), "Completed".to_owned()))
@@ -211,7 +210,7 @@ fn the_finalizer_goes_with_the_complete_stage_and_never_comes_back() {
         assert_nothing_left(&mut world);
         assert_eq!(world.maintenance("m").metadata.finalizers, Some(vec![]), "{stage:?}");
         // What changes later on its nodes is not its own any more.
-        world.node("one").is_unschedulable = true;
+        world.node("one").unschedulable = true;
         world = world.nodes(&["two"]);
         assert_eq!(world.plan().actions, [], "{stage:?}");
         world.delete("m");
@@ -236,18 +235,16 @@ fn a_finalizer_without_anything_to_undo_is_removed() {
 #[test]
 fn a_cordon_from_before_and_a_taint_by_hand_stay() {
     let mut world = World::default().nodes(&["one"]).pods("one", 1, PodType::Default, 0);
-    world.node("one").is_unschedulable = true;
-    world.node("one").maintenance_taint = Some(TaintFacts {
-        value: "kernel".to_owned(),
-    });
+    world.node("one").unschedulable = true;
+    world.node("one").maintenance_taint = Some("kernel".to_owned());
     world.maintain("m", Stage::Drain, &["one"], &[]);
     world.settle();
     world.delete("m");
     world.settle();
     let node = world.node("one");
-    assert!(node.is_unschedulable);
+    assert!(node.unschedulable);
     assert_eq!(node.was_unschedulable, None);
-    assert_eq!(node.maintenance_taint.as_ref().unwrap().value, "kernel");
+    assert_eq!(node.maintenance_taint.as_ref().unwrap(), "kernel");
 }
 
 #[test]
@@ -258,14 +255,11 @@ fn a_node_stays_out_while_another_maintenance_is_in_progress() {
     world.settle();
     world.delete("m");
     world.settle();
-    assert_eq!(
-        world.node("one").maintenance_taint.as_ref().unwrap().value,
-        "uid-of-drain"
-    );
+    assert_eq!(world.node("one").maintenance_taint.as_ref().unwrap(), "uid-of-drain");
     assert_eq!(world.evacuated_pods().len(), 2, "the other one wants them as well");
     world.delete("drain");
     world.settle();
-    assert!(world.node("one").is_unschedulable);
+    assert!(world.node("one").unschedulable);
     assert_eq!(world.node("one").maintenance_taint, None);
     assert_eq!(world.evacuated_pods().len(), 0, "a cordon wants no pod to leave");
     world.delete("cordon");
@@ -434,7 +428,7 @@ fn above_the_limit_nothing_begins() {
         world.snapshot.nodes.pop();
         world.settle();
         assert_eq!(world.maintenance("m").status.as_ref().unwrap().node_statuses.len(), 500);
-        assert_eq!(world.node("node-000").is_unschedulable, !dry_run, "{stage:?}");
+        assert_eq!(world.node("node-000").unschedulable, !dry_run, "{stage:?}");
     }
 }
 
@@ -456,13 +450,10 @@ fn a_drain_that_comes_above_the_limit_keeps_its_nodes_and_is_not_drained() {
         world.condition("m", "LoadBalancerOut"),
         Some(("False".to_owned(), "TooManyNodes".to_owned()))
     );
-    assert!(
-        !world.node("node-000").is_unschedulable,
-        "a node that joins is left alone"
-    );
-    assert!(world.node("node-500").is_unschedulable, "the others are not given back");
+    assert!(!world.node("node-000").unschedulable, "a node that joins is left alone");
+    assert!(world.node("node-500").unschedulable, "the others are not given back");
     world.delete("m");
     world.settle();
     assert_eq!(world.find("m"), None);
-    assert!(!world.node("node-500").is_unschedulable);
+    assert!(!world.node("node-500").unschedulable);
 }

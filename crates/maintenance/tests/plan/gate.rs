@@ -1,6 +1,6 @@
 //! No Evacuation before the load balancers, unless the policy or the guard allows it.
 
-use headgate_core::node::{NodeTraffic, Unproved};
+use headgate_core::node::{DRAINING_TAINT, MarkerFact, MarkerStatus, NodeTraffic, Taint, Unproved};
 use headgate_maintenance::api::{
     ConnectionsPolicy, LoadBalancerGate, LoadBalancerGatePolicy, LoadBalancerState, PodType, Stage,
 };
@@ -60,7 +60,7 @@ fn confirmed_at(world: &World) -> Option<Timestamp> {
 #[test]
 fn the_first_pod_leaves_after_the_confirmation_and_the_drain_window() {
     let mut world = draining(LoadBalancerGatePolicy::Block);
-    assert!(world.node("one").is_unschedulable && world.node("one").maintenance_taint.is_some());
+    assert!(world.node("one").unschedulable && world.node("one").maintenance_taint.is_some());
     assert_eq!(state(&world), (LoadBalancerState::Pending, 0));
     assert_eq!(
         world.message("m", "one"),
@@ -87,9 +87,18 @@ fn the_first_pod_leaves_after_the_confirmation_and_the_drain_window() {
     );
 }
 
+/// The condition of an agent that counts so many.
+fn open(connections: u32) -> Option<MarkerFact> {
+    Some(MarkerFact {
+        status: MarkerStatus::False,
+        reason: "ConnectionsOpen".to_owned(),
+        message: format!("{connections} connections pass through this node"),
+        ..MarkerFact::default()
+    })
+}
+
 #[test]
 fn the_first_pod_waits_for_counted_connections_within_their_bound() {
-    let open = |connections: u32| Some(format!("{connections} connections pass through this node"));
     // From the confirmation: seconds, what the agent says, and whether the pods leave.
     for (policy, steps) in [
         (
@@ -137,9 +146,9 @@ fn the_first_pod_waits_for_counted_connections_within_their_bound() {
 #[test]
 fn connections_wait_for_half_of_the_time_before_a_deadline_at_most() {
     let mut world = draining(LoadBalancerGatePolicy::Block);
-    world.node("one").connections = Some("9 connections pass through this node".to_owned());
-    let deadline = world.now + SignedDuration::from_secs(60);
-    world.node("one").deadline = Some(deadline);
+    world.node("one").connections = open(9);
+    world.change("m", |one| one.spec.load_balancer.drain_seconds = 0);
+    announce_eviction(&mut world);
     world.observe("one", out(&world));
     world.settle();
     assert!(
@@ -147,7 +156,7 @@ fn connections_wait_for_half_of_the_time_before_a_deadline_at_most() {
             .message("m", "one")
             .contains("9 connections pass through this node")
     );
-    pass(&mut world, 29);
+    pass(&mut world, 14);
     assert_eq!(state(&world), (LoadBalancerState::Draining, 0));
     pass(&mut world, 1);
     assert_eq!(state(&world), (LoadBalancerState::Out, 3));
@@ -255,17 +264,23 @@ fn a_node_that_the_guard_holds_back_passes_under_either_policy() {
     }
 }
 
+fn announce_eviction(world: &mut World) {
+    let at = world.now + SignedDuration::from_secs(30);
+    world.node("one").eviction_at = Some(at);
+    world.node("one").taints = vec![Taint::new(DRAINING_TAINT, "NoSchedule")];
+}
+
 #[test]
 fn before_a_deadline_half_of_the_time_is_for_the_load_balancer() {
     let mut world = draining(LoadBalancerGatePolicy::ProceedAfter);
-    world.node("one").deadline = Some(world.now + SignedDuration::from_secs(30));
+    announce_eviction(&mut world);
     pass(&mut world, 14);
     assert_eq!(state(&world), (LoadBalancerState::Pending, 0));
     pass(&mut world, 1);
     assert_eq!(state(&world), (LoadBalancerState::TimedOut, 3));
 
     let mut world = draining(LoadBalancerGatePolicy::Block);
-    world.node("one").deadline = Some(world.now + SignedDuration::from_secs(30));
+    announce_eviction(&mut world);
     pass(&mut world, 10);
     world.observe("one", out(&world));
     pass(&mut world, 0);

@@ -263,7 +263,7 @@ proptest! {
         }
         prop_assert!(world.snapshot.maintenances.is_empty());
         for node in &world.snapshot.nodes {
-            prop_assert!(!node.is_unschedulable && node.was_unschedulable.is_none() && node.maintenance_taint.is_none(), "{:?}", node);
+            prop_assert!(!node.unschedulable && node.was_unschedulable.is_none() && node.maintenance_taint.is_none(), "{:?}", node);
             prop_assert!(node.conditions.is_empty(), "{:?}", node);
         }
         prop_assert!(world.evacuated_pods().is_empty());

@@ -219,7 +219,7 @@ fn a_node_that_joins_starts_where_the_maintenance_is() {
     world = world.nodes(&["two"]);
     world.settle();
     assert_eq!(counts(&world, "m", "two"), (1, 2));
-    assert!(world.node("two").is_unschedulable);
+    assert!(world.node("two").unschedulable);
     world.snapshot.nodes.retain(|node| node.name != "two");
     world.remove_pods(|pod| pod.node == "two");
     world.leave("one", 1);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use headgate_core::node::NodeTraffic;
+use headgate_core::node::{Condition as NodeCondition, Node, NodeTraffic};
 use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER, INSTIGATOR_FINALIZER_PREFIX};
 use headgate_maintenance::api::{
     CancellationPolicy, DrainPlanEntry, Evacuation, EvacuationStatus, NodeMaintenance, NodeMaintenanceNodeStatus,
@@ -11,7 +11,7 @@ use headgate_maintenance::api::{
 };
 use headgate_maintenance::plan::action::{Action, Change, EvacuationKey, Event};
 use headgate_maintenance::plan::{Plan, plan};
-use headgate_maintenance::snapshot::{NodeFacts, PodFacts, Snapshot, TaintFacts};
+use headgate_maintenance::snapshot::{PodFacts, Snapshot};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
@@ -50,10 +50,10 @@ impl World {
     /// Nodes in no load balancer.
     pub(super) fn nodes(mut self, names: &[&str]) -> Self {
         for name in names {
-            self.snapshot.nodes.push(Arc::new(NodeFacts {
+            self.snapshot.nodes.push(Arc::new(Node {
                 name: (*name).to_owned(),
-                is_ready: true,
-                ..NodeFacts::default()
+                ready: true,
+                ..Node::default()
             }));
             self.observe(name, NodeTraffic::Out { since: None });
         }
@@ -137,7 +137,7 @@ impl World {
         Some((condition.status.clone(), condition.reason.clone()))
     }
 
-    pub(super) fn node(&mut self, name: &str) -> &mut NodeFacts {
+    pub(super) fn node(&mut self, name: &str) -> &mut Node {
         let mut nodes = self.snapshot.nodes.iter_mut();
         Arc::make_mut(nodes.find(|node| node.name == name).unwrap())
     }
@@ -229,22 +229,30 @@ impl World {
             }
             Action::UpdateNode { node, change } => {
                 let facts = self.node(&node);
-                facts.is_unschedulable = change.unschedulable.unwrap_or(facts.is_unschedulable);
+                facts.unschedulable = change.unschedulable.unwrap_or(facts.unschedulable);
                 match change.remembered {
                     Some(Change::Set(before)) => facts.was_unschedulable = Some(before),
                     Some(Change::Remove) => facts.was_unschedulable = None,
                     None => {}
                 }
                 match change.taint {
-                    Some(Change::Set(value)) => facts.maintenance_taint = Some(TaintFacts { value }),
+                    Some(Change::Set(value)) => facts.maintenance_taint = Some(value),
                     Some(Change::Remove) => facts.maintenance_taint = None,
                     None => {}
                 }
             }
             Action::UpdateNodeConditions { node, set, remove } => {
                 let conditions = &mut self.node(&node).conditions;
-                conditions.retain(|(kind, _)| !remove.contains(kind) && !set.iter().any(|one| one.kind == kind));
-                conditions.extend(set.into_iter().map(|one| (one.kind.to_owned(), one.message)));
+                conditions.retain(|kind, _| !remove.contains(kind) && !set.iter().any(|one| one.kind == kind));
+                let set = set.into_iter().map(|one| {
+                    let condition = NodeCondition {
+                        status: "True".to_owned(),
+                        reason: one.reason.to_owned(),
+                        message: one.message,
+                    };
+                    (one.kind.to_owned(), condition)
+                });
+                conditions.extend(set);
             }
             Action::CreateEvacuation { evacuation } => {
                 let mut evacuation = *evacuation;

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeReport, SignalRules};
-use headgate_core::node::{NodeTraffic, TrafficByNode};
+use headgate_core::node::{NodeDetail, NodeReader, NodeReport, NodeTraffic, SignalRules, TrafficByNode};
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_kubernetes::leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term,
 };
-use headgate_kubernetes::{Decoded, NodeIntents, NodeWriteMetrics, NodeWriter, split_list};
+use headgate_kubernetes::{Decoded, NodeIntents, NodeWriteMetrics, NodeWriter, Store, WatchReporter, split_list};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
 use headgate_test_kubernetes::{ClientFaults, FakeApi, event_sink, eventually};
@@ -123,12 +122,27 @@ impl World {
             clock: self.clock.clone(),
         });
         let mut terms = elector.terms();
+        let watched = {
+            let (client, clock, errors) = (client.clone(), self.clock.clone(), self.metrics.watch_errors());
+            let reader = NodeReader {
+                detail: NodeDetail::MaintenanceByProbes,
+                ..NodeReader::default()
+            };
+            move || {
+                let (reporter, reader) = (
+                    WatchReporter::new("nodes", errors.clone(), clock.clone()),
+                    reader.clone(),
+                );
+                Store::new(&client, reporter, move |node| Some(Arc::new(reader.read(node))))
+            }
+        };
         let context = MaintenanceContext {
             events: event_sink(client.clone(), &name),
             client,
             node_intents: NodeIntents::default(),
             metrics: self.metrics.clone(),
             clock: self.clock.clone(),
+            nodes: watched().0,
             load_balancers: if self.is_probed {
                 LoadBalancerSource::Probes
             } else {
@@ -141,6 +155,8 @@ impl World {
             let work = move |term: Term| {
                 let mut context = context.clone();
                 context.node_intents = NodeIntents::default();
+                let (nodes, watch_nodes) = watched();
+                context.nodes = nodes;
                 let writer =
                     NodeWriter::new(context.client.clone(), node_writes.clone(), context.clock.clone()).in_term(&term);
                 let run_writer = writer.run(context.node_intents.clone());
@@ -149,6 +165,7 @@ impl World {
                     tokio::select! {
                         () = run(term, context) => {}
                         () = run_writer => {}
+                        () = watch_nodes => {}
                         () = handed_over.handover_requested() => {}
                     }
                     Ok::<(), String>(())

@@ -8,10 +8,10 @@ use headgate_controller::admin_state::{
 };
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
-use headgate_controller::pool::ListScope;
-use headgate_core::node::{NodeReport, SignalRules};
+use headgate_controller::pool::{ListScope, node_store};
+use headgate_core::node::{NodeReader, NodeReport, SignalRules};
 use headgate_kubernetes::leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
-use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter};
+use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter, WatchReporter};
 use headgate_test_kubernetes::event_sink;
 use kube::Client;
 use prometheus_client::registry::Registry;
@@ -96,17 +96,31 @@ impl Leader {
             reconfigured: world.reconfigured.subscribe(),
         };
         let events = event_sink(client.clone(), name);
+        let metrics = admin_state::Metrics::register(&mut registry);
+        let reader = NodeReader {
+            rules: world.rules.clone(),
+            health_rules: world.guard.health_rules.clone(),
+            ..NodeReader::default()
+        };
+        let watched = {
+            let (client, clock, events) = (client.clone(), world.clock.clone(), events.clone());
+            let errors = metrics.watch_errors();
+            move || {
+                let reporter = WatchReporter::new("nodes", errors.clone(), clock.clone());
+                node_store(&client, reporter.with_events(Some(events.clone())), reader.clone())
+            }
+        };
         let context = admin_state::WorkContext {
             events: events.clone(),
             client,
-            rules: world.rules.clone(),
+            nodes: watched().0,
             policy,
             guard: world.guard.clone(),
             list_failure_timeout: world.list_failure_timeout,
             lease_bypass: world.lease_bypass,
             stale_nodes_timeout: AdminStateSettings::default().stale_nodes_timeout,
             node_name: name.to_owned(),
-            metrics: admin_state::Metrics::register(&mut registry),
+            metrics,
             local_pools: world.local_pools_settings,
             local_pools_metrics: local_service::Metrics::register(&mut registry),
             lock_metrics: LockMetrics::register(&mut registry),
@@ -128,6 +142,8 @@ impl Leader {
             let work = move |term: Term| {
                 let (noted, source, mut context) = (Arc::clone(&noted), source.clone(), context.clone());
                 context.node_intents = NodeIntents::default();
+                let (nodes, watch_nodes) = watched();
+                context.nodes = nodes;
                 let writer =
                     NodeWriter::new(context.client.clone(), node_writes.clone(), context.clock.clone()).in_term(&term);
                 let run_writer = writer.run(context.node_intents.clone());
@@ -135,6 +151,7 @@ impl Leader {
                     let outcome = tokio::select! {
                         outcome = admin_state::run(term, &source, context) => outcome,
                         () = run_writer => unreachable!("it never ends"),
+                        () = watch_nodes => unreachable!("it never ends"),
                     };
                     if let Err(error) = &outcome {
                         noted.lock().unwrap().push(error.to_string());

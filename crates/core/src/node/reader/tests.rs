@@ -2,6 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::node::matcher::SignalMatcher;
+use crate::node::names::SPOT_NOTICE_ANNOTATION;
 use crate::node::report::NodeReport;
 
 /// As an agent reads its own Node.
@@ -15,8 +16,7 @@ fn read(object: &Value) -> Node {
     let reader = NodeReader {
         rules: SignalRules::default_admin_state(),
         health_rules: SignalRules::default_health(),
-        exclude_control_plane: true,
-        is_own: false,
+        ..NodeReader::default()
     };
     reader.read(serde_json::from_value(object.clone()).unwrap())
 }
@@ -203,14 +203,63 @@ fn excludes_the_nodes_that_cloud_provider_azure_excludes() {
         ("other", "", false, false),
     ] {
         let labels = BTreeMap::from([(label.to_owned(), value.to_owned())]);
-        assert_eq!(excluding_label(&labels, false).is_some(), always, "{label}={value}");
-        assert_eq!(
-            excluding_label(&labels, true).is_some(),
-            with_control_plane,
-            "{label}={value}"
-        );
+        assert_eq!(excluding_label(&labels).is_some(), always, "{label}={value}");
+        let node = read(&json!({"metadata": {"name": "n", "labels": labels}}));
+        let node = Arc::new(node).exclude_control_plane();
+        assert_eq!(node.excluded.is_some(), with_control_plane, "{label}={value}");
     }
     assert_eq!(machine_id("gce://p/z/n"), "");
     assert_eq!(machine_id("AZURE:///A"), "/a");
     assert_eq!(machine_id(""), "");
+}
+
+#[test]
+fn what_maintenances_read_is_kept_for_them_only() {
+    let object = json!({
+        "metadata": {"name": "one", "labels": {"pool": "a"}, "annotations": {CORDON_ANNOTATION: "false", "headgate.dev/other": ""}},
+        "spec": {"unschedulable": true, "taints": [
+            {"key": MAINTENANCE_TAINT, "value": "by-hand", "effect": "NoExecute"},
+            {"key": MAINTENANCE_TAINT, "value": "uid", "effect": "NoSchedule"}]},
+        "status": {"conditions": [
+            {"type": "Ready", "status": "True", "message": "kubelet is posting ready status"},
+            {"type": "Drained", "status": "True", "message": "m".repeat(2 * MAX_MESSAGE_BYTES)},
+            {"type": "headgate.dev/OutOfLoadBalancers", "status": "True", "lastHeartbeatTime": "2026-01-02T03:04:05Z"}]},
+    });
+    for (detail, maintains, has_times) in [
+        (NodeDetail::Signals, false, false),
+        (NodeDetail::Maintenance, true, false),
+        (NodeDetail::MaintenanceByProbes, true, true),
+    ] {
+        let reader = NodeReader {
+            detail,
+            ..NodeReader::default()
+        };
+        let node = reader.read(serde_json::from_value(object.clone()).unwrap());
+        assert!(node.ready && node.annotations.is_empty(), "{detail:?}");
+        assert_eq!(node.was_unschedulable, Some(false));
+        assert_eq!(node.maintenance_taint.as_deref(), Some("uid"));
+        let kept = (node.unschedulable, node.labels.len(), node.conditions.len());
+        assert_eq!(kept, if maintains { (true, 1, 1) } else { (false, 0, 0) }, "{detail:?}");
+        let message = node.conditions.get("Drained").map(|condition| condition.message.len());
+        assert_eq!(message, maintains.then_some(2 * MAX_MESSAGE_BYTES), "{detail:?}");
+        assert_eq!(node.marker.unwrap().confirmed_at.is_some(), has_times, "{detail:?}");
+    }
+}
+
+#[test]
+fn notice_is_a_deadline_while_its_taint_is_there() {
+    let notice = r#"{"eventId": "A1", "notBefore": "2026-01-02T03:04:05Z"}"#;
+    let taint = json!([{"key": DRAINING_TAINT, "effect": "NoSchedule"}]);
+    for (taints, record, expected) in [
+        (&taint, notice, Some("2026-01-02T03:04:05Z")),
+        (&json!([]), notice, None),
+        (&taint, "{}", None),
+    ] {
+        let node = read(&json!({
+            "metadata": {"name": "one", "uid": "u", "annotations": {SPOT_NOTICE_ANNOTATION: record}},
+            "spec": {"taints": taints, "podCIDR": "10.0.0.0/24"}, "status": {"images": []},
+        }));
+        let expected = expected.map(|time| time.parse::<Timestamp>().unwrap());
+        assert_eq!(node.eviction_deadline(), expected, "{record}");
+    }
 }
