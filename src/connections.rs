@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use headgate_agent::connections::{
-    ConnectionCount, CountOrder, Counter, NodeFacts, Prefix, ReadError, ServiceConnections, ServiceObject,
-    kubernetes_address,
+    ConnectionCount, CountOrder, Counter, NodeFacts, Prefix, ServiceConnections, ServiceObject, kubernetes_address,
 };
 use headgate_controller::local_service::load_balancer_services;
 use headgate_core::node::NodeObject;
@@ -135,8 +134,7 @@ impl ConnectionCounter {
         let counter = Arc::clone(&self.counter);
         let counting = tokio::task::spawn_blocking(move || {
             let mut counter = counter.lock().unwrap_or_else(PoisonError::into_inner);
-            let (count, _) = order.count(&mut counter, COUNT_TIMEOUT)?;
-            Ok::<_, ReadError>(count)
+            order.count(&mut counter, COUNT_TIMEOUT)
         });
         let table_error = |error: &dyn std::error::Error| CountError::Table(error.to_string());
         let read = counting.await.map_err(|error| table_error(&error))?;

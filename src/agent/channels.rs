@@ -150,10 +150,7 @@ impl Metrics {
                 clock.clone(),
             ),
             services: channels.services.register_metrics(&mut *answers),
-            connections: ConnectionMetrics::register(
-                channels.exchange.is_some().then_some(answers),
-                channels.connections.subscribe(),
-            ),
+            connections: ConnectionMetrics::register(answers, channels.connections.subscribe()),
             registry,
         }
     }

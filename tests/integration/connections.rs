@@ -252,9 +252,11 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
             let annotations = object.metadata.annotations.unwrap_or_default();
             annotations.contains_key("delay-deletion.cluster-autoscaler.kubernetes.io/headgate")
         };
-        let out = json!({"status": {"conditions": [{"type": "headgate.dev/OutOfLoadBalancers", "status": "True",
-            "reason": "AdminStateDown", "message": "m", "lastHeartbeatTime": jiff::Timestamp::now().to_string()}]}});
-        patch_status(out).await;
+        let marker = |status: &str, reason: &str| {
+            json!({"status": {"conditions": [{"type": "headgate.dev/OutOfLoadBalancers", "status": status,
+                "reason": reason, "message": "m", "lastHeartbeatTime": jiff::Timestamp::now().to_string()}]}})
+        };
+        patch_status(marker("True", "AdminStateDown")).await;
         eventually(SOON, "the deletion is delayed", async || {
             if is_delayed().await {
                 Ok(())
@@ -296,6 +298,9 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
             .patch(&node, &PatchParams::default(), &Patch::Merge(untainted))
             .await
             .unwrap();
+        // The leader's signals may last longer.
+        wait_for_condition(&client, &node, ("True", "NoConnections")).await;
+        patch_status(marker("False", "NoSignal")).await;
         wait_for_condition(&client, &node, ("False", "NoSignal")).await;
         counter.kill().await;
         let taint = json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "value": "2", "effect": "NoSchedule"}]}});
@@ -303,6 +308,7 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
             .patch(&node, &PatchParams::default(), &Patch::Merge(taint))
             .await
             .unwrap();
+        patch_status(marker("True", "AdminStateDown")).await;
         let message = wait_for_condition(&client, &node, ("Unknown", "NotCounted")).await;
         assert!(message.contains("no counter has reported"), "{message}");
         assert!(!is_delayed().await, "nothing waits where nothing counts");

@@ -47,13 +47,11 @@ fn count_endlessly(socket: &Path) {
     let mut is_failing = false;
     loop {
         let pause = match count_once(socket, &mut counter) {
-            Ok(counted) => {
+            Ok(spent) => {
                 if std::mem::take(&mut is_failing) {
                     tracing::info!("the agent answers again");
                 }
-                counted.map_or(Duration::ZERO, |(began, cpu_time)| {
-                    interval.after(cpu_time).saturating_sub(began.elapsed())
-                })
+                spent.map_or(Duration::ZERO, |spent| interval.after(spent).saturating_sub(spent))
             }
             Err(error) => {
                 if !std::mem::replace(&mut is_failing, true) {
@@ -66,8 +64,9 @@ fn count_endlessly(socket: &Path) {
     }
 }
 
-/// Waits for an order and carries it out. Gives the start of the count and its processor time; `None` if there was nothing to count.
-fn count_once(socket: &Path, counter: &mut Counter) -> anyhow::Result<Option<(Instant, Duration)>> {
+/// Waits for an order and carries it out. Gives the time that this took, which is more than its processor time; `None` if there was nothing
+/// to count.
+fn count_once(socket: &Path, counter: &mut Counter) -> anyhow::Result<Option<Duration>> {
     let asked = Instant::now();
     let answer = request(socket, ORDER_PATH, None)?;
     if answer.status == 204 {
@@ -76,13 +75,12 @@ fn count_once(socket: &Path, counter: &mut Counter) -> anyhow::Result<Option<(In
         return Ok(None);
     }
     anyhow::ensure!(answer.status == 200, "{ORDER_PATH} answers {}", answer.status);
-    let issued: IssuedOrder = serde_json::from_str(&answer.body).context("reading the order")?;
     let began = Instant::now();
+    let issued: IssuedOrder = serde_json::from_str(&answer.body).context("reading the order")?;
     let counted = issued.order.count(counter, COUNT_TIMEOUT);
-    let cpu_time = counted.as_ref().map_or(Duration::ZERO, |(_, cpu_time)| *cpu_time);
     let report = CountReport {
         number: issued.number,
-        outcome: counted.map(|(count, _)| count).map_err(|error| error.to_string()),
+        outcome: counted.map_err(|error| error.to_string()),
     };
     let body = serde_json::to_string(&report).context("writing the report")?;
     let answer = request(socket, REPORT_PATH, Some(&body))?;
@@ -92,5 +90,5 @@ fn count_once(socket: &Path, counter: &mut Counter) -> anyhow::Result<Option<(In
         "{REPORT_PATH} answers {}",
         answer.status
     );
-    Ok(Some((began, cpu_time)))
+    Ok(Some(began.elapsed()))
 }

@@ -76,11 +76,11 @@ impl CountOrder {
         }
     }
 
-    /// Counts in the network namespace of this thread; also gives the processor time.
+    /// Counts in the network namespace of this thread.
     ///
     /// # Errors
     /// The table cannot be read, or not within the timeout.
-    pub fn count(&self, counter: &mut Counter, timeout: Duration) -> Result<(ConnectionCount, Duration), ReadError> {
+    pub fn count(&self, counter: &mut Counter, timeout: Duration) -> Result<ConnectionCount, ReadError> {
         let destinations = Destinations::new(self.services.clone(), &self.node_addresses);
         let excluded = ExcludedSources::new(self.excluded.clone());
         let count = counter.count(&destinations, &excluded, timeout)?;
@@ -111,7 +111,7 @@ impl CountOrder {
                 hidden.then(|| "some Services cannot be counted, see headgate connections -o wide".to_owned())
             }),
         };
-        Ok((found, count.cpu_time))
+        Ok(found)
     }
 }
 

@@ -16,8 +16,12 @@ use super::count::ConnectionCount;
 
 /// How long a count holds. Counts of the largest tables are 40 s apart.
 pub const STALE_AFTER: Duration = Duration::from_mins(1);
-/// From the signal to the first count. A wait may last longer by this time where nothing counts.
+/// From the first order to its report. A wait may last longer by this time where nothing counts.
 pub const FIRST_COUNT_TIMEOUT: Duration = Duration::from_secs(15);
+/// From the signal to the first order: Services are listed first.
+const FIRST_ORDER_TIMEOUT: Duration = Duration::from_secs(45);
+/// The Services that are remembered since the signal.
+const MAX_SEEN: usize = 10_000;
 /// The least time between two writes of the condition, apart from those that something waits for.
 const WRITE_INTERVAL: Duration = Duration::from_secs(10);
 /// Counts without a connection in a row.
@@ -107,6 +111,7 @@ struct LastCount {
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     signalled_since: Option<Instant>,
+    ordered_since: Option<Instant>,
     out_since: Option<Instant>,
     zeros: u32,
     last: Option<LastCount>,
@@ -141,6 +146,12 @@ impl Connections {
         }
     }
 
+    /// Adopts that something else is to be counted from now on.
+    pub(super) fn observe_order(&mut self, now: Instant) {
+        self.ordered_since.get_or_insert(now);
+        self.zeros = 0;
+    }
+
     /// Adopts the outcome of a count that began at `began_at`.
     pub(super) fn observe_count(
         &mut self,
@@ -160,6 +171,9 @@ impl Connections {
                 return;
             }
         };
+        if self.last.as_ref().is_some_and(|last| last.at + STALE_AFTER <= now) {
+            self.zeros = 0;
+        }
         let is_zero = count.total() == 0 && count.unreliable.is_none();
         if is_zero && self.out_since.is_some_and(|since| since <= began_at) {
             self.zeros = self.zeros.saturating_add(1);
@@ -169,7 +183,7 @@ impl Connections {
         self.failure = None;
         let seen = count.services.iter().map(|row| &row.service);
         let new: Vec<_> = seen.filter(|service| !self.seen.contains(*service)).cloned().collect();
-        if !new.is_empty() {
+        if !new.is_empty() && self.seen.len() < MAX_SEEN {
             Arc::make_mut(&mut self.seen).extend(new);
         }
         self.last = Some(LastCount {
@@ -194,16 +208,24 @@ impl Connections {
                 None if self.zeros < ZEROS => ConnectionsState::Confirming,
                 None => ConnectionsState::Drained,
             },
-            (None, None) if self.last.is_none() && now < since + FIRST_COUNT_TIMEOUT => ConnectionsState::NotCountedYet,
+            (None, None) if self.last.is_none() && now < self.first_count_by(since) => ConnectionsState::NotCountedYet,
+            (None, None) if self.ordered_since.is_none() => {
+                ConnectionsState::Unknown("Services are not listed yet".to_owned())
+            }
             (None, None) => ConnectionsState::Unknown(
                 "no counter has reported; the container connections of the agent's Pod does".to_owned(),
             ),
         }
     }
 
+    fn first_count_by(&self, signalled_since: Instant) -> Instant {
+        let ordered = self.ordered_since.map(|since| since + FIRST_COUNT_TIMEOUT);
+        ordered.unwrap_or(signalled_since + FIRST_ORDER_TIMEOUT)
+    }
+
     /// When the state changes without another observation.
     pub(super) fn changes_at(&self, now: Instant) -> Option<Instant> {
-        let first = self.signalled_since.map(|since| since + FIRST_COUNT_TIMEOUT);
+        let first = self.signalled_since.map(|since| self.first_count_by(since));
         let stale = self.last.as_ref().map(|last| last.at + STALE_AFTER);
         [first, stale].into_iter().flatten().filter(|at| *at > now).min()
     }
@@ -212,7 +234,9 @@ impl Connections {
     pub(super) fn view(&self, now: Instant) -> ConnectionsView {
         ConnectionsView {
             state: self.state(now),
-            last: (self.last.as_ref()).map(|last| (Arc::clone(&last.count), last.taken_at)),
+            last: (self.last.as_ref())
+                .filter(|last| now < last.at + STALE_AFTER)
+                .map(|last| (Arc::clone(&last.count), last.taken_at)),
             seen: Arc::clone(&self.seen),
         }
     }

@@ -64,15 +64,15 @@ pub struct CountExchange {
 }
 
 impl CountExchange {
-    /// Replaces what is to be counted; `None` for nothing.
-    pub(super) fn order(&self, order: Option<CountOrder>) {
+    /// Replaces what is to be counted, `None` for nothing; returns whether that is something else than before.
+    pub(super) fn order(&self, order: Option<CountOrder>) -> bool {
         self.orders.send_if_modified(|current| {
             let is_changed = current.as_deref() != order.as_ref();
             if is_changed {
                 *current = order.map(Arc::new);
             }
             is_changed
-        });
+        })
     }
 
     pub(super) fn counted(&self) -> watch::Receiver<Option<Counted>> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use headgate_core::clock::Clock;
-use headgate_core::node::{CONNECTIONS_CONDITION, MarkerFact, Node, NodeObjectState, NodeReport};
+use headgate_core::node::{CONNECTIONS_CONDITION, MarkerFact, Node, NodeObjectState, NodeReport, Source};
 use headgate_kubernetes::{
     Decoded, EventKind, EventSink, FieldIntents, LOAD_BALANCER_SERVICES, NodeIntent, WatchFailure, WatchReporter,
     WatchStream, condition_intent, split_list, watch_events, with_selection_fallback,
@@ -32,6 +32,8 @@ use crate::health::VerdictInputs;
 const CUT: EventKind = EventKind::warning("ConnectionsCut", "CountConnections");
 /// For the address of the API server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an agent that does not count sees a condition before it ends it.
+const LEFTOVER_AGE: Duration = Duration::from_secs(30);
 /// Objects in one page of a list.
 const LIST_PAGE_SIZE: u32 = 100;
 
@@ -65,6 +67,7 @@ pub struct ConnectionsTask {
 struct WatchedServices {
     stream: WatchStream<Event<ServiceObject>>,
     failure: watch::Receiver<Option<WatchFailure>>,
+    /// Those of type LoadBalancer.
     known: BTreeMap<ServiceName, Service>,
     listed: BTreeMap<ServiceName, Service>,
     is_synced: bool,
@@ -100,16 +103,12 @@ impl WatchedServices {
         let Ok(event) = event else { return };
         match event {
             Event::Init => self.listed.clear(),
-            Event::InitApply(object) => {
-                self.listed.insert(object.name(), object.into());
-            }
+            Event::InitApply(object) => adopt(&mut self.listed, object),
             Event::InitDone => {
                 self.known = std::mem::take(&mut self.listed);
                 self.is_synced = true;
             }
-            Event::Apply(object) => {
-                self.known.insert(object.name(), object.into());
-            }
+            Event::Apply(object) => adopt(&mut self.known, object),
             Event::Delete(object) => {
                 self.known.remove(&object.name());
             }
@@ -125,14 +124,20 @@ impl WatchedServices {
                 .map(|failure| format!("Services cannot be listed: {}", failure.error));
             return failed.map_or(Ok(None), Err);
         }
-        let of_type = self
-            .known
-            .values()
-            .filter(|service| service.service_type == "LoadBalancer");
         Ok(Some(CountOrder {
             api_server: self.api_server,
-            ..CountOrder::new(node, of_type.cloned().collect(), excluded)
+            ..CountOrder::new(node, self.known.values().cloned().collect(), excluded)
         }))
+    }
+}
+
+/// An API server that cannot select them by type sends all.
+fn adopt(services: &mut BTreeMap<ServiceName, Service>, object: ServiceObject) {
+    let (name, service) = (object.name(), Service::from(object));
+    if service.service_type == "LoadBalancer" {
+        services.insert(name, service);
+    } else {
+        services.remove(&name);
     }
 }
 
@@ -155,9 +160,13 @@ impl ConnectionsTask {
         let (mut was_present, mut newest) = (false, None);
         loop {
             let report = self.inputs.node.borrow_and_update().clone();
-            let is_signalled = !report.signals().is_empty() || !self.inputs.notices.borrow_and_update().is_empty();
             let now = self.clock.now();
-            let node = report.node.as_ref();
+            // What an earlier process remembered says neither whose connections count nor what the Node shows.
+            let node = report.node.as_ref().filter(|_| report.source == Source::Watch);
+            let has_notice = !self.inputs.notices.borrow_and_update().is_empty();
+            // The leader's signals may be others than this agent's.
+            let is_signalled =
+                node.is_some_and(|node| !report.signals().is_empty() || has_notice || node.is_marked_out());
             connections.observe_node(is_signalled, node.is_some_and(Node::is_marked_out), now.mono);
             let counted_now = counted.borrow_and_update().clone();
             // Each once: another wake-up brings no new count.
@@ -171,12 +180,14 @@ impl ConnectionsTask {
                 self.exchange.order(None);
             } else if let (Some(services), Some(node)) = (&services, node) {
                 match services.order(node.into(), &self.excluded) {
-                    Ok(order) => self.exchange.order(order),
+                    Ok(order) => {
+                        let has_order = order.is_some();
+                        if self.exchange.order(order) && has_order {
+                            connections.observe_order(now.mono);
+                        }
+                    }
                     Err(error) => connections.observe_count(now.mono, Err(error), now.mono, now.wall),
                 }
-            } else if services.is_none() {
-                services = Some(WatchedServices::start(&self.client, (self.reporter)()).await);
-                continue;
             }
             let view = connections.view(now.mono);
             let wake_at = self.publish(&view, &report, &mut pacer, now.mono);
@@ -190,6 +201,10 @@ impl ConnectionsTask {
                 *current = view;
                 is_changed
             });
+            if is_signalled && services.is_none() {
+                services = Some(WatchedServices::start(&self.client, (self.reporter)()).await);
+                continue;
+            }
             let wake_at = [wake_at, connections.changes_at(now.mono)].into_iter().flatten().min();
             let is_running = tokio::select! {
                 changed = self.inputs.node.changed() => changed.is_ok(),
@@ -214,11 +229,16 @@ impl ConnectionsTask {
         now: Instant,
     ) -> Option<Instant> {
         let intents = self.intents.as_ref()?;
-        let node = report.node.as_ref()?;
+        let node = report.node.as_ref().filter(|_| report.source == Source::Watch)?;
         let (wanted, again_at) = pacer.next(view.state.condition(), now);
         let shown = node.connections.as_ref();
-        // A node that never had a signal gets no condition.
-        let is_needed = view.state != ConnectionsState::NoSignal || shown.is_some();
+        let is_needed = match view.state {
+            // A node that never had a signal gets no condition.
+            ConnectionsState::NoSignal => shown.is_some(),
+            // The agent that this one replaces has counted.
+            ConnectionsState::NotCountedYet => !shown.is_some_and(MarkerFact::is_pending),
+            _ => true,
+        };
         let intent: Option<(String, NodeIntent)> = is_needed.then(|| {
             let intent = condition_intent(CONNECTIONS_CONDITION, node.uid.clone(), wanted, shown);
             (self.node_name.clone(), intent)
@@ -239,11 +259,17 @@ impl ConnectionsTask {
     }
 }
 
-/// Ends the condition that an agent with the feature on has left on the Node `name`, so that nothing waits for it. Never ends by itself.
+/// Ends the condition that an agent with the feature on has left on the Node `name`, so that nothing waits for it. During a roll that changes
+/// the setting, the other agent of the node still writes it. Never ends by itself.
 pub async fn end_condition(name: String, mut reports: watch::Receiver<NodeReport>, intents: FieldIntents) {
+    let mut seen_at = None;
     loop {
         let node = reports.borrow_and_update().node.clone();
         let left = node.and_then(|node| Some((node.uid, node.connections.filter(MarkerFact::is_pending)?)));
+        seen_at = left.as_ref().map(|_| seen_at.unwrap_or_else(Instant::now));
+        let ends_at = seen_at.map(|at| at + LEFTOVER_AGE);
+        let is_due = ends_at.is_some_and(|at| at <= Instant::now());
+        let left = left.filter(|_| is_due);
         let ended = left.map(|(uid, shown)| {
             let wanted = ConnectionsState::NoSignal.condition();
             (
@@ -252,9 +278,12 @@ pub async fn end_condition(name: String, mut reports: watch::Receiver<NodeReport
             )
         });
         intents.publish(ended.into_iter().collect());
-        if reports.changed().await.is_err() {
-            // The watch of the Node has ended: the process stops, and aborts this task.
-            return std::future::pending().await;
+        tokio::select! {
+            changed = reports.changed() => if changed.is_err() {
+                // The watch of the Node has ended: the process stops, and aborts this task.
+                return std::future::pending().await;
+            },
+            () = sleep_until(ends_at.unwrap_or_else(Instant::now)), if ends_at.is_some() && !is_due => {}
         }
     }
 }

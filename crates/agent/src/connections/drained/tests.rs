@@ -53,6 +53,12 @@ impl World {
         self
     }
 
+    fn ordered(&mut self) -> &mut Self {
+        let now = self.now();
+        self.connections.observe_order(now);
+        self
+    }
+
     fn counted(&mut self, began: u64, outcome: Result<ConnectionCount, String>) -> &mut Self {
         let began_at = self.start + Duration::from_secs(began);
         let now = self.now();
@@ -111,7 +117,10 @@ fn true_follows_two_zeros_that_follow_the_load_balancers() {
 #[test]
 fn what_cannot_be_counted_is_unknown() {
     let mut world = World::new();
-    assert_eq!(world.node(true, true).at(14).reason(), "NotCountedYet");
+    assert_eq!(world.node(true, true).at(44).reason(), "NotCountedYet");
+    assert_eq!(world.at(45).reason(), "NotCounted", "Services are not listed");
+    let mut world = World::new();
+    assert_eq!(world.node(true, true).ordered().at(14).reason(), "NotCountedYet");
     assert_eq!(world.at(15).reason(), "NotCounted", "no counter");
     assert_eq!(world.counted(15, Ok(unreliable())).reason(), "NotCounted");
     assert_eq!(world.counted(15, Ok(unreliable())).reason(), "NotCounted");
@@ -130,6 +139,14 @@ fn what_cannot_be_counted_is_unknown() {
     world.counted(80, Ok(count(0))).counted(80, Ok(count(0)));
     assert_eq!(world.reason(), "NoConnections");
     assert_eq!(world.at(140).reason(), "NotCounted", "the counter is gone");
+    assert_eq!(world.connections.view(world.now()).last, None);
+    assert_eq!(
+        world.counted(140, Ok(count(0))).reason(),
+        "Confirming",
+        "the zeros before are too old"
+    );
+    assert_eq!(world.counted(140, Ok(count(0))).reason(), "NoConnections");
+    assert_eq!(world.ordered().reason(), "Confirming", "other Services count now");
 }
 
 #[test]
@@ -193,6 +210,7 @@ fn messages_fit_into_the_condition() {
 #[derive(Clone, Debug)]
 enum Step {
     Node { is_signalled: bool, is_out: bool },
+    Ordered,
     Counted { began: u64, connections: u64 },
     Unreliable,
     Failed,
@@ -205,6 +223,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => any::<bool>().prop_map(|is_out| Step::Node { is_signalled: true, is_out }),
         // Counts may be late: their start is up to 5 s ago.
         8 => (0..5u64, 0..2u64).prop_map(|(began, connections)| Step::Counted { began, connections }),
+        1 => Just(Step::Ordered),
         1 => Just(Step::Unreliable),
         2 => Just(Step::Failed),
         6 => (0..40u64).prop_map(Step::Passes),
@@ -220,14 +239,16 @@ proptest! {
     #[test]
     fn no_sequence_says_true_without_two_zeros_or_waits_without_end(steps in steps()) {
         let mut world = World::new();
-        let (mut zeros, mut out_since, mut signalled_since, mut last_count) = (0, None, None, None);
+        let (mut zeros, mut out_since, mut signalled_since, mut last_count): (u32, Option<u64>, Option<u64>, Option<u64>) =
+            (0, None, None, None);
+        let mut ordered_since = None;
         for step in steps {
             match step {
                 Step::Node { is_signalled, is_out } => {
                     world.node(is_signalled, is_out);
                     let second = world.second;
                     if !is_signalled {
-                        (signalled_since, last_count) = (None, None);
+                        (signalled_since, last_count, ordered_since) = (None, None, None);
                     } else if signalled_since.is_none() {
                         signalled_since = Some(second);
                     }
@@ -237,10 +258,18 @@ proptest! {
                         zeros = 0;
                     }
                 }
+                Step::Ordered => {
+                    world.ordered();
+                    ordered_since = ordered_since.or(Some(world.second));
+                    zeros = 0;
+                }
                 Step::Counted { began, connections } => {
                     let began = world.second.saturating_sub(began);
                     world.counted(began, Ok(count(connections)));
                     if signalled_since.is_some_and(|since| since <= began) {
+                        if last_count.is_some_and(|last| last + 60 <= world.second) {
+                            zeros = 0;
+                        }
                         last_count = Some(world.second);
                         let counts = connections == 0 && out_since.is_some_and(|since| since <= began);
                         zeros = if counts { zeros + 1 } else { 0 };
@@ -266,7 +295,8 @@ proptest! {
                 prop_assert!(zeros >= 2, "{zeros} zeros");
             }
             let is_waited_for = condition.status == MarkerStatus::False && condition.reason != MARKER_NO_SIGNAL;
-            let bound = [signalled_since.map(|at| at + 15), last_count.map(|at| at + 60)].into_iter().flatten().max();
+            let first = ordered_since.map(|at| at + 15).or(signalled_since.map(|at| at + 45));
+            let bound = [first, last_count.map(|at| at + 60)].into_iter().flatten().max();
             prop_assert!(!is_waited_for || bound.is_some_and(|bound| world.second < bound), "{condition:?}");
         }
     }
