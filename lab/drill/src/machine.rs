@@ -3,61 +3,24 @@
 //! kube-proxy is its own process, or a model of it ([`kube_proxy`]). Packets of a machine that is off are dropped before its
 //! processes end, so their end is not seen on the network.
 
-use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use headgate_sandbox::agents::{Agent, AgentConfig, AgentError};
-use headgate_sandbox::process::ProcessError;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
+pub use self::error::MachineError;
 use self::kube_proxy::{KubeProxy, KubeProxyConfig};
 use crate::endpoints::Backends;
-use crate::network::namespace::{Namespace, NamespaceError, Running};
-use crate::network::{ruleset, tool, tool::ToolError};
+use crate::network::namespace::{Namespace, Running};
+use crate::network::{ruleset, tool};
 use crate::pod::Pod;
 use crate::tunnel::{self, Tunnel};
 
+mod error;
 pub mod kube_proxy;
-
-/// A machine cannot do what it should.
-#[derive(Debug, thiserror::Error)]
-pub enum MachineError {
-    /// Its namespace or thread.
-    #[error(transparent)]
-    Namespace(#[from] NamespaceError),
-    /// The node's nftables rules could not be set.
-    #[error(transparent)]
-    Tool(#[from] ToolError),
-    /// The node's ports could not be opened.
-    #[error("node {node} cannot listen on its ports: {source}")]
-    Listen {
-        /// The index of the node, from 0.
-        node: usize,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-    /// The node's agent failed.
-    #[error(transparent)]
-    Agent(#[from] AgentError),
-    /// A file of one of its processes.
-    #[error("cannot write {}: {source}; check the free space of the directory for temporary files", path.display())]
-    Write {
-        /// The path of the file.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-    /// The node's kube-proxy cannot be run, or has ended.
-    #[error(transparent)]
-    KubeProxy(#[from] ProcessError),
-    /// Its thread has ended.
-    #[error("the machine of node {0} has stopped")]
-    Stopped(usize),
-}
 
 /// How long an agent that was replaced may take to end.
 const AGENT_STOP_TIMEOUT: Duration = Duration::from_secs(20);
