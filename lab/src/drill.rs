@@ -106,6 +106,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration_up_to(MAX_TIME))]
     delete_delay: Duration,
 
+    /// Time for which Cluster Autoscaler waits for an annotation that delays a deletion, in the strategy connections, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "20m", value_parser = duration_up_to(MAX_TIME))]
+    node_deletion_delay_timeout: Duration,
+
     /// Notice that a spot machine gets in spot, at most 1h
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration_up_to(MAX_TIME))]
     notice: Duration,
@@ -214,7 +218,11 @@ impl Arguments {
             rule.new_flows_stop = delay;
         }
         let has_part = |strategy: &Strategy| {
-            let is_possible = *strategy != Strategy::Deregistration || drain_rules.deregistration.is_some();
+            let is_possible = match strategy {
+                Strategy::Deregistration => drain_rules.deregistration.is_some(),
+                Strategy::Connections => self.autoscaler == Autoscaler::ClusterAutoscaler,
+                _ => true,
+            };
             is_possible && strategy.applies_to(self.scenario)
         };
         let named = &self.strategy;
@@ -247,6 +255,7 @@ impl Arguments {
             kube_proxy: self.kube_proxy,
             autoscaler: self.autoscaler,
             delete_delay: self.delete_delay,
+            deletion_delay_timeout: self.node_deletion_delay_timeout,
             notice: self.notice,
             restart: self.restart,
             pods: PodTimes {

@@ -52,6 +52,9 @@ pub enum Action {
     Signal(Signal),
     /// Nothing goes on before headgate's controllers have evicted the node's Pod; later steps move by that time.
     AwaitEviction,
+    /// Nothing goes on while an annotation of the Node delays its deletion by cluster-autoscaler, at most for its
+    /// `--node-deletion-delay-timeout`; later steps move by that time.
+    AwaitDeletionDelay,
     /// The Pod gets a deletion timestamp: its endpoint is terminating.
     TerminatePod,
     /// The Pod fails its own health check (`/healthcheck/fail`), while it goes on serving.
@@ -70,6 +73,17 @@ pub enum Action {
     StartApiServer,
     /// headgate's agent, or kube-proxy, restarts.
     RestartAgent,
+}
+
+impl Action {
+    /// Whether it waits for headgate, for as long as that needs: after the soft taint for the agent's annotation.
+    #[must_use]
+    pub const fn is_wait(self) -> bool {
+        matches!(
+            self,
+            Self::AwaitEviction | Self::AwaitDeletionDelay | Self::Signal(Signal::AutoscalerCandidate)
+        )
+    }
 }
 
 /// An action, when, and on which node; for the API server the node is meaningless.
@@ -107,6 +121,8 @@ pub struct Parameters {
     pub restart: Duration,
     /// Whether headgate's controllers evict the Pod in `maintenance`, and not the timeline.
     pub is_evicted_by_controllers: bool,
+    /// Whether cluster-autoscaler announces a deletion by its soft taint, and headgate's agents delay it.
+    pub holds_deletion: bool,
     /// How an evicted or updated Pod ends.
     pub shutdown: PodShutdown,
     /// The load balancer's probes; a run ends only after they have noticed everything.
@@ -181,6 +197,16 @@ impl Steps {
     fn scale_down(&mut self, at: Duration, node: usize, parameters: &Parameters) {
         let gone = match parameters.autoscaler {
             Autoscaler::ClusterAutoscaler => {
+                if parameters.holds_deletion {
+                    // 10 min before the other taint in a real cluster: time enough to write the annotation.
+                    self.add(
+                        at.saturating_sub(LEAD_IN),
+                        node,
+                        Action::Signal(Signal::AutoscalerCandidate),
+                    );
+                    let drained = at + parameters.delete_delay + AUTOSCALER_OVERHEAD;
+                    self.add(drained, node, Action::AwaitDeletionDelay);
+                }
                 self.add(at, node, Action::Signal(Signal::AutoscalerTaint));
                 parameters.delete_delay + AUTOSCALER_OVERHEAD
             }

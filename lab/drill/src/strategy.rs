@@ -21,6 +21,8 @@ pub enum Strategy {
     Healthz,
     /// headgate's `/healthz`, and its leader sets `adminState: Down`.
     AdminState,
+    /// As `admin-state`, and Cluster Autoscaler's deletion waits until the last established connection through the node has ended.
+    Connections,
     /// A controller of the cloud deregisters the node at an autoscaler's taint, as on AWS and GKE; probes are those of
     /// `none`.
     Deregistration,
@@ -95,7 +97,9 @@ pub enum HeadgatePart {
     Health,
     /// Agents, one of which leads and sets admin states.
     AdminState,
-    /// Agents as for `Health`, and the maintenance controllers beside the nodes, which lead.
+    /// Agents as for `Health`, and the controllers beside the nodes, which lead, set admin states and mark Nodes that are out.
+    Controllers,
+    /// The same, and the controllers do maintenances.
     MaintenanceControllers,
 }
 
@@ -124,6 +128,8 @@ pub struct Plan {
     pub headgate: HeadgatePart,
     /// Whether a controller of the cloud deregisters nodes.
     pub deregisters: bool,
+    /// Whether agents delay Cluster Autoscaler's deletion while connections pass through the node.
+    pub holds_deletion: bool,
 }
 
 /// Times of Pods that a user can choose.
@@ -148,6 +154,7 @@ impl Strategy {
             Self::None | Self::KubeProxy => true,
             Self::Healthz | Self::AdminState => scenario != Scenario::RollingUpdate,
             Self::Deregistration => matches!(scenario, Scenario::ScaleDown | Scenario::Mass),
+            Self::Connections => scenario == Scenario::ScaleDown,
             Self::NodeMaintenance => scenario == Scenario::Maintenance,
             _ => scenario == Scenario::RollingUpdate,
         }
@@ -171,7 +178,9 @@ impl Strategy {
             Self::None | Self::KubeProxy if is_about_pods => (Target::NodePort, ProbeTarget::HealthCheckNodePort),
             Self::None | Self::Deregistration => (Target::NodePort, ProbeTarget::NodePort),
             Self::KubeProxy => (Target::NodePort, ProbeTarget::KubeProxy),
-            Self::Healthz | Self::AdminState | Self::NodeMaintenance => (Target::NodePort, ProbeTarget::Headgate),
+            Self::Healthz | Self::AdminState | Self::Connections | Self::NodeMaintenance => {
+                (Target::NodePort, ProbeTarget::Headgate)
+            }
             Self::PreStopSleep | Self::HealthcheckFail | Self::HostNetwork => {
                 (Target::NodePort, ProbeTarget::HealthCheckNodePort)
             }
@@ -202,10 +211,12 @@ impl Strategy {
             headgate: match self {
                 Self::Healthz => HeadgatePart::Health,
                 Self::AdminState => HeadgatePart::AdminState,
+                Self::Connections => HeadgatePart::Controllers,
                 Self::NodeMaintenance => HeadgatePart::MaintenanceControllers,
                 _ => HeadgatePart::Nothing,
             },
             deregisters: self == Self::Deregistration,
+            holds_deletion: self == Self::Connections,
         }
     }
 }

@@ -40,6 +40,9 @@ pub enum MachineError {
     /// The node's kube-proxy cannot be run, or has ended.
     #[error(transparent)]
     KubeProxy(#[from] ProcessError),
+    /// The node's counter of connections cannot be run.
+    #[error(transparent)]
+    Counter(ProcessError),
     /// Its thread has ended.
     #[error("the machine of node {0} has stopped")]
     Stopped(usize),

@@ -10,6 +10,7 @@ fn parameters() -> Parameters {
         notice: Duration::from_secs(30),
         restart: Duration::from_secs(20),
         is_evicted_by_controllers: false,
+        holds_deletion: false,
         shutdown: PodShutdown {
             pre_stop: Duration::ZERO,
             process: Duration::from_secs(5),
@@ -85,6 +86,32 @@ fn controllers_evict_in_their_own_time() {
             (6.0, Action::PowerOff)
         ]
     );
+}
+
+#[test]
+fn a_deletion_that_is_held_is_announced_and_waits_before_the_machine_goes() {
+    let parameters = Parameters {
+        holds_deletion: true,
+        ..parameters()
+    };
+    let taken = steps(Scenario::ScaleDown, &parameters);
+    let actions: Vec<_> = taken.iter().map(|step| step.2).collect();
+    assert_eq!(
+        actions,
+        [
+            Action::Signal(Signal::AutoscalerCandidate),
+            Action::Signal(Signal::AutoscalerTaint),
+            Action::AwaitDeletionDelay,
+            Action::PowerOff
+        ]
+    );
+    assert!(
+        taken[0].0 < taken[1].0,
+        "the annotation is to be there before: {taken:?}"
+    );
+    let waits: Vec<_> = actions.iter().map(|action| action.is_wait()).collect();
+    assert_eq!(waits, [true, false, true, false]);
+    assert!((taken[2].0 - 5.01).abs() < 1e-9, "after the fixed delay: {taken:?}");
 }
 
 #[test]
