@@ -15,7 +15,7 @@ use headgate_drill::network::namespace::acquire_privileges;
 use headgate_drill::progress::{ProgressDisplay, UPDATE_INTERVAL};
 use headgate_drill::report::saved::from_results;
 use headgate_drill::report::{assumptions, name, table, warning};
-use headgate_drill::requirement::violations;
+use headgate_drill::requirement::Requirement;
 use headgate_drill::result::rows;
 use headgate_drill::rotation::NoHealthyBackends;
 use headgate_drill::scenario::{Autoscaler, Scenario};
@@ -40,8 +40,8 @@ const MAX_TIME: Duration = Duration::from_hours(1);
 /// Needs root or user namespaces, and the programs ip and nft. Ctrl-C ends and removes everything. Nothing outside of
 /// its own namespaces is changed.
 ///
-/// Exit codes: 0 the results are shown; 1 the drill failed, or --expect-no-loss was not met; 2 wrong arguments; 130
-/// interrupted.
+/// Exit codes: 0 the results are shown; 1 the drill failed, or --expect-no-loss or --expect-gone-within was not met; 2 wrong
+/// arguments; 130 interrupted.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// How the nodes go away
@@ -135,9 +135,14 @@ pub(super) struct Arguments {
     propagation_delay: Duration,
 
     /// Strategies that must lose nothing, separated by commas: if one of their runs loses a new connection, or an established
-    /// one before a node is gone, the exit code is 1
+    /// one before a node is gone (connections: any established one), the exit code is 1
     #[arg(long, value_enum, value_delimiter = ',')]
     expect_no_loss: Vec<Strategy>,
+
+    /// The longest time from a node's signal until its machine is switched off in the runs of these strategies; if one takes
+    /// longer, the exit code is 1, at most 1h
+    #[arg(long, value_name = "DURATION", requires = "expect_no_loss", value_parser = duration_up_to(MAX_TIME))]
+    expect_gone_within: Option<Duration>,
 
     /// Directory with etcd and kube-apiserver [default: `$KUBEBUILDER_ASSETS`, otherwise where `make control-plane`
     /// puts them]
@@ -315,10 +320,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             .files
             .write(&from_results(&results).map_err(Failure::runtime)?)?;
     }
-    match violations(&results, &arguments.expect_no_loss).as_slice() {
+    let requirement = Requirement {
+        without_loss: arguments.expect_no_loss.clone(),
+        gone_within: arguments.expect_gone_within,
+    };
+    match requirement.violations(&results).as_slice() {
         [] => Ok(()),
         found => Err(Failure::runtime(anyhow::anyhow!(
-            "expected no loss:\n{}",
+            "not as expected:\n{}",
             found.join("\n")
         ))),
     }

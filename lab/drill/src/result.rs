@@ -262,6 +262,14 @@ pub fn rows(results: &[RunResult]) -> Vec<Row> {
     kinds.into_iter().map(row).collect()
 }
 
+impl RunResult {
+    /// From a node's signal until its machine was switched off, of the slowest node, in seconds of the scenario; none if none was.
+    #[must_use]
+    pub fn node_gone_seconds(&self) -> Option<f64> {
+        time_from_signal(&self.timeline, Event::NodeGone)
+    }
+}
+
 /// From a node's first signal until this event on it, in seconds of the scenario: of several nodes the longest time.
 fn time_from_signal(timeline: &[TimelineEvent], event: Event) -> Option<f64> {
     let signals = timeline.iter().filter(|found| found.event == Event::Signal);

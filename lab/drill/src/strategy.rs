@@ -160,6 +160,12 @@ impl Strategy {
         }
     }
 
+    /// Whether it promises that established connections outlive their node's removal, too.
+    #[must_use]
+    pub const fn waits_for_connections(self) -> bool {
+        matches!(self, Self::Connections)
+    }
+
     /// What the strategy means in this scenario.
     #[must_use]
     pub fn plan(self, scenario: Scenario, times: &PodTimes) -> Plan {
@@ -216,7 +222,7 @@ impl Strategy {
                 _ => HeadgatePart::Nothing,
             },
             deregisters: self == Self::Deregistration,
-            holds_deletion: self == Self::Connections,
+            holds_deletion: self.waits_for_connections(),
         }
     }
 }
