@@ -206,6 +206,24 @@ fn controllers_evict_the_pod_after_the_load_balancer_is_out() {
 }
 
 #[test]
+fn a_node_of_a_local_service_is_drained_without_azure() {
+    if !can_run("a_node_of_a_local_service_is_drained_without_azure") {
+        return;
+    }
+    let runs = results("--scenario local --strategy node-maintenance --nodes 3 --delete-delay 30s --runs 2");
+    assert_eq!(runs.len(), 2, "the second one after the first maintenance is undone");
+    for run in &runs {
+        for field in ["failed", "establishedLost"] {
+            assert_eq!(run[field], 0, "{field} in {run}");
+        }
+        let events = ["signal", "healthz503", "outOfRotation", "nodeGone"];
+        let times = events.map(|event| time(run, event).unwrap_or_else(|| panic!("{event} in {run}")));
+        assert!(times.is_sorted(), "{times:?}");
+        assert!(time(run, "putAccepted").is_none(), "there is no Azure: {run}");
+    }
+}
+
+#[test]
 fn a_deletion_waits_for_the_last_connection_through_the_node() {
     if !can_run("a_deletion_waits_for_the_last_connection_through_the_node") {
         return;

@@ -11,6 +11,7 @@ use headgate_budget::probe::ProbeSettings;
 use serde::Serialize;
 
 pub use self::signal::Signal;
+use crate::endpoints::TrafficPolicy;
 use crate::strategy::PodShutdown;
 
 mod signal;
@@ -24,6 +25,8 @@ pub enum Scenario {
     ScaleDown,
     /// A node is taken out for maintenance: signal, drain time, eviction of its Pod, power off.
     Maintenance,
+    /// As `maintenance`, for a Service with `externalTrafficPolicy: Local`, and without Azure.
+    Local,
     /// Azure evicts a spot machine after its notice.
     Spot,
     /// A `DaemonSet` is updated with `maxUnavailable: 1, maxSurge: 0`.
@@ -151,7 +154,7 @@ impl Scenario {
         match self {
             Self::ScaleDown => steps.scale_down(LEAD_IN, 0, parameters),
             Self::Mass => (0..parameters.nodes / 2).for_each(|node| steps.scale_down(LEAD_IN, node, parameters)),
-            Self::Maintenance => steps.maintenance(parameters),
+            Self::Maintenance | Self::Local => steps.maintenance(parameters),
             Self::Spot => {
                 steps.add(LEAD_IN, 0, Action::Signal(Signal::SpotNotice));
                 steps.add(LEAD_IN + parameters.notice, 0, Action::PowerOff);
@@ -174,6 +177,15 @@ impl Scenario {
     #[must_use]
     pub const fn removes_empty_nodes(self) -> bool {
         matches!(self, Self::ScaleDown | Self::Mass | Self::Spot | Self::ApiOutage)
+    }
+
+    /// The `externalTrafficPolicy` of the Service.
+    #[must_use]
+    pub const fn policy(self) -> TrafficPolicy {
+        match self {
+            Self::RollingUpdate | Self::Local => TrafficPolicy::Local,
+            _ => TrafficPolicy::Cluster,
+        }
     }
 
     /// The nodes without a Pod at the start.

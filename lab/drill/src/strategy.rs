@@ -63,6 +63,8 @@ pub enum ProbeTarget {
     HealthCheckNodePort,
     /// The path `/healthz` of headgate.
     Headgate,
+    /// headgate's answer for the Service alone, `/healthz/services/NAMESPACE/NAME`.
+    HeadgateService,
     /// `/ready` of the Pods.
     PodReady,
 }
@@ -152,10 +154,11 @@ impl Strategy {
     pub fn applies_to(self, scenario: Scenario) -> bool {
         match self {
             Self::None | Self::KubeProxy => true,
-            Self::Healthz | Self::AdminState => scenario != Scenario::RollingUpdate,
+            Self::Healthz => scenario != Scenario::RollingUpdate,
+            Self::AdminState => !matches!(scenario, Scenario::RollingUpdate | Scenario::Local),
             Self::Deregistration => matches!(scenario, Scenario::ScaleDown | Scenario::Mass),
             Self::Connections => scenario == Scenario::ScaleDown,
-            Self::NodeMaintenance => scenario == Scenario::Maintenance,
+            Self::NodeMaintenance => matches!(scenario, Scenario::Maintenance | Scenario::Local),
             _ => scenario == Scenario::RollingUpdate,
         }
     }
@@ -180,8 +183,11 @@ impl Strategy {
         } else {
             times.connection_lifetime
         };
+        let policy = scenario.policy();
+        let is_local = policy == TrafficPolicy::Local;
         let (target, probe) = match self {
-            Self::None | Self::KubeProxy if is_about_pods => (Target::NodePort, ProbeTarget::HealthCheckNodePort),
+            Self::None | Self::KubeProxy if is_local => (Target::NodePort, ProbeTarget::HealthCheckNodePort),
+            Self::NodeMaintenance if is_local => (Target::NodePort, ProbeTarget::HeadgateService),
             Self::None | Self::Deregistration => (Target::NodePort, ProbeTarget::NodePort),
             Self::KubeProxy => (Target::NodePort, ProbeTarget::KubeProxy),
             Self::Healthz | Self::AdminState | Self::Connections | Self::NodeMaintenance => {
@@ -197,12 +203,8 @@ impl Strategy {
             target,
             probe,
             forwarding: Forwarding {
-                policy: if is_about_pods {
-                    TrafficPolicy::Local
-                } else {
-                    TrafficPolicy::Cluster
-                },
-                uses_terminating: !(is_about_pods && self == Self::None),
+                policy,
+                uses_terminating: !(is_local && self == Self::None),
             },
             shutdown: PodShutdown {
                 pre_stop,
@@ -249,6 +251,25 @@ mod tests {
         assert_eq!(behind_targets.shutdown.serving(), Duration::from_secs(35));
         assert!(!plan(Strategy::None).forwarding.uses_terminating);
         assert_eq!(plan(Strategy::KubeProxy).shutdown.serving(), Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_local_service_is_probed_by_itself_and_needs_no_azure() {
+        assert!(!Strategy::AdminState.applies_to(Scenario::Local));
+        let plan = |scenario: Scenario| {
+            let plan = Strategy::NodeMaintenance.plan(scenario, &TIMES);
+            (plan.forwarding.policy, plan.probe)
+        };
+        assert_eq!(
+            plan(Scenario::Local),
+            (TrafficPolicy::Local, ProbeTarget::HeadgateService)
+        );
+        assert_eq!(
+            plan(Scenario::Maintenance),
+            (TrafficPolicy::Cluster, ProbeTarget::Headgate)
+        );
+        let kube_proxy = Strategy::KubeProxy.plan(Scenario::Local, &TIMES);
+        assert_eq!(kube_proxy.probe, ProbeTarget::HealthCheckNodePort);
     }
 
     #[test]

@@ -13,16 +13,15 @@ impl Cluster {
     /// Starts the process, if there is one.
     pub(super) fn start_controllers(&self) -> Result<Option<Process>, ClusterError> {
         let settings = match self.settings.headgate {
-            HeadgatePart::MaintenanceControllers => json!({"maintenance": {"enabled": true}}),
+            HeadgatePart::MaintenanceControllers => {
+                json!({"maintenance": {"enabled": true}, "node": {"markerProbes": self.marker_probes()}})
+            }
             HeadgatePart::Controllers => json!({"marker": {"mode": "adminState"}}),
             HeadgatePart::Nothing | HeadgatePart::Health | HeadgatePart::AdminState => return Ok(None),
         };
         let directory = self.directory.path().join("controllers");
         let [settings_path, azure] = ["settings.yaml", "azure.json"].map(|name| directory.join(name));
         write(&settings_path, &settings_file(settings))?;
-        if let Some(emulator) = &self.emulator {
-            write(&azure, &azure::azure_json(emulator.arm))?;
-        }
         let mut command = command_in(&self.settings.program, &directory);
         command.env_remove("KUBECONFIG");
         let node = azure::name(self.settings.nodes.saturating_sub(1));
@@ -31,10 +30,13 @@ impl Cluster {
         for (flag, path) in [
             ("--kubeconfig", self.kubeconfig.as_path()),
             ("--config", settings_path.as_path()),
-            ("--azure-config-file", &azure),
             ("--state-dir", &directory),
         ] {
             command.arg(flag).arg(path);
+        }
+        if let Some(emulator) = self.emulator.as_ref().filter(|_| !self.answers_for_service()) {
+            write(&azure, &azure::azure_json(emulator.arm))?;
+            command.arg("--azure-config-file").arg(&azure);
         }
         let log = self.logs.join("controllers.log");
         Ok(Some(Process::start("headgate's controllers", command, &log)?))

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Cluster, ClusterError, write};
 use crate::azure;
+use crate::endpoints::TrafficPolicy;
 use crate::machine::kube_proxy::KubeProxyConfig;
 use crate::machine::{CounterConfig, NodeProcesses};
 use crate::network::addresses::{HEADGATE_HEALTH_PORT, PROBE_SOURCE};
@@ -33,6 +34,16 @@ impl Cluster {
                 .transpose()?,
             counter: self.settings.deletion_delay.map(|_| self.counter(node)),
         })
+    }
+
+    /// Whether agents answer the probes of the Local Service, and those say that a node has left its load balancer.
+    pub(super) fn answers_for_service(&self) -> bool {
+        self.settings.headgate == HeadgatePart::MaintenanceControllers && self.settings.policy == TrafficPolicy::Local
+    }
+
+    /// `node.markerProbes`: as many failed probes in a row as take a node out.
+    pub(super) fn marker_probes(&self) -> u32 {
+        if self.answers_for_service() { 2 } else { 0 }
     }
 
     fn counter(&self, node: usize) -> CounterConfig {
@@ -70,6 +81,10 @@ impl Cluster {
             let file = directory.join("azure.json");
             write(&file, &azure::azure_json(emulator.arm))?;
             settings["azure"] = json!({"configFile": file});
+        }
+        if self.answers_for_service() {
+            settings["node"]["serviceHealth"] = json!("path");
+            settings["node"]["markerProbes"] = json!(self.marker_probes());
         }
         if let Some(delay) = self.settings.deletion_delay {
             settings["node"]["countConnections"] = json!(true);

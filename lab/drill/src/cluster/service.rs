@@ -30,9 +30,9 @@ impl Cluster {
             .map(drop)
     }
 
-    /// Replaces the endpoints of the Service, if kube-proxy's process works from them.
+    /// Replaces the endpoints of the Service, if kube-proxy's process or agents work from them.
     pub(super) async fn publish_endpoints(&self, endpoints: &[Endpoint]) -> Result<(), ClusterError> {
-        if self.settings.kube_proxy.is_none() {
+        if self.settings.kube_proxy.is_none() && !self.answers_for_service() {
             return Ok(());
         }
         let slices = Api::<EndpointSlice>::namespaced(self.client.clone(), NAMESPACE);

@@ -116,6 +116,7 @@ impl Options {
                     Strategy::Deregistration => "nodes that an autoscaler removes",
                     Strategy::Connections => "scale-down by Cluster Autoscaler",
                     Strategy::NodeMaintenance => "maintenance",
+                    Strategy::AdminState if self.scenario == Scenario::Local => "nodes with Azure",
                     _ if self.scenario == Scenario::RollingUpdate => "nodes",
                     _ => "rolling updates",
                 },
