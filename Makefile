@@ -48,12 +48,16 @@ drill_table = for scenario in scale-down maintenance api-outage mass; do drill -
 	drill --scenario rolling-update --nodes 4 --speed 15
 
 .PHONY: drill-acceptance
-drill-acceptance: build-tools namespace-tools ## maintenance and scale-down, ARM at 0.1 s and 5 s: admin-state must lose nothing in DRILL_RUNS (20) runs each
+drill-acceptance: build-tools namespace-tools ## what must lose nothing in DRILL_RUNS (20) runs each: admin-state in maintenance and scale-down, ARM at 0.1 s and 5 s; connections
 	assets=$$($(control_plane)); cargo build --locked; \
+	drill() { HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" --runs $(or $(DRILL_RUNS),20) "$$@" $(ARGS); }; \
 	for scenario in maintenance scale-down; do for delay in 100ms 5s; do \
-	  HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" --scenario $$scenario --strategy kube-proxy,admin-state \
-	    --expect-no-loss admin-state --delete-delay 30s --operation-delay $$delay --runs $(or $(DRILL_RUNS),20) $(ARGS); \
-	done; done
+	  drill --scenario $$scenario --strategy kube-proxy,admin-state --expect-no-loss admin-state --delete-delay 30s --operation-delay $$delay; \
+	done; done; \
+	drill --scenario scale-down --strategy none,admin-state,connections --nodes 4 --connections 900 --connection-lifetime mix --delete-delay 5s \
+	  --expect-no-loss connections; \
+	drill --scenario scale-down --strategy connections --nodes 4 --connections 0 --delete-delay 5s --speed 1 \
+	  --expect-no-loss connections --expect-gone-within 15s
 
 .PHONY: drill-picture
 drill-picture: build-tools namespace-tools ## run the drill of the README's picture again, and draw it; takes two minutes

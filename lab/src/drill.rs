@@ -15,7 +15,7 @@ use headgate_drill::network::namespace::acquire_privileges;
 use headgate_drill::progress::{ProgressDisplay, UPDATE_INTERVAL};
 use headgate_drill::report::saved::from_results;
 use headgate_drill::report::{assumptions, name, table, warning};
-use headgate_drill::requirement::violations;
+use headgate_drill::requirement::Requirement;
 use headgate_drill::result::rows;
 use headgate_drill::rotation::NoHealthyBackends;
 use headgate_drill::scenario::{Autoscaler, Scenario};
@@ -40,8 +40,8 @@ const MAX_TIME: Duration = Duration::from_hours(1);
 /// Needs root or user namespaces, and the programs ip and nft. Ctrl-C ends and removes everything. Nothing outside of
 /// its own namespaces is changed.
 ///
-/// Exit codes: 0 the results are shown; 1 the drill failed, or --expect-no-loss was not met; 2 wrong arguments; 130
-/// interrupted.
+/// Exit codes: 0 the results are shown; 1 the drill failed, or --expect-no-loss or --expect-gone-within was not met; 2 wrong
+/// arguments; 130 interrupted.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// How the nodes go away
@@ -106,6 +106,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration_up_to(MAX_TIME))]
     delete_delay: Duration,
 
+    /// Time for which Cluster Autoscaler waits for an annotation that delays a deletion, in the strategy connections, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "20m", value_parser = duration_up_to(MAX_TIME))]
+    node_deletion_delay_timeout: Duration,
+
     /// Notice that a spot machine gets in spot, at most 1h
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration_up_to(MAX_TIME))]
     notice: Duration,
@@ -131,9 +135,14 @@ pub(super) struct Arguments {
     propagation_delay: Duration,
 
     /// Strategies that must lose nothing, separated by commas: if one of their runs loses a new connection, or an established
-    /// one before a node is gone, the exit code is 1
+    /// one before a node is gone (connections: any established one), the exit code is 1
     #[arg(long, value_enum, value_delimiter = ',')]
     expect_no_loss: Vec<Strategy>,
+
+    /// The longest time from a node's signal until its machine is switched off in the runs of these strategies; if one takes
+    /// longer, the exit code is 1, at most 1h
+    #[arg(long, value_name = "DURATION", requires = "expect_no_loss", value_parser = duration_up_to(MAX_TIME))]
+    expect_gone_within: Option<Duration>,
 
     /// Directory with etcd and kube-apiserver [default: `$KUBEBUILDER_ASSETS`, otherwise where `make control-plane`
     /// puts them]
@@ -214,7 +223,11 @@ impl Arguments {
             rule.new_flows_stop = delay;
         }
         let has_part = |strategy: &Strategy| {
-            let is_possible = *strategy != Strategy::Deregistration || drain_rules.deregistration.is_some();
+            let is_possible = match strategy {
+                Strategy::Deregistration => drain_rules.deregistration.is_some(),
+                Strategy::Connections => self.autoscaler == Autoscaler::ClusterAutoscaler,
+                _ => true,
+            };
             is_possible && strategy.applies_to(self.scenario)
         };
         let named = &self.strategy;
@@ -247,6 +260,7 @@ impl Arguments {
             kube_proxy: self.kube_proxy,
             autoscaler: self.autoscaler,
             delete_delay: self.delete_delay,
+            deletion_delay_timeout: self.node_deletion_delay_timeout,
             notice: self.notice,
             restart: self.restart,
             pods: PodTimes {
@@ -306,10 +320,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             .files
             .write(&from_results(&results).map_err(Failure::runtime)?)?;
     }
-    match violations(&results, &arguments.expect_no_loss).as_slice() {
+    let requirement = Requirement {
+        without_loss: arguments.expect_no_loss.clone(),
+        gone_within: arguments.expect_gone_within,
+    };
+    match requirement.violations(&results).as_slice() {
         [] => Ok(()),
         found => Err(Failure::runtime(anyhow::anyhow!(
-            "expected no loss:\n{}",
+            "not as expected:\n{}",
             found.join("\n")
         ))),
     }
@@ -324,68 +342,4 @@ async fn update(display: &RefCell<ProgressDisplay>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use headgate_drill::drill::DrillError;
-
-    use super::*;
-
-    #[derive(Parser)]
-    struct Whole {
-        #[command(flatten)]
-        arguments: Arguments,
-    }
-
-    fn parse(flags: &str) -> Result<Options, clap::Error> {
-        let flags = std::iter::once("drill").chain(flags.split_whitespace());
-        Whole::try_parse_from(flags).map(|whole| whole.arguments.options().unwrap())
-    }
-
-    #[test]
-    fn strategies_default_to_all_that_apply_to_the_scenario() {
-        let named = parse("--scenario scale-down --strategy kube-proxy,admin-state").unwrap();
-        assert_eq!(named.strategies, [Strategy::KubeProxy, Strategy::AdminState]);
-        let all = parse("--scenario rolling-update").unwrap();
-        assert!(all.strategies.contains(&Strategy::PodIp) && !all.strategies.contains(&Strategy::Healthz));
-        all.validate().unwrap();
-        let misplaced = parse("--scenario spot --strategy pod-ip").unwrap();
-        assert!(matches!(misplaced.validate(), Err(DrillError::NotApplicable { .. })));
-        assert!(parse("--scenario scale-down --speed 0").is_err());
-        assert_eq!(parse("--scenario empty-node").unwrap().scenario, Scenario::ScaleDown);
-        let mixed = parse("--scenario scale-down --connection-lifetime mix").unwrap();
-        assert!(mixed.has_mixed_lifetimes && mixed.pods.connection_lifetime == Duration::from_mins(10));
-        assert!(parse("--scenario scale-down --connection-lifetime mixed").is_err());
-        let twice = parse("--scenario scale-down --strategy none,healthz,none").unwrap();
-        assert_eq!(twice.strategies, [Strategy::None, Strategy::Healthz]);
-    }
-
-    #[test]
-    fn flags_without_an_effect_are_rejected_before_anything_runs() {
-        let check = |flags: &str| {
-            let flags = std::iter::once("drill").chain(flags.split_whitespace());
-            let arguments = Whole::try_parse_from(flags).unwrap().arguments;
-            let checked = arguments.check(&arguments.options().unwrap());
-            checked.map_err(|error| error.to_string())
-        };
-        check("--scenario scale-down --strategy none,healthz --expect-no-loss healthz").unwrap();
-        check("--scenario scale-down --expect-no-loss admin-state").unwrap();
-        check("--scenario scale-down --provider gcp --deregistration-delay 10s").unwrap();
-        let error = check("--scenario scale-down --strategy none,healthz --expect-no-loss admin-state").unwrap_err();
-        assert!(
-            error.contains("names admin-state") && error.contains("none, healthz"),
-            "{error}"
-        );
-        for flags in [
-            "--scenario scale-down --deregistration-delay 10s",
-            "--scenario scale-down --provider gcp --strategy none --deregistration-delay 10s",
-        ] {
-            assert!(
-                check(flags)
-                    .unwrap_err()
-                    .contains("--deregistration-delay has no effect"),
-                "{flags}"
-            );
-        }
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 //! The kernel's connection table (conntrack) has every flow that kube-proxy's rules forward, whichever node its endpoint is on.
 //! `destinations` says what belongs to which Service, `flow` which states count, `exclusions` whose connections do not;
 //! `counter` reads the table through ctnetlink and counts, and `interval` says when to count again. `data_plane` says when a zero means
-//! nothing because packets bypass the table. `count` is one count from its order to its report, and needs CAP_NET_ADMIN. The agent has
+//! nothing because packets bypass the table. `count` is one count from its order to its report, and needs `CAP_NET_ADMIN`. The agent has
 //! no such right: `follow` orders counts through `exchange` while the node has a signal, and `drained` says what they mean together. What
 //! waits for zero is left to the readers of the Node's condition.
 //!

@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use self::api_server::ApiServer;
+pub use self::deletion_delay::DeletionDelaySettings;
 use self::emulator::EmulatorAddresses;
 pub use self::error::ClusterError;
 pub use self::maintenance::MaintenanceSettings;
@@ -37,6 +38,8 @@ use crate::tunnel::{self, Tunnel};
 use crate::world::WorldError;
 
 mod api_server;
+mod controllers;
+mod deletion_delay;
 mod emulator;
 mod error;
 mod maintenance;
@@ -64,10 +67,14 @@ pub struct ClusterSettings {
     pub headgate: HeadgatePart,
     /// Whether agents poll the instance metadata service.
     pub polls_scheduled_events: bool,
+    /// The `externalTrafficPolicy` of the Service.
+    pub policy: TrafficPolicy,
     /// kube-proxy's process; none for its model.
     pub kube_proxy: Option<KubeProxySettings>,
     /// How headgate's maintenance controllers drain a node.
     pub maintenance: MaintenanceSettings,
+    /// How annotations of Nodes delay their deletion; none if agents set none.
+    pub deletion_delay: Option<DeletionDelaySettings>,
     /// How long before an eviction it is announced, really.
     pub notice: Duration,
     /// How long an operation of ARM takes, really.
@@ -77,8 +84,6 @@ pub struct ClusterSettings {
 /// The process of kube-proxy on every node.
 #[derive(Clone, Copy, Debug)]
 pub struct KubeProxySettings {
-    /// The `externalTrafficPolicy` of the Service.
-    pub policy: TrafficPolicy,
     /// The shortest real time between two changes of its rules.
     pub min_sync_period: Duration,
 }
@@ -171,10 +176,9 @@ impl Cluster {
             let processes = cluster.node_processes(node)?;
             cluster.node_processes.push(processes);
         }
-        if let Some(kube_proxy) = cluster.settings.kube_proxy {
-            cluster.create_service(kube_proxy.policy).await?;
-        }
+        cluster.create_service().await?;
         cluster.prepare_maintenance().await?;
+        cluster.controllers = cluster.start_controllers()?;
         Ok(cluster)
     }
 
@@ -228,16 +232,14 @@ impl ControlPlane for Cluster {
     async fn carry_out(&mut self, step: &Step) -> Result<(), WorldError> {
         match step.action {
             Action::Signal(signal) => self.signal(step.node, signal).await?,
+            Action::AwaitEviction => self.wait_until_evicted().await?,
+            Action::AwaitDeletionDelay => self.wait_for_deletion(step.node).await?,
             Action::EndPod => self.remove_pod().await?,
             Action::StopApiServer => self.api_server.kill().await?,
             Action::StartApiServer => self.api_server.start().await?,
             _ => {}
         }
         Ok(())
-    }
-
-    async fn wait_for_eviction(&mut self) -> Result<(), WorldError> {
-        Ok(self.wait_until_evicted().await?)
     }
 
     async fn publish(&mut self, endpoints: &[Endpoint]) -> Result<(), WorldError> {

@@ -43,6 +43,8 @@ pub struct Conditions {
     pub autoscaler: String,
     /// From the signal to the deletion of an empty node, or to the eviction of Pods.
     pub delete_delay_seconds: f64,
+    /// How long Cluster Autoscaler waits for annotations that delay a deletion.
+    pub deletion_delay_timeout_seconds: f64,
     /// The notice that a spot machine gets.
     pub notice_seconds: f64,
     /// The preStop sleep of strategies that have one.
@@ -72,6 +74,7 @@ impl From<&Options> for Conditions {
             operation_seconds: options.operation_delay.as_secs_f64(),
             autoscaler: name(&options.autoscaler),
             delete_delay_seconds: options.delete_delay.as_secs_f64(),
+            deletion_delay_timeout_seconds: options.deletion_delay_timeout.as_secs_f64(),
             notice_seconds: options.notice.as_secs_f64(),
             pre_stop_seconds: options.pods.pre_stop.as_secs_f64(),
             shutdown_seconds: options.pods.process.as_secs_f64(),

@@ -11,17 +11,12 @@ use crate::world::WorldError;
 
 /// Receives the actions of a run that concern the control plane, and gives admin states.
 pub trait ControlPlane {
-    /// Carries out its part of a step, and returns once that is done; what takes seconds at any speed goes on after it.
+    /// Carries out its part of a step, and returns once that is done; a step that waits for others takes their time.
+    /// What else takes seconds at any speed goes on after it.
     ///
     /// # Errors
     /// It cannot be done.
     fn carry_out(&mut self, step: &Step) -> impl Future<Output = Result<(), WorldError>>;
-
-    /// Returns once the Pod of the first node has been evicted by a controller.
-    ///
-    /// # Errors
-    /// It is not evicted in time.
-    fn wait_for_eviction(&mut self) -> impl Future<Output = Result<(), WorldError>>;
 
     /// Publishes the Service's endpoints to those who watch the API server.
     ///
@@ -62,10 +57,6 @@ impl NoControlPlane {
 
 impl ControlPlane for NoControlPlane {
     async fn carry_out(&mut self, _step: &Step) -> Result<(), WorldError> {
-        Ok(())
-    }
-
-    async fn wait_for_eviction(&mut self) -> Result<(), WorldError> {
         Ok(())
     }
 

@@ -27,6 +27,8 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct ControllerSettings {
     /// Where it sends flows, and what it probes, for each backend.
     pub backends: Vec<(SocketAddrV4, Probe)>,
+    /// Probes of rules of other Services. They change no backend; headgate's agents count them.
+    pub other_probes: Vec<Probe>,
     /// The interval, timeout and thresholds of the probes.
     pub probe: ProbeSettings,
     /// What it does without eligible backends.
@@ -86,6 +88,12 @@ pub async fn run(settings: ControllerSettings, mut channels: Channels) -> Result
             send_results.clone(),
         ));
     }
+    let (send_ignored, mut ignored) = mpsc::channel(64);
+    for (index, probe) in settings.other_probes.iter().enumerate() {
+        let first = Instant::now() + settings.probe.interval.mul_f64(random.f64());
+        let results = send_ignored.clone();
+        tasks.spawn(probe_forever(index, probe.clone(), first, settings.probe, results));
+    }
     let start = Instant::now();
     let count = settings.backends.len();
     let mut state = State {
@@ -109,6 +117,7 @@ pub async fn run(settings: ControllerSettings, mut channels: Channels) -> Result
                     let _ = channels.changes.send((Instant::now(), index, Change::Probed(status)));
                 }
             }
+            Some(_) = ignored.recv() => {}
             Ok(()) = channels.admin_states.changed() => {
                 let states = channels.admin_states.borrow_and_update().clone();
                 state.propagation.observe(&states, start.elapsed());

@@ -61,6 +61,9 @@ pub enum DrillError {
          autoscaler's taint; use --provider aws-cluster or gcp"
     )]
     NobodyDeregisters,
+    /// The autoscaler has no annotation that delays a deletion.
+    #[error("the strategy connections has no part with --autoscaler karpenter, which waits for no annotation")]
+    NoDeletionDelay,
     /// The control plane's programs are missing.
     #[error(transparent)]
     Assets(#[from] AssetsError),
@@ -157,6 +160,7 @@ impl Options {
             notice: self.notice,
             restart: self.restart,
             is_evicted_by_controllers: plan.headgate == HeadgatePart::MaintenanceControllers,
+            holds_deletion: plan.holds_deletion,
             shutdown: plan.shutdown,
             probe: self.probe,
         });

@@ -3,64 +3,31 @@
 //! kube-proxy is its own process, or a model of it ([`kube_proxy`]). Packets of a machine that is off are dropped before its
 //! processes end, so their end is not seen on the network.
 
-use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use headgate_sandbox::agents::{Agent, AgentConfig, AgentError};
-use headgate_sandbox::process::ProcessError;
+use headgate_sandbox::process::{Process, ProcessError, command_in};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
+pub use self::error::MachineError;
 use self::kube_proxy::{KubeProxy, KubeProxyConfig};
 use crate::endpoints::Backends;
-use crate::network::namespace::{Namespace, NamespaceError, Running};
-use crate::network::{ruleset, tool, tool::ToolError};
+use crate::network::namespace::{Namespace, Running};
+use crate::network::{ruleset, tool};
 use crate::pod::Pod;
 use crate::tunnel::{self, Tunnel};
 
+mod error;
 pub mod kube_proxy;
-
-/// A machine cannot do what it should.
-#[derive(Debug, thiserror::Error)]
-pub enum MachineError {
-    /// Its namespace or thread.
-    #[error(transparent)]
-    Namespace(#[from] NamespaceError),
-    /// The node's nftables rules could not be set.
-    #[error(transparent)]
-    Tool(#[from] ToolError),
-    /// The node's ports could not be opened.
-    #[error("node {node} cannot listen on its ports: {source}")]
-    Listen {
-        /// The index of the node, from 0.
-        node: usize,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-    /// The node's agent failed.
-    #[error(transparent)]
-    Agent(#[from] AgentError),
-    /// A file of one of its processes.
-    #[error("cannot write {}: {source}; check the free space of the directory for temporary files", path.display())]
-    Write {
-        /// The path of the file.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-    /// The node's kube-proxy cannot be run, or has ended.
-    #[error(transparent)]
-    KubeProxy(#[from] ProcessError),
-    /// Its thread has ended.
-    #[error("the machine of node {0} has stopped")]
-    Stopped(usize),
-}
 
 /// How long an agent that was replaced may take to end.
 const AGENT_STOP_TIMEOUT: Duration = Duration::from_secs(20);
+/// The name of the socket of an agent in its directory.
+const AGENT_SOCKET: &str = "headgate.sock";
 /// How long a machine may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -73,6 +40,28 @@ pub struct NodeProcesses {
     pub kube_proxy: Option<KubeProxyConfig>,
     /// headgate's agent.
     pub agent: Option<AgentConfig>,
+    /// headgate's counter of connections.
+    pub counter: Option<CounterConfig>,
+}
+
+/// `headgate connections`, which counts for the agent of the same node.
+#[derive(Clone, Debug)]
+pub struct CounterConfig {
+    /// The path of the headgate program.
+    pub program: PathBuf,
+    /// The agent's directory, with its socket.
+    pub directory: PathBuf,
+    /// The file to which its output is appended.
+    pub log: PathBuf,
+}
+
+impl CounterConfig {
+    fn start(&self) -> Result<Process, ProcessError> {
+        let mut command = command_in(&self.program, &self.directory);
+        command.arg("connections").arg("--agent-socket");
+        command.arg(self.directory.join(AGENT_SOCKET)).env_remove("KUBECONFIG");
+        Process::start("headgate's counter of connections", command, &self.log)
+    }
 }
 
 /// What a machine can be made to do.
@@ -100,6 +89,8 @@ pub enum Command {
     StartAgent(Box<AgentConfig>),
     /// The same, and the command is carried out before the new agent answers.
     RestartAgent(Box<AgentConfig>),
+    /// The counter of connections starts, in the place of one that may still run.
+    StartCounter(CounterConfig),
     /// Fails if kube-proxy's process has ended by itself.
     CheckKubeProxy,
     /// All packets are dropped from now on, then its processes end.
@@ -170,6 +161,7 @@ struct State {
     pod: Option<Pod>,
     kube_proxy: KubeProxy,
     agent: Option<Agent>,
+    counter: Option<Process>,
     /// Agents that have been started by `RestartAgent` and do not answer yet.
     starting: JoinSet<Result<Agent, AgentError>>,
     /// Why one of them could not be started; an error of the next command, or of the machine's end.
@@ -199,6 +191,7 @@ async fn run(
             None => KubeProxy::model().await.map_err(cannot_listen)?,
         },
         agent: None,
+        counter: None,
         starting: JoinSet::new(),
         failed: None,
         stopping: JoinSet::new(),
@@ -265,6 +258,13 @@ impl State {
             Command::RestartAgent(config) => {
                 self.starting.spawn(async move { config.start().await });
             }
+            Command::StartCounter(config) => {
+                // Before the next one starts: an order of the agent goes to one of them only.
+                if let Some(replaced) = self.counter.take() {
+                    replaced.kill().await;
+                }
+                self.counter = Some(config.start().map_err(MachineError::Counter)?);
+            }
             Command::CheckKubeProxy => self.kube_proxy.check()?,
             Command::PowerOff => {
                 tool::nft(&ruleset::powered_off()).await?;
@@ -272,6 +272,9 @@ impl State {
                 self.starting.shutdown().await;
                 if let Some(agent) = self.agent.take() {
                     agent.process.kill().await;
+                }
+                if let Some(counter) = self.counter.take() {
+                    counter.kill().await;
                 }
                 self.stopping.shutdown().await;
                 self.end_pod().await;

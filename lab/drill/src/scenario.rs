@@ -11,6 +11,7 @@ use headgate_budget::probe::ProbeSettings;
 use serde::Serialize;
 
 pub use self::signal::Signal;
+use crate::endpoints::TrafficPolicy;
 use crate::strategy::PodShutdown;
 
 mod signal;
@@ -24,6 +25,8 @@ pub enum Scenario {
     ScaleDown,
     /// A node is taken out for maintenance: signal, drain time, eviction of its Pod, power off.
     Maintenance,
+    /// As `maintenance`, for a Service with `externalTrafficPolicy: Local`, and without Azure.
+    Local,
     /// Azure evicts a spot machine after its notice.
     Spot,
     /// A `DaemonSet` is updated with `maxUnavailable: 1, maxSurge: 0`.
@@ -52,6 +55,9 @@ pub enum Action {
     Signal(Signal),
     /// Nothing goes on before headgate's controllers have evicted the node's Pod; later steps move by that time.
     AwaitEviction,
+    /// Nothing goes on while an annotation of the Node delays its deletion by cluster-autoscaler, at most for its
+    /// `--node-deletion-delay-timeout`; later steps move by that time.
+    AwaitDeletionDelay,
     /// The Pod gets a deletion timestamp: its endpoint is terminating.
     TerminatePod,
     /// The Pod fails its own health check (`/healthcheck/fail`), while it goes on serving.
@@ -70,6 +76,17 @@ pub enum Action {
     StartApiServer,
     /// headgate's agent, or kube-proxy, restarts.
     RestartAgent,
+}
+
+impl Action {
+    /// Whether it waits for headgate, for as long as that needs: after the soft taint for the agent's annotation.
+    #[must_use]
+    pub const fn is_wait(self) -> bool {
+        matches!(
+            self,
+            Self::AwaitEviction | Self::AwaitDeletionDelay | Self::Signal(Signal::AutoscalerCandidate)
+        )
+    }
 }
 
 /// An action, when, and on which node; for the API server the node is meaningless.
@@ -107,6 +124,8 @@ pub struct Parameters {
     pub restart: Duration,
     /// Whether headgate's controllers evict the Pod in `maintenance`, and not the timeline.
     pub is_evicted_by_controllers: bool,
+    /// Whether cluster-autoscaler announces a deletion by its soft taint, and headgate's agents delay it.
+    pub holds_deletion: bool,
     /// How an evicted or updated Pod ends.
     pub shutdown: PodShutdown,
     /// The load balancer's probes; a run ends only after they have noticed everything.
@@ -135,7 +154,7 @@ impl Scenario {
         match self {
             Self::ScaleDown => steps.scale_down(LEAD_IN, 0, parameters),
             Self::Mass => (0..parameters.nodes / 2).for_each(|node| steps.scale_down(LEAD_IN, node, parameters)),
-            Self::Maintenance => steps.maintenance(parameters),
+            Self::Maintenance | Self::Local => steps.maintenance(parameters),
             Self::Spot => {
                 steps.add(LEAD_IN, 0, Action::Signal(Signal::SpotNotice));
                 steps.add(LEAD_IN + parameters.notice, 0, Action::PowerOff);
@@ -160,6 +179,15 @@ impl Scenario {
         matches!(self, Self::ScaleDown | Self::Mass | Self::Spot | Self::ApiOutage)
     }
 
+    /// The `externalTrafficPolicy` of the Service.
+    #[must_use]
+    pub const fn policy(self) -> TrafficPolicy {
+        match self {
+            Self::RollingUpdate | Self::Local => TrafficPolicy::Local,
+            _ => TrafficPolicy::Cluster,
+        }
+    }
+
     /// The nodes without a Pod at the start.
     #[must_use]
     pub fn empty_nodes(self, nodes: usize) -> usize {
@@ -181,6 +209,16 @@ impl Steps {
     fn scale_down(&mut self, at: Duration, node: usize, parameters: &Parameters) {
         let gone = match parameters.autoscaler {
             Autoscaler::ClusterAutoscaler => {
+                if parameters.holds_deletion {
+                    // 10 min before the other taint in a real cluster: time enough to write the annotation.
+                    self.add(
+                        at.saturating_sub(LEAD_IN),
+                        node,
+                        Action::Signal(Signal::AutoscalerCandidate),
+                    );
+                    let drained = at + parameters.delete_delay + AUTOSCALER_OVERHEAD;
+                    self.add(drained, node, Action::AwaitDeletionDelay);
+                }
                 self.add(at, node, Action::Signal(Signal::AutoscalerTaint));
                 parameters.delete_delay + AUTOSCALER_OVERHEAD
             }
@@ -245,138 +283,4 @@ impl Steps {
 }
 
 #[cfg(test)]
-mod tests {
-    use headgate_budget::probe::Provider;
-
-    use super::*;
-
-    fn parameters() -> Parameters {
-        Parameters {
-            nodes: 6,
-            autoscaler: Autoscaler::ClusterAutoscaler,
-            delete_delay: Duration::from_secs(5),
-            notice: Duration::from_secs(30),
-            restart: Duration::from_secs(20),
-            is_evicted_by_controllers: false,
-            shutdown: PodShutdown {
-                pre_stop: Duration::ZERO,
-                process: Duration::from_secs(5),
-                grace: Duration::from_secs(30),
-                fails_health_check: false,
-            },
-            probe: Provider::Azure.probe(),
-        }
-    }
-
-    fn steps(scenario: Scenario, parameters: &Parameters) -> Vec<(f64, usize, Action)> {
-        let steps = scenario.timeline(parameters).steps;
-        let lead_in = LEAD_IN.as_secs_f64();
-        let short = |step: &Step| (step.at.as_secs_f64() - lead_in, step.node, step.action);
-        steps.iter().map(short).collect()
-    }
-
-    #[test]
-    fn autoscalers_follow_their_measured_times() {
-        let mut parameters = parameters();
-        let taken = steps(Scenario::ScaleDown, &parameters);
-        assert_eq!(taken[0], (0.0, 0, Action::Signal(Signal::AutoscalerTaint)));
-        assert!(
-            (taken[1].0 - 5.01).abs() < 1e-9 && taken[1].2 == Action::PowerOff,
-            "{taken:?}"
-        );
-        parameters.autoscaler = Autoscaler::Karpenter;
-        let taken = steps(Scenario::ScaleDown, &parameters);
-        assert_eq!(taken[1].2, Action::Signal(Signal::Deletion));
-        assert!((taken[2].0 - 5.145).abs() < 1e-9, "{taken:?}");
-        parameters.delete_delay = Duration::from_secs(30);
-        assert!((steps(Scenario::ScaleDown, &parameters)[2].0 - 30.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn maintenance_evicts_after_the_delay_and_switches_off_last() {
-        let parameters = Parameters {
-            delete_delay: Duration::from_secs(30),
-            ..parameters()
-        };
-        let taken: Vec<_> = steps(Scenario::Maintenance, &parameters)
-            .into_iter()
-            .map(|step| (step.0, step.2))
-            .collect();
-        assert_eq!(
-            taken,
-            [
-                (0.0, Action::Signal(Signal::MaintenanceTaint)),
-                (30.0, Action::TerminatePod),
-                (35.0, Action::EndPod),
-                (36.0, Action::PowerOff)
-            ]
-        );
-    }
-
-    #[test]
-    fn controllers_evict_in_their_own_time() {
-        let parameters = Parameters {
-            is_evicted_by_controllers: true,
-            ..parameters()
-        };
-        let taken: Vec<_> = steps(Scenario::Maintenance, &parameters)
-            .into_iter()
-            .map(|step| (step.0, step.2))
-            .collect();
-        assert_eq!(
-            taken,
-            [
-                (0.0, Action::Signal(Signal::NodeMaintenance)),
-                (0.0, Action::AwaitEviction),
-                (0.0, Action::TerminatePod),
-                (5.0, Action::EndPod),
-                (6.0, Action::PowerOff)
-            ]
-        );
-    }
-
-    #[test]
-    fn a_roll_replaces_one_pod_after_another() {
-        let parameters = parameters();
-        let taken = steps(Scenario::RollingUpdate, &parameters);
-        let starts: Vec<_> = taken
-            .iter()
-            .filter(|step| step.2 == Action::StartPod)
-            .map(|step| (step.0, step.1))
-            .collect();
-        assert_eq!(
-            starts,
-            [(25.0, 0), (50.0, 1), (75.0, 2), (100.0, 3), (125.0, 4), (150.0, 5)]
-        );
-        let absent = taken
-            .windows(2)
-            .filter(|pair| pair[0].2 == Action::EndPod && pair[1].2 == Action::StartPod);
-        assert_eq!(absent.count(), 6, "never two nodes at once");
-    }
-
-    #[test]
-    fn readiness_fails_only_while_the_pod_still_serves() {
-        let mut parameters = parameters();
-        parameters.shutdown.fails_health_check = true;
-        let has_failed = |parameters: &Parameters| {
-            let taken = steps(Scenario::RollingUpdate, parameters);
-            taken.iter().any(|step| step.2 == Action::FailReadiness)
-        };
-        assert!(!has_failed(&parameters), "it ends after 5 s");
-        parameters.shutdown.pre_stop = Duration::from_secs(20);
-        assert!(has_failed(&parameters));
-    }
-
-    #[test]
-    fn steps_are_sorted_and_a_run_outlasts_detection() {
-        for scenario in Scenario::value_variants() {
-            let timeline = scenario.timeline(&parameters());
-            assert!(timeline.steps.is_sorted_by_key(|step| step.at), "{scenario:?}");
-            let last = timeline.steps.last().unwrap().at;
-            assert!(timeline.end >= last + Duration::from_secs(15), "{scenario:?}");
-            assert!(timeline.steps.iter().all(|step| step.node < 6), "{scenario:?}");
-        }
-        assert_eq!(Scenario::Mass.empty_nodes(6), 3);
-        assert_eq!(Scenario::RollingUpdate.empty_nodes(6), 0);
-    }
-}
+mod tests;

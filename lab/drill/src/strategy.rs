@@ -21,6 +21,8 @@ pub enum Strategy {
     Healthz,
     /// headgate's `/healthz`, and its leader sets `adminState: Down`.
     AdminState,
+    /// As `admin-state`, and Cluster Autoscaler's deletion waits until the last established connection through the node has ended.
+    Connections,
     /// A controller of the cloud deregisters the node at an autoscaler's taint, as on AWS and GKE; probes are those of
     /// `none`.
     Deregistration,
@@ -61,6 +63,8 @@ pub enum ProbeTarget {
     HealthCheckNodePort,
     /// The path `/healthz` of headgate.
     Headgate,
+    /// headgate's answer for the Service alone, `/healthz/services/NAMESPACE/NAME`.
+    HeadgateService,
     /// `/ready` of the Pods.
     PodReady,
 }
@@ -95,7 +99,9 @@ pub enum HeadgatePart {
     Health,
     /// Agents, one of which leads and sets admin states.
     AdminState,
-    /// Agents as for `Health`, and the maintenance controllers beside the nodes, which lead.
+    /// Agents as for `Health`, and the controllers beside the nodes, which lead, set admin states and mark Nodes that are out.
+    Controllers,
+    /// The same, and the controllers do maintenances.
     MaintenanceControllers,
 }
 
@@ -124,6 +130,8 @@ pub struct Plan {
     pub headgate: HeadgatePart,
     /// Whether a controller of the cloud deregisters nodes.
     pub deregisters: bool,
+    /// Whether agents delay Cluster Autoscaler's deletion while connections pass through the node.
+    pub holds_deletion: bool,
 }
 
 /// Times of Pods that a user can choose.
@@ -146,11 +154,19 @@ impl Strategy {
     pub fn applies_to(self, scenario: Scenario) -> bool {
         match self {
             Self::None | Self::KubeProxy => true,
-            Self::Healthz | Self::AdminState => scenario != Scenario::RollingUpdate,
+            Self::Healthz => scenario != Scenario::RollingUpdate,
+            Self::AdminState => !matches!(scenario, Scenario::RollingUpdate | Scenario::Local),
             Self::Deregistration => matches!(scenario, Scenario::ScaleDown | Scenario::Mass),
-            Self::NodeMaintenance => scenario == Scenario::Maintenance,
+            Self::Connections => scenario == Scenario::ScaleDown,
+            Self::NodeMaintenance => matches!(scenario, Scenario::Maintenance | Scenario::Local),
             _ => scenario == Scenario::RollingUpdate,
         }
+    }
+
+    /// Whether it promises that established connections outlive their node's removal, too.
+    #[must_use]
+    pub const fn waits_for_connections(self) -> bool {
+        matches!(self, Self::Connections)
     }
 
     /// What the strategy means in this scenario.
@@ -167,11 +183,16 @@ impl Strategy {
         } else {
             times.connection_lifetime
         };
+        let policy = scenario.policy();
+        let is_local = policy == TrafficPolicy::Local;
         let (target, probe) = match self {
-            Self::None | Self::KubeProxy if is_about_pods => (Target::NodePort, ProbeTarget::HealthCheckNodePort),
+            Self::None | Self::KubeProxy if is_local => (Target::NodePort, ProbeTarget::HealthCheckNodePort),
+            Self::NodeMaintenance if is_local => (Target::NodePort, ProbeTarget::HeadgateService),
             Self::None | Self::Deregistration => (Target::NodePort, ProbeTarget::NodePort),
             Self::KubeProxy => (Target::NodePort, ProbeTarget::KubeProxy),
-            Self::Healthz | Self::AdminState | Self::NodeMaintenance => (Target::NodePort, ProbeTarget::Headgate),
+            Self::Healthz | Self::AdminState | Self::Connections | Self::NodeMaintenance => {
+                (Target::NodePort, ProbeTarget::Headgate)
+            }
             Self::PreStopSleep | Self::HealthcheckFail | Self::HostNetwork => {
                 (Target::NodePort, ProbeTarget::HealthCheckNodePort)
             }
@@ -182,12 +203,8 @@ impl Strategy {
             target,
             probe,
             forwarding: Forwarding {
-                policy: if is_about_pods {
-                    TrafficPolicy::Local
-                } else {
-                    TrafficPolicy::Cluster
-                },
-                uses_terminating: !(is_about_pods && self == Self::None),
+                policy,
+                uses_terminating: !(is_local && self == Self::None),
             },
             shutdown: PodShutdown {
                 pre_stop,
@@ -202,10 +219,12 @@ impl Strategy {
             headgate: match self {
                 Self::Healthz => HeadgatePart::Health,
                 Self::AdminState => HeadgatePart::AdminState,
+                Self::Connections => HeadgatePart::Controllers,
                 Self::NodeMaintenance => HeadgatePart::MaintenanceControllers,
                 _ => HeadgatePart::Nothing,
             },
             deregisters: self == Self::Deregistration,
+            holds_deletion: self.waits_for_connections(),
         }
     }
 }
@@ -232,6 +251,25 @@ mod tests {
         assert_eq!(behind_targets.shutdown.serving(), Duration::from_secs(35));
         assert!(!plan(Strategy::None).forwarding.uses_terminating);
         assert_eq!(plan(Strategy::KubeProxy).shutdown.serving(), Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_local_service_is_probed_by_itself_and_needs_no_azure() {
+        assert!(!Strategy::AdminState.applies_to(Scenario::Local));
+        let plan = |scenario: Scenario| {
+            let plan = Strategy::NodeMaintenance.plan(scenario, &TIMES);
+            (plan.forwarding.policy, plan.probe)
+        };
+        assert_eq!(
+            plan(Scenario::Local),
+            (TrafficPolicy::Local, ProbeTarget::HeadgateService)
+        );
+        assert_eq!(
+            plan(Scenario::Maintenance),
+            (TrafficPolicy::Cluster, ProbeTarget::Headgate)
+        );
+        let kube_proxy = Strategy::KubeProxy.plan(Scenario::Local, &TIMES);
+        assert_eq!(kube_proxy.probe, ProbeTarget::HealthCheckNodePort);
     }
 
     #[test]

@@ -149,8 +149,11 @@ impl World {
                 if processes.kube_proxy.is_some() {
                     machine.command(Command::StartKubeProxy).await?;
                 }
-                match &processes.agent {
-                    Some(agent) => machine.command(Command::StartAgent(Box::new(agent.clone()))).await,
+                if let Some(agent) = &processes.agent {
+                    machine.command(Command::StartAgent(Box::new(agent.clone()))).await?;
+                }
+                match &processes.counter {
+                    Some(counter) => machine.command(Command::StartCounter(counter.clone())).await,
                     None => Ok(()),
                 }
             });
@@ -236,7 +239,11 @@ impl World {
                 self.is_off[node] = true;
             }
             Action::RestartAgent => self.restart_processes(node).await?,
-            Action::Signal(_) | Action::AwaitEviction | Action::StopApiServer | Action::StartApiServer => {}
+            Action::Signal(_)
+            | Action::AwaitEviction
+            | Action::AwaitDeletionDelay
+            | Action::StopApiServer
+            | Action::StartApiServer => {}
         }
         Ok(())
     }

@@ -43,8 +43,9 @@ async fn terminating_node(strategy: Strategy) -> Recording {
         nodes: NODES,
         headgate: plan.headgate,
         polls_scheduled_events: false,
+        policy: TrafficPolicy::Local,
+        deletion_delay: None,
         kube_proxy: (strategy == Strategy::KubeProxy).then_some(KubeProxySettings {
-            policy: TrafficPolicy::Local,
             min_sync_period: Duration::from_millis(100),
         }),
         maintenance: MaintenanceSettings { drain: Duration::ZERO },

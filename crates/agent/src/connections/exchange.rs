@@ -80,7 +80,6 @@ impl CountExchange {
     }
 
     /// The two routes. Requests for an order end when `stop` is cancelled.
-    #[must_use]
     pub fn router(self, stop: CancellationToken) -> Router {
         Router::new()
             .route(ORDER_PATH, get(issue))

@@ -1,12 +1,10 @@
 //! A maintenance by headgate's own controllers: a `NodeMaintenance` instead of a taint, and the Pod that they evict.
 //!
-//! The controllers run as a process outside of the nodes, as the hardened overlay has them; agents then know no Azure and
-//! never lead. The drill plays kubelet: it deletes the Pod's object once its process has ended.
+//! The drill plays kubelet: it deletes the Pod's object once its process has ended.
 
 use std::time::Duration;
 
 use headgate_maintenance::api::{LoadBalancerGate, NodeMaintenance, NodeMaintenanceSpec, Stage, definitions};
-use headgate_sandbox::process::{Process, command_in};
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
@@ -14,8 +12,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use super::processes::settings_file;
-use super::{Cluster, ClusterError, POLL_INTERVAL, answered, write};
+use super::{Cluster, ClusterError, POLL_INTERVAL, answered};
 use crate::azure;
 use crate::strategy::HeadgatePart;
 
@@ -46,9 +43,9 @@ impl MaintenanceSettings {
 }
 
 impl Cluster {
-    /// Creates the kinds and the Pod, and starts the controllers.
-    pub(super) async fn prepare_maintenance(&mut self) -> Result<(), ClusterError> {
-        if !self.runs_controllers() {
+    /// Creates the kinds and the Pod.
+    pub(super) async fn prepare_maintenance(&self) -> Result<(), ClusterError> {
+        if !self.runs_maintenance() {
             return Ok(());
         }
         let kinds = Api::<CustomResourceDefinition>::all(self.client.clone());
@@ -65,38 +62,12 @@ impl Cluster {
             }
         };
         self.within("the API server serves NodeMaintenances", served).await?;
-        self.create_pod().await?;
-        self.controllers = Some(self.start_controllers()?);
-        Ok(())
-    }
-
-    fn start_controllers(&self) -> Result<Process, ClusterError> {
-        let directory = self.directory.path().join("controllers");
-        let [settings, azure] = ["settings.yaml", "azure.json"].map(|name| directory.join(name));
-        write(&settings, &settings_file(json!({"maintenance": {"enabled": true}})))?;
-        if let Some(emulator) = &self.emulator {
-            write(&azure, &azure::azure_json(emulator.arm))?;
-        }
-        let mut command = command_in(&self.settings.program, &directory);
-        command.env_remove("KUBECONFIG");
-        let node = azure::name(self.settings.nodes.saturating_sub(1));
-        command.args(["agent", "--role=controller", "--node-name", &node]);
-        command.args(["--metrics-bind-address", "127.0.0.1:0"]);
-        for (flag, path) in [
-            ("--kubeconfig", self.kubeconfig.as_path()),
-            ("--config", settings.as_path()),
-            ("--azure-config-file", &azure),
-            ("--state-dir", &directory),
-        ] {
-            command.arg(flag).arg(path);
-        }
-        let log = self.logs.join("controllers.log");
-        Ok(Process::start("headgate's controllers", command, &log)?)
+        self.create_pod().await
     }
 
     /// Asks for the node's maintenance.
     pub(super) async fn begin_maintenance(&self, node: usize) -> Result<(), ClusterError> {
-        if !self.runs_controllers() {
+        if !self.runs_maintenance() {
             return Ok(());
         }
         let is_the_node = NodeSelectorRequirement {
@@ -148,7 +119,7 @@ impl Cluster {
 
     /// What kubelet does once the Pod's process has ended.
     pub(super) async fn remove_pod(&self) -> Result<(), ClusterError> {
-        if !self.runs_controllers() {
+        if !self.runs_maintenance() {
             return Ok(());
         }
         let pods = self.pods();
@@ -161,7 +132,7 @@ impl Cluster {
 
     /// Ends the maintenance, waits until the controllers have undone it, and brings the Pod back.
     pub(super) async fn end_maintenance(&self) -> Result<(), ClusterError> {
-        if !self.runs_controllers() {
+        if !self.runs_maintenance() {
             return Ok(());
         }
         let maintenances = Api::<NodeMaintenance>::all(self.client.clone());
@@ -201,7 +172,7 @@ impl Cluster {
         answered(format!("create Pod {NAME}"), applied).await.map(drop)
     }
 
-    fn runs_controllers(&self) -> bool {
+    fn runs_maintenance(&self) -> bool {
         self.settings.headgate == HeadgatePart::MaintenanceControllers
     }
 

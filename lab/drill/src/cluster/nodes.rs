@@ -61,15 +61,24 @@ impl Cluster {
                 // No agent runs that would read it.
                 None => Ok(()),
             },
-            Signal::AutoscalerTaint | Signal::KarpenterTaint | Signal::MaintenanceTaint => {
-                let keys = self.signals[node].iter().filter_map(|signal| signal.taint());
-                let taints: Vec<_> = keys.map(|key| json!({"key": key, "effect": "NoSchedule"})).collect();
-                self.patch_node(node, &json!({"spec": {"taints": taints}})).await
+            Signal::AutoscalerTaint
+            | Signal::AutoscalerCandidate
+            | Signal::KarpenterTaint
+            | Signal::MaintenanceTaint => {
+                let taints = self.signals[node].iter().filter_map(|signal| signal.taint());
+                let taints: Vec<_> = taints
+                    .map(|(key, effect)| json!({"key": key, "effect": effect}))
+                    .collect();
+                self.patch_node(node, &json!({"spec": {"taints": taints}})).await?;
+                if signal == Signal::AutoscalerCandidate {
+                    self.wait_for_deletion_delay(node).await?;
+                }
+                Ok(())
             }
         }
     }
 
-    /// Takes the signals of a node back. What a machine that was evicted has written to its Node goes with the Node.
+    /// Takes the signals of a node back. What the agent of a machine that is gone has written to its Node goes with the Node.
     pub(super) async fn withdraw_signals(&mut self, node: usize) -> Result<(), ClusterError> {
         let signals = std::mem::take(&mut self.signals[node]);
         if signals.is_empty() {
@@ -81,7 +90,7 @@ impl Cluster {
         }
         let patch = json!({"metadata": {"finalizers": null}, "spec": {"taints": null}});
         self.patch_node(node, &patch).await?;
-        if was_evicted {
+        if was_evicted || signals.contains(&Signal::AutoscalerCandidate) {
             self.delete_node(node).await?;
         }
         // A Node that was deleted is gone with its finalizer; another one takes its name.

@@ -1,15 +1,18 @@
 //! What runs on the nodes of a drill: headgate's agents and kube-proxy, with their settings and tunnels.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use headgate_sandbox::agents::AgentConfig;
 use serde_json::{Value, json};
 
 use super::{Cluster, ClusterError, write};
 use crate::azure;
-use crate::machine::NodeProcesses;
+use crate::endpoints::TrafficPolicy;
 use crate::machine::kube_proxy::KubeProxyConfig;
-use crate::network::addresses::HEADGATE_HEALTH_PORT;
+use crate::machine::{CounterConfig, NodeProcesses};
+use crate::network::addresses::{HEADGATE_HEALTH_PORT, PROBE_SOURCE};
 use crate::strategy::HeadgatePart;
 
 impl Cluster {
@@ -29,7 +32,30 @@ impl Cluster {
                 .runs_agents()
                 .then(|| self.agent(node))
                 .transpose()?,
+            counter: self.settings.deletion_delay.map(|_| self.counter(node)),
         })
+    }
+
+    /// Whether agents answer the probes of the Local Service, and those say that a node has left its load balancer.
+    pub(super) fn answers_for_service(&self) -> bool {
+        self.settings.headgate == HeadgatePart::MaintenanceControllers && self.settings.policy == TrafficPolicy::Local
+    }
+
+    /// `node.markerProbes`: as many failed probes in a row as take a node out.
+    pub(super) fn marker_probes(&self) -> u32 {
+        if self.answers_for_service() { 2 } else { 0 }
+    }
+
+    fn counter(&self, node: usize) -> CounterConfig {
+        CounterConfig {
+            program: self.settings.program.clone(),
+            directory: self.agent_directory(node),
+            log: self.logs.join(format!("counter-{}.log", azure::name(node))),
+        }
+    }
+
+    fn agent_directory(&self, node: usize) -> PathBuf {
+        self.directory.path().join("nodes").join(azure::name(node))
     }
 
     fn kube_proxy(&self, node: usize) -> Result<Option<KubeProxyConfig>, ClusterError> {
@@ -49,12 +75,25 @@ impl Cluster {
 
     fn agent(&self, node: usize) -> Result<AgentConfig, ClusterError> {
         let name = azure::name(node);
-        let directory = self.directory.path().join("nodes").join(&name);
+        let directory = self.agent_directory(node);
         let mut settings = json!({"node": {"scheduledEvents": self.settings.polls_scheduled_events}});
         if let (HeadgatePart::AdminState, Some(emulator)) = (self.settings.headgate, &self.emulator) {
             let file = directory.join("azure.json");
             write(&file, &azure::azure_json(emulator.arm))?;
             settings["azure"] = json!({"configFile": file});
+        }
+        if self.answers_for_service() {
+            settings["node"]["serviceHealth"] = json!("path");
+            settings["node"]["markerProbes"] = json!(self.marker_probes());
+        }
+        if let Some(delay) = self.settings.deletion_delay {
+            settings["node"]["countConnections"] = json!(true);
+            // The drill connects to node ports before a run, as a TCP probe does.
+            settings["node"]["excludedSources"] = json!([PROBE_SOURCE]);
+            settings["marker"] = json!({"mode": "adminState"});
+            settings["leaderElection"] = json!({"leaderElect": false});
+            settings["holdDeletion"] =
+                json!({"clusterAutoscaler": "candidates", "timeout": hold_timeout(delay.timeout)});
         }
         Ok(AgentConfig {
             program: self.settings.program.clone(),
@@ -67,6 +106,12 @@ impl Cluster {
             node: name,
         })
     }
+}
+
+/// `holdDeletion.timeout` for an autoscaler that waits this long, within what the setting allows.
+fn hold_timeout(deletion_delay_timeout: Duration) -> String {
+    let seconds = deletion_delay_timeout.as_secs().clamp(10, 600);
+    format!("{seconds}s")
 }
 
 /// A settings file of headgate with these settings.

@@ -1,4 +1,4 @@
-//! The Service of a drill in the API, and its endpoints: what kube-proxy's process works from.
+//! The Service of a drill in the API, and its endpoints: what kube-proxy's process works from, and headgate's counter.
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Cluster, ClusterError, answered};
 use crate::azure;
 use crate::endpoints::{Endpoint, TrafficPolicy};
-use crate::network::addresses::{FRONTEND_PORT, HEALTH_CHECK_NODE_PORT, NODE_PORT, POD_PORT};
+use crate::network::addresses::{FRONTEND, FRONTEND_PORT, HEALTH_CHECK_NODE_PORT, NODE_PORT, POD_PORT};
 
 const NAMESPACE: &str = "default";
 const NAME: &str = "drill";
@@ -17,17 +17,22 @@ const MANAGER: &str = "headgate-drill";
 const PORT_NAME: &str = "tcp";
 
 impl Cluster {
-    /// Creates the Service, without endpoints.
-    pub(super) async fn create_service(&self, policy: TrafficPolicy) -> Result<(), ClusterError> {
+    /// Creates the Service, without endpoints, and with the load balancer's address.
+    pub(super) async fn create_service(&self) -> Result<(), ClusterError> {
         let services = Api::<Service>::namespaced(self.client.clone(), NAMESPACE);
-        let (parameters, patch) = (apply(), Patch::Apply(service(policy)));
+        let (parameters, patch) = (apply(), Patch::Apply(service(self.settings.policy)));
         let applied = services.patch(NAME, &parameters, &patch);
-        answered(format!("create Service {NAME}"), applied).await.map(drop)
+        answered(format!("create Service {NAME}"), applied).await?;
+        let patch = Patch::Apply(status());
+        let applied = services.patch_status(NAME, &parameters, &patch);
+        answered(format!("write the status of Service {NAME}"), applied)
+            .await
+            .map(drop)
     }
 
-    /// Replaces the endpoints of the Service, if kube-proxy's process works from them.
+    /// Replaces the endpoints of the Service, if kube-proxy's process or agents work from them.
     pub(super) async fn publish_endpoints(&self, endpoints: &[Endpoint]) -> Result<(), ClusterError> {
-        if self.settings.kube_proxy.is_none() {
+        if self.settings.kube_proxy.is_none() && !self.answers_for_service() {
             return Ok(());
         }
         let slices = Api::<EndpointSlice>::namespaced(self.client.clone(), NAMESPACE);
@@ -49,6 +54,12 @@ fn service(policy: TrafficPolicy) -> Value {
         spec["healthCheckNodePort"] = json!(HEALTH_CHECK_NODE_PORT);
     }
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": NAME}, "spec": spec})
+}
+
+/// What a cloud-controller-manager writes.
+fn status() -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": NAME},
+        "status": {"loadBalancer": {"ingress": [{"ip": FRONTEND}]}}})
 }
 
 fn slice(endpoints: &[Endpoint]) -> Value {

@@ -6,7 +6,9 @@ use headgate_sandbox::assets::Assets;
 use tokio::sync::watch;
 
 use super::{DrillError, KubeProxyPart, Options};
-use crate::cluster::{Cluster, ClusterError, ClusterSettings, KubeProxySettings, MaintenanceSettings};
+use crate::cluster::{
+    Cluster, ClusterError, ClusterSettings, DeletionDelaySettings, KubeProxySettings, MaintenanceSettings,
+};
 use crate::control_plane::{ControlPlane, NoControlPlane, Observed};
 use crate::endpoints::Endpoint;
 use crate::rotation::AdminState;
@@ -16,6 +18,8 @@ use crate::world::WorldError;
 
 /// kube-proxy's default for the shortest time between two changes of its rules.
 const MIN_SYNC_PERIOD: Duration = Duration::from_secs(1);
+/// Between two looks of Cluster Autoscaler at the annotations that delay a deletion; the first comes as long after the drain.
+const DELETION_DELAY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The control plane of a strategy: strategies without agents need none.
 pub(super) enum Control {
@@ -35,13 +39,17 @@ impl Control {
             nodes: options.nodes,
             headgate: plan.headgate,
             polls_scheduled_events: options.scenario == Scenario::Spot,
+            policy: plan.forwarding.policy,
             kube_proxy: is_real.then(|| KubeProxySettings {
-                policy: plan.forwarding.policy,
                 min_sync_period: options.speed.real(MIN_SYNC_PERIOD),
             }),
             maintenance: MaintenanceSettings {
                 drain: options.speed.real(options.delete_delay),
             },
+            deletion_delay: plan.holds_deletion.then(|| DeletionDelaySettings {
+                interval: options.speed.real(DELETION_DELAY_INTERVAL),
+                timeout: options.speed.real(options.deletion_delay_timeout),
+            }),
             notice: options.speed.real(options.notice),
             operation_delay: options.speed.real(options.operation_delay),
         };
@@ -68,13 +76,6 @@ impl ControlPlane for Control {
         match self {
             Self::None(none) => none.carry_out(step).await,
             Self::Cluster(cluster) => cluster.carry_out(step).await,
-        }
-    }
-
-    async fn wait_for_eviction(&mut self) -> Result<(), WorldError> {
-        match self {
-            Self::None(none) => none.wait_for_eviction().await,
-            Self::Cluster(cluster) => cluster.wait_for_eviction().await,
         }
     }
 

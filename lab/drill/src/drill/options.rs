@@ -51,6 +51,8 @@ pub struct Options {
     pub autoscaler: Autoscaler,
     /// See [`Parameters::delete_delay`].
     pub delete_delay: Duration,
+    /// How long Cluster Autoscaler waits for annotations that delay a deletion, `--node-deletion-delay-timeout`.
+    pub deletion_delay_timeout: Duration,
     /// See [`Parameters::notice`].
     pub notice: Duration,
     /// See [`Parameters::restart`].
@@ -99,6 +101,9 @@ impl Options {
         if self.drain_rules.deregistration.is_none() && self.strategies.contains(&Strategy::Deregistration) {
             return Err(DrillError::NobodyDeregisters);
         }
+        if self.autoscaler == Autoscaler::Karpenter && self.strategies.contains(&Strategy::Connections) {
+            return Err(DrillError::NoDeletionDelay);
+        }
         let misplaced = self
             .strategies
             .iter()
@@ -109,7 +114,9 @@ impl Options {
                 scenario: self.scenario,
                 about: match strategy {
                     Strategy::Deregistration => "nodes that an autoscaler removes",
+                    Strategy::Connections => "scale-down by Cluster Autoscaler",
                     Strategy::NodeMaintenance => "maintenance",
+                    Strategy::AdminState if self.scenario == Scenario::Local => "nodes with Azure",
                     _ if self.scenario == Scenario::RollingUpdate => "nodes",
                     _ => "rolling updates",
                 },
@@ -138,6 +145,7 @@ pub(super) mod tests {
             kube_proxy: KubeProxyPart::Real,
             autoscaler: Autoscaler::ClusterAutoscaler,
             delete_delay: Duration::from_secs(5),
+            deletion_delay_timeout: Duration::from_mins(20),
             notice: Duration::from_secs(30),
             restart: Duration::from_secs(20),
             pods: PodTimes {
@@ -174,6 +182,14 @@ pub(super) mod tests {
                     ..options()
                 },
                 "the strategy PodIp has no part in the scenario ScaleDown; it is about rolling updates",
+            ),
+            (
+                Options {
+                    strategies: vec![Strategy::Connections],
+                    autoscaler: Autoscaler::Karpenter,
+                    ..options()
+                },
+                "the strategy connections has no part with --autoscaler karpenter, which waits for no annotation",
             ),
         ] {
             assert_eq!(wrong.validate().unwrap_err().to_string(), named);

@@ -118,6 +118,13 @@ fn stated(conditions: &Conditions) -> Vec<(&'static str, String)> {
                 conditions.autoscaler, conditions.delete_delay_seconds
             ),
         ),
+        (
+            "annotations delay a deletion",
+            format!(
+                "by at most {} s, in the strategy connections",
+                conditions.deletion_delay_timeout_seconds
+            ),
+        ),
         ("notice of a spot machine", format!("{} s", conditions.notice_seconds)),
         (
             "Pods",

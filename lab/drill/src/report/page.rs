@@ -242,7 +242,7 @@ mod tests {
             "<title>headgate-lab drill: scale-down</title>",
             "30 of 800 (3.75 %)",
             "14.0 (11.0 to 17.0) s",
-            "An autoscaler removes an empty node.",
+            "An autoscaler removes an empty node, through which connections to the Pods of others pass",
             "its leader sets <code>adminState: Down</code>",
             "default-src 'none'",
         ] {

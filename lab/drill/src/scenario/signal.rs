@@ -5,6 +5,8 @@
 pub enum Signal {
     /// The Node gets the taint `ToBeDeletedByClusterAutoscaler`.
     AutoscalerTaint,
+    /// The Node gets the soft taint `DeletionCandidateOfClusterAutoscaler`.
+    AutoscalerCandidate,
     /// The Node gets the taint `karpenter.sh/disrupted`.
     KarpenterTaint,
     /// The Node gets a `metadata.deletionTimestamp`.
@@ -18,6 +20,12 @@ pub enum Signal {
 }
 
 impl Signal {
+    /// Whether it says that the node goes away; a candidate of cluster-autoscaler may stay.
+    #[must_use]
+    pub const fn is_drain_signal(self) -> bool {
+        !matches!(self, Self::AutoscalerCandidate)
+    }
+
     /// Whether a controller of a cloud deregisters the node: those of AWS and GKE do so at an autoscaler's taint, and at
     /// deletion.
     #[must_use]
@@ -31,13 +39,14 @@ impl Signal {
         matches!(self, Self::AutoscalerTaint | Self::Deletion)
     }
 
-    /// The key of the taint that the drill sets; none for a deletion or an announcement.
+    /// The key and effect of the taint that the drill sets; none for a deletion or an announcement.
     #[must_use]
-    pub const fn taint(self) -> Option<&'static str> {
+    pub const fn taint(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self::AutoscalerTaint => Some("ToBeDeletedByClusterAutoscaler"),
-            Self::KarpenterTaint => Some("karpenter.sh/disrupted"),
-            Self::MaintenanceTaint => Some("headgate.dev/maintenance"),
+            Self::AutoscalerTaint => Some(("ToBeDeletedByClusterAutoscaler", "NoSchedule")),
+            Self::AutoscalerCandidate => Some(("DeletionCandidateOfClusterAutoscaler", "PreferNoSchedule")),
+            Self::KarpenterTaint => Some(("karpenter.sh/disrupted", "NoSchedule")),
+            Self::MaintenanceTaint => Some(("headgate.dev/maintenance", "NoSchedule")),
             Self::Deletion | Self::SpotNotice | Self::NodeMaintenance => None,
         }
     }

@@ -25,7 +25,16 @@ impl World {
             };
             (address, self.probe(node))
         };
+        let healthz = |node: usize| Probe {
+            address: SocketAddrV4::new(addresses::node(node), addresses::HEADGATE_HEALTH_PORT),
+            path: Some("/healthz"),
+        };
         ControllerSettings {
+            other_probes: if self.settings.plan.probe == ProbeTarget::HeadgateService {
+                (0..self.settings.nodes).map(healthz).collect()
+            } else {
+                Vec::new()
+            },
             backends: (0..self.settings.nodes).map(backend).collect(),
             probe: self.settings.probe,
             no_healthy: self.settings.no_healthy,
@@ -49,6 +58,11 @@ impl World {
                 Some("/healthz"),
             ),
             ProbeTarget::Headgate => (addresses::node(node), addresses::HEADGATE_HEALTH_PORT, Some("/healthz")),
+            ProbeTarget::HeadgateService => (
+                addresses::node(node),
+                addresses::HEADGATE_HEALTH_PORT,
+                Some("/healthz/services/default/drill"),
+            ),
             ProbeTarget::PodReady => (self.pod_address(node), addresses::POD_READY_PORT, Some("/ready")),
         };
         Probe {

@@ -169,8 +169,8 @@ impl World {
         let mut longest_lag = Duration::ZERO;
         for step in &timeline.steps {
             sleep_until(start + step.at + shift).await;
-            if step.action == Action::AwaitEviction {
-                control_plane.wait_for_eviction().await?;
+            if step.action.is_wait() {
+                control_plane.carry_out(step).await?;
                 shift = start.elapsed().saturating_sub(step.at);
                 continue;
             }
@@ -179,7 +179,11 @@ impl World {
             let is_first = !events
                 .iter()
                 .any(|seen: &Observed| seen.node == step.node && seen.event == Event::Signal);
-            if matches!(step.action, Action::Signal(_) | Action::TerminatePod) && is_first {
+            let announces = match step.action {
+                Action::Signal(signal) => signal.is_drain_signal(),
+                action => action == Action::TerminatePod,
+            };
+            if announces && is_first {
                 events.push(Observed {
                     at,
                     node: step.node,

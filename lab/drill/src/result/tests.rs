@@ -1,0 +1,175 @@
+use super::*;
+
+const RUN: RunIdentity = RunIdentity {
+    scenario: Scenario::ScaleDown,
+    strategy: Strategy::KubeProxy,
+    seed: 7,
+    speed: 10.0,
+    nodes: 4,
+    longest_lag: Duration::ZERO,
+};
+
+const KEPT: Connection = Connection {
+    through: 0,
+    opened: Duration::ZERO,
+    ended: Duration::from_secs(20),
+    lost: None,
+};
+
+fn attempts(failed: impl Fn(usize) -> bool) -> Vec<Attempt> {
+    let attempt = |index: usize| Attempt {
+        at: Duration::from_millis(100) * u32::try_from(index).unwrap(),
+        succeeded: !failed(index),
+    };
+    (0..=400).map(attempt).collect()
+}
+
+fn event(t: f64, event: Event) -> TimelineEvent {
+    TimelineEvent { t, event, node: 0 }
+}
+
+#[test]
+fn blackhole_seconds_are_those_of_one_nodes_share() {
+    // Of 40 s, every fourth connection is lost for 8 s: one of four nodes is dead that long.
+    let result = summarize(
+        &RUN,
+        attempts(|index| (100..180).contains(&index) && index % 4 == 0),
+        &[],
+        Vec::new(),
+    );
+    assert_eq!((result.attempted, result.failed), (401, 20));
+    assert!(
+        (result.blackhole_seconds - 8.0).abs() < 0.05,
+        "{}",
+        result.blackhole_seconds
+    );
+    assert_eq!(summarize(&RUN, Vec::new(), &[], Vec::new()).failed_share, 0.0);
+}
+
+#[test]
+fn connections_lost_with_the_machine_are_distinguished_from_those_before() {
+    let lost = |seconds: f64| Connection {
+        ended: Duration::from_secs_f64(seconds),
+        lost: Some(Duration::from_secs_f64(seconds)),
+        ..KEPT
+    };
+    let connections = [lost(5.0), lost(9.8), lost(11.0), KEPT];
+    let timeline = vec![event(10.0, Event::NodeGone), event(5.0, Event::Signal)];
+    let result = summarize(&RUN, Vec::new(), &connections, timeline);
+    assert_eq!((result.established, result.established_lost), (4, 3));
+    assert_eq!(
+        result.established_lost_before_node_gone, 1,
+        "0.2 s before is within the tolerance at this speed"
+    );
+    assert_eq!(result.established_lost_at, [5.0, 9.8, 11.0]);
+    assert_eq!(result.timeline[0].event, Event::Signal, "sorted");
+    let alive = summarize(&RUN, Vec::new(), &connections, Vec::new());
+    assert_eq!(alive.established_lost_before_node_gone, 3, "no machine died");
+}
+
+#[test]
+fn connections_count_that_were_open_through_a_leaving_node_at_its_signal() {
+    let seconds = Duration::from_secs;
+    let life = |through: usize, opened: u64, ended: u64| Connection {
+        through,
+        opened: seconds(opened),
+        ended: seconds(ended),
+        lost: None,
+    };
+    let connections = [
+        life(0, 1, 9),
+        life(0, 1, 4),
+        life(0, 6, 9),
+        life(1, 1, 9),
+        life(2, 1, 9),
+    ];
+    let at = |t: f64, event: Event, node: usize| TimelineEvent { t, event, node };
+    let timeline = vec![
+        at(5.0, Event::Signal, 0),
+        at(7.0, Event::Signal, 0),
+        at(8.0, Event::NodeGone, 0),
+        at(5.0, Event::Signal, 1),
+        at(8.0, Event::NodeGone, 1),
+        at(5.0, Event::Signal, 2),
+    ];
+    let result = summarize(&RUN, Vec::new(), &connections, timeline);
+    assert_eq!(
+        result.established_at_signal, 2,
+        "one each through the nodes 0 and 1; node 2 stays"
+    );
+}
+
+#[test]
+fn a_run_has_the_fields_of_its_interface() {
+    let timeline = vec![event(5.0, Event::Signal), event(5.1, Event::Healthz503)];
+    let result = summarize(&RUN, attempts(|_| false), &[], timeline);
+    let json = serde_json::to_value(&result).unwrap();
+    for (field, expected) in [
+        ("scenario", serde_json::json!("scale-down")),
+        ("strategy", serde_json::json!("kube-proxy")),
+        ("seed", serde_json::json!(7)),
+        ("speed", serde_json::json!(10.0)),
+        ("attempted", serde_json::json!(401)),
+        ("failed", serde_json::json!(0)),
+        ("failedShare", serde_json::json!(0.0)),
+        ("established", serde_json::json!(0)),
+        ("establishedLost", serde_json::json!(0)),
+        ("establishedAtSignal", serde_json::json!(0)),
+        ("blackholeSeconds", serde_json::json!(0.0)),
+    ] {
+        assert_eq!(json[field], expected, "{field}");
+    }
+    assert_eq!(
+        json["timeline"][1],
+        serde_json::json!({"t": 5.1, "event": "healthz503", "node": 0})
+    );
+    assert!(json.get("attempts").is_none());
+    assert_eq!(json["conditions"], serde_json::Value::Null, "stated by the caller");
+}
+
+#[test]
+fn the_slowest_node_decides_when_a_run_is_out_of_rotation() {
+    let at = |t: f64, event: Event, node: usize| TimelineEvent { t, event, node };
+    let timeline = [
+        at(5.0, Event::Signal, 0),
+        at(5.0, Event::Signal, 1),
+        at(6.0, Event::OutOfRotation, 0),
+        at(30.0, Event::Signal, 2),
+        at(13.0, Event::OutOfRotation, 1),
+        at(31.0, Event::OutOfRotation, 2),
+        at(90.0, Event::OutOfRotation, 2),
+    ];
+    assert_eq!(time_from_signal(&timeline, Event::OutOfRotation), Some(8.0));
+    assert_eq!(time_from_signal(&timeline[..2], Event::OutOfRotation), None);
+}
+
+#[test]
+fn rows_have_the_spread_of_their_runs() {
+    let run = |strategy: Strategy, failed: usize, out: f64| {
+        let timeline = vec![event(5.0, Event::Signal), event(5.0 + out, Event::OutOfRotation)];
+        summarize(
+            &RunIdentity { strategy, ..RUN },
+            attempts(|index| index < failed),
+            &[],
+            timeline,
+        )
+    };
+    let results = [
+        run(Strategy::None, 4, 12.0),
+        run(Strategy::Healthz, 0, 7.0),
+        run(Strategy::None, 8, 14.0),
+    ];
+    let rows = rows(&results);
+    assert_eq!(
+        rows.iter().map(|row| (row.strategy, row.runs)).collect::<Vec<_>>(),
+        [(Strategy::None, 2), (Strategy::Healthz, 1)]
+    );
+    assert_eq!(
+        (rows[0].failed.mean, rows[0].failed.min, rows[0].failed.max),
+        (6.0, 4.0, 8.0)
+    );
+    assert!((rows[0].failed.deviation - 8.0_f64.sqrt()).abs() < 1e-9);
+    assert_eq!(rows[0].out_of_rotation_seconds.unwrap().mean, 13.0);
+    assert_eq!(rows[1].failed.deviation, 0.0);
+    assert_eq!(Spread::new(&[]), Spread::default());
+}

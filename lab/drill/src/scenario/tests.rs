@@ -1,0 +1,160 @@
+use headgate_budget::probe::Provider;
+
+use super::*;
+
+fn parameters() -> Parameters {
+    Parameters {
+        nodes: 6,
+        autoscaler: Autoscaler::ClusterAutoscaler,
+        delete_delay: Duration::from_secs(5),
+        notice: Duration::from_secs(30),
+        restart: Duration::from_secs(20),
+        is_evicted_by_controllers: false,
+        holds_deletion: false,
+        shutdown: PodShutdown {
+            pre_stop: Duration::ZERO,
+            process: Duration::from_secs(5),
+            grace: Duration::from_secs(30),
+            fails_health_check: false,
+        },
+        probe: Provider::Azure.probe(),
+    }
+}
+
+fn steps(scenario: Scenario, parameters: &Parameters) -> Vec<(f64, usize, Action)> {
+    let steps = scenario.timeline(parameters).steps;
+    let lead_in = LEAD_IN.as_secs_f64();
+    let short = |step: &Step| (step.at.as_secs_f64() - lead_in, step.node, step.action);
+    steps.iter().map(short).collect()
+}
+
+#[test]
+fn autoscalers_follow_their_measured_times() {
+    let mut parameters = parameters();
+    let taken = steps(Scenario::ScaleDown, &parameters);
+    assert_eq!(taken[0], (0.0, 0, Action::Signal(Signal::AutoscalerTaint)));
+    assert!(
+        (taken[1].0 - 5.01).abs() < 1e-9 && taken[1].2 == Action::PowerOff,
+        "{taken:?}"
+    );
+    parameters.autoscaler = Autoscaler::Karpenter;
+    let taken = steps(Scenario::ScaleDown, &parameters);
+    assert_eq!(taken[1].2, Action::Signal(Signal::Deletion));
+    assert!((taken[2].0 - 5.145).abs() < 1e-9, "{taken:?}");
+    parameters.delete_delay = Duration::from_secs(30);
+    assert!((steps(Scenario::ScaleDown, &parameters)[2].0 - 30.0).abs() < 1e-9);
+}
+
+#[test]
+fn maintenance_evicts_after_the_delay_and_switches_off_last() {
+    let parameters = Parameters {
+        delete_delay: Duration::from_secs(30),
+        ..parameters()
+    };
+    let taken: Vec<_> = steps(Scenario::Maintenance, &parameters)
+        .into_iter()
+        .map(|step| (step.0, step.2))
+        .collect();
+    assert_eq!(
+        taken,
+        [
+            (0.0, Action::Signal(Signal::MaintenanceTaint)),
+            (30.0, Action::TerminatePod),
+            (35.0, Action::EndPod),
+            (36.0, Action::PowerOff)
+        ]
+    );
+}
+
+#[test]
+fn controllers_evict_in_their_own_time() {
+    let parameters = Parameters {
+        is_evicted_by_controllers: true,
+        ..parameters()
+    };
+    let taken: Vec<_> = steps(Scenario::Maintenance, &parameters)
+        .into_iter()
+        .map(|step| (step.0, step.2))
+        .collect();
+    assert_eq!(
+        taken,
+        [
+            (0.0, Action::Signal(Signal::NodeMaintenance)),
+            (0.0, Action::AwaitEviction),
+            (0.0, Action::TerminatePod),
+            (5.0, Action::EndPod),
+            (6.0, Action::PowerOff)
+        ]
+    );
+}
+
+#[test]
+fn a_deletion_that_is_held_is_announced_and_waits_before_the_machine_goes() {
+    let parameters = Parameters {
+        holds_deletion: true,
+        ..parameters()
+    };
+    let taken = steps(Scenario::ScaleDown, &parameters);
+    let actions: Vec<_> = taken.iter().map(|step| step.2).collect();
+    assert_eq!(
+        actions,
+        [
+            Action::Signal(Signal::AutoscalerCandidate),
+            Action::Signal(Signal::AutoscalerTaint),
+            Action::AwaitDeletionDelay,
+            Action::PowerOff
+        ]
+    );
+    assert!(
+        taken[0].0 < taken[1].0,
+        "the annotation is to be there before: {taken:?}"
+    );
+    let waits: Vec<_> = actions.iter().map(|action| action.is_wait()).collect();
+    assert_eq!(waits, [true, false, true, false]);
+    assert!((taken[2].0 - 5.01).abs() < 1e-9, "after the fixed delay: {taken:?}");
+}
+
+#[test]
+fn a_roll_replaces_one_pod_after_another() {
+    let parameters = parameters();
+    let taken = steps(Scenario::RollingUpdate, &parameters);
+    let starts: Vec<_> = taken
+        .iter()
+        .filter(|step| step.2 == Action::StartPod)
+        .map(|step| (step.0, step.1))
+        .collect();
+    assert_eq!(
+        starts,
+        [(25.0, 0), (50.0, 1), (75.0, 2), (100.0, 3), (125.0, 4), (150.0, 5)]
+    );
+    let absent = taken
+        .windows(2)
+        .filter(|pair| pair[0].2 == Action::EndPod && pair[1].2 == Action::StartPod);
+    assert_eq!(absent.count(), 6, "never two nodes at once");
+}
+
+#[test]
+fn readiness_fails_only_while_the_pod_still_serves() {
+    let mut parameters = parameters();
+    parameters.shutdown.fails_health_check = true;
+    let has_failed = |parameters: &Parameters| {
+        let taken = steps(Scenario::RollingUpdate, parameters);
+        taken.iter().any(|step| step.2 == Action::FailReadiness)
+    };
+    assert!(!has_failed(&parameters), "it ends after 5 s");
+    parameters.shutdown.pre_stop = Duration::from_secs(20);
+    assert!(has_failed(&parameters));
+}
+
+#[test]
+fn steps_are_sorted_and_a_run_outlasts_detection() {
+    for scenario in Scenario::value_variants() {
+        let timeline = scenario.timeline(&parameters());
+        assert!(timeline.steps.is_sorted_by_key(|step| step.at), "{scenario:?}");
+        let last = timeline.steps.last().unwrap().at;
+        assert!(timeline.end >= last + Duration::from_secs(15), "{scenario:?}");
+        assert!(timeline.steps.iter().all(|step| step.node < 6), "{scenario:?}");
+    }
+    assert_eq!(Scenario::Mass.empty_nodes(6), 3);
+    assert_eq!(Scenario::RollingUpdate.empty_nodes(6), 0);
+}
