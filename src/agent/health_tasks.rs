@@ -60,6 +60,8 @@ impl HealthTasks<'_> {
         let intents = NodeIntents::default();
         let marker = intents.field(NodeField::Marker);
         self.spawn_marker(tasks, &publishers.services, marker);
+        let (exchange, view) = (publishers.exchange, publishers.connections);
+        self.spawn_connections(tasks, exchange, view, intents.field(NodeField::Connections));
         let Self {
             settings,
             client,
@@ -85,31 +87,6 @@ impl HealthTasks<'_> {
             clock: clock.clone(),
         };
         tasks.spawn_endless("deletion-delay", delay_deletion(delay));
-        let has_marker = settings.marker.writer() != MarkerWriter::None;
-        if publishers.exchange.is_none() && has_marker {
-            let field = intents.field(NodeField::Connections);
-            tasks.spawn_endless(
-                "connections",
-                end_condition(node_name.to_owned(), reports.clone(), field),
-            );
-        }
-        if let Some(exchange) = publishers.exchange {
-            let (services, clock) = (services.clone(), clock.clone());
-            let task = ConnectionsTask {
-                client: client.clone(),
-                node_name: node_name.to_owned(),
-                inputs: inputs.clone(),
-                excluded: settings.excluded_sources.clone(),
-                exchange,
-                view: publishers.connections,
-                intents: has_marker.then(|| intents.field(NodeField::Connections)),
-                metrics: self.connections,
-                events: events.clone(),
-                clock: clock.clone(),
-                reporter: Box::new(move || services.service_watch_reporter(&clock)),
-            };
-            tasks.spawn_endless("connections", task.run());
-        }
         let extras = publishers.services.start(
             tasks,
             StartOptions {
@@ -163,6 +140,40 @@ impl HealthTasks<'_> {
         let failures = publish_bind_failures(bound, events.clone(), reports, settings.healthz_bind_address);
         tasks.spawn_endless("bind-events", failures);
         Ok(thread)
+    }
+
+    /// Counts connections through `exchange`, or ends what an agent that counted has left.
+    fn spawn_connections(
+        &self,
+        tasks: &mut Tasks,
+        exchange: Option<CountExchange>,
+        view: watch::Sender<ConnectionsView>,
+        intents: FieldIntents,
+    ) {
+        let (name, reports) = (self.node_name.to_owned(), self.inputs.node.clone());
+        let has_marker = self.settings.marker.writer() != MarkerWriter::None;
+        let intents = has_marker.then_some(intents);
+        let Some(exchange) = exchange else {
+            if let Some(intents) = intents {
+                tasks.spawn_endless("connections", end_condition(name, reports, intents));
+            }
+            return;
+        };
+        let (services, clock) = (self.services.clone(), self.clock.clone());
+        let task = ConnectionsTask {
+            client: self.client.clone(),
+            node_name: name,
+            inputs: self.inputs.clone(),
+            excluded: self.settings.excluded_sources.clone(),
+            exchange,
+            view,
+            intents,
+            metrics: self.connections.clone(),
+            events: self.events.clone(),
+            clock: clock.clone(),
+            reporter: Box::new(move || services.service_watch_reporter(&clock)),
+        };
+        tasks.spawn_endless("connections", task.run());
     }
 
     fn spawn_marker(&mut self, tasks: &mut Tasks, services: &service_health::Channels, intents: FieldIntents) {

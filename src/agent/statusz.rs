@@ -110,17 +110,18 @@ impl AgentStatus {
                 .chain([("metrics", listener(&listeners.metrics.borrow()))])
                 .map(|(name, state)| (name.to_owned(), state))
                 .collect(),
-            tasks: operations
-                .tasks
-                .borrow()
-                .iter()
-                .map(|task| TaskStatus {
-                    name: task.name,
-                    since: task.started_at,
-                })
-                .collect(),
+            tasks: tasks(operations),
         }
     }
+}
+
+fn tasks(operations: &Operations) -> Vec<TaskStatus> {
+    let started = operations.tasks.borrow();
+    let status = started.iter().map(|task| TaskStatus {
+        name: task.name,
+        since: task.started_at,
+    });
+    status.collect()
 }
 
 /// A past time and the present one; formats as "2026-01-02T03:04:05Z (12 s ago)".

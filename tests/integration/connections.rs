@@ -197,6 +197,7 @@ fn start_counter(agent: &Agent) -> Process {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story")]
 fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone() {
     let name = "connections::an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone";
     in_network_namespace(name, async || {

@@ -77,10 +77,9 @@ fn count_once(socket: &Path, counter: &mut Counter) -> anyhow::Result<Option<Dur
     anyhow::ensure!(answer.status == 200, "{ORDER_PATH} answers {}", answer.status);
     let began = Instant::now();
     let issued: IssuedOrder = serde_json::from_str(&answer.body).context("reading the order")?;
-    let counted = issued.order.count(counter, COUNT_TIMEOUT);
     let report = CountReport {
         number: issued.number,
-        outcome: counted.map_err(|error| error.to_string()),
+        outcome: (issued.order.count(counter, COUNT_TIMEOUT)).map_err(|error| error.to_string()),
     };
     let body = serde_json::to_string(&report).context("writing the report")?;
     let answer = request(socket, REPORT_PATH, Some(&body))?;

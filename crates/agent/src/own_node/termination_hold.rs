@@ -146,7 +146,7 @@ mod tests {
         use ReleaseReason::{NodeGone, NotDisrupted, Out};
         let gone = report(&[KARPENTER_TAINT], true, None).without_node();
         let missing = initial().without_node();
-        for (case, report, expected) in [
+        let rows = vec![
             ("not known yet", initial(), None),
             ("a roll of the DaemonSet", report(&[], false, None), Some(NotDisrupted)),
             (
@@ -187,7 +187,8 @@ mod tests {
             ),
             ("gone", gone, Some(NodeGone)),
             ("never seen", missing, Some(NodeGone)),
-        ] {
+        ];
+        for (case, report, expected) in rows {
             assert_eq!(release_reason(&report), expected, "{case}");
         }
     }

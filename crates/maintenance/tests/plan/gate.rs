@@ -88,13 +88,13 @@ fn the_first_pod_leaves_after_the_confirmation_and_the_drain_window() {
 }
 
 /// The condition of an agent that counts so many.
-fn open(connections: u32) -> Option<MarkerFact> {
-    Some(MarkerFact {
+fn open(connections: u32) -> MarkerFact {
+    MarkerFact {
         status: MarkerStatus::False,
         reason: "ConnectionsOpen".to_owned(),
         message: format!("{connections} connections pass through this node"),
         ..MarkerFact::default()
-    })
+    }
 }
 
 #[test]
@@ -103,11 +103,11 @@ fn the_first_pod_waits_for_counted_connections_within_their_bound() {
     for (policy, steps) in [
         (
             ConnectionsPolicy::Wait,
-            [(19, open(9), 0), (25, open(3), 0), (26, None, 3)].as_slice(),
+            [(19, Some(open(9)), 0), (25, Some(open(3)), 0), (26, None, 3)].as_slice(),
         ),
         (
             ConnectionsPolicy::Wait,
-            [(20, open(9), 0), (79, open(1), 0), (80, open(1), 3)].as_slice(),
+            [(20, Some(open(9)), 0), (79, Some(open(1)), 0), (80, Some(open(1)), 3)].as_slice(),
         ),
         // None, before drainSeconds are over.
         (
@@ -116,12 +116,12 @@ fn the_first_pod_waits_for_counted_connections_within_their_bound() {
         ),
         (
             ConnectionsPolicy::Ignore,
-            [(19, open(9), 0), (20, open(9), 3)].as_slice(),
+            [(19, Some(open(9)), 0), (20, Some(open(9)), 3)].as_slice(),
         ),
     ] {
         let mut world = draining(LoadBalancerGatePolicy::Block);
         world.change("m", |one| one.spec.load_balancer.connections = policy);
-        world.node("one").connections = open(20);
+        world.node("one").connections = Some(open(20));
         world.observe("one", out(&world));
         world.settle();
         let confirmed = world.now;
@@ -146,7 +146,7 @@ fn the_first_pod_waits_for_counted_connections_within_their_bound() {
 #[test]
 fn connections_wait_for_half_of_the_time_before_a_deadline_at_most() {
     let mut world = draining(LoadBalancerGatePolicy::Block);
-    world.node("one").connections = open(9);
+    world.node("one").connections = Some(open(9));
     world.change("m", |one| one.spec.load_balancer.drain_seconds = 0);
     announce_eviction(&mut world);
     world.observe("one", out(&world));
