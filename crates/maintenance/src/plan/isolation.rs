@@ -125,7 +125,7 @@ mod tests {
             is_uncordoned: true,
             ..Isolation::default()
         };
-        for (what, wants, node, expected) in [
+        for (what, wants, node, expected) in vec![
             (
                 "nothing of ours",
                 &none,
