@@ -1,7 +1,7 @@
 use headgate_core::node::{MarkerFact, MarkerStatus, NodeHold, Source};
 
 use super::*;
-use crate::agent_status::{HoldStatus, SignalStatus, WatchErrorStatus};
+use crate::agent_status::{ConnectionsStatus, HoldStatus, SignalStatus, WatchErrorStatus};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -25,7 +25,7 @@ fn agent(code: u16, signals: &[&str], source: Source, livez: u16) -> AgentStatus
     "0.1.0".clone_into(&mut status.version);
     status.node.source = source;
     status.node.signals = signals.iter().map(|name| signal(name)).collect();
-    (status.node.hold, status.node.watch_error) = (None, None);
+    (status.node.hold, status.node.watch_error, status.connections) = (None, None, None);
     (status.healthz, status.livez) = (path(code, 10), path(livez, 5));
     let proxy = status.proxy.as_mut().unwrap();
     (proxy.server, proxy.healthy) = (Some("http://p".to_owned()), livez == 200);
@@ -67,6 +67,26 @@ fn eligible_node() {
         text,
         "n: /healthz answers 200, since 1970-01-01T00:00:10Z (12 s): a load balancer that probes it sends new connections.\n"
     );
+}
+
+#[test]
+fn connections_through_the_node_are_a_note_while_they_count() {
+    let open = "17 connections pass through this node: 12 default/web, 5 shop/api; the oldest since 4 min.";
+    for (reason, message, expected) in [
+        ("ConnectionsOpen", open, true),
+        ("NotCounted", "Connections are not counted: no right.", true),
+        ("NoSignal", "The node has no signal.", false),
+    ] {
+        let mut agent = agent(503, &["example.com/mine"], Source::Watch, 200);
+        agent.connections = Some(ConnectionsStatus {
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            last: None,
+            counted_at: None,
+        });
+        let (_, text) = text(Ok(agent), Ok(api(&["example.com/mine"], false, false)));
+        assert_eq!(text.contains(message), expected, "{text}");
+    }
 }
 
 /// A maintenance of the node, with this text where the API server has text of others.
