@@ -5,13 +5,12 @@
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use headgate_agent::connections::{
     ConnectionCount, CountOrder, Counter, NodeFacts, Prefix, ServiceConnections, ServiceObject, kubernetes_address,
 };
 use headgate_controller::local_service::load_balancer_services;
-use headgate_core::node::NodeObject;
+use headgate_core::node::{NodeObject, NodeReader, SignalRules};
 use headgate_kubernetes::Decoded;
 use jiff::Timestamp;
 use kube::{Api, Client};
@@ -19,9 +18,6 @@ use serde::Serialize;
 
 use crate::api_error::api_error_text;
 use crate::status::{format_columns, list};
-
-/// For one count. The largest tables take 2 s.
-const COUNT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why there is no count.
 #[derive(Debug, thiserror::Error)]
@@ -122,6 +118,7 @@ impl ConnectionCounter {
         let node = node.map_err(|error| {
             CountError::Read(format!("Node {node_name} cannot be read: {}", api_error_text(&error)))
         })?;
+        let node = NodeReader::own(SignalRules::default()).read(node);
         let (selecting, load_balancers) = load_balancer_services(client);
         let listed = list::<ServiceObject>(&selecting, load_balancers)
             .await
@@ -134,7 +131,7 @@ impl ConnectionCounter {
         let counter = Arc::clone(&self.counter);
         let counting = tokio::task::spawn_blocking(move || {
             let mut counter = counter.lock().unwrap_or_else(PoisonError::into_inner);
-            order.count(&mut counter, COUNT_TIMEOUT)
+            order.count(&mut counter).0
         });
         let table_error = |error: &dyn std::error::Error| CountError::Table(error.to_string());
         let read = counting.await.map_err(|error| table_error(&error))?;

@@ -11,8 +11,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cli::probe::request;
 use crate::cli::{Failure, build_runtime};
 
-/// For one count. The largest tables take 2 s.
-const COUNT_TIMEOUT: Duration = Duration::from_secs(10);
 /// After a request that failed: the agent starts, or stops.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -47,11 +45,13 @@ fn count_endlessly(socket: &Path) {
     let mut is_failing = false;
     loop {
         let pause = match count_once(socket, &mut counter) {
-            Ok(spent) => {
+            Ok(last) => {
                 if std::mem::take(&mut is_failing) {
                     tracing::info!("the agent answers again");
                 }
-                spent.map_or(Duration::ZERO, |spent| interval.after(spent).saturating_sub(spent))
+                last.map_or(Duration::ZERO, |(began, cpu_time)| {
+                    interval.after(cpu_time).saturating_sub(began.elapsed())
+                })
             }
             Err(error) => {
                 if !std::mem::replace(&mut is_failing, true) {
@@ -64,9 +64,8 @@ fn count_endlessly(socket: &Path) {
     }
 }
 
-/// Waits for an order and carries it out. Gives the time that this took, which is more than its processor time; `None` if there was nothing
-/// to count.
-fn count_once(socket: &Path, counter: &mut Counter) -> anyhow::Result<Option<Duration>> {
+/// Waits for an order and carries it out. Gives the start of the count and its processor time; `None` if there was nothing to count.
+fn count_once(socket: &Path, counter: &mut Counter) -> anyhow::Result<Option<(Instant, Duration)>> {
     let asked = Instant::now();
     let answer = request(socket, ORDER_PATH, None)?;
     if answer.status == 204 {
@@ -77,9 +76,10 @@ fn count_once(socket: &Path, counter: &mut Counter) -> anyhow::Result<Option<Dur
     anyhow::ensure!(answer.status == 200, "{ORDER_PATH} answers {}", answer.status);
     let began = Instant::now();
     let issued: IssuedOrder = serde_json::from_str(&answer.body).context("reading the order")?;
+    let (outcome, cpu_time) = issued.order.count(counter);
     let report = CountReport {
         number: issued.number,
-        outcome: (issued.order.count(counter, COUNT_TIMEOUT)).map_err(|error| error.to_string()),
+        outcome: outcome.map_err(|error| error.to_string()),
     };
     let body = serde_json::to_string(&report).context("writing the report")?;
     let answer = request(socket, REPORT_PATH, Some(&body))?;
@@ -89,5 +89,5 @@ fn count_once(socket: &Path, counter: &mut Counter) -> anyhow::Result<Option<Dur
         "{REPORT_PATH} answers {}",
         answer.status
     );
-    Ok(Some(began.elapsed()))
+    Ok(Some((began, cpu_time)))
 }

@@ -4,16 +4,18 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use headgate_core::node::{Node, NodeObject};
+use headgate_core::node::Node;
 use serde::{Deserialize, Serialize};
 
-use super::counter::{Counter, Flows};
+use super::counter::{Counter, Flows, thread_cpu_time};
 use super::data_plane::NodeNetwork;
 use super::destinations::Destinations;
 use super::exclusions::{AZURE_PROBES, ExcludedSources, Prefix};
 use super::services::{Service, ServiceName};
 use super::table::ReadError;
 
+/// For one count. The largest tables take 2 s.
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Lines about what is not counted in one report; more are only numbered.
 const MAX_NOT_COUNTED: usize = 1_000;
 
@@ -76,15 +78,19 @@ impl CountOrder {
         }
     }
 
-    /// Counts in the network namespace of this thread.
-    ///
-    /// # Errors
-    /// The table cannot be read, or not within the timeout.
-    pub fn count(&self, counter: &mut Counter, timeout: Duration) -> Result<ConnectionCount, ReadError> {
+    /// Counts in the network namespace of this thread. Also gives the processor time that this took, whatever the outcome: it says when the
+    /// next count is due.
+    pub fn count(&self, counter: &mut Counter) -> (Result<ConnectionCount, ReadError>, Duration) {
+        let started = thread_cpu_time();
+        let outcome = self.count_once(counter);
+        (outcome, thread_cpu_time().saturating_sub(started))
+    }
+
+    fn count_once(&self, counter: &mut Counter) -> Result<ConnectionCount, ReadError> {
         let destinations = Destinations::new(self.services.clone(), &self.node_addresses);
         let excluded = ExcludedSources::new(self.excluded.clone());
-        let count = counter.count(&destinations, &excluded, timeout)?;
-        let finds = |address| counter.has_translation(address, timeout).unwrap_or(false);
+        let count = counter.count(&destinations, &excluded, TIMEOUT)?;
+        let finds = |address| counter.has_translation(address, TIMEOUT).unwrap_or(false);
         let network = NodeNetwork::look();
         // Looked for only where it decides.
         let is_doubtful = !count.has_translation && network.bypass(false).is_some();
@@ -129,21 +135,6 @@ impl From<&Node> for NodeFacts {
         Self {
             addresses: [&*node.addresses, &*node.other_addresses].concat(),
             pod_ranges: node.pod_cidrs.iter().filter_map(|range| range.parse().ok()).collect(),
-        }
-    }
-}
-
-impl From<&NodeObject> for NodeFacts {
-    fn from(node: &NodeObject) -> Self {
-        let addresses = node.status.addresses.iter();
-        Self {
-            addresses: addresses.filter_map(|address| address.address.parse().ok()).collect(),
-            pod_ranges: node
-                .spec
-                .pod_cidrs
-                .iter()
-                .filter_map(|range| range.parse().ok())
-                .collect(),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Whether connections still pass through the own node while it has a signal, from one count after the other. Pure.
 //!
 //! Invariants: [`ConnectionsState::Drained`] follows two counts in a row that began after the node had left its load balancers, and found
-//! nothing; a failed count, one that may be too small, and a return to the load balancers begin anew. What is known of a count ends
-//! [`STALE_AFTER`] it, so a counter that is gone makes nothing wait for longer.
+//! nothing; a failed count, one that may be too small, other Services, and a return to the load balancers begin anew. A count holds for
+//! [`STALE_AFTER`], so a counter that is gone makes nothing wait for longer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use tokio::time::Instant;
 use super::count::ConnectionCount;
 
 /// How long a count holds. Counts of the largest tables are 40 s apart.
-pub const STALE_AFTER: Duration = Duration::from_mins(1);
+const STALE_AFTER: Duration = Duration::from_mins(1);
 /// From the first order to its report. A wait may last longer by this time where nothing counts.
-pub const FIRST_COUNT_TIMEOUT: Duration = Duration::from_secs(15);
+const FIRST_COUNT_TIMEOUT: Duration = Duration::from_secs(15);
 /// From the signal to the first order: Services are listed first.
 const FIRST_ORDER_TIMEOUT: Duration = Duration::from_secs(45);
 /// The Services that are remembered since the signal.
@@ -27,7 +27,7 @@ const WRITE_INTERVAL: Duration = Duration::from_secs(10);
 /// Counts without a connection in a row.
 const ZEROS: u32 = 2;
 /// Services that a message names.
-const NAMED_SERVICES: usize = 5;
+pub(super) const NAMED_SERVICES: usize = 5;
 
 /// What is known of the connections through a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -24,7 +24,7 @@ pub const ORDER_PATH: &str = "/connections/order";
 /// The route of reports.
 pub const REPORT_PATH: &str = "/connections/report";
 /// How long a request for an order waits for one: half of what the listener allows an answer.
-pub const POLL_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest report: some 10,000 Services.
 const MAX_REPORT_BYTES: usize = 4 * 1024 * 1024;
 

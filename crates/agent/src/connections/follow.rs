@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::count::{CountOrder, NodeFacts};
 use super::data_plane::NodeNetwork;
-use super::drained::{ConditionPacer, Connections, ConnectionsState, ConnectionsView};
+use super::drained::{ConditionPacer, Connections, ConnectionsState, ConnectionsView, NAMED_SERVICES};
 use super::exchange::{CountExchange, Counted};
 use super::exclusions::Prefix;
 use super::metrics::ConnectionMetrics;
@@ -309,5 +309,5 @@ pub fn cut_note(view: &ConnectionsView, report: &NodeReport, why: &str) -> Optio
     } else {
         ""
     };
-    Some(format!("When {why}, {}{flag}", count.sentence(5)))
+    Some(format!("When {why}, {}{flag}", count.sentence(NAMED_SERVICES)))
 }
