@@ -7,17 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use headgate_agent::connections::{ConnectionCount, ConnectionsView};
-use headgate_agent::health::IpFamily;
 use headgate_agent::spot::EventsSnapshot;
 use headgate_controller::local_service::QueuedUpdate;
 use headgate_core::node::{Signal, Source};
+use headgate_core::service::IpFamily;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The state of a process at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct AgentStatus {
+pub(crate) struct AgentStatus {
     /// The version of its program.
     pub version: String,
     #[serde(default)]
@@ -72,7 +72,7 @@ pub(crate) struct LeadershipStatus {
 /// The state of a Node as its agent has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NodeStatus {
+pub(crate) struct NodeStatus {
     /// The name of the agent's Node.
     pub name: String,
     pub(crate) uid: Option<String>,
@@ -93,7 +93,7 @@ pub struct NodeStatus {
 /// The leader's hold on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct HoldStatus {
+pub(crate) struct HoldStatus {
     /// The pools, as `LOAD_BALANCER/POOL`.
     pub pools: BTreeSet<String>,
     #[serde(default)]
@@ -102,7 +102,7 @@ pub struct HoldStatus {
 
 /// A signal of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SignalStatus {
+pub(crate) struct SignalStatus {
     /// The signal's name, such as its taint key.
     pub signal: String,
     /// The signal's start, if it is known.
@@ -118,7 +118,7 @@ impl SignalStatus {
 
 /// A failure of an agent's watch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WatchErrorStatus {
+pub(crate) struct WatchErrorStatus {
     #[serde(default)]
     pub(crate) reason: String,
     /// The text of the error.
@@ -129,7 +129,7 @@ pub struct WatchErrorStatus {
 
 /// The present answer of one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PathStatus {
+pub(crate) struct PathStatus {
     /// The status code, 200 or 503.
     pub code: u16,
     /// The time of the last change.
@@ -139,7 +139,7 @@ pub struct PathStatus {
 /// The health of kube-proxy as an agent has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct KubeProxyStatus {
+pub(crate) struct KubeProxyStatus {
     /// The address that the agent polls, if it polls one.
     pub server: Option<String>,
     /// Whether kube-proxy is healthy, or its health unknown.
@@ -165,7 +165,7 @@ pub(crate) struct ServicesStatus {
 /// The connections that pass through the node, from the counts since it has a signal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ConnectionsStatus {
+pub(crate) struct ConnectionsStatus {
     /// The reason of the condition `headgate.dev/ConnectionsDrained`.
     pub reason: String,
     /// Its message.
@@ -202,7 +202,7 @@ impl ConnectionsStatus {
 
 /// A Service to which load balancers keep sending.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptServiceStatus {
+pub(crate) struct KeptServiceStatus {
     /// As `NAMESPACE/NAME`.
     pub service: String,
     /// Why, in a phrase.
@@ -226,7 +226,7 @@ pub(crate) struct TaskStatus {
 impl AgentStatus {
     /// Why the health port does not answer; `None` if it does.
     #[must_use]
-    pub fn health_port_error(&self) -> Option<&str> {
+    pub(crate) fn health_port_error(&self) -> Option<&str> {
         let state = self.listeners.get("healthz")?;
         // A closing listener still answers, or the next process on the port does.
         let is_served = state.parse::<SocketAddr>().is_ok() || state == "closing";

@@ -7,11 +7,11 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use headgate_agent::connections::{
-    ConnectionCount, CountOrder, Counter, NodeFacts, Prefix, ServiceConnections, ServiceObject, kubernetes_address,
+    ConnectionCount, CountOrder, Counter, NodeFacts, Prefix, Service, ServiceConnections, kubernetes_address,
 };
-use headgate_controller::local_service::load_balancer_services;
 use headgate_core::node::{NodeObject, NodeReader, SignalRules};
-use headgate_kubernetes::Decoded;
+use headgate_core::service::ServiceObject;
+use headgate_kubernetes::{Decoded, load_balancer_services};
 use jiff::Timestamp;
 use kube::{Api, Client};
 use serde::Serialize;
@@ -123,7 +123,7 @@ impl ConnectionCounter {
         let listed = list::<ServiceObject>(&selecting, load_balancers)
             .await
             .map_err(CountError::Read)?;
-        let services = listed.into_iter().map(Into::into).collect();
+        let services = listed.into_iter().filter_map(Service::read).collect();
         let order = CountOrder {
             api_server: kubernetes_address(client).await,
             ..CountOrder::new(NodeFacts::from(&node), services, &self.excluded)

@@ -8,9 +8,6 @@ mod report;
 mod snapshot;
 mod text;
 
-pub use report::{
-    BlockedPodRow, BudgetRow, ForeignMaintenanceRow, LeavingPodRow, MalformedAnnotationRow, PoolPreviewRow, Preview,
-    PreviewNodeRow, StepRow,
-};
-pub use snapshot::{PreviewError, PreviewRequest, PreviewSnapshot, take_snapshot};
-pub use text::render;
+pub(crate) use report::Preview;
+pub(crate) use snapshot::{PreviewRequest, take_snapshot};
+pub(crate) use text::render;

@@ -9,20 +9,17 @@ mod local_pools;
 mod maintenances_text;
 mod nodes;
 mod order;
-mod report;
+pub(crate) mod report;
 mod snapshot;
 mod text;
 mod text_format;
 
-pub use agents::{AgentEndpoints, query_agents};
+pub(crate) use agents::{AgentEndpoints, query_agents};
 pub(crate) use local_pools::list;
-pub use local_pools::{LocalPoolRow, LocalPoolsSnapshot, explain_service};
-pub use order::NoSuchField;
+pub(crate) use local_pools::{LocalPoolRow, LocalPoolsSnapshot, explain_service};
+pub(crate) use order::NoSuchField;
 pub(crate) use order::sort_by_field;
-pub use report::{
-    EntryRow, LedgerRow, LoadBalancerRow, MarkerRow, NodeRow, Owner, PoolRow, ProbeRow, RuleRow, Selection, SignalRow,
-    StatusReport, UnreadableRow, VerdictRow,
-};
-pub use snapshot::{AzureSnapshot, ClusterSnapshot, SnapshotRequest, StatusError, take_snapshot};
-pub use text::{Detail, render};
+pub(crate) use report::StatusReport;
+pub(crate) use snapshot::{SnapshotRequest, StatusError, take_snapshot};
+pub(crate) use text::{Detail, render};
 pub(crate) use text_format::format_columns;

@@ -44,7 +44,7 @@ enum WorkloadKind {
 
 /// The workload whose pods may lead; as text `daemonset/NAME` or `deployment/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Workload {
+pub(crate) struct Workload {
     kind: WorkloadKind,
     name: String,
 }
@@ -76,7 +76,7 @@ impl FromStr for Workload {
 }
 
 /// What to prepare, and how long that may take.
-pub struct UninstallRequest {
+pub(crate) struct UninstallRequest {
     /// A client of the API server.
     pub client: Client,
     /// The namespace of the settings and the workload.
@@ -91,7 +91,7 @@ pub struct UninstallRequest {
 
 /// Why headgate should not be deleted yet.
 #[derive(Debug, thiserror::Error)]
-pub enum UninstallError {
+pub(crate) enum UninstallError {
     /// A request to the API server failed.
     #[error("{what} failed")]
     Request {
@@ -127,7 +127,7 @@ pub enum UninstallError {
 ///
 /// # Errors
 /// If a write fails, or the time is over.
-pub async fn prepare_uninstall(
+pub(crate) async fn prepare_uninstall(
     request: &UninstallRequest,
     mut progress: impl FnMut(&str),
 ) -> Result<(), UninstallError> {

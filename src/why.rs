@@ -16,19 +16,18 @@ use hyper::Uri;
 use jiff::Timestamp;
 use kube::Client;
 
-pub use agent_access::{AgentAccess, AgentPods, AgentRoute};
+pub(crate) use agent_access::{AgentAccess, AgentPods, AgentRoute};
 pub(crate) use agent_access::{both, fetch_agent_at, fetch_status, statusz_uri};
-pub use explanation::{Explanation, NewConnections, Reason, explain};
-pub use maintenances::{BlockerRow, ConditionRow, GateRow, MaintainedNodeRow, MaintenanceRow, list_maintenances};
-pub use observations::{Observations, ObservedNode, WhyError};
-pub use wide::{AgentFacts, NodeObjectFacts};
+pub(crate) use explanation::{Explanation, explain};
+pub(crate) use maintenances::{ConditionRow, MaintenanceRow, list_maintenances};
+pub(crate) use observations::{Observations, WhyError};
 
 /// Queries the API server and the agent, and explains the node `name`. `statusz` is the address of the agent's
 /// `/statusz`, if it is not found by `access`.
 ///
 /// # Errors
 /// When neither the API server nor the agent answers, or the Node does not exist.
-pub async fn explain_node(
+pub(crate) async fn explain_node(
     client: &Client,
     name: &str,
     access: &AgentAccess,

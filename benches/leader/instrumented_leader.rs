@@ -22,7 +22,7 @@ use headgate_core::telemetry::MetricsFormat;
 use headgate_http::client::TrustedRoots;
 use headgate_http::proxies::Proxies;
 use headgate_kubernetes::leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
-use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter, WatchReporter};
+use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter, WatchReporter, service_store};
 use headgate_test_kubernetes::event_sink;
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request, Response};
@@ -238,10 +238,15 @@ async fn lead(
             node_store(&client, reporter, reader.clone())
         }
     };
+    let services = {
+        let (client, clock, errors) = (client.clone(), clock.clone(), metrics.local_pools.watch_errors());
+        move || service_store(&client, WatchReporter::new("services", errors.clone(), clock.clone()))
+    };
     let parts = admin_state::WorkContext {
         events,
         client,
         nodes: watched().0,
+        services: services().0,
         policy: Policy {
             mode: AdminStateMode::Enforce,
             foreign_down: ForeignDown::Keep,
@@ -267,6 +272,8 @@ async fn lead(
         parts.node_intents = NodeIntents::default();
         let (nodes, watch_nodes) = watched();
         parts.nodes = nodes;
+        let (services, watch_services) = services();
+        parts.services = services;
         let writer =
             NodeWriter::new(parts.client.clone(), metrics.node_writes.clone(), parts.clock.clone()).in_term(&term);
         let run_writer = writer.run(parts.node_intents.clone());
@@ -275,6 +282,7 @@ async fn lead(
                 outcome = admin_state::run(term, &source, parts) => outcome,
                 () = run_writer => Ok(()),
                 () = watch_nodes => Ok(()),
+                () = watch_services => Ok(()),
             }
         }
     };

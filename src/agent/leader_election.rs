@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use headgate_controller::admin_state::{self, GuardSettings, Policy, WorkError};
+use headgate_controller::admin_state::{self, AdminStateMode, GuardSettings, Policy, WorkError};
+use headgate_controller::local_pools::Enabled;
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::node_store;
@@ -23,7 +24,9 @@ use headgate_kubernetes::leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term,
     candidate_identity,
 };
-use headgate_kubernetes::{EventSink, NodeIntents, NodeStore, NodeWriteMetrics, NodeWriter, WatchReporter};
+use headgate_kubernetes::{
+    EventSink, NodeIntents, NodeStore, NodeWriteMetrics, NodeWriter, ServiceStore, WatchReporter, service_store,
+};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -157,13 +160,19 @@ pub(super) fn work(
         )
         .in_term(&term);
         let run_writer = writer.run(intents.clone());
-        let (store, watch_nodes) = nodes(&context, &metrics);
-        let nodes = TermNodes { store, intents };
+        let (nodes, watch_nodes) = nodes(&context, &metrics);
+        let (services, watch_services) = services(&context, &metrics);
+        let stores = Stores {
+            nodes,
+            services,
+            intents,
+        };
         async move {
             tokio::select! {
-                outcome = controllers(term, &context, metrics, nodes) => outcome,
+                outcome = controllers(term, &context, metrics, stores) => outcome,
                 () = run_writer => Ok(()),
                 () = watch_nodes => Ok(()),
+                () = watch_services => Ok(()),
             }
         }
         .boxed()
@@ -188,10 +197,33 @@ fn nodes(context: &LeaderContext, metrics: &WorkMetrics) -> (NodeStore, impl Fut
     node_store(&context.client, reporter, reader)
 }
 
-/// What is known of all Nodes, and where the controllers of a term publish what they should be.
+/// All Services of type `LoadBalancer`, as the controllers of a term read them, and their watch, which asks for them only where one does.
+fn services(context: &LeaderContext, metrics: &WorkMetrics) -> (ServiceStore, impl Future<Output = ()> + use<>) {
+    let settings = &context.settings;
+    let errors = match settings.azure.is_configured() {
+        true => metrics.local_pools.watch_errors(),
+        false => metrics.maintenance.watch_errors(),
+    };
+    let reporter = WatchReporter::new("services", errors, context.clock.clone());
+    let reporter = reporter.with_events(Some(context.events.clone()));
+    let (store, watch) = service_store(&context.client, reporter);
+    let are_read = settings.maintenance.enabled
+        || settings.local_pools.enabled != Enabled::Off
+        || settings.admin_state.mode != AdminStateMode::Off;
+    let watch = async move {
+        if are_read {
+            watch.await;
+        }
+        std::future::pending().await
+    };
+    (store, watch)
+}
+
+/// What is known of the cluster, and where the controllers of a term publish what its Nodes should be.
 #[derive(Clone)]
-pub(super) struct TermNodes {
-    pub(super) store: NodeStore,
+pub(super) struct Stores {
+    pub(super) nodes: NodeStore,
+    pub(super) services: ServiceStore,
     pub(super) intents: NodeIntents,
 }
 
@@ -200,10 +232,10 @@ async fn controllers(
     term: Term,
     context: &LeaderContext,
     metrics: WorkMetrics,
-    nodes: TermNodes,
+    stores: Stores,
 ) -> Result<(), WorkError> {
     if !context.settings.azure.is_configured() {
-        maintenance::run_by_probes(term, context, metrics.maintenance, nodes).await;
+        maintenance::run_by_probes(term, context, metrics.maintenance, stores).await;
         return Ok(());
     }
     let traffic = watch::Sender::new(Arc::default());
@@ -211,12 +243,12 @@ async fn controllers(
     let maintenance = async {
         if waits_for_reads {
             let metrics = metrics.maintenance.clone();
-            maintenance::run(term.clone(), context, metrics, nodes.clone(), traffic.subscribe()).await;
+            maintenance::run(term.clone(), context, metrics, stores.clone(), traffic.subscribe()).await;
         }
         std::future::pending::<()>().await;
     };
     let published = waits_for_reads.then(|| traffic.clone());
-    let work_context = work_context(context, metrics.clone(), nodes.clone(), published);
+    let work_context = work_context(context, metrics.clone(), stores.clone(), published);
     tokio::select! {
         outcome = admin_state::run(term.clone(), &context.azure, work_context) => outcome,
         () = maintenance => Ok(()),
@@ -227,7 +259,7 @@ async fn controllers(
 fn work_context(
     context: &LeaderContext,
     metrics: WorkMetrics,
-    nodes: TermNodes,
+    stores: Stores,
     traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
 ) -> admin_state::WorkContext {
     let settings = &context.settings;
@@ -248,7 +280,8 @@ fn work_context(
         });
     admin_state::WorkContext {
         client: context.client.clone(),
-        nodes: nodes.store,
+        nodes: stores.nodes,
+        services: stores.services,
         policy: Policy {
             mode: settings.admin_state.mode,
             foreign_down: settings.admin_state.foreign_down,
@@ -273,7 +306,7 @@ fn work_context(
         clock: context.clock.clone(),
         preempt_events,
         marker,
-        node_intents: nodes.intents,
+        node_intents: stores.intents,
         traffic,
     }
 }

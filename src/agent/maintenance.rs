@@ -11,7 +11,7 @@ use headgate_kubernetes::leader::Term;
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run as run_controllers};
 use tokio::sync::watch;
 
-use super::leader_election::{LeaderContext, TermNodes};
+use super::leader_election::{LeaderContext, Stores};
 
 /// The setting that enables them.
 const FEATURE: &str = "maintenance.enabled";
@@ -21,25 +21,25 @@ pub(super) async fn run(
     term: Term,
     context: &LeaderContext,
     metrics: Metrics,
-    nodes: TermNodes,
+    stores: Stores,
     traffic: watch::Receiver<Arc<TrafficByNode>>,
 ) {
     let source = LoadBalancerSource::Reads(traffic);
-    if let Some(controllers_context) = controllers_context(context, metrics, nodes, source) {
+    if let Some(controllers_context) = controllers_context(context, metrics, stores, source) {
         run_controllers(term, controllers_context).await;
     }
 }
 
 /// Runs the controllers in a cluster whose load balancers no leader reads, until the term is handed over. Their gates follow what the agents
 /// write after failed probes (`node.markerProbes`).
-pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: Metrics, nodes: TermNodes) {
+pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: Metrics, stores: Stores) {
     if context.settings.marker.probes == 0 {
         tracing::warn!("neither Azure nor node.markerProbes is configured: no drain is confirmed by load balancers");
     }
     let handed_over = term.clone();
     let controllers = async {
         let source = LoadBalancerSource::Probes;
-        if let Some(controllers_context) = controllers_context(context, metrics, nodes, source) {
+        if let Some(controllers_context) = controllers_context(context, metrics, stores, source) {
             run_controllers(term, controllers_context).await;
         }
         std::future::pending::<()>().await;
@@ -54,16 +54,17 @@ pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: 
 fn controllers_context(
     context: &LeaderContext,
     metrics: Metrics,
-    nodes: TermNodes,
+    stores: Stores,
     load_balancers: LoadBalancerSource,
 ) -> Option<MaintenanceContext> {
     let events = context.events.clone();
     OtherNodes::new(events.clone(), context.placement).check(FEATURE).ok()?;
     Some(MaintenanceContext {
         events,
-        nodes: nodes.store,
+        nodes: stores.nodes,
+        services: stores.services,
         client: context.client.clone(),
-        node_intents: nodes.intents,
+        node_intents: stores.intents,
         metrics,
         clock: context.clock.clone(),
         load_balancers,

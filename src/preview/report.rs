@@ -17,7 +17,7 @@ use crate::status::{NoSuchField, StatusReport, sort_by_field};
 /// What a drain would do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Preview {
+pub(crate) struct Preview {
     /// The time of the snapshot.
     #[serde(rename = "askedAt")]
     pub taken_at: Timestamp,
@@ -45,7 +45,7 @@ pub struct Preview {
 /// A node that would be drained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PreviewNodeRow {
+pub(crate) struct PreviewNodeRow {
     /// Name of the Node.
     pub name: String,
     /// Whether it is Ready.
@@ -63,7 +63,7 @@ pub struct PreviewNodeRow {
 /// Pods that leave together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct StepRow {
+pub(crate) struct StepRow {
     /// The entry of the drain plan.
     pub entry: DrainPlanEntry,
     /// By node, namespace and name.
@@ -73,7 +73,7 @@ pub struct StepRow {
 /// A pod that leaves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LeavingPodRow {
+pub(crate) struct LeavingPodRow {
     /// The pod, as namespace/name.
     pub pod: String,
     /// Its node.
@@ -87,7 +87,7 @@ pub struct LeavingPodRow {
 /// A pod that something would keep on its node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct BlockedPodRow {
+pub(crate) struct BlockedPodRow {
     /// The pod, as namespace/name.
     pub pod: String,
     /// Its node.
@@ -101,7 +101,7 @@ pub struct BlockedPodRow {
 /// A `PodDisruptionBudget` of pods that leave.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct BudgetRow {
+pub(crate) struct BudgetRow {
     /// The budget, as namespace/name.
     pub budget: String,
     /// How many pods may be evicted now.
@@ -113,7 +113,7 @@ pub struct BudgetRow {
 /// A pool with entries of the nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PoolPreviewRow {
+pub(crate) struct PoolPreviewRow {
     /// The name of the load balancer.
     pub load_balancer: String,
     /// The name of the pool.
@@ -137,7 +137,7 @@ pub struct PoolPreviewRow {
 impl PoolPreviewRow {
     /// Whether the guard would hold entries back.
     #[must_use]
-    pub fn is_below_minimum(&self) -> bool {
+    pub(crate) fn is_below_minimum(&self) -> bool {
         self.leaving > 0 && self.remaining < self.minimum_in_service
     }
 }
@@ -145,7 +145,7 @@ impl PoolPreviewRow {
 /// Another maintenance of the same nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ForeignMaintenanceRow {
+pub(crate) struct ForeignMaintenanceRow {
     /// Its name.
     pub name: String,
     /// Its `spec.stage`.
@@ -157,7 +157,7 @@ pub struct ForeignMaintenanceRow {
 /// An annotation that registers no evacuator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct MalformedAnnotationRow {
+pub(crate) struct MalformedAnnotationRow {
     /// The pod, as namespace/name.
     pub pod: String,
     /// What is wrong.
@@ -171,7 +171,7 @@ fn full_name(pod: &PodFacts) -> String {
 impl Preview {
     /// The preview of a snapshot.
     #[must_use]
-    pub fn from_snapshot(snapshot: &PreviewSnapshot) -> Self {
+    pub(crate) fn from_snapshot(snapshot: &PreviewSnapshot) -> Self {
         let maintenance = Maintenance::new(&snapshot.maintenance, &snapshot.nodes);
         let mut pods: Vec<&PodFacts> = snapshot.pods.iter().filter(|pod| !pod.is_finished).collect();
         pods.retain(|pod| maintenance.nodes.contains(&pod.node));
@@ -209,7 +209,7 @@ impl Preview {
     ///
     /// # Errors
     /// When no node has the field.
-    pub fn sort_nodes_by(&mut self, field: &str) -> Result<(), NoSuchField> {
+    pub(crate) fn sort_nodes_by(&mut self, field: &str) -> Result<(), NoSuchField> {
         sort_by_field(&mut self.nodes, field, ".name, .pods, .ready or .cordoned")
     }
 }

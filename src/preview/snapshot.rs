@@ -31,7 +31,7 @@ const MAX_CONCURRENT_LISTS: usize = 8;
 
 /// Why there is no preview.
 #[derive(Debug, thiserror::Error)]
-pub enum PreviewError {
+pub(crate) enum PreviewError {
     /// A node that is named does not exist.
     #[error("there is no Node {0:?}; `kubectl get nodes` lists them")]
     NoSuchNode(String),
@@ -46,7 +46,7 @@ pub enum PreviewError {
 }
 
 /// What a preview is made from.
-pub struct PreviewRequest<'a> {
+pub(crate) struct PreviewRequest<'a> {
     /// The `NodeMaintenance` that a drain would create.
     pub maintenance: NodeMaintenance,
     /// The nodes that are named on the command line.
@@ -57,7 +57,7 @@ pub struct PreviewRequest<'a> {
 
 /// The state of the cluster that a drain would meet.
 #[derive(Clone, Debug)]
-pub struct PreviewSnapshot {
+pub(crate) struct PreviewSnapshot {
     /// The time of the snapshot.
     pub now: Timestamp,
     /// The `NodeMaintenance` that a drain would create.
@@ -82,7 +82,7 @@ pub struct PreviewSnapshot {
 ///
 /// # Errors
 /// When Nodes, pods or budgets cannot be listed, or a node that is named does not exist.
-pub async fn take_snapshot(request: PreviewRequest<'_>) -> Result<PreviewSnapshot, PreviewError> {
+pub(crate) async fn take_snapshot(request: PreviewRequest<'_>) -> Result<PreviewSnapshot, PreviewError> {
     let PreviewRequest {
         maintenance,
         nodes: named,

@@ -17,7 +17,7 @@ const MAX_ROWS: usize = 20;
 
 /// Renders the preview as text. The narrow one leaves out rows beyond a number, and columns.
 #[must_use]
-pub fn render(preview: &Preview, detail: Detail) -> String {
+pub(crate) fn render(preview: &Preview, detail: Detail) -> String {
     let mut text = String::new();
     let nodes = preview.nodes.len();
     let pods: usize = preview.nodes.iter().map(|node| node.pods).sum();

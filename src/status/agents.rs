@@ -23,7 +23,7 @@ const MAX_CONCURRENT_QUERIES: usize = 64;
 
 /// Where the agents serve `/statusz`.
 #[derive(Clone, Debug)]
-pub struct AgentEndpoints {
+pub(crate) struct AgentEndpoints {
     /// How they are reached.
     pub access: AgentAccess,
     /// Addresses of some of them, by the node's name.
@@ -31,7 +31,7 @@ pub struct AgentEndpoints {
 }
 
 /// Queries the agents of the report's nodes and enters their answers.
-pub async fn query_agents(report: &mut StatusReport, client: &Client, endpoints: &AgentEndpoints) {
+pub(crate) async fn query_agents(report: &mut StatusReport, client: &Client, endpoints: &AgentEndpoints) {
     let AgentEndpoints { access, overrides } = endpoints;
     let mut missing = BTreeMap::new();
     let deadline = Instant::now() + ALL_AGENTS_TIMEOUT;

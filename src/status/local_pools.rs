@@ -3,17 +3,19 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetState, TargetStates};
-use headgate_controller::local_pools::{IpFamily, NamespacedName, NodeIndex, PoolStatus, ServiceStatus, Updater};
+use headgate_controller::local_pools::{NodeIndex, PoolStatus, ServiceStatus, Updater};
 use headgate_controller::local_service::{
-    EffectiveSettings, LocalPoolsSettings, QueuedUpdate, ServiceIndex, SlimEndpointSlice, SlimService, apply_nodes,
-    convert_load_balancer, load_balancer_services,
+    EffectiveSettings, LocalPoolsSettings, QueuedUpdate, ServiceIndex, SlimEndpointSlice, apply_nodes,
+    convert_load_balancer,
 };
 use headgate_controller::pool::Listing;
+use headgate_core::service::{IpFamily, NamespacedName, Service, ServiceObject};
 use headgate_core::telemetry::escape_line;
-use headgate_kubernetes::Decoded;
+use headgate_kubernetes::{Decoded, load_balancer_services};
 use kube::api::ListParams;
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
@@ -34,7 +36,7 @@ const MAX_ROWS: usize = 20;
 /// The row of a Local Service's pool, or of a family for which it has none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LocalPoolRow {
+pub(crate) struct LocalPoolRow {
     /// `NAMESPACE/NAME`.
     pub service: String,
     /// `IPv4` or `IPv6`.
@@ -58,7 +60,7 @@ pub struct LocalPoolRow {
 impl LocalPoolRow {
     /// Whether an update is due.
     #[must_use]
-    pub fn is_pending(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         !self.missing.is_empty() || !self.surplus.is_empty()
     }
 
@@ -115,7 +117,7 @@ fn describe_queued(update: &QueuedUpdate) -> String {
 
 /// What is known about the pools of Local Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LocalPoolsSnapshot {
+pub(crate) struct LocalPoolsSnapshot {
     /// Whether the leader updates such pools, by the settings and `azure.json`.
     pub is_active: bool,
     /// In the order of the Services; or why they are unknown.
@@ -128,15 +130,16 @@ pub struct LocalPoolsSnapshot {
 
 /// Services of type `LoadBalancer`, and all `EndpointSlices`.
 pub(super) struct ListedServices {
-    services: Vec<SlimService>,
+    services: Vec<Arc<Service>>,
     slices: Vec<SlimEndpointSlice>,
 }
 
 /// Lists Services and `EndpointSlices`.
 pub(super) async fn list_services(client: &Client) -> Result<ListedServices, String> {
     let (selecting, load_balancers) = load_balancer_services(client);
+    let services = list::<ServiceObject>(&selecting, load_balancers).await?;
     Ok(ListedServices {
-        services: list::<SlimService>(&selecting, load_balancers).await?,
+        services: services.into_iter().filter_map(Service::read).map(Arc::new).collect(),
         slices: list::<SlimEndpointSlice>(client, ListParams::default()).await?,
     })
 }
@@ -145,11 +148,10 @@ impl ListedServices {
     /// Which Nodes serve the rules of Local Services.
     pub(super) fn index(&self, now: Instant) -> ServiceIndex {
         let mut index = ServiceIndex::default();
-        let probes: Vec<_> = self.services.iter().filter_map(SlimService::probe).collect();
-        for probe in &probes {
-            index.apply_service(probe);
+        for service in &self.services {
+            index.apply_service(service);
         }
-        index.retain_services(&probes.into_iter().map(|probe| probe.name).collect());
+        index.retain_services(&self.services.iter().map(|service| service.name.clone()).collect());
         let slices: Vec<_> = self
             .slices
             .iter()
@@ -196,9 +198,8 @@ pub(super) fn take_local_pools(
     apply_nodes(&mut updater, &request.desired.nodes, |node| {
         request.mode == AdminStateMode::Enforce && request.desired.target_state(node, now) == TargetState::Down
     });
-    let services: Vec<_> = services.into_iter().filter_map(SlimService::convert).collect();
     let names: Vec<_> = services.iter().map(|service| service.name.clone()).collect();
-    for service in services {
+    for service in &services {
         updater.apply_service(service);
     }
     updater.retain_services(&names.iter().cloned().collect());
@@ -343,7 +344,7 @@ pub(super) fn table(rows: &[LocalPoolRow], is_wide: bool) -> (Vec<String>, Vec<V
 
 /// Explains the pools of one Service in words.
 #[must_use]
-pub fn explain_service(service: &str, snapshot: &LocalPoolsSnapshot) -> String {
+pub(crate) fn explain_service(service: &str, snapshot: &LocalPoolsSnapshot) -> String {
     let own: Vec<_> = snapshot.rows.iter().filter(|row| row.service == service).collect();
     let name = escape_line(service);
     let verdict = match (&snapshot.error, snapshot.is_active, own.as_slice()) {

@@ -10,7 +10,7 @@ use super::report::StatusReport;
 /// No node has the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("--sort-by: no node has the field {field:?}; allowed: a field of the nodes in -o json, such as {examples}")]
-pub struct NoSuchField {
+pub(crate) struct NoSuchField {
     /// The field as it was given.
     pub field: String,
     /// Some that they have.
@@ -54,14 +54,14 @@ impl StatusReport {
     ///
     /// # Errors
     /// When no node has the field.
-    pub fn sort_nodes_by(&mut self, field: &str) -> Result<(), NoSuchField> {
+    pub(crate) fn sort_nodes_by(&mut self, field: &str) -> Result<(), NoSuchField> {
         let examples = ".name, .address, .verdict.healthz or .verdict.since";
         sort_by_field(&mut self.nodes, field, examples)
     }
 
     /// What two reports show differently: their JSON without the time of the read and of the Lease's renewal.
     #[must_use]
-    pub fn without_times(&self) -> Value {
+    pub(crate) fn without_times(&self) -> Value {
         let mut json = serde_json::to_value(self).unwrap_or_default();
         json["askedAt"] = Value::Null;
         if let Some(leader) = json["leader"].as_object_mut() {

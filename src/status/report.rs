@@ -16,7 +16,7 @@ mod build;
 /// The whole report. Times are in UTC; `None` means unknown.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct StatusReport {
+pub(crate) struct StatusReport {
     /// The time of the snapshot.
     #[serde(rename = "askedAt")]
     pub taken_at: Timestamp,
@@ -65,7 +65,7 @@ pub struct StatusReport {
 /// Which Nodes a report contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Selection {
+pub(crate) enum Selection {
     /// All Nodes of the cluster.
     All,
     /// The Nodes with a signal, an admin state or a ledger entry.
@@ -77,7 +77,7 @@ pub enum Selection {
 /// The row of one Node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NodeRow {
+pub(crate) struct NodeRow {
     /// The name of the Node.
     pub name: String,
     /// The Node's first internal address.
@@ -100,7 +100,7 @@ pub struct NodeRow {
 /// The condition `headgate.dev/OutOfLoadBalancers` of a Node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct MarkerRow {
+pub(crate) struct MarkerRow {
     /// `True`, `False` or `Unknown`.
     pub status: String,
     /// One word.
@@ -112,7 +112,7 @@ pub struct MarkerRow {
 /// A signal of a Node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct SignalRow {
+pub(crate) struct SignalRow {
     /// The signal's name, such as its taint key.
     pub name: String,
     /// Whether the signal counts for `/healthz`.
@@ -124,7 +124,7 @@ pub struct SignalRow {
 /// The answer of a node's `/healthz`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct VerdictRow {
+pub(crate) struct VerdictRow {
     /// The status code; `None` if the agent does not serve `/healthz`.
     pub healthz: Option<u16>,
     /// Whether the agent answered; otherwise the code follows from the Node's signals.
@@ -145,7 +145,7 @@ pub struct VerdictRow {
 /// Who set an admin state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Owner {
+pub(crate) enum Owner {
     /// headgate, according to the ledger.
     Headgate,
     /// Another writer; headgate leaves it alone.
@@ -157,7 +157,7 @@ pub enum Owner {
 /// The row of a ledger entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LedgerRow {
+pub(crate) struct LedgerRow {
     /// The name of the pool's load balancer.
     pub load_balancer: String,
     /// The name of the pool.
@@ -175,7 +175,7 @@ pub struct LedgerRow {
 /// The row of a pool entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct EntryRow {
+pub(crate) struct EntryRow {
     /// The name of the pool's load balancer.
     pub load_balancer: String,
     /// The name of the pool.
@@ -205,7 +205,7 @@ pub struct EntryRow {
 /// The row of a load balancer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LoadBalancerRow {
+pub(crate) struct LoadBalancerRow {
     /// The name of the load balancer.
     pub name: String,
     /// The ARM id of the load balancer.
@@ -225,7 +225,7 @@ pub struct LoadBalancerRow {
 /// A load balancer that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct UnreadableRow {
+pub(crate) struct UnreadableRow {
     /// The ARM id of the load balancer, in lower case.
     pub id: String,
     /// Why it cannot be read.
@@ -235,7 +235,7 @@ pub struct UnreadableRow {
 /// The row of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PoolRow {
+pub(crate) struct PoolRow {
     /// The name of the pool.
     pub name: String,
     /// The number of entries.
@@ -255,7 +255,7 @@ pub struct PoolRow {
 /// The row of a load-balancing rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RuleRow {
+pub(crate) struct RuleRow {
     /// The name of the rule.
     pub name: String,
     /// The rule's probe; without one, `Down` has no effect.
@@ -268,7 +268,7 @@ pub struct RuleRow {
 /// The probe of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ProbeRow {
+pub(crate) struct ProbeRow {
     /// `Http`, `Https` or `Tcp`.
     pub protocol: String,
     /// The port on the node.

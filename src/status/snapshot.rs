@@ -34,7 +34,7 @@ const NOT_NEEDED: &str = "load balancers are not queried";
 
 /// Why there is no snapshot.
 #[derive(Debug, thiserror::Error)]
-pub enum StatusError {
+pub(crate) enum StatusError {
     /// The API server does not list the Nodes.
     #[error("the Nodes cannot be listed: {0}")]
     Nodes(String),
@@ -44,7 +44,7 @@ pub enum StatusError {
 }
 
 /// What a snapshot is taken with.
-pub struct SnapshotRequest<'a> {
+pub(crate) struct SnapshotRequest<'a> {
     /// A client of the API server.
     pub client: &'a Client,
     /// The cluster in ARM, or why ARM is not queried.
@@ -57,7 +57,7 @@ pub struct SnapshotRequest<'a> {
 
 /// The load balancers of a snapshot.
 #[derive(Clone, Debug, Default)]
-pub struct AzureSnapshot {
+pub(crate) struct AzureSnapshot {
     /// The cluster's load balancers as they were read.
     pub listing: Listing,
     /// Other load balancers that the ledger names.
@@ -68,7 +68,7 @@ pub struct AzureSnapshot {
 
 /// The state of the cluster at one moment.
 #[derive(Clone, Debug)]
-pub struct ClusterSnapshot {
+pub(crate) struct ClusterSnapshot {
     /// The time of the snapshot.
     pub now: Moment,
     /// The Nodes, and the target state that follows from their signals.
@@ -101,7 +101,7 @@ pub struct ClusterSnapshot {
 ///
 /// # Errors
 /// When the Nodes cannot be listed.
-pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapshot, StatusError> {
+pub(crate) async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapshot, StatusError> {
     let SnapshotRequest {
         client,
         azure,

@@ -21,7 +21,7 @@ use super::text_format::{format_age, format_columns};
 
 /// The level of detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Detail {
+pub(crate) enum Detail {
     /// For the width of a terminal.
     Narrow,
     /// All columns and all rules.
@@ -50,7 +50,7 @@ fn pool_names(load_balancer: &str, pool: &str) -> PoolNames {
 
 /// Renders the report as text.
 #[must_use]
-pub fn render(report: &StatusReport, detail: Detail) -> String {
+pub(crate) fn render(report: &StatusReport, detail: Detail) -> String {
     let mut text = render_header(report);
     let columns = pool_columns(report);
     if !report.nodes.is_empty() {

@@ -32,7 +32,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Which way requests to agents take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AgentRoute {
+pub(crate) enum AgentRoute {
     /// The node's address, and if the agent does not answer there, the API server.
     #[default]
     Auto,
@@ -44,7 +44,7 @@ pub enum AgentRoute {
 
 /// Where agents are.
 #[derive(Clone, Debug)]
-pub struct AgentAccess {
+pub(crate) struct AgentAccess {
     /// Their operations port.
     pub port: u16,
     /// Which way requests take.
@@ -54,7 +54,7 @@ pub struct AgentAccess {
 }
 
 /// The pods of the agents, through which the API server sends requests.
-pub struct AgentPods {
+pub(crate) struct AgentPods {
     client: Client,
     namespace: String,
     port: u16,
@@ -66,7 +66,7 @@ impl AgentPods {
     ///
     /// # Errors
     /// A text that says why they cannot be listed.
-    pub async fn list(client: &Client, access: &AgentAccess, node: Option<&str>) -> Result<Self, String> {
+    pub(crate) async fn list(client: &Client, access: &AgentAccess, node: Option<&str>) -> Result<Self, String> {
         let mut selection = ListParams::default().labels(AGENT_PODS);
         if let Some(node) = node {
             selection = selection.fields(&format!("spec.nodeName={node}"));
@@ -96,7 +96,7 @@ impl AgentPods {
     ///
     /// # Errors
     /// A text that names the pod and what is wrong.
-    pub async fn fetch(&self, node: &str) -> Result<AgentStatus, String> {
+    pub(crate) async fn fetch(&self, node: &str) -> Result<AgentStatus, String> {
         let pod = self.by_node.get(node).ok_or_else(|| {
             format!(
                 "{} has no running pod of headgate's agents on this node",

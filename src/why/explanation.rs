@@ -16,7 +16,7 @@ use crate::agent_status::{AgentStatus, PathStatus};
 /// Whether a load balancer that probes `/healthz` sends new connections to the node. What others do is not known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum NewConnections {
+pub(crate) enum NewConnections {
     /// Probes get 200, and the node is not excluded.
     Yes,
     /// Probes get 503 or no answer, or the node is excluded from load balancers.
@@ -28,7 +28,7 @@ pub enum NewConnections {
 /// One reason why new connections are not sent to the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Reason {
+pub(crate) struct Reason {
     /// The name of the signal or of the label, `health port`, or `kube-proxy`.
     pub name: String,
     /// The start, if it is known.
@@ -42,7 +42,7 @@ pub struct Reason {
 /// Why new connections are or are not sent to a node; `-o json` prints this.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Explanation {
+pub(crate) struct Explanation {
     /// The name of the node.
     pub node: String,
     /// Whether a load balancer that probes `/healthz` sends new connections.
@@ -71,7 +71,7 @@ pub struct Explanation {
 
 /// Explains the node `name` from its observations. Pure.
 #[must_use]
-pub fn explain(name: &str, observations: &Observations, now: Timestamp) -> Explanation {
+pub(crate) fn explain(name: &str, observations: &Observations, now: Timestamp) -> Explanation {
     let (mut reasons, mut notes) = (Vec::new(), Vec::new());
     let (mut sent, mut since, mut healthz) = (NewConnections::Unknown, None, None);
     match (&observations.agent, &observations.api) {

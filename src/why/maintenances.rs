@@ -21,7 +21,7 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The row of a `NodeMaintenance`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct MaintenanceRow {
+pub(crate) struct MaintenanceRow {
     /// The name of the `NodeMaintenance`.
     pub name: String,
     /// `spec.stage`.
@@ -49,7 +49,7 @@ pub struct MaintenanceRow {
 /// A condition of a `NodeMaintenance`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ConditionRow {
+pub(crate) struct ConditionRow {
     /// Its type.
     #[serde(rename = "type")]
     pub kind: String,
@@ -66,7 +66,7 @@ pub struct ConditionRow {
 /// A node of a `NodeMaintenance`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct MaintainedNodeRow {
+pub(crate) struct MaintainedNodeRow {
     /// The name of the Node.
     pub node: String,
     /// What happens there, or what is waited for.
@@ -86,7 +86,7 @@ pub struct MaintainedNodeRow {
 /// How far a node is on its way out of the load balancers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct GateRow {
+pub(crate) struct GateRow {
     /// `Pending`, `Draining`, `Out` or `TimedOut`.
     pub state: &'static str,
     /// Since when the load balancers send no new connections.
@@ -98,7 +98,7 @@ pub struct GateRow {
 /// What keeps a pod on its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct BlockerRow {
+pub(crate) struct BlockerRow {
     /// The pod, as namespace/name.
     pub pod: String,
     /// In words.
@@ -110,7 +110,7 @@ pub struct BlockerRow {
 impl MaintenanceRow {
     /// The row of an object.
     #[must_use]
-    pub fn new(object: &NodeMaintenance) -> Self {
+    pub(crate) fn new(object: &NodeMaintenance) -> Self {
         let status = object.status.clone().unwrap_or_default();
         let conditions = status.conditions.iter().map(|condition| ConditionRow {
             kind: condition.type_.clone(),
@@ -136,13 +136,13 @@ impl MaintenanceRow {
 
     /// A condition by its type.
     #[must_use]
-    pub fn condition(&self, kind: &str) -> Option<&ConditionRow> {
+    pub(crate) fn condition(&self, kind: &str) -> Option<&ConditionRow> {
         self.conditions.iter().find(|condition| condition.kind == kind)
     }
 
     /// The stage with what qualifies it.
     #[must_use]
-    pub fn stage_text(&self) -> String {
+    pub(crate) fn stage_text(&self) -> String {
         let mut text = self.stage.to_owned();
         if self.dry_run {
             text.push_str(", dry run");
@@ -154,7 +154,7 @@ impl MaintenanceRow {
     }
 
     /// Retains the nodes with these names; gives whether any is left.
-    pub fn retain_nodes(&mut self, names: &[String]) -> bool {
+    pub(crate) fn retain_nodes(&mut self, names: &[String]) -> bool {
         self.nodes.retain(|node| names.contains(&node.node));
         !self.nodes.is_empty()
     }
@@ -181,13 +181,13 @@ impl MaintainedNodeRow {
 
     /// Pods that have to leave.
     #[must_use]
-    pub fn pods_left(&self) -> i32 {
+    pub(crate) fn pods_left(&self) -> i32 {
         self.pods_pending + self.pods_evacuating
     }
 
     /// Where the node is: one sentence about its load balancers.
     #[must_use]
-    pub fn load_balancer_text(&self) -> String {
+    pub(crate) fn load_balancer_text(&self) -> String {
         match &self.load_balancer {
             None => "not asked to leave its load balancers yet".to_owned(),
             Some(gate) => match (gate.state, gate.down_since) {
@@ -214,7 +214,7 @@ impl BlockerRow {
 ///
 /// # Errors
 /// A text that says why they are not known.
-pub async fn list_maintenances(client: &Client) -> Result<Vec<MaintenanceRow>, String> {
+pub(crate) async fn list_maintenances(client: &Client) -> Result<Vec<MaintenanceRow>, String> {
     let api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
     let mut rows = Vec::new();
     let mut params = ListParams::default().limit(PAGE_SIZE);

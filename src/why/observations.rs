@@ -19,7 +19,7 @@ const API_SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why there is no explanation.
 #[derive(Debug, thiserror::Error)]
-pub enum WhyError {
+pub(crate) enum WhyError {
     /// The API server does not have the Node.
     #[error("there is no Node {name:?}; `kubectl get nodes` lists them")]
     NoSuchNode {
@@ -38,7 +38,7 @@ pub enum WhyError {
 
 /// What is read of the Node object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObservedNode {
+pub(crate) struct ObservedNode {
     /// The signals by the given rules. Only a deletion has a start.
     pub signals: Vec<SignalStatus>,
     /// The keys of all taints.
@@ -57,7 +57,7 @@ pub struct ObservedNode {
 
 /// The observations, each with the reason if it is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Observations {
+pub(crate) struct Observations {
     /// The status of the agent.
     pub agent: Result<AgentStatus, String>,
     /// The Node object, or why it was not read.

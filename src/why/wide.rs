@@ -16,7 +16,7 @@ use crate::agent_status::AgentStatus;
 /// What the agent answered about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct AgentFacts {
+pub(crate) struct AgentFacts {
     /// The version of its program.
     pub version: String,
     /// Where it has the state of the Node from.
@@ -50,7 +50,7 @@ impl AgentFacts {
 /// What the API server answered about the Node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NodeObjectFacts {
+pub(crate) struct NodeObjectFacts {
     /// The keys of its taints.
     pub taints: Vec<String>,
     /// Whether it is cordoned.
@@ -75,7 +75,7 @@ impl NodeObjectFacts {
 impl Explanation {
     /// The text with the facts below it. What agents and the API server sent is escaped for a terminal, and breaks no line.
     #[must_use]
-    pub fn wide_text(&self) -> String {
+    pub(crate) fn wide_text(&self) -> String {
         let mut text = self.to_string();
         text.push('\n');
         let mut row = |name: &str, value: &str| {
@@ -123,7 +123,7 @@ impl Explanation {
 
     /// What two explanations show differently: their JSON without the time of the queries and the ages in notes.
     #[must_use]
-    pub fn without_times(&self) -> Value {
+    pub(crate) fn without_times(&self) -> Value {
         let mut json = serde_json::to_value(self).unwrap_or_default();
         json["askedAt"] = Value::Null;
         json["notes"] = self.notes.iter().map(|note| without_ages(note)).collect();

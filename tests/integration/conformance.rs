@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use headgate_agent::health::{IpFamily, LastChange, ProxyPart, ProxyStatus, VerdictInputs};
+use headgate_agent::health::{LastChange, ProxyPart, ProxyStatus, VerdictInputs};
 use headgate_core::clock::Clock;
 use headgate_core::node::{Node, NodeReport, Taint};
+use headgate_core::service::IpFamily;
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request};

@@ -17,11 +17,11 @@ use headgate_agent::health::services::Cidr;
 use headgate_agent::health::{ProxyStatus, VerdictInputs};
 use headgate_agent::health::{
     services::Metrics, services::NodePortServer, services::PortStates, services::ServiceDrains, services::ServiceIndex,
-    services::ServiceRoutes, services::ServiceTable, services::SlimEndpointSlice, services::SlimService,
-    services::Sockets,
+    services::ServiceRoutes, services::ServiceTable, services::SlimEndpointSlice, services::Sockets,
 };
 use headgate_core::clock::Clock;
 use headgate_core::node::NodeReport;
+use headgate_core::service::ServiceObject;
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_http::server::ServeError;
 use http_body_util::BodyExt as _;
@@ -106,7 +106,7 @@ impl FakeSockets {
 /// Answers about Services; the test controls the events of both watches, the proxy's health and the sockets.
 struct Server {
     index: ServiceIndex,
-    known: Vec<SlimService>,
+    known: Vec<ServiceObject>,
     sockets: FakeSockets,
     tables: watch::Sender<Option<Arc<ServiceTable>>>,
     proxy: watch::Sender<ProxyStatus>,
@@ -123,7 +123,7 @@ fn parts(key: &str) -> (&str, &str) {
     key.split_once('/').unwrap()
 }
 
-fn service(key: &str, port: u16, addresses: &[&str]) -> SlimService {
+fn service(key: &str, port: u16, addresses: &[&str]) -> ServiceObject {
     let (namespace, name) = parts(key);
     let service = json!({"metadata": {"namespace": namespace, "name": name, "uid": format!("uid of {key}")},
         "spec": {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": port, "clusterIPs": addresses}});
@@ -230,7 +230,7 @@ impl Server {
         self.list_services(services.collect()).await;
     }
 
-    async fn list_services(&mut self, services: Vec<SlimService>) {
+    async fn list_services(&mut self, services: Vec<ServiceObject>) {
         self.known.clone_from(&services);
         self.index.apply_service(Event::Init);
         for service in services {

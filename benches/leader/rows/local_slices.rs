@@ -2,9 +2,9 @@
 //! one thread, without sockets. Every Service gets five events, and the tick that follows looks at all of them.
 
 use anyhow::{Context as _, ensure};
-use headgate_controller::local_pools::objects::Service;
-use headgate_controller::local_pools::{NamespacedName, Updater, UpdaterSettings};
+use headgate_controller::local_pools::{Updater, UpdaterSettings};
 use headgate_controller::local_service::{SharedUpdater, SlimEndpointSlice};
+use headgate_core::service::{NamespacedName, Service};
 use kube::core::WatchEvent;
 use serde_json::json;
 use tokio::time::Instant;
@@ -21,7 +21,7 @@ const ROUNDS: usize = 5;
 pub(super) fn measure() -> anyhow::Result<Row> {
     let updater = SharedUpdater::new(Updater::new(UpdaterSettings::default()));
     for number in 0..SHAPE.services {
-        updater.lock().apply_service(service(number));
+        updater.lock().apply_service(&service(number).into());
     }
     let (mut best, mut tick, mut bytes) = (f64::MAX, f64::MAX, 0);
     for round in 0..=ROUNDS {
@@ -78,12 +78,9 @@ pub(super) fn measure() -> anyhow::Result<Row> {
 /// A Local Service with one pool.
 pub(super) fn service(number: usize) -> Service {
     Service {
-        name: NamespacedName::new("default", &service_name(number)),
         uid: uid(number),
-        is_load_balancer: true,
         is_local: true,
-        is_deleting: false,
-        ip_families: Vec::new(),
+        ..Service::named(NamespacedName::new("default", &service_name(number)))
     }
 }
 

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant as WallInstant};
 
 use anyhow::{Context as _, ensure};
 use headgate_controller::local_pools::objects::{BackendPool, Endpoint, EndpointSlice, LoadBalancer, Node, PoolEntry};
-use headgate_controller::local_pools::{
-    EntryAddress, MemberEdit, NamespacedName, Updater, UpdaterSettings, base_name, merge,
-};
+use headgate_controller::local_pools::{EntryAddress, MemberEdit, Updater, UpdaterSettings, base_name, merge};
+use headgate_core::service::NamespacedName;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -97,7 +96,7 @@ fn decide() -> anyhow::Result<Decisions> {
         });
     }
     for number in 0..SHAPE.services {
-        updater.apply_service(service(number));
+        updater.apply_service(&service(number).into());
         updater.apply_slice(&slice(number, 0));
     }
     updater.retain_nodes(&(0..SHAPE.nodes).map(node_name).collect());

@@ -41,5 +41,5 @@ pub use flow::{Destination, Protocol};
 pub use follow::{ConnectionsTask, cut_note, end_condition, kubernetes_address};
 pub use interval::Interval;
 pub use metrics::ConnectionMetrics;
-pub use services::{Ingress, Service, ServiceName, ServiceObject, ServicePort};
+pub use services::Service;
 pub use table::ReadError;

@@ -39,7 +39,7 @@ pub use event::{EventReason, ServiceEvent};
 pub use failure::Failure;
 pub use index::LocalServiceIndex;
 pub use merge::{AddedMember, MemberEdit, Merged, merge};
-pub use names::{IpFamily, NamespacedName, base_name, is_rule_of, pool_name};
+pub use names::{base_name, is_rule_of, pool_name};
 pub use nodes::NodeIndex;
 pub use operation::{DesiredMember, DesiredMembers, Operation, OperationKey, PoolKey};
 pub use placement::{Placement, PlacementSkip, PoolUnavailable, ServicePool, place};

@@ -3,5 +3,6 @@
 
 pub mod clock;
 pub mod node;
+pub mod service;
 pub mod settings;
 pub mod telemetry;

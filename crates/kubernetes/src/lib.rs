@@ -19,7 +19,9 @@ pub use decoded::{Decoded, Undecodable, split_list};
 pub use events::{
     EventKind, EventObserver, EventQueue, EventSink, ObservedEvent, node_reference, pod_reference, service_reference,
 };
-pub use load_balancer_services::{LOAD_BALANCER_SERVICES, with_selection_fallback};
+pub use load_balancer_services::{
+    LOAD_BALANCER_SERVICES, ServiceStore, load_balancer_services, service_store, with_selection_fallback,
+};
 pub use node_writer::{
     Edited, FieldIntents, MarkerState, NodeEdit, NodeField, NodeIntent, NodeIntents, NodeWriteMetrics, NodeWriter,
     Shown, condition_intent, expire_marker,

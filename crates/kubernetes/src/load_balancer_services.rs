@@ -6,15 +6,42 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use headgate_core::service::Service;
 use hyper::http::HeaderMap;
 use hyper::{Request, StatusCode, Uri};
 use kube::Client;
+use kube::api::ListParams;
 use kube::client::Body;
+
+use crate::store::Store;
+use crate::watch::WatchReporter;
 
 /// The field selector.
 pub const LOAD_BALANCER_SERVICES: &str = "spec.type=LoadBalancer";
 /// The same in a query.
 const PARAMETER: &str = "fieldSelector=spec.type%3DLoadBalancer";
+
+/// All Services of type `LoadBalancer`, by `namespace/name`.
+pub type ServiceStore = Store<Arc<Service>>;
+
+/// All Services of type `LoadBalancer`, and their watch.
+pub fn service_store(client: &Client, reporter: WatchReporter) -> (ServiceStore, impl Future<Output = ()> + use<>) {
+    let read = |object| Service::read(object).map(Arc::new);
+    Store::select(
+        &with_selection_fallback(client),
+        Some(LOAD_BALANCER_SERVICES),
+        reporter,
+        read,
+    )
+}
+
+/// A client and the parameters for one list of Services of type `LoadBalancer`; where the API server cannot select them, the list has
+/// all.
+#[must_use]
+pub fn load_balancer_services(client: &Client) -> (Client, ListParams) {
+    let selected = ListParams::default().fields(LOAD_BALANCER_SERVICES);
+    (with_selection_fallback(client), selected)
+}
 
 /// A client of the same API server, for lists and watches with [`LOAD_BALANCER_SERVICES`].
 #[must_use]
@@ -71,7 +98,6 @@ mod tests {
     use hyper::Response;
     use k8s_openapi::api::core::v1::Service;
     use kube::Api;
-    use kube::api::ListParams;
 
     use super::*;
 

@@ -52,15 +52,31 @@ impl<V: PartialEq> Store<V> {
         F: Fn(K) -> Option<V>,
         K: Resource<DynamicType: Default> + Clone + Default + DeserializeOwned + Debug + Send + 'static,
     {
+        Self::select(client, None, reporter, read)
+    }
+
+    /// The same for the objects that a field selector has.
+    pub fn select<K, F>(
+        client: &Client,
+        fields: Option<&str>,
+        reporter: WatchReporter,
+        read: F,
+    ) -> (Self, impl Future<Output = ()> + use<K, V, F>)
+    where
+        F: Fn(K) -> Option<V>,
+        K: Resource<DynamicType: Default> + Clone + Default + DeserializeOwned + Debug + Send + 'static,
+    {
         let objects = watch::Sender::new(None);
         let store = Self {
             objects: objects.subscribe(),
             verified_at: reporter.verified_at(),
             undecodable: reporter.undecodable(),
         };
-        let config = watcher::Config::default()
-            .page_size(PAGE_SIZE)
-            .timeout(WATCH_PERIOD_SECONDS);
+        let config = watcher::Config {
+            field_selector: fields.map(str::to_owned),
+            ..watcher::Config::default()
+        };
+        let config = config.page_size(PAGE_SIZE).timeout(WATCH_PERIOD_SECONDS);
         let stream = watch_events(client, Api::all, config, reporter);
         (store, reflect(stream, objects, read))
     }

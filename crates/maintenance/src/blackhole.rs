@@ -16,11 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use headgate_core::node::NodeTraffic;
+use headgate_core::service::{NamespacedName, Service};
 use headgate_core::telemetry::words;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Service;
 
-use crate::drain_plan::Labels;
 use crate::snapshot::PodFacts;
 
 words! {
@@ -34,44 +33,13 @@ words! {
     }
 }
 
-/// A Service of type LoadBalancer with a selector.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServiceFacts {
-    /// Namespace of the Service, and of its pods.
-    pub namespace: String,
-    /// The `metadata.name` of the Service.
-    pub name: String,
-    /// Its pods have these labels.
-    pub selector: Labels,
-    /// Which pods get the connections of a node.
-    pub policy: TrafficPolicy,
-}
-
-impl ServiceFacts {
-    /// The facts of a Service of type LoadBalancer; `None` for another one, and for one whose pods it does not select.
-    #[must_use]
-    pub fn read(service: &Service) -> Option<Self> {
-        let spec = service.spec.as_ref()?;
-        let selector = spec.selector.clone().filter(|selector| !selector.is_empty())?;
-        (spec.type_.as_deref() == Some("LoadBalancer")).then(|| Self {
-            namespace: service.metadata.namespace.clone().unwrap_or_default(),
-            name: service.metadata.name.clone().unwrap_or_default(),
-            selector,
-            policy: match spec.external_traffic_policy.as_deref() {
-                Some("Local") => TrafficPolicy::Local,
-                _ => TrafficPolicy::Cluster,
-            },
-        })
-    }
-
-    fn is_ready_on(&self, pod: &PodFacts) -> bool {
-        let is_selected = || {
-            self.selector
-                .iter()
-                .all(|(key, value)| pod.labels.get(key) == Some(value))
-        };
-        pod.is_ready && !pod.is_finished && pod.namespace == self.namespace && is_selected()
-    }
+/// Whether the pod is Ready and one of the Service's.
+fn serves(pod: &PodFacts, service: &Service) -> bool {
+    let is_selected = || {
+        let mut labels = service.selector.iter();
+        labels.all(|(key, value)| pod.labels.get(key) == Some(value))
+    };
+    pod.is_ready && !pod.is_finished && pod.namespace == service.name.namespace() && is_selected()
 }
 
 /// A node under maintenance.
@@ -109,25 +77,33 @@ pub struct BlackholeMeter {
 /// The Services, as the meter looks them up.
 struct Services<'a> {
     /// Those with the policy `Local`, by namespace.
-    local: BTreeMap<&'a str, Vec<&'a ServiceFacts>>,
-    cluster: Vec<&'a ServiceFacts>,
+    local: BTreeMap<&'a str, Vec<&'a Service>>,
+    cluster: Vec<&'a Service>,
 }
 
 impl<'a> Services<'a> {
-    fn new(all: &'a [ServiceFacts]) -> Self {
-        let mut local: BTreeMap<&str, Vec<&ServiceFacts>> = BTreeMap::new();
-        for service in all.iter().filter(|service| service.policy == TrafficPolicy::Local) {
-            local.entry(&service.namespace).or_default().push(service);
+    /// Those whose pods they select: of others it is not known who serves them.
+    fn new(all: impl IntoIterator<Item = &'a Service>) -> Self {
+        let mut services = Self {
+            local: BTreeMap::new(),
+            cluster: Vec::new(),
+        };
+        for service in all.into_iter().filter(|service| !service.selector.is_empty()) {
+            if service.is_local {
+                services
+                    .local
+                    .entry(service.name.namespace())
+                    .or_default()
+                    .push(service);
+            } else {
+                services.cluster.push(service);
+            }
         }
-        let cluster = all.iter().filter(|service| service.policy == TrafficPolicy::Cluster);
-        Self {
-            local,
-            cluster: cluster.collect(),
-        }
+        services
     }
 
     /// The Services with the policy `Local` that a node serves.
-    fn served_by(&self, node: &DrainedNode<'_>) -> BTreeSet<(&'a str, &'a str)> {
+    fn served_by(&self, node: &DrainedNode<'_>) -> BTreeSet<&'a NamespacedName> {
         let pods = node.pods.iter().filter(|_| node.is_ready);
         let pairs = pods.flat_map(|pod| {
             self.local
@@ -136,18 +112,16 @@ impl<'a> Services<'a> {
                 .flatten()
                 .map(move |one| (pod, one))
         });
-        let served = pairs.filter(|(pod, service)| service.is_ready_on(pod));
-        served
-            .map(|(_, service)| (service.namespace.as_str(), service.name.as_str()))
-            .collect()
+        let served = pairs.filter(|(pod, service)| serves(pod, service));
+        served.map(|(_, service)| &service.name).collect()
     }
 }
 
 #[derive(Clone, Debug)]
 struct NodeMeter {
     is_in_service: bool,
-    /// The Services with the policy `Local` that the node served, by namespace and name.
-    local: BTreeMap<(String, String), Loss>,
+    /// The Services with the policy `Local` that the node served.
+    local: BTreeMap<NamespacedName, Loss>,
     /// All Services with the policy `Cluster`, once the node was Ready.
     cluster: Option<Loss>,
 }
@@ -185,10 +159,10 @@ impl Loss {
 impl BlackholeMeter {
     /// Adopts the present state of all nodes under maintenance; gives the results of those that have left their load balancers or
     /// ended, by node.
-    pub fn update(
+    pub fn update<'a>(
         &mut self,
         nodes: &[DrainedNode<'_>],
-        services: &[ServiceFacts],
+        services: impl IntoIterator<Item = &'a Service>,
         now: Timestamp,
     ) -> Vec<(String, Vec<Blackhole>)> {
         let services = Services::new(services);
@@ -244,13 +218,11 @@ impl NodeMeter {
     /// Counts what is served and what is lost now.
     fn count(&mut self, node: &DrainedNode<'_>, services: &Services<'_>, now: Timestamp) {
         let served = services.served_by(node);
-        for (namespace, name) in &served {
-            self.local
-                .entry(((*namespace).to_owned(), (*name).to_owned()))
-                .or_default();
+        for name in &served {
+            self.local.entry((*name).clone()).or_default();
         }
-        for ((namespace, name), loss) in &mut self.local {
-            loss.update(served.contains(&(namespace.as_str(), name.as_str())), now);
+        for (name, loss) in &mut self.local {
+            loss.update(served.contains(name), now);
         }
         match &mut self.cluster {
             Some(loss) => loss.update(node.is_ready, now),
@@ -262,21 +234,21 @@ impl NodeMeter {
     /// The results of a node that leaves its load balancers. Services that do not exist any more give none.
     fn leave(&mut self, services: &Services<'_>, at: Timestamp) -> Vec<Blackhole> {
         let mut results = Vec::new();
-        let exists = |namespace: &str, name: &str| {
-            let mut all = services.local.get(namespace).into_iter().flatten();
-            all.any(|service| service.name == name)
+        let exists = |name: &NamespacedName| {
+            let mut all = services.local.get(name.namespace()).into_iter().flatten();
+            all.any(|service| service.name == *name)
         };
-        self.local.retain(|(namespace, name), _| exists(namespace, name));
-        for ((namespace, name), loss) in &mut self.local {
+        self.local.retain(|name, _| exists(name));
+        for (name, loss) in &mut self.local {
             results.push(Blackhole {
-                service: format!("{namespace}/{name}"),
+                service: name.to_string(),
                 policy: TrafficPolicy::Local,
                 lasted: loss.take(at),
             });
         }
         if let Some(lasted) = self.cluster.as_mut().map(|loss| loss.take(at)) {
             results.extend(services.cluster.iter().map(|service| Blackhole {
-                service: format!("{}/{}", service.namespace, service.name),
+                service: service.name.to_string(),
                 policy: TrafficPolicy::Cluster,
                 lasted,
             }));

@@ -31,7 +31,7 @@ use std::time::Duration;
 use headgate_core::clock::Clock;
 use headgate_core::node::TrafficByNode;
 use headgate_kubernetes::leader::Term;
-use headgate_kubernetes::{EventSink, NodeIntents, NodeStore};
+use headgate_kubernetes::{EventSink, NodeIntents, NodeStore, ServiceStore};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -73,6 +73,8 @@ pub struct MaintenanceContext {
     pub clock: Clock,
     /// All Nodes, with what these controllers read (`NodeDetail::Maintenance`).
     pub nodes: NodeStore,
+    /// All Services of type `LoadBalancer`.
+    pub services: ServiceStore,
     /// Whether nodes are out of their load balancers.
     pub load_balancers: LoadBalancerSource,
 }
@@ -83,7 +85,6 @@ enum TaskName {
     Maintenances,
     Evacuations,
     Budgets,
-    Services,
     Pods,
     MaintenanceController,
     EvacuationController,
@@ -96,7 +97,6 @@ impl fmt::Display for TaskName {
             Self::Maintenances => "nodemaintenances",
             Self::Evacuations => "evacuations",
             Self::Budgets => "poddisruptionbudgets",
-            Self::Services => "services",
             Self::Pods => "pods",
             Self::MaintenanceController => "maintenance-controller",
             Self::EvacuationController => "evacuation-controller",

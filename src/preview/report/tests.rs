@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::preview::render;
-use crate::status::{Detail, EntryRow, LoadBalancerRow, NodeRow, PoolRow, Selection, VerdictRow};
+use crate::status::Detail;
+use crate::status::report::{EntryRow, LoadBalancerRow, NodeRow, PoolRow, Selection, VerdictRow};
 
 fn node(name: &str) -> Node {
     Node {

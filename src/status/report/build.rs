@@ -23,7 +23,7 @@ use crate::status::snapshot::{AzureSnapshot, ClusterSnapshot};
 impl StatusReport {
     /// The report about all Nodes of a snapshot.
     #[must_use]
-    pub fn from_snapshot(snapshot: &ClusterSnapshot) -> Self {
+    pub(crate) fn from_snapshot(snapshot: &ClusterSnapshot) -> Self {
         let empty = Ledger::default();
         let ledger = snapshot.ledger.as_ref().unwrap_or(&empty);
         let mut builder = ReportBuilder {
@@ -98,7 +98,7 @@ impl StatusReport {
     ///
     /// # Errors
     /// The first name that no Node has.
-    pub fn retain_named(&mut self, names: &[String]) -> Result<(), String> {
+    pub(crate) fn retain_named(&mut self, names: &[String]) -> Result<(), String> {
         let existing: BTreeSet<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
         if let Some(missing) = names.iter().find(|name| !existing.contains(name.as_str())) {
             return Err(missing.clone());
@@ -110,13 +110,13 @@ impl StatusReport {
     }
 
     /// Retains the Nodes with a signal, an admin state or a ledger entry.
-    pub fn retain_notable(&mut self) {
+    pub(crate) fn retain_notable(&mut self) {
         self.nodes.retain(NodeRow::is_notable);
         self.selection = Selection::Notable;
     }
 
     /// The entries that are Down by headgate, with their Nodes.
-    pub fn down_by_headgate(&self) -> impl Iterator<Item = (&NodeRow, &EntryRow)> {
+    pub(crate) fn down_by_headgate(&self) -> impl Iterator<Item = (&NodeRow, &EntryRow)> {
         let entries = self
             .nodes
             .iter()

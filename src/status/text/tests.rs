@@ -5,7 +5,8 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::agent_status::KeptServiceStatus;
-use crate::status::{LedgerRow, LocalPoolRow, MarkerRow, RuleRow, SignalRow, VerdictRow};
+use crate::status::LocalPoolRow;
+use crate::status::report::{LedgerRow, MarkerRow, RuleRow, SignalRow, VerdictRow};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()

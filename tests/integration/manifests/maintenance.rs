@@ -10,7 +10,7 @@ use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_kubernetes::leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term, candidate_identity,
 };
-use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter, WatchReporter};
+use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter, WatchReporter, service_store};
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{create_node, event_sink, eventually};
@@ -150,8 +150,11 @@ impl Leader {
             ..NodeReader::default()
         };
         let (nodes, watch_nodes) = node_store(&leader.client, reporter, reader);
+        let reporter = WatchReporter::new("services", metrics.watch_errors(), clock.clone());
+        let (services, watch_services) = service_store(&leader.client, reporter);
         let context = MaintenanceContext {
             nodes,
+            services,
             client: leader.client.clone(),
             events: event_sink(leader.client.clone(), own),
             node_intents: NodeIntents::default(),
@@ -173,7 +176,7 @@ impl Leader {
         let node_writes = NodeWriteMetrics::register(&mut registry);
         let task = tokio::spawn(async move {
             let _reports = reports;
-            let watch_nodes = tokio::spawn(watch_nodes);
+            let watches = tokio::spawn(async { tokio::join!(watch_nodes, watch_services) });
             let work = move |term: Term| {
                 let context = context.clone();
                 let writer =
@@ -185,7 +188,7 @@ impl Leader {
                 }
             };
             elector.run(CancellationToken::new(), work).await;
-            watch_nodes.abort();
+            watches.abort();
         });
         Self {
             task,

@@ -1,6 +1,7 @@
 //! One count, as it is ordered and as it is reported: plain data that passes between the process that decides and the one that has the
 //! right to count, and the work between them.
 
+use headgate_core::service::NamespacedName;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::counter::{Counter, Flows, thread_cpu_time};
 use super::data_plane::NodeNetwork;
 use super::destinations::Destinations;
 use super::exclusions::{AZURE_PROBES, ExcludedSources, Prefix};
-use super::services::{Service, ServiceName};
+use super::services::Service;
 use super::table::ReadError;
 
 /// For one count. The largest tables take 2 s.
@@ -104,7 +105,7 @@ impl CountOrder {
         });
         let mut noted = destinations.not_countable().iter();
         let hidden = noted.any(|one| one.reason.hides_connections());
-        let row = |(name, flows): (&ServiceName, &Flows)| ServiceConnections {
+        let row = |(name, flows): (&NamespacedName, &Flows)| ServiceConnections {
             service: name.to_string(),
             tcp: flows.tcp,
             udp: flows.udp,
@@ -247,12 +248,16 @@ mod tests {
             addresses: vec!["10.0.0.4".parse().unwrap(), "fd00::4".parse().unwrap()],
             pod_ranges: vec!["10.244.1.0/24".parse().unwrap()],
         };
-        let object = serde_json::from_value::<super::super::ServiceObject>(serde_json::json!({
+        let object = serde_json::from_value(serde_json::json!({
             "metadata": {"namespace": "shop", "name": "api"},
             "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}, {"port": 53, "protocol": "UDP"}]},
             "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.10", "ipMode": "VIP"}, {"hostname": "lb.example"}]}},
         }));
-        let order = CountOrder::new(node, vec![object.unwrap().into()], &["192.0.2.0/24".parse().unwrap()]);
+        let order = CountOrder::new(
+            node,
+            vec![Service::read(object.unwrap()).unwrap()],
+            &["192.0.2.0/24".parse().unwrap()],
+        );
         assert_eq!(order.excluded.len(), 5);
         let text = serde_json::to_string(&order).unwrap();
         assert_eq!(serde_json::from_str::<CountOrder>(&text).unwrap(), order, "{text}");

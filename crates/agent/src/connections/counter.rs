@@ -4,6 +4,7 @@
 //! is synchronous and takes at most two seconds longer than its timeout: call it on a thread that may block. No socket stays open between
 //! counts.
 
+use headgate_core::service::NamespacedName;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -17,7 +18,6 @@ use crate::connections::exclusions::ExcludedSources;
 use crate::connections::flow::{Destination, Flow, Protocol};
 use crate::connections::plan::plan;
 use crate::connections::request::Selection;
-use crate::connections::services::ServiceName;
 use crate::connections::table::{Deadline, Netlink, ReadError, Transport, read};
 
 /// How often a count begins again because the table changed while it was read.
@@ -36,7 +36,7 @@ pub struct Flows {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// The Services with any flow.
-    pub services: BTreeMap<ServiceName, Flows>,
+    pub services: BTreeMap<NamespacedName, Flows>,
     /// For how long the oldest TCP connection has been open, at least: since the kernel saw it begin, if it tells, otherwise since this
     /// counter saw it first. `None` without a connection.
     pub oldest: Option<Duration>,

@@ -4,11 +4,12 @@
 //! them) and the node ports on this node's addresses. Invariant: a destination belongs to one Service, so no connection counts
 //! twice; and what is not counted is named. Services are taken in the order of their names, so the same input gives the same result.
 
+use headgate_core::service::{NamespacedName, ServicePort};
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use crate::connections::flow::{Destination, Protocol};
-use crate::connections::services::{Service, ServiceName, ServicePort};
+use crate::connections::services::Service;
 
 /// More destinations are not counted: they would take more than 300 KiB.
 pub const MAX_DESTINATIONS: usize = 10_000;
@@ -40,7 +41,7 @@ pub enum Reason {
         /// The destination that both have.
         destination: Destination,
         /// The Service that has the connections.
-        service: ServiceName,
+        service: NamespacedName,
     },
     /// There are too many destinations; none of this Service's are counted.
     #[error("there are more than {MAX_DESTINATIONS} addresses and ports to count")]
@@ -62,7 +63,7 @@ impl Reason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotCountable {
     /// The Service.
-    pub service: ServiceName,
+    pub service: NamespacedName,
     /// Why, with the first example.
     pub reason: Reason,
     /// How many ports or addresses of the Service it concerns.
@@ -72,7 +73,7 @@ pub struct NotCountable {
 /// What to count.
 #[derive(Clone, Debug, Default)]
 pub struct Destinations {
-    services: Vec<ServiceName>,
+    services: Vec<NamespacedName>,
     indexes: HashMap<Destination, u32>,
     not_countable: Vec<NotCountable>,
 }
@@ -133,7 +134,7 @@ impl Destinations {
         }
     }
 
-    fn claim(&mut self, name: &ServiceName, found: BTreeSet<Destination>) {
+    fn claim(&mut self, name: &NamespacedName, found: BTreeSet<Destination>) {
         if self.services.last() != Some(name) {
             self.services.push(name.clone());
         }
@@ -148,7 +149,7 @@ impl Destinations {
     }
 
     /// One entry for each Service and kind of reason: a Service with a thousand ports does not need a thousand.
-    fn note(&mut self, service: &ServiceName, reason: Reason) {
+    fn note(&mut self, service: &NamespacedName, reason: Reason) {
         let kind = std::mem::discriminant(&reason);
         let is_known = |known: &&mut NotCountable| std::mem::discriminant(&known.reason) == kind;
         let mut of_service = self
@@ -168,7 +169,7 @@ impl Destinations {
 
     /// The Services that have destinations. The index of a Service in it is that of [`Self::service_of`].
     #[must_use]
-    pub fn services(&self) -> &[ServiceName] {
+    pub fn services(&self) -> &[NamespacedName] {
         &self.services
     }
 

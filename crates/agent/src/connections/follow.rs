@@ -3,6 +3,7 @@
 //! At rest there is no order, no Service is watched, and the counter waits. While the node has a signal, Services of type `LoadBalancer`
 //! are watched; they and the Node make the order. What the counts say together is decided in `drained`.
 
+use headgate_core::service::{NamespacedName, ServiceObject};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use super::drained::{ConditionPacer, Connections, ConnectionsState, ConnectionsV
 use super::exchange::{CountExchange, Counted};
 use super::exclusions::Prefix;
 use super::metrics::ConnectionMetrics;
-use super::services::{Service, ServiceName, ServiceObject};
+use super::services::{Service, cluster_address};
 use crate::health::VerdictInputs;
 
 const CUT: EventKind = EventKind::warning("ConnectionsCut", "CountConnections");
@@ -68,8 +69,8 @@ struct WatchedServices {
     stream: WatchStream<Event<ServiceObject>>,
     failure: watch::Receiver<Option<WatchFailure>>,
     /// Those of type LoadBalancer.
-    known: BTreeMap<ServiceName, Service>,
-    listed: BTreeMap<ServiceName, Service>,
+    known: BTreeMap<NamespacedName, Service>,
+    listed: BTreeMap<NamespacedName, Service>,
     is_synced: bool,
     api_server: Option<SocketAddr>,
 }
@@ -110,7 +111,9 @@ impl WatchedServices {
             }
             Event::Apply(object) => adopt(&mut self.known, object),
             Event::Delete(object) => {
-                self.known.remove(&object.name());
+                if let Some(name) = NamespacedName::of(&object.metadata) {
+                    self.known.remove(&name);
+                }
             }
         }
     }
@@ -132,12 +135,13 @@ impl WatchedServices {
 }
 
 /// An API server that cannot select them by type sends all.
-fn adopt(services: &mut BTreeMap<ServiceName, Service>, object: ServiceObject) {
-    let (name, service) = (object.name(), Service::from(object));
-    if service.service_type == "LoadBalancer" {
-        services.insert(name, service);
+fn adopt(services: &mut BTreeMap<NamespacedName, Service>, object: ServiceObject) {
+    let is_load_balancer = object.is_load_balancer();
+    let Some(service) = Service::read(object) else { return };
+    if is_load_balancer {
+        services.insert(service.name.clone(), service);
     } else {
-        services.remove(&name);
+        services.remove(&service.name);
     }
 }
 
@@ -148,7 +152,7 @@ pub async fn kubernetes_address(client: &Client) -> Option<SocketAddr> {
     let named = ListParams::default().fields("metadata.name=kubernetes");
     let listed = timeout(REQUEST_TIMEOUT, services.list(&named)).await.ok()?.ok()?;
     let (services, _) = split_list(listed);
-    services.first()?.cluster_address()
+    cluster_address(services.first()?)
 }
 
 impl ConnectionsTask {

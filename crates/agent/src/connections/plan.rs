@@ -65,8 +65,10 @@ fn at_most(most: usize, selections: impl Iterator<Item = Selection>) -> Option<V
 
 #[cfg(test)]
 mod tests {
+    use headgate_core::service::{Ingress, ServicePort};
+
     use super::*;
-    use crate::connections::services::{Ingress, Service, ServicePort};
+    use crate::connections::services::Service;
 
     fn planned(v4: usize, v6: usize, ports: i32, kernel_filters: bool) -> Vec<Selection> {
         let port = |port| ServicePort {

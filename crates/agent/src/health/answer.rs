@@ -12,9 +12,9 @@ use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use super::ip_family::IpFamily;
 use super::proxy_status::FamilyHealth;
 use super::verdict::Verdict;
+use headgate_core::service::IpFamily;
 
 /// The initial capacity for a body: enough for both families and a few signals.
 const BODY_CAPACITY_BYTES: usize = 384;

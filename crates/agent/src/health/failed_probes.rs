@@ -3,6 +3,7 @@
 //! Only answers count, not verdicts: a load balancer takes a node out after the probes that it has sent. An answer with 200 starts the
 //! count again.
 
+use headgate_core::service::NamespacedName;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use headgate_core::node::{MARKER_HELD_BACK, MarkerCondition, MarkerStatus};
 use headgate_core::telemetry::first_names;
 
-use super::services::{HoldReason, KeptBecause, KeptServices, ObjectKey, ServiceTable};
+use super::services::{HoldReason, KeptBecause, KeptServices, ServiceTable};
 
 /// The Services that a message names.
 const MAX_NAMES: usize = 8;
@@ -27,11 +28,11 @@ pub(crate) struct AnswerCounts {
 
 /// The answers about each Service. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct ServiceAnswers(Arc<Mutex<BTreeMap<ObjectKey, AnswerCounts>>>);
+pub struct ServiceAnswers(Arc<Mutex<BTreeMap<NamespacedName, AnswerCounts>>>);
 
 impl ServiceAnswers {
     /// Counts an answer about a Service of the table.
-    pub(crate) fn count(&self, service: &ObjectKey, is_ok: bool) {
+    pub(crate) fn count(&self, service: &NamespacedName, is_ok: bool) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !counts.contains_key(service) {
             counts.insert(service.clone(), AnswerCounts::default());
@@ -48,7 +49,7 @@ impl ServiceAnswers {
     }
 
     /// Whether there were answers about the Service.
-    pub(crate) fn has(&self, service: &ObjectKey) -> bool {
+    pub(crate) fn has(&self, service: &NamespacedName) -> bool {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -56,7 +57,7 @@ impl ServiceAnswers {
     }
 
     /// The answers about the Services of the table; those about others are forgotten.
-    fn of_table(&self, table: &ServiceTable) -> BTreeMap<ObjectKey, AnswerCounts> {
+    fn of_table(&self, table: &ServiceTable) -> BTreeMap<NamespacedName, AnswerCounts> {
         self.retain(table);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -105,7 +106,7 @@ pub(crate) struct FailedProbes {
     /// What a count starts with.
     initial: u64,
     healthz: FailedInRow,
-    services: BTreeMap<ObjectKey, FailedInRow>,
+    services: BTreeMap<NamespacedName, FailedInRow>,
 }
 
 impl FailedProbes {
@@ -222,7 +223,7 @@ impl FailedProbes {
                 "Services with endpoints on this node answer their own probes with 200: {serving}"
             ));
         }
-        let is_serving = |key: &ObjectKey| kept.contains_key(key);
+        let is_serving = |key: &NamespacedName| kept.contains_key(key);
         let failing = self
             .services
             .iter()
@@ -305,14 +306,14 @@ mod tests {
     #[test]
     fn services_with_probes_of_their_own_count_if_they_are_probed() {
         let table = |endpoints: u32| {
-            let served = |name: &str| (ObjectKey::new("a", name), ServedService::example(endpoints));
+            let served = |name: &str| (NamespacedName::new("a", name), ServedService::example(endpoints));
             let table: ServiceTable = [served("probed"), served("quiet")].into_iter().collect();
             Arc::new(table)
         };
         let answers = ServiceAnswers::default();
-        let service = ObjectKey::new("a", "probed");
+        let service = NamespacedName::new("a", "probed");
         answers.count(&service, true);
-        answers.count(&ObjectKey::new("a", "gone"), true);
+        answers.count(&NamespacedName::new("a", "gone"), true);
         let local = |endpoints: u32| {
             let table = table(endpoints);
             let names = table.iter().filter(|_| endpoints > 0).map(|(name, _)| Arc::clone(name));
@@ -343,7 +344,7 @@ mod tests {
 
     #[test]
     fn services_with_endpoints_are_out_once_their_own_probes_have_failed() {
-        let service = ObjectKey::new("a", "web");
+        let service = NamespacedName::new("a", "web");
         let table: Arc<ServiceTable> = Arc::new([(service.clone(), ServedService::example(1))].into_iter().collect());
         let answers = ServiceAnswers::default();
         let local = |because: Option<KeptBecause>| {

@@ -2,16 +2,7 @@
 
 use std::net::IpAddr;
 
-use serde::{Deserialize, Serialize};
-
-/// An IP family, with kube-proxy's spelling in JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum IpFamily {
-    /// IP version 4, spelled `IPv4`.
-    IPv4,
-    /// IP version 6, spelled `IPv6`.
-    IPv6,
-}
+use headgate_core::service::IpFamily;
 
 /// One value for each IP family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

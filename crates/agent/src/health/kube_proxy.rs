@@ -17,8 +17,8 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::ip_family::IpFamily;
 use super::proxy_status::{ProxyPart, ProxyStatus};
+use headgate_core::service::IpFamily;
 
 /// Time for one request; kube-proxy answers from memory.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);

@@ -122,11 +122,12 @@ mod tests {
 
     use super::super::failed_probes::ServiceAnswers;
     use super::super::proxy_status::ProxyStatus;
-    use super::super::services::{ObjectKey, ServedService, ServiceDrains, ServiceTable};
+    use super::super::services::{ServedService, ServiceDrains, ServiceTable};
     use super::*;
+    use headgate_core::service::NamespacedName;
 
     fn table(services: std::ops::Range<u32>) -> Arc<ServiceTable> {
-        let named = |number| ObjectKey::new("a", &format!("service-{number}"));
+        let named = |number| NamespacedName::new("a", &format!("service-{number}"));
         let served = services.map(|number| (named(number), ServedService::example(0)));
         Arc::new(served.collect())
     }
@@ -167,7 +168,7 @@ mod tests {
         let running = tokio::spawn(marker.run(NodeIntents::default().field(NodeField::Marker)));
         for number in 0..100 {
             tables.send_replace(Some(table(number..number + 2)));
-            answers.count(&ObjectKey::new("a", &format!("service-{number}")), false);
+            answers.count(&NamespacedName::new("a", &format!("service-{number}")), false);
             sleep(10 * COUNT_INTERVAL).await;
         }
         // Those of one interval, and the two of the table.

@@ -12,7 +12,7 @@ use headgate_core::clock::Moment;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::ip_family::IpFamily;
+use headgate_core::service::IpFamily;
 
 /// What has a health of its own: each IP family, or kube-proxy as a whole if it names no families (before 1.33).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -30,6 +30,6 @@ pub use ports::{NodePortServer, PortFailure, PortKey, PortStates};
 pub use service_answer::{ServiceAnswer, service_answer};
 pub use service_drains::{KeptBecause, KeptServices, KeptServicesView, ServiceDrains};
 pub use service_routes::ServiceRoutes;
-pub use slim_objects::{LocalService, ObjectKey, SlimEndpointSlice, SlimService};
+pub use slim_objects::{LocalService, SlimEndpointSlice};
 pub use sockets::{Sockets, SystemSockets};
 pub use watch::{WatchReporters, watch_services};

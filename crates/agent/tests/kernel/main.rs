@@ -16,9 +16,8 @@ use std::net::Shutdown;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use headgate_agent::connections::{
-    Counter, Destinations, ExcludedSources, Flows, Ingress, NodeNetwork, Prefix, Service, ServiceName, ServicePort,
-};
+use headgate_agent::connections::{Counter, Destinations, ExcludedSources, Flows, NodeNetwork, Prefix, Service};
+use headgate_core::service::{Ingress, NamespacedName, ServicePort};
 
 use namespace::in_network_namespace;
 use node::{Node, client, conntrack, insert_entry, listed_tcp, set_sysctl};
@@ -36,7 +35,7 @@ fn service(name: &str, ports: &[(&str, i32)], addresses: &[&str]) -> Service {
         hostname: String::new(),
     };
     Service {
-        name: ServiceName::new("default", name),
+        name: NamespacedName::new("default", name),
         service_type: "LoadBalancer".to_owned(),
         ports: ports.iter().map(port).collect(),
         ingress: addresses.iter().map(ingress).collect(),
@@ -45,7 +44,7 @@ fn service(name: &str, ports: &[(&str, i32)], addresses: &[&str]) -> Service {
 
 fn flows(counter: &mut Counter, destinations: &Destinations, name: &str) -> Flows {
     let count = counter.count(destinations, &ExcludedSources::default(), TIMEOUT);
-    let name = ServiceName::new("default", name);
+    let name = NamespacedName::new("default", name);
     count.unwrap().services.get(&name).copied().unwrap_or_default()
 }
 

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use headgate_kubernetes::WatchReporter;
 use headgate_kubernetes::leader::{ArmLock, Term};
 use tokio::sync::watch;
 
@@ -17,7 +18,7 @@ use super::target_states::{TargetState, TargetStates};
 use super::work::{TaskName, Tasks, WorkContext};
 use crate::local_pools::Updater;
 use crate::local_service::{
-    EffectiveSettings, MemberSource, Reporter, ServiceFeed, ServiceIndex, SharedUpdater, Ticks, apply_nodes,
+    EffectiveSettings, Freshness, MemberSource, Reporter, ServiceFeed, ServiceIndex, SharedUpdater, Ticks, apply_nodes,
     watch_services,
 };
 use crate::pool::Listing;
@@ -39,7 +40,7 @@ pub(super) struct LocalPools {
     pub(super) source: MemberSource,
 }
 
-/// Starts the watches of Services and EndpointSlices, for the updater and for the guard of rules, and the updater if it is active.
+/// Starts the watch of EndpointSlices, for the updater and for the guard of rules, and the updater if it is active.
 pub(super) fn start(
     tasks: &mut Tasks,
     context: LocalPoolsContext<'_>,
@@ -52,8 +53,10 @@ pub(super) fn start(
         work.clock.clone(),
     );
     let settings = EffectiveSettings::new(&work.local_pools, &context.target.local_pools);
-    let reporters = work.local_pools_metrics.watch_reporters(&work.clock, &work.events);
-    let freshness = reporters.freshness(work.stale_nodes_timeout);
+    let errors = work.local_pools_metrics.watch_errors();
+    let slices =
+        WatchReporter::new("endpointslices", errors, work.clock.clone()).with_events(Some(work.events.clone()));
+    let freshness = Freshness::new(&work.services, &slices, work.stale_nodes_timeout);
     let updater = settings
         .as_ref()
         .map(|settings| SharedUpdater::new(Updater::new(settings.updater)));
@@ -65,7 +68,8 @@ pub(super) fn start(
             updater: updater.clone(),
             index,
         };
-        let watch = watch_services(work.client.clone(), feed, reporters, work.stale_nodes_timeout);
+        let services = work.services.clone();
+        let watch = watch_services(work.client.clone(), feed, services, slices, freshness.clone());
         tasks.spawn(TaskName::LocalServices, watch);
     }
     let (Some(settings), Some(updater)) = (settings, updater) else {

@@ -16,7 +16,7 @@ use headgate_azure::LoadBalancerId;
 use headgate_core::clock::Clock;
 use headgate_core::node::TrafficByNode;
 use headgate_kubernetes::leader::{ArmLock, CandidatePlacement, LockMetrics, Term};
-use headgate_kubernetes::{EventKind, EventSink, NodeField, NodeIntents, NodeStore, node_reference};
+use headgate_kubernetes::{EventKind, EventSink, NodeField, NodeIntents, NodeStore, ServiceStore, node_reference};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -75,6 +75,8 @@ pub struct WorkContext {
     pub client: Client,
     /// All Nodes, read by [`read_node`](crate::pool::read_node) with `signals.adminState` and `signals.adminStateBuiltIn` as signals.
     pub nodes: NodeStore,
+    /// All Services of type `LoadBalancer`.
+    pub services: ServiceStore,
     /// Whether admin states are written, and what happens to a foreign `Down`.
     pub policy: Policy,
     /// How many entries of each pool stay in service, and who records holds on Nodes.

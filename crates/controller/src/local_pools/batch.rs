@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::local_pools::names::NamespacedName;
 use crate::local_pools::operation::{DesiredMembers, Operation, OperationKey, PoolKey};
+use headgate_core::service::NamespacedName;
 
 /// The operations of one pool.
 #[derive(Clone, Debug, PartialEq, Eq)]

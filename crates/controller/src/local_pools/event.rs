@@ -2,7 +2,7 @@
 
 use headgate_core::telemetry::words;
 
-use crate::local_pools::names::NamespacedName;
+use headgate_core::service::NamespacedName;
 
 words! {
     /// The reason of an event.

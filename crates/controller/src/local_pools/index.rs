@@ -1,7 +1,7 @@
 //! The Services, EndpointSlices and Nodes of the cluster, as far as they decide about pools of Local Services.
 //!
 //! Invariants: applying an event costs no more than the object's own size, so that events are accepted at any rate; what
-//! follows from them is computed once for each tick, from the state then; every event marks its Service as changed, even
+//! follows from them is computed once for each tick, from the state then; every event of a slice marks its Service as changed, even
 //! where the members stay the same, because a changed Service is looked at again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::local_pools::names::{IpFamily, NamespacedName};
+use headgate_core::service::{IpFamily, NamespacedName, Service};
+
 use crate::local_pools::nodes::NodeIndex;
-use crate::local_pools::objects::{EndpointSlice, Node, Service};
+use crate::local_pools::objects::{EndpointSlice, Node};
 use crate::local_pools::selection::{EndpointSelection, MemberSelection, SliceNodes, select_members};
 
 /// What changed since it was last taken.
@@ -27,7 +28,7 @@ pub(crate) struct Changed {
 #[derive(Clone, Debug, Default)]
 pub struct LocalServiceIndex {
     /// Only those with pools of their own.
-    services: BTreeMap<NamespacedName, Service>,
+    services: BTreeMap<NamespacedName, Arc<Service>>,
     /// By Service and name. Slices of other Services are kept too, because a Service may become `Local`.
     slices: HashMap<NamespacedName, BTreeMap<NamespacedName, SliceNodes>>,
     /// The Service of each slice.
@@ -39,14 +40,16 @@ pub struct LocalServiceIndex {
 
 impl LocalServiceIndex {
     /// Adds or replaces a Service. Returns whether it has pools of its own.
-    pub fn apply_service(&mut self, service: Service) -> bool {
+    pub fn apply_service(&mut self, service: &Arc<Service>) -> bool {
         if !service.has_local_pools() {
             self.delete_service(&service.name);
             return false;
         }
-        self.changed.services.insert(service.name.clone());
-        self.are_services_changed |= self.services.get(&service.name) != Some(&service);
-        self.services.insert(service.name.clone(), service);
+        if self.services.get(&service.name) != Some(service) {
+            self.changed.services.insert(service.name.clone());
+            self.are_services_changed = true;
+            self.services.insert(service.name.clone(), Arc::clone(service));
+        }
         true
     }
 
@@ -155,13 +158,13 @@ impl LocalServiceIndex {
 
     /// The Services with pools of their own.
     pub fn services(&self) -> impl Iterator<Item = &Service> {
-        self.services.values()
+        self.services.values().map(|service| &**service)
     }
 
     /// The Service of this name, if it has pools of its own.
     #[must_use]
     pub fn service(&self, name: &NamespacedName) -> Option<&Service> {
-        self.services.get(name)
+        self.services.get(name).map(|service| &**service)
     }
 
     /// The observed Nodes by name.

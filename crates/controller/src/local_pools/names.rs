@@ -5,79 +5,12 @@
 //!
 //! Source: cloud-provider-azure `getLocalServiceBackendPoolName`, `GetLoadBalancerName` (base name) and `serviceOwnsRule`.
 
-use std::fmt;
-use std::net::IpAddr;
-use std::sync::Arc;
+use headgate_core::service::{IpFamily, NamespacedName};
 
 /// Ends the name of a pool for IPv6 addresses.
 pub(crate) const IPV6_SUFFIX: &str = "-ipv6";
 /// The longest base name: load balancer names in some clouds are limited to 32 characters.
 const BASE_NAME_LENGTH: usize = 32;
-
-/// Namespace and name of an object, in lower case.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NamespacedName {
-    namespace: Arc<str>,
-    name: Arc<str>,
-}
-
-impl NamespacedName {
-    /// Both parts are converted to lower case.
-    #[must_use]
-    pub fn new(namespace: &str, name: &str) -> Self {
-        Self {
-            namespace: namespace.to_ascii_lowercase().into(),
-            name: name.to_ascii_lowercase().into(),
-        }
-    }
-
-    /// The namespace, in lower case.
-    #[must_use]
-    pub fn namespace(&self) -> &str {
-        &self.namespace
-    }
-
-    /// The name without its namespace, in lower case.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-impl fmt::Display for NamespacedName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-/// The family of an IP address. A backend pool has addresses of one family only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum IpFamily {
-    /// IP version 4, `IPv4` in `spec.ipFamilies`.
-    IPv4,
-    /// IP version 6, `IPv6` in `spec.ipFamilies`.
-    IPv6,
-}
-
-impl From<IpAddr> for IpFamily {
-    /// An IPv4 address that is written as an IPv6 address counts as IPv4.
-    fn from(address: IpAddr) -> Self {
-        if address.to_canonical().is_ipv4() {
-            Self::IPv4
-        } else {
-            Self::IPv6
-        }
-    }
-}
-
-impl fmt::Display for IpFamily {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::IPv4 => "IPv4",
-            Self::IPv6 => "IPv6",
-        })
-    }
-}
 
 /// The name of a Local Service's pool: `namespace-name`, and `-ipv6` after it for the pool of IPv6 addresses.
 #[must_use]
@@ -86,7 +19,7 @@ pub fn pool_name(service: &NamespacedName, family: IpFamily) -> String {
         IpFamily::IPv4 => "",
         IpFamily::IPv6 => IPV6_SUFFIX,
     };
-    format!("{}-{}{suffix}", service.namespace, service.name)
+    format!("{}-{}{suffix}", service.namespace(), service.name())
 }
 
 /// The prefix of a Service's rules, probes and frontends on a load balancer: `a` and its UID without dashes, at most 32
@@ -143,17 +76,6 @@ mod tests {
             ("", false),
         ] {
             assert_eq!(is_rule_of(rule, &base), is_its, "{rule}");
-        }
-    }
-
-    #[test]
-    fn mapped_addresses_are_ipv4() {
-        for (address, family) in [
-            ("10.0.0.4", IpFamily::IPv4),
-            ("::ffff:10.0.0.4", IpFamily::IPv4),
-            ("fd00::4", IpFamily::IPv6),
-        ] {
-            assert_eq!(IpFamily::from(address.parse::<IpAddr>().unwrap()), family);
         }
     }
 }

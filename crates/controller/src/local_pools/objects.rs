@@ -1,4 +1,4 @@
-//! The inputs: the parts of Services, EndpointSlices, Nodes and ARM load balancers that decide about a Local Service's
+//! The inputs beside Services: the parts of EndpointSlices, Nodes and ARM load balancers that decide about a Local Service's
 //! pools. The caller, which watches and lists the real objects, fills these in.
 
 use std::net::IpAddr;
@@ -8,44 +8,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::local_pools::difference::{Entry, EntryAddress};
-use crate::local_pools::names::{IpFamily, NamespacedName};
-
-/// The fields of a Service that decide about its pools.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Service {
-    /// The namespace and name of the object.
-    pub name: NamespacedName,
-    /// `metadata.uid`: its rules on the load balancer are named for it.
-    pub uid: String,
-    /// `spec.type` is `LoadBalancer`, and no `spec.loadBalancerClass` names another controller than
-    /// cloud-controller-manager.
-    pub is_load_balancer: bool,
-    /// Whether `spec.externalTrafficPolicy` is `Local`.
-    pub is_local: bool,
-    /// Whether `metadata.deletionTimestamp` is set.
-    pub is_deleting: bool,
-    /// `spec.ipFamilies`, in their order.
-    pub ip_families: Vec<IpFamily>,
-}
-
-impl Service {
-    /// Whether cloud-controller-manager keeps pools of its own for it, where there are several load balancers.
-    #[must_use]
-    pub fn has_local_pools(&self) -> bool {
-        self.is_load_balancer && self.is_local && !self.is_deleting
-    }
-
-    /// The families of its pools: both where it has more than one family, and IPv4 where it names none
-    /// (cloud-provider-azure `newServiceInfo`).
-    #[must_use]
-    pub fn pool_families(&self) -> &'static [IpFamily] {
-        match self.ip_families.as_slice() {
-            [_, _, ..] => &[IpFamily::IPv4, IpFamily::IPv6],
-            [IpFamily::IPv6] => &[IpFamily::IPv6],
-            [] | [IpFamily::IPv4] => &[IpFamily::IPv4],
-        }
-    }
-}
+use headgate_core::service::NamespacedName;
 
 /// The fields of an EndpointSlice that decide about members.
 #[derive(Clone, Debug, PartialEq, Eq)]

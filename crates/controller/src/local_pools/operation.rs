@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::local_pools::names::NamespacedName;
+use headgate_core::service::NamespacedName;
 
 /// A member that a pool is to have.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,10 +9,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use headgate_core::service::{IpFamily, NamespacedName, Service};
+
 use crate::local_pools::coexistence::PreConfigured;
 use crate::local_pools::difference::EntryAddress;
-use crate::local_pools::names::{IpFamily, NamespacedName, base_name, is_rule_of, pool_name};
-use crate::local_pools::objects::{BackendPool, LoadBalancer, Service};
+use crate::local_pools::names::{base_name, is_rule_of, pool_name};
+use crate::local_pools::objects::{BackendPool, LoadBalancer};
 use crate::local_pools::operation::{OperationKey, PoolKey};
 
 /// A pool of a Local Service.

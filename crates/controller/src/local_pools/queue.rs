@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use crate::local_pools::batch::Batch;
 use crate::local_pools::counters::QueueStatus;
-use crate::local_pools::names::NamespacedName;
 use crate::local_pools::operation::{DesiredMembers, Operation, OperationKey, PoolKey};
+use headgate_core::service::NamespacedName;
 
 /// The most operations that are queued or being processed, unless set otherwise. A cluster with 2,000 Local Services on 5
 /// load balancers has at most 20,000.

@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use headgate_core::telemetry::words;
 
-use crate::local_pools::names::IpFamily;
 use crate::local_pools::nodes::NodeIndex;
 use crate::local_pools::objects::{EndpointSlice, Node};
 use crate::local_pools::operation::{DesiredMember, DesiredMembers};
+use headgate_core::service::IpFamily;
 
 /// The most members of one family that a node gives, as a node writes its own addresses.
 const MAX_NODE_ADDRESSES: usize = 4;
@@ -218,8 +218,8 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::local_pools::names::NamespacedName;
     use crate::local_pools::objects::Endpoint;
+    use headgate_core::service::NamespacedName;
 
     fn node(name: &str, addresses: &[&str]) -> Node {
         Node {

@@ -16,10 +16,10 @@ use crate::local_pools::event::{
     EventReason, ServiceEvent, exhausted_message, retrying_message, terminal_message, updated_message,
 };
 use crate::local_pools::failure::Failure;
-use crate::local_pools::names::NamespacedName;
 use crate::local_pools::operation::{Operation, OperationKey};
 use crate::local_pools::queue::OperationQueue;
 use crate::local_pools::settings::MaxRetries;
+use headgate_core::service::NamespacedName;
 
 /// What became of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,15 +21,15 @@ use crate::local_pools::batch::{Batch, DueBatches};
 use crate::local_pools::coexistence::PreConfigured;
 use crate::local_pools::counters::{Counters, QueueStatus};
 use crate::local_pools::index::LocalServiceIndex;
-use crate::local_pools::names::NamespacedName;
 use crate::local_pools::nodes::NodeIndex;
-use crate::local_pools::objects::{EndpointSlice, LoadBalancer, Node, Service};
+use crate::local_pools::objects::{EndpointSlice, LoadBalancer, Node};
 use crate::local_pools::operation::{OperationKey, PoolKey};
 use crate::local_pools::placement::{Placement, place};
 use crate::local_pools::queue::{DEFAULT_CAPACITY, OperationQueue};
 use crate::local_pools::selection::EndpointSelection;
 use crate::local_pools::settings::MaxRetries;
 use crate::local_pools::settle::{BatchOutcome, Settlement, settle};
+use headgate_core::service::{NamespacedName, Service};
 
 mod comparison;
 mod given_up;
@@ -121,14 +121,14 @@ impl Updater {
     }
 
     /// A Service was added or changed. With another UID it is another Service, although its deletion was not observed.
-    pub fn apply_service(&mut self, service: Service) {
-        let name = service.name.clone();
-        let known = self.index.service(&name);
+    pub fn apply_service(&mut self, service: &Arc<Service>) {
+        let name = &service.name;
+        let known = self.index.service(name);
         if known.is_some_and(|known| known.uid != service.uid) {
-            self.queue.remove_service(&name);
+            self.queue.remove_service(name);
         }
         if !self.index.apply_service(service) {
-            self.queue.remove_service(&name);
+            self.queue.remove_service(name);
         }
     }
 

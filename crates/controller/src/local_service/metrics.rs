@@ -1,15 +1,14 @@
 //! The metrics of the updater of Local Services' pools.
 
-use headgate_core::clock::{Clock, Moment};
+use headgate_core::clock::Moment;
 use headgate_core::telemetry::{ByLabel, MetricTable};
-use headgate_kubernetes::{EventSink, WatchErrorCounter, WatchReporter};
+use headgate_kubernetes::WatchErrorCounter;
 use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::watch::WatchReporters;
 use crate::local_pools::{Counters, Operation, QueueStatus, Updater};
 
 /// Bounds the answer of `/statusz`.
@@ -90,17 +89,10 @@ impl Metrics {
         }
     }
 
-    /// The reporters of the watches that feed the updater.
+    /// Counts the errors of the watches of Services and EndpointSlices.
     #[must_use]
-    pub fn watch_reporters(&self, clock: &Clock, events: &EventSink) -> WatchReporters {
-        let reporter = |resource| {
-            let reporter = WatchReporter::new(resource, self.watch_errors.clone(), clock.clone());
-            reporter.with_events(Some(events.clone()))
-        };
-        WatchReporters {
-            services: reporter("services"),
-            endpoint_slices: reporter("endpointslices"),
-        }
+    pub fn watch_errors(&self) -> WatchErrorCounter {
+        self.watch_errors.clone()
     }
 
     /// Counts what has happened from `before` to `now`.

@@ -1,39 +1,14 @@
-//! The fields of Services, EndpointSlices and Nodes that Local Services' pools need, as the updater's inputs. Pure.
+//! The fields of EndpointSlices and Nodes that Local Services' pools need, as the updater's inputs. Pure.
 
-use k8s_openapi::api::core::v1::Service as ServiceResource;
+use headgate_core::service::{NamespacedName, SERVICE_NAME_LABEL};
 use k8s_openapi::api::discovery::v1::EndpointSlice as EndpointSliceResource;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::Deserialize;
 
-use super::service_index::ServiceProbe;
-use crate::local_pools::objects::{Endpoint, EndpointSlice, Node, Service};
-use crate::local_pools::{IpFamily, NamespacedName, Updater};
+use crate::local_pools::Updater;
+use crate::local_pools::objects::{Endpoint, EndpointSlice, Node};
 use crate::pool::{ClusterNode, NodeIndex};
-
-/// The label of an EndpointSlice with the name of its Service.
-const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-
-/// A Service without ports, selectors and status.
-#[derive(Clone, Debug, Default, Deserialize, Resource)]
-#[resource(inherit = ServiceResource)]
-pub struct SlimService {
-    /// Needed: namespace, name, UID and `deletionTimestamp`.
-    pub metadata: ObjectMeta,
-    #[serde(default)]
-    spec: ServiceSpec,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ServiceSpec {
-    r#type: String,
-    external_traffic_policy: String,
-    load_balancer_class: Option<String>,
-    ip_families: Vec<String>,
-    /// 0 without one.
-    health_check_node_port: u16,
-}
 
 /// An EndpointSlice without addresses, ports, zones and hints.
 #[derive(Clone, Debug, Default, Deserialize, Resource)]
@@ -58,54 +33,11 @@ struct SlimConditions {
     ready: Option<bool>,
 }
 
-/// `None` for an object without a name, which the API server does not send.
-pub(super) fn object_name(metadata: &ObjectMeta) -> Option<NamespacedName> {
-    let name = metadata.name.as_deref()?;
-    Some(NamespacedName::new(
-        metadata.namespace.as_deref().unwrap_or_default(),
-        name,
-    ))
-}
-
-impl SlimService {
-    /// What decides who serves its rules; `None` for an object without a name.
-    #[must_use]
-    pub fn probe(&self) -> Option<ServiceProbe> {
-        let class = self.spec.load_balancer_class.as_deref().unwrap_or_default();
-        let is_local = self.spec.external_traffic_policy == "Local";
-        Some(ServiceProbe {
-            name: object_name(&self.metadata)?,
-            is_load_balancer: self.spec.r#type == "LoadBalancer" && class.is_empty(),
-            health_check_port: if is_local { self.spec.health_check_node_port } else { 0 },
-        })
-    }
-
-    /// The updater's input; `None` for an object without a name.
-    #[must_use]
-    pub fn convert(self) -> Option<Service> {
-        let spec = self.spec;
-        let family = |text: String| match text.as_str() {
-            "IPv4" => Some(IpFamily::IPv4),
-            "IPv6" => Some(IpFamily::IPv6),
-            _ => None,
-        };
-        Some(Service {
-            name: object_name(&self.metadata)?,
-            uid: self.metadata.uid.unwrap_or_default(),
-            is_load_balancer: spec.r#type == "LoadBalancer"
-                && spec.load_balancer_class.is_none_or(|class| class.is_empty()),
-            is_local: spec.external_traffic_policy == "Local",
-            is_deleting: self.metadata.deletion_timestamp.is_some(),
-            ip_families: spec.ip_families.into_iter().filter_map(family).collect(),
-        })
-    }
-}
-
 impl SlimEndpointSlice {
     /// The updater's input; `None` for an object without a name.
     #[must_use]
     pub fn convert(self) -> Option<EndpointSlice> {
-        let name = object_name(&self.metadata)?;
+        let name = NamespacedName::of(&self.metadata)?;
         let mut labels = self.metadata.labels.unwrap_or_default();
         let endpoint = |endpoint: SlimEndpoint| Endpoint {
             node_name: endpoint.node_name,
@@ -138,44 +70,10 @@ pub fn apply_nodes(updater: &mut Updater, nodes: &NodeIndex, is_draining: impl F
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::local_pools::UpdaterSettings;
-
-    fn service(spec: &Value) -> Service {
-        let object = json!({"metadata": {"namespace": "Default", "name": "web", "uid": "u"}, "spec": spec});
-        serde_json::from_value::<SlimService>(object)
-            .unwrap()
-            .convert()
-            .unwrap()
-    }
-
-    #[test]
-    fn services_with_local_pools_are_recognised() {
-        let local = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ipFamilies": ["IPv6", "IPv4"], "ports": []});
-        let found = service(&local);
-        assert_eq!(
-            (found.name.to_string(), found.uid.as_str()),
-            ("default/web".to_owned(), "u")
-        );
-        assert!(found.has_local_pools());
-        assert_eq!(found.ip_families, [IpFamily::IPv6, IpFamily::IPv4]);
-        for (field, value) in [
-            ("type", json!("ClusterIP")),
-            ("externalTrafficPolicy", json!("Cluster")),
-            ("loadBalancerClass", json!("other")),
-        ] {
-            let mut other = local.clone();
-            other[field] = value;
-            assert!(!service(&other).has_local_pools(), "{other}");
-        }
-        let deleting = json!({"metadata": {"name": "web", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": local});
-        let deleting: SlimService = serde_json::from_value(deleting).unwrap();
-        assert!(!deleting.convert().unwrap().has_local_pools());
-        let nameless: SlimService = serde_json::from_value(json!({"metadata": {}})).unwrap();
-        assert!(nameless.convert().is_none());
-    }
 
     #[test]
     fn slices_keep_nodes_and_conditions() {

@@ -8,7 +8,9 @@ use headgate_core::clock::Clock;
 use headgate_kubernetes::{EventKind, EventSink, service_reference};
 
 use super::metrics::Metrics;
-use crate::local_pools::{Counters, EventReason, NamespacedName, ServiceEvent, Updater};
+use headgate_core::service::NamespacedName;
+
+use crate::local_pools::{Counters, EventReason, ServiceEvent, Updater};
 
 /// What headgate does, in events.
 const ACTION: &str = "UpdateLoadBalancer";

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::local_pools::NamespacedName;
 use crate::local_pools::objects::EndpointSlice;
+use headgate_core::service::{NamespacedName, Service};
 
 /// The serving Nodes of all Services of type `LoadBalancer` with `externalTrafficPolicy: Local`.
 #[derive(Clone, Debug, Default)]
@@ -76,17 +76,6 @@ impl fmt::Display for Unknown {
     }
 }
 
-/// The fields of a Service that decide who serves its rules.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServiceProbe {
-    /// The Service.
-    pub name: NamespacedName,
-    /// Whether cloud-controller-manager makes rules for it.
-    pub is_load_balancer: bool,
-    /// `spec.healthCheckNodePort` of a Service with `externalTrafficPolicy: Local`; otherwise 0.
-    pub health_check_port: u16,
-}
-
 /// A Service whose `healthCheckNodePort` a rule probes.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalService<'a> {
@@ -144,46 +133,41 @@ impl ServiceIndex {
     }
 
     /// Adds or replaces a Service. Returns whether anything changed that a plan depends on.
-    pub fn apply_service(&mut self, probe: &ServiceProbe) -> bool {
-        let port = if probe.is_load_balancer {
-            probe.health_check_port
-        } else {
-            0
-        };
-        let is_known = self.services.contains_key(&probe.name);
-        if !is_known && !probe.is_load_balancer {
-            return false;
-        }
-        let service = self.services.entry(probe.name.clone()).or_default();
-        let before = (service.is_load_balancer, service.health_check_port);
-        if before == (probe.is_load_balancer, port) {
-            return false;
-        }
-        (service.is_load_balancer, service.health_check_port) = (probe.is_load_balancer, port);
-        self.load_balancer_services -= usize::from(before.0);
-        self.load_balancer_services += usize::from(probe.is_load_balancer);
-        if self.ports.get(&before.1) == Some(&probe.name) {
-            self.ports.remove(&before.1);
-        }
-        if port != 0 {
-            self.ports.insert(port, probe.name.clone());
-        }
-        self.forget_if_empty(&probe.name);
-        true
+    pub fn apply_service(&mut self, service: &Service) -> bool {
+        self.set_service(&service.name, !service.has_class, service.health_check_port)
     }
 
     /// Removes a Service. Its slices stay until they are removed, too.
     pub fn delete_service(&mut self, name: &NamespacedName) -> bool {
-        let gone = ServiceProbe {
-            name: name.clone(),
-            is_load_balancer: false,
-            health_check_port: 0,
-        };
-        self.apply_service(&gone)
+        self.set_service(name, false, 0)
+    }
+
+    fn set_service(&mut self, name: &NamespacedName, is_load_balancer: bool, port: u16) -> bool {
+        let port = if is_load_balancer { port } else { 0 };
+        if !is_load_balancer && !self.services.contains_key(name) {
+            return false;
+        }
+        let service = self.services.entry(name.clone()).or_default();
+        let before = (service.is_load_balancer, service.health_check_port);
+        if before == (is_load_balancer, port) {
+            return false;
+        }
+        (service.is_load_balancer, service.health_check_port) = (is_load_balancer, port);
+        self.load_balancer_services -= usize::from(before.0);
+        self.load_balancer_services += usize::from(is_load_balancer);
+        if self.ports.get(&before.1) == Some(name) {
+            self.ports.remove(&before.1);
+        }
+        if port != 0 {
+            self.ports.insert(port, name.clone());
+        }
+        self.forget_if_empty(name);
+        true
     }
 
     /// After a complete list of Services: removes those that it does not have.
-    pub fn retain_services(&mut self, listed: &HashSet<NamespacedName>) {
+    /// Returns whether there was one.
+    pub fn retain_services(&mut self, listed: &HashSet<NamespacedName>) -> bool {
         self.listed.services = true;
         let known = self.services.iter().filter(|(_, service)| service.is_load_balancer);
         let gone: Vec<_> = known
@@ -194,6 +178,13 @@ impl ServiceIndex {
         for name in &gone {
             self.delete_service(name);
         }
+        !gone.is_empty()
+    }
+
+    /// Whether a complete list of Services was seen.
+    #[must_use]
+    pub fn are_services_listed(&self) -> bool {
+        self.listed.services
     }
 
     /// Adds or replaces a slice. Returns whether the serving Nodes of a Service changed whose rules probe for them.

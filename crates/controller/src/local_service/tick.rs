@@ -17,7 +17,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::observation::convert_load_balancer;
 use super::reporter::Reporter;
 use super::watch::{Freshness, SharedUpdater};
-use crate::local_pools::{NamespacedName, PlacementSkip, PoolUnavailable, TickSchedule, Updater};
+use headgate_core::service::NamespacedName;
+
+use crate::local_pools::{PlacementSkip, PoolUnavailable, TickSchedule, Updater};
 use crate::pool::Listing;
 
 /// For the shared Lease; then the next tick requests it again.

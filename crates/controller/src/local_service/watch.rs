@@ -1,4 +1,4 @@
-//! The watches of Services and EndpointSlices, which feed the updater and the index of serving Nodes.
+//! The watch of EndpointSlices, which feeds the updater and the index of serving Nodes; the Services of the term feed them too.
 //!
 //! Invariants: an event costs no more than its object's size and waits for no request; while a watch fails, the last known
 //! state stays, and `Freshness` says whether it may still be acted on; an object is forgotten when a complete list does not have it. Failures are retried, counted and logged by
@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use headgate_kubernetes::{LOAD_BALANCER_SERVICES, WatchReporter, watch_events, with_selection_fallback};
-use kube::api::ListParams;
+use headgate_core::service::{NamespacedName, Service};
+use headgate_kubernetes::{Objects, ServiceStore, WatchReporter, watch_events};
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::objects::{SlimEndpointSlice, SlimService, object_name};
+use super::objects::SlimEndpointSlice;
 use super::service_index::ServiceIndex;
-use crate::local_pools::{NamespacedName, Updater};
+use crate::local_pools::Updater;
 
 /// Objects in one page of a list; bounds the memory for objects that are not converted yet.
 const PAGE_SIZE: u32 = 500;
@@ -48,27 +48,6 @@ impl SharedUpdater {
     }
 }
 
-/// The reporters of the two watches.
-#[derive(Debug)]
-pub struct WatchReporters {
-    /// Reports errors of the watch of Services.
-    pub services: WatchReporter,
-    /// Reports errors of the watch of EndpointSlices.
-    pub endpoint_slices: WatchReporter,
-}
-
-impl WatchReporters {
-    /// When both watches were confirmed; `timeout` is how long a confirmation counts.
-    #[must_use]
-    pub fn freshness(&self, timeout: Duration) -> Freshness {
-        Freshness {
-            services: self.services.verified_at(),
-            endpoint_slices: self.endpoint_slices.verified_at(),
-            timeout,
-        }
-    }
-}
-
 /// Whether the API server still confirms what the updater knows of Services and EndpointSlices.
 #[derive(Clone, Debug)]
 pub struct Freshness {
@@ -78,6 +57,16 @@ pub struct Freshness {
 }
 
 impl Freshness {
+    /// `timeout` is how long a confirmation counts.
+    #[must_use]
+    pub fn new(services: &ServiceStore, endpoint_slices: &WatchReporter, timeout: Duration) -> Self {
+        Self {
+            services: services.verified_at.clone(),
+            endpoint_slices: endpoint_slices.verified_at(),
+            timeout,
+        }
+    }
+
     /// From when on one of them is stale, unless it is confirmed before.
     fn stale_at(&self) -> Instant {
         let (services, slices) = (*self.services.borrow(), *self.endpoint_slices.borrow());
@@ -95,14 +84,6 @@ impl Freshness {
     }
 }
 
-/// A client and the parameters for one list of Services of type `LoadBalancer`; where the API server cannot select them, the list has
-/// all.
-#[must_use]
-pub fn load_balancer_services(client: &Client) -> (Client, ListParams) {
-    let selected = ListParams::default().fields(LOAD_BALANCER_SERVICES);
-    (with_selection_fallback(client), selected)
-}
-
 /// What the watches feed.
 #[derive(Debug)]
 pub struct ServiceFeed {
@@ -112,16 +93,20 @@ pub struct ServiceFeed {
     pub index: watch::Sender<Arc<ServiceIndex>>,
 }
 
-/// Feeds the updater and the index until the task is aborted. The API server sends only Services of type `LoadBalancer`, where it can
-/// select them; it cannot select EndpointSlices by their Service, so it sends all.
-pub async fn watch_services(client: Client, feed: ServiceFeed, reporters: WatchReporters, stale_timeout: Duration) {
-    let freshness = reporters.freshness(stale_timeout);
-    let config = || Config::default().page_size(PAGE_SIZE).timeout(WATCH_PERIOD_SECONDS);
-    let load_balancers = config().fields(LOAD_BALANCER_SERVICES);
-    let selecting = with_selection_fallback(&client);
-    let mut services = watch_events::<SlimService>(&selecting, Api::all, load_balancers, reporters.services);
-    let mut slices = watch_events::<SlimEndpointSlice>(&client, Api::all, config(), reporters.endpoint_slices);
-    let (mut listed_services, mut listed_slices) = (HashSet::new(), HashSet::new());
+/// Feeds the updater and the index until the task is aborted. The API server cannot select EndpointSlices by their Service, so it
+/// sends all.
+pub async fn watch_services(
+    client: Client,
+    feed: ServiceFeed,
+    mut services: ServiceStore,
+    slices: WatchReporter,
+    freshness: Freshness,
+) {
+    let config = Config::default().page_size(PAGE_SIZE).timeout(WATCH_PERIOD_SECONDS);
+    let mut slices = watch_events::<SlimEndpointSlice>(&client, Api::all, config, slices);
+    let mut listed_slices = HashSet::new();
+    // They may have been listed before this feed began.
+    services.objects.mark_changed();
     let overdue_at = Instant::now() + FIRST_LIST_TIME;
     let mut is_overdue = false;
     let (mut is_changed, mut publish_at) = (false, Instant::now());
@@ -137,7 +122,7 @@ pub async fn watch_services(client: Client, feed: ServiceFeed, reporters: WatchR
         };
         // The reporters have counted and logged the errors.
         is_changed |= tokio::select! {
-            Some(event) = services.next() => event.is_ok_and(|event| feed.apply_service(&mut listed_services, event)),
+            Ok(()) = services.objects.changed() => feed.apply_services(&services.objects.borrow_and_update()),
             Some(event) = slices.next() => event.is_ok_and(|event| feed.apply_slice(&mut listed_slices, event)),
             () = sleep_until(publish_at), if is_changed => true,
             () = sleep_until(overdue_at), if !is_overdue => {
@@ -172,44 +157,26 @@ impl ServiceFeed {
         self.updater.as_ref().map(SharedUpdater::lock)
     }
 
-    /// Returns whether the index changed. `listed` has the names of the list that is being received.
-    fn apply_service(&self, listed: &mut HashSet<NamespacedName>, event: Event<SlimService>) -> bool {
-        let is_listed = matches!(event, Event::InitApply(_));
-        match event {
-            Event::Init => {
-                listed.clear();
-                false
+    /// Adopts all Services, once they are listed. Returns whether the index changed.
+    fn apply_services(&self, services: &Objects<Arc<Service>>) -> bool {
+        let Some(services) = services else { return false };
+        let listed = services.values().map(|service| service.name.clone()).collect();
+        if let Some(mut updater) = self.updater() {
+            for service in services.values() {
+                updater.apply_service(service);
             }
-            Event::InitDone => {
-                let listed = std::mem::take(listed);
-                self.modify(|index| index.retain_services(&listed));
-                if let Some(mut updater) = self.updater() {
-                    updater.retain_services(&listed);
-                }
-                true
-            }
-            Event::Delete(object) => object_name(&object.metadata).is_some_and(|name| {
-                if let Some(mut updater) = self.updater() {
-                    updater.delete_service(&name);
-                }
-                self.modify(|index| index.delete_service(&name))
-            }),
-            Event::InitApply(object) | Event::Apply(object) => {
-                let Some((probe, service)) = object.probe().zip(object.convert()) else {
-                    return false;
-                };
-                if is_listed {
-                    listed.insert(probe.name.clone());
-                }
-                if let Some(mut updater) = self.updater() {
-                    updater.apply_service(service);
-                }
-                self.modify(|index| index.apply_service(&probe))
-            }
+            updater.retain_services(&listed);
         }
+        self.modify(|index| {
+            let is_first = !index.are_services_listed();
+            let is_changed = services
+                .values()
+                .fold(false, |changed, service| index.apply_service(service) || changed);
+            index.retain_services(&listed) || is_changed || is_first
+        })
     }
 
-    /// The same for an EndpointSlice.
+    /// Returns whether the index changed. `listed` has the names of the list that is being received.
     fn apply_slice(&self, listed: &mut HashSet<NamespacedName>, event: Event<SlimEndpointSlice>) -> bool {
         let is_listed = matches!(event, Event::InitApply(_));
         match event {
@@ -225,7 +192,7 @@ impl ServiceFeed {
                 }
                 true
             }
-            Event::Delete(object) => object_name(&object.metadata).is_some_and(|name| {
+            Event::Delete(object) => NamespacedName::of(&object.metadata).is_some_and(|name| {
                 if let Some(mut updater) = self.updater() {
                     updater.delete_slice(&name);
                 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use headgate_controller::local_pools::EventReason::{Failed, Updated};
 use headgate_controller::local_pools::{BatchOutcome, Failure, MaxRetries, PoolKey, UpdaterSettings};
+use headgate_core::service::Service;
 
 use crate::world::{Answer, INTERVAL, World, compare_all, name, node, prepare_tick, retriable, service, slice};
 
@@ -72,10 +73,18 @@ fn an_update_that_was_given_up_is_tried_again_after_the_resync_interval() {
     assert_eq!(world.take_events(), [("default/web".to_owned(), Updated)]);
 }
 
+/// The Service with other pods.
+fn reselecting(name: &str) -> Service {
+    Service {
+        selector: [("app".to_owned(), "next".to_owned())].into(),
+        ..service(name, &[])
+    }
+}
+
 #[test]
 fn change_of_the_service_its_slices_or_its_members_retries_the_update() {
     let changes: [fn(&mut World); 4] = [
-        |world| world.updater.apply_service(service("default/web", &[])),
+        |world| world.updater.apply_service(&reselecting("default/web").into()),
         |world| world.updater.apply_slice(&slice("default/web-1", "web", &["n2"])),
         |world| world.updater.apply_slice(&slice("default/web-2", "web", &["n3"])),
         |world| world.updater.apply_node(node("n2", &["10.0.5.5"])),
@@ -91,7 +100,7 @@ fn change_of_the_service_its_slices_or_its_members_retries_the_update() {
 #[test]
 fn change_of_a_node_in_the_same_tick_does_not_hide_the_change_of_the_service() {
     let changes: [fn(&mut World); 2] = [
-        |world| world.updater.apply_service(service("default/web", &[])),
+        |world| world.updater.apply_service(&reselecting("default/web").into()),
         |world| world.updater.apply_slice(&slice("default/web-1", "web", &["n2"])),
     ];
     for (number, change) in changes.into_iter().enumerate() {
@@ -130,20 +139,20 @@ fn outcome_of_an_old_update_is_not_that_of_a_service_made_again() {
     let makes: [fn(&mut World); 3] = [
         |world| {
             world.updater.delete_service(&name("default/web"));
-            world.updater.apply_service(service("default/web", &[]));
+            world.updater.apply_service(&service("default/web", &[]).into());
         },
         // Its deletion was not observed.
         |world| {
             let mut other = service("default/web", &[]);
             other.uid = crate::world::uid("another");
-            world.updater.apply_service(other);
+            world.updater.apply_service(&other.into());
         },
         // The same Service, `Cluster` for a while.
         |world| {
             let mut cluster = service("default/web", &[]);
             cluster.is_local = false;
-            world.updater.apply_service(cluster);
-            world.updater.apply_service(service("default/web", &[]));
+            world.updater.apply_service(&cluster.into());
+            world.updater.apply_service(&service("default/web", &[]).into());
         },
     ];
     for (number, make) in makes.into_iter().enumerate() {
@@ -250,7 +259,7 @@ fn a_batch_whose_service_left_is_not_taken() {
     assert!(prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
     world.updater.delete_service(&name("default/web"));
-    world.updater.apply_service(service("default/web", &[]));
+    world.updater.apply_service(&service("default/web", &[]).into());
     assert!(world.updater.take_batch(&pool()).is_none());
     assert_eq!(world.updater.counters().dropped, 1);
     world.tick();

@@ -3,7 +3,8 @@
 
 use headgate_controller::local_pools::EventReason::Updated;
 use headgate_controller::local_pools::objects::{EndpointSlice, Node};
-use headgate_controller::local_pools::{IpFamily, PoolKey, UpdaterSettings};
+use headgate_controller::local_pools::{PoolKey, UpdaterSettings};
+use headgate_core::service::IpFamily;
 use serde_json::json;
 
 use crate::world::{Call, NETWORK, World, compare_all, name, node, prepare_tick, service, slice};
@@ -349,7 +350,7 @@ fn a_signal_between_the_event_and_the_tick_counts() {
 #[test]
 fn a_pool_is_never_created() {
     let mut world = World::new();
-    world.updater.apply_service(service("default/web", &[]));
+    world.updater.apply_service(&service("default/web", &[]).into());
     world.updater.apply_slice(&slice("default/web-1", "web", &["n1"]));
     world.observe();
     world.tick();
@@ -367,7 +368,7 @@ fn a_pool_is_never_created() {
 #[test]
 fn nothing_is_done_before_the_load_balancers_were_read() {
     let mut world = World::new();
-    world.updater.apply_service(service("default/web", &[]));
+    world.updater.apply_service(&service("default/web", &[]).into());
     world.updater.apply_slice(&slice("default/web-1", "web", &["n1"]));
     assert!(!prepare_tick(&mut world.updater, world.now));
     assert!(world.updater.placement().skipped().is_empty());
@@ -425,11 +426,11 @@ fn a_service_that_becomes_local_finds_its_slices() {
     world.add_service("default/web", &[], "lb");
     let mut cluster = service("default/web", &[]);
     cluster.is_local = false;
-    world.updater.apply_service(cluster);
+    world.updater.apply_service(&cluster.into());
     world.observe();
     world.tick();
     assert!(world.addresses("lb", "default-web").is_empty());
-    world.updater.apply_service(service("default/web", &[]));
+    world.updater.apply_service(&service("default/web", &[]).into());
     world.tick();
     assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.3"]);
 }

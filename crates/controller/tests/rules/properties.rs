@@ -5,8 +5,9 @@ use std::net::IpAddr;
 
 use headgate_controller::local_pools::objects::Node;
 use headgate_controller::local_pools::{
-    DesiredMember, DesiredMembers, Failure, IpFamily, MemberEdit, NodeIndex, PoolKey, UpdaterSettings, merge, pool_name,
+    DesiredMember, DesiredMembers, Failure, MemberEdit, NodeIndex, PoolKey, UpdaterSettings, merge, pool_name,
 };
+use headgate_core::service::IpFamily;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -150,7 +151,7 @@ impl ExpectedPools {
         for (index, (is_local, kind)) in &self.services {
             let mut object = service(SERVICES[*index], families(*kind));
             object.is_local = *is_local;
-            world.updater.apply_service(object);
+            world.updater.apply_service(&object.into());
         }
         for ((service, number), nodes) in &self.slices {
             world.updater.apply_slice(&slice_of(*service, *number, nodes));
@@ -211,7 +212,7 @@ impl ExpectedPools {
                 self.services.insert(index, (is_local, kind));
                 let mut object = service(SERVICES[index], families(kind));
                 object.is_local = is_local;
-                world.updater.apply_service(object);
+                world.updater.apply_service(&object.into());
                 self.place(world);
             }
             Step::DeleteService(index) => {

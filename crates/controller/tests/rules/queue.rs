@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use headgate_controller::local_pools::{
-    DesiredMember, DesiredMembers, Enqueued, NamespacedName, Operation, OperationKey, OperationQueue, PoolKey,
+    DesiredMember, DesiredMembers, Enqueued, Operation, OperationKey, OperationQueue, PoolKey,
 };
+use headgate_core::service::NamespacedName;
 use tokio::time::Instant;
 
 fn key(service: &str, pool: &str) -> OperationKey {

@@ -204,7 +204,7 @@ fn update_of_a_service_that_leaves_during_the_call_is_dropped_without_event() {
         |world| {
             let mut cluster = service("default/web", &[]);
             cluster.is_local = false;
-            world.updater.apply_service(cluster);
+            world.updater.apply_service(&cluster.into());
         },
         |world| {
             // cloud-controller-manager moves it.

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use headgate_controller::local_pools::EventReason::{self, Failed, Retrying, Updated};
 use headgate_controller::local_pools::{
-    Batch, BatchOutcome, DesiredMember, DesiredMembers, Failure, MaxRetries, NamespacedName, OperationKey,
-    OperationQueue, PoolKey, Settlement, settle,
+    Batch, BatchOutcome, DesiredMember, DesiredMembers, Failure, MaxRetries, OperationKey, OperationQueue, PoolKey,
+    Settlement, settle,
 };
+use headgate_core::service::NamespacedName;
 use tokio::time::Instant;
 
 use crate::world::retriable;

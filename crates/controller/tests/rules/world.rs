@@ -5,13 +5,12 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use headgate_controller::local_pools::objects::{
-    BackendPool, Endpoint, EndpointSlice, LoadBalancer, Node, PoolEntry, Service,
-};
+use headgate_controller::local_pools::objects::{BackendPool, Endpoint, EndpointSlice, LoadBalancer, Node, PoolEntry};
 use headgate_controller::local_pools::{
-    BatchOutcome, EntryAddress, EventReason, Failure, IpFamily, MemberEdit, Merged, NamespacedName, PoolKey,
-    ServiceEvent, Updater, UpdaterSettings, base_name, merge,
+    BatchOutcome, EntryAddress, EventReason, Failure, MemberEdit, Merged, PoolKey, ServiceEvent, Updater,
+    UpdaterSettings, base_name, merge,
 };
+use headgate_core::service::{IpFamily, NamespacedName, Service};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -80,12 +79,10 @@ pub(crate) fn uid(service: &str) -> String {
 
 pub(crate) fn service(text: &str, families: &[IpFamily]) -> Service {
     Service {
-        name: name(text),
         uid: uid(text),
-        is_load_balancer: true,
         is_local: true,
-        is_deleting: false,
         ip_families: families.to_vec(),
+        ..Service::named(name(text))
     }
 }
 
@@ -178,7 +175,7 @@ impl World {
             let pool = headgate_controller::local_pools::pool_name(&service.name, *family);
             self.add_pool(load_balancer, &pool, &service.uid);
         }
-        self.updater.apply_service(service);
+        self.updater.apply_service(&service.into());
     }
 
     pub(crate) fn add_pool(&mut self, load_balancer: &str, pool: &str, uid: &str) {

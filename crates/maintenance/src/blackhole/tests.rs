@@ -1,17 +1,17 @@
 use headgate_core::node::Unproved;
 
 use super::*;
+use crate::drain_plan::Labels;
 
 fn at(second: u32) -> Timestamp {
     Timestamp::UNIX_EPOCH + Duration::from_secs(second.into())
 }
 
-fn service(policy: TrafficPolicy) -> ServiceFacts {
-    ServiceFacts {
-        namespace: "shop".to_owned(),
-        name: policy.as_str().to_owned(),
+fn service(policy: TrafficPolicy) -> Service {
+    Service {
         selector: Labels::from([("app".to_owned(), "web".to_owned())]),
-        policy,
+        is_local: policy == TrafficPolicy::Local,
+        ..Service::named(NamespacedName::new("shop", policy.as_str()))
     }
 }
 
@@ -191,27 +191,21 @@ fn a_new_leader_repeats_no_result() {
 }
 
 #[test]
-fn services_of_load_balancers_with_pods_are_measured() {
-    for (spec, expected) in [
-        (
-            serde_json::json!({"type": "LoadBalancer", "selector": {"app": "web"}}),
-            Some(TrafficPolicy::Cluster),
-        ),
-        (
-            serde_json::json!({"type": "LoadBalancer", "selector": {"app": "web"}, "externalTrafficPolicy": "Local"}),
-            Some(TrafficPolicy::Local),
-        ),
-        (serde_json::json!({"type": "LoadBalancer"}), None),
-        (serde_json::json!({"type": "LoadBalancer", "selector": {}}), None),
-        (
-            serde_json::json!({"type": "NodePort", "selector": {"app": "web"}, "externalTrafficPolicy": "Local"}),
-            None,
-        ),
-        (serde_json::json!({"selector": {"app": "web"}}), None),
-    ] {
-        let service = serde_json::json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": spec});
-        let found = ServiceFacts::read(&serde_json::from_value(service).unwrap());
-        assert_eq!(found.map(|found| found.policy), expected, "{spec}");
+fn a_service_that_does_not_select_its_pods_is_not_measured() {
+    let unselected = Service {
+        selector: Labels::new(),
+        ..service(TrafficPolicy::Cluster)
+    };
+    let mut meter = BlackholeMeter::default();
+    for (second, observation) in [(0, inside()), (9, out(9))] {
+        let node = DrainedNode {
+            name: "n1",
+            is_ready: second == 0,
+            pods: Vec::new(),
+            observation: &observation,
+            was_out: false,
+        };
+        assert_eq!(meter.update(&[node], [&unselected], at(second)), []);
     }
 }
 
@@ -222,7 +216,7 @@ fn only_pods_of_the_service_serve_it() {
         terminating_until: Some(at(1)),
         ..pod(true)
     };
-    for (what, pod, serves) in [
+    for (what, pod, expected) in [
         ("ready", pod(true), true),
         ("terminating and ready", terminating, true),
         ("not ready", pod(false), false),
@@ -251,6 +245,6 @@ fn only_pods_of_the_service_serve_it() {
             false,
         ),
     ] {
-        assert_eq!(local.is_ready_on(&pod), serves, "{what}");
+        assert_eq!(serves(&pod, &local), expected, "{what}");
     }
 }

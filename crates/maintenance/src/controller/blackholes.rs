@@ -1,9 +1,11 @@
 //! Measures blackhole seconds on the nodes under maintenance: from the snapshot of each turn to the metric and an event.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_core::node::{NodeTraffic, Unproved};
+use headgate_core::service::Service;
 use headgate_core::telemetry::first_names;
 use jiff::Timestamp;
 
@@ -11,7 +13,7 @@ use super::caches::Caches;
 use super::events::MaintenanceEvents;
 use super::metrics::Metrics;
 use crate::api::{LoadBalancerState, Stage};
-use crate::blackhole::{Blackhole, BlackholeMeter, DrainedNode, ServiceFacts};
+use crate::blackhole::{Blackhole, BlackholeMeter, DrainedNode};
 use crate::snapshot::{PodFacts, Snapshot};
 
 /// The reason of the event about a node that could not serve what load balancers may have sent to it.
@@ -41,12 +43,12 @@ impl BlackholeReporter {
     pub(super) fn update(
         &mut self,
         snapshot: &Snapshot,
-        services: &BTreeMap<String, ServiceFacts>,
+        services: &BTreeMap<String, Arc<Service>>,
         caches: &Caches,
         now: Timestamp,
     ) {
-        let services: Vec<_> = services.values().cloned().collect();
-        let results = self.meter.update(&drained_nodes(snapshot), &services, now);
+        let services = services.values().map(|service| &**service);
+        let results = self.meter.update(&drained_nodes(snapshot), services, now);
         for (node, results) in results {
             for result in &results {
                 self.metrics.observe_blackhole(result.policy, result.lasted);

@@ -1,12 +1,13 @@
 //! What the watches show, as maps that the loops borrow.
 //!
-//! Each is a [`Store`], whose invariants hold. The Nodes are those of the term, which its other work reads too.
+//! Each is a [`Store`], whose invariants hold. The Nodes and the Services are those of the term, which its other work reads too.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use headgate_core::node::Node;
+use headgate_core::service::Service;
 use headgate_kubernetes::{Objects, Store, UndecodableObjects, WatchReporter};
 use kube::Resource;
 use serde::de::DeserializeOwned;
@@ -16,7 +17,6 @@ use tokio_util::task::JoinMap;
 use super::pods::{PodCache, watch_pods};
 use super::{MaintenanceContext, TaskName};
 use crate::api::{Evacuation, NodeMaintenance};
-use crate::blackhole::ServiceFacts;
 use crate::snapshot::BudgetFacts;
 
 /// The caches of all kinds, and which nodes' pods are watched.
@@ -28,7 +28,7 @@ pub(super) struct Caches {
     pub(super) evacuations: watch::Receiver<Objects<Evacuation>>,
     pub(super) budgets: watch::Receiver<Objects<BudgetFacts>>,
     /// The Services of type LoadBalancer.
-    pub(super) services: watch::Receiver<Objects<ServiceFacts>>,
+    pub(super) services: watch::Receiver<Objects<Arc<Service>>>,
     pub(super) pods: watch::Receiver<PodCache>,
     /// The nodes whose pods the maintenance controller needs.
     pub(super) maintained_nodes: watch::Sender<BTreeSet<String>>,
@@ -37,7 +37,7 @@ pub(super) struct Caches {
 }
 
 impl Caches {
-    /// Starts all watches but that of the Nodes, which others read too.
+    /// Starts all watches but those of the term, which others read too.
     pub(super) fn start(tasks: &mut JoinMap<TaskName, ()>, context: &MaintenanceContext) -> Self {
         let maintenances = watch_all(tasks, TaskName::Maintenances, "nodemaintenances", context, Some);
         let pods = watch::Sender::new(PodCache::default());
@@ -51,10 +51,7 @@ impl Caches {
                 BudgetFacts::read(&budget)
             })
             .objects,
-            services: watch_all(tasks, TaskName::Services, "services", context, |service| {
-                ServiceFacts::read(&service)
-            })
-            .objects,
+            services: context.services.objects.clone(),
             pods: pods.subscribe(),
             maintained_nodes: maintained_nodes.clone(),
             located_nodes: located_nodes.clone(),

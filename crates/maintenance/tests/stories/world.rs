@@ -10,7 +10,9 @@ use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_kubernetes::leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term,
 };
-use headgate_kubernetes::{Decoded, NodeIntents, NodeWriteMetrics, NodeWriter, Store, WatchReporter, split_list};
+use headgate_kubernetes::{
+    Decoded, NodeIntents, NodeWriteMetrics, NodeWriter, Store, WatchReporter, service_store, split_list,
+};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
 use headgate_test_kubernetes::{ClientFaults, FakeApi, event_sink, eventually};
@@ -136,6 +138,10 @@ impl World {
                 Store::new(&client, reporter, move |node| Some(Arc::new(reader.read(node))))
             }
         };
+        let services = {
+            let (client, clock, errors) = (client.clone(), self.clock.clone(), self.metrics.watch_errors());
+            move || service_store(&client, WatchReporter::new("services", errors.clone(), clock.clone()))
+        };
         let context = MaintenanceContext {
             events: event_sink(client.clone(), &name),
             client,
@@ -143,6 +149,7 @@ impl World {
             metrics: self.metrics.clone(),
             clock: self.clock.clone(),
             nodes: watched().0,
+            services: services().0,
             load_balancers: if self.is_probed {
                 LoadBalancerSource::Probes
             } else {
@@ -157,6 +164,8 @@ impl World {
                 context.node_intents = NodeIntents::default();
                 let (nodes, watch_nodes) = watched();
                 context.nodes = nodes;
+                let (services, watch_services) = services();
+                context.services = services;
                 let writer =
                     NodeWriter::new(context.client.clone(), node_writes.clone(), context.clock.clone()).in_term(&term);
                 let run_writer = writer.run(context.node_intents.clone());
@@ -166,6 +175,7 @@ impl World {
                         () = run(term, context) => {}
                         () = run_writer => {}
                         () = watch_nodes => {}
+                        () = watch_services => {}
                         () = handed_over.handover_requested() => {}
                     }
                     Ok::<(), String>(())

@@ -1,10 +1,11 @@
 use std::collections::VecDeque;
 
+use headgate_core::service::{Ingress, ServicePort};
 use nix::errno::Errno;
 
 use super::*;
 use crate::connections::samples::{Entry, done, established, message, refusal};
-use crate::connections::services::{Ingress, Service, ServicePort};
+use crate::connections::services::Service;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 const SHOP: &str = "20.1.2.3:80";
@@ -52,7 +53,7 @@ impl Transport for Kernel {
 /// `default/shop`, with one destination.
 fn destinations() -> Destinations {
     let shop = Service {
-        name: ServiceName::new("default", "shop"),
+        name: NamespacedName::new("default", "shop"),
         service_type: "LoadBalancer".to_owned(),
         ports: vec![ServicePort {
             port: 80,
@@ -89,7 +90,7 @@ fn open_connections_count() {
         Ok(done(0)),
     ]]);
     let count = kernel.count(&mut Counter::default()).unwrap();
-    let shop = count.services[&ServiceName::new("default", "shop")];
+    let shop = count.services[&NamespacedName::new("default", "shop")];
     assert_eq!((shop, count.total()), (Flows { tcp: 2, udp: 0 }, shop));
     assert_eq!(
         (count.entries, count.in_other_zones, count.has_translation),

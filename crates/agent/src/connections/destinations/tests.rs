@@ -1,7 +1,7 @@
+use headgate_core::service::Ingress;
 use proptest::prelude::*;
 
 use super::*;
-use crate::connections::services::Ingress;
 
 const NODE: [&str; 2] = ["10.0.0.4", "fd00::4"];
 
@@ -24,7 +24,7 @@ fn service(name: &str, ports: &[(&str, i32, i32)], load_balancer: &[&str]) -> Se
         }
     };
     Service {
-        name: ServiceName::new("default", name),
+        name: NamespacedName::new("default", name),
         service_type: "LoadBalancer".to_owned(),
         ports: ports.iter().map(port).collect(),
         ingress: load_balancer.iter().map(ingress).collect(),
@@ -176,7 +176,7 @@ fn destination_of_two_services_belongs_to_the_first_by_name() {
         };
         found
             .service_of(&destination)
-            .map(|index| found.services()[index].name.as_str())
+            .map(|index| found.services()[index].name())
     };
     for (destination, expected) in [
         ("20.1.2.3:80", Some("a")),

@@ -13,6 +13,7 @@
 //! equally fast to within the difference of the two times. Two limits: a node that ends, or loses its endpoint, counts until the next read,
 //! within seconds; where no marker is written, a node whose signals have ended counts although its agent may not know yet.
 
+use headgate_core::service::NamespacedName;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -20,8 +21,6 @@ use std::time::Duration;
 use headgate_core::node::{MarkerFact, Node, NodeObjectState, NodeReport, Signal};
 use jiff::Timestamp;
 use tokio::time::Instant;
-
-use super::slim_objects::ObjectKey;
 
 /// From the start of a read to the end of its validity. Without the API server the node returns then, if it works: whether it has become the
 /// last one is unknown.
@@ -76,7 +75,7 @@ pub struct DrainReads {
     /// When this process observed them.
     pub(super) observed_at: Instant,
     /// The latest read of each Service with endpoints on this node.
-    pub(super) services: BTreeMap<ObjectKey, ServiceRead>,
+    pub(super) services: BTreeMap<NamespacedName, ServiceRead>,
 }
 
 impl DrainReads {
@@ -174,7 +173,7 @@ impl fmt::Display for HoldReason {
 pub(super) fn service_drain(
     own: OwnState,
     reads: Option<&DrainReads>,
-    service: &ObjectKey,
+    service: &NamespacedName,
     now: Instant,
 ) -> ServiceDrain {
     match own {

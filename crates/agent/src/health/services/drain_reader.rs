@@ -4,6 +4,7 @@
 //! serving. Both come from storage and not from the API server's cache, as `drain` requires. A round that fails changes nothing: what was
 //! read before expires.
 
+use headgate_core::service::{NamespacedName, SERVICE_NAME_LABEL};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use super::super::verdict::VerdictInputs;
 use super::drain::{DrainReads, OtherNodes, OwnState, ServiceRead, Signals};
 use super::index::ServiceTable;
 use super::service_drains::own_state;
-use super::slim_objects::{LABEL_SELECTOR, ObjectKey, SERVICE_NAME_LABEL, SlimEndpointSlice};
+use super::slim_objects::{LABEL_SELECTOR, SlimEndpointSlice};
 
 /// Time between two rounds: several fit into the validity of a read.
 const ROUND_INTERVAL: Duration = Duration::from_secs(5);
@@ -124,7 +125,7 @@ impl DrainReader {
     }
 
     /// One round over all Services with endpoints on this node.
-    async fn read(&self, before: &DrainReads, round: usize) -> Result<BTreeMap<ObjectKey, ServiceRead>, String> {
+    async fn read(&self, before: &DrainReads, round: usize) -> Result<BTreeMap<NamespacedName, ServiceRead>, String> {
         let started_at = Instant::now();
         let table = self.tables.borrow().clone();
         let here = table.iter().flat_map(|table| table.iter());
@@ -157,16 +158,16 @@ impl DrainReader {
             if !self.relies_on_signalled {
                 others.with_earlier_name = None;
             }
-            services.insert(ObjectKey::clone(service), ServiceRead { started_at, others });
+            services.insert(NamespacedName::clone(service), ServiceRead { started_at, others });
         }
         Ok(services)
     }
 }
 
 /// The nodes with a ready endpoint of the Service.
-async fn serving_nodes(client: &Client, service: &ObjectKey) -> Result<BTreeSet<String>, String> {
-    let slices = Api::<Decoded<SlimEndpointSlice>>::namespaced(client.clone(), &service.namespace);
-    let of_service = ListParams::default().labels(&format!("{SERVICE_NAME_LABEL}={},{LABEL_SELECTOR}", service.name));
+async fn serving_nodes(client: &Client, service: &NamespacedName) -> Result<BTreeSet<String>, String> {
+    let slices = Api::<Decoded<SlimEndpointSlice>>::namespaced(client.clone(), service.namespace());
+    let of_service = ListParams::default().labels(&format!("{SERVICE_NAME_LABEL}={},{LABEL_SELECTOR}", service.name()));
     let listed = timeout(REQUEST_TIMEOUT, slices.list(&of_service)).await;
     let listed = listed.map_err(|_| no_answer())?.map_err(|error| error.to_string())?;
     // One that cannot be decoded shows no node, so this node is held back rather than let go; the watch reports it.
@@ -260,13 +261,15 @@ mod tests {
     #[tokio::test]
     async fn one_odd_object_makes_no_other_unreadable() {
         let client = Client::new(tower::service_fn(answer), "default");
-        let names = serving_nodes(&client, &ObjectKey::new("default", "web")).await.unwrap();
+        let names = serving_nodes(&client, &NamespacedName::new("default", "web"))
+            .await
+            .unwrap();
         assert_eq!(names, ["n2".to_owned(), "n4".to_owned()].into());
         let node = node(&client, &SignalRules::default(), "n2").await.unwrap().unwrap();
         let mut others = OtherNodes::default();
         others.add(&node, "n1");
         assert_eq!(others.without_signal.as_deref(), Some("n2"));
-        let failed = serving_nodes(&client, &ObjectKey::new("default", "down")).await;
+        let failed = serving_nodes(&client, &NamespacedName::new("default", "down")).await;
         assert!(failed.unwrap_err().contains("refused"));
     }
 

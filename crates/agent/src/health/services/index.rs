@@ -5,14 +5,15 @@
 //! for every Service, because any Service can become one with service health. A new list replaces the old objects
 //! when it is complete, never in part. There is no table before both kinds were listed once.
 
+use headgate_core::service::{IpFamily, NamespacedName, ServiceObject};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 
 use kube::runtime::watcher::Event;
 
-use super::super::ip_family::{IpFamily, PerFamily};
-use super::slim_objects::{LocalService, LocalSlice, ObjectKey, SlimEndpointSlice, SlimService};
+use super::super::ip_family::PerFamily;
+use super::slim_objects::{LocalService, LocalSlice, SlimEndpointSlice};
 
 /// A Service with service health, and its endpoints on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,17 +53,17 @@ impl ServedService {
 
 /// All Services with service health, by namespace and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServiceTable(BTreeMap<Arc<ObjectKey>, ServedService>);
+pub struct ServiceTable(BTreeMap<Arc<NamespacedName>, ServedService>);
 
 impl ServiceTable {
     /// The Service with this key.
     #[must_use]
-    pub fn get(&self, key: &ObjectKey) -> Option<&ServedService> {
+    pub fn get(&self, key: &NamespacedName) -> Option<&ServedService> {
         self.0.get(key)
     }
 
     /// The Services in the order of their keys.
-    pub fn iter(&self) -> impl Iterator<Item = (&Arc<ObjectKey>, &ServedService)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<NamespacedName>, &ServedService)> {
         self.0.iter()
     }
 
@@ -79,8 +80,8 @@ impl ServiceTable {
     }
 }
 
-impl FromIterator<(ObjectKey, ServedService)> for ServiceTable {
-    fn from_iter<I: IntoIterator<Item = (ObjectKey, ServedService)>>(services: I) -> Self {
+impl FromIterator<(NamespacedName, ServedService)> for ServiceTable {
+    fn from_iter<I: IntoIterator<Item = (NamespacedName, ServedService)>>(services: I) -> Self {
         Self(
             services
                 .into_iter()
@@ -108,16 +109,16 @@ impl<K: Eq + Hash, V: PartialEq> ObjectStore<K, V> {
         }
     }
 
-    /// Applies one event; returns whether the objects changed. `reduce` returns an object's key, and what to keep of
-    /// it.
-    fn apply<T>(&mut self, event: Event<T>, reduce: impl Fn(T) -> (K, Option<V>)) -> bool {
+    /// Applies one event; returns whether the objects changed. `reduce` returns an object's key, if it has one, and
+    /// what to keep of it.
+    fn apply<T>(&mut self, event: Event<T>, reduce: impl Fn(T) -> Option<(K, Option<V>)>) -> bool {
         match event {
             Event::Init => {
                 self.listed = HashMap::new();
                 false
             }
             Event::InitApply(object) => {
-                if let (key, Some(value)) = reduce(object) {
+                if let Some((key, Some(value))) = reduce(object) {
                     self.listed.insert(key, value);
                 }
                 false
@@ -130,14 +131,15 @@ impl<K: Eq + Hash, V: PartialEq> ObjectStore<K, V> {
                 changed
             }
             Event::Apply(object) => match reduce(object) {
-                (key, Some(value)) if self.objects.get(&key) == Some(&value) => false,
-                (key, Some(value)) => {
+                Some((key, Some(value))) if self.objects.get(&key) == Some(&value) => false,
+                Some((key, Some(value))) => {
                     self.objects.insert(key, value);
                     true
                 }
-                (key, None) => self.objects.remove(&key).is_some(),
+                Some((key, None)) => self.objects.remove(&key).is_some(),
+                None => false,
             },
-            Event::Delete(object) => self.objects.remove(&reduce(object).0).is_some(),
+            Event::Delete(object) => reduce(object).is_some_and(|(key, _)| self.objects.remove(&key).is_some()),
         }
     }
 }
@@ -146,8 +148,8 @@ impl<K: Eq + Hash, V: PartialEq> ObjectStore<K, V> {
 #[derive(Debug)]
 pub struct ServiceIndex {
     node_name: String,
-    services: ObjectStore<Arc<ObjectKey>, Arc<LocalService>>,
-    slices: ObjectStore<ObjectKey, LocalSlice>,
+    services: ObjectStore<Arc<NamespacedName>, Arc<LocalService>>,
+    slices: ObjectStore<NamespacedName, LocalSlice>,
 }
 
 impl ServiceIndex {
@@ -162,8 +164,11 @@ impl ServiceIndex {
     }
 
     /// Applies one event about Services; returns whether the index changed.
-    pub fn apply_service(&mut self, event: Event<SlimService>) -> bool {
-        let reduce = |service: SlimService| (Arc::new(service.key()), service.to_local().map(Arc::new));
+    pub fn apply_service(&mut self, event: Event<ServiceObject>) -> bool {
+        let reduce = |service: ServiceObject| {
+            let name = NamespacedName::of(&service.metadata)?;
+            Some((Arc::new(name), LocalService::read(&service).map(Arc::new)))
+        };
         self.services.apply(event, reduce)
     }
 
@@ -171,7 +176,7 @@ impl ServiceIndex {
     pub fn apply_slice(&mut self, event: Event<SlimEndpointSlice>) -> bool {
         let node_name = &self.node_name;
         self.slices.apply(event, |slice: SlimEndpointSlice| {
-            (slice.key(), slice.to_local(node_name))
+            Some((NamespacedName::of(&slice.metadata)?, slice.to_local(node_name)))
         })
     }
 
@@ -181,7 +186,7 @@ impl ServiceIndex {
         if !(self.services.is_synced && self.slices.is_synced) {
             return None;
         }
-        let mut ready: HashMap<&ObjectKey, PerFamily<BTreeSet<_>>> = HashMap::new();
+        let mut ready: HashMap<&NamespacedName, PerFamily<BTreeSet<_>>> = HashMap::new();
         for slice in self.slices.objects.values() {
             if self.services.objects.contains_key(&slice.service) {
                 let of_service = ready.entry(&slice.service).or_default();
@@ -212,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    fn service(name: &str, policy: &str, port: u16) -> SlimService {
+    fn service(name: &str, policy: &str, port: u16) -> ServiceObject {
         let service = json!({"metadata": {"namespace": "a", "name": name, "uid": name}, "spec": {"type": "LoadBalancer",
             "externalTrafficPolicy": policy, "healthCheckNodePort": port, "clusterIPs": ["10.0.0.1", "fd00::1"]}});
         serde_json::from_value(service).unwrap()
@@ -245,7 +250,7 @@ mod tests {
     fn counts(index: &ServiceIndex, name: &str) -> Option<(u32, u32)> {
         index
             .table()?
-            .get(&ObjectKey::new("a", name))
+            .get(&NamespacedName::new("a", name))
             .map(|served| (served.endpoints.v4, served.endpoints.v6))
     }
 

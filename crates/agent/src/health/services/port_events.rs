@@ -26,7 +26,7 @@ pub async fn publish_port_failures(mut states: watch::Receiver<PortStates>, even
             }
             let (service, port, error) = (&key.service, failure.port, &failure.error);
             let note = format!("node {node_name} failed to start healthcheck \"{service}\" on port {port}: {error}");
-            let about = service_reference(&service.namespace, &service.name, &failure.uid);
+            let about = service_reference(service.namespace(), service.name(), &failure.uid);
             events.record(about, NOT_STARTED, note);
             reported.insert(key, failure.error);
         }

@@ -5,6 +5,7 @@
 //! that are still open get 503. When the process stops, all ports are handed over to the next process as the health
 //! port is.
 
+use headgate_core::service::{IpFamily, NamespacedName};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,11 +18,10 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::super::ip_family::{IpFamily, PerFamily};
+use super::super::ip_family::PerFamily;
 use super::cidr::Cidr;
 use super::index::ServiceTable;
 use super::service_routes::ServiceRoutes;
-use super::slim_objects::ObjectKey;
 use super::sockets::Sockets;
 
 /// Time between two attempts to open a port, as for the health port.
@@ -42,7 +42,7 @@ const MAX_CONNECTIONS_OF_ALL_PORTS: usize = 512;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortKey {
     /// The Service's namespace and name.
-    pub service: Arc<ObjectKey>,
+    pub service: Arc<NamespacedName>,
     /// The IP family of the addresses.
     pub family: IpFamily,
 }
@@ -207,7 +207,7 @@ impl<S: Sockets> NodePortServer<S> {
             }
             is_target
         });
-        let mut used: BTreeMap<SocketAddr, Arc<ObjectKey>> = BTreeMap::new();
+        let mut used: BTreeMap<SocketAddr, Arc<NamespacedName>> = BTreeMap::new();
         for (key, port) in &open.ports {
             used.extend(
                 port.addresses
@@ -267,7 +267,7 @@ impl<S: Sockets> NodePortServer<S> {
     fn bind(
         &self,
         addresses: &[SocketAddr],
-        used: &BTreeMap<SocketAddr, Arc<ObjectKey>>,
+        used: &BTreeMap<SocketAddr, Arc<NamespacedName>>,
     ) -> Result<Vec<S::Listener>, String> {
         let with_address = |address: &SocketAddr, error: io::Error| format!("{address} cannot be bound: {error}");
         let bind = |address: &SocketAddr| match used.get(address) {

@@ -1,9 +1,8 @@
 //! The answer about one Service, to the byte as kube-proxy's (upstream: `service_health.go`); one that the node's signals make fail has the
 //! field `nodeEligible` in addition. Pure.
 
+use headgate_core::service::NamespacedName;
 use hyper::StatusCode;
-
-use super::slim_objects::ObjectKey;
 
 /// Status, weight and body of an answer about one Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +17,12 @@ pub struct ServiceAnswer {
 
 /// The answer about a Service with `endpoints` ready endpoints on this node. `is_drained` says that the node's signals make it fail.
 #[must_use]
-pub fn service_answer(service: &ObjectKey, endpoints: u32, proxy_healthy: bool, is_drained: bool) -> ServiceAnswer {
+pub fn service_answer(
+    service: &NamespacedName,
+    endpoints: u32,
+    proxy_healthy: bool,
+    is_drained: bool,
+) -> ServiceAnswer {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let is_ok = endpoints > 0 && proxy_healthy && !is_drained;
     let node_eligible = if is_drained { ",\n\t\"nodeEligible\": false" } else { "" };
@@ -32,8 +36,8 @@ pub fn service_answer(service: &ObjectKey, endpoints: u32, proxy_healthy: bool, 
         body: format!(
             "{{\n\t\"service\": {{\n\t\t\"namespace\": {},\n\t\t\"name\": {}\n\t}},\n\t\"localEndpoints\": {endpoints},\n\t\
              \"serviceProxyHealthy\": {proxy_healthy}{node_eligible}\n}}",
-            quoted(&service.namespace),
-            quoted(&service.name)
+            quoted(service.namespace()),
+            quoted(service.name())
         ),
     }
 }
@@ -44,7 +48,7 @@ mod tests {
 
     #[test]
     fn service_answer_equals_kube_proxys_byte_for_byte() {
-        let key = ObjectKey::new("a", "b");
+        let key = NamespacedName::new("a", "b");
         let good = service_answer(&key, 18, true, false);
         let body = "{\n\t\"service\": {\n\t\t\"namespace\": \"a\",\n\t\t\"name\": \"b\"\n\t},\n\t\"localEndpoints\": 18,\n\t\"serviceProxyHealthy\": true\n}";
         assert_eq!((good.status.as_u16(), good.weight, good.body.as_str()), (200, 18, body));

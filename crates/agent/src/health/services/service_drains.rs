@@ -1,5 +1,6 @@
 //! What the node's signals make of the answers about its Services now, and the Services that load balancers keep sending to the node.
 
+use headgate_core::service::NamespacedName;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +15,6 @@ use super::super::verdict::VerdictInputs;
 use super::drain::{DrainReads, HoldReason, OwnState, ServiceDrain, service_drain};
 use super::index::ServiceTable;
 use super::ports::PortStates;
-use super::slim_objects::ObjectKey;
 
 /// The latest value of what decides whether the answer about a Service fails because of the node's signals.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ impl fmt::Display for KeptBecause {
 }
 
 /// The Services with ready endpoints on this node that load balancers keep sending to it.
-pub type KeptServices = BTreeMap<Arc<ObjectKey>, KeptBecause>;
+pub type KeptServices = BTreeMap<Arc<NamespacedName>, KeptBecause>;
 
 /// What says to which Services load balancers keep sending.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ pub struct KeptServicesView {
 impl ServiceDrains {
     /// What the node's signals make of the answer about a Service with endpoints here.
     #[must_use]
-    pub fn drain(&self, service: &ObjectKey, now: Moment) -> ServiceDrain {
+    pub fn drain(&self, service: &NamespacedName, now: Moment) -> ServiceDrain {
         let own = own_state(&self.inputs, now.mono);
         if !self.is_enabled && own != OwnState::Eligible {
             return ServiceDrain::HeldBack(HoldReason::SwitchedOff);
@@ -99,7 +99,7 @@ impl KeptServicesView {
     }
 
     /// Whether no other process answers on the Service's port.
-    fn is_own_port(&self, service: &ObjectKey) -> bool {
+    fn is_own_port(&self, service: &NamespacedName) -> bool {
         let ports = self.ports.as_ref().map(watch::Receiver::borrow);
         ports.is_some_and(|ports| ports.failed.keys().all(|failed| *failed.service != *service))
     }

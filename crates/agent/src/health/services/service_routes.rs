@@ -1,6 +1,7 @@
 //! The answers about Services over HTTP: at a path of the health port, or on a Service's own port, where every method
 //! and path gets the answer, as from kube-proxy.
 
+use headgate_core::service::{IpFamily, NamespacedName};
 use std::sync::Arc;
 
 use axum::Router;
@@ -11,14 +12,12 @@ use headgate_core::clock::Clock;
 use hyper::Uri;
 use tokio::sync::watch;
 
-use super::super::ip_family::IpFamily;
 use super::super::routes::not_found;
 use super::drain::ServiceDrain;
 use super::index::ServiceTable;
 use super::metrics::Metrics;
 use super::service_answer::service_answer;
 use super::service_drains::ServiceDrains;
-use super::slim_objects::ObjectKey;
 
 const PATH_PREFIX: &str = "/healthz/services/";
 const WEIGHT_HEADER: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
@@ -54,7 +53,7 @@ impl ServiceRoutes {
 
     fn answer_at(&self, path: &str) -> Option<Response> {
         let (namespace, name) = path.strip_prefix(PATH_PREFIX)?.split_once('/')?;
-        let key = ObjectKey::new(namespace, name);
+        let key = NamespacedName::new(namespace, name);
         let endpoints = match &*self.tables.borrow() {
             None => 0,
             Some(table) => table.get(&key)?.endpoints_of_any_family(),
@@ -64,7 +63,7 @@ impl ServiceRoutes {
 
     /// The routes of a Service's port in one IP family. When the Service is deleted or gets another port, open
     /// connections get 503; kube-proxy answers them with an empty 200.
-    pub fn port_router(self, key: Arc<ObjectKey>, family: IpFamily, port: u16) -> Router {
+    pub fn port_router(self, key: Arc<NamespacedName>, family: IpFamily, port: u16) -> Router {
         Router::new().fallback(move || {
             let endpoints = self.tables.borrow().as_ref().and_then(|table| {
                 let served = table.get(&key)?;
@@ -76,7 +75,7 @@ impl ServiceRoutes {
         })
     }
 
-    fn respond(&self, key: &ObjectKey, endpoints: u32) -> Response {
+    fn respond(&self, key: &NamespacedName, endpoints: u32) -> Response {
         let now = self.clock.now();
         let healthy = self.drains.inputs.proxy.borrow().health(now).healthy;
         let is_drained = endpoints > 0 && self.drains.drain(key, now) == ServiceDrain::Failing;

@@ -5,10 +5,9 @@
 //! Terminating endpoints are not ready, except those of a Service with `publishNotReadyAddresses`: the EndpointSlice
 //! controller sets `ready` accordingly.
 
-use std::fmt;
+use headgate_core::service::{NamespacedName, SERVICE_NAME_LABEL, ServiceObject};
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -18,38 +17,6 @@ use super::super::ip_family::PerFamily;
 
 /// The label selector for Services and for EndpointSlices, the same as kube-proxy's.
 pub(super) const LABEL_SELECTOR: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
-/// The label of an EndpointSlice that contains the name of its Service.
-pub(super) const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-
-/// A Service without selectors, ports and status.
-#[derive(Clone, Debug, Default, Deserialize, Resource)]
-#[resource(inherit = Service)]
-pub struct SlimService {
-    /// Read for namespace, name and UID.
-    pub metadata: ObjectMeta,
-    /// The Service's spec, reduced.
-    #[serde(default)]
-    pub spec: SlimServiceSpec,
-}
-
-/// The fields of a Service's spec that are read.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SlimServiceSpec {
-    /// Service health requires `LoadBalancer`.
-    pub r#type: String,
-    /// Service health requires `Local`.
-    pub external_traffic_policy: String,
-    /// Zero if it is not set.
-    pub health_check_node_port: u16,
-    /// The first address, or the text `None` for a headless Service.
-    #[serde(rename = "clusterIP")]
-    pub cluster_ip: String,
-    /// All addresses, one for each IP family.
-    #[serde(rename = "clusterIPs")]
-    pub cluster_ips: Vec<String>,
-}
-
 /// An EndpointSlice without zones, hints and targets.
 #[derive(Clone, Debug, Default, Deserialize, Resource)]
 #[resource(inherit = EndpointSlice)]
@@ -96,40 +63,6 @@ pub struct SlimPort {
     pub port: Option<u16>,
 }
 
-/// The namespace and name of a Service or an EndpointSlice.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectKey {
-    /// The namespace of the object.
-    pub namespace: Box<str>,
-    /// The name, unique in the namespace for one kind.
-    pub name: Box<str>,
-}
-
-impl ObjectKey {
-    /// The key of the object `name` in `namespace`.
-    #[must_use]
-    pub fn new(namespace: &str, name: &str) -> Self {
-        Self {
-            namespace: namespace.into(),
-            name: name.into(),
-        }
-    }
-
-    fn from_metadata(metadata: &ObjectMeta) -> Self {
-        let text = |field: &Option<String>| field.as_deref().unwrap_or_default().into();
-        Self {
-            namespace: text(&metadata.namespace),
-            name: text(&metadata.name),
-        }
-    }
-}
-
-impl fmt::Display for ObjectKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
 /// What is kept of a Service with service health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalService {
@@ -144,21 +77,15 @@ pub struct LocalService {
 /// What is kept of an EndpointSlice: the ready addresses on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LocalSlice {
-    pub(super) service: ObjectKey,
+    pub(super) service: NamespacedName,
     pub(super) ready: Box<[IpAddr]>,
 }
 
-impl SlimService {
-    /// The namespace and name of this object.
-    #[must_use]
-    pub fn key(&self) -> ObjectKey {
-        ObjectKey::from_metadata(&self.metadata)
-    }
-
+impl LocalService {
     /// What is kept of the Service, if it has service health.
     #[must_use]
-    pub fn to_local(&self) -> Option<LocalService> {
-        let spec = &self.spec;
+    pub fn read(object: &ServiceObject) -> Option<Self> {
+        let spec = &object.spec;
         let first = Some(&spec.cluster_ip).filter(|_| spec.cluster_ips.is_empty());
         let mut families = PerFamily::default();
         // The text `None` and an empty text are no addresses.
@@ -170,9 +97,9 @@ impl SlimService {
         {
             *families.get_mut_by_address(address) = true;
         }
-        let has_service_health = spec.r#type == "LoadBalancer" && spec.external_traffic_policy == "Local";
-        (has_service_health && (families.v4 || families.v6)).then(|| LocalService {
-            uid: self.metadata.uid.as_deref().unwrap_or_default().into(),
+        let has_service_health = object.is_load_balancer() && object.is_local();
+        (has_service_health && (families.v4 || families.v6)).then(|| Self {
+            uid: object.metadata.uid.as_deref().unwrap_or_default().into(),
             port: spec.health_check_node_port,
             families,
         })
@@ -180,12 +107,6 @@ impl SlimService {
 }
 
 impl SlimEndpointSlice {
-    /// The namespace and name of this object.
-    #[must_use]
-    pub fn key(&self) -> ObjectKey {
-        ObjectKey::from_metadata(&self.metadata)
-    }
-
     /// The ready endpoints that kube-proxy would use: the node and the address of each.
     fn ready_endpoints(&self) -> impl Iterator<Item = (Option<&str>, IpAddr)> {
         let is_usable = |port: &SlimPort| port.name.is_some() && port.port.is_some_and(|number| number != 0);
@@ -213,7 +134,7 @@ impl SlimEndpointSlice {
         let here = self.ready_endpoints().filter(|(node, _)| *node == Some(node_name));
         let ready: Box<[IpAddr]> = here.map(|(_, address)| address).collect();
         (!ready.is_empty()).then(|| LocalSlice {
-            service: ObjectKey::new(self.metadata.namespace.as_deref().unwrap_or_default(), service),
+            service: NamespacedName::new(self.metadata.namespace.as_deref().unwrap_or_default(), service),
             ready,
         })
     }
@@ -227,7 +148,7 @@ mod tests {
 
     fn service(spec: &Value) -> Option<LocalService> {
         let service = json!({"metadata": {"namespace": "a", "name": "b", "uid": "u"}, "spec": spec});
-        serde_json::from_value::<SlimService>(service).unwrap().to_local()
+        LocalService::read(&serde_json::from_value(service).unwrap())
     }
 
     #[test]
@@ -258,7 +179,7 @@ mod tests {
         let local = serde_json::from_value::<SlimEndpointSlice>(slice)
             .unwrap()
             .to_local("here")?;
-        assert_eq!(local.service, ObjectKey::new("a", "b"));
+        assert_eq!(local.service, NamespacedName::new("a", "b"));
         Some(local.ready.iter().map(ToString::to_string).collect())
     }
 

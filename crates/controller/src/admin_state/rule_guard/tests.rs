@@ -11,10 +11,9 @@ use super::super::int_or_percent::IntOrPercent;
 use super::super::plan::{Plan, PlanInputs, Policy, plan};
 use super::super::settings::{AdminStateMode, ForeignDown};
 use super::*;
-use crate::local_pools::NamespacedName;
 use crate::local_pools::objects::{Endpoint, EndpointSlice};
-use crate::local_service::ServiceProbe;
 use crate::pool::{ClusterNode, LoadBalancerView};
+use headgate_core::service::{NamespacedName, Service};
 
 mod sequences;
 
@@ -26,12 +25,10 @@ fn index(services: &[(&str, u16, &[u8])], now: Moment) -> ServiceIndex {
     let mut index = ServiceIndex::default();
     let name = |name: &str| NamespacedName::new("default", name);
     for (service, port, nodes) in services {
-        let probe = ServiceProbe {
-            name: name(service),
-            is_load_balancer: true,
+        index.apply_service(&Service {
             health_check_port: *port,
-        };
-        index.apply_service(&probe);
+            ..Service::named(name(service))
+        });
         // One slice for each node: the first one serves longest.
         for (order, number) in (0..).zip(*nodes) {
             let slice = EndpointSlice {

@@ -9,12 +9,10 @@ const UID_B: &str = "bbbbbbbb-0000-0000-0000-000000000000";
 
 fn service(namespace: &str, name: &str, uid: &str, families: &[IpFamily]) -> Service {
     Service {
-        name: NamespacedName::new(namespace, name),
         uid: uid.into(),
-        is_load_balancer: true,
         is_local: true,
-        is_deleting: false,
         ip_families: families.to_vec(),
+        ..Service::named(NamespacedName::new(namespace, name))
     }
 }
 
@@ -85,7 +83,7 @@ fn services_without_local_pools_have_none() {
             ..web.clone()
         },
         Service {
-            is_load_balancer: false,
+            has_class: true,
             ..web.clone()
         },
         Service {

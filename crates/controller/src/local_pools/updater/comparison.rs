@@ -9,11 +9,11 @@ use tokio::time::Instant;
 
 use super::{Updater, is_relevant};
 use crate::local_pools::difference::{MemberDifference, compare};
-use crate::local_pools::names::NamespacedName;
 use crate::local_pools::objects::{BackendPool, PoolEntry};
 use crate::local_pools::operation::{DesiredMembers, PoolKey};
 use crate::local_pools::placement::ServicePool;
 use crate::local_pools::queue::Enqueued;
+use headgate_core::service::NamespacedName;
 
 /// The Services that a tick has not compared yet.
 #[derive(Clone, Debug, Default)]

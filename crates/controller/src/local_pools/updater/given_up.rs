@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::local_pools::names::NamespacedName;
 use crate::local_pools::operation::{DesiredMembers, Operation, OperationKey};
+use headgate_core::service::NamespacedName;
 
 /// What was given up, and when it may be tried again.
 #[derive(Clone, Debug, Default)]

@@ -6,10 +6,10 @@ use tokio::time::Instant;
 
 use super::Updater;
 use crate::local_pools::difference::EntryAddress;
-use crate::local_pools::names::{IpFamily, NamespacedName};
 use crate::local_pools::operation::PoolKey;
 use crate::local_pools::placement::PlacementSkip;
 use crate::local_pools::selection::MemberSelection;
+use headgate_core::service::{IpFamily, NamespacedName};
 
 /// A pool of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]

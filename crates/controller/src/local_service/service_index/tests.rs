@@ -8,11 +8,10 @@ fn name(name: &str) -> NamespacedName {
     NamespacedName::new("default", name)
 }
 
-fn web(port: u16) -> ServiceProbe {
-    ServiceProbe {
-        name: name("web"),
-        is_load_balancer: true,
+fn web(port: u16) -> Service {
+    Service {
         health_check_port: port,
+        ..Service::named(name("web"))
     }
 }
 

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use headgate_kubernetes::WatchErrorCounter;
+use headgate_kubernetes::{WatchErrorCounter, service_store};
 use hyper::{Request, Response};
 use jiff::Timestamp;
 use kube::client::Body;
@@ -28,6 +28,14 @@ fn slice(name: &str, node: &str) -> Value {
 
 fn slim<T: serde::de::DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).unwrap()
+}
+
+/// All Services: that of the policy, if there is one.
+fn services(policies: &[&str]) -> Objects<Arc<Service>> {
+    let read = |policy: &&str| {
+        Service::read(slim(service(policy))).map(|service| ("default/web".to_owned(), Arc::new(service)))
+    };
+    Some(policies.iter().filter_map(read).collect())
 }
 
 /// With three nodes and the pool of the Service, which is empty.
@@ -76,10 +84,9 @@ fn pending(updater: &mut Updater) -> Option<Vec<String>> {
 #[test]
 fn nothing_is_pending_before_both_lists_are_complete() {
     let feed = feed();
-    let (mut services, mut slices) = (HashSet::new(), HashSet::new());
-    feed.apply_service(&mut services, Event::Init);
-    feed.apply_service(&mut services, Event::InitApply(slim(service("Local"))));
-    feed.apply_service(&mut services, Event::InitDone);
+    let mut slices = HashSet::new();
+    feed.apply_services(&None);
+    feed.apply_services(&services(&["Local"]));
     feed.apply_slice(&mut slices, Event::Init);
     feed.apply_slice(&mut slices, Event::InitApply(slim(slice("web-1", "n1"))));
     assert_eq!(pending(&mut feed.updater().unwrap()), None, "another slice may follow");
@@ -91,9 +98,8 @@ fn nothing_is_pending_before_both_lists_are_complete() {
 /// A feed for which everything was listed, with one slice on `n1`.
 fn listed() -> ServiceFeed {
     let feed = feed();
-    let (mut services, mut slices) = (HashSet::new(), HashSet::new());
-    feed.apply_service(&mut services, Event::InitApply(slim(service("Local"))));
-    feed.apply_service(&mut services, Event::InitDone);
+    let mut slices = HashSet::new();
+    feed.apply_services(&services(&["Local"]));
     feed.apply_slice(&mut slices, Event::InitApply(slim(slice("web-1", "n1"))));
     feed.apply_slice(&mut slices, Event::InitDone);
     feed
@@ -106,11 +112,11 @@ fn events_change_the_members() {
     assert_eq!(pending(&mut feed.updater().unwrap()).unwrap(), ["10.0.0.1", "10.0.0.3"]);
     feed.apply_slice(&mut names, Event::Delete(slim(slice("web-1", "n1"))));
     assert_eq!(pending(&mut feed.updater().unwrap()).unwrap(), ["10.0.0.3"]);
-    feed.apply_service(&mut names, Event::Apply(slim(service("Cluster"))));
+    feed.apply_services(&services(&["Cluster"]));
     assert_eq!(pending(&mut feed.updater().unwrap()), None);
-    feed.apply_service(&mut names, Event::Apply(slim(service("Local"))));
+    feed.apply_services(&services(&["Local"]));
     assert_eq!(pending(&mut feed.updater().unwrap()).unwrap(), ["10.0.0.3"]);
-    feed.apply_service(&mut names, Event::Delete(slim(service("Local"))));
+    feed.apply_services(&services(&[]));
     assert_eq!(pending(&mut feed.updater().unwrap()), None);
 }
 
@@ -126,8 +132,7 @@ fn a_new_list_forgets_what_it_does_not_have() {
     );
     feed.apply_slice(&mut names, Event::InitDone);
     assert_eq!(pending(&mut feed.updater().unwrap()).unwrap(), ["10.0.0.2"]);
-    feed.apply_service(&mut names, Event::Init);
-    feed.apply_service(&mut names, Event::InitDone);
+    feed.apply_services(&services(&[]));
     assert_eq!(pending(&mut feed.updater().unwrap()), None);
 }
 
@@ -148,22 +153,26 @@ async fn answer(request: Request<Body>) -> Result<Response<Body>, std::io::Error
     Ok(Response::new(Body::from(list.to_string().into_bytes())))
 }
 
+/// Both watches, as in a term.
+async fn watched(client: Client, feed: ServiceFeed) {
+    let reporter = |resource| WatchReporter::new(resource, WatchErrorCounter::default(), Clock::System);
+    let (services, watch) = service_store(&client, reporter("services"));
+    let slices = reporter("endpointslices");
+    let freshness = Freshness::new(&services, &slices, Duration::from_mins(5));
+    tokio::join!(watch, watch_services(client, feed, services, slices, freshness));
+}
+
 #[tokio::test(start_paused = true)]
 async fn lists_feed_the_updater() {
     let client = Client::new(tower::service_fn(answer), "default");
     let updater = SharedUpdater::new(updater());
-    let reporter = |resource| WatchReporter::new(resource, WatchErrorCounter::default(), Clock::System);
-    let reporters = WatchReporters {
-        services: reporter("services"),
-        endpoint_slices: reporter("endpointslices"),
-    };
     let index = watch::Sender::default();
     let published = index.subscribe();
     let sinks = ServiceFeed {
         updater: Some(updater.clone()),
         index,
     };
-    let watching = tokio::spawn(watch_services(client, sinks, reporters, Duration::from_mins(5)));
+    let watching = tokio::spawn(watched(client, sinks));
     let fed = async {
         loop {
             if let Some(addresses) = pending(&mut updater.lock()) {
@@ -198,15 +207,10 @@ async fn refused_lists_are_overdue_after_a_while_and_need_no_updater() {
         Ok::<_, std::io::Error>(answer.unwrap())
     };
     let client = Client::new(tower::service_fn(refuse), "default");
-    let reporter = |resource| WatchReporter::new(resource, WatchErrorCounter::default(), Clock::System);
-    let reporters = WatchReporters {
-        services: reporter("services"),
-        endpoint_slices: reporter("endpointslices"),
-    };
     let index = watch::Sender::default();
     let mut indexed = index.subscribe();
     let sinks = ServiceFeed { updater: None, index };
-    let watching = tokio::spawn(watch_services(client, sinks, reporters, Duration::from_mins(5)));
+    let watching = tokio::spawn(watched(client, sinks));
     assert_eq!(indexed.borrow().unknown(), Some(Unknown::Listing));
     timeout(Duration::from_mins(1), indexed.changed())
         .await

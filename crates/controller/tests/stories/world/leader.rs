@@ -11,7 +11,7 @@ use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, node_store};
 use headgate_core::node::{NodeReader, NodeReport, SignalRules};
 use headgate_kubernetes::leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
-use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter, WatchReporter};
+use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter, WatchReporter, service_store};
 use headgate_test_kubernetes::event_sink;
 use kube::Client;
 use prometheus_client::registry::Registry;
@@ -110,10 +110,15 @@ impl Leader {
                 node_store(&client, reporter.with_events(Some(events.clone())), reader.clone())
             }
         };
+        let services = {
+            let (client, clock, errors) = (client.clone(), world.clock.clone(), metrics.watch_errors());
+            move || service_store(&client, WatchReporter::new("services", errors.clone(), clock.clone()))
+        };
         let context = admin_state::WorkContext {
             events: events.clone(),
             client,
             nodes: watched().0,
+            services: services().0,
             policy,
             guard: world.guard.clone(),
             list_failure_timeout: world.list_failure_timeout,
@@ -144,6 +149,8 @@ impl Leader {
                 context.node_intents = NodeIntents::default();
                 let (nodes, watch_nodes) = watched();
                 context.nodes = nodes;
+                let (services, watch_services) = services();
+                context.services = services;
                 let writer =
                     NodeWriter::new(context.client.clone(), node_writes.clone(), context.clock.clone()).in_term(&term);
                 let run_writer = writer.run(context.node_intents.clone());
@@ -152,6 +159,7 @@ impl Leader {
                         outcome = admin_state::run(term, &source, context) => outcome,
                         () = run_writer => unreachable!("it never ends"),
                         () = watch_nodes => unreachable!("it never ends"),
+                        () = watch_services => unreachable!("it never ends"),
                     };
                     if let Err(error) = &outcome {
                         noted.lock().unwrap().push(error.to_string());

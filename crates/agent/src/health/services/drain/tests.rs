@@ -8,8 +8,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const DRAIN: &str = "headgate.dev/maintenance";
 const WEB: (&str, &str) = ("default", "web");
 
-fn web() -> ObjectKey {
-    ObjectKey::new(WEB.0, WEB.1)
+fn web() -> NamespacedName {
+    NamespacedName::new(WEB.0, WEB.1)
 }
 
 fn signals(since: i64) -> Signals {
@@ -163,7 +163,7 @@ fn answer_fails_while_a_current_read_shows_another_node_that_serves() {
         let found = service_drain(own, reads.as_ref(), &web(), at(now));
         assert_eq!(found, expected, "{own:?} {reads:?} {now}");
     }
-    let other = ObjectKey::new("default", "other");
+    let other = NamespacedName::new("default", "other");
     let found = service_drain(OwnState::Signalled, Some(&reads(100, true, false)), &other, at(101));
     assert_eq!(found, held(HoldReason::NotRead));
 }

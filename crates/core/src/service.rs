@@ -1,0 +1,326 @@
+//! A Service: as it is decoded, by every reader, and what the controllers of a term keep of it. Pure.
+//!
+//! [`ServiceObject`] is lenient and without the fields that headgate does not read; what the agent keeps of it is its own. [`Service`] is
+//! one of type `LoadBalancer`, for the pools of Local Services, for the guard of rules and for the measurement of blackholes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Service as ServiceResource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::{Deserialize, Serialize};
+
+/// The label of an EndpointSlice with the name of its Service.
+pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+/// Namespace and name of an object, in lower case: Azure, whose names contain them, has no case.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NamespacedName {
+    namespace: Arc<str>,
+    name: Arc<str>,
+}
+
+impl NamespacedName {
+    /// Both parts are converted to lower case.
+    #[must_use]
+    pub fn new(namespace: &str, name: &str) -> Self {
+        let lower = |text: &str| match text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            true => text.to_ascii_lowercase().into(),
+            false => text.into(),
+        };
+        Self {
+            namespace: lower(namespace),
+            name: lower(name),
+        }
+    }
+
+    /// That of an object; `None` without a name, which the API server does not send.
+    #[must_use]
+    pub fn of(metadata: &ObjectMeta) -> Option<Self> {
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        Some(Self::new(namespace, metadata.name.as_deref()?))
+    }
+
+    /// The namespace.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The name without its namespace.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Display for NamespacedName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// The family of an IP address. A backend pool has addresses of one family only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum IpFamily {
+    /// IP version 4, `IPv4` in `spec.ipFamilies`.
+    IPv4,
+    /// IP version 6, `IPv6` in `spec.ipFamilies`.
+    IPv6,
+}
+
+impl IpFamily {
+    /// One of `spec.ipFamilies`.
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "IPv4" => Some(Self::IPv4),
+            "IPv6" => Some(Self::IPv6),
+            _ => None,
+        }
+    }
+}
+
+impl From<IpAddr> for IpFamily {
+    /// An IPv4 address that is written as an IPv6 address counts as IPv4.
+    fn from(address: IpAddr) -> Self {
+        if address.to_canonical().is_ipv4() {
+            Self::IPv4
+        } else {
+            Self::IPv6
+        }
+    }
+}
+
+impl fmt::Display for IpFamily {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::IPv4 => "IPv4",
+            Self::IPv6 => "IPv6",
+        })
+    }
+}
+
+/// A Service object, reduced.
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = ServiceResource)]
+pub struct ServiceObject {
+    /// Read for namespace, name, UID and `deletionTimestamp`.
+    pub metadata: ObjectMeta,
+    /// The spec, reduced.
+    #[serde(default)]
+    pub spec: ServiceSpecObject,
+    /// The status, reduced.
+    #[serde(default)]
+    pub status: ServiceStatusObject,
+}
+
+/// The fields of a Service's spec that are read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceSpecObject {
+    /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`.
+    pub r#type: String,
+    /// `Local` or `Cluster`.
+    pub external_traffic_policy: String,
+    /// Who makes its load balancer, if that is not cloud-controller-manager.
+    pub load_balancer_class: Option<String>,
+    /// 0 without one.
+    pub health_check_node_port: u16,
+    /// The families, in their order.
+    pub ip_families: Vec<String>,
+    /// The first address, or the text `None` for a headless Service.
+    #[serde(rename = "clusterIP")]
+    pub cluster_ip: String,
+    /// All addresses, one for each IP family.
+    #[serde(rename = "clusterIPs")]
+    pub cluster_ips: Vec<String>,
+    /// Its pods have these labels; empty if it does not select them.
+    pub selector: BTreeMap<String, String>,
+    /// Its ports.
+    pub ports: Vec<ServicePort>,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServicePort {
+    /// `TCP`, `UDP` or `SCTP`; an empty text means `TCP`.
+    pub protocol: String,
+    /// The port on the load balancer's addresses.
+    pub port: i32,
+    /// The port on the node's addresses; zero if there is none.
+    pub node_port: i32,
+}
+
+/// The fields of a Service's status that are read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceStatusObject {
+    /// `status.loadBalancer`.
+    pub load_balancer: LoadBalancerStatus,
+}
+
+/// `status.loadBalancer` of a Service.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct LoadBalancerStatus {
+    /// Its frontends.
+    pub ingress: Vec<Ingress>,
+}
+
+/// A frontend of the load balancer. Both texts are empty if they are not set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ingress {
+    /// The address.
+    pub ip: String,
+    /// The DNS name, of load balancers without a fixed address.
+    pub hostname: String,
+}
+
+impl ServiceObject {
+    /// Whether `spec.type` is `LoadBalancer`.
+    #[must_use]
+    pub fn is_load_balancer(&self) -> bool {
+        self.spec.r#type == "LoadBalancer"
+    }
+
+    /// Whether `spec.externalTrafficPolicy` is `Local`.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.spec.external_traffic_policy == "Local"
+    }
+}
+
+/// What is kept of a Service of type `LoadBalancer`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Its namespace and name.
+    pub name: NamespacedName,
+    /// `metadata.uid`: its rules on the load balancer are named for it.
+    pub uid: String,
+    /// Whether `spec.loadBalancerClass` names another controller than cloud-controller-manager.
+    pub has_class: bool,
+    /// Whether `spec.externalTrafficPolicy` is `Local`.
+    pub is_local: bool,
+    /// Whether `metadata.deletionTimestamp` is set.
+    pub is_deleting: bool,
+    /// `spec.ipFamilies`, in their order.
+    pub ip_families: Vec<IpFamily>,
+    /// `spec.healthCheckNodePort` of a Local Service; 0 without one.
+    pub health_check_port: u16,
+    /// `spec.selector`; empty for one that does not select its pods.
+    pub selector: BTreeMap<String, String>,
+}
+
+impl Service {
+    /// What is kept; `None` for a Service of another type, and for an object without a name.
+    #[must_use]
+    pub fn read(object: ServiceObject) -> Option<Self> {
+        let is_local = object.is_local();
+        let name = NamespacedName::of(&object.metadata).filter(|_| object.is_load_balancer())?;
+        let ServiceObject { metadata, spec, .. } = object;
+        let families = spec.ip_families.iter();
+        Some(Self {
+            name,
+            uid: metadata.uid.unwrap_or_default(),
+            has_class: spec.load_balancer_class.is_some_and(|class| !class.is_empty()),
+            is_local,
+            is_deleting: metadata.deletion_timestamp.is_some(),
+            ip_families: families.filter_map(|text| IpFamily::parse(text)).collect(),
+            health_check_port: if is_local { spec.health_check_node_port } else { 0 },
+            selector: spec.selector,
+        })
+    }
+
+    /// One that cloud-controller-manager makes a load balancer for, without anything else.
+    #[must_use]
+    pub fn named(name: NamespacedName) -> Self {
+        Self {
+            name,
+            uid: String::new(),
+            has_class: false,
+            is_local: false,
+            is_deleting: false,
+            ip_families: Vec::new(),
+            health_check_port: 0,
+            selector: BTreeMap::new(),
+        }
+    }
+
+    /// Whether cloud-controller-manager keeps pools of its own for it, where there are several load balancers.
+    #[must_use]
+    pub fn has_local_pools(&self) -> bool {
+        !self.has_class && self.is_local && !self.is_deleting
+    }
+
+    /// The families of its pools: both where it has more than one family, and IPv4 where it names none
+    /// (cloud-provider-azure `newServiceInfo`).
+    #[must_use]
+    pub fn pool_families(&self) -> &'static [IpFamily] {
+        match self.ip_families.as_slice() {
+            [_, _, ..] => &[IpFamily::IPv4, IpFamily::IPv6],
+            [IpFamily::IPv6] => &[IpFamily::IPv6],
+            [] | [IpFamily::IPv4] => &[IpFamily::IPv4],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(spec: &Value) -> Option<Service> {
+        let object = json!({"metadata": {"namespace": "Default", "name": "web", "uid": "u"}, "spec": spec});
+        Service::read(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn services_with_local_pools_are_recognised() {
+        let local = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ipFamilies": ["IPv6", "IPv4"],
+            "healthCheckNodePort": 32000, "ports": []});
+        let found = read(&local).unwrap();
+        assert_eq!(
+            (found.name.to_string(), found.uid.as_str(), found.health_check_port),
+            ("default/web".to_owned(), "u", 32000)
+        );
+        assert!(found.has_local_pools());
+        assert_eq!(found.ip_families, [IpFamily::IPv6, IpFamily::IPv4]);
+        for (field, value) in [
+            ("externalTrafficPolicy", json!("Cluster")),
+            ("loadBalancerClass", json!("other")),
+        ] {
+            let mut other = local.clone();
+            other[field] = value;
+            assert!(!read(&other).unwrap().has_local_pools(), "{other}");
+        }
+        let mut other = local.clone();
+        other["loadBalancerClass"] = json!("");
+        assert!(read(&other).unwrap().has_local_pools(), "an empty class is none");
+        other["externalTrafficPolicy"] = json!("Cluster");
+        assert_eq!(read(&other).unwrap().health_check_port, 0);
+        other["type"] = json!("ClusterIP");
+        assert_eq!(read(&other), None);
+        let deleting = json!({"metadata": {"name": "web", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": local});
+        let deleting = Service::read(serde_json::from_value(deleting).unwrap()).unwrap();
+        assert!(!deleting.has_local_pools());
+        let nameless = json!({"metadata": {}, "spec": {"type": "LoadBalancer"}});
+        assert_eq!(Service::read(serde_json::from_value(nameless).unwrap()), None);
+    }
+
+    #[test]
+    fn mapped_addresses_are_ipv4() {
+        for (address, family) in [
+            ("10.0.0.4", IpFamily::IPv4),
+            ("::ffff:10.0.0.4", IpFamily::IPv4),
+            ("fd00::4", IpFamily::IPv6),
+        ] {
+            assert_eq!(IpFamily::from(address.parse::<IpAddr>().unwrap()), family);
+        }
+    }
+}
