@@ -48,16 +48,20 @@ fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-/// Runs a drill to its end; returns its results. Where the machine was too busy in a run, the whole drill runs again.
+/// Runs a drill to its end; returns its results. Where the machine was too busy in a run, the whole drill runs again, and after
+/// the last attempt the test fails by name of that cause: what such a run lost shows this machine.
 fn results(flags: &str) -> Vec<Value> {
-    let is_quiet = |run: &Value| run["longestLagSeconds"].as_f64().unwrap() <= LAG_LIMIT.as_secs_f64();
-    for _ in 1..ATTEMPTS {
+    let lag = |run: &Value| run["longestLagSeconds"].as_f64().unwrap();
+    let mut lags = Vec::new();
+    for _ in 0..ATTEMPTS {
         let runs = results_of_one(flags);
-        if runs.iter().all(is_quiet) {
+        let longest = runs.iter().map(lag).fold(0.0, f64::max);
+        if longest <= LAG_LIMIT.as_secs_f64() {
             return runs;
         }
+        lags.push(longest);
     }
-    results_of_one(flags)
+    panic!("this machine was too busy in each attempt, by {lags:?} s: {flags}")
 }
 
 fn results_of_one(flags: &str) -> Vec<Value> {
