@@ -86,11 +86,11 @@ pub enum Rollout {
 }
 
 impl DeploymentFacts {
-    /// How far its rollout is, as `kubectl rollout status` counts.
+    /// How far its rollout is, as `kubectl rollout status` counts. Replicas that a change of their number adds or removes count, too.
     #[must_use]
     pub fn rollout(&self) -> Rollout {
-        let is_complete =
-            self.updated >= self.replicas && self.existing <= self.updated && self.available >= self.replicas;
+        let has_left = self.existing <= self.updated.min(self.replicas);
+        let is_complete = has_left && self.updated >= self.replicas && self.available >= self.replicas;
         match &self.failure {
             _ if !self.is_observed => Rollout::InProgress,
             _ if is_complete => Rollout::Complete,
@@ -286,8 +286,10 @@ mod tests {
             let facts = deployment(&json!({"status": status}));
             assert_eq!(facts.rollout(), expected, "{status}");
         }
-        let scaled_up = deployment(&json!({"spec": {"replicas": 2}}));
-        assert_eq!(scaled_up.rollout(), Rollout::InProgress);
+        for replicas in [0, 2] {
+            let scaled = deployment(&json!({"spec": {"replicas": replicas}}));
+            assert_eq!(scaled.rollout(), Rollout::InProgress, "{replicas}");
+        }
     }
 
     #[test]

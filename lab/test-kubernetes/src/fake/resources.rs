@@ -18,7 +18,14 @@ pub(super) struct ResourceKind {
 impl ResourceKind {
     /// Whether it has the subresource `status`.
     pub(super) fn has_status(&self) -> bool {
-        let names = ["Node", "Pod", "PodDisruptionBudget", "Deployment", "NodeMaintenance", "Evacuation"];
+        let names = [
+            "Node",
+            "Pod",
+            "PodDisruptionBudget",
+            "Deployment",
+            "NodeMaintenance",
+            "Evacuation",
+        ];
         names.contains(&self.name)
     }
 }
