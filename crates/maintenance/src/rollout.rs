@@ -89,13 +89,25 @@ pub struct NodeFacts {
     pub is_cordoned: bool,
 }
 
+/// What the budgets of a pod say about an eviction.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Protection {
+    /// None is known to refuse it; the Eviction API may let a pod go that is not Ready.
+    None,
+    /// One allows no disruption now, and will when others are healthy. A budget with a number counts the successors that a rollout
+    /// has started, so that it no longer needs all.
+    NoRoom,
+    /// One needs all pods that it is about.
+    NeedsAll,
+}
+
 /// All that a decision depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
     /// The pod that has to leave.
     pub pod: &'a PodFacts,
-    /// Whether a budget keeps it because it needs all replicas: [`is_protected`].
-    pub is_protected: bool,
+    /// What its budgets say.
+    pub protection: Protection,
     /// Its node.
     pub node: &'a NodeFacts,
     /// The ReplicaSet of its owner reference, or `None` if that is gone.
@@ -117,27 +129,32 @@ pub struct Situation<'a> {
 /// The evacuator for a pod that needs it, if the Evacuation has room for it beside so many others.
 #[must_use]
 pub fn evacuator(pod: &PodFacts, budgets: &[BudgetFacts], others: usize) -> Option<Evacuator> {
+    let needs_all = protecting(pod, budgets).is_some_and(|budget| budget.needs_all);
     let is_owned = pod.owner.as_ref().is_some_and(|owner| owner.is_apps("ReplicaSet"));
-    (is_owned && others < MAX_EVACUATORS && protecting(pod, budgets).is_some()).then(|| Evacuator {
+    (is_owned && others < MAX_EVACUATORS && needs_all).then(|| Evacuator {
         evacuator_class: ROLLOUT_EVACUATOR.to_owned(),
         priority: ROLLOUT_PRIORITY,
         role: None,
     })
 }
 
-/// Whether the Eviction API would refuse the pod until there are more replicas. It may let a pod go that is not Ready.
+/// What the budgets of a pod say.
 #[must_use]
-pub fn is_protected<'a>(pod: &PodFacts, budgets: impl IntoIterator<Item = &'a BudgetFacts>) -> bool {
-    pod.is_ready && pod.terminating_until.is_none() && protecting(pod, budgets).is_some()
+pub fn protection<'a>(pod: &PodFacts, budgets: impl IntoIterator<Item = &'a BudgetFacts>) -> Protection {
+    match protecting(pod, budgets) {
+        Some(budget) if pod.is_ready && budget.needs_all => Protection::NeedsAll,
+        Some(_) if pod.is_ready => Protection::NoRoom,
+        _ => Protection::None,
+    }
 }
 
-/// The one budget of the pod, if it allows no disruption because it needs all of its pods.
+/// The one budget of the pod, if it allows no disruption.
 fn protecting<'a>(pod: &PodFacts, budgets: impl IntoIterator<Item = &'a BudgetFacts>) -> Option<&'a BudgetFacts> {
     let mut about = budgets
         .into_iter()
         .filter(|budget| budget.selects(&pod.namespace, &pod.labels));
     let only = about.next().filter(|_| about.next().is_none())?;
-    (only.needs_all && only.disruptions_allowed <= 0).then_some(only)
+    (only.disruptions_allowed <= 0).then_some(only)
 }
 
 /// What is to be done for a pod now.
@@ -199,7 +216,7 @@ fn after_restart(situation: &Situation<'_>, replica_set: &ReplicaSetFacts, deplo
             rolling(deployment, situation.successor_problem),
         )),
         // A budget that has room again lets the pod go all the same.
-        Rollout::Failed(_) if !situation.is_protected => unprotected(true),
+        Rollout::Failed(_) if situation.protection == Protection::None => unprotected(true),
         Rollout::Failed(why) => Decision::Wait(explain(
             RolloutReason::ProgressDeadlineExceeded,
             failed(deployment, &why, situation.successor_problem),
@@ -210,7 +227,7 @@ fn after_restart(situation: &Situation<'_>, replica_set: &ReplicaSetFacts, deplo
             if is_older {
                 let message = format!("waits until Deployment {name} ends the pod: its successors are available");
                 Decision::Wait(explain(RolloutReason::Leaving, message))
-            } else if !situation.is_protected {
+            } else if situation.protection == Protection::None {
                 unprotected(true)
             } else {
                 let message = format!(
@@ -233,7 +250,7 @@ fn before_restart(situation: &Situation<'_>, deployment: &DeploymentFacts) -> Op
     let wait = |reason, message| Some(Decision::Wait(explain(reason, message)));
     let not_ours = |reason, message| Some(Decision::NotOurs(explain(reason, message)));
     let name = &deployment.name;
-    if !situation.is_protected {
+    if situation.protection != Protection::NeedsAll {
         return Some(unprotected(false));
     }
     if !situation.node.is_allowed && !deployment.is_allowed {
@@ -282,6 +299,19 @@ fn before_restart(situation: &Situation<'_>, deployment: &DeploymentFacts) -> Op
         return wait(RolloutReason::NotCordoned, message);
     }
     None
+}
+
+/// What is to be shown for a pod after the restart for it.
+#[must_use]
+pub fn restarted(deployment: &DeploymentFacts) -> Decision {
+    Decision::Wait(Explanation {
+        reason: RolloutReason::InProgress,
+        message: format!(
+            "waits for the rollout of Deployment {}, which was restarted",
+            deployment.name
+        ),
+        is_restarted: true,
+    })
 }
 
 /// The decision for a pod that no budget protects, which needs no reads.

@@ -12,10 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_maintenance::rollout::facts::{AutoscalerFacts, DeploymentFacts, ReplicaSetFacts};
 use headgate_maintenance::rollout::record::Record;
-use headgate_maintenance::rollout::{Decision, NodeFacts, Situation, decide};
+use headgate_maintenance::rollout::{Decision, NodeFacts, Protection, Situation, decide};
 use headgate_maintenance::snapshot::{Owner, PodFacts};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::select;
 
 const NODES: usize = 3;
 const MAINTENANCES: usize = 4;
@@ -43,7 +44,7 @@ enum Happening {
         allows: bool,
     },
     Ends(usize),
-    BudgetNeedsAll(bool),
+    BudgetSays(Protection),
 }
 
 fn happenings() -> impl Strategy<Value = Happening> {
@@ -59,7 +60,8 @@ fn happenings() -> impl Strategy<Value = Happening> {
         4 => (0..NODES, 0..MAINTENANCES, any::<bool>())
             .prop_map(|(node, maintenance, allows)| Happening::Drains { node, maintenance, allows }),
         1 => (0..MAINTENANCES).prop_map(Happening::Ends),
-        1 => any::<bool>().prop_map(Happening::BudgetNeedsAll),
+        1 => select(vec![Protection::None, Protection::NoRoom, Protection::NeedsAll, Protection::NeedsAll])
+            .prop_map(Happening::BudgetSays),
     ]
 }
 
@@ -80,7 +82,7 @@ struct Life {
     /// The present UID of each maintenance: one that ended never comes back.
     generation: Vec<usize>,
     autoscaler: AutoscalerFacts,
-    needs_all: bool,
+    protection: Protection,
     restarts: BTreeMap<String, usize>,
     next_node: usize,
 }
@@ -118,7 +120,7 @@ impl Life {
                 current: 1,
                 desired: 1,
             },
-            needs_all: true,
+            protection: Protection::NeedsAll,
             restarts: BTreeMap::new(),
             next_node: 0,
         }
@@ -198,7 +200,7 @@ impl Life {
         let maintenances: BTreeSet<_> = (0..MAINTENANCES).map(|maintenance| self.uid(maintenance)).collect();
         let decision = decide(&Situation {
             pod: &facts,
-            is_protected: self.needs_all,
+            protection: self.protection,
             node: &node,
             replica_set: Some(&replica_set),
             deployment: Some(&self.deployment),
@@ -211,7 +213,7 @@ impl Life {
         match decision {
             Decision::Restart(record) => {
                 assert!(!self.is_in_progress(), "restarted while something else is in progress");
-                assert!(node.is_allowed && self.needs_all);
+                assert!(node.is_allowed && self.protection == Protection::NeedsAll);
                 for uid in &node.drained_by {
                     *self.restarts.entry(uid.clone()).or_default() += 1;
                 }
@@ -276,7 +278,7 @@ impl Life {
                     }
                 }
             }
-            Happening::BudgetNeedsAll(needs_all) => self.needs_all = needs_all,
+            Happening::BudgetSays(protection) => self.protection = protection,
         }
         if self.deployment.is_observed {
             self.count();

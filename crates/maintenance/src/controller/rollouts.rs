@@ -20,8 +20,11 @@ use super::writer::{WriteError, Writer};
 use crate::api::{Evacuation, NodeMaintenance, RolloutPolicy, Stage};
 use crate::rollout::facts::AutoscalerFacts;
 use crate::rollout::progress::{is_active, status_after, was_restarted};
-use crate::rollout::{Decision, NodeFacts, RolloutReason, Situation, decide, is_protected, refused, unprotected};
-use crate::rollout::{forbidden, record::Record};
+use crate::rollout::record::Record;
+use crate::rollout::{
+    Decision, NodeFacts, Protection, RolloutReason, Situation, decide, forbidden, protection, refused, restarted,
+    unprotected,
+};
 use crate::snapshot::PodFacts;
 
 use workload::Workload;
@@ -57,7 +60,7 @@ struct Memory {
 /// What the caches show of a pod.
 #[derive(Clone, PartialEq)]
 struct Shown {
-    is_protected: bool,
+    protection: Protection,
     node: NodeFacts,
     replicas_leaving: usize,
 }
@@ -157,7 +160,7 @@ impl RolloutEvacuator {
                 continue;
             };
             let shown = Shown {
-                is_protected: is_protected(pod, budgets.values()),
+                protection: protection(pod, budgets.values()),
                 node: node.clone(),
                 replicas_leaving: leaving.get(owner.uid.as_str()).copied().unwrap_or(0),
             };
@@ -180,7 +183,7 @@ impl RolloutEvacuator {
         let mut read = None;
         for look in looks {
             let is_restarted = was_restarted(&look.evacuation);
-            let needs_reads = look.shown.is_protected || is_restarted;
+            let needs_reads = look.shown.protection != Protection::None || is_restarted;
             let span = evacuation_span(self.writer.term.number(), &look.evacuation, Some(&look.pod));
             let worked = span.run(async {
                 if !needs_reads {
@@ -225,7 +228,7 @@ impl RolloutEvacuator {
     ) -> Result<Duration, WriteError> {
         let situation = Situation {
             pod: &look.pod,
-            is_protected: look.shown.is_protected,
+            protection: look.shown.protection,
             node: &look.shown.node,
             replica_set: workload.replica_set.as_ref(),
             deployment: workload.deployment.as_ref(),
@@ -281,6 +284,7 @@ impl RolloutEvacuator {
         self.writer
             .events
             .rollout_restarted(namespace, &deployment.name, &deployment.uid, &note);
+        self.record(look, &restarted(deployment)).await?;
         Ok(SHORT_INTERVAL)
     }
 

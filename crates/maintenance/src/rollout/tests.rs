@@ -1,6 +1,9 @@
 //! Decisions as a table: one thing is other than in a situation in which the rollout is restarted.
 
-use super::*;
+use super::{
+    AutoscalerFacts, BTreeSet, BudgetFacts, Decision, DeploymentFacts, MAX_EVACUATORS, NodeFacts, PodFacts, Protection,
+    Record, ReplicaSetFacts, Situation, decide, evacuator, protection,
+};
 use crate::drain_plan::{Labels, PodSelector};
 use crate::snapshot::Owner;
 
@@ -8,7 +11,7 @@ use crate::snapshot::Owner;
 #[derive(Clone)]
 struct Scene {
     pod: PodFacts,
-    is_protected: bool,
+    protection: Protection,
     node: NodeFacts,
     replica_set: Option<ReplicaSetFacts>,
     deployment: Option<DeploymentFacts>,
@@ -48,7 +51,7 @@ fn scene() -> Scene {
             is_ready: true,
             ..PodFacts::default()
         },
-        is_protected: true,
+        protection: Protection::NeedsAll,
         node: NodeFacts {
             drained_by: set(&["m"]),
             is_allowed: true,
@@ -88,7 +91,7 @@ impl Scene {
     fn decide(&self) -> Decision {
         decide(&Situation {
             pod: &self.pod,
-            is_protected: self.is_protected,
+            protection: self.protection,
             node: &self.node,
             replica_set: self.replica_set.as_ref(),
             deployment: self.deployment.as_ref(),
@@ -174,9 +177,15 @@ fn what_no_rollout_can_replace_is_left_to_the_eviction_api() {
     check(&[
         (
             "no budget",
-            |scene| scene.is_protected = false,
+            |scene| scene.protection = Protection::None,
             "not ours NotProtected",
             "Eviction API",
+        ),
+        (
+            "others are unhealthy",
+            |scene| scene.protection = Protection::NoRoom,
+            "not ours NotProtected",
+            "",
         ),
         (
             "nobody allows it",
@@ -321,7 +330,7 @@ fn a_restart_is_followed_to_its_end_and_not_repeated() {
             |scene| {
                 restarted(scene);
                 scene.deployment().existing = 2;
-                scene.is_protected = false;
+                scene.protection = Protection::None;
             },
             "wait InProgress",
             "",
@@ -338,12 +347,23 @@ fn a_restart_is_followed_to_its_end_and_not_repeated() {
             "does not succeed: ProgressDeadlineExceeded: timed out; pod web-2-b: container c: ImagePullBackOff",
         ),
         (
+            "the same, and the budget counts the successor",
+            |scene| {
+                restarted(scene);
+                scene.deployment().existing = 2;
+                scene.deployment().failure = Some("timed out".to_owned());
+                scene.protection = Protection::NoRoom;
+            },
+            "wait ProgressDeadlineExceeded",
+            "",
+        ),
+        (
             "the same, and the budget has room",
             |scene| {
                 restarted(scene);
                 scene.deployment().existing = 2;
                 scene.deployment().failure = Some("timed out".to_owned());
-                scene.is_protected = false;
+                scene.protection = Protection::None;
             },
             "not ours NotProtected",
             "",
@@ -386,41 +406,42 @@ fn only_a_ready_pod_of_one_budget_that_needs_all_is_protected() {
         change(&mut pod);
         pod
     };
-    for (what, pod, budgets, has_evacuator, protects) in [
-        ("it needs all", scene().pod, vec![budget(true, 0)], true, true),
-        ("no budget", scene().pod, vec![], false, false),
+    let all = || budget(true, 0);
+    for (what, pod, budgets, has_evacuator, expected) in [
+        ("it needs all", scene().pod, vec![all()], true, Protection::NeedsAll),
+        ("no budget", scene().pod, vec![], false, Protection::None),
         (
             "others are unhealthy",
             scene().pod,
             vec![budget(false, 0)],
             false,
-            false,
+            Protection::NoRoom,
         ),
-        ("it has room", scene().pod, vec![budget(true, 1)], false, false),
         (
-            "two budgets",
+            "it has room",
             scene().pod,
-            vec![budget(true, 0), budget(true, 0)],
+            vec![budget(true, 1)],
             false,
-            false,
+            Protection::None,
         ),
+        ("two budgets", scene().pod, vec![all(), all()], false, Protection::None),
         (
             "not Ready",
             of(|pod| pod.is_ready = false),
-            vec![budget(true, 0)],
+            vec![all()],
             true,
-            false,
+            Protection::None,
         ),
         (
             "no ReplicaSet",
             of(|pod| pod.owner = None),
-            vec![budget(true, 0)],
+            vec![all()],
             false,
-            true,
+            Protection::NeedsAll,
         ),
     ] {
         assert_eq!(evacuator(&pod, &budgets, 0).is_some(), has_evacuator, "{what}");
-        assert_eq!(is_protected(&pod, &budgets), protects, "{what}");
+        assert_eq!(protection(&pod, &budgets), expected, "{what}");
     }
-    assert_eq!(evacuator(&scene().pod, &[budget(true, 0)], MAX_EVACUATORS), None);
+    assert_eq!(evacuator(&scene().pod, &[all()], MAX_EVACUATORS), None);
 }

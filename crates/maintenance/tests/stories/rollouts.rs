@@ -7,6 +7,7 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::ListParams;
 use serde_json::{Value, json};
@@ -93,7 +94,7 @@ fn blocker(world: &World) -> String {
     blockers.next().map_or_else(String::new, |blocker| blocker.message)
 }
 
-/// The rollout has begun: the successor is on node `two`.
+/// The rollout has begun: the successor is on node `two`. A budget with a number counts the pods that are there.
 async fn begin(world: &World, app: &str, successor: &Value) {
     set_status(
         world,
@@ -101,6 +102,13 @@ async fn begin(world: &World, app: &str, successor: &Value) {
         json!({"replicas": 2, "updatedReplicas": 1, "availableReplicas": 1}),
     );
     replica_set(world, app, &format!("{app}-2"), "two", successor).await;
+    expect_pods(world, app, 2);
+}
+
+fn expect_pods(world: &World, budget: &str, pods: i32) {
+    world.fake.change::<PodDisruptionBudget>(NAMESPACE, budget, |budget| {
+        budget["status"]["expectedPods"] = json!(pods);
+    });
 }
 
 /// The successor is available, and the Deployment controller ends the old pod.
@@ -111,6 +119,14 @@ fn end(world: &World, app: &str) {
         json!({"replicas": 1, "updatedReplicas": 1, "availableReplicas": 1}),
     );
     world.fake.delete::<Pod>(NAMESPACE, &format!("{app}-1-pod"));
+    expect_pods(world, app, 1);
+}
+
+/// Waits until the Deployment `web` is restarted, and not a moment longer.
+async fn until_restarted(world: &World) {
+    while restarts(world, "web") == 0 {
+        sleep(SECOND / 20).await;
+    }
 }
 
 async fn until_drained(world: &World) {
@@ -265,9 +281,7 @@ async fn a_leader_that_is_killed_after_the_restart_is_followed_by_one_that_knows
             request.method == hyper::Method::PATCH && request.path.ends_with("deployments/web")
         });
         drain(&world, &allowed()).await;
-        while restarts(&world, "web") == 0 {
-            sleep(SECOND / 10).await;
-        }
+        until_restarted(&world).await;
         if fault == Fault::None {
             leader.kill();
             let _leader = world.lead().await;
