@@ -277,10 +277,16 @@ impl RolloutEvacuator {
         let Some(deployment) = &workload.deployment else {
             return Ok(SHORT_INTERVAL);
         };
-        let (namespace, pod, node) = (&look.pod.namespace, &look.pod.name, &look.pod.node);
-        tracing::info!(namespace, deployment = deployment.name, pod, node, "rollout restarted");
+        let (namespace, pod, on) = (&look.pod.namespace, &look.pod.name, &look.pod.node);
+        tracing::info!(
+            namespace,
+            deployment = deployment.name,
+            pod,
+            node = on,
+            "rollout restarted"
+        );
         let note =
-            format!("Restarted the rollout, so that a replacement of pod {pod} starts before it leaves node {node}");
+            format!("Restarted the rollout, so that a replacement of pod {pod} starts before it leaves node {on}");
         self.writer
             .events
             .rollout_restarted(namespace, &deployment.name, &deployment.uid, &note);

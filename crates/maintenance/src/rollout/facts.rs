@@ -42,6 +42,10 @@ impl From<&ReplicaSet> for ReplicaSetFacts {
 }
 
 /// A Deployment.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a field of the object, and any two may be set"
+)]
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DeploymentFacts {
     /// The `metadata.name`.

@@ -26,13 +26,13 @@ fn set(uids: &[&str]) -> BTreeSet<String> {
     uids.iter().map(|uid| (*uid).to_owned()).collect()
 }
 
-fn owner(kind: &str, name: &str) -> Option<Owner> {
-    Some(Owner {
+fn owner(kind: &str, name: &str) -> Owner {
+    Owner {
         api_version: "apps/v1".to_owned(),
         kind: kind.to_owned(),
         name: name.to_owned(),
         uid: format!("uid-of-{name}"),
-    })
+    }
 }
 
 fn record(uids: &[&str]) -> Record {
@@ -47,7 +47,7 @@ fn scene() -> Scene {
             name: "web-1-a".to_owned(),
             node: "one".to_owned(),
             labels: Labels::from([("app".to_owned(), "web".to_owned())]),
-            owner: owner("ReplicaSet", "web-1"),
+            owner: Some(owner("ReplicaSet", "web-1")),
             is_ready: true,
             ..PodFacts::default()
         },
@@ -60,7 +60,7 @@ fn scene() -> Scene {
         replica_set: Some(ReplicaSetFacts {
             name: "web-1".to_owned(),
             uid: "uid-of-web-1".to_owned(),
-            owner: owner("Deployment", "web"),
+            owner: Some(owner("Deployment", "web")),
             record: Record::default(),
         }),
         deployment: Some(DeploymentFacts {
@@ -195,7 +195,7 @@ fn what_no_rollout_can_replace_is_left_to_the_eviction_api() {
         ),
         (
             "a StatefulSet",
-            |scene| scene.pod.owner = owner("StatefulSet", "db"),
+            |scene| scene.pod.owner = Some(owner("StatefulSet", "db")),
             "not ours NoDeployment",
             "StatefulSet db ends a pod before it starts the next one: add a replica",
         ),
