@@ -1,7 +1,7 @@
 //! The shipped manifests: that they agree with the program (here, in `settings`
 //! and, for Azure, in `identity`), that a real cluster accepts them (`apply`), that their permissions suffice
 //! for the agent (`rights`) and the leader (`leader`) and each is needed, that their policies hold
-//! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`, `leader_work`, `holds`), that maintenances run with their rights (`maintenance`), what the hardened overlay adds (`hardened`),
+//! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`, `leader_work`, `holds`), that maintenances run with their rights (`maintenance`) and restart rollouts (`rollout`), what the hardened overlay adds (`hardened`),
 //! the Node condition that other tools wait for (`marker`),
 //! the Helm chart that renders the same objects (`chart`), and the ports that the `NetworkPolicy` opens (`network_policy`), what makes autoscalers wait (`autoscalers`),
 //! the mounts of the webhook's URL (`webhook`), and the kinds of the Prometheus operator (`prometheus_operator`).
@@ -33,6 +33,7 @@ mod policy;
 mod preempt_events;
 mod prometheus_operator;
 mod rights;
+mod rollout;
 mod settings;
 mod uninstall;
 mod webhook;

@@ -101,10 +101,22 @@ impl Cluster {
 
     /// Creates a Ready Node with a kubelet, and the label of its row.
     pub(crate) async fn create_node(&self, row: &str, name: &str) {
-        let node = json!({
-            "metadata": {"name": name, "labels": {"row": row, KUBELET: "kwok", "kubernetes.io/hostname": name}},
-            "spec": {"providerID": seed::provider_id(name)},
-        });
+        self.create_node_with(
+            &json!({"row": row, KUBELET: "kwok", "kubernetes.io/hostname": name}),
+            name,
+        )
+        .await;
+    }
+
+    /// Creates a Ready Node whose kubelet the row plays.
+    pub(crate) async fn create_node_without_kubelet(&self, row: &str, name: &str) {
+        self.create_node_with(&json!({"row": row, "kubernetes.io/hostname": name}), name)
+            .await;
+    }
+
+    async fn create_node_with(&self, labels: &Value, name: &str) {
+        let node =
+            json!({"metadata": {"name": name, "labels": labels}, "spec": {"providerID": seed::provider_id(name)}});
         let (code, answer) = self.request("POST", NODES, Some(&node)).await;
         assert_eq!(code, 201, "{answer}");
         let resources = json!({"cpu": "8", "memory": "16Gi", "pods": "110"});

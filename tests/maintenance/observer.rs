@@ -39,6 +39,8 @@ struct Seen {
     not_confirmed: Vec<(String, Timestamp)>,
     /// Namespaces whose pods the test deletes.
     ignored: BTreeSet<String>,
+    /// Namespaces in which headgate restarts rollouts, which delete pods that Deployments own.
+    rolled: BTreeSet<String>,
     /// Budgets that had what they want at some time.
     satisfied: BTreeSet<String>,
     violations: Vec<String>,
@@ -103,6 +105,10 @@ impl Observer {
         self.seen.borrow_mut().ignored.insert(namespace.to_owned());
     }
 
+    pub(crate) fn allow_rollouts_in(&self, namespace: &str) {
+        self.seen.borrow_mut().rolled.insert(namespace.to_owned());
+    }
+
     /// How many changes of Nodes, maintenances and Evacuations were seen.
     pub(crate) fn changes(&self) -> u64 {
         self.seen.borrow().changes
@@ -138,7 +144,12 @@ impl Seen {
         }
         match kind {
             "Pod" => {
-                self.violations.extend(rules::removal(&object, &self.ignored));
+                if !self
+                    .rolled
+                    .contains(object["metadata"]["namespace"].as_str().unwrap_or_default())
+                {
+                    self.violations.extend(rules::removal(&object, &self.ignored));
+                }
                 self.pods.insert(uid(&object), object);
             }
             "Evacuation" => {

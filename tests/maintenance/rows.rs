@@ -7,6 +7,7 @@ mod gates;
 mod nodes;
 mod plans;
 mod pods;
+mod rollouts;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
@@ -68,6 +69,10 @@ pub(crate) const ROWS: &[Row] = &[
         |scene| plans::worked_example(scene).boxed_local())),
     killed(row("a PDB without room that later gains room", &["room-1", "room-2"],
         |scene| pods::budget_gains_room(scene).boxed_local())),
+    killed(row("single replicas behind PDBs are replaced first", &["single-1", "single-2"],
+        |scene| rollouts::single_replicas(scene).boxed_local())),
+    Row { joins: &["broken-2"], ..row("a successor that does not start", &["broken-1", "broken-2"],
+        |scene| rollouts::broken_successor(scene).boxed_local()) },
     row("two PDBs on a pod", &["two-budgets-1", "two-budgets-2"], |scene| pods::two_budgets(scene).boxed_local()),
     killed(row("DaemonSets plain and tolerating everything", &["daemons-1"],
         |scene| pods::daemon_sets(scene).boxed_local())),

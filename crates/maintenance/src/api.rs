@@ -18,8 +18,8 @@ use kube::CustomResourceExt as _;
 
 pub use evacuation::{CancellationPolicy, Evacuation, EvacuationSpec, EvacuationStatus, Evacuator, PodReference};
 pub use node_maintenance::{
-    ConnectionsPolicy, DrainPlanEntry, LoadBalancerGate, LoadBalancerGatePolicy, NodeMaintenance, NodeMaintenanceSpec,
-    PodType, Stage,
+    ConnectionsPolicy, DrainPlanEntry, EvacuationPolicy, LoadBalancerGate, LoadBalancerGatePolicy, NodeMaintenance,
+    NodeMaintenanceSpec, PodType, RolloutPolicy, Stage,
 };
 pub use status::{
     Blocker, BlockerReason, LoadBalancerState, LoadBalancerStatus, NodeMaintenanceNodeStatus, NodeMaintenanceStatus,

@@ -1,8 +1,8 @@
 //! The maintenance controllers of the elected leader: watches in, guarded writes out.
 //!
-//! Decisions are made by pure functions: [`plan`](crate::plan::plan) for maintenances, `evacuation::state` and
-//! `evacuation::daemon_set` for Evacuations. Here are the caches that they read (`caches`, `pods`), the loops that call them
-//! (`maintenances`, `evacuations`, `daemon_sets`) and the writes (`executor`, `writer`, `node_edits`).
+//! Decisions are made by pure functions: [`plan`](crate::plan::plan) for maintenances, `evacuation::state`,
+//! `evacuation::daemon_set` and [`rollout`](crate::rollout) for Evacuations. Here are the caches that they read (`caches`, `pods`), the
+//! loops that call them (`maintenances`, `evacuations`, `daemon_sets`, `rollouts`) and the writes (`executor`, `writer`, `node_edits`).
 //!
 //! Invariants: nothing is written without a permit of the term. Each write fails if its object has changed since it was read,
 //! and may be repeated. A failure here ends no other work of the term: the tasks are started again after a pause. That this
@@ -22,6 +22,7 @@ mod node_edits;
 mod objects;
 mod pods;
 mod probe_markers;
+mod rollouts;
 mod writer;
 
 use std::fmt;
@@ -43,6 +44,7 @@ use evacuations::EvacuationController;
 use events::MaintenanceEvents;
 use maintenances::MaintenanceController;
 pub use metrics::Metrics;
+use rollouts::RolloutEvacuator;
 use writer::Writer;
 
 /// After a task has ended by a defect.
@@ -89,6 +91,7 @@ enum TaskName {
     MaintenanceController,
     EvacuationController,
     DaemonSetEvacuator,
+    RolloutEvacuator,
 }
 
 impl fmt::Display for TaskName {
@@ -101,6 +104,7 @@ impl fmt::Display for TaskName {
             Self::MaintenanceController => "maintenance-controller",
             Self::EvacuationController => "evacuation-controller",
             Self::DaemonSetEvacuator => "daemonset-evacuator",
+            Self::RolloutEvacuator => "rollout-evacuator",
         })
     }
 }
@@ -152,7 +156,11 @@ fn start(term: &Term, context: &MaintenanceContext) -> JoinMap<TaskName, ()> {
     );
     tasks.spawn(
         TaskName::DaemonSetEvacuator,
-        DaemonSetEvacuator::new(caches, writer, context).run(),
+        DaemonSetEvacuator::new(caches.clone(), writer.clone(), context).run(),
+    );
+    tasks.spawn(
+        TaskName::RolloutEvacuator,
+        RolloutEvacuator::new(caches, writer, context).run(),
     );
     tasks
 }

@@ -13,5 +13,6 @@ pub mod cordon_race;
 pub mod drain_plan;
 pub mod evacuation;
 pub mod plan;
+pub mod rollout;
 pub mod selection;
 pub mod snapshot;

@@ -162,7 +162,7 @@ fn evacuation_changes<'a>(view: &View<'a>) -> (Vec<Action>, Vec<(Option<&'a str>
     for (node, _) in view.progress.nodes().filter(|(node, _)| view.is_open(node)) {
         for pod in view.pods_of(node).filter(|pod| is_targeted(pod)) {
             let existing = view.evacuations.get(pod.uid.as_str()).copied();
-            requests.extend(evacuations::request(pod, existing));
+            requests.extend(evacuations::request(pod, existing, &view.snapshot.budgets));
         }
     }
     let mut cancellations = Vec::new();

@@ -14,7 +14,8 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use crate::api::{Evacuation, NodeMaintenance};
 use crate::drain_plan::{Labels, PodSelector};
 
-pub use pod::PodFacts;
+pub(crate) use pod::controlling_owner;
+pub use pod::{Owner, PodFacts};
 
 /// All that a plan depends on, but for the time.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +47,8 @@ pub struct BudgetFacts {
     pub selector: PodSelector,
     /// How many more pods may be evicted now, from `status.disruptionsAllowed`.
     pub disruptions_allowed: i32,
+    /// Whether it needs all pods that it is about: it allows no disruption although all are healthy.
+    pub needs_all: bool,
 }
 
 impl BudgetFacts {
@@ -53,11 +56,15 @@ impl BudgetFacts {
     #[must_use]
     pub fn read(budget: &PodDisruptionBudget) -> Option<Self> {
         let selector = budget.spec.as_ref()?.selector.as_ref()?;
+        let status = budget.status.as_ref();
         Some(Self {
             namespace: budget.metadata.namespace.clone().unwrap_or_default(),
             name: budget.metadata.name.clone().unwrap_or_default(),
             selector: PodSelector::from(selector),
-            disruptions_allowed: budget.status.as_ref().map_or(0, |status| status.disruptions_allowed),
+            disruptions_allowed: status.map_or(0, |status| status.disruptions_allowed),
+            // Before it is counted, a status is all zeros.
+            needs_all: status
+                .is_some_and(|status| status.expected_pods > 0 && status.desired_healthy >= status.expected_pods),
         })
     }
 

@@ -1,9 +1,9 @@
 //! A fake Kubernetes API in process, in tokio's (possibly paused) time: Nodes, pods with evictions and disruption budgets, Services,
-//! `EndpointSlices`, service accounts, Leases, `ConfigMaps`, Secrets, events of `events.k8s.io`, maintenances and Evacuations, in one map with one
+//! `EndpointSlices`, Deployments, `ReplicaSets`, service accounts, Leases, `ConfigMaps`, Secrets, events of `events.k8s.io`, maintenances and Evacuations, in one map with one
 //! `resourceVersion`, with watches and injected faults.
 //!
 //! It has only the behaviour that headgate relies on: no admission, no field management, no defaults, and no selector
-//! other than by name, for Services by `spec.type` and for pods by `spec.nodeName`. A request outside of that panics. The integration tests in `fake_api` run the same cases against
+//! other than by name, for Services by `spec.type` and for pods by `spec.nodeName` and labels. A request outside of that panics. The integration tests in `fake_api` run the same cases against
 //! it and against the real kube-apiserver.
 
 use std::sync::{Arc, Mutex, MutexGuard};

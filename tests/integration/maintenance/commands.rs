@@ -122,7 +122,7 @@ fn previews(headgate: &CommandLine, plan: &str) {
         "kubernetes      kubernetes   2         0      1         1",
         "2. Pods of priority 5 or lower: 1 pod.",
         "default/web",
-        "Blocked now: pod default/web on node-1: PodDisruptionBudget web allows 0 disruptions.",
+        "Blocked now: pod default/web on node-1: PodDisruptionBudget web allows 0 disruptions; nothing replaces the pod: ",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
@@ -302,7 +302,7 @@ async fn a_drain_is_planned_created_followed_and_explained() {
         ", confirmed by a read at ",
         "node/node-1: 1 pod left, 1 of them evacuating\n",
         "node/node-1: pod default/web is blocked since ",
-        ": PodDisruptionBudget web allows 0 disruptions\n",
+        ": PodDisruptionBudget web allows 0 disruptions; nothing replaces the pod: ",
     ] {
         prints(&blocked, part).await;
     }

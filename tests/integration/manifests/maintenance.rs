@@ -25,16 +25,17 @@ use super::leader::{Right, is_needed, scene};
 use super::rights::{node, wait_for_status};
 use super::{SOON, overlay_of};
 
-const MAINTENANCES: &str = "/apis/headgate.dev/v1alpha1/nodemaintenances";
+pub(super) const MAINTENANCES: &str = "/apis/headgate.dev/v1alpha1/nodemaintenances";
 const EVACUATIONS: &str = "/apis/headgate.dev/v1alpha1/namespaces/kube-system/evacuations";
-const PODS: &str = "/api/v1/namespaces/kube-system/pods";
+pub(super) const PODS: &str = "/api/v1/namespaces/kube-system/pods";
 const BUDGETS: &str = "/apis/policy/v1/namespaces/kube-system/poddisruptionbudgets";
 const ROLE: &str = "clusterroles/headgate-maintenance";
 
-/// The hardened example with the component, a leader's token, and a node to drain.
-async fn maintained() -> (ControlPlane, Caller, Caller, String, String) {
-    let overlay = "resources: [\"@/examples/hardened\"]\ncomponents: [\"@/components/maintenance\"]\n";
-    let (control_plane, administrator, own, leader) = scene(&overlay_of(overlay, &[]), CONTROLLER).await;
+/// The hardened example with components, a leader's token, and a node to drain.
+pub(super) async fn maintained(components: &[&str]) -> (ControlPlane, Caller, Caller, String, String) {
+    let components: Vec<_> = components.iter().map(|name| format!("@/components/{name}")).collect();
+    let overlay = format!("resources: [\"@/examples/hardened\"]\ncomponents: {components:?}\n");
+    let (control_plane, administrator, own, leader) = scene(&overlay_of(&overlay, &[]), CONTROLLER).await;
     let drained = create_node(&administrator.client, "drained").await;
     for path in [MAINTENANCES, EVACUATIONS] {
         wait_for_status(&leader, ApiRequest::get(&format!("{path}?limit=1")), 200).await;
@@ -50,7 +51,7 @@ async fn maintained() -> (ControlPlane, Caller, Caller, String, String) {
 }
 
 /// A pod without a grace period on a node that has no kubelet.
-async fn create_pod(administrator: &Caller, name: &str, on: &str, owner: Value) -> Value {
+pub(super) async fn create_pod(administrator: &Caller, name: &str, on: &str, owner: Value) -> Value {
     let pod = json!({"metadata": {"name": name, "labels": {"app": name}, "ownerReferences": owner},
         "spec": {"nodeName": on, "serviceAccountName": CONTROLLER.name, "terminationGracePeriodSeconds": 0,
             "containers": [{"name": "c", "image": "none"}]}});
@@ -58,7 +59,7 @@ async fn create_pod(administrator: &Caller, name: &str, on: &str, owner: Value) 
 }
 
 /// What kubelet reports of a pod that runs.
-async fn runs(administrator: &Caller, name: &str) {
+pub(super) async fn runs(administrator: &Caller, name: &str) {
     let ready = json!({"type": "Ready", "status": "True"});
     let status = json!({"status": {"phase": "Running", "conditions": [ready]}});
     administrator
@@ -67,7 +68,7 @@ async fn runs(administrator: &Caller, name: &str) {
 }
 
 /// A budget, and what its controller reports.
-async fn create_budget(administrator: &Caller, name: &str, app: &str, allowed: i32) {
+pub(super) async fn create_budget(administrator: &Caller, name: &str, app: &str, allowed: i32) {
     let budget =
         json!({"metadata": {"name": name}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": app}}}});
     administrator.done(&ApiRequest::post(BUDGETS, budget)).await;
@@ -82,18 +83,18 @@ async fn allow(administrator: &Caller, name: &str, allowed: i32) {
         .await;
 }
 
-fn maintenance(name: &str, stage: &str, of: &str) -> Value {
+pub(super) fn maintenance(name: &str, stage: &str, of: &str) -> Value {
     let term = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [of]}]});
     json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": name},
         "spec": {"nodeSelector": {"nodeSelectorTerms": [term]}, "stage": stage, "loadBalancer": {"drainSeconds": 2}}})
 }
 
-async fn is_gone(administrator: &Caller, path: &str) {
+pub(super) async fn is_gone(administrator: &Caller, path: &str) {
     wait_for_status(administrator, ApiRequest::get(path), 404).await;
 }
 
 /// Waits until an object is as expected.
-async fn until(administrator: &Caller, what: &str, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+pub(super) async fn until(administrator: &Caller, what: &str, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     eventually(SOON, what, async || {
         let (_, object) = administrator.ask(&ApiRequest::get(path)).await;
         if is_so(&object) {
@@ -132,14 +133,14 @@ async fn is_as_before(administrator: &Caller, name: &str) {
 }
 
 /// A leader with the token, whose term runs the controllers.
-struct Leader {
+pub(super) struct Leader {
     task: tokio::task::JoinHandle<()>,
     registry: Registry,
     load_balancers: watch::Sender<Arc<TrafficByNode>>,
 }
 
 impl Leader {
-    fn start(leader: &Caller, own: &str) -> Self {
+    pub(super) fn start(leader: &Caller, own: &str) -> Self {
         let clock = Clock::System;
         let mut registry = Registry::default();
         let load_balancers = watch::Sender::<Arc<TrafficByNode>>::default();
@@ -197,14 +198,14 @@ impl Leader {
         }
     }
 
-    fn observe_out(&self, node: &str) {
+    pub(super) fn observe_out(&self, node: &str) {
         let since = Timestamp::from_second(Timestamp::now().as_second()).unwrap();
         self.load_balancers.send_modify(|all| {
             Arc::make_mut(all).insert(node.to_owned(), NodeTraffic::Out { since: Some(since) });
         });
     }
 
-    fn metric(&self, series: &str) -> u64 {
+    pub(super) fn metric(&self, series: &str) -> u64 {
         let text = encode_metrics(&self.registry, MetricsFormat::Prometheus).unwrap();
         let line = text
             .lines()
@@ -221,7 +222,7 @@ impl Drop for Leader {
 
 #[tokio::test]
 async fn permissions_of_the_controllers_suffice_for_a_maintenance_and_are_all_needed() {
-    let (control_plane, administrator, caller, own, drained) = maintained().await;
+    let (control_plane, administrator, caller, own, drained) = maintained(&["maintenance"]).await;
     a_maintenance_runs(&administrator, &caller, &own, &drained).await;
     each_permission_is_needed_and_the_policy_allows_no_more(&control_plane, &administrator, &caller, &drained).await;
     control_plane.stop().await;

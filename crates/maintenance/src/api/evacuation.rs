@@ -82,10 +82,12 @@ pub struct PodReference {
 #[derive(Clone, Debug, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Evacuator {
-    /// A DNS name that only this evacuator uses.
+    /// A DNS name that only this evacuator uses, perhaps with a slash and a name after it.
     #[schemars(
         length(min = 1, max = 54),
-        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+        regex(
+            pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"
+        )
     )]
     pub evacuator_class: String,
     /// The highest is first.
@@ -128,7 +130,7 @@ pub struct EvacuationStatus {
     #[schemars(length(max = 32768))]
     #[serde(default)]
     pub message: String,
-    /// Conditions, of the types Invalid and EvictionFailed.
+    /// Conditions, of the types EvictionFailed, Invalid and RolloutRestarted.
     #[schemars(schema_with = "schema::conditions")]
     #[serde(default)]
     pub conditions: Vec<Condition>,

@@ -28,6 +28,26 @@ pub const EVACUATOR_ANNOTATION_PREFIX: &str = "evacuation.coordination.k8s.io/pr
 /// The class that removes pods of DaemonSets. headgate's leader implements it.
 pub const DAEMON_SET_EVACUATOR: &str = "daemonset.apps.k8s.io";
 
+/// The class that has a Deployment start a replacement before a pod leaves that a budget protects. headgate's leader implements it.
+/// Its prefix keeps it apart from classes of annotations, which cannot contain a slash.
+pub const ROLLOUT_EVACUATOR: &str = "headgate.dev/rollout";
+
+/// The priority of [`ROLLOUT_EVACUATOR`]: after the evacuators of the pod's annotations.
+pub const ROLLOUT_PRIORITY: i32 = 0;
+
+/// The annotation by which a Deployment allows that headgate restarts its rollout; its value is `Allow`.
+pub const ROLLOUT_ANNOTATION: &str = "headgate.dev/rollout";
+
+/// The annotation of a Deployment's pod template with the UIDs of the maintenances for which headgate restarted the rollout, separated
+/// by commas. It is written with the restart, so there is never one without the other.
+pub const RESTARTED_FOR_ANNOTATION: &str = "headgate.dev/restarted-for";
+
+/// The annotation of a pod template by which `kubectl rollout restart` starts a rollout.
+pub const RESTARTED_AT_ANNOTATION: &str = "kubectl.kubernetes.io/restartedAt";
+
+/// The condition of an Evacuation that says whether the rollout of the pod's Deployment was restarted for it, and why not.
+pub const ROLLOUT_RESTARTED_CONDITION: &str = "RolloutRestarted";
+
 /// The role of the evacuator that created the pod.
 pub const CONTROLLER_ROLE: &str = "controller";
 

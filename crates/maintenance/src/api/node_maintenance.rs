@@ -84,6 +84,9 @@ pub struct NodeMaintenanceSpec {
     /// How the controller waits for the load balancers.
     #[serde(default)]
     pub load_balancer: LoadBalancerGate,
+    /// How pods leave.
+    #[serde(default)]
+    pub evacuation: EvacuationPolicy,
     /// Show in the status what would be done, and change neither nodes nor pods.
     #[serde(default)]
     pub dry_run: bool,
@@ -155,6 +158,26 @@ pub struct LoadBalancerGate {
     #[serde(default = "LoadBalancerGate::default_connections_timeout_seconds")]
     #[schemars(range(min = 0, max = 86400))]
     pub connections_timeout_seconds: i32,
+}
+
+/// How the pods of a maintenance leave.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EvacuationPolicy {
+    /// Whether headgate may restart the rollout of a Deployment, so that it starts a replacement elsewhere before a pod leaves that a
+    /// PodDisruptionBudget protects because it needs all replicas. The Deployment needs maxSurge above 0 and maxUnavailable 0.
+    #[serde(default)]
+    pub rollout: RolloutPolicy,
+}
+
+/// Whether headgate may restart rollouts.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum RolloutPolicy {
+    /// Only those of Deployments with the annotation `headgate.dev/rollout: Allow`.
+    #[default]
+    Annotated,
+    /// Those of every Deployment.
+    Allow,
 }
 
 /// Whether a maintenance waits for connections.

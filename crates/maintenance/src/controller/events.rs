@@ -10,6 +10,8 @@ use crate::snapshot::PodFacts;
 
 /// The reason of the event about annotations of a pod that register no evacuator.
 const MALFORMED_ANNOTATION: &str = "EvacuatorAnnotationMalformed";
+/// The reason of the event about a Deployment whose rollout was restarted.
+const ROLLOUT_RESTARTED: &str = "RolloutRestarted";
 
 /// Where events are queued.
 #[derive(Clone)]
@@ -47,6 +49,19 @@ impl MaintenanceEvents {
         self.queue(about, true, MALFORMED_ANNOTATION, &mistakes.join("; "));
     }
 
+    /// Queues an event about a Deployment whose rollout was restarted.
+    pub(super) fn rollout_restarted(&self, namespace: &str, name: &str, uid: &str, note: &str) {
+        let about = ObjectReference {
+            api_version: Some("apps/v1".to_owned()),
+            kind: Some("Deployment".to_owned()),
+            namespace: Some(namespace.to_owned()),
+            name: Some(name.to_owned()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        };
+        self.queue(about, false, ROLLOUT_RESTARTED, note);
+    }
+
     fn queue(&self, about: ObjectReference, is_warning: bool, reason: &'static str, note: &str) {
         let name = about.name.as_deref().unwrap_or_default();
         if is_warning {
@@ -54,10 +69,10 @@ impl MaintenanceEvents {
         } else {
             tracing::info!(name, reason, note, "maintenance event");
         }
-        let action = if reason == MALFORMED_ANNOTATION {
-            "ReadAnnotations"
-        } else {
-            "MaintainNode"
+        let action = match reason {
+            MALFORMED_ANNOTATION => "ReadAnnotations",
+            ROLLOUT_RESTARTED => "RestartRollout",
+            _ => "MaintainNode",
         };
         let kind = EventKind {
             reason,

@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::api::names::MAX_BLOCKERS;
 use crate::api::{Blocker, BlockerReason, Evacuation};
+use crate::rollout::{self, RolloutReason, progress};
 use crate::snapshot::{BudgetFacts, PodFacts};
 
 /// What keeps the pod on its node, if anything is known to.
@@ -27,8 +28,12 @@ pub fn blocker(
         [] => {}
         [budget] if budget.disruptions_allowed > 0 => {}
         [budget] => {
-            let message = format!("PodDisruptionBudget {} allows 0 disruptions", budget.name);
-            return Some((BlockerReason::DisruptionBudget, message));
+            let mut message = format!("PodDisruptionBudget {} allows 0 disruptions", budget.name);
+            if let Some(advice) = advice(pod, evacuation, budget) {
+                message.push_str("; ");
+                message.push_str(&advice);
+            }
+            return Some((BlockerReason::DisruptionBudget, message.chars().take(1024).collect()));
         }
         several => {
             let mut names: Vec<_> = several.iter().map(|budget| budget.name.as_str()).collect();
@@ -48,6 +53,17 @@ pub fn blocker(
         );
         (BlockerReason::EvictionFailed, message.chars().take(1024).collect())
     })
+}
+
+/// What to do about a pod that a budget keeps because it needs all replicas, or what headgate does.
+fn advice(pod: &PodFacts, evacuation: Option<&Evacuation>, budget: &BudgetFacts) -> Option<String> {
+    let condition = evacuation.and_then(progress::condition);
+    if let Some(condition) = condition.filter(|one| one.reason != RolloutReason::NotProtected.as_str()) {
+        return Some(condition.message.clone());
+    }
+    // What a ReplicaSet belongs to is known once the evacuator has its turn.
+    let is_asked = pod.owner.as_ref().is_some_and(|owner| owner.is_apps("ReplicaSet"));
+    (budget.needs_all && !is_asked).then(|| rollout::advice(pod))
 }
 
 fn terminating(pod: &PodFacts, node_is_ready: bool) -> String {
@@ -114,6 +130,7 @@ mod tests {
             name: name.to_owned(),
             selector: PodSelector::label("app", app),
             disruptions_allowed: allowed,
+            needs_all: false,
         }
     }
 

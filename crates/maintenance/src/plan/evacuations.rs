@@ -10,7 +10,8 @@ use crate::api::names::{
 };
 use crate::api::{CancellationPolicy, Evacuation, EvacuationSpec, Evacuator, PodReference, PodType};
 use crate::evacuation::annotations::parse_evacuators;
-use crate::snapshot::PodFacts;
+use crate::rollout;
+use crate::snapshot::{BudgetFacts, PodFacts};
 
 use super::action::{Action, EvacuationKey};
 
@@ -87,11 +88,16 @@ pub fn evacuation_of(pod: &PodFacts) -> Evacuation {
 
 /// What a targeted pod needs where the gate of its node is open.
 #[must_use]
-pub fn request(pod: &PodFacts, existing: Option<&Evacuation>) -> Option<Action> {
+pub fn request(pod: &PodFacts, existing: Option<&Evacuation>, budgets: &[BudgetFacts]) -> Option<Action> {
     match existing {
-        None => Some(Action::CreateEvacuation {
-            evacuation: Box::new(evacuation_of(pod)),
-        }),
+        None => {
+            let mut evacuation = evacuation_of(pod);
+            let evacuators = evacuation.spec.evacuators.get_or_insert_default();
+            evacuators.extend(rollout::evacuator(pod, budgets, evacuators.len()));
+            Some(Action::CreateEvacuation {
+                evacuation: Box::new(evacuation),
+            })
+        }
         // An object that is being deleted takes no finalizers. It is created again once it is gone.
         Some(existing) if is_ours(existing) || existing.metadata.deletion_timestamp.is_some() => None,
         Some(existing) => Some(Action::AddInstigator {

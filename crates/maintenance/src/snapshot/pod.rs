@@ -5,10 +5,32 @@ use std::collections::BTreeMap;
 use headgate_core::node::MAINTENANCE_TAINT;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::api::PodType;
 use crate::api::names::{EVACUATOR_ANNOTATION_PREFIX, MIRROR_ANNOTATION};
 use crate::drain_plan::{DrainTargets, Labels};
+
+/// What controls a pod, from the owner reference with `controller: true`.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Owner {
+    /// Its API version, such as `apps/v1`.
+    pub api_version: String,
+    /// Its kind, such as `ReplicaSet`.
+    pub kind: String,
+    /// The `metadata.name`.
+    pub name: String,
+    /// The UID, which a later object of the same name does not have.
+    pub uid: String,
+}
+
+impl Owner {
+    /// Whether it is of this kind in the API group `apps`.
+    #[must_use]
+    pub fn is_apps(&self, kind: &str) -> bool {
+        self.kind == kind && self.api_version.starts_with("apps/")
+    }
+}
 
 /// A pod, as far as maintenances are concerned.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -29,6 +51,8 @@ pub struct PodFacts {
     pub priority: i32,
     /// What created the pod: its controlling owner, or kubelet from a file.
     pub pod_type: PodType,
+    /// Its controlling owner, if it has one.
+    pub owner: Option<Owner>,
     /// Whether it tolerates the taint of a maintenance.
     pub tolerates_maintenance: bool,
     /// Whether its phase is `Succeeded` or `Failed`.
@@ -66,14 +90,10 @@ impl From<&Pod> for PodFacts {
         let metadata = &pod.metadata;
         let spec = pod.spec.as_ref();
         let annotations = metadata.annotations.as_ref();
-        let controller = metadata
-            .owner_references
-            .iter()
-            .flatten()
-            .find(|owner| owner.controller == Some(true));
+        let owner = controlling_owner(metadata);
         let pod_type = if annotations.is_some_and(|annotations| annotations.contains_key(MIRROR_ANNOTATION)) {
             PodType::Static
-        } else if controller.is_some_and(|owner| owner.kind == "DaemonSet" && owner.api_version.starts_with("apps/")) {
+        } else if owner.as_ref().is_some_and(|owner| owner.is_apps("DaemonSet")) {
             PodType::DaemonSet
         } else {
             PodType::Default
@@ -93,6 +113,7 @@ impl From<&Pod> for PodFacts {
                 .collect(),
             priority: spec.and_then(|spec| spec.priority).unwrap_or(0),
             pod_type,
+            owner,
             tolerates_maintenance: spec
                 .iter()
                 .flat_map(|spec| spec.tolerations.iter().flatten())
@@ -107,6 +128,18 @@ impl From<&Pod> for PodFacts {
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
         }
     }
+}
+
+/// The owner reference of an object that controls it.
+pub(crate) fn controlling_owner(metadata: &ObjectMeta) -> Option<Owner> {
+    let mut owners = metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true))?;
+    Some(Owner {
+        api_version: owner.api_version.clone(),
+        kind: owner.kind.clone(),
+        name: owner.name.clone(),
+        uid: owner.uid.clone(),
+    })
 }
 
 /// Whether a toleration covers the taint whatever its value is. One of a single value cannot be meant: it is a UID.

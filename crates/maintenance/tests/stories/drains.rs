@@ -158,7 +158,7 @@ async fn a_budget_without_room_keeps_its_pod_until_it_has_room() {
     let status = world.node_status("m", "one");
     assert_eq!(
         status.blockers[0].message,
-        "PodDisruptionBudget web allows 0 disruptions"
+        "PodDisruptionBudget web allows 0 disruptions; nothing replaces the pod: let the budget allow a disruption, or delete the pod"
     );
     assert!((world.metric("headgate_maintenance_evictions_total{outcome=\"disruption_budget\"}") - 4.0).abs() < 0.1);
     // Room ends the pause.

@@ -14,6 +14,7 @@ mod ends;
 mod evacuators;
 mod gates;
 mod probes;
+mod rollouts;
 mod spans;
 mod undecodable;
 mod world;

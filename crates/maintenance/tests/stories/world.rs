@@ -93,7 +93,7 @@ impl World {
         world
     }
 
-    async fn create<K>(&self, namespace: &str, object: Value)
+    pub(crate) async fn create<K>(&self, namespace: &str, object: Value)
     where
         K: kube::Resource<DynamicType = ()> + serde::de::DeserializeOwned + serde::Serialize + Clone + std::fmt::Debug,
     {

@@ -83,13 +83,12 @@ impl Cluster {
                 }],
             },
             stage: Stage::Drain,
-            drain_plan: Vec::new(),
             reason: "drill".to_owned(),
             load_balancer: LoadBalancerGate {
                 drain_seconds: self.settings.maintenance.drain_seconds(),
                 ..LoadBalancerGate::default()
             },
-            dry_run: false,
+            ..NodeMaintenanceSpec::default()
         };
         let maintenances = Api::<NodeMaintenance>::all(self.client.clone());
         let (parameters, maintenance) = (PatchParams::apply(MANAGER), NodeMaintenance::new(NAME, spec));

@@ -38,6 +38,8 @@ pub(super) struct ParsedRequest {
     service_type: Option<String>,
     /// The field selector `spec.nodeName` of pods.
     node_name: Option<String>,
+    /// The label selector of pods.
+    labels: Vec<(String, String)>,
     subresource: Option<Subresource>,
     pub(super) query: BTreeMap<String, String>,
     content: String,
@@ -77,7 +79,14 @@ impl ParsedRequest {
                 .trim_start_matches('=')
                 .clone_into(&mut key.name);
         }
-        assert!(!query.contains_key("labelSelector"), "the fake has no label selectors");
+        let labels = query.get("labelSelector").into_iter().flat_map(|all| all.split(','));
+        let labels: Vec<_> = labels
+            .map(|selector| {
+                let equal = selector.split_once('=').filter(|_| key.kind.name == "Pod");
+                let (label, value) = equal.unwrap_or_else(|| panic!("the fake has no selector {selector:?}"));
+                (label.to_owned(), value.to_owned())
+            })
+            .collect();
         assert!(
             !query.contains_key("sendInitialEvents"),
             "the fake has no streaming lists"
@@ -93,6 +102,7 @@ impl ParsedRequest {
             key,
             service_type,
             node_name,
+            labels,
             subresource,
             query,
             content: content.unwrap_or_default().to_owned(),
@@ -105,6 +115,7 @@ impl ParsedRequest {
             key: self.key.clone(),
             service_type: self.service_type.clone(),
             node_name: self.node_name.clone(),
+            labels: self.labels.clone(),
         }
     }
 

@@ -18,12 +18,19 @@ pub(super) struct ResourceKind {
 impl ResourceKind {
     /// Whether it has the subresource `status`.
     pub(super) fn has_status(&self) -> bool {
-        let names = ["Node", "Pod", "PodDisruptionBudget", "NodeMaintenance", "Evacuation"];
+        let names = [
+            "Node",
+            "Pod",
+            "PodDisruptionBudget",
+            "Deployment",
+            "NodeMaintenance",
+            "Evacuation",
+        ];
         names.contains(&self.name)
     }
 }
 
-static RESOURCES: [ResourceKind; 13] = [
+static RESOURCES: [ResourceKind; 16] = [
     ResourceKind {
         api_version: "v1",
         plural: "nodes",
@@ -54,6 +61,30 @@ static RESOURCES: [ResourceKind; 13] = [
         name: "PodDisruptionBudget",
         is_namespaced: true,
         allows_unconditional_update: false,
+        allows_create_on_update: false,
+    },
+    ResourceKind {
+        api_version: "apps/v1",
+        plural: "deployments",
+        name: "Deployment",
+        is_namespaced: true,
+        allows_unconditional_update: true,
+        allows_create_on_update: false,
+    },
+    ResourceKind {
+        api_version: "apps/v1",
+        plural: "replicasets",
+        name: "ReplicaSet",
+        is_namespaced: true,
+        allows_unconditional_update: true,
+        allows_create_on_update: false,
+    },
+    ResourceKind {
+        api_version: "autoscaling/v2",
+        plural: "horizontalpodautoscalers",
+        name: "HorizontalPodAutoscaler",
+        is_namespaced: true,
+        allows_unconditional_update: true,
         allows_create_on_update: false,
     },
     ResourceKind {
@@ -147,6 +178,8 @@ pub(super) struct Selector {
     pub(super) service_type: Option<String>,
     /// The `spec.nodeName` of pods.
     pub(super) node_name: Option<String>,
+    /// Labels of pods with their values.
+    pub(super) labels: Vec<(String, String)>,
 }
 
 impl Selector {
@@ -157,6 +190,10 @@ impl Selector {
         key.matches(&self.key)
             && self.service_type.as_ref().is_none_or(has_type)
             && self.node_name.as_ref().is_none_or(is_on)
+            && self
+                .labels
+                .iter()
+                .all(|(label, value)| object["metadata"]["labels"][label] == **value)
     }
 }
 

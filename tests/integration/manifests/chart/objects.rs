@@ -238,6 +238,15 @@ fn rows_of_components() -> Vec<Row> {
         ),
         Row::overlay(
             "overlays/hardened",
+            &["maintenance", "rollout"],
+            "maintenance: {enabled: true}",
+            merged(
+                hardened(),
+                merged(maintenance.clone(), json!({"maintenance": {"rollout": true}})),
+            ),
+        ),
+        Row::overlay(
+            "overlays/hardened",
             &["service-health", "spot", "marker", "maintenance", "podmonitor"],
             "{node: {scheduledEvents: true, serviceHealth: path}, marker: {mode: adminState}, maintenance: {enabled: true}}",
             merged(

@@ -89,6 +89,10 @@ fn values_that_cannot_work_are_refused_by_name() {
             "azure.enabled or settings.node.markerProbes",
         ),
         (
+            json!({"maintenance": {"rollout": true}}),
+            "maintenance.rollout needs maintenance.enabled",
+        ),
+        (
             json!({"azure": {"enabled": true, "leaderOnNodes": true}, "marker": {"enabled": true}}),
             "marker.enabled needs",
         ),
