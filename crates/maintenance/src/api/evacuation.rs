@@ -22,8 +22,8 @@ use super::schema;
     derive = "Default",
     doc = "A request to remove one pod from its node.",
     validation = Rule::new(
-        "self.metadata.name == self.spec.podRef.uid + '-' + (size(self.spec.podRef.name) <= 150 ? self.spec.podRef.name : self.spec.podRef.name.substring(0, 150))"
-    ).message("the name has to be podRef.uid, a hyphen, and podRef.name or its first 150 characters"),
+        "self.metadata.name.startsWith(self.spec.podRef.uid + '-') && (self.spec.podRef.uid + '-' + (size(self.spec.podRef.name) <= 150 ? self.spec.podRef.name : self.spec.podRef.name.substring(0, 150))).startsWith(self.metadata.name) && (self.spec.podRef.uid + '-' + (size(self.spec.podRef.name) <= 150 ? self.spec.podRef.name : self.spec.podRef.name.substring(0, 150))).substring(size(self.metadata.name)).matches('^[-.]*$')"
+    ).message("the name has to be podRef.uid, a hyphen, and podRef.name, of which only 150 characters count, without '-' and '.' at the end"),
     validation = Rule::new("!has(self.metadata.generateName) || self.metadata.generateName == ''")
         .message("generateName is not allowed"),
     printcolumn(name = "Pod", type_ = "string", json_path = ".spec.podRef.name"),
@@ -82,10 +82,12 @@ pub struct PodReference {
 #[derive(Clone, Debug, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Evacuator {
-    /// A DNS name that only this evacuator uses.
+    /// A DNS name that only this evacuator uses, perhaps with a slash and a name, as in `headgate.dev/daemonset`.
     #[schemars(
         length(min = 1, max = 54),
-        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+        regex(
+            pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"
+        )
     )]
     pub evacuator_class: String,
     /// The highest is first.

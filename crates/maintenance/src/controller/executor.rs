@@ -27,7 +27,7 @@ use super::caches::Caches;
 use super::metrics::Metrics;
 use super::node_edits::{ConditionsEdit, IsolationEdit, intent};
 use super::writer::{WriteError, Writer};
-use crate::api::names::COMPLETION_FINALIZER;
+use crate::api::names::{COMPLETION_FINALIZER, is_completion_finalizer};
 use crate::api::{NodeMaintenance, NodeMaintenanceStatus, Stage};
 use crate::cordon_race::{CordonRaceDetector, is_revert};
 use crate::plan::action::{Action, Event};
@@ -163,8 +163,8 @@ impl Executor {
         let Some(object) = turn.maintenances.get(name).copied() else {
             return;
         };
-        let own = |finalizer: &&String| *finalizer != COMPLETION_FINALIZER;
-        let finalizers: Vec<_> = object.finalizers().iter().filter(own).collect();
+        let is_foreign = |finalizer: &&String| !is_completion_finalizer(finalizer);
+        let finalizers: Vec<_> = object.finalizers().iter().filter(is_foreign).collect();
         let change = json!({"metadata": {"finalizers": finalizers}});
         match self.patch_maintenance(object, change).await {
             Ok(()) | Err(WriteError::Gone) => {}

@@ -242,7 +242,10 @@ async fn changed(load_balancers: &mut LoadBalancerSource) -> Result<(), watch::e
 
 /// Whether a maintenance left something on a Node.
 fn has_traces(node: &Node) -> bool {
-    node.was_unschedulable.is_some() || node.maintenance_taint.is_some() || own_conditions(node).next().is_some()
+    node.was_unschedulable.is_some()
+        || node.is_kept_from_scale_down
+        || node.maintenance_taint.is_some()
+        || own_conditions(node).next().is_some()
 }
 
 /// The nodes whose pods a plan depends on.

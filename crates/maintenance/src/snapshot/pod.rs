@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 
 use crate::api::PodType;
-use crate::api::names::{EVACUATOR_ANNOTATION_PREFIX, MIRROR_ANNOTATION};
+use crate::api::names::{MIRROR_ANNOTATION, evacuator_class};
 use crate::drain_plan::{DrainTargets, Labels};
 
 /// A pod, as far as maintenances are concerned.
@@ -88,7 +88,7 @@ impl From<&Pod> for PodFacts {
             evacuators: annotations
                 .into_iter()
                 .flatten()
-                .filter(|(key, _)| key.starts_with(EVACUATOR_ANNOTATION_PREFIX))
+                .filter(|(key, _)| evacuator_class(key).is_some())
                 .map(|(key, value)| (key.clone(), value.clone()))
                 .collect(),
             priority: spec.and_then(|spec| spec.priority).unwrap_or(0),
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn priority_and_evacuators() {
-        let key = format!("{EVACUATOR_ANNOTATION_PREFIX}a.example");
+        let key = format!("{}a.example", crate::api::names::EVACUATOR_ANNOTATION_PREFIXES[0]);
         let facts = pod(
             &json!({"annotations": {&key: "5", "other": "6"}}),
             &json!({"priority": -7}),

@@ -56,7 +56,7 @@ async fn a_drain_goes_from_the_cordon_to_the_last_pod_and_leaves_nothing() {
     );
     assert_eq!(
         world.node_conditions("one"),
-        ["DrainInProgress", "MaintenanceInProgress"]
+        ["DrainInProgress", "MaintenancePlanned"]
     );
 
     // Out: the drain window of 30 s, then the pods, those of DaemonSets last.
