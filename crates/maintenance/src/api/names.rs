@@ -89,5 +89,14 @@ pub const PROGRESS_DEADLINE_SECONDS: i32 = 1800;
 /// The most nodes a maintenance may select. The status has one entry for each, and an object has to stay below 1.5 MiB.
 pub const MAX_NODES: usize = 500;
 
+/// The longest message in the status about one node or one pod.
+pub const MAX_MESSAGE_BYTES: usize = 256;
+
+/// The status lists blockers while it is shorter than this: an object has to stay below 1.5 MiB, with its spec.
+pub const MAX_STATUS_BYTES: usize = 512 * 1024;
+
+/// Targets of a node that are longer than this are in `status.targetSets`.
+pub const MAX_NODE_TARGETS_BYTES: usize = 256;
+
 /// The most blockers that the status shows for one node.
 pub const MAX_BLOCKERS: usize = 5;

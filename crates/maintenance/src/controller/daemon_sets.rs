@@ -173,10 +173,11 @@ fn drained_nodes<'a>(maintenances: impl Iterator<Item = &'a NodeMaintenance>) ->
     let mut nodes: BTreeMap<&str, DrainedNode<'_>> = BTreeMap::new();
     let mut known = BTreeSet::new();
     for maintenance in draining {
-        for status in maintenance.status.iter().flat_map(|status| &status.node_statuses) {
+        let statuses = maintenance.status.iter();
+        for (all, status) in statuses.flat_map(|all| all.node_statuses.iter().map(move |status| (all, status))) {
             let name = status.node_ref.name.as_str();
             let node = nodes.entry(name).or_default();
-            node.targets.join(&status.drain_targets.iter().collect());
+            node.targets.join(&all.targets_of(status).iter().collect());
             if known.insert(name) {
                 node.reason = &maintenance.spec.reason;
             }

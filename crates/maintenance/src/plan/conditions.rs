@@ -8,6 +8,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::action::{Action, NodeConditionChange};
 
+/// The controller works with the nodes that the selector matches.
+pub const ACCEPTED: &str = "Accepted";
+/// Something keeps pods or load balancers from going on, and needs someone.
+pub const BLOCKED: &str = "Blocked";
 /// All pods have left all nodes, and all nodes are out of their load balancers.
 pub const DRAINED: &str = "Drained";
 /// Reads confirm that all nodes are out of their load balancers.
@@ -16,13 +20,13 @@ pub const LOAD_BALANCER_OUT: &str = "LoadBalancerOut";
 pub const PROGRESSING: &str = "Progressing";
 /// The selector matches every node.
 pub const ALL_NODES_SELECTED: &str = "AllNodesSelected";
-/// The selector matches more nodes than a maintenance may have.
+/// The reason of [`ACCEPTED`] if the selector matches more nodes than a maintenance may have.
 pub const TOO_MANY_NODES: &str = "TooManyNodes";
 
 /// The reason of [`PROGRESSING`] once a maintenance is over.
 pub const COMPLETED: &str = "Completed";
 
-/// The reason of [`DRAINED`] and [`LOAD_BALANCER_OUT`] if the selector matches no node.
+/// The reason of [`ACCEPTED`], [`DRAINED`] and [`LOAD_BALANCER_OUT`] if the selector matches no node.
 pub const NO_NODES: &str = "NoNodes";
 
 /// The messages of the Node conditions that the controller wrote begin with this. It removes no others.

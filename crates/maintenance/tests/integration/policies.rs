@@ -220,8 +220,8 @@ async fn the_controller_may_change_finalizers_and_complete() {
     for (patch, refused) in [
         (finalizers, ""),
         (json!({"spec": {"reason": "x"}}), only),
-        (json!({"spec": {"dryRun": true}}), "Invalid"),
-        (json!({"spec": {"loadBalancer": {"policy": "ProceedAfter"}}}), only),
+        (json!({"spec": {"dryRun": true}}), "dryRun cannot be switched on"),
+        (json!({"spec": {"loadBalancer": {"confirmation": "BestEffort"}}}), only),
         (json!({"metadata": {"labels": {"a": "b"}}}), only),
         (json!({"metadata": {"annotations": {"a": "b"}}}), only),
         (json!({"spec": maintenance("", &["n-0"])["spec"]}), only),
@@ -231,7 +231,7 @@ async fn the_controller_may_change_finalizers_and_complete() {
         let answer = request_as(&client, CONTROLLER, "PATCH", &path, Some(&patch)).await;
         judge(answer.as_ref(), refused, &patch.to_string());
     }
-    let status = json!({"status": {"nodes": 1}});
+    let status = json!({"status": {"selectedNodes": 1}});
     let answer = request_as(&client, CONTROLLER, "PATCH", &format!("{path}/status"), Some(&status)).await;
     judge(answer.as_ref(), "", "the status");
     request(&client, "DELETE", &path, None).await.unwrap();

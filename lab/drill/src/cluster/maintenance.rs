@@ -86,7 +86,7 @@ impl Cluster {
             drain_plan: Vec::new(),
             reason: "drill".to_owned(),
             load_balancer: LoadBalancerGate {
-                drain_seconds: self.settings.maintenance.drain_seconds(),
+                connections_drain_seconds: self.settings.maintenance.drain_seconds(),
                 ..LoadBalancerGate::default()
             },
             dry_run: false,
