@@ -224,7 +224,7 @@ fn unknown_key(given: &Value, sent: &Value, path: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use headgate_maintenance::api::{LoadBalancerGatePolicy, PodType, Stage};
+    use headgate_maintenance::api::{LoadBalancerConfirmation, PodType, Stage};
 
     use super::*;
 
@@ -277,13 +277,16 @@ mod tests {
 
     #[test]
     fn a_plan_file_gives_everything_else() {
-        let file = "metadata: {name: kernel, labels: {team: a}}\nspec:\n  reason: kernel update\n  loadBalancer: {policy: ProceedAfter}\n  \
+        let file = "metadata: {name: kernel, labels: {team: a}}\nspec:\n  reason: kernel update\n  loadBalancer: {confirmation: BestEffort}\n  \
             drainPlan:\n  - {podPriority: 5, podSelector: {matchLabels: {app: web}}}\n  - {podPriority: 7, podType: DaemonSet}\n";
         let object = request(&["one"], Some(file)).build().unwrap();
         assert_eq!(object.metadata.name.as_deref(), Some("kernel"));
         assert_eq!(object.metadata.labels.unwrap()["team"], "a");
         assert_eq!(object.spec.reason, "kernel update");
-        assert_eq!(object.spec.load_balancer.policy, LoadBalancerGatePolicy::ProceedAfter);
+        assert_eq!(
+            object.spec.load_balancer.confirmation,
+            LoadBalancerConfirmation::BestEffort
+        );
         assert_eq!(object.spec.drain_plan[1].pod_type, PodType::DaemonSet);
         let reason = ManifestRequest {
             reason: Some("by hand".to_owned()),

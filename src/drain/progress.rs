@@ -196,7 +196,7 @@ fn changes(known: Option<&NodeMaintenanceNodeStatus>, node: &NodeMaintenanceNode
     }
     let is_in = |node: &NodeMaintenanceNodeStatus, blocker: &Blocker| {
         let mut all = node.blockers.iter();
-        all.any(|one| one.pod == blocker.pod && one.message == blocker.message)
+        all.any(|one| one.pod_ref == blocker.pod_ref && one.message == blocker.message)
     };
     for blocker in &node.blockers {
         if known.is_none_or(|known| !is_in(known, blocker)) {
@@ -219,11 +219,14 @@ fn changes(known: Option<&NodeMaintenanceNodeStatus>, node: &NodeMaintenanceNode
     if hidden(node) == 0 {
         let gone = known.into_iter().flat_map(|known| &known.blockers).filter(|blocker| {
             let mut pods = node.blockers.iter();
-            !pods.any(|one| one.pod == blocker.pod)
+            !pods.any(|one| one.pod_ref == blocker.pod_ref)
         });
-        lines.extend(
-            gone.map(|blocker| format!("node/{}: pod {} is no longer blocked", node.node_ref.name, blocker.pod)),
-        );
+        lines.extend(gone.map(|blocker| {
+            format!(
+                "node/{}: pod {} is no longer blocked",
+                node.node_ref.name, blocker.pod_ref
+            )
+        }));
     }
     lines
 }
@@ -235,13 +238,13 @@ fn load_balancer_line(node: &NodeMaintenanceNodeStatus, status: &LoadBalancerSta
         LoadBalancerState::Pending => None,
         LoadBalancerState::Draining | LoadBalancerState::Out => {
             let mut line = format!("node/{name}: ");
-            match &status.down_since {
+            match &status.down_time {
                 None => line.push_str("in no load balancer that a read shows"),
                 Some(since) => {
                     let _ = write!(line, "out of its load balancers since {:.0}", since.0);
                 }
             }
-            if let Some(at) = &status.confirmed_at {
+            if let Some(at) = &status.confirmed_time {
                 let _ = write!(line, ", confirmed by a read at {:.0}", at.0);
             }
             Some(line)
@@ -286,11 +289,11 @@ fn left_over(node: &NodeMaintenanceNodeStatus) -> String {
 }
 
 fn blocker_line(node: &NodeMaintenanceNodeStatus, blocker: &Blocker, now: Timestamp) -> String {
-    let since = blocker.since.0;
+    let since = blocker.first_observed_time.0;
     format!(
         "node/{}: pod {} is blocked since {since:.0} ({}): {}",
         node.node_ref.name,
-        blocker.pod,
+        blocker.pod_ref,
         age(since, now),
         blocker.message
     )

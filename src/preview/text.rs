@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use headgate_core::telemetry::escape_line;
-use headgate_maintenance::api::{ConnectionsPolicy, DrainPlanEntry, LoadBalancerGatePolicy, PodType};
+use headgate_maintenance::api::{ConnectionsPolicy, DrainPlanEntry, LoadBalancerConfirmation, PodType};
 
 use super::report::{PoolPreviewRow, Preview, StepRow};
 use crate::status::{Detail, format_columns};
@@ -93,16 +93,16 @@ fn nodes_table(preview: &Preview, detail: Detail) -> String {
 fn pools_text(preview: &Preview, detail: Detail) -> String {
     let mut text = String::from("1. Out of the load balancers.");
     let gate = preview.maintenance.spec.load_balancer;
-    let _ = match gate.policy {
-        LoadBalancerGatePolicy::Block => writeln!(
+    let _ = match gate.confirmation {
+        LoadBalancerConfirmation::Required => writeln!(
             text,
             " No pod leaves before a read confirms it, and {} s have passed.",
-            gate.drain_seconds
+            gate.connections_drain_seconds
         ),
-        LoadBalancerGatePolicy::ProceedAfter => writeln!(
+        LoadBalancerConfirmation::BestEffort => writeln!(
             text,
             " Pods leave {} s after a read confirms it, or after {} s without.",
-            gate.drain_seconds, gate.timeout_seconds
+            gate.connections_drain_seconds, gate.confirmation_timeout_seconds
         ),
     };
     if gate.connections == ConnectionsPolicy::Wait {
@@ -212,12 +212,12 @@ fn notes(preview: &Preview, detail: Detail) -> Vec<String> {
     for pool in preview.pools.iter().filter(|pool| pool.is_below_minimum()) {
         notes.push(format!(
             "{}/{} would have {} entries in service, and guard.minimumInService keeps {}: the leader holds nodes back, and their pods \
-             leave only after loadBalancer.timeoutSeconds ({} s).",
+             leave only after loadBalancer.confirmationTimeoutSeconds ({} s).",
             pool.load_balancer,
             pool.pool,
             pool.remaining,
             pool.minimum_in_service,
-            preview.maintenance.spec.load_balancer.timeout_seconds
+            preview.maintenance.spec.load_balancer.confirmation_timeout_seconds
         ));
     }
     for pool in preview.pools.iter().filter(|pool| pool.leaving > pool.max_new_down) {

@@ -113,15 +113,15 @@ mod tests {
 
     #[test]
     fn a_drain_shows_what_it_waits_for() {
-        let blocker = json!({"pod": "shop/web", "reason": "DisruptionBudget", "since": "1970-01-01T00:15:00Z",
+        let blocker = json!({"podRef": {"namespace": "shop", "name": "web"}, "reason": "DisruptionBudget", "firstObservedTime": "1970-01-01T00:15:00Z",
             "message": "PodDisruptionBudget web allows 0 disruptions"});
         let conditions = json!([
             condition("Drained", "False", "PodsLeft"),
             condition("LoadBalancerOut", "True", "Confirmed")
         ]);
-        let mut status = json!({"nodes": 1, "podsLeft": 2, "conditions": conditions, "nodeStatuses": [{"nodeRef": {"name": "n1"},
+        let mut status = json!({"selectedNodes": 1, "podsLeft": 2, "conditions": conditions, "nodeStatuses": [{"nodeRef": {"name": "n1"},
             "drainMessage": "Evacuating", "podsPendingEvacuation": 1, "podsEvacuating": 1, "blockers": [blocker],
-            "loadBalancer": {"state": "Out", "downSince": "1970-01-01T00:11:00Z"}}]});
+            "loadBalancer": {"state": "Out", "downTime": "1970-01-01T00:11:00Z"}}]});
         assert_eq!(
             text(vec![row(&status)]),
             "MAINTENANCE   STAGE   AGE   NODES   PODS LEFT   DRAINED        OUT\n\

@@ -2,10 +2,10 @@
 //!
 //! The command waits for it and changes none of it: a stage `Complete` makes nodes schedulable on which someone may be working.
 
-use headgate_core::node::CORDON_ANNOTATION;
+use headgate_core::node::{CORDON_ANNOTATION, SCALE_DOWN_ANNOTATION};
 use headgate_core::telemetry::first_names;
-use headgate_maintenance::api::names::{COMPLETION_FINALIZER, PROTECTION_FINALIZER};
-use headgate_maintenance::api::{Evacuation, NodeMaintenance, names};
+use headgate_maintenance::api::names::{is_completion_finalizer, is_instigator_finalizer, is_protection_finalizer};
+use headgate_maintenance::api::{Evacuation, NodeMaintenance};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::core::Request;
@@ -45,19 +45,18 @@ enum Leftover {
 impl Leftover {
     /// Whether the object has something that headgate's controllers remove.
     fn is_in(self, object: &Json) -> bool {
-        let mut finalizers = object
-            .pointer("/metadata/finalizers")
-            .and_then(Json::as_array)
-            .into_iter()
-            .flatten();
+        let finalizers = object.pointer("/metadata/finalizers").and_then(Json::as_array);
+        let mut finalizers = finalizers.into_iter().flatten().filter_map(Json::as_str);
         match self {
-            Self::Maintenance => finalizers.any(|finalizer| finalizer == COMPLETION_FINALIZER),
-            Self::Evacuation => finalizers.filter_map(Json::as_str).any(|finalizer| {
-                finalizer == PROTECTION_FINALIZER || finalizer.starts_with(names::INSTIGATOR_FINALIZER_PREFIX)
+            Self::Maintenance => finalizers.any(is_completion_finalizer),
+            Self::Evacuation => {
+                finalizers.any(|finalizer| is_instigator_finalizer(finalizer) || is_protection_finalizer(finalizer))
+            }
+            Self::Node => object.pointer("/metadata/annotations").is_some_and(|annotations| {
+                [CORDON_ANNOTATION, SCALE_DOWN_ANNOTATION]
+                    .iter()
+                    .any(|key| annotations.get(key).is_some())
             }),
-            Self::Node => object
-                .pointer("/metadata/annotations")
-                .is_some_and(|annotations| annotations.get(CORDON_ANNOTATION).is_some()),
         }
     }
 }
@@ -104,7 +103,7 @@ fn in_words(leftover: Leftover, names: &[String]) -> String {
             "headgate removes them once their pods are gone or nothing wants them to leave",
         ),
         Leftover::Node => (
-            "Nodes have the cordon of a maintenance",
+            "Nodes have the cordon or the annotations of a maintenance",
             "headgate removes it while it runs with maintenance.enabled",
         ),
     };
@@ -116,6 +115,7 @@ mod tests {
     use std::convert::Infallible;
     use std::sync::{Arc, Mutex};
 
+    use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER, PROTECTION_FINALIZER};
     use hyper::{Request as HttpRequest, Response};
     use kube::client::Body;
     use serde_json::json;
@@ -152,10 +152,10 @@ mod tests {
         let maintenance = json!({"metadata": {"name": "m", "finalizers": [COMPLETION_FINALIZER],
             "managedFields": [{"time": "9999-12-31T23:59:59Z"}]}});
         let finished = json!({"metadata": {"name": "over", "finalizers": ["example.com/other"]}});
-        let evacuation =
-            json!({"metadata": {"namespace": "shop", "name": "e", "finalizers": [names::INSTIGATOR_FINALIZER]}});
+        let evacuation = json!({"metadata": {"namespace": "shop", "name": "e", "finalizers": [INSTIGATOR_FINALIZER]}});
         let protected = json!({"metadata": {"namespace": "shop", "name": "p", "finalizers": [PROTECTION_FINALIZER]}});
         let cordoned = json!({"metadata": {"name": "one", "annotations": {CORDON_ANNOTATION: "false"}}});
+        let kept = json!({"metadata": {"name": "three", "annotations": {SCALE_DOWN_ANNOTATION: "{}"}}});
         let other = json!({"metadata": {"name": "two", "annotations": {"a": "b"}}});
         for (lists, expected) in [
             (vec![], None),
@@ -175,8 +175,8 @@ mod tests {
                 Some("2 Evacuations have finalizers: shop/e, shop/p ("),
             ),
             (
-                vec![(NODES, items(&json!([other, cordoned])))],
-                Some("1 Nodes have the cordon of a maintenance: one ("),
+                vec![(NODES, items(&json!([other, cordoned, kept])))],
+                Some("2 Nodes have the cordon or the annotations of a maintenance: one, three ("),
             ),
             (vec![(NODES, json!({}))], Some("/api/v1/nodes cannot be listed: ")),
         ] {

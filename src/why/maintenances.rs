@@ -127,7 +127,7 @@ impl MaintenanceRow {
             dry_run: object.spec.dry_run,
             deleting: object.metadata.deletion_timestamp.is_some(),
             created: object.metadata.creation_timestamp.as_ref().map(|time| time.0),
-            nodes_total: status.nodes,
+            nodes_total: status.selected_nodes,
             pods_left: status.pods_left,
             conditions: conditions.collect(),
             nodes: status.node_statuses.iter().map(MaintainedNodeRow::new).collect(),
@@ -165,8 +165,8 @@ impl MaintainedNodeRow {
         let time = |time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0;
         let load_balancer = status.load_balancer.as_ref().map(|gate| GateRow {
             state: gate.state.as_str(),
-            down_since: gate.down_since.as_ref().map(time),
-            confirmed_at: gate.confirmed_at.as_ref().map(time),
+            down_since: gate.down_time.as_ref().map(time),
+            confirmed_at: gate.confirmed_time.as_ref().map(time),
         });
         Self {
             node: status.node_ref.name.clone(),
@@ -203,9 +203,9 @@ impl MaintainedNodeRow {
 impl BlockerRow {
     fn new(blocker: &Blocker) -> Self {
         Self {
-            pod: blocker.pod.clone(),
+            pod: blocker.pod_ref.to_string(),
             message: blocker.message.clone(),
-            since: blocker.since.0,
+            since: blocker.first_observed_time.0,
         }
     }
 }

@@ -183,7 +183,7 @@ fn api(client: &Client, kind: &str) -> Api<DynamicObject> {
 async fn drain(maintenances: &Api<DynamicObject>, drain_seconds: u32) {
     let term = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]});
     let maintenance = json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": "m"},
-        "spec": {"nodeSelector": {"nodeSelectorTerms": [term]}, "stage": "Drain", "loadBalancer": {"drainSeconds": drain_seconds}}});
+        "spec": {"nodeSelector": {"nodeSelectorTerms": [term]}, "stage": "Drain", "loadBalancer": {"connectionsDrainSeconds": drain_seconds}}});
     maintenances
         .create(&PostParams::default(), &serde_json::from_value(maintenance).unwrap())
         .await
@@ -244,7 +244,7 @@ async fn no_pod_leaves_before_the_pools_show_its_node_out() {
     let gate = &status["nodeStatuses"][0]["loadBalancer"];
     assert_eq!(gate["state"], "Out", "{status}");
     assert!(
-        gate["downSince"].is_string() && gate["confirmedAt"].is_string(),
+        gate["downTime"].is_string() && gate["confirmedTime"].is_string(),
         "{status}"
     );
 

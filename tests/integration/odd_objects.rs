@@ -131,9 +131,9 @@ fn samples() -> Vec<Sample> {
         sample(
             "/apis/headgate.dev/v1alpha1/nodemaintenances",
             json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "spec": {"nodeSelector": selector, "stage": "Drain"},
-                "status": {"observedGeneration": 1, "stageStatuses": [{"name": "Cordon", "startTimestamp": NOW}], "nodes": 1,
-                "nodeStatuses": [{"nodeRef": {"name": "one"}, "loadBalancer": {"state": "Pending", "waitingSince": NOW},
-                "blockers": [{"pod": "a/b", "reason": "Terminating", "message": "m", "since": NOW}]}],
+                "status": {"observedGeneration": 1, "stageStatuses": [{"name": "Cordon", "startTimestamp": NOW}], "selectedNodes": 1,
+                "nodeStatuses": [{"nodeRef": {"name": "one"}, "loadBalancer": {"state": "Pending", "waitStartTime": NOW},
+                "blockers": [{"podRef": {"namespace": "a", "name": "b"}, "reason": "Terminating", "message": "m", "firstObservedTime": NOW}]}],
                 "conditions": [condition("Drained")]}}),
             true,
         ),

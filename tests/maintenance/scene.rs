@@ -201,7 +201,8 @@ impl Scene {
 
     /// Creates a maintenance in the stage `Drain`; `fields` are merged into its spec.
     pub(crate) async fn maintain(&self, name: &str, nodes: &[&str], fields: &Value) {
-        let spec = json!({"nodeSelector": named(nodes), "stage": "Drain", "loadBalancer": {"drainSeconds": 3}});
+        let spec =
+            json!({"nodeSelector": named(nodes), "stage": "Drain", "loadBalancer": {"connectionsDrainSeconds": 3}});
         let object = json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance",
             "metadata": {"name": name}, "spec": merged(spec, fields)});
         self.create(MAINTENANCES, &object).await;

@@ -46,7 +46,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     let requests_before = requests(&world.client).await?;
     let (before, start) = (cpu_time::process(leader.id)?, Instant::now());
     MAINTAINED
-        .create_maintenances(&world.client, &json!({"drainSeconds": 1}))
+        .create_maintenances(&world.client, &json!({"connectionsDrainSeconds": 1}))
         .await?;
     let decisions = decisions(&world.client).await?;
     MAINTAINED.until(&world.client, "all are drained", is_drained).await?;

@@ -34,7 +34,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     forget_peak(leader.id)?;
     // In its drain window a node is out and still has all its pods.
     MAINTAINED
-        .create_maintenances(&world.client, &json!({"drainSeconds": 3600}))
+        .create_maintenances(&world.client, &json!({"connectionsDrainSeconds": 3600}))
         .await?;
     let is_out = |maintenance: &headgate_maintenance::api::NodeMaintenance| {
         let mut conditions = maintenance.status.iter().flat_map(|status| &status.conditions);

@@ -161,7 +161,14 @@ impl NodeWriter {
                     after = unchanged;
                 }
             }
-            match self.send(&nodes, (&before, &after), &changed).await {
+            let mut sent = self.send(&nodes, (&before, &after), &changed).await;
+            if let Err(failure) = &sent
+                && failure.may_be_outdated
+                && read(&nodes, name).await?.metadata.resource_version != before.metadata.resource_version
+            {
+                sent = sent.map_err(Failure::outdated);
+            }
+            match sent {
                 Err(failure) if failure.outcome == Outcome::Conflict && conflicts < MAX_CONFLICTS => {
                     conflicts += 1;
                     let fields = changed.iter().map(|(field, ..)| *field);

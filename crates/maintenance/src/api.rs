@@ -18,16 +18,16 @@ use kube::CustomResourceExt as _;
 
 pub use evacuation::{CancellationPolicy, Evacuation, EvacuationSpec, EvacuationStatus, Evacuator, PodReference};
 pub use node_maintenance::{
-    ConnectionsPolicy, DrainPlanEntry, EvacuationPolicy, LoadBalancerGate, LoadBalancerGatePolicy, NodeMaintenance,
+    ConnectionsPolicy, DrainPlanEntry, EvacuationPolicy, LoadBalancerConfirmation, LoadBalancerGate, NodeMaintenance,
     NodeMaintenanceSpec, PodType, RolloutPolicy, Stage,
 };
 pub use status::{
-    Blocker, BlockerReason, LoadBalancerState, LoadBalancerStatus, NodeMaintenanceNodeStatus, NodeMaintenanceStatus,
-    NodeReference, StageStatus,
+    BlockedPod, Blocker, BlockerReason, LoadBalancerState, LoadBalancerStatus, NodeMaintenanceNodeStatus,
+    NodeMaintenanceStatus, NodeReference, StageStatus, TargetSet,
 };
 
 /// The definitions of both kinds, as the manifests have them.
 #[must_use]
 pub fn definitions() -> [CustomResourceDefinition; 2] {
-    [NodeMaintenance::crd(), Evacuation::crd()]
+    [NodeMaintenance::crd(), Evacuation::crd()].map(schema::without_nullable)
 }

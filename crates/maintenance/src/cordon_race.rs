@@ -126,7 +126,7 @@ mod tests {
             change: NodeChange {
                 unschedulable: Some(true),
                 remembered,
-                taint: None,
+                ..NodeChange::default()
             },
         };
         let node = |name: &str, before| Node {

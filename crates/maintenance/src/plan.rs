@@ -16,6 +16,8 @@ pub mod message;
 pub mod phase;
 pub mod progress;
 mod status;
+pub mod status_changes;
+mod status_size;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};

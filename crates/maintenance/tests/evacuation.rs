@@ -10,7 +10,7 @@
 
 use headgate_core::node::{MAINTENANCE_TAINT, Node};
 use headgate_maintenance::api::names::{
-    DAEMON_SET_EVACUATOR, EVACUATOR_ANNOTATION_PREFIX, INSTIGATOR_FINALIZER, PROTECTION_FINALIZER,
+    DAEMON_SET_EVACUATOR, EVACUATOR_ANNOTATION_PREFIXES, INSTIGATOR_FINALIZER, PROTECTION_FINALIZER,
 };
 use headgate_maintenance::api::{CancellationPolicy, DrainPlanEntry, Evacuation, EvacuationStatus, Evacuator, PodType};
 use headgate_maintenance::drain_plan::DrainTargets;
@@ -35,7 +35,12 @@ fn pod(evacuators: &[(&str, &str)]) -> PodFacts {
         uid: "uid".to_owned(),
         evacuators: evacuators
             .iter()
-            .map(|(class, value)| (format!("{EVACUATOR_ANNOTATION_PREFIX}{class}"), (*value).to_owned()))
+            .map(|(class, value)| {
+                (
+                    format!("{}{class}", EVACUATOR_ANNOTATION_PREFIXES[0]),
+                    (*value).to_owned(),
+                )
+            })
             .collect(),
         ..PodFacts::default()
     }
@@ -330,7 +335,7 @@ fn the_daemon_set_evacuator_stays_within_the_targets() {
     );
     assert_eq!(
         write(&mut evacuation, &daemon_pod, at(0)),
-        "it is the turn of daemonset.apps.k8s.io"
+        "it is the turn of headgate.dev/daemonset"
     );
     let node = Node {
         maintenance_taint: Some(String::new()),

@@ -165,7 +165,7 @@ fn manifest(name: &str, nodes: &[&str], priority: i32) -> Value {
             "nodeSelector": {"nodeSelectorTerms": nodes.iter().map(term).collect::<Vec<_>>()},
             "stage": "Drain", "reason": "kernel update",
             "drainPlan": [{"podPriority": priority}, {"podPriority": 15_000}],
-            "loadBalancer": {"drainSeconds": 5},
+            "loadBalancer": {"connectionsDrainSeconds": 5},
         },
     })
 }

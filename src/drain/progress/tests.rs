@@ -62,9 +62,9 @@ fn each_change_of_a_drain_is_a_line() {
     assert_eq!(lines(&mut progress, 2, &waiting), (expected, None));
     assert_eq!(lines(&mut progress, 3, &waiting), (vec![], None), "nothing is new");
 
-    let gate = json!({"state": "Out", "downSince": "2026-01-02T03:00:05Z", "confirmedAt": "2026-01-02T03:00:06Z"});
-    let blocker = json!([{"pod": "shop/web-0", "reason": "DisruptionBudget",
-        "message": "PodDisruptionBudget web allows 0 disruptions", "since": "2026-01-02T03:00:10Z"}]);
+    let gate = json!({"state": "Out", "downTime": "2026-01-02T03:00:05Z", "confirmedTime": "2026-01-02T03:00:06Z"});
+    let blocker = json!([{"podRef": {"namespace": "shop", "name": "web-0"}, "reason": "DisruptionBudget",
+        "message": "PodDisruptionBudget web allows 0 disruptions", "firstObservedTime": "2026-01-02T03:00:10Z"}]);
     let evacuating = node(0, 1, "Evacuating", gate.clone(), blocker);
     let expected = vec![
         "node/one: out of its load balancers since 2026-01-02T03:00:05Z, confirmed by a read at 2026-01-02T03:00:06Z".to_owned(),
@@ -165,8 +165,7 @@ fn a_missing_controller_is_reported_once() {
 #[test]
 fn more_blockers_than_are_listed_are_counted_and_none_is_reported_as_gone() {
     let mut progress = progress();
-    let blocker =
-        |pod: &str| json!({"pod": pod, "reason": "DisruptionBudget", "message": "b", "since": "2026-01-02T03:00:00Z"});
+    let blocker = |pod: &str| json!({"podRef": {"namespace": "shop", "name": pod}, "reason": "DisruptionBudget", "message": "b", "firstObservedTime": "2026-01-02T03:00:00Z"});
     let status = |pods: &[&str], total: usize| {
         let blockers: Vec<_> = pods.iter().map(|pod| blocker(pod)).collect();
         json!({"nodeStatuses": [{"nodeRef": {"name": "one"}, "podsEvacuating": 7, "blockers": blockers, "blockersTotal": total}]})

@@ -92,13 +92,13 @@ fn connections_through_the_node_are_a_note_while_they_count() {
 /// A maintenance of the node, with this text where the API server has text of others.
 fn maintenance(text: &str) -> MaintenanceRow {
     let time = |second| at(second).to_string();
-    let blocker = serde_json::json!({"pod": format!("shop/{text}"), "reason": "DisruptionBudget", "since": time(12),
+    let blocker = serde_json::json!({"podRef": {"namespace": "shop", "name": text}, "reason": "DisruptionBudget", "firstObservedTime": time(12),
         "message": format!("PodDisruptionBudget {text} allows 0 disruptions")});
     let object = serde_json::json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": text},
         "spec": {"nodeSelector": {"nodeSelectorTerms": []}, "stage": "Drain", "reason": text},
         "status": {"stageStatuses": [{"name": "Cordon", "startTimestamp": time(8)}, {"name": "Drain", "startTimestamp": time(10)}],
             "nodeStatuses": [{"nodeRef": {"name": "n"}, "drainMessage": text, "podsPendingEvacuation": 1, "podsEvacuating": 2,
-                "loadBalancer": {"state": "Out", "downSince": time(11)}, "blockers": [blocker], "blockersTotal": 3}]}});
+                "loadBalancer": {"state": "Out", "downTime": time(11)}, "blockers": [blocker], "blockersTotal": 3}]}});
     MaintenanceRow::new(&serde_json::from_value(object).unwrap())
 }
 

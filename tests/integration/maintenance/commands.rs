@@ -276,7 +276,7 @@ async fn a_drain_is_planned_created_followed_and_explained() {
     let plan = headgate.file(
         "plan",
         "apiVersion: headgate.dev/v1alpha1\nkind: NodeMaintenance\nmetadata: {name: kernel}\nspec:\n  reason: kernel update\n  \
-         loadBalancer: {drainSeconds: 2}\n  drainPlan: [{podPriority: 5}]\n",
+         loadBalancer: {connectionsDrainSeconds: 2}\n  drainPlan: [{podPriority: 5}]\n",
     );
     // Before the kinds are there, a preview works.
     headgate.done(&["plan", "node-1"]);

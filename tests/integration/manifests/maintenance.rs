@@ -86,7 +86,7 @@ async fn allow(administrator: &Caller, name: &str, allowed: i32) {
 pub(super) fn maintenance(name: &str, stage: &str, of: &str) -> Value {
     let term = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [of]}]});
     json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": name},
-        "spec": {"nodeSelector": {"nodeSelectorTerms": [term]}, "stage": stage, "loadBalancer": {"drainSeconds": 2}}})
+        "spec": {"nodeSelector": {"nodeSelectorTerms": [term]}, "stage": stage, "loadBalancer": {"connectionsDrainSeconds": 2}}})
 }
 
 pub(super) async fn is_gone(administrator: &Caller, path: &str) {
@@ -363,7 +363,7 @@ async fn rights(administrator: &Caller, drained: &str) -> Vec<Right> {
     }
     let dry = |path: &str| format!("{path}?dryRun=All");
     let (m, e) = (format!("{MAINTENANCES}/m"), format!("{EVACUATIONS}/{uid}-web"));
-    let finalizer = json!({"metadata": {"finalizers": ["nodemaintenance.k8s.io/maintenance-completion"]}});
+    let finalizer = json!({"metadata": {"finalizers": ["headgate.dev/maintenance-completion"]}});
     add("nodemaintenances", "patch", ApiRequest::merge(&dry(&m), finalizer), 200);
     let object = administrator.get(&m).await;
     let status = format!("{m}/status");

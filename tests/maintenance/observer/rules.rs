@@ -14,7 +14,7 @@ const CONDITIONS: [&str; 4] = [
     "DrainInProgress",
     "Drained",
 ];
-const INSTIGATOR: &str = "evacuation.coordination.k8s.io/instigator_nodemaintenance.k8s.io";
+const INSTIGATOR: &str = "evacuation.headgate.dev/instigator_nodemaintenance.headgate.dev";
 
 /// What a maintenance left on a Node, in words.
 pub(crate) fn traces(node: &Value) -> Vec<String> {

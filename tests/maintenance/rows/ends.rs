@@ -26,7 +26,7 @@ pub(super) async fn cancelled_in_each_stage(scene: Scene) {
     scene
         .maintain(&name(cordon), &[cordon], &json!({"stage": "Cordon"}))
         .await;
-    let long = json!({"loadBalancer": {"drainSeconds": 3600}});
+    let long = json!({"loadBalancer": {"connectionsDrainSeconds": 3600}});
     scene.maintain(&name(gate), &[gate], &long).await;
     for node in [evacuating, drained] {
         scene.maintain(&name(node), &[node], &json!({})).await;

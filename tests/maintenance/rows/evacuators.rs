@@ -139,7 +139,7 @@ pub(super) async fn forbid(scene: Scene) {
     scene.maintain(name, &[node], &json!({})).await;
     let path = its_turn(&scene, &pod).await;
     report(&scene, &path, json!({"evacuationCancellationPolicy": "Forbid"})).await;
-    let protection = "evacuation.coordination.k8s.io/evacuation-protection";
+    let protection = "evacuation.headgate.dev/evacuation-protection";
     scene
         .until("it is protected", &path, |one| {
             one["metadata"]["finalizers"].to_string().contains(protection)

@@ -15,7 +15,11 @@ pub(super) async fn guard(scene: Scene) {
     let (name, node) = ("guard-nm", scene.nodes[0]);
     scene.pod(node, "web", &json!({})).await;
     scene
-        .maintain(name, &[node], &json!({"loadBalancer": {"timeoutSeconds": 40}}))
+        .maintain(
+            name,
+            &[node],
+            &json!({"loadBalancer": {"confirmationTimeoutSeconds": 40}}),
+        )
         .await;
     let waiting = scene
         .until_maintenance("it waits", name, |object| {
@@ -44,7 +48,7 @@ pub(super) async fn guard(scene: Scene) {
 pub(super) async fn policy(scene: Scene) {
     let node = crate::rows::STUBBORN;
     scene.pod(node, "web", &json!({})).await;
-    let block = json!({"loadBalancer": {"policy": "Block", "timeoutSeconds": 1}});
+    let block = json!({"loadBalancer": {"confirmation": "Required", "confirmationTimeoutSeconds": 1}});
     scene.maintain("block-nm", &[node], &block).await;
     let since = Timestamp::now();
     scene
@@ -61,7 +65,7 @@ pub(super) async fn policy(scene: Scene) {
         sleep(Duration::from_millis(500)).await;
     }
     scene.end("block-nm").await;
-    let proceed = json!({"loadBalancer": {"policy": "ProceedAfter", "timeoutSeconds": 5}});
+    let proceed = json!({"loadBalancer": {"confirmation": "BestEffort", "confirmationTimeoutSeconds": 5}});
     scene.maintain("proceed-nm", &[node], &proceed).await;
     scene.gone(&format!("{}/web", scene.pods())).await;
     assert_eq!(scene.events("proceed-nm", EVENT).await, 1);

@@ -26,6 +26,13 @@ pub const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-b
 pub const HOLD_ANNOTATION: &str = "headgate.dev/hold";
 /// The annotation that keeps `spec.unschedulable` as it was before the first maintenance: `true` or `false`.
 pub const CORDON_ANNOTATION: &str = "headgate.dev/unschedulable-before-maintenance";
+/// The annotations with which Cluster Autoscaler and Karpenter leave a node alone, both with the value `true`.
+pub const AUTOSCALER_ANNOTATIONS: [&str; 2] = [
+    "cluster-autoscaler.kubernetes.io/scale-down-disabled",
+    "karpenter.sh/do-not-disrupt",
+];
+/// The annotation that keeps [`AUTOSCALER_ANNOTATIONS`] as they were before the first maintenance, as JSON: the value, or `null`.
+pub const SCALE_DOWN_ANNOTATION: &str = "headgate.dev/scale-down-before-maintenance";
 /// The annotation with which Cluster Autoscaler waits. It compares the prefix; the name after it is headgate's.
 pub const DELETION_DELAY_ANNOTATION: &str = "delay-deletion.cluster-autoscaler.kubernetes.io/headgate";
 /// The annotation that contains the record of an eviction notice as JSON.

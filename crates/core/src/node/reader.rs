@@ -17,6 +17,7 @@ use super::matcher::SignalRules;
 use super::names::{
     AUTOSCALER_TAINT, CANDIDATE_TAINT, CONNECTIONS_CONDITION, CORDON_ANNOTATION, DELETION_DELAY_ANNOTATION,
     DRAINING_TAINT, EVICTION_TAINT_VALUE, EXCLUDE_LABEL, MAINTENANCE_CONDITIONS, MAINTENANCE_TAINT, MARKER_CONDITION,
+    SCALE_DOWN_ANNOTATION,
 };
 use super::object::{AddressObject, ConditionObject, NodeObject, Taint};
 use super::signal::Signal;
@@ -121,6 +122,9 @@ pub struct Node {
     /// `spec.unschedulable` before the first maintenance, from the Node's annotation.
     #[serde(skip)]
     pub was_unschedulable: Option<bool>,
+    /// Whether a maintenance keeps autoscalers away from the node, from the Node's annotation.
+    #[serde(skip)]
+    pub is_kept_from_scale_down: bool,
     /// The signals of the reader's rules, each with how long it must last before it counts.
     #[serde(skip)]
     pub signals: BTreeMap<Signal, Duration>,
@@ -201,6 +205,7 @@ impl NodeReader {
             uid,
             eviction_at: recorded_not_before(&annotations),
             was_unschedulable: annotations.get(CORDON_ANNOTATION).map(|value| value == "true"),
+            is_kept_from_scale_down: annotations.contains_key(SCALE_DOWN_ANNOTATION),
             annotations,
             unschedulable: spec.unschedulable && (self.maintains() || self.reads(SignalRules::reads_unschedulable)),
             machine: machine_id(&spec.provider_id),

@@ -1,7 +1,6 @@
 //! What becomes of a write of a Node, and the metric that counts it.
 
 use headgate_core::telemetry::words;
-use kube::core::Status;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -38,12 +37,23 @@ words! {
 pub(super) struct Failure {
     pub(super) outcome: Outcome,
     pub(super) error: String,
+    /// Whether a Node that has changed since it was read would be answered the same: the test of a JSON patch has no status code of its own.
+    pub(super) may_be_outdated: bool,
 }
 
 impl Failure {
     pub(super) fn new(outcome: Outcome, error: impl Into<String>) -> Self {
         let error = error.into();
-        Self { outcome, error }
+        Self {
+            outcome,
+            error,
+            may_be_outdated: false,
+        }
+    }
+
+    /// The same for a Node that has changed since it was read.
+    pub(super) fn outdated(self) -> Self {
+        Self::new(Outcome::Conflict, self.error)
     }
 }
 
@@ -53,26 +63,18 @@ impl From<kube::Error> for Failure {
             kube::Error::Api(status) => match status.code {
                 404 => Outcome::Gone,
                 409 => Outcome::Conflict,
-                422 if is_failed_test(status) => Outcome::Conflict,
                 401 | 403 | 422 => Outcome::Refused,
                 _ => Outcome::Error,
             },
             kube::Error::HyperError(_) | kube::Error::Service(_) => Outcome::Connection,
             _ => Outcome::Error,
         };
-        Self::new(outcome, headgate_core::telemetry::error_chain(&error))
+        let may_be_outdated = matches!(&error, kube::Error::Api(status) if status.code == 422);
+        Self {
+            may_be_outdated,
+            ..Self::new(outcome, headgate_core::telemetry::error_chain(&error))
+        }
     }
-}
-
-/// Whether the test of a JSON patch failed, which has no reason of its own. kube-apiserver has the text in a cause.
-fn is_failed_test(status: &Status) -> bool {
-    let causes = status.details.iter().flat_map(|details| &details.causes);
-    let mut texts = causes.map(|cause| &cause.message).chain([&status.message]);
-    texts.any(|text| {
-        ["testing value", "testing path", "test failed", "did not match"]
-            .iter()
-            .any(|words| text.contains(words))
-    })
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -130,19 +132,22 @@ mod tests {
     #[test]
     fn each_answer_has_a_meaning() {
         let message = "the server rejected our request due to an error in our request";
-        let cause = "testing value /metadata/resourceVersion failed: test failed";
-        for (code, causes, expected) in [
-            (401, json!([]), Outcome::Refused),
-            (403, json!([]), Outcome::Refused),
-            (404, json!([]), Outcome::Gone),
-            (409, json!([]), Outcome::Conflict),
-            (422, json!([{"message": cause}]), Outcome::Conflict),
-            (422, json!([{"message": "spec is invalid"}]), Outcome::Refused),
-            (500, json!([]), Outcome::Error),
+        for (code, expected) in [
+            (401, Outcome::Refused),
+            (403, Outcome::Refused),
+            (404, Outcome::Gone),
+            (409, Outcome::Conflict),
+            (422, Outcome::Refused),
+            (500, Outcome::Error),
         ] {
-            let status = json!({"status": "Failure", "code": code, "message": message, "details": {"causes": causes}});
+            let status = json!({"status": "Failure", "code": code, "message": message});
             let error = kube::Error::Api(Box::new(serde_json::from_value(status).unwrap()));
-            assert_eq!(Failure::from(error).outcome, expected, "{code} {causes}");
+            let failure = Failure::from(error);
+            assert_eq!(
+                (failure.outcome, failure.may_be_outdated),
+                (expected, code == 422),
+                "{code}"
+            );
         }
     }
 }

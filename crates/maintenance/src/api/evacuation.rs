@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::schema;
 
-/// A request to remove one pod from its node.
+/// What is asked for: which pod, and by whom it is evacuated.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "headgate.dev",
@@ -22,11 +22,12 @@ use super::schema;
     derive = "Default",
     doc = "A request to remove one pod from its node.",
     validation = Rule::new(
-        "self.metadata.name == self.spec.podRef.uid + '-' + (size(self.spec.podRef.name) <= 150 ? self.spec.podRef.name : self.spec.podRef.name.substring(0, 150))"
-    ).message("the name has to be podRef.uid, a hyphen, and podRef.name or its first 150 characters"),
+        "self.metadata.name.startsWith(self.spec.podRef.uid + '-') && (self.spec.podRef.uid + '-' + (size(self.spec.podRef.name) <= 150 ? self.spec.podRef.name : self.spec.podRef.name.substring(0, 150))).startsWith(self.metadata.name) && (self.spec.podRef.uid + '-' + (size(self.spec.podRef.name) <= 150 ? self.spec.podRef.name : self.spec.podRef.name.substring(0, 150))).substring(size(self.metadata.name)).matches('^[-.]*$')"
+    ).message("the name has to be podRef.uid, a hyphen, and podRef.name, of which only 150 characters count, without '-' and '.' at the end"),
     validation = Rule::new("!has(self.metadata.generateName) || self.metadata.generateName == ''")
         .message("generateName is not allowed"),
     printcolumn(name = "Pod", type_ = "string", json_path = ".spec.podRef.name"),
+    printcolumn(name = "Node", type_ = "string", json_path = ".metadata.labels.headgate\\.dev/node"),
     printcolumn(name = "Evacuator", type_ = "string", json_path = ".status.activeEvacuatorClass"),
     printcolumn(name = "Failed evictions", type_ = "integer", json_path = ".status.failedEvictionCounter"),
     printcolumn(name = "Cancellation", type_ = "string", json_path = ".status.evacuationCancellationPolicy", priority = "1"),
@@ -36,11 +37,11 @@ use super::schema;
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(oldSelf.evacuators) || (has(self.evacuators) && self.evacuators == oldSelf.evacuators)")
-        .message("evacuators is immutable once it is set").field_path(".evacuators"),
+        .message("evacuators is immutable once it is set").field_path(".evacuators").reason(Reason::FieldValueForbidden),
 )]
 pub struct EvacuationSpec {
     /// Reference to the pod to remove, which is in the namespace of the Evacuation.
-    #[x_kube(validation = Rule::new("self == oldSelf").message("podRef is immutable"))]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("podRef is immutable").reason(Reason::FieldValueForbidden))]
     pub pod_ref: PodReference,
     /// Who may evacuate the pod, from the pod's annotations. The controller fills it in where it is unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,10 +54,10 @@ pub struct EvacuationSpec {
             .message("at most one evacuator has the role controller"),
     )]
     pub evacuators: Option<Vec<Evacuator>>,
-    /// How long the active evacuator may go without progress, in seconds.
+    /// How long the active evacuator may go without progress before the next one has its turn, in seconds. Immutable.
     #[serde(default = "default_progress_deadline_seconds")]
     #[schemars(range(min = 600, max = 21600))]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("progressDeadlineSeconds is immutable"))]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("progressDeadlineSeconds is immutable").reason(Reason::FieldValueForbidden))]
     pub progress_deadline_seconds: i32,
 }
 
@@ -82,7 +83,7 @@ pub struct PodReference {
 #[derive(Clone, Debug, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Evacuator {
-    /// A DNS name that only this evacuator uses, perhaps with a slash and a name after it.
+    /// A DNS name that only this evacuator uses, perhaps with a slash and a name, as in `headgate.dev/daemonset`.
     #[schemars(
         length(min = 1, max = 54),
         regex(
@@ -112,13 +113,14 @@ pub struct EvacuationStatus {
     pub active_evacuator_completed: bool,
     /// When the active evacuator made progress last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::optional_time")]
+    #[schemars(schema_with = "schema::time")]
     pub evacuation_progress_timestamp: Option<Time>,
     /// When the active evacuator expects to be done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::optional_time")]
+    #[schemars(schema_with = "schema::time")]
     pub expected_evacuation_finish_time: Option<Time>,
-    /// Whether the evacuation can be cancelled. The active evacuator writes it.
+    /// Whether the evacuation can be cancelled. The active evacuator writes it. Allow: the Evacuation ends when it is deleted or its last
+    /// instigator leaves. Forbid: it goes on until the pod is gone.
     #[serde(default, deserialize_with = "known_policy")]
     pub evacuation_cancellation_policy: CancellationPolicy,
     /// How many times the Eviction API refused.
@@ -127,7 +129,7 @@ pub struct EvacuationStatus {
     #[serde(default)]
     pub failed_eviction_counter: i32,
     /// What happens, for people.
-    #[schemars(length(max = 32768))]
+    #[schemars(length(max = 4000))]
     #[serde(default)]
     pub message: String,
     /// Conditions, of the types EvictionFailed, Invalid and RolloutRestarted.

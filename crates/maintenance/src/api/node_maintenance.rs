@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::schema;
 use super::status::NodeMaintenanceStatus;
 
-/// A request to take nodes out of service: out of the load balancers first, then without pods.
+/// What is asked for: which nodes, how far, and in which order their pods leave.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "headgate.dev",
@@ -28,7 +28,7 @@ use super::status::NodeMaintenanceStatus;
     printcolumn(
         name = "Nodes",
         type_ = "integer",
-        json_path = ".status.nodes",
+        json_path = ".status.selectedNodes",
         description = "Nodes that the selector matches"
     ),
     printcolumn(
@@ -42,20 +42,35 @@ use super::status::NodeMaintenanceStatus;
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Drained\")].status"
     ),
+    printcolumn(
+        name = "LB out",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"LoadBalancerOut\")].status",
+        priority = "1"
+    ),
+    printcolumn(
+        name = "Blocked",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Blocked\")].status",
+        priority = "1"
+    ),
     printcolumn(name = "Reason", type_ = "string", json_path = ".spec.reason", priority = "1"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.drainPlan == oldSelf.drainPlan").message("drainPlan is immutable").field_path(".drainPlan"),
+    validation = Rule::new("self.drainPlan == oldSelf.drainPlan")
+        .message("drainPlan is immutable").field_path(".drainPlan").reason(Reason::FieldValueForbidden),
     validation = Rule::new("!self.dryRun || oldSelf.dryRun || oldSelf.stage == 'Idle'")
-        .message("dryRun cannot be switched on after the Idle stage").field_path(".dryRun"),
+        .message("dryRun cannot be switched on after the Idle stage").field_path(".dryRun").reason(Reason::FieldValueForbidden),
 )]
 pub struct NodeMaintenanceSpec {
     /// The nodes of this maintenance.
     #[schemars(schema_with = "schema::node_selector")]
     pub node_selector: NodeSelector,
-    /// How far the maintenance may go. The order is Idle, Cordon, Drain, Complete.
+    /// How far the maintenance may go; it can only be moved forward. Idle: nothing is done yet. Cordon: the nodes are unschedulable, and
+    /// autoscalers leave them alone. Drain: they also leave their load balancers, and then their pods leave. Complete: all of that is
+    /// undone, unless another maintenance is in progress on the node.
     #[serde(default)]
     #[x_kube(validation = Rule::new(
         "oldSelf == 'Idle' || (oldSelf == 'Cordon' && self != 'Idle') || (oldSelf == 'Drain' && self in ['Drain', 'Complete']) || self == 'Complete'"
@@ -63,7 +78,7 @@ pub struct NodeMaintenanceSpec {
     pub stage: Stage,
     /// The order in which pods leave in the Drain stage: podType Default, DaemonSet, Static; ascending podPriority within
     /// a type; entries with a podSelector first where both are equal. Twelve default entries are added where they are
-    /// missing; status.drainPlan shows the whole plan.
+    /// missing; status.drainPlan shows the whole plan. Immutable.
     #[serde(default)]
     #[schemars(length(max = 32))]
     #[x_kube(
@@ -81,7 +96,7 @@ pub struct NodeMaintenanceSpec {
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub reason: String,
-    /// How the controller waits for the load balancers.
+    /// How the controller waits for the load balancers before the first pod leaves a node.
     #[serde(default)]
     pub load_balancer: LoadBalancerGate,
     /// How pods leave.
@@ -119,7 +134,8 @@ pub struct DrainPlanEntry {
     pub pod_selector: Option<LabelSelector>,
     /// Pods with this priority or a lower one.
     pub pod_priority: i32,
-    /// Pods of this type.
+    /// Pods of this type. DaemonSet: those that a DaemonSet of the API group apps controls. Static: those that kubelet runs from a file.
+    /// Default: all others.
     #[serde(default)]
     pub pod_type: PodType,
 }
@@ -140,21 +156,24 @@ pub enum PodType {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LoadBalancerGate {
-    /// What happens if a read does not confirm that the node is out of its load balancers.
+    /// Whether a pod may leave before a read confirms that the node is out of its load balancers. Required: no pod, but where the node is
+    /// only kept in service because too few others are; then after confirmationTimeoutSeconds. BestEffort: after
+    /// confirmationTimeoutSeconds in any case.
     #[serde(default)]
-    pub policy: LoadBalancerGatePolicy,
+    pub confirmation: LoadBalancerConfirmation,
     /// How long the controller waits for the confirmation where it may go on without, in seconds.
-    #[serde(default = "LoadBalancerGate::default_timeout_seconds")]
+    #[serde(default = "LoadBalancerGate::default_confirmation_timeout_seconds")]
     #[schemars(range(min = 0, max = 86400))]
-    pub timeout_seconds: i32,
+    pub confirmation_timeout_seconds: i32,
     /// How long open connections may go on between the confirmation and the first Evacuation at least, in seconds.
-    #[serde(default = "LoadBalancerGate::default_drain_seconds")]
+    #[serde(default = "LoadBalancerGate::default_connections_drain_seconds")]
     #[schemars(range(min = 0, max = 86400))]
-    pub drain_seconds: i32,
-    /// Whether the first Evacuation also waits for the connections that the node's agent counts (node.countConnections).
+    pub connections_drain_seconds: i32,
+    /// Whether the first Evacuation also waits for the connections that the node's agent counts (node.countConnections). Wait: until it
+    /// counts none, where it counts. Ignore: it does not wait.
     #[serde(default)]
     pub connections: ConnectionsPolicy,
-    /// How much longer than drainSeconds it waits for them at most, in seconds.
+    /// How much longer than connectionsDrainSeconds it waits for them at most, in seconds.
     #[serde(default = "LoadBalancerGate::default_connections_timeout_seconds")]
     #[schemars(range(min = 0, max = 86400))]
     pub connections_timeout_seconds: i32,
@@ -190,24 +209,24 @@ pub enum ConnectionsPolicy {
     Ignore,
 }
 
-/// What happens if a read does not confirm that a node is out of its load balancers.
+/// Whether a read has to confirm that a node is out of its load balancers.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-pub enum LoadBalancerGatePolicy {
-    /// No Evacuation is created.
+pub enum LoadBalancerConfirmation {
+    /// No Evacuation is created before.
     #[default]
-    Block,
-    /// Evacuations are created after timeoutSeconds.
-    ProceedAfter,
+    Required,
+    /// Evacuations are created after confirmationTimeoutSeconds without.
+    BestEffort,
 }
 
 impl LoadBalancerGate {
     /// Ten minutes: several rounds of probes and of writes to Azure.
-    fn default_timeout_seconds() -> i32 {
+    fn default_confirmation_timeout_seconds() -> i32 {
         600
     }
 
     /// Half a minute, the default grace period of a pod.
-    fn default_drain_seconds() -> i32 {
+    fn default_connections_drain_seconds() -> i32 {
         30
     }
 
@@ -220,9 +239,9 @@ impl LoadBalancerGate {
 impl Default for LoadBalancerGate {
     fn default() -> Self {
         Self {
-            policy: LoadBalancerGatePolicy::default(),
-            timeout_seconds: Self::default_timeout_seconds(),
-            drain_seconds: Self::default_drain_seconds(),
+            confirmation: LoadBalancerConfirmation::default(),
+            confirmation_timeout_seconds: Self::default_confirmation_timeout_seconds(),
+            connections_drain_seconds: Self::default_connections_drain_seconds(),
             connections: ConnectionsPolicy::default(),
             connections_timeout_seconds: Self::default_connections_timeout_seconds(),
         }

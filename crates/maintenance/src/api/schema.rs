@@ -3,6 +3,9 @@
 //! Every list and every text has a bound, because the API server estimates what a CEL rule may cost from them.
 //! The rules follow the validation of the same types in Kubernetes.
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 /// The most terms of a node selector: one for each node, because a term names at most one.
@@ -14,6 +17,43 @@ const MAX_LABEL_KEY: usize = 317;
 const MAX_LABEL_VALUE: usize = 63;
 const MAX_OBJECT_NAME: usize = 253;
 
+/// The most requirements and values of a selector of pods. The status has the drain plan and the targets of nodes once more, and an
+/// object has to stay below 1.5 MiB.
+const MAX_POD_REQUIREMENTS: usize = 8;
+const MAX_POD_VALUES: usize = 16;
+/// The pattern of a label's key: perhaps a DNS name and a slash, then a name.
+const LABEL_KEY: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
+/// The pattern of a label's value.
+const LABEL_VALUE: &str = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$";
+
+/// The same definition, in which no field can be `null`: fields that may be missing are optional.
+pub(super) fn without_nullable(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
+    for version in &mut definition.spec.versions {
+        let schema = version.schema.as_mut();
+        if let Some(schema) = schema.and_then(|schema| schema.open_api_v3_schema.as_mut()) {
+            remove_nullable(schema);
+        }
+    }
+    definition
+}
+
+fn remove_nullable(schema: &mut JSONSchemaProps) {
+    schema.nullable = None;
+    schema
+        .properties
+        .iter_mut()
+        .flat_map(|all| all.values_mut())
+        .for_each(remove_nullable);
+    match &mut schema.items {
+        Some(JSONSchemaPropsOrArray::Schema(items)) => remove_nullable(items),
+        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(remove_nullable),
+        None => {}
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        remove_nullable(values);
+    }
+}
+
 /// The schema of an enum of a status: a newer version may write a value that this definition does not list.
 pub(super) fn open_enum(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "pattern": "^[A-Z][A-Za-z]*$", "maxLength": 64})
@@ -23,7 +63,7 @@ pub(super) fn open_enum(_: &mut SchemaGenerator) -> Schema {
 pub(super) fn node_selector(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
-        "description": "The nodes of this maintenance. A node is selected if any term matches it.",
+        "description": "The nodes of this maintenance, 500 at most. A node is selected if any of the terms matches it, 100 at most. Whoever may delete the nodes by name and not all of them writes 16 terms at most, each with one name in matchFields metadata.name.",
         "required": ["nodeSelectorTerms"],
         "x-kubernetes-map-type": "atomic",
         "properties": {"nodeSelectorTerms": {
@@ -35,7 +75,7 @@ pub(super) fn node_selector(_: &mut SchemaGenerator) -> Schema {
                 "type": "object",
                 "description": "All requirements of a term have to match. A term without requirements matches no node.",
                 "properties": {
-                    "matchExpressions": node_requirements(MAX_LABEL_KEY, MAX_LABEL_VALUE, &[
+                    "matchExpressions": node_requirements("Requirements of labels.", Some(LABEL_KEY), MAX_LABEL_VALUE, &[
                         "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt",
                     ], &[
                         ("(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0) || self.operator in ['Gt', 'Lt']",
@@ -43,7 +83,7 @@ pub(super) fn node_selector(_: &mut SchemaGenerator) -> Schema {
                         ("!(self.operator in ['Gt', 'Lt']) || (has(self.values) && size(self.values) == 1 && self.values[0].matches('^-?[0-9]+$'))",
                          "operators Gt and Lt need one value, an integer"),
                     ]),
-                    "matchFields": node_requirements(MAX_LABEL_KEY, MAX_OBJECT_NAME, &["In", "NotIn"], &[
+                    "matchFields": node_requirements("Requirements of fields. The only field is metadata.name.", None, MAX_OBJECT_NAME, &["In", "NotIn"], &[
                         ("self.key == 'metadata.name'", "the only field is metadata.name"),
                         ("has(self.values) && size(self.values) == 1", "a field needs one value; write one term for each node"),
                     ]),
@@ -53,34 +93,50 @@ pub(super) fn node_selector(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-fn node_requirements(key: usize, value: usize, operators: &[&str], rules: &[(&str, &str)]) -> serde_json::Value {
+fn node_requirements(
+    description: &str,
+    pattern: Option<&str>,
+    value: usize,
+    operators: &[&str],
+    rules: &[(&str, &str)],
+) -> serde_json::Value {
+    let mut key = serde_json::json!({"type": "string", "description": "The label or the field.", "minLength": 1, "maxLength": MAX_LABEL_KEY});
+    if let Some(pattern) = pattern {
+        key["pattern"] = pattern.into();
+    }
     let rules: Vec<_> = rules
         .iter()
         .map(|(rule, message)| serde_json::json!({"rule": rule, "message": message}))
         .collect();
     serde_json::json!({
         "type": "array",
+        "description": description,
         "maxItems": MAX_REQUIREMENTS,
         "x-kubernetes-list-type": "atomic",
         "items": {
             "type": "object",
             "required": ["key", "operator"],
             "properties": {
-                "key": {"type": "string", "minLength": 1, "maxLength": key},
-                "operator": {"type": "string", "enum": operators},
-                "values": values(value),
+                "key": key,
+                "operator": {"type": "string", "description": "How the value is compared.", "enum": operators},
+                "values": values(MAX_VALUES, value, None),
             },
             "x-kubernetes-validations": rules,
         },
     })
 }
 
-fn values(length: usize) -> serde_json::Value {
+fn values(most: usize, length: usize, pattern: Option<&str>) -> serde_json::Value {
+    let mut value = serde_json::json!({"type": "string", "maxLength": length});
+    if let Some(pattern) = pattern {
+        value["pattern"] = pattern.into();
+    }
     serde_json::json!({
         "type": "array",
-        "maxItems": MAX_VALUES,
+        "description": "The values, where the operator takes some.",
+        "maxItems": most,
         "x-kubernetes-list-type": "atomic",
-        "items": {"type": "string", "maxLength": length},
+        "items": value,
     })
 }
 
@@ -89,28 +145,29 @@ pub(super) fn label_selector(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "description": "Selects pods by their labels. Left out, the entry is for all pods.",
-        "nullable": true,
         "minProperties": 1,
         "x-kubernetes-map-type": "atomic",
         "properties": {
             "matchLabels": {
                 "type": "object",
+                "description": "Labels that a pod has to have.",
                 "minProperties": 1,
-                "maxProperties": MAX_REQUIREMENTS,
-                "additionalProperties": {"type": "string", "maxLength": MAX_LABEL_VALUE},
+                "maxProperties": MAX_POD_REQUIREMENTS,
+                "additionalProperties": {"type": "string", "maxLength": MAX_LABEL_VALUE, "pattern": LABEL_VALUE},
             },
             "matchExpressions": {
                 "type": "array",
+                "description": "Requirements of labels.",
                 "minItems": 1,
-                "maxItems": MAX_REQUIREMENTS,
+                "maxItems": MAX_POD_REQUIREMENTS,
                 "x-kubernetes-list-type": "atomic",
                 "items": {
                     "type": "object",
                     "required": ["key", "operator"],
                     "properties": {
-                        "key": {"type": "string", "minLength": 1, "maxLength": MAX_LABEL_KEY},
-                        "operator": {"type": "string", "enum": ["In", "NotIn", "Exists", "DoesNotExist"]},
-                        "values": values(MAX_LABEL_VALUE),
+                        "key": {"type": "string", "description": "The label.", "minLength": 1, "maxLength": MAX_LABEL_KEY, "pattern": LABEL_KEY},
+                        "operator": {"type": "string", "description": "How the value is compared.", "enum": ["In", "NotIn", "Exists", "DoesNotExist"]},
+                        "values": values(MAX_POD_VALUES, MAX_LABEL_VALUE, Some(LABEL_VALUE)),
                     },
                 },
             },
@@ -118,14 +175,9 @@ pub(super) fn label_selector(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The schema of `meta/v1.Time`: a required text in the format of RFC 3339.
+/// The schema of `meta/v1.Time`: a text in the format of RFC 3339.
 pub(super) fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "format": "date-time"})
-}
-
-/// A `meta/v1.Time` that may be absent.
-pub(super) fn optional_time(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "string", "format": "date-time", "nullable": true})
 }
 
 /// `meta/v1.Condition`, listed by type.
@@ -139,12 +191,12 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
             "type": "object",
             "required": ["type", "status", "lastTransitionTime", "reason", "message"],
             "properties": {
-                "type": {"type": "string", "maxLength": 316},
-                "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-                "observedGeneration": {"type": "integer", "format": "int64", "minimum": 0},
-                "lastTransitionTime": {"type": "string", "format": "date-time"},
-                "reason": {"type": "string", "minLength": 1, "maxLength": 1024},
-                "message": {"type": "string", "maxLength": 32768},
+                "type": {"type": "string", "description": "What the condition is about.", "maxLength": 316},
+                "status": {"type": "string", "description": "Whether it holds.", "enum": ["True", "False", "Unknown"]},
+                "observedGeneration": {"type": "integer", "format": "int64", "minimum": 0, "description": "The metadata.generation that the condition is about."},
+                "lastTransitionTime": {"type": "string", "format": "date-time", "description": "When the status changed last."},
+                "reason": {"type": "string", "minLength": 1, "maxLength": 1024, "description": "Why, in one word."},
+                "message": {"type": "string", "maxLength": 32768, "description": "Why, for people."},
             },
         },
     })

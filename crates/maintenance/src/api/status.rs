@@ -1,8 +1,11 @@
 //! The status of a `NodeMaintenance`: what the controller did and what it waits for.
 //!
-//! A new leader continues from the status alone: `drainPlanIndex` and `drainTargets` are the only state of a drain. What it does not
-//! know, because a newer version wrote it before a rollback, counts as missing and is computed anew; so enums of the status are open in
+//! A new leader continues from the status alone: `drainPlanIndex` and `drainTargets` are the only state of a drain. An object has to stay
+//! below 1.5 MiB, so what each of 500 nodes has is short: messages are cut, long targets are in `targetSets`, once for all nodes
+//! with the same, and blockers are listed while there is room. What a leader does not know, because a newer version wrote it before a rollback, counts as missing and is computed anew; so enums of the status are open in
 //! the definition, too.
+
+use std::fmt;
 
 use headgate_core::telemetry::words;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -14,7 +17,7 @@ use super::known::{known, known_items};
 use super::node_maintenance::{DrainPlanEntry, Stage};
 use super::schema;
 
-/// The status of a [`NodeMaintenance`](super::NodeMaintenance).
+/// What the controller did, and what it waits for.
 #[derive(Clone, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeMaintenanceStatus {
@@ -37,26 +40,56 @@ pub struct NodeMaintenanceStatus {
     pub drain_plan_index: Option<i32>,
     /// How many nodes the selector matches.
     #[serde(default)]
-    pub nodes: i32,
+    pub selected_nodes: i32,
+    /// How many of these nodes are drained. Set from the Drain stage on.
+    #[serde(default)]
+    pub drained_nodes: i32,
     /// How many pods have to leave these nodes.
     #[serde(default)]
     pub pods_left: i32,
+    /// Targets of nodes that are too long for their entry in nodeStatuses.
+    #[schemars(length(max = 500))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub target_sets: Vec<TargetSet>,
     /// One entry for each node, ordered by name.
     #[schemars(length(max = 500))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[serde(default)]
     pub node_statuses: Vec<NodeMaintenanceNodeStatus>,
-    /// Conditions, of the types Drained, LoadBalancerOut, Progressing, AllNodesSelected and TooManyNodes.
+    /// Conditions. Accepted: the controller works with the nodes that the selector matches. Progressing: it has something to do.
+    /// LoadBalancerOut: reads confirm that all nodes are out of their load balancers. Drained: all pods have left. Blocked: something keeps
+    /// pods or load balancers from going on, which needs someone. AllNodesSelected: the selector matches every node of the cluster.
     #[schemars(schema_with = "schema::conditions")]
     #[serde(default)]
     pub conditions: Vec<Condition>,
+}
+
+/// Targets that nodes have in common.
+#[derive(Clone, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TargetSet {
+    /// The pods that are evacuated now: those that any entry selects.
+    #[schemars(length(max = 256))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub drain_targets: Vec<DrainPlanEntry>,
+}
+
+impl NodeMaintenanceStatus {
+    /// The targets of one of its nodes.
+    #[must_use]
+    pub fn targets_of<'a>(&'a self, node: &'a NodeMaintenanceNodeStatus) -> &'a [DrainPlanEntry] {
+        let set = node.target_set.and_then(|position| usize::try_from(position).ok());
+        let set = set.and_then(|position| self.target_sets.get(position));
+        set.map_or(&node.drain_targets, |set| &set.drain_targets)
+    }
 }
 
 /// A stage that was started.
 #[derive(Clone, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StageStatus {
-    /// Name of the stage. Each stage is listed once at most.
+    /// Name of the stage: Cordon, Drain or Complete. Each stage is listed once at most.
     #[schemars(schema_with = "schema::open_enum")]
     pub name: Stage,
     /// When the controller started it.
@@ -82,9 +115,13 @@ pub struct NodeMaintenanceNodeStatus {
     #[schemars(length(max = 256))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub drain_targets: Vec<DrainPlanEntry>,
+    /// Where the targets are long: their position in status.targetSets, from 0, in the place of drainTargets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 499))]
+    pub target_set: Option<i32>,
     /// What happens on the node, or what this maintenance waits for.
     #[serde(default)]
-    #[schemars(length(max = 1024))]
+    #[schemars(length(max = 256))]
     pub drain_message: String,
     /// Pods that have to leave and have no Evacuation yet, whatever their priority.
     #[serde(default)]
@@ -101,7 +138,8 @@ pub struct NodeMaintenanceNodeStatus {
     /// Whether the node is out of its load balancers. Set from the Drain stage on.
     #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub load_balancer: Option<LoadBalancerStatus>,
-    /// What keeps evacuating pods on the node. The first five, by namespace and name.
+    /// What keeps evacuating pods on the node. The first five, by namespace and name, and fewer or none where a maintenance of many nodes
+    /// has many blockers.
     #[serde(default, deserialize_with = "known_items")]
     #[schemars(length(max = 5))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
@@ -115,21 +153,22 @@ pub struct NodeMaintenanceNodeStatus {
 #[derive(Clone, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LoadBalancerStatus {
-    /// How far the node is.
+    /// How far the node is. Pending: no read has confirmed that it is out. Draining: one has, and open connections may go on. Out: the time
+    /// for open connections is over. TimedOut: none has within confirmationTimeoutSeconds, and the maintenance goes on without.
     #[schemars(schema_with = "schema::open_enum")]
     pub state: LoadBalancerState,
     /// When the controller began to wait for the confirmation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::optional_time")]
-    pub waiting_since: Option<Time>,
+    #[schemars(schema_with = "schema::time")]
+    pub wait_start_time: Option<Time>,
     /// Since when the load balancers send no new connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::optional_time")]
-    pub down_since: Option<Time>,
+    #[schemars(schema_with = "schema::time")]
+    pub down_time: Option<Time>,
     /// When a read confirmed that first. A read that no longer confirms it resets this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::optional_time")]
-    pub confirmed_at: Option<Time>,
+    #[schemars(schema_with = "schema::time")]
+    pub confirmed_time: Option<Time>,
 }
 
 words! {
@@ -138,11 +177,11 @@ words! {
     pub enum LoadBalancerState {
         /// No read has confirmed that the node is out.
         Pending = "Pending",
-        /// A read confirmed it. Open connections may go on, drainSeconds at least, and while the agent counts some.
+        /// A read confirmed it. Open connections may go on, connectionsDrainSeconds at least, and while the agent counts some.
         Draining = "Draining",
         /// A read confirmed it, and the time for open connections is over.
         Out = "Out",
-        /// No read has confirmed it within timeoutSeconds, and the maintenance goes on without.
+        /// No read has confirmed it within confirmationTimeoutSeconds, and the maintenance goes on without.
         TimedOut = "TimedOut",
     }
 }
@@ -151,31 +190,55 @@ words! {
 #[derive(Clone, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Blocker {
-    /// The pod, as namespace/name.
-    #[schemars(length(max = 317))]
-    pub pod: String,
-    /// The kind of reason, for machines.
+    /// Reference to the pod.
+    pub pod_ref: BlockedPod,
+    /// The kind of reason. DisruptionBudget: a PodDisruptionBudget allows no disruption. MultipleDisruptionBudgets: several select the pod,
+    /// which the Eviction API refuses. EvictionFailed: the Eviction API refused for another reason. Terminating: the pod is terminating for
+    /// longer than its grace period.
     #[schemars(schema_with = "schema::open_enum")]
     pub reason: BlockerReason,
     /// The reason in words.
-    #[schemars(length(max = 1024))]
+    #[schemars(length(max = 256))]
     pub message: String,
     /// When the pod was first listed with this reason.
     #[schemars(schema_with = "schema::time")]
-    pub since: Time,
+    pub first_observed_time: Time,
 }
 
-/// A kind of reason that keeps a pod on its node.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
-pub enum BlockerReason {
-    /// A PodDisruptionBudget allows no disruption.
-    DisruptionBudget,
-    /// Several PodDisruptionBudgets select the pod, and the Eviction API refuses that.
-    MultipleDisruptionBudgets,
-    /// The Eviction API refused for another reason.
-    EvictionFailed,
-    /// The pod is terminating for longer than its grace period.
-    Terminating,
+/// A reference to a pod that is kept on its node. As text `NAMESPACE/NAME`.
+#[derive(Clone, Debug, Default, Deserialize, Eq, KubeSchema, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct BlockedPod {
+    /// Namespace of the pod.
+    #[schemars(length(max = 63))]
+    pub namespace: String,
+    /// Name of the pod.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// UID of the pod.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub uid: String,
+}
+
+impl fmt::Display for BlockedPod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+words! {
+    /// A kind of reason that keeps a pod on its node.
+    #[derive(Deserialize, JsonSchema, Ord, PartialOrd, Serialize)]
+    pub enum BlockerReason {
+        /// A PodDisruptionBudget allows no disruption.
+        DisruptionBudget = "DisruptionBudget",
+        /// Several PodDisruptionBudgets select the pod, and the Eviction API refuses that.
+        MultipleDisruptionBudgets = "MultipleDisruptionBudgets",
+        /// The Eviction API refused for another reason.
+        EvictionFailed = "EvictionFailed",
+        /// The pod is terminating for longer than its grace period.
+        Terminating = "Terminating",
+    }
 }
 
 #[cfg(test)]
@@ -188,8 +251,8 @@ mod tests {
     fn values_of_a_newer_version_count_as_missing() {
         let time = "2026-11-21T10:00:00Z";
         let node = |state: &str, reason: &str| {
-            json!({"nodeRef": {"name": "n"}, "loadBalancer": {"state": state, "confirmedAt": time},
-                "blockers": [{"pod": "a/b", "reason": reason, "message": "", "since": time}], "blockersTotal": 1})
+            json!({"nodeRef": {"name": "n"}, "loadBalancer": {"state": state, "confirmedTime": time},
+                "blockers": [{"podRef": {"namespace": "a", "name": "b"}, "reason": reason, "message": "", "firstObservedTime": time}], "blockersTotal": 1})
         };
         let status = json!({
             "stageStatuses": [{"name": "Reboot", "startTimestamp": time}, {"name": "Drain", "startTimestamp": time}],

@@ -1,4 +1,4 @@
-//! The loop of the evacuator `daemonset.apps.k8s.io`. What it does for one Evacuation is `evacuation::daemon_set`'s to decide.
+//! The loop of the evacuator `headgate.dev/daemonset`. What it does for one Evacuation is `evacuation::daemon_set`'s to decide.
 //!
 //! Targets are those in the statuses of maintenances in the `Drain` stage, which the maintenance controller wrote.
 
@@ -13,7 +13,7 @@ use super::MaintenanceContext;
 use super::caches::Caches;
 use super::evacuation_span::evacuation_span;
 use super::writer::{WriteError, Writer};
-use crate::api::names::DAEMON_SET_EVACUATOR;
+use crate::api::names::is_daemon_set_evacuator;
 use crate::api::{Evacuation, EvacuationStatus, NodeMaintenance, Stage};
 use crate::drain_plan::DrainTargets;
 use crate::evacuation::daemon_set::{DaemonSetStep, NodeState, evacuate};
@@ -160,7 +160,8 @@ impl DaemonSetEvacuator {
 
 fn is_our_turn(evacuation: &Evacuation) -> bool {
     let status = evacuation.status.as_ref();
-    status.and_then(|status| status.active_evacuator_class.as_deref()) == Some(DAEMON_SET_EVACUATOR)
+    let active = status.and_then(|status| status.active_evacuator_class.as_deref());
+    active.is_some_and(is_daemon_set_evacuator)
 }
 
 /// The nodes that are drained, with their targets.
@@ -172,10 +173,11 @@ fn drained_nodes<'a>(maintenances: impl Iterator<Item = &'a NodeMaintenance>) ->
     let mut nodes: BTreeMap<&str, DrainedNode<'_>> = BTreeMap::new();
     let mut known = BTreeSet::new();
     for maintenance in draining {
-        for status in maintenance.status.iter().flat_map(|status| &status.node_statuses) {
+        let statuses = maintenance.status.iter();
+        for (all, status) in statuses.flat_map(|all| all.node_statuses.iter().map(move |status| (all, status))) {
             let name = status.node_ref.name.as_str();
             let node = nodes.entry(name).or_default();
-            node.targets.join(&status.drain_targets.iter().collect());
+            node.targets.join(&all.targets_of(status).iter().collect());
             if known.insert(name) {
                 node.reason = &maintenance.spec.reason;
             }

@@ -26,7 +26,8 @@ use super::caches::Caches;
 use super::evacuation_span::evacuation_span;
 use super::objects::{CachedPod, PodObject};
 use super::writer::{WriteError, Writer};
-use crate::api::{Evacuation, names::PROTECTION_FINALIZER};
+use crate::api::Evacuation;
+use crate::api::names::{PROTECTION_FINALIZER, is_protection_finalizer};
 use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome, pause};
 use crate::evacuation::state::{FinishReason, PodState, Step, step};
 use crate::snapshot::{BudgetFacts, PodFacts};
@@ -386,7 +387,7 @@ async fn make(writer: &Writer, evacuation: &Evacuation, step: Step) -> Result<()
             let others = evacuation
                 .finalizers()
                 .iter()
-                .filter(|one| *one != PROTECTION_FINALIZER);
+                .filter(|one| !is_protection_finalizer(one));
             let own = protected.then(|| PROTECTION_FINALIZER.to_owned());
             let finalizers: Vec<_> = others.cloned().chain(own).collect();
             writer.set_evacuation_finalizers(evacuation, &finalizers).await

@@ -10,7 +10,7 @@ mod evacuation_writes;
 mod spans;
 mod turn;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,25 +22,38 @@ use jiff::Timestamp;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::caches::Caches;
 use super::metrics::Metrics;
 use super::node_edits::{ConditionsEdit, IsolationEdit, intent};
 use super::writer::{WriteError, Writer};
-use crate::api::names::COMPLETION_FINALIZER;
+use crate::api::names::{COMPLETION_FINALIZER, is_completion_finalizer};
 use crate::api::{NodeMaintenance, NodeMaintenanceStatus, Stage};
 use crate::cordon_race::{CordonRaceDetector, is_revert};
 use crate::plan::action::{Action, Event};
 use crate::plan::conditions::{self, COMPLETED, PROGRESSING};
 use crate::plan::isolation::orphaned_taint;
+use crate::plan::status_changes::is_urgent;
 use crate::snapshot::Snapshot;
 
 use evacuation_writes::{change_evacuation, name_of};
 use spans::{action_span, evacuation_span, finalizer_span, turn_span};
 use turn::Turn;
 
+/// Between two writes of a status in which only counters and messages have changed.
+const COUNTER_INTERVAL: Duration = Duration::from_secs(5);
 /// Evacuations that are created or cancelled at the same time.
 const MAX_CONCURRENT_WRITES: usize = 8;
+
+/// What became of the actions of a plan.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Executed {
+    /// How many failed.
+    pub(super) failures: usize,
+    /// When a status is to be written that waits.
+    pub(super) next_write_at: Option<Instant>,
+}
 
 /// Carries out plans, and remembers what only events and metrics need.
 pub(super) struct Executor {
@@ -53,19 +66,24 @@ pub(super) struct Executor {
     /// What conditions of Nodes should be.
     pub(super) conditions: FieldIntents,
     pub(super) races: Arc<Mutex<CordonRaceDetector>>,
+    /// When the status of each maintenance was written last, by UID.
+    pub(super) written: HashMap<String, Instant>,
     /// Nodes of maintenances, by UID and name, whose first Evacuation is measured.
     pub(super) evacuated: BTreeSet<(String, String)>,
 }
 
 impl Executor {
-    /// Carries out all actions; gives how many failed.
-    pub(super) async fn execute(&mut self, snapshot: &Snapshot, actions: Vec<Action>, now: Timestamp) -> usize {
+    /// Carries out all actions.
+    pub(super) async fn execute(&mut self, snapshot: &Snapshot, actions: Vec<Action>, now: Timestamp) -> Executed {
         let span = turn_span(&self.writer.term, &actions);
         let turn = span.run(self.execute_in_span(snapshot, actions, now)).await;
         if turn.errors > 0 {
             span.fail("WriteFailed", &format_args!("{} writes failed", turn.errors));
         }
-        turn.failures
+        Executed {
+            failures: turn.failures,
+            next_write_at: turn.next_write_at,
+        }
     }
 
     async fn execute_in_span<'a>(&mut self, snapshot: &'a Snapshot, actions: Vec<Action>, now: Timestamp) -> Turn<'a> {
@@ -97,6 +115,12 @@ impl Executor {
                     continue;
                 }
                 Action::UpdateNodeConditions { .. } => continue,
+                Action::UpdateStatus { maintenance, status } => {
+                    if self.is_postponed(&mut turn, &maintenance, &status) {
+                        continue;
+                    }
+                    Action::UpdateStatus { maintenance, status }
+                }
                 action => action,
             };
             let span = action_span(&self.writer.term, &action);
@@ -132,6 +156,22 @@ impl Executor {
         turn
     }
 
+    /// Whether a status waits: only counters and messages have changed, and it was written shortly before.
+    fn is_postponed(&self, turn: &mut Turn<'_>, name: &str, status: &NodeMaintenanceStatus) -> bool {
+        let Some(object) = turn.maintenances.get(name) else {
+            return false;
+        };
+        let written_at = object.metadata.uid.as_ref().and_then(|uid| self.written.get(uid));
+        let due_at = written_at
+            .map(|at| *at + COUNTER_INTERVAL)
+            .filter(|at| *at > Instant::now());
+        let Some(due_at) = due_at.filter(|_| !is_urgent(object.status.as_ref(), status)) else {
+            return false;
+        };
+        turn.next_write_at = Some(turn.next_write_at.map_or(due_at, |at| at.min(due_at)));
+        true
+    }
+
     fn maintenance_api(&self) -> Api<Decoded<NodeMaintenance>> {
         Api::all(self.writer.client.clone())
     }
@@ -163,8 +203,8 @@ impl Executor {
         let Some(object) = turn.maintenances.get(name).copied() else {
             return;
         };
-        let own = |finalizer: &&String| *finalizer != COMPLETION_FINALIZER;
-        let finalizers: Vec<_> = object.finalizers().iter().filter(own).collect();
+        let is_foreign = |finalizer: &&String| !is_completion_finalizer(finalizer);
+        let finalizers: Vec<_> = object.finalizers().iter().filter(is_foreign).collect();
         let change = json!({"metadata": {"finalizers": finalizers}});
         match self.patch_maintenance(object, change).await {
             Ok(()) | Err(WriteError::Gone) => {}
@@ -185,7 +225,7 @@ impl Executor {
     }
 
     async fn update_status(
-        &self,
+        &mut self,
         turn: &mut Turn<'_>,
         name: &str,
         status: NodeMaintenanceStatus,
@@ -205,6 +245,7 @@ impl Executor {
             turn.failed("status", name, &error);
             return;
         }
+        self.written.insert(object.uid().unwrap_or_default(), Instant::now());
         for event in events {
             let (is_warning, reason) = (event.reason.is_warning(), event.reason.as_str());
             self.writer
@@ -341,7 +382,7 @@ impl Executor {
             let confirmed = status
                 .load_balancer
                 .as_ref()
-                .and_then(|status| status.confirmed_at.as_ref());
+                .and_then(|status| status.confirmed_time.as_ref());
             let is_first = status.pods_evacuating == 0
                 && self
                     .evacuated

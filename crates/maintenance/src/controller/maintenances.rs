@@ -3,7 +3,7 @@
 //! Level-triggered: a turn starts from the present state of all caches, so an event that was missed or a write that failed
 //! leaves nothing to repair. Nothing is planned before the pods of all nodes under maintenance are listed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::blackholes::BlackholeReporter;
 use super::caches::Caches;
-use super::executor::Executor;
+use super::executor::{Executed, Executor};
 use super::metrics::{GaugeValues, Metrics};
 use super::probe_markers::ProbeMarkers;
 use super::writer::Writer;
@@ -52,7 +52,7 @@ struct Turned {
     wake_at: Option<Timestamp>,
     /// When what is known of load balancers expires.
     expires_at: Option<Instant>,
-    failures: usize,
+    executed: Executed,
 }
 
 impl MaintenanceController {
@@ -67,6 +67,7 @@ impl MaintenanceController {
                 isolations: context.node_intents.field(NodeField::Maintenance),
                 conditions: context.node_intents.field(NodeField::MaintenanceConditions),
                 races: Arc::default(),
+                written: HashMap::new(),
                 evacuated: BTreeSet::new(),
             },
             caches,
@@ -87,15 +88,17 @@ impl MaintenanceController {
             if let Some(Turned {
                 wake_at: due,
                 expires_at,
-                failures,
+                executed,
             }) = turned
             {
-                wake_at = wake_at.min(expires_at.unwrap_or(wake_at));
+                for at in [expires_at, executed.next_write_at].into_iter().flatten() {
+                    wake_at = wake_at.min(at);
+                }
                 if let Some(due) = due {
                     let wait = Duration::try_from(due.duration_since(now.wall)).unwrap_or_default();
                     wake_at = wake_at.min(now.mono + wait);
                 }
-                if failures > 0 {
+                if executed.failures > 0 {
                     wake_at = wake_at.min(Instant::now() + retry);
                     retry = (retry * 2).min(LONGEST_RETRY);
                 } else {
@@ -138,16 +141,17 @@ impl MaintenanceController {
             maintenances.any(|one| one.metadata.uid.as_ref() == Some(uid))
         };
         self.executor.evacuated.retain(|(maintenance, _)| exists(maintenance));
+        self.executor.written.retain(|maintenance, _| exists(maintenance));
         self.executor.publish_nodes(&snapshot, &plan.actions);
-        let failures = if plan.actions.is_empty() {
-            0
+        let executed = if plan.actions.is_empty() {
+            Executed::default()
         } else {
             self.executor.execute(&snapshot, plan.actions, now).await
         };
         Some(Turned {
             wake_at: plan.wake_at,
             expires_at,
-            failures,
+            executed,
         })
     }
 
@@ -242,7 +246,10 @@ async fn changed(load_balancers: &mut LoadBalancerSource) -> Result<(), watch::e
 
 /// Whether a maintenance left something on a Node.
 fn has_traces(node: &Node) -> bool {
-    node.was_unschedulable.is_some() || node.maintenance_taint.is_some() || own_conditions(node).next().is_some()
+    node.was_unschedulable.is_some()
+        || node.is_kept_from_scale_down
+        || node.maintenance_taint.is_some()
+        || own_conditions(node).next().is_some()
 }
 
 /// The nodes whose pods a plan depends on.

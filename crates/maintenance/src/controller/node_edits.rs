@@ -1,18 +1,23 @@
-//! What a plan makes of a Node: its cordon, taint and annotation, and apart from these its conditions. Pure but for the reports of what was
+//! What a plan makes of a Node: its cordon, taint and annotations, and apart from these its conditions. Pure but for the reports of what was
 //! written.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use headgate_core::clock::Clock;
-use headgate_core::node::{CORDON_ANNOTATION, MAINTENANCE_TAINT, Node as PlannedNode};
+use headgate_core::node::{
+    AUTOSCALER_ANNOTATIONS, CORDON_ANNOTATION, MAINTENANCE_TAINT, Node as PlannedNode, SCALE_DOWN_ANNOTATION,
+};
 use headgate_kubernetes::{Edited, NodeEdit, NodeIntent, Shown};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::json;
 
 use super::events::MaintenanceEvents;
 use crate::cordon_race::CordonRaceDetector;
 use crate::plan::action::{Change, NodeChange, NodeConditionChange};
+use crate::plan::conditions::is_own_condition;
 
 /// The reason of the event about a cordon that another actor keeps reverting.
 const CORDON_REVERTED: &str = "CordonReverted";
@@ -30,7 +35,7 @@ pub(super) fn intent(uid: &str, key: String, edit: impl NodeEdit + 'static) -> N
     }
 }
 
-/// A change of cordon, taint and annotation, which a plan made from the Node as it was then.
+/// A change of cordon, taint and annotations, which a plan made from the Node as it was then.
 pub(super) struct IsolationEdit {
     pub(super) planned: Arc<PlannedNode>,
     pub(super) change: NodeChange,
@@ -77,28 +82,30 @@ impl NodeEdit for IsolationEdit {
     }
 }
 
-/// What a change follows from: the cordon, the cordon before the first maintenance, and the value of the taint.
-type Isolation<'a> = (bool, Option<bool>, Option<&'a str>);
+/// What a change follows from: the cordon, the cordon before the first maintenance, the value of the taint, and whether autoscalers are
+/// kept away.
+type Isolation<'a> = (bool, Option<bool>, Option<&'a str>, bool);
 
 fn planned(node: &PlannedNode) -> Isolation<'_> {
     (
         node.unschedulable,
         node.was_unschedulable,
         node.maintenance_taint.as_deref(),
+        node.is_kept_from_scale_down,
     )
 }
 
 fn present(node: &Node) -> Isolation<'_> {
     let spec = node.spec.as_ref();
-    let remembered = node.metadata.annotations.as_ref();
-    let remembered = remembered.and_then(|annotations| annotations.get(CORDON_ANNOTATION));
+    let annotation = |key| node.metadata.annotations.as_ref()?.get(key);
     let mut taints = spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     (
         spec.and_then(|spec| spec.unschedulable).unwrap_or_default(),
-        remembered.map(|value| value == "true"),
+        annotation(CORDON_ANNOTATION).map(|value| value == "true"),
         taints
             .find(|taint| is_own(taint))
             .map(|taint| taint.value.as_deref().unwrap_or_default()),
+        annotation(SCALE_DOWN_ANNOTATION).is_some(),
     )
 }
 
@@ -113,6 +120,11 @@ fn change_node(node: &mut Node, change: &NodeChange) {
             Change::Set(before) => drop(annotations.insert(CORDON_ANNOTATION.to_owned(), before.to_string())),
             Change::Remove => drop(annotations.remove(CORDON_ANNOTATION)),
         }
+    }
+    match change.keep_from_scale_down {
+        Some(true) => keep_from_scale_down(node.metadata.annotations.get_or_insert_default()),
+        Some(false) => give_back_to_autoscalers(node.metadata.annotations.get_or_insert_default()),
+        None => {}
     }
     let spec = node.spec.get_or_insert_default();
     spec.unschedulable = change.unschedulable.or(spec.unschedulable);
@@ -132,7 +144,30 @@ fn change_node(node: &mut Node, change: &NodeChange) {
     }
 }
 
-/// Sets and removes conditions.
+/// Keeps autoscalers away from a Node, and remembers what its annotations were.
+fn keep_from_scale_down(annotations: &mut BTreeMap<String, String>) {
+    let before: BTreeMap<_, Option<String>> = AUTOSCALER_ANNOTATIONS
+        .into_iter()
+        .map(|key| (key, annotations.insert(key.to_owned(), "true".to_owned())))
+        .collect();
+    annotations.insert(SCALE_DOWN_ANNOTATION.to_owned(), json!(before).to_string());
+}
+
+/// Makes the autoscalers' annotations what they were. One that another writer has changed since stays.
+fn give_back_to_autoscalers(annotations: &mut BTreeMap<String, String>) {
+    let before = annotations.remove(SCALE_DOWN_ANNOTATION).unwrap_or_default();
+    let before: BTreeMap<String, Option<String>> = serde_json::from_str(&before).unwrap_or_default();
+    for key in AUTOSCALER_ANNOTATIONS {
+        let is_ours = annotations.get(key).is_some_and(|value| value == "true");
+        match before.get(key) {
+            Some(Some(value)) if is_ours => drop(annotations.insert(key.to_owned(), value.clone())),
+            Some(None) if is_ours => drop(annotations.remove(key)),
+            _ => {}
+        }
+    }
+}
+
+/// Sets and removes conditions. One that another writer has made `True` stays: it may have done so since the plan was made.
 pub(super) struct ConditionsEdit {
     pub(super) set: Vec<NodeConditionChange>,
     pub(super) remove: Vec<String>,
@@ -141,9 +176,16 @@ pub(super) struct ConditionsEdit {
 impl NodeEdit for ConditionsEdit {
     fn edit(&self, node: &mut Node, now: Timestamp) -> Edited {
         let conditions = node.status.get_or_insert_default().conditions.get_or_insert_default();
-        conditions.retain(|condition| !self.remove.contains(&condition.type_));
+        let is_own = |condition: &NodeCondition| is_own_condition(condition.message.as_deref().unwrap_or_default());
+        conditions.retain(|condition| !self.remove.contains(&condition.type_) || !is_own(condition));
         for change in &self.set {
             let present = conditions.iter_mut().find(|condition| condition.type_ == change.kind);
+            if present
+                .as_ref()
+                .is_some_and(|present| present.status == "True" && !is_own(present))
+            {
+                continue;
+            }
             let since = present.as_ref().filter(|present| present.status == "True");
             let since = since.and_then(|present| present.last_transition_time.clone());
             let condition = NodeCondition {
@@ -167,7 +209,7 @@ impl NodeEdit for ConditionsEdit {
 mod tests {
     use headgate_core::node::{NodeDetail, NodeReader};
     use headgate_test_kubernetes::{FakeApi, event_sink};
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     use super::*;
 
@@ -192,6 +234,7 @@ mod tests {
     fn change(unschedulable: bool, remembered: Change<bool>, taint: &Change<&str>) -> NodeChange {
         NodeChange {
             unschedulable: Some(unschedulable),
+            keep_from_scale_down: Some(remembered != Change::Remove),
             remembered: Some(remembered),
             taint: Some(match taint {
                 Change::Set(value) => Change::Set((*value).to_owned()),
@@ -207,11 +250,16 @@ mod tests {
         for before in [
             json!({"metadata": {"name": "one"}, "spec": {}}),
             json!({"metadata": {"name": "one", "annotations": {"a": "b"}}, "spec": {"taints": [other, by_hand]}}),
+            json!({"metadata": {"name": "one", "annotations": {"karpenter.sh/do-not-disrupt": "true",
+                "cluster-autoscaler.kubernetes.io/scale-down-disabled": "false"}}, "spec": {}}),
         ] {
             let before = typed(&before);
             let during = changed(&before, &change(true, Change::Set(false), &Change::Set("uid")));
             let read_back = read(&during);
             assert!(read_back.unschedulable && read_back.was_unschedulable == Some(false));
+            let annotations = |node: &Node| node.metadata.annotations.clone().unwrap_or_default();
+            let kept_away = annotations(&during);
+            assert!(AUTOSCALER_ANNOTATIONS.iter().all(|key| kept_away[*key] == "true"));
             assert_eq!(read_back.maintenance_taint.unwrap(), "uid");
             let moved = changed(&during, &change(true, Change::Set(false), &Change::Set("other-uid")));
             assert_eq!(read(&moved).maintenance_taint.unwrap(), "other-uid");
@@ -219,8 +267,12 @@ mod tests {
             assert_eq!(present(&after), present(&before));
             let taints = |node: &Node| node.spec.clone().unwrap().taints.unwrap_or_default();
             assert_eq!(taints(&after), taints(&before));
-            let annotations = |node: &Node| node.metadata.annotations.clone().unwrap_or_default();
             assert_eq!(annotations(&after), annotations(&before));
+            let mut by_hand = during.clone();
+            let changed_by_hand = by_hand.metadata.annotations.get_or_insert_default();
+            changed_by_hand.insert(AUTOSCALER_ANNOTATIONS[0].to_owned(), "false".to_owned());
+            let after = changed(&by_hand, &change(false, Change::Remove, &Change::Remove));
+            assert_eq!(annotations(&after)[AUTOSCALER_ANNOTATIONS[0]], "false");
         }
     }
 
@@ -249,10 +301,11 @@ mod tests {
     #[test]
     fn conditions_are_replaced_appended_and_removed() {
         let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
-        let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let condition = |kind: &str, status: &str, message: &str| json!({"type": kind, "status": status, "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let ours = "NodeMaintenance a";
         let before = json!({"status": {"conditions": [
-            condition("MaintenancePlanned", "True"), condition("Ready", "True"), condition("Drained", "False"),
-            condition("MaintenanceInProgress", "True")]}});
+            condition("MaintenancePlanned", "True", ours), condition("Ready", "True", ""), condition("Drained", "False", ""),
+            condition("MaintenanceInProgress", "True", ours)]}});
         let set = ["Drained", "MaintenanceInProgress", "DrainInProgress"].map(|kind| NodeConditionChange {
             kind,
             reason: "AdminRequested",
@@ -280,5 +333,22 @@ mod tests {
             ("DrainInProgress", late),
         ];
         assert_eq!(found, expected.map(|(kind, since)| (kind, "True", since.to_owned())));
+
+        // Another writer was faster than the plan.
+        let conditions = [
+            condition("MaintenancePlanned", "True", "by hand"),
+            condition("Drained", "True", "by hand"),
+        ];
+        let mut node = typed(&json!({"status": {"conditions": conditions}}));
+        edit.edit(&mut node, now);
+        let conditions = node.status.unwrap().conditions.unwrap();
+        let stay = |kind: &str| {
+            let mut found = conditions.iter().filter(|condition| condition.type_ == kind);
+            found.all(|condition| condition.message.as_deref() == Some("by hand"))
+        };
+        assert!(
+            conditions.len() == 4 && stay("MaintenancePlanned") && stay("Drained"),
+            "{conditions:?}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! How evacuators register: a pod's annotations `evacuation.coordination.k8s.io/priority_CLASS: PRIORITY[/ROLE]`.
+//! How evacuators register: a pod's annotations `evacuation.headgate.dev/priority_CLASS: PRIORITY[/ROLE]`, or the same
+//! of `evacuation.coordination.k8s.io`.
 //!
 //! Annotations are written by anybody who may write the pod. A malformed one is left out and reported, and never keeps the
 //! others from being used.
@@ -10,7 +11,7 @@ use headgate_kubernetes::is_dns_subdomain;
 use thiserror::Error;
 
 use crate::api::Evacuator;
-use crate::api::names::{CONTROLLER_PRIORITY, CONTROLLER_ROLE, EVACUATOR_ANNOTATION_PREFIX};
+use crate::api::names::{CONTROLLER_PRIORITY, CONTROLLER_ROLE, evacuator_class};
 
 /// The most evacuators of a pod. One place is kept for the controller.
 const MAX_EVACUATORS: usize = 100;
@@ -41,10 +42,12 @@ pub struct AnnotationError {
 #[must_use]
 pub fn parse_evacuators(annotations: &BTreeMap<String, String>) -> ParsedEvacuators {
     let mut parsed = ParsedEvacuators::default();
-    for (key, value) in annotations {
-        let Some(class) = key.strip_prefix(EVACUATOR_ANNOTATION_PREFIX) else {
-            continue;
-        };
+    let mut registered: Vec<_> = annotations
+        .iter()
+        .filter_map(|(key, value)| Some((evacuator_class(key)?, key, value)))
+        .collect();
+    registered.sort();
+    for ((_, class), key, value) in registered {
         let result = parse(class, value).and_then(|evacuator| parsed.check(evacuator));
         match result {
             Ok(evacuator) => parsed.evacuators.push(evacuator),
@@ -61,6 +64,10 @@ pub fn parse_evacuators(annotations: &BTreeMap<String, String>) -> ParsedEvacuat
 
 impl ParsedEvacuators {
     fn check(&self, evacuator: Evacuator) -> Result<Evacuator, &'static str> {
+        let is_known = |known: &Evacuator| known.evacuator_class == evacuator.evacuator_class;
+        if self.evacuators.iter().any(is_known) {
+            return Err("another annotation registers the same class");
+        }
         let is_controller = |evacuator: &Evacuator| evacuator.priority == CONTROLLER_PRIORITY;
         let has_controller = self.evacuators.iter().any(is_controller);
         if is_controller(&evacuator) && has_controller {
@@ -113,12 +120,15 @@ pub(super) fn turn(evacuator: &Evacuator) -> (Reverse<i32>, Vec<&str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::names::EVACUATOR_ANNOTATION_PREFIXES;
+
+    const OWN: &str = EVACUATOR_ANNOTATION_PREFIXES[0];
 
     fn parsed(annotations: &[(&str, &str)]) -> ParsedEvacuators {
         parse_evacuators(
             &annotations
                 .iter()
-                .map(|(class, value)| (format!("{EVACUATOR_ANNOTATION_PREFIX}{class}"), (*value).to_owned()))
+                .map(|(class, value)| (format!("{OWN}{class}"), (*value).to_owned()))
                 .collect(),
         )
     }
@@ -194,7 +204,7 @@ mod tests {
         assert_eq!(result.evacuators.len(), 1);
         assert_eq!(
             result.mistakes[0].to_string(),
-            "annotation evacuation.coordination.k8s.io/priority_b.example: \"10000/controller\" is left out: \
+            "annotation evacuation.headgate.dev/priority_b.example: \"10000/controller\" is left out: \
              there is another evacuator with the role controller"
         );
         let classes: Vec<_> = (0..120).map(|n| format!("e{n:03}.example")).collect();
@@ -204,6 +214,29 @@ mod tests {
         assert_eq!(result.evacuators.len(), 100);
         assert_eq!(result.evacuators[0].evacuator_class, "z.example");
         assert_eq!(result.mistakes.len(), 21);
+    }
+
+    #[test]
+    fn a_class_may_be_registered_by_the_spelling_of_the_kep() {
+        let [own, kep] = EVACUATOR_ANNOTATION_PREFIXES;
+        let annotations = [
+            (kep, "a.example", "5"),
+            (own, "a.example", "7"),
+            (kep, "b.example", "6"),
+        ];
+        let annotations = annotations.map(|(prefix, class, value)| (format!("{prefix}{class}"), value.to_owned()));
+        let result = parse_evacuators(&BTreeMap::from(annotations));
+        let found: Vec<_> = result
+            .evacuators
+            .iter()
+            .map(|found| (found.evacuator_class.as_str(), found.priority))
+            .collect();
+        assert_eq!(found, [("a.example", 7), ("b.example", 6)]);
+        assert_eq!(
+            result.mistakes[0].to_string(),
+            "annotation evacuation.coordination.k8s.io/priority_a.example: \"5\" is left out: \
+             another annotation registers the same class"
+        );
     }
 
     #[test]

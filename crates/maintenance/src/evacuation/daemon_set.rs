@@ -1,4 +1,4 @@
-//! The evacuator `daemonset.apps.k8s.io`: deletes pods of DaemonSets, within the targets of their node only.
+//! The evacuator `headgate.dev/daemonset`: deletes pods of DaemonSets, within the targets of their node only.
 //!
 //! The DaemonSet controller recreates a pod that it deletes, unless the node has a taint that the pod does not tolerate. So it
 //! waits for the taint, and leaves pods alone that tolerate it. Where it does nothing it does not complete its turn either: an
@@ -8,7 +8,7 @@ use headgate_core::node::Node;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::names::DAEMON_SET_EVACUATOR;
+use crate::api::names::is_daemon_set_evacuator;
 use crate::api::{Evacuation, EvacuationStatus, PodType};
 use crate::drain_plan::DrainTargets;
 use crate::snapshot::PodFacts;
@@ -46,7 +46,10 @@ pub fn evacuate(
     now: Timestamp,
 ) -> DaemonSetStep {
     let status = evacuation.status.clone().unwrap_or_default();
-    let is_our_turn = status.active_evacuator_class.as_deref() == Some(DAEMON_SET_EVACUATOR);
+    let is_our_turn = status
+        .active_evacuator_class
+        .as_deref()
+        .is_some_and(is_daemon_set_evacuator);
     let is_the_pod = pod.uid == evacuation.spec.pod_ref.uid && pod.pod_type == PodType::DaemonSet;
     let is_targeted = state.targets.is_some_and(|targets| pod.is_targeted(targets));
     let is_kept_away = state.node.maintenance_taint.is_some();

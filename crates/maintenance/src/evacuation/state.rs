@@ -11,7 +11,7 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::names::{INSTIGATOR_FINALIZER_PREFIX, PROTECTION_FINALIZER};
+use crate::api::names::{is_instigator_finalizer, is_protection_finalizer};
 use crate::api::{CancellationPolicy, Evacuation, EvacuationStatus, Evacuator, PodType};
 use crate::snapshot::PodFacts;
 
@@ -79,7 +79,7 @@ pub fn step(evacuation: &Evacuation, pod: PodState<'_>, now: Timestamp) -> Step 
     if !is_forbidden && (is_deleted || !has_instigator(evacuation)) {
         return cancelled(evacuation);
     }
-    let has_protection = finalizers(evacuation).any(|finalizer| finalizer == PROTECTION_FINALIZER);
+    let has_protection = finalizers(evacuation).any(is_protection_finalizer);
     // An object that is being deleted takes no finalizers.
     if is_forbidden != has_protection && !(is_forbidden && is_deleted) {
         return Step::SetProtection {
@@ -97,12 +97,11 @@ fn finalizers(evacuation: &Evacuation) -> impl Iterator<Item = &str> {
 }
 
 fn has_instigator(evacuation: &Evacuation) -> bool {
-    finalizers(evacuation).any(|finalizer| finalizer.starts_with(INSTIGATOR_FINALIZER_PREFIX))
+    finalizers(evacuation).any(is_instigator_finalizer)
 }
 
 fn finish(evacuation: &Evacuation, reason: FinishReason) -> Step {
-    let is_ours =
-        |finalizer: &&str| finalizer.starts_with(INSTIGATOR_FINALIZER_PREFIX) || *finalizer == PROTECTION_FINALIZER;
+    let is_ours = |finalizer: &&str| is_instigator_finalizer(finalizer) || is_protection_finalizer(finalizer);
     let remove_finalizers: Vec<_> = finalizers(evacuation).filter(is_ours).map(str::to_owned).collect();
     let is_deleted = evacuation.metadata.deletion_timestamp.is_some();
     if is_deleted && remove_finalizers.is_empty() {
@@ -118,7 +117,7 @@ fn finish(evacuation: &Evacuation, reason: FinishReason) -> Step {
 /// No instigator wants it, or it is being deleted. The finalizers of instigators are theirs to remove while the pod exists.
 fn cancelled(evacuation: &Evacuation) -> Step {
     let protection: Vec<_> = finalizers(evacuation)
-        .filter(|finalizer| *finalizer == PROTECTION_FINALIZER)
+        .filter(|finalizer| is_protection_finalizer(finalizer))
         .map(str::to_owned)
         .collect();
     if evacuation.metadata.deletion_timestamp.is_some() && protection.is_empty() {

@@ -35,9 +35,9 @@ pub enum Action {
     UpdateNodeConditions {
         /// The `metadata.name` of the Node.
         node: String,
-        /// Conditions that become `True`.
+        /// Conditions that become `True`, where no other writer has made them `True`.
         set: Vec<NodeConditionChange>,
-        /// Types of conditions that are removed.
+        /// Types of own conditions that are removed.
         remove: Vec<String>,
     },
     /// Create the Evacuation of one pod.
@@ -89,6 +89,8 @@ pub struct NodeChange {
     pub remembered: Option<Change<bool>>,
     /// The value of the maintenance taint.
     pub taint: Option<Change<String>>,
+    /// Whether autoscalers are kept away from the node (`true`), or their annotations become again what they were (`false`).
+    pub keep_from_scale_down: Option<bool>,
 }
 
 impl NodeChange {

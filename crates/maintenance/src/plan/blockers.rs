@@ -3,10 +3,13 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::names::MAX_BLOCKERS;
-use crate::api::{Blocker, BlockerReason, Evacuation};
+use crate::api::names::{MAX_BLOCKERS, MAX_MESSAGE_BYTES};
+use crate::api::{BlockedPod, Blocker, BlockerReason, Evacuation};
 use crate::rollout::{self, RolloutReason, progress};
 use crate::snapshot::{BudgetFacts, PodFacts};
+
+/// The end of a message that is cut.
+const ELLIPSIS: &str = "…";
 
 /// What keeps the pod on its node, if anything is known to.
 #[must_use]
@@ -33,7 +36,7 @@ pub fn blocker(
                 message.push_str("; ");
                 message.push_str(&advice);
             }
-            return Some((BlockerReason::DisruptionBudget, message.chars().take(1024).collect()));
+            return Some((BlockerReason::DisruptionBudget, bounded(message)));
         }
         several => {
             let mut names: Vec<_> = several.iter().map(|budget| budget.name.as_str()).collect();
@@ -42,7 +45,7 @@ pub fn blocker(
                 "PodDisruptionBudgets {} select the same pod, which the Eviction API does not support",
                 names.join(", ")
             );
-            return Some((BlockerReason::MultipleDisruptionBudgets, message));
+            return Some((BlockerReason::MultipleDisruptionBudgets, bounded(message)));
         }
     }
     let status = evacuation?.status.as_ref()?;
@@ -51,7 +54,7 @@ pub fn blocker(
             "{} evictions failed; {}",
             status.failed_eviction_counter, status.message
         );
-        (BlockerReason::EvictionFailed, message.chars().take(1024).collect())
+        (BlockerReason::EvictionFailed, bounded(message))
     })
 }
 
@@ -75,13 +78,22 @@ fn terminating(pod: &PodFacts, node_is_ready: bool) -> String {
         message.push_str("; finalizers: ");
         message.push_str(&pod.finalizers.join(", "));
     }
-    message.chars().take(1024).collect()
+    bounded(message)
+}
+
+/// Cuts a message of a status to its bound.
+pub(super) fn bounded(mut message: String) -> String {
+    if message.len() > MAX_MESSAGE_BYTES {
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES - ELLIPSIS.len()));
+        message.push_str(ELLIPSIS);
+    }
+    message
 }
 
 /// The first blockers of a node by pod, and how many there are. One that was there before keeps its time.
 #[must_use]
 pub fn listed(
-    mut found: Vec<(String, BlockerReason, String)>,
+    mut found: Vec<(BlockedPod, BlockerReason, String)>,
     previous: &[Blocker],
     now: Timestamp,
 ) -> (Vec<Blocker>, i32) {
@@ -90,16 +102,16 @@ pub fn listed(
     let listed = found
         .into_iter()
         .take(MAX_BLOCKERS)
-        .map(|(pod, reason, message)| {
+        .map(|(pod_ref, reason, message)| {
             let before = previous
                 .iter()
-                .find(|before| before.pod == pod && before.reason == reason);
-            let since = before.map_or(Time(now), |before| before.since.clone());
+                .find(|before| before.pod_ref == pod_ref && before.reason == reason);
+            let since = before.map_or(Time(now), |before| before.first_observed_time.clone());
             Blocker {
-                pod,
+                pod_ref,
                 reason,
                 message,
-                since,
+                first_observed_time: since,
             }
         })
         .collect();
@@ -192,7 +204,11 @@ mod tests {
         let now: Timestamp = NOW.parse().unwrap();
         let early: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let found = |n: usize| {
-            let names = (0..n).rev().map(|n| format!("shop/web-{n}"));
+            let names = (0..n).rev().map(|n| BlockedPod {
+                namespace: "shop".to_owned(),
+                name: format!("web-{n}"),
+                uid: String::new(),
+            });
             names
                 .map(|pod| (pod, BlockerReason::DisruptionBudget, String::new()))
                 .collect::<Vec<_>>()
@@ -201,7 +217,7 @@ mod tests {
         assert_eq!((first.len(), total), (2, 2));
         let (second, total) = listed(found(9), &first, now);
         assert_eq!((second.len(), total), (5, 9));
-        let times: Vec<_> = second.iter().map(|blocker| blocker.since.0).collect();
+        let times: Vec<_> = second.iter().map(|blocker| blocker.first_observed_time.0).collect();
         assert_eq!(times, [early, early, now, now, now]);
     }
 }

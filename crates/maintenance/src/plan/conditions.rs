@@ -8,6 +8,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::action::{Action, NodeConditionChange};
 
+/// The controller works with the nodes that the selector matches.
+pub const ACCEPTED: &str = "Accepted";
+/// Something keeps pods or load balancers from going on, and needs someone.
+pub const BLOCKED: &str = "Blocked";
 /// All pods have left all nodes, and all nodes are out of their load balancers.
 pub const DRAINED: &str = "Drained";
 /// Reads confirm that all nodes are out of their load balancers.
@@ -16,13 +20,13 @@ pub const LOAD_BALANCER_OUT: &str = "LoadBalancerOut";
 pub const PROGRESSING: &str = "Progressing";
 /// The selector matches every node.
 pub const ALL_NODES_SELECTED: &str = "AllNodesSelected";
-/// The selector matches more nodes than a maintenance may have.
+/// The reason of [`ACCEPTED`] if the selector matches more nodes than a maintenance may have.
 pub const TOO_MANY_NODES: &str = "TooManyNodes";
 
 /// The reason of [`PROGRESSING`] once a maintenance is over.
 pub const COMPLETED: &str = "Completed";
 
-/// The reason of [`DRAINED`] and [`LOAD_BALANCER_OUT`] if the selector matches no node.
+/// The reason of [`ACCEPTED`], [`DRAINED`] and [`LOAD_BALANCER_OUT`] if the selector matches no node.
 pub const NO_NODES: &str = "NoNodes";
 
 /// The messages of the Node conditions that the controller wrote begin with this. It removes no others.
@@ -96,20 +100,29 @@ pub struct NodePhase<'a> {
     pub is_drained: bool,
 }
 
-/// The conditions of a Node that a maintenance set: type and message.
-pub fn own_conditions(node: &Node) -> impl Iterator<Item = (&str, &str)> {
-    let conditions = node.conditions.iter();
-    let own = conditions.filter(|(kind, condition)| {
-        MAINTENANCE_CONDITIONS.contains(&kind.as_str())
-            && condition.status == "True"
-            && condition.message.starts_with(NODE_MESSAGE_PREFIX)
-    });
-    own.map(|(kind, condition)| (kind.as_str(), condition.message.as_str()))
+/// Whether a condition of a Node with this message was set by a maintenance.
+#[must_use]
+pub fn is_own_condition(message: &str) -> bool {
+    message.starts_with(NODE_MESSAGE_PREFIX)
 }
 
-/// What has to change in the conditions of a Node, if anything has.
+/// The conditions of maintenances that are `True` on a Node: type and message.
+fn true_conditions(node: &Node) -> impl Iterator<Item = (&str, &str)> {
+    let conditions = node.conditions.iter();
+    let of_maintenance = conditions
+        .filter(|(kind, condition)| MAINTENANCE_CONDITIONS.contains(&kind.as_str()) && condition.status == "True");
+    of_maintenance.map(|(kind, condition)| (kind.as_str(), condition.message.as_str()))
+}
+
+/// The conditions of a Node that a maintenance set: type and message.
+pub fn own_conditions(node: &Node) -> impl Iterator<Item = (&str, &str)> {
+    true_conditions(node).filter(|(_, message)| is_own_condition(message))
+}
+
+/// What has to change in the conditions of a Node, if anything has. One that another writer has made `True` stays as it is.
 ///
-/// `MaintenancePlanned` is for the `Cordon` stage, because the controller touches no node before.
+/// The types mean what KEP-5683 says: a maintenance is planned until its pods have left, and in progress from then on. Others act on that:
+/// the Job controller does not wait for pods of a node whose maintenance is in progress, and autoscalers remove such a node first.
 #[must_use]
 pub fn node_conditions(node: &Node, phase: &NodePhase<'_>) -> Option<Action> {
     let message = |names: &[&str]| format!("{NODE_MESSAGE_PREFIX}{}", names.join(", "));
@@ -122,21 +135,27 @@ pub fn node_conditions(node: &Node, phase: &NodePhase<'_>) -> Option<Action> {
             message: message(names),
         });
     };
-    if !all.is_empty() {
-        want("MaintenanceInProgress", "AdminRequested", &all);
-    }
     match (phase.drained_by.is_empty(), phase.is_drained) {
+        (false, true) => {
+            want("Drained", "DrainCompleted", &phase.drained_by);
+            want("MaintenanceInProgress", "AdminRequested", &phase.drained_by);
+        }
+        (false, false) => {
+            want("MaintenancePlanned", "AdminRequested", &all);
+            want("DrainInProgress", "AdminRequested", &phase.drained_by);
+        }
         (true, _) if !all.is_empty() => want("MaintenancePlanned", "AdminRequested", &all),
-        (false, true) => want("Drained", "DrainCompleted", &phase.drained_by),
-        (false, false) => want("DrainInProgress", "AdminRequested", &phase.drained_by),
-        _ => {}
+        (true, _) => {}
     }
     let kinds: BTreeSet<_> = wanted.iter().map(|condition| condition.kind).collect();
     let remove: Vec<_> = own_conditions(node)
         .filter(|(kind, _)| !kinds.contains(kind))
         .map(|(kind, _)| kind.to_owned())
         .collect();
-    let is_set = |wanted: &NodeConditionChange| own_conditions(node).any(|own| own == (wanted.kind, &wanted.message));
+    let is_set = |wanted: &NodeConditionChange| {
+        true_conditions(node)
+            .any(|(kind, message)| kind == wanted.kind && (message == wanted.message || !is_own_condition(message)))
+    };
     let set: Vec<_> = wanted.into_iter().filter(|wanted| !is_set(wanted)).collect();
     (!set.is_empty() || !remove.is_empty()).then(|| Action::UpdateNodeConditions {
         node: node.name.clone(),
@@ -193,17 +212,17 @@ mod tests {
         let ours = "NodeMaintenance a";
         let remove = |kinds: &[&str]| kinds.iter().map(|kind| (*kind).to_owned()).collect::<Vec<_>>();
         assert_eq!(changes(&[], &none), None);
+        assert_eq!(changes(&[], &cordon), Some((vec!["MaintenancePlanned"], Vec::new())));
         assert_eq!(
-            changes(&[], &cordon),
-            Some((vec!["MaintenanceInProgress", "MaintenancePlanned"], Vec::new()))
+            changes(&[("MaintenancePlanned", ours)], &drain),
+            Some((vec!["DrainInProgress"], Vec::new()))
         );
         assert_eq!(
-            changes(&[("MaintenanceInProgress", ours), ("MaintenancePlanned", ours)], &drain),
-            Some((vec!["DrainInProgress"], remove(&["MaintenancePlanned"])))
-        );
-        assert_eq!(
-            changes(&[("MaintenanceInProgress", ours), ("DrainInProgress", ours)], &drained),
-            Some((vec!["Drained"], remove(&["DrainInProgress"])))
+            changes(&[("MaintenancePlanned", ours), ("DrainInProgress", ours)], &drained),
+            Some((
+                vec!["Drained", "MaintenanceInProgress"],
+                remove(&["DrainInProgress", "MaintenancePlanned"])
+            ))
         );
         assert_eq!(
             changes(&[("MaintenanceInProgress", ours), ("Drained", ours)], &drained),
@@ -224,6 +243,15 @@ mod tests {
         assert_eq!(
             changes(&[("Drained", "drained by hand"), ("Ready", "NodeMaintenance a")], &none),
             None
+        );
+        let drained = NodePhase {
+            drained_by: vec!["a"],
+            is_drained: true,
+            ..NodePhase::default()
+        };
+        assert_eq!(
+            changes(&[("Drained", "drained by hand")], &drained),
+            Some((vec!["MaintenanceInProgress"], Vec::new()))
         );
     }
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::api::names::{
-    CONTROLLER_PRIORITY, CONTROLLER_ROLE, DAEMON_SET_EVACUATOR, INSTIGATOR_FINALIZER, PROGRESS_DEADLINE_SECONDS,
-    PROTECTION_FINALIZER,
+    CONTROLLER_PRIORITY, CONTROLLER_ROLE, DAEMON_SET_EVACUATOR, INSTIGATOR_FINALIZER, NODE_LABEL,
+    PROGRESS_DEADLINE_SECONDS, is_daemon_set_evacuator, is_protection_finalizer,
 };
 use crate::api::{CancellationPolicy, Evacuation, EvacuationSpec, Evacuator, PodReference, PodType};
 use crate::evacuation::annotations::parse_evacuators;
@@ -17,15 +17,17 @@ use super::action::{Action, EvacuationKey};
 
 /// A pod name in an Evacuation's name is cut after so many characters.
 const POD_NAME_PREFIX: usize = 150;
+/// The longest value of a label.
+const MAX_LABEL_VALUE: usize = 63;
 
-/// The name of a pod's Evacuation.
+/// The name of a pod's Evacuation. It ends like the name of an object has to, wherever that of the pod is cut.
 #[must_use]
 pub fn evacuation_name(pod_uid: &str, pod_name: &str) -> String {
     let end = pod_name
         .char_indices()
         .nth(POD_NAME_PREFIX)
         .map_or(pod_name.len(), |(index, _)| index);
-    format!("{pod_uid}-{}", &pod_name[..end])
+    format!("{pod_uid}-{}", pod_name[..end].trim_end_matches(['-', '.']))
 }
 
 /// The key of an Evacuation.
@@ -49,7 +51,8 @@ fn finalizers(evacuation: &Evacuation) -> impl Iterator<Item = &str> {
     evacuation.metadata.finalizers.iter().flatten().map(String::as_str)
 }
 
-/// The Evacuation of a pod, as the controller creates it. The pod's labels are the Evacuation's.
+/// The Evacuation of a pod, as the controller creates it. It is owned by the pod, and has none of its labels: a tool that selects by these
+/// would take it for one of its own objects.
 #[must_use]
 pub fn evacuation_of(pod: &PodFacts) -> Evacuation {
     let mut evacuators = parse_evacuators(&pod.evacuators).evacuators;
@@ -58,7 +61,7 @@ pub fn evacuation_of(pod: &PodFacts) -> Evacuation {
         .any(|evacuator| evacuator.priority == CONTROLLER_PRIORITY);
     if pod.pod_type == PodType::DaemonSet && !has_controller {
         // The DaemonSet controller does not annotate its pods.
-        evacuators.retain(|evacuator| evacuator.evacuator_class != DAEMON_SET_EVACUATOR);
+        evacuators.retain(|evacuator| !is_daemon_set_evacuator(&evacuator.evacuator_class));
         evacuators.push(Evacuator {
             evacuator_class: DAEMON_SET_EVACUATOR.to_owned(),
             priority: CONTROLLER_PRIORITY,
@@ -77,7 +80,15 @@ pub fn evacuation_of(pod: &PodFacts) -> Evacuation {
         metadata: ObjectMeta {
             name: Some(evacuation_name(&pod.uid, &pod.name)),
             namespace: Some(pod.namespace.clone()),
-            labels: (!pod.labels.is_empty()).then(|| pod.labels.clone()),
+            labels: (pod.node.len() <= MAX_LABEL_VALUE)
+                .then(|| BTreeMap::from([(NODE_LABEL.to_owned(), pod.node.clone())])),
+            owner_references: Some(vec![OwnerReference {
+                api_version: "v1".to_owned(),
+                kind: "Pod".to_owned(),
+                name: pod.name.clone(),
+                uid: pod.uid.clone(),
+                ..OwnerReference::default()
+            }]),
             finalizers: Some(vec![INSTIGATOR_FINALIZER.to_owned()]),
             ..ObjectMeta::default()
         },
@@ -113,8 +124,8 @@ pub fn cancel(evacuation: &Evacuation) -> Action {
         .status
         .as_ref()
         .is_some_and(|status| status.evacuation_cancellation_policy == CancellationPolicy::Forbid);
-    let has_foreign_finalizers =
-        finalizers(evacuation).any(|finalizer| ![INSTIGATOR_FINALIZER, PROTECTION_FINALIZER].contains(&finalizer));
+    let has_foreign_finalizers = finalizers(evacuation)
+        .any(|finalizer| finalizer != INSTIGATOR_FINALIZER && !is_protection_finalizer(finalizer));
     let is_deleted = evacuation.metadata.deletion_timestamp.is_some();
     if is_forbidden || has_foreign_finalizers || is_deleted {
         Action::RemoveInstigator {
@@ -134,4 +145,44 @@ pub fn by_pod(evacuations: &[Evacuation]) -> BTreeMap<&str, &Evacuation> {
         .iter()
         .map(|evacuation| (evacuation.spec.pod_ref.uid.as_str(), evacuation))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_cut_to_a_valid_one() {
+        let start = "p".repeat(149);
+        for (pod, expected) in [
+            ("web-0".to_owned(), "u-web-0".to_owned()),
+            (format!("{start}qrs"), format!("u-{start}q")),
+            (format!("{start}-rs"), format!("u-{start}")),
+            (format!("{}.--0", "p".repeat(148)), format!("u-{}", "p".repeat(148))),
+        ] {
+            assert_eq!(evacuation_name("u", &pod), expected);
+        }
+    }
+
+    #[test]
+    fn an_evacuation_is_its_pods_and_has_none_of_its_labels() {
+        let pod = PodFacts {
+            name: "web-0".to_owned(),
+            uid: "u".to_owned(),
+            node: "one".to_owned(),
+            labels: BTreeMap::from([("app.kubernetes.io/instance".to_owned(), "shop".to_owned())]),
+            ..PodFacts::default()
+        };
+        let metadata = evacuation_of(&pod).metadata;
+        let labels = BTreeMap::from([(NODE_LABEL.to_owned(), "one".to_owned())]);
+        assert_eq!(metadata.labels, Some(labels));
+        let owners = metadata.owner_references.unwrap();
+        assert_eq!((owners[0].kind.as_str(), owners[0].uid.as_str()), ("Pod", "u"));
+        assert_eq!((owners[0].controller, owners[0].block_owner_deletion), (None, None));
+        let far = PodFacts {
+            node: "n".repeat(64),
+            ..PodFacts::default()
+        };
+        assert_eq!(evacuation_of(&far).metadata.labels, None);
+    }
 }

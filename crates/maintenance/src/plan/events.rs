@@ -22,7 +22,11 @@ pub(super) fn events(view: &View<'_>, maintenance: &Maintenance<'_>, status: &No
     };
     for stage in &status.stage_statuses {
         if !before.stage_statuses.iter().any(|started| started.name == stage.name) {
-            let note = format!("Stage {} started on {} nodes", stage.name.as_str(), status.nodes);
+            let note = format!(
+                "Stage {} started on {} nodes",
+                stage.name.as_str(),
+                status.selected_nodes
+            );
             record(None, EventReason::StageStarted, note);
         }
     }
@@ -59,7 +63,7 @@ pub(super) fn events(view: &View<'_>, maintenance: &Maintenance<'_>, status: &No
             record(
                 None,
                 EventReason::Drained,
-                format!("All pods have left {} nodes", status.nodes),
+                format!("All pods have left {} nodes", status.selected_nodes),
             );
         }
     }
@@ -79,7 +83,8 @@ fn fast_forwards(
         return;
     };
     for node in &own.nodes {
-        let is_new = previous_status(maintenance, node).is_none_or(|status| status.drain_targets.is_empty());
+        let is_new = previous_status(maintenance, node)
+            .is_none_or(|status| status.drain_targets.is_empty() && status.target_set.is_none());
         let position = view.progress.targets(node).and_then(DrainTargets::position);
         if is_new && position > Some(own.position()) {
             let others: Vec<_> = view.progress.on(node).filter(|other| other.name != own.name).collect();

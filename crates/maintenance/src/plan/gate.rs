@@ -4,14 +4,16 @@
 //! controller waits, and when a read confirmed first. A read that no longer confirms closes the gate; Evacuations that exist
 //! go on. Where there is no read at all, the gate is closed as well, but the times stay.
 //!
-//! Then come the established connections: at least `drainSeconds`, and as long as the node's agent counts some that pass through the
+//! Then come the established connections: at least `connectionsDrainSeconds`, and as long as the node's agent counts some that pass through the
 //! node, at most `connectionsTimeoutSeconds` more. An agent that cannot count makes nothing wait.
 
 use headgate_core::node::NodeTraffic;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::{ConnectionsPolicy, LoadBalancerGate, LoadBalancerGatePolicy, LoadBalancerState, LoadBalancerStatus};
+use crate::api::{
+    ConnectionsPolicy, LoadBalancerConfirmation, LoadBalancerGate, LoadBalancerState, LoadBalancerStatus,
+};
 
 /// What the gate of one node depends on.
 #[derive(Clone, Copy, Debug)]
@@ -52,17 +54,17 @@ impl Gate {
     #[must_use]
     pub fn decide(input: &GateInput<'_>) -> Self {
         let previous = input.previous;
-        let waiting_since = previous
-            .and_then(|status| status.waiting_since.as_ref())
+        let wait_start_time = previous
+            .and_then(|status| status.wait_start_time.as_ref())
             .map_or(input.now, |time| time.0);
         let before = previous
-            .and_then(|status| status.confirmed_at.as_ref())
+            .and_then(|status| status.confirmed_time.as_ref())
             .map(|time| time.0);
         let timed_out = previous.is_some_and(|status| status.state == LoadBalancerState::TimedOut);
         if !input.is_isolated {
             // A read from before the cordon says nothing.
             return Self::pending(
-                waiting_since,
+                wait_start_time,
                 None,
                 "the cordon and the maintenance taint".to_owned(),
                 None,
@@ -70,20 +72,20 @@ impl Gate {
         }
         match input.observation {
             // Once it goes on without, it goes on.
-            NodeTraffic::Out { since } if timed_out => Self::out(waiting_since, *since, input.now),
-            NodeTraffic::Out { since } => Self::confirmed(input, waiting_since, *since, before.unwrap_or(input.now)),
-            _ if timed_out => Self::timed_out(waiting_since, None),
+            NodeTraffic::Out { since } if timed_out => Self::out(wait_start_time, *since, input.now),
+            NodeTraffic::Out { since } => Self::confirmed(input, wait_start_time, *since, before.unwrap_or(input.now)),
+            _ if timed_out => Self::timed_out(wait_start_time, None),
             NodeTraffic::Unknown(why) => {
                 let waiting_for = format!("a read of the load balancers: {why}");
-                Self::unconfirmed(input, waiting_since, before, waiting_for, false)
+                Self::unconfirmed(input, wait_start_time, before, waiting_for, false)
             }
             NodeTraffic::InService { detail } => {
                 // The time to wait starts anew where a confirmation was lost.
-                let since = if before.is_some() { input.now } else { waiting_since };
+                let since = if before.is_some() { input.now } else { wait_start_time };
                 Self::unconfirmed(input, since, None, format!("the load balancers: {detail}"), false)
             }
             NodeTraffic::HeldBack { detail } => {
-                let since = if before.is_some() { input.now } else { waiting_since };
+                let since = if before.is_some() { input.now } else { wait_start_time };
                 let waiting_for = format!("the load balancers, where too few other nodes are in service: {detail}");
                 Self::unconfirmed(input, since, None, waiting_for, true)
             }
@@ -92,14 +94,14 @@ impl Gate {
 
     fn confirmed(
         input: &GateInput<'_>,
-        waiting_since: Timestamp,
+        wait_start_time: Timestamp,
         since: Option<Timestamp>,
-        confirmed_at: Timestamp,
+        confirmed_time: Timestamp,
     ) -> Self {
         let settings = input.settings;
         // Without an entry in a pool, no connection came through one.
-        let window = SignedDuration::from_secs(i64::from(since.map_or(0, |_| settings.drain_seconds)));
-        let ends_at = |wanted| add(confirmed_at, at_most_half(wanted, confirmed_at, input.deadline));
+        let window = SignedDuration::from_secs(i64::from(since.map_or(0, |_| settings.connections_drain_seconds)));
+        let ends_at = |wanted| add(confirmed_time, at_most_half(wanted, confirmed_time, input.deadline));
         let opens_at = ends_at(window);
         let is_waited_for = settings.connections == ConnectionsPolicy::Wait;
         let counted = input.connections.filter(|_| is_waited_for);
@@ -109,7 +111,7 @@ impl Gate {
             .previous
             .is_some_and(|status| status.state == LoadBalancerState::Out);
         let (waiting_for, wake_at) = match counted {
-            _ if was_open => return Self::out(waiting_since, since, confirmed_at),
+            _ if was_open => return Self::out(wait_start_time, since, confirmed_time),
             Some(counted) if input.now < given_up_at => (
                 format!("open connections, until {given_up_at:.0} at the latest: {counted}"),
                 given_up_at,
@@ -118,12 +120,17 @@ impl Gate {
             counted => {
                 return Self {
                     opened_without: counted.map(str::to_owned),
-                    ..Self::out(waiting_since, since, confirmed_at)
+                    ..Self::out(wait_start_time, since, confirmed_time)
                 };
             }
         };
         Self {
-            status: status(LoadBalancerState::Draining, waiting_since, since, Some(confirmed_at)),
+            status: status(
+                LoadBalancerState::Draining,
+                wait_start_time,
+                since,
+                Some(confirmed_time),
+            ),
             is_open: false,
             wake_at: Some(wake_at),
             waiting_for,
@@ -133,33 +140,33 @@ impl Gate {
 
     fn unconfirmed(
         input: &GateInput<'_>,
-        waiting_since: Timestamp,
-        confirmed_at: Option<Timestamp>,
+        wait_start_time: Timestamp,
+        confirmed_time: Option<Timestamp>,
         waiting_for: String,
         is_held_back: bool,
     ) -> Self {
-        let gives_up = is_held_back || input.settings.policy == LoadBalancerGatePolicy::ProceedAfter;
-        let timeout = SignedDuration::from_secs(i64::from(input.settings.timeout_seconds));
-        let gives_up_at = add(waiting_since, at_most_half(timeout, waiting_since, input.deadline));
+        let gives_up = is_held_back || input.settings.confirmation == LoadBalancerConfirmation::BestEffort;
+        let timeout = SignedDuration::from_secs(i64::from(input.settings.confirmation_timeout_seconds));
+        let gives_up_at = add(wait_start_time, at_most_half(timeout, wait_start_time, input.deadline));
         if gives_up && input.now >= gives_up_at {
-            return Self::timed_out(waiting_since, Some(waiting_for));
+            return Self::timed_out(wait_start_time, Some(waiting_for));
         }
         Self::pending(
-            waiting_since,
-            confirmed_at,
+            wait_start_time,
+            confirmed_time,
             waiting_for,
             gives_up.then_some(gives_up_at),
         )
     }
 
     fn pending(
-        waiting_since: Timestamp,
-        confirmed_at: Option<Timestamp>,
+        wait_start_time: Timestamp,
+        confirmed_time: Option<Timestamp>,
         waiting_for: String,
         wake_at: Option<Timestamp>,
     ) -> Self {
         Self {
-            status: status(LoadBalancerState::Pending, waiting_since, None, confirmed_at),
+            status: status(LoadBalancerState::Pending, wait_start_time, None, confirmed_time),
             is_open: false,
             wake_at,
             waiting_for,
@@ -167,9 +174,9 @@ impl Gate {
         }
     }
 
-    fn timed_out(waiting_since: Timestamp, opened_without: Option<String>) -> Self {
+    fn timed_out(wait_start_time: Timestamp, opened_without: Option<String>) -> Self {
         Self {
-            status: status(LoadBalancerState::TimedOut, waiting_since, None, None),
+            status: status(LoadBalancerState::TimedOut, wait_start_time, None, None),
             is_open: true,
             wake_at: None,
             waiting_for: String::new(),
@@ -177,9 +184,9 @@ impl Gate {
         }
     }
 
-    fn out(waiting_since: Timestamp, down_since: Option<Timestamp>, confirmed_at: Timestamp) -> Self {
+    fn out(wait_start_time: Timestamp, down_time: Option<Timestamp>, confirmed_time: Timestamp) -> Self {
         Self {
-            status: status(LoadBalancerState::Out, waiting_since, down_since, Some(confirmed_at)),
+            status: status(LoadBalancerState::Out, wait_start_time, down_time, Some(confirmed_time)),
             is_open: true,
             wake_at: None,
             waiting_for: String::new(),
@@ -190,15 +197,15 @@ impl Gate {
 
 fn status(
     state: LoadBalancerState,
-    waiting_since: Timestamp,
-    down_since: Option<Timestamp>,
-    confirmed_at: Option<Timestamp>,
+    wait_start_time: Timestamp,
+    down_time: Option<Timestamp>,
+    confirmed_time: Option<Timestamp>,
 ) -> LoadBalancerStatus {
     LoadBalancerStatus {
         state,
-        waiting_since: Some(Time(waiting_since)),
-        down_since: down_since.map(Time),
-        confirmed_at: confirmed_at.map(Time),
+        wait_start_time: Some(Time(wait_start_time)),
+        down_time: down_time.map(Time),
+        confirmed_time: confirmed_time.map(Time),
     }
 }
 

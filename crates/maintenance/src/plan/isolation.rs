@@ -1,4 +1,5 @@
-//! Cordon and taint of a Node: wanted while a maintenance is in progress on it, undone after the last one (NM-10, NM-11).
+//! Cordon, taint and autoscalers' annotations of a Node: wanted while a maintenance is in progress on it, undone after the last one (NM-10,
+//! NM-11).
 //!
 //! The value of `spec.unschedulable` before the first maintenance is kept in an annotation, in the same request that changes
 //! it, so a cordon from before survives. A taint whose value is not the UID of a maintenance belongs to another writer and stays,
@@ -41,6 +42,8 @@ impl Isolation<'_> {
             node.unschedulable && !self.is_uncordoned
         };
         change.unschedulable = (wanted != node.unschedulable).then_some(wanted);
+        // An autoscaler takes a node without pods for one that nobody needs.
+        change.keep_from_scale_down = (self.is_cordoned != node.is_kept_from_scale_down).then_some(self.is_cordoned);
         change
     }
 
@@ -84,6 +87,7 @@ mod tests {
         Node {
             unschedulable,
             was_unschedulable: before,
+            is_kept_from_scale_down: before.is_some(),
             maintenance_taint: taint.map(ToOwned::to_owned),
             ..Node::default()
         }
@@ -100,6 +104,7 @@ mod tests {
         });
         NodeChange {
             unschedulable,
+            keep_from_scale_down: remembered.as_ref().map(|change| *change != Change::Remove),
             remembered,
             taint,
         }

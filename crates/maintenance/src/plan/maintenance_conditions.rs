@@ -1,6 +1,5 @@
-//! Which conditions a NodeMaintenance has (ST-02).
-
-use std::collections::BTreeSet;
+//! The conditions of a NodeMaintenance (ST-02). It has all of them from the first status on, so that a client that reads one of them never
+//! takes a missing one for an answer.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -11,6 +10,8 @@ use super::conditions::{self, Conditions};
 use super::message::counted;
 use super::phase::{Maintenance, Phase};
 use super::view::View;
+
+const NO_NODES_MESSAGE: &str = "the selector matches no node";
 
 /// The conditions of a maintenance whose other status is `status`. `is_completing` says that something is still to be undone for it.
 pub(super) fn conditions_of(
@@ -37,6 +38,9 @@ pub(super) fn conditions_of(
         _ => String::new(),
     };
     conditions.set(conditions::PROGRESSING, progressing, reason, message);
+    accepted(view, maintenance, previous, &mut conditions);
+    all_nodes_selected(view, maintenance, previous, &mut conditions);
+    blocked(view, maintenance, status, &mut conditions);
     match maintenance.phase {
         Phase::TooManyNodes if maintenance.object.spec.stage == Stage::Drain => {
             not_drained(maintenance, &mut conditions);
@@ -46,30 +50,108 @@ pub(super) fn conditions_of(
             not_drained(maintenance, &mut conditions);
         }
         Phase::Drain => drain_conditions(view, maintenance, status, &mut conditions),
-        Phase::Complete => {
+        Phase::Complete if maintenance.has_started(Stage::Drain) => {
             let drained = conditions::is_true(&previous.conditions, conditions::DRAINED);
-            if maintenance.has_started(Stage::Drain) {
-                conditions.set(
-                    conditions::DRAINED,
-                    drained,
-                    if drained { "DrainCompleted" } else { "Cancelled" },
-                    String::new(),
-                );
+            let reason = if drained { "DrainCompleted" } else { "Cancelled" };
+            conditions.set(conditions::DRAINED, drained, reason, String::new());
+            conditions.set(conditions::LOAD_BALANCER_OUT, false, reason, String::new());
+        }
+        _ => {
+            for kind in [conditions::DRAINED, conditions::LOAD_BALANCER_OUT] {
+                conditions.set(kind, false, "NotStarted", "the stage Drain has not begun".to_owned());
             }
-        }
-        _ => {}
-    }
-    if maintenance.phase != Phase::Complete {
-        let all: BTreeSet<_> = view.nodes.keys().copied().collect();
-        if maintenance.nodes_selected > 0 && maintenance.nodes_selected == all.len() {
-            let message = "the selector matches every node of the cluster".to_owned();
-            conditions.set(conditions::ALL_NODES_SELECTED, true, "SelectorMatchesAll", message);
-        }
-        if maintenance.has_too_many_nodes() {
-            conditions.set(conditions::TOO_MANY_NODES, true, "LimitExceeded", too_many(maintenance));
         }
     }
     conditions.finish()
+}
+
+fn accepted(
+    view: &View<'_>,
+    maintenance: &Maintenance<'_>,
+    previous: &NodeMaintenanceStatus,
+    conditions: &mut Conditions<'_>,
+) {
+    if maintenance.phase != Phase::Complete && maintenance.has_too_many_nodes() {
+        conditions.set(
+            conditions::ACCEPTED,
+            false,
+            conditions::TOO_MANY_NODES,
+            too_many(maintenance),
+        );
+    } else if maintenance.phase != Phase::Complete
+        && maintenance.nodes.is_empty()
+        && !are_gone(view, maintenance, previous)
+    {
+        conditions.set(
+            conditions::ACCEPTED,
+            false,
+            conditions::NO_NODES,
+            NO_NODES_MESSAGE.to_owned(),
+        );
+    } else {
+        conditions.set(conditions::ACCEPTED, true, "Accepted", String::new());
+    }
+}
+
+fn all_nodes_selected(
+    view: &View<'_>,
+    maintenance: &Maintenance<'_>,
+    previous: &NodeMaintenanceStatus,
+    conditions: &mut Conditions<'_>,
+) {
+    let all = if maintenance.phase == Phase::Complete {
+        // What changes after its end is not its own any more.
+        conditions::is_true(&previous.conditions, conditions::ALL_NODES_SELECTED)
+    } else {
+        maintenance.nodes_selected > 0 && maintenance.nodes_selected == view.nodes.len()
+    };
+    let (reason, message) = if all {
+        ("SelectorMatchesAll", "the selector matches every node of the cluster")
+    } else {
+        ("SelectorMatchesSome", "")
+    };
+    conditions.set(conditions::ALL_NODES_SELECTED, all, reason, message.to_owned());
+}
+
+/// What needs someone: pods that cannot leave, and load balancers that nothing confirmed within `confirmationTimeoutSeconds`.
+fn blocked(
+    view: &View<'_>,
+    maintenance: &Maintenance<'_>,
+    status: &NodeMaintenanceStatus,
+    conditions: &mut Conditions<'_>,
+) {
+    let nodes = status
+        .node_statuses
+        .iter()
+        .filter(|_| maintenance.phase != Phase::Complete);
+    let pods: i32 = nodes.clone().map(|node| node.blockers_total).sum();
+    let first = nodes.clone().find_map(|node| Some((node, node.blockers.first()?)));
+    if let Some((node, blocker)) = first {
+        let what = counted(usize::try_from(pods).unwrap_or_default());
+        let message = format!(
+            "{what} cannot leave, first {} on {}: {}",
+            blocker.pod_ref, node.node_ref.name, blocker.message
+        );
+        conditions.set(conditions::BLOCKED, true, blocker.reason.as_str(), message);
+        return;
+    }
+    let timeout = i64::from(maintenance.object.spec.load_balancer.confirmation_timeout_seconds);
+    let is_late = |node: &&str| {
+        let gate = view.gates.get(&(maintenance.name, *node)).map(|gate| &gate.status);
+        let since = gate.filter(|status| status.state == LoadBalancerState::Pending);
+        let since = since.and_then(|status| status.wait_start_time.as_ref());
+        since.is_some_and(|since| view.now.duration_since(since.0).as_secs() >= timeout)
+    };
+    let late: Vec<_> = maintenance.nodes.iter().map(String::as_str).filter(is_late).collect();
+    if late.is_empty() {
+        conditions.set(conditions::BLOCKED, false, "NotBlocked", String::new());
+    } else {
+        let message = first_of(
+            &format!("not confirmed out of the load balancers for {timeout} s"),
+            &late,
+        );
+        conditions.set(conditions::BLOCKED, true, "LoadBalancerNotConfirmed", message);
+    }
 }
 
 /// The conditions of a drain that does not have the nodes that its selector asks for.
@@ -77,7 +159,7 @@ fn not_drained(maintenance: &Maintenance<'_>, conditions: &mut Conditions<'_>) {
     let (reason, message) = if maintenance.has_too_many_nodes() {
         (conditions::TOO_MANY_NODES, too_many(maintenance))
     } else {
-        (conditions::NO_NODES, "the selector matches no node".to_owned())
+        (conditions::NO_NODES, NO_NODES_MESSAGE.to_owned())
     };
     conditions.set(conditions::DRAINED, false, reason, message.clone());
     conditions.set(conditions::LOAD_BALANCER_OUT, false, reason, message);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use headgate_core::node::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::names::{COMPLETION_FINALIZER, MAX_NODES};
+use crate::api::names::{MAX_NODES, is_completion_finalizer};
 use crate::api::{NodeMaintenance, NodeMaintenanceStatus, Stage};
 use crate::drain_plan::DrainPlan;
 use crate::selection::selects;
@@ -128,7 +128,7 @@ pub fn is_completed(status: &NodeMaintenanceStatus) -> bool {
 
 fn has_finalizer(object: &NodeMaintenance) -> bool {
     let mut finalizers = object.metadata.finalizers.iter().flatten();
-    finalizers.any(|finalizer| finalizer == COMPLETION_FINALIZER)
+    finalizers.any(|finalizer| is_completion_finalizer(finalizer))
 }
 
 fn phase(object: &NodeMaintenance, is_refused: bool) -> Phase {

@@ -2,21 +2,22 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::{NodeMaintenanceNodeStatus, NodeMaintenanceStatus, NodeReference, Stage, StageStatus};
+use crate::api::{BlockedPod, NodeMaintenanceNodeStatus, NodeMaintenanceStatus, NodeReference, Stage, StageStatus};
 use crate::drain_plan::DrainTargets;
 use crate::snapshot::PodFacts;
 
-use super::blockers::{blocker, listed};
+use super::blockers::{blocker, bounded, listed};
 use super::maintenance_conditions::conditions_of;
 use super::message::{counted, drain_message};
 use super::phase::{Maintenance, Phase};
+use super::status_size::{list_blockers_while_there_is_room, share_long_targets};
 use super::view::{View, previous_status};
 
 /// The status of a maintenance now. `is_completing` says that something is still to be undone for it.
 #[must_use]
 pub(super) fn status(view: &View<'_>, maintenance: &Maintenance<'_>, is_completing: bool) -> NodeMaintenanceStatus {
     let previous = maintenance.object.status.clone().unwrap_or_default();
-    let node_statuses = match maintenance.phase {
+    let mut node_statuses = match maintenance.phase {
         // Still needed to know what is to be undone.
         Phase::Complete if is_completing => previous.node_statuses.clone(),
         Phase::Idle | Phase::TooManyNodes | Phase::Starting | Phase::Complete => Vec::new(),
@@ -30,17 +31,26 @@ pub(super) fn status(view: &View<'_>, maintenance: &Maintenance<'_>, is_completi
         .iter()
         .map(|node| node.pods_pending_evacuation + node.pods_evacuating)
         .sum();
+    let target_sets = match maintenance.phase {
+        // They are those of the nodes in the status before.
+        Phase::Complete if is_completing => previous.target_sets.clone(),
+        _ => share_long_targets(&mut node_statuses),
+    };
+    let is_drained = |node: &&String| maintenance.phase == Phase::Drain && view.is_drained(node);
     let participant = view.progress.participant(maintenance.name);
     let mut status = NodeMaintenanceStatus {
         observed_generation: maintenance.object.metadata.generation,
         stage_statuses: stage_statuses(view, maintenance, &previous),
         drain_plan: maintenance.plan.entries().iter().map(Into::into).collect(),
         drain_plan_index: participant.and_then(|one| i32::try_from(one.cursor).ok()),
-        nodes: count(maintenance.nodes_selected),
+        selected_nodes: count(maintenance.nodes_selected),
+        drained_nodes: count(maintenance.nodes.iter().filter(is_drained).count()),
         pods_left,
+        target_sets,
         node_statuses,
         conditions: Vec::new(),
     };
+    list_blockers_while_there_is_room(&mut status);
     status.conditions = conditions_of(view, maintenance, &previous, &status, is_completing);
     status
 }
@@ -89,7 +99,8 @@ fn node_status(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str) -> No
     NodeMaintenanceNodeStatus {
         node_ref: NodeReference { name: node.to_owned() },
         drain_targets: targets.to_entries(),
-        drain_message: message(view, maintenance, node, pending.len() + evacuating.len()),
+        target_set: None,
+        drain_message: bounded(message(view, maintenance, node, pending.len() + evacuating.len())),
         pods_pending_evacuation: count(pending.len()),
         pods_evacuating: count(evacuating.len()),
         pods_exempt: count(pods.iter().filter(|pod| pod.is_exempt()).count()),
@@ -114,20 +125,12 @@ fn message(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str, pods: usi
             });
             match waiting {
                 // Pods that leave already go on; a closed gate holds the others.
-                Some((name, what)) if name == own.name => bounded(format!("Waiting for {what}")),
-                Some((name, what)) => bounded(format!("Waiting for {what} ({name})")),
+                Some((name, what)) if name == own.name => format!("Waiting for {what}"),
+                Some((name, what)) => format!("Waiting for {what} ({name})"),
                 None => drain_message(&view.progress, own, node, &view.busy),
             }
         }
         _ => String::new(),
-    }
-}
-
-fn bounded(text: String) -> String {
-    if text.chars().count() <= 1024 {
-        text
-    } else {
-        text.chars().take(1024).collect()
     }
 }
 
@@ -143,7 +146,12 @@ fn blockers(
         .filter_map(|pod| {
             let evacuation = view.evacuations.get(pod.uid.as_str()).copied();
             let (reason, message) = blocker(pod, evacuation, &view.snapshot.budgets, is_ready, view.now)?;
-            Some((format!("{}/{}", pod.namespace, pod.name), reason, message))
+            let pod_ref = BlockedPod {
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                uid: pod.uid.clone(),
+            };
+            Some((pod_ref, reason, message))
         })
         .collect();
     listed(found, previous.map_or(&[], |previous| &previous.blockers), view.now)

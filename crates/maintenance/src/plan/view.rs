@@ -172,6 +172,6 @@ fn resume(maintenances: &[Maintenance<'_>], now: Timestamp) -> Progress {
 /// The targets of each node in the status of a maintenance.
 fn recorded_targets<'a>(maintenance: &'a Maintenance<'_>) -> impl Iterator<Item = (&'a str, DrainTargets)> {
     let status = maintenance.object.status.iter();
-    let nodes = status.flat_map(|status| &status.node_statuses);
-    nodes.map(|node| (node.node_ref.name.as_str(), node.drain_targets.iter().collect()))
+    let nodes = status.flat_map(|status| status.node_statuses.iter().map(move |node| (status, node)));
+    nodes.map(|(status, node)| (node.node_ref.name.as_str(), status.targets_of(node).iter().collect()))
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::api::PodType;
-use crate::api::names::{EVACUATOR_ANNOTATION_PREFIX, MIRROR_ANNOTATION};
+use crate::api::names::{MIRROR_ANNOTATION, evacuator_class};
 use crate::drain_plan::{DrainTargets, Labels};
 
 /// What controls a pod, from the owner reference with `controller: true`.
@@ -108,7 +108,7 @@ impl From<&Pod> for PodFacts {
             evacuators: annotations
                 .into_iter()
                 .flatten()
-                .filter(|(key, _)| key.starts_with(EVACUATOR_ANNOTATION_PREFIX))
+                .filter(|(key, _)| evacuator_class(key).is_some())
                 .map(|(key, value)| (key.clone(), value.clone()))
                 .collect(),
             priority: spec.and_then(|spec| spec.priority).unwrap_or(0),
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn priority_and_evacuators() {
-        let key = format!("{EVACUATOR_ANNOTATION_PREFIX}a.example");
+        let key = format!("{}a.example", crate::api::names::EVACUATOR_ANNOTATION_PREFIXES[0]);
         let facts = pod(
             &json!({"annotations": {&key: "5", "other": "6"}}),
             &json!({"priority": -7}),

@@ -40,6 +40,16 @@ async fn objects_are_taken_or_refused() {
             "",
         ),
         ("none", json!({"evacuators": []}), ""),
+        (
+            "a path",
+            json!({"evacuators": [evacuator("headgate.dev/daemonset", 10_000, Some("controller"))]}),
+            "",
+        ),
+        (
+            "two paths",
+            json!({"evacuators": [evacuator("headgate.dev/daemonset/x", 1, None)]}),
+            "evacuatorClass",
+        ),
         ("100", json!({"evacuators": hundred}), ""),
         ("101", json!({"evacuators": more}), "must have at most 100 items"),
         (
@@ -111,6 +121,8 @@ async fn objects_are_taken_or_refused() {
 async fn the_name_is_the_pods_uid_and_name() {
     let client = cluster().await.client();
     let long = "p".repeat(151);
+    // Cut after 150 characters, it would end with what no name may end with.
+    let dotted = format!("{}--0", "p".repeat(148));
     let rows = [
         ("pod-a", format!("{UID}-pod-a"), ""),
         ("pod-a", UID.to_owned(), "the name has to be"),
@@ -118,6 +130,8 @@ async fn the_name_is_the_pods_uid_and_name() {
         ("pod-a", format!("{UID}-pod-ab"), "the name has to be"),
         (&long, format!("{UID}-{}", "p".repeat(150)), ""),
         (&long, format!("{UID}-{long}"), "the name has to be"),
+        (&dotted, format!("{UID}-{}", "p".repeat(148)), ""),
+        (&dotted, format!("{UID}-{}", "p".repeat(147)), "the name has to be"),
     ];
     for (pod, name, refused) in rows {
         let mut object = evacuation(pod, &json!({}));

@@ -37,7 +37,7 @@ async fn the_defaults_are_filled_in() {
     );
     assert_eq!(
         made["spec"]["loadBalancer"],
-        json!({"policy": "Block", "timeoutSeconds": 600, "drainSeconds": 30, "connections": "Wait", "connectionsTimeoutSeconds": 300})
+        json!({"confirmation": "Required", "confirmationTimeoutSeconds": 600, "connectionsDrainSeconds": 30, "connections": "Wait", "connectionsTimeoutSeconds": 300})
     );
     assert_eq!(made["spec"]["dryRun"], false);
     assert_eq!(made["status"], Value::Null);
@@ -77,6 +77,16 @@ async fn objects_are_taken_or_refused() {
             "Unsupported value",
         ),
         ("In without values", expression("In", &json!([])), "need values"),
+        (
+            "a key that no label has",
+            terms(&json!([{"matchExpressions": [{"key": "pool name", "operator": "Exists"}]}])),
+            "matchExpressions[0].key",
+        ),
+        (
+            "a key with a domain",
+            terms(&json!([{"matchExpressions": [{"key": "example.com/Pool_1.a", "operator": "Exists"}]}])),
+            "",
+        ),
         ("Exists with values", expression("Exists", &json!(["v"])), "take none"),
         (
             "Exists",
@@ -167,23 +177,23 @@ async fn objects_are_taken_or_refused() {
         ("33 entries", json!({"drainPlan": many}), "must have at most 32 items"),
         (
             "a policy of the gate",
-            json!({"loadBalancer": {"policy": "ProceedAfter", "timeoutSeconds": 0}}),
+            json!({"loadBalancer": {"confirmation": "BestEffort", "confirmationTimeoutSeconds": 0}}),
             "",
         ),
         (
             "an unknown policy",
-            json!({"loadBalancer": {"policy": "Ignore"}}),
-            "loadBalancer.policy",
+            json!({"loadBalancer": {"confirmation": "Ignore"}}),
+            "loadBalancer.confirmation",
         ),
         (
             "a negative time",
-            json!({"loadBalancer": {"drainSeconds": -1}}),
-            "drainSeconds",
+            json!({"loadBalancer": {"connectionsDrainSeconds": -1}}),
+            "connectionsDrainSeconds",
         ),
         (
             "more than a day",
-            json!({"loadBalancer": {"timeoutSeconds": 86_401}}),
-            "timeoutSeconds",
+            json!({"loadBalancer": {"confirmationTimeoutSeconds": 86_401}}),
+            "confirmationTimeoutSeconds",
         ),
         ("a long reason", json!({"reason": "r".repeat(1025)}), "reason"),
     ];
@@ -251,7 +261,7 @@ async fn what_may_change_later() {
         (
             "the gate",
             plan.clone(),
-            json!({"loadBalancer": {"policy": "ProceedAfter"}}),
+            json!({"loadBalancer": {"confirmation": "BestEffort"}}),
             "",
         ),
         (
@@ -289,10 +299,10 @@ async fn what_may_change_later() {
 async fn the_status_is_a_subresource() {
     let client = cluster().await.client();
     let mut object = maintenance("with-status", &json!({}));
-    object["status"] = json!({"nodes": 5});
+    object["status"] = json!({"selectedNodes": 5});
     let made = request(&client, "POST", MAINTENANCES, Some(&object)).await.unwrap();
     assert_eq!(made["status"], Value::Null);
-    let status = json!({"status": {"nodes": 2, "podsLeft": 7, "conditions": [
+    let status = json!({"status": {"selectedNodes": 2, "podsLeft": 7, "conditions": [
         {"type": "Drained", "status": "False", "reason": "PodsLeft", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
     let path = format!("{MAINTENANCES}/with-status");
     let kept = request(&client, "PATCH", &path, Some(&status)).await.unwrap();

@@ -16,6 +16,9 @@ const NONE: &str = "no-nodes";
 /// May write the kinds.
 const CONTROLLER: &str = "system:serviceaccount:kube-system:headgate-controller";
 
+/// May delete all pods.
+const OTHER_CONTROLLER: &str = "system:serviceaccount:other:headgate-controller";
+
 /// The cluster with the policies in force and the users' rights.
 async fn guarded() -> &'static Cluster {
     static READY: OnceCell<()> = OnceCell::const_new();
@@ -180,10 +183,15 @@ async fn changes_and_deletions_need_the_right_as_well() {
     let (kept, mine) = (format!("{MAINTENANCES}/kept"), format!("{MAINTENANCES}/mine"));
     let reason = json!({"spec": {"reason": "disk"}});
     let each = "needs the right to delete each of its nodes";
+    let finalizer = json!({"metadata": {"finalizers": ["headgate.dev/maintenance-completion"]}});
     let narrower = json!({"spec": maintenance("", &["n-0"])["spec"]});
     let wider = json!({"spec": maintenance("", &["n-0", "other"])["spec"]});
     for (user, method, path, patch, refused) in [
         (NONE, "PATCH", &mine, &reason, each),
+        // As a migration of stored objects sends it, or a tool that labels its objects.
+        (NONE, "PATCH", &mine, &json!({}), ""),
+        (NONE, "PATCH", &mine, &json!({"metadata": {"labels": {"a": "b"}}}), ""),
+        (NONE, "PATCH", &mine, &finalizer, each),
         (SOME, "PATCH", &mine, &reason, ""),
         (SOME, "PATCH", &kept, &reason, each),
         (SOME, "PATCH", &kept, &narrower, each),
@@ -208,12 +216,12 @@ async fn the_controller_may_change_finalizers_and_complete() {
         .unwrap();
     let path = format!("{MAINTENANCES}/controlled");
     let only = "may change only finalizers";
-    let finalizers = json!({"metadata": {"finalizers": ["nodemaintenance.k8s.io/maintenance-completion"]}});
+    let finalizers = json!({"metadata": {"finalizers": ["headgate.dev/maintenance-completion"]}});
     for (patch, refused) in [
         (finalizers, ""),
         (json!({"spec": {"reason": "x"}}), only),
-        (json!({"spec": {"dryRun": true}}), "Invalid"),
-        (json!({"spec": {"loadBalancer": {"policy": "ProceedAfter"}}}), only),
+        (json!({"spec": {"dryRun": true}}), "dryRun cannot be switched on"),
+        (json!({"spec": {"loadBalancer": {"confirmation": "BestEffort"}}}), only),
         (json!({"metadata": {"labels": {"a": "b"}}}), only),
         (json!({"metadata": {"annotations": {"a": "b"}}}), only),
         (json!({"spec": maintenance("", &["n-0"])["spec"]}), only),
@@ -223,7 +231,7 @@ async fn the_controller_may_change_finalizers_and_complete() {
         let answer = request_as(&client, CONTROLLER, "PATCH", &path, Some(&patch)).await;
         judge(answer.as_ref(), refused, &patch.to_string());
     }
-    let status = json!({"status": {"nodes": 1}});
+    let status = json!({"status": {"selectedNodes": 1}});
     let answer = request_as(&client, CONTROLLER, "PATCH", &format!("{path}/status"), Some(&status)).await;
     judge(answer.as_ref(), "", "the status");
     request(&client, "DELETE", &path, None).await.unwrap();
@@ -233,17 +241,37 @@ async fn the_controller_may_change_finalizers_and_complete() {
 async fn an_evacuation_needs_the_right_to_delete_its_pod() {
     let client = guarded().await.client();
     let path = |pod: &str| format!("{EVACUATIONS}/uid-{pod}");
-    let finalizers = json!({"metadata": {"finalizers": []}});
-    let status = json!({"status": {"message": "working"}});
+    let instigator =
+        |name: &str| json!({"metadata": {"finalizers": [format!("evacuation.headgate.dev/instigator_{name}")]}});
+    let (label, status) = (
+        json!({"metadata": {"labels": {"a": "b"}}}),
+        json!({"status": {"message": "working"}}),
+    );
     let refused = "needs the right to delete its pod";
     for (user, method, path, body, refused) in [
         (NONE, "POST", EVACUATIONS.to_owned(), Some(evacuation("web")), refused),
         (SOME, "POST", EVACUATIONS.to_owned(), Some(evacuation("db")), refused),
         (SOME, "POST", EVACUATIONS.to_owned(), Some(evacuation("web")), ""),
         (ALL, "POST", EVACUATIONS.to_owned(), Some(evacuation("db")), ""),
-        (NONE, "PATCH", path("web"), Some(finalizers.clone()), refused),
-        (SOME, "PATCH", path("web"), Some(finalizers.clone()), ""),
-        (SOME, "PATCH", path("db"), Some(finalizers), refused),
+        (NONE, "PATCH", path("web"), Some(instigator("a")), refused),
+        (SOME, "PATCH", path("web"), Some(instigator("a")), ""),
+        (NONE, "PATCH", path("web"), Some(instigator("b")), refused),
+        (NONE, "PATCH", path("web"), Some(label), ""),
+        (
+            NONE,
+            "PATCH",
+            path("web"),
+            Some(json!({"metadata": {"finalizers": []}})),
+            refused,
+        ),
+        (
+            SOME,
+            "PATCH",
+            path("web"),
+            Some(json!({"metadata": {"finalizers": []}})),
+            "",
+        ),
+        (SOME, "PATCH", path("db"), Some(instigator("a")), refused),
         (NONE, "PATCH", format!("{}/status", path("web")), Some(status), ""),
         (SOME, "DELETE", path("db"), None, refused),
         (NONE, "DELETE", path("web"), None, refused),
@@ -253,6 +281,42 @@ async fn an_evacuation_needs_the_right_to_delete_its_pod() {
         let answer = request_as(&client, user, method, &path, body.as_ref()).await;
         judge(answer.as_ref(), refused, &format!("{user} {method} {path}"));
     }
+}
+
+#[tokio::test]
+async fn the_controller_deletes_only_pods_of_daemon_sets() {
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    let client = guarded().await.client();
+    let account = json!({"metadata": {"name": "default"}});
+    // No controller makes it.
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    drop(request(&client, "POST", accounts, Some(&account)).await);
+    let rule = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]});
+    grant(&client, OTHER_CONTROLLER, &[rule]).await;
+    let only = "may delete only pods of DaemonSets";
+    for (name, owner, refused) in [
+        ("bare", json!([]), only),
+        ("of-replica-set", owner("apps/v1", "ReplicaSet"), only),
+        ("of-another", owner("apps.kruise.io/v1alpha1", "DaemonSet"), only),
+        ("of-daemon-set", owner("apps/v1", "DaemonSet"), ""),
+    ] {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "ownerReferences": owner},
+            "spec": {"containers": [{"name": "a", "image": "a"}]}});
+        request(&client, "POST", PODS, Some(&pod)).await.unwrap();
+        let path = format!("{PODS}/{name}?gracePeriodSeconds=0");
+        eventually(SOON, "the right is in force", async || {
+            match request_as(&client, OTHER_CONTROLLER, "DELETE", &path, None).await {
+                Ok(_) if refused.is_empty() => Ok(()),
+                Err(answer) if !refused.is_empty() && answer.message.contains(refused) => Ok(()),
+                other => Err(format!("{name}: {other:?}")),
+            }
+        })
+        .await;
+    }
+}
+
+fn owner(version: &str, kind: &str) -> Value {
+    json!([{"apiVersion": version, "kind": kind, "name": "o", "uid": "o", "controller": true}])
 }
 
 #[tokio::test]
@@ -297,6 +361,7 @@ async fn the_expressions_are_type_checked_without_a_warning() {
         "headgate-nodemaintenances-status",
         "headgate-nodemaintenances-all-nodes",
         "headgate-evacuations",
+        "headgate-pods",
     ] {
         let path = format!("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{name}");
         let policy = request(&client, "GET", &path, None).await.unwrap();

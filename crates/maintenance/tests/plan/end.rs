@@ -42,7 +42,11 @@ fn an_idle_maintenance_touches_nothing() {
     assert_eq!(world.maintenance("m").metadata.finalizers, None);
     let status = world.maintenance("m").status.clone().unwrap();
     assert_eq!(
-        (status.nodes, status.drain_plan.len(), status.stage_statuses.len()),
+        (
+            status.selected_nodes,
+            status.drain_plan.len(),
+            status.stage_statuses.len()
+        ),
         (1, 12, 0)
     );
     world.delete("m");
@@ -417,13 +421,18 @@ fn above_the_limit_nothing_begins() {
         }
         let status = world.maintenance("m").status.clone().unwrap();
         assert_eq!(
-            (status.nodes, status.node_statuses.len(), status.stage_statuses.len()),
+            (
+                status.selected_nodes,
+                status.node_statuses.len(),
+                status.stage_statuses.len()
+            ),
             (501, 0, 0)
         );
-        assert_eq!(world.condition("m", "TooManyNodes").unwrap().0, "True");
+        assert_eq!(world.condition("m", "Accepted"), too_many, "{stage:?}");
         assert_eq!(world.condition("m", "Progressing"), too_many, "{stage:?}");
-        let drained = (stage == Stage::Drain).then(|| too_many.clone()).flatten();
-        assert_eq!(world.condition("m", "Drained"), drained, "{stage:?}");
+        let not_started = Some(("False".to_owned(), "NotStarted".to_owned()));
+        let drained = if stage == Stage::Drain { &too_many } else { &not_started };
+        assert_eq!(world.condition("m", "Drained"), *drained, "{stage:?}");
         // One node less, and it begins.
         world.snapshot.nodes.pop();
         world.settle();

@@ -2,22 +2,22 @@
 
 use headgate_core::node::{DRAINING_TAINT, MarkerFact, MarkerStatus, NodeTraffic, Taint, Unproved};
 use headgate_maintenance::api::{
-    ConnectionsPolicy, LoadBalancerGate, LoadBalancerGatePolicy, LoadBalancerState, PodType, Stage,
+    ConnectionsPolicy, LoadBalancerConfirmation, LoadBalancerGate, LoadBalancerState, PodType, Stage,
 };
 use headgate_maintenance::plan::action::EventReason;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::world::World;
 
-fn draining(policy: LoadBalancerGatePolicy) -> World {
+fn draining(confirmation: LoadBalancerConfirmation) -> World {
     let mut world = World::default().nodes(&["one"]).pods("one", 3, PodType::Default, 0);
     world.observe("one", in_service());
     world.maintain("m", Stage::Drain, &["one"], &[]);
     world.change("m", |one| {
         one.spec.load_balancer = LoadBalancerGate {
-            policy,
-            timeout_seconds: 100,
-            drain_seconds: 20,
+            confirmation,
+            confirmation_timeout_seconds: 100,
+            connections_drain_seconds: 20,
             connections: ConnectionsPolicy::Wait,
             connections_timeout_seconds: 60,
         };
@@ -52,14 +52,14 @@ fn state(world: &World) -> (LoadBalancerState, usize) {
     )
 }
 
-fn confirmed_at(world: &World) -> Option<Timestamp> {
+fn confirmed_time(world: &World) -> Option<Timestamp> {
     let status = world.status("m", "one").load_balancer.clone().unwrap();
-    status.confirmed_at.map(|time| time.0)
+    status.confirmed_time.map(|time| time.0)
 }
 
 #[test]
 fn the_first_pod_leaves_after_the_confirmation_and_the_drain_window() {
-    let mut world = draining(LoadBalancerGatePolicy::Block);
+    let mut world = draining(LoadBalancerConfirmation::Required);
     assert!(world.node("one").unschedulable && world.node("one").maintenance_taint.is_some());
     assert_eq!(state(&world), (LoadBalancerState::Pending, 0));
     assert_eq!(
@@ -78,7 +78,7 @@ fn the_first_pod_leaves_after_the_confirmation_and_the_drain_window() {
     assert_eq!(state(&world), (LoadBalancerState::Draining, 0));
     pass(&mut world, 1);
     assert_eq!(state(&world), (LoadBalancerState::Out, 3));
-    assert_eq!(confirmed_at(&world), Some(confirmed));
+    assert_eq!(confirmed_time(&world), Some(confirmed));
     assert!(
         world
             .events
@@ -109,7 +109,7 @@ fn the_first_pod_waits_for_counted_connections_within_their_bound() {
             ConnectionsPolicy::Wait,
             [(20, Some(open(9)), 0), (79, Some(open(1)), 0), (80, Some(open(1)), 3)].as_slice(),
         ),
-        // None, before drainSeconds are over.
+        // None, before connectionsDrainSeconds are over.
         (
             ConnectionsPolicy::Wait,
             [(1, None, 0), (19, None, 0), (20, None, 3)].as_slice(),
@@ -119,7 +119,7 @@ fn the_first_pod_waits_for_counted_connections_within_their_bound() {
             [(19, Some(open(9)), 0), (20, Some(open(9)), 3)].as_slice(),
         ),
     ] {
-        let mut world = draining(LoadBalancerGatePolicy::Block);
+        let mut world = draining(LoadBalancerConfirmation::Required);
         world.change("m", |one| one.spec.load_balancer.connections = policy);
         world.node("one").connections = Some(open(20));
         world.observe("one", out(&world));
@@ -145,9 +145,9 @@ fn the_first_pod_waits_for_counted_connections_within_their_bound() {
 
 #[test]
 fn connections_wait_for_half_of_the_time_before_a_deadline_at_most() {
-    let mut world = draining(LoadBalancerGatePolicy::Block);
+    let mut world = draining(LoadBalancerConfirmation::Required);
     world.node("one").connections = Some(open(9));
-    world.change("m", |one| one.spec.load_balancer.drain_seconds = 0);
+    world.change("m", |one| one.spec.load_balancer.connections_drain_seconds = 0);
     announce_eviction(&mut world);
     world.observe("one", out(&world));
     world.settle();
@@ -164,7 +164,7 @@ fn connections_wait_for_half_of_the_time_before_a_deadline_at_most() {
 
 #[test]
 fn a_read_that_no_longer_confirms_stops_new_evacuations_only() {
-    let mut world = draining(LoadBalancerGatePolicy::Block);
+    let mut world = draining(LoadBalancerConfirmation::Required);
     world.observe("one", out(&world));
     world.settle();
     pass(&mut world, 20);
@@ -173,12 +173,12 @@ fn a_read_that_no_longer_confirms_stops_new_evacuations_only() {
     world = world.pods("one", 1, PodType::Default, 0);
     world.settle();
     assert_eq!(state(&world), (LoadBalancerState::Pending, 3), "running ones go on");
-    assert_eq!(confirmed_at(&world), None);
+    assert_eq!(confirmed_time(&world), None);
     world.observe("one", out(&world));
     world.settle();
     let again = world.now;
     assert_eq!(
-        (state(&world), confirmed_at(&world)),
+        (state(&world), confirmed_time(&world)),
         ((LoadBalancerState::Draining, 3), Some(again))
     );
     pass(&mut world, 20);
@@ -187,7 +187,7 @@ fn a_read_that_no_longer_confirms_stops_new_evacuations_only() {
 
 #[test]
 fn a_missing_read_closes_the_gate_and_forgets_nothing() {
-    let mut world = draining(LoadBalancerGatePolicy::Block);
+    let mut world = draining(LoadBalancerConfirmation::Required);
     world.observe("one", out(&world));
     world.settle();
     let confirmed = world.now;
@@ -203,7 +203,7 @@ fn a_missing_read_closes_the_gate_and_forgets_nothing() {
     world.observe("one", NodeTraffic::Out { since: Some(confirmed) });
     world.settle();
     assert_eq!(
-        (state(&world), confirmed_at(&world)),
+        (state(&world), confirmed_time(&world)),
         ((LoadBalancerState::Out, 4), Some(confirmed))
     );
 }
@@ -211,7 +211,7 @@ fn a_missing_read_closes_the_gate_and_forgets_nothing() {
 #[test]
 fn proceed_after_goes_on_without_and_says_so() {
     for observation in [in_service(), unknown()] {
-        let mut world = draining(LoadBalancerGatePolicy::ProceedAfter);
+        let mut world = draining(LoadBalancerConfirmation::BestEffort);
         world.observe("one", observation);
         pass(&mut world, 99);
         assert_eq!(state(&world), (LoadBalancerState::Pending, 0));
@@ -239,8 +239,8 @@ fn proceed_after_goes_on_without_and_says_so() {
 
 #[test]
 fn a_node_that_the_guard_holds_back_passes_under_either_policy() {
-    for policy in [LoadBalancerGatePolicy::Block, LoadBalancerGatePolicy::ProceedAfter] {
-        let mut world = draining(policy);
+    for confirmation in [LoadBalancerConfirmation::Required, LoadBalancerConfirmation::BestEffort] {
+        let mut world = draining(confirmation);
         world.observe(
             "one",
             NodeTraffic::HeldBack {
@@ -272,14 +272,14 @@ fn announce_eviction(world: &mut World) {
 
 #[test]
 fn before_a_deadline_half_of_the_time_is_for_the_load_balancer() {
-    let mut world = draining(LoadBalancerGatePolicy::ProceedAfter);
+    let mut world = draining(LoadBalancerConfirmation::BestEffort);
     announce_eviction(&mut world);
     pass(&mut world, 14);
     assert_eq!(state(&world), (LoadBalancerState::Pending, 0));
     pass(&mut world, 1);
     assert_eq!(state(&world), (LoadBalancerState::TimedOut, 3));
 
-    let mut world = draining(LoadBalancerGatePolicy::Block);
+    let mut world = draining(LoadBalancerConfirmation::Required);
     announce_eviction(&mut world);
     pass(&mut world, 10);
     world.observe("one", out(&world));
@@ -296,7 +296,7 @@ fn before_a_deadline_half_of_the_time_is_for_the_load_balancer() {
 
 #[test]
 fn every_maintenance_of_a_node_has_to_let_pods_go() {
-    let mut world = draining(LoadBalancerGatePolicy::ProceedAfter);
+    let mut world = draining(LoadBalancerConfirmation::BestEffort);
     world.maintain("strict", Stage::Drain, &["one"], &[]);
     world.settle();
     pass(&mut world, 200);

@@ -132,11 +132,15 @@ fn happen(world: &mut World, happening: &Happening, number: usize) {
 /// The targets of each node, from the statuses.
 fn targets(world: &World) -> BTreeMap<String, DrainTargets> {
     let statuses = world.snapshot.maintenances.iter().filter_map(|one| one.status.as_ref());
-    let nodes = statuses
-        .flat_map(|status| &status.node_statuses)
-        .filter(|node| !node.drain_targets.is_empty());
+    let nodes = statuses.flat_map(|status| {
+        status
+            .node_statuses
+            .iter()
+            .map(move |node| (node, status.targets_of(node)))
+    });
     nodes
-        .map(|node| (node.node_ref.name.clone(), node.drain_targets.iter().collect()))
+        .filter(|(_, targets)| !targets.is_empty())
+        .map(|(node, targets)| (node.node_ref.name.clone(), targets.iter().collect()))
         .collect()
 }
 

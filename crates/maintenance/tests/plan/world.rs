@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use headgate_core::node::{Condition as NodeCondition, Node, NodeTraffic};
-use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER, INSTIGATOR_FINALIZER_PREFIX};
+use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER};
 use headgate_maintenance::api::{
     CancellationPolicy, DrainPlanEntry, Evacuation, EvacuationStatus, NodeMaintenance, NodeMaintenanceNodeStatus,
     NodeMaintenanceSpec, PodType, Stage,
@@ -230,6 +230,7 @@ impl World {
             Action::UpdateNode { node, change } => {
                 let facts = self.node(&node);
                 facts.unschedulable = change.unschedulable.unwrap_or(facts.unschedulable);
+                facts.is_kept_from_scale_down = change.keep_from_scale_down.unwrap_or(facts.is_kept_from_scale_down);
                 match change.remembered {
                     Some(Change::Set(before)) => facts.was_unschedulable = Some(before),
                     Some(Change::Remove) => facts.was_unschedulable = None,
@@ -324,7 +325,7 @@ fn has(evacuation: &Evacuation, prefix: &str) -> bool {
 }
 
 fn remove_instigator(evacuation: &mut Evacuation) {
-    assert!(has(evacuation, INSTIGATOR_FINALIZER_PREFIX));
+    assert!(has(evacuation, INSTIGATOR_FINALIZER));
     evacuation
         .metadata
         .finalizers

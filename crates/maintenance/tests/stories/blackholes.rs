@@ -44,7 +44,12 @@ async fn a_drain_that_waits_for_its_load_balancer_loses_nothing() {
     world.observe_in("one");
     let _leader = world.lead().await;
     world
-        .maintain("m", "Drain", &["one"], &json!({"loadBalancer": {"drainSeconds": 5}}))
+        .maintain(
+            "m",
+            "Drain",
+            &["one"],
+            &json!({"loadBalancer": {"connectionsDrainSeconds": 5}}),
+        )
         .await;
     sleep(30 * SECOND).await;
     assert_eq!(observed(&world, "local"), (0.0, 0.0), "in service");
@@ -65,7 +70,7 @@ async fn pods_that_leave_before_the_load_balancer_are_counted_and_named() {
     world.pod("one", "web", &ready()).await;
     world.observe_in("one");
     let _leader = world.lead().await;
-    let gate = json!({"loadBalancer": {"policy": "ProceedAfter", "timeoutSeconds": 20, "drainSeconds": 0}});
+    let gate = json!({"loadBalancer": {"confirmation": "BestEffort", "confirmationTimeoutSeconds": 20, "connectionsDrainSeconds": 0}});
     world.maintain("m", "Drain", &["one"], &gate).await;
     world.until("the pod leaves", |world| !world.has_pod("web")).await;
     sleep(40 * SECOND).await;
@@ -94,7 +99,12 @@ async fn malformed_annotations_of_a_pod_have_one_event() {
     world.observe_out("one");
     let _leader = world.lead().await;
     world
-        .maintain("m", "Drain", &["one"], &json!({"loadBalancer": {"drainSeconds": 0}}))
+        .maintain(
+            "m",
+            "Drain",
+            &["one"],
+            &json!({"loadBalancer": {"connectionsDrainSeconds": 0}}),
+        )
         .await;
     world.until_evacuating("web").await;
     sleep(600 * SECOND).await;

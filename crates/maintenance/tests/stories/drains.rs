@@ -54,10 +54,7 @@ async fn a_drain_goes_from_the_cordon_to_the_last_pod_and_leaves_nothing() {
         world.condition("m", "LoadBalancerOut"),
         Some(("False".to_owned(), "Waiting".to_owned()))
     );
-    assert_eq!(
-        world.node_conditions("one"),
-        ["DrainInProgress", "MaintenanceInProgress"]
-    );
+    assert_eq!(world.node_conditions("one"), ["DrainInProgress", "MaintenancePlanned"]);
 
     // Out: the drain window of 30 s, then the pods, those of DaemonSets last.
     world.observe_out("one");
@@ -73,7 +70,7 @@ async fn a_drain_goes_from_the_cordon_to_the_last_pod_and_leaves_nothing() {
     world
         .until("the pod of the DaemonSet leaves", |world| !world.has_pod("log"))
         .await;
-    let opened = world.now().duration_since(gate.confirmed_at.unwrap().0).as_secs();
+    let opened = world.now().duration_since(gate.confirmed_time.unwrap().0).as_secs();
     assert!((30..60).contains(&opened), "{opened}");
     world
         .until("drained", |world| {

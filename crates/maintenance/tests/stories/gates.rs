@@ -26,7 +26,7 @@ async fn draining(gate: serde_json::Value) -> (World, crate::world::Leader) {
 
 #[tokio::test(start_paused = true)]
 async fn proceed_after_goes_on_without_a_confirmation_and_says_so() {
-    let (world, _leader) = draining(json!({"policy": "ProceedAfter", "timeoutSeconds": 120})).await;
+    let (world, _leader) = draining(json!({"confirmation": "BestEffort", "confirmationTimeoutSeconds": 120})).await;
     sleep(115 * SECOND).await;
     assert!(world.has_pod("web"));
     assert_eq!(world.notes("m", NOT_CONFIRMED).await.len(), 0);
@@ -51,7 +51,7 @@ async fn a_node_in_no_load_balancer_does_not_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn before_an_eviction_notice_ends_half_of_the_time_is_the_load_balancers() {
-    let (world, _leader) = draining(json!({"policy": "ProceedAfter", "timeoutSeconds": 600})).await;
+    let (world, _leader) = draining(json!({"confirmation": "BestEffort", "confirmationTimeoutSeconds": 600})).await;
     world
         .until("the taint", |world| !world.isolation("one").1.is_empty())
         .await;

@@ -53,7 +53,7 @@ fn state(world: &World) -> LoadBalancerState {
 
 #[tokio::test(start_paused = true)]
 async fn pods_leave_after_enough_failed_probes_and_the_drain_window() {
-    let (world, _leader) = draining(&json!({"drainSeconds": 30})).await;
+    let (world, _leader) = draining(&json!({"connectionsDrainSeconds": 30})).await;
     sleep(10 * MINUTE).await;
     assert!(
         message(&world).contains("which its agent writes with node.markerProbes"),
@@ -83,7 +83,7 @@ async fn pods_leave_after_enough_failed_probes_and_the_drain_window() {
         .until("confirmed", |world| state(world) == LoadBalancerState::Draining)
         .await;
     let gate = world.node_status("m", "one").load_balancer.unwrap();
-    assert!(gate.down_since.is_some() && gate.confirmed_at.is_some(), "{gate:?}");
+    assert!(gate.down_time.is_some() && gate.confirmed_time.is_some(), "{gate:?}");
     sleep(25 * SECOND).await;
     assert!(world.has_pod("web"), "the drain window");
     world.until("the pod leaves", |world| !world.has_pod("web")).await;
@@ -93,17 +93,17 @@ async fn pods_leave_after_enough_failed_probes_and_the_drain_window() {
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_confirms_nothing_closes_the_gate_and_a_confirmation_opens_it() {
-    let (world, _leader) = draining(&json!({"drainSeconds": 0})).await;
+    let (world, _leader) = draining(&json!({"connectionsDrainSeconds": 0})).await;
     mark(&world, "one", "True", "ProbesFailed", "m");
     world.until("the pod leaves", |world| !world.has_pod("web")).await;
-    let confirmed = world.node_status("m", "one").load_balancer.unwrap().confirmed_at;
+    let confirmed = world.node_status("m", "one").load_balancer.unwrap().confirmed_time;
     sleep(3 * MINUTE).await;
     world
         .until("the gate closes", |world| state(world) == LoadBalancerState::Pending)
         .await;
     assert!(message(&world).contains("has not confirmed"), "{}", message(&world));
     assert_eq!(
-        world.node_status("m", "one").load_balancer.unwrap().confirmed_at,
+        world.node_status("m", "one").load_balancer.unwrap().confirmed_time,
         confirmed,
         "it stays"
     );
@@ -116,7 +116,7 @@ async fn an_agent_that_confirms_nothing_closes_the_gate_and_a_confirmation_opens
 
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_trusts_no_condition_that_no_agent_confirms() {
-    let (mut world, leader) = draining(&json!({"drainSeconds": 600})).await;
+    let (mut world, leader) = draining(&json!({"connectionsDrainSeconds": 600})).await;
     mark(&world, "one", "True", "ProbesFailed", "m");
     world
         .until("confirmed", |world| state(world) == LoadBalancerState::Draining)

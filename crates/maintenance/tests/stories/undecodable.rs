@@ -33,7 +33,12 @@ async fn odd_times_of_any_object_stop_no_drain() {
     world.fake.change::<Pod>(NAMESPACE, "web-1", write_odd_times);
     let leader = world.lead().await;
     world
-        .maintain("m", "Drain", &["one"], &json!({"loadBalancer": {"drainSeconds": 0}}))
+        .maintain(
+            "m",
+            "Drain",
+            &["one"],
+            &json!({"loadBalancer": {"connectionsDrainSeconds": 0}}),
+        )
         .await;
     world
         .until("drained but for the budget", |world| !world.has_pod("web-2"))
@@ -70,11 +75,11 @@ async fn an_undecodable_maintenance_exists_and_stops_no_other() {
     assert_eq!((before.0, before.1.len()), (true, 1));
     // A newer headgate knows more policies.
     world.fake.change::<NodeMaintenance>("", "odd", |object| {
-        object["spec"]["loadBalancer"]["policy"] = json!("Newer");
+        object["spec"]["loadBalancer"]["confirmation"] = json!("Newer");
     });
     leader.kill();
     let leader = world.lead().await;
-    let spec = json!({"loadBalancer": {"drainSeconds": 0}});
+    let spec = json!({"loadBalancer": {"connectionsDrainSeconds": 0}});
     world.maintain("other", "Drain", &["two"], &spec).await;
     world.until("drained", |world| !world.has_pod("web-2")).await;
     world.delete_maintenance("other").await;
@@ -104,7 +109,12 @@ async fn an_undecodable_pod_has_to_leave_its_node() {
         .change::<Pod>(NAMESPACE, "web-1", |pod| pod["spec"]["priority"] = json!("high"));
     let _leader = world.lead().await;
     world
-        .maintain("m", "Drain", &["one"], &json!({"loadBalancer": {"drainSeconds": 0}}))
+        .maintain(
+            "m",
+            "Drain",
+            &["one"],
+            &json!({"loadBalancer": {"connectionsDrainSeconds": 0}}),
+        )
         .await;
     world.until("drained", |world| !world.has_pod("web-1")).await;
 }

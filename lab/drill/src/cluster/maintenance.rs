@@ -85,7 +85,7 @@ impl Cluster {
             stage: Stage::Drain,
             reason: "drill".to_owned(),
             load_balancer: LoadBalancerGate {
-                drain_seconds: self.settings.maintenance.drain_seconds(),
+                connections_drain_seconds: self.settings.maintenance.drain_seconds(),
                 ..LoadBalancerGate::default()
             },
             ..NodeMaintenanceSpec::default()

@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 use kube::api::PostParams;
 
 use super::super::writer::{WriteError, Writer};
-use crate::api::names::{INSTIGATOR_FINALIZER, PROTECTION_FINALIZER};
+use crate::api::names::{INSTIGATOR_FINALIZER, is_protection_finalizer};
 use crate::api::{CancellationPolicy, Evacuation};
 use crate::plan::action::{Action, EvacuationKey};
 use crate::snapshot::PodFacts;
@@ -58,10 +58,11 @@ pub(super) async fn change_evacuation(
                 .status
                 .as_ref()
                 .map(|status| status.evacuation_cancellation_policy);
-            let mut removed = vec![INSTIGATOR_FINALIZER.to_owned()];
-            if policy != Some(CancellationPolicy::Forbid) {
-                removed.push(PROTECTION_FINALIZER.to_owned());
-            }
+            let is_protected = policy == Some(CancellationPolicy::Forbid);
+            let is_removed = |finalizer: &&String| {
+                *finalizer == INSTIGATOR_FINALIZER || (!is_protected && is_protection_finalizer(finalizer))
+            };
+            let removed: Vec<_> = object.finalizers().iter().filter(is_removed).cloned().collect();
             writer.delete_evacuation(object, &removed).await
         }
         _ => Ok(()),

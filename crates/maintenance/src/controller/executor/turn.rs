@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_core::telemetry::ReconcileSpan;
+use tokio::time::Instant;
 
 use super::super::writer::WriteError;
 use crate::api::{Evacuation, NodeMaintenance};
@@ -20,6 +21,8 @@ pub(super) struct Turn<'a> {
     pub(super) failures: usize,
     /// Those of the failures that are not for another turn to resolve.
     pub(super) errors: usize,
+    /// When a status is to be written that waits.
+    pub(super) next_write_at: Option<Instant>,
     /// The span of the present write.
     pub(super) span: Option<ReconcileSpan>,
 }
@@ -41,6 +44,7 @@ impl<'a> Turn<'a> {
             blocked_nodes: BTreeSet::new(),
             failures: 0,
             errors: 0,
+            next_write_at: None,
             span: None,
         }
     }

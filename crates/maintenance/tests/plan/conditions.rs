@@ -1,0 +1,101 @@
+//! The conditions of a maintenance that say whether it is accepted, and whether something is stuck.
+
+use headgate_core::node::NodeTraffic;
+use headgate_maintenance::api::{PodType, Stage};
+use headgate_maintenance::drain_plan::{Labels, PodSelector};
+use headgate_maintenance::snapshot::BudgetFacts;
+use jiff::SignedDuration;
+
+use crate::world::World;
+
+fn word(status: &str, reason: &str) -> Option<(String, String)> {
+    Some((status.to_owned(), reason.to_owned()))
+}
+
+#[test]
+fn every_condition_is_there_from_the_first_status_on() {
+    for stage in [Stage::Idle, Stage::Cordon, Stage::Drain, Stage::Complete] {
+        for node in ["one", "other"] {
+            let mut world = World::default().nodes(&["one", "two"]);
+            world.maintain("m", stage, &[node], &[]);
+            world.settle();
+            let status = world.maintenance("m").status.clone().unwrap();
+            let found: Vec<_> = status
+                .conditions
+                .iter()
+                .map(|condition| condition.type_.as_str())
+                .collect();
+            assert_eq!(
+                found,
+                [
+                    "Accepted",
+                    "AllNodesSelected",
+                    "Blocked",
+                    "Drained",
+                    "LoadBalancerOut",
+                    "Progressing"
+                ],
+                "{stage:?}"
+            );
+            let accepted = match (node, stage) {
+                ("other", Stage::Idle | Stage::Cordon | Stage::Drain) => word("False", "NoNodes"),
+                _ => word("True", "Accepted"),
+            };
+            assert_eq!(world.condition("m", "Accepted"), accepted, "{stage:?} {node}");
+        }
+    }
+}
+
+#[test]
+fn what_needs_someone_blocks() {
+    let mut world = World::default().nodes(&["one"]).pods("one", 2, PodType::Default, 0);
+    for pod in &mut world.snapshot.pods {
+        pod.labels = Labels::from([("app".to_owned(), "web".to_owned())]);
+    }
+    world.snapshot.budgets.push(BudgetFacts {
+        namespace: "shop".to_owned(),
+        name: "web".to_owned(),
+        selector: PodSelector::label("app", "web"),
+        disruptions_allowed: 0,
+        needs_all: false,
+    });
+    world.observe(
+        "one",
+        NodeTraffic::InService {
+            detail: "pool web".to_owned(),
+        },
+    );
+    world.maintain("m", Stage::Drain, &["one"], &[]);
+    world.settle();
+    assert_eq!(
+        world.condition("m", "Blocked"),
+        word("False", "NotBlocked"),
+        "the gate waits"
+    );
+    world.now += SignedDuration::from_secs(600);
+    world.settle();
+    assert_eq!(
+        world.condition("m", "Blocked"),
+        word("True", "LoadBalancerNotConfirmed")
+    );
+    world.observe("one", NodeTraffic::Out { since: None });
+    world.settle();
+    assert_eq!(world.condition("m", "Blocked"), word("True", "DisruptionBudget"));
+    let status = world.maintenance("m").status.clone().unwrap();
+    let blocked = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == "Blocked")
+        .unwrap();
+    assert_eq!(
+        blocked.message,
+        "2 pods cannot leave, first shop/pod-0001 on one: PodDisruptionBudget web allows 0 disruptions"
+    );
+    world.snapshot.budgets.clear();
+    world.settle();
+    assert_eq!(world.condition("m", "Blocked"), word("False", "NotBlocked"));
+    assert_eq!(status.drained_nodes, 0);
+    world.remove_pods(|_| true);
+    world.settle();
+    assert_eq!(world.maintenance("m").status.as_ref().unwrap().drained_nodes, 1);
+}
