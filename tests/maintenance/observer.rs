@@ -18,7 +18,7 @@ use crate::{http, seed};
 
 pub(crate) use rules::traces;
 
-/// Between two reads of the emulated load balancers; far less than `drainSeconds`.
+/// Between two reads of the emulated load balancers; far less than `connectionsDrainSeconds`.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// The keys of the journal's page that is read with each poll.
 const PAGE: usize = 1000;

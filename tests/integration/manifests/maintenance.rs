@@ -228,13 +228,16 @@ async fn permissions_of_the_controllers_suffice_for_a_maintenance_and_are_all_ne
     control_plane.stop().await;
 }
 
+/// The owner of a DaemonSet's pod.
+fn of_daemon_set() -> Value {
+    json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d-uid", "controller": true}])
+}
+
 /// A whole maintenance, from the cordon to its deletion.
 async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, drained: &str) {
     let none = json!([]);
-    let daemon_set =
-        json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d-uid", "controller": true}]);
     create_pod(administrator, "web", drained, none.clone()).await;
-    create_pod(administrator, "log", drained, daemon_set).await;
+    create_pod(administrator, "log", drained, of_daemon_set()).await;
     for name in ["blocked", "twice"] {
         create_pod(administrator, name, drained, none.clone()).await;
         runs(administrator, name).await;
@@ -301,7 +304,7 @@ async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, 
         is_gone(administrator, &format!("{PODS}/{name}")).await;
     }
     until(administrator, "drained", &path, |object| {
-        conditions(object) == ["Drained", "LoadBalancerOut", "Progressing"]
+        conditions(object) == ["Accepted", "Drained", "LoadBalancerOut", "Progressing"]
     })
     .await;
     administrator.get(&format!("{PODS}/elsewhere")).await;
@@ -336,6 +339,7 @@ async fn rights(administrator: &Caller, drained: &str) -> Vec<Right> {
     administrator
         .done(&ApiRequest::post(MAINTENANCES, maintenance("m", "Idle", drained)))
         .await;
+    create_pod(administrator, "log", drained, of_daemon_set()).await;
     let pod = create_pod(administrator, "web", drained, json!([])).await;
     let uid = pod["metadata"]["uid"].as_str().unwrap();
     let evacuation = |name: &str| {
@@ -400,7 +404,7 @@ async fn rights(administrator: &Caller, drained: &str) -> Vec<Right> {
     );
     let web = format!("{PODS}/web");
     add("pods", "get", ApiRequest::get(&web), 200);
-    add("pods", "delete", ApiRequest::delete(&dry(&web)), 200);
+    add("pods", "delete", ApiRequest::delete(&dry(&format!("{PODS}/log"))), 200);
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"}});
     let path = format!("{web}/eviction");
     add("pods/eviction", "create", ApiRequest::post(&dry(&path), eviction), 201);
@@ -482,6 +486,10 @@ async fn each_permission_is_needed_and_the_policy_allows_no_more(
         ),
         (ApiRequest::strategic(&dry(&status), ready), "status.conditions"),
         (ApiRequest::merge(&dry(&status), annotation), "metadata.annotations"),
+        (
+            ApiRequest::delete(&dry(&format!("{PODS}/web"))),
+            "only pods of DaemonSets",
+        ),
     ] {
         let (answer, body) = leader.ask(&ask).await;
         let message = body["message"].as_str().unwrap_or_default();

@@ -102,6 +102,8 @@ async fn the_policy_allows_nothing_but_the_restart(caller: &Caller, web: &str) {
     let template = |change: Value| json!({"spec": {"template": change}});
     let annotations = |annotations: Value| template(json!({"metadata": {"annotations": annotations}}));
     let dry = format!("{web}?dryRun=All");
+    // The API server enforces a policy some time after its creation.
+    wait_for_status(caller, ApiRequest::merge(&dry, json!({"spec": {"replicas": 2}})), 403).await;
     for (change, named) in [
         (
             template(json!({"spec": {"containers": [{"name": "c", "image": "other"}]}})),

@@ -52,7 +52,7 @@ pub(super) async fn dry_run(scene: Scene) {
         "what would block: {shown}"
     );
     assert_eq!(condition(&shown, "Progressing"), "False", "{shown}");
-    assert_eq!(condition(&shown, "Drained"), "", "{shown}");
+    assert_eq!(condition(&shown, "Drained"), "False", "{shown}");
     is_untouched(&scene, node, 2).await;
 
     // It follows the node, and still does nothing.

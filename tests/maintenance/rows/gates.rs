@@ -44,7 +44,7 @@ pub(super) async fn guard(scene: Scene) {
     scene.end(name).await;
 }
 
-/// Azure refuses the write: `Block` waits, `ProceedAfter` continues after its timeout.
+/// Azure refuses the write: `Required` waits, `BestEffort` continues after its timeout.
 pub(super) async fn policy(scene: Scene) {
     let node = crate::rows::STUBBORN;
     scene.pod(node, "web", &json!({})).await;

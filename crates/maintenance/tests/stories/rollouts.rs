@@ -77,7 +77,7 @@ fn restarts(world: &World, app: &str) -> usize {
 
 /// A maintenance of node `one`, whose gate is open.
 async fn drain(world: &World, spec: &Value) {
-    let mut all = json!({"loadBalancer": {"drainSeconds": 0}});
+    let mut all = json!({"loadBalancer": {"connectionsDrainSeconds": 0}});
     json_patch::merge(&mut all, spec);
     world.observe_out("one");
     world.maintain("m", "Drain", &["one"], &all).await;

@@ -54,6 +54,10 @@ impl ServiceRoutes {
     fn answer_at(&self, path: &str) -> Option<Response> {
         let (namespace, name) = path.strip_prefix(PATH_PREFIX)?.split_once('/')?;
         let key = NamespacedName::new(namespace, name);
+        // Objects have names in lower case, and only those.
+        if (key.namespace(), key.name()) != (namespace, name) {
+            return None;
+        }
         let endpoints = match &*self.tables.borrow() {
             None => 0,
             Some(table) => table.get(&key)?.endpoints_of_any_family(),
