@@ -200,9 +200,10 @@ fn nodes(context: &LeaderContext, metrics: &WorkMetrics) -> (NodeStore, impl Fut
 /// All Services of type `LoadBalancer`, as the controllers of a term read them, and their watch, which asks for them only where one does.
 fn services(context: &LeaderContext, metrics: &WorkMetrics) -> (ServiceStore, impl Future<Output = ()> + use<>) {
     let settings = &context.settings;
-    let errors = match settings.azure.is_configured() {
-        true => metrics.local_pools.watch_errors(),
-        false => metrics.maintenance.watch_errors(),
+    let errors = if settings.azure.is_configured() {
+        metrics.local_pools.watch_errors()
+    } else {
+        metrics.maintenance.watch_errors()
     };
     let reporter = WatchReporter::new("services", errors, context.clock.clone());
     let reporter = reporter.with_events(Some(context.events.clone()));
@@ -214,7 +215,7 @@ fn services(context: &LeaderContext, metrics: &WorkMetrics) -> (ServiceStore, im
         if are_read {
             watch.await;
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     };
     (store, watch)
 }

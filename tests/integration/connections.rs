@@ -253,9 +253,12 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
             let annotations = object.metadata.annotations.unwrap_or_default();
             annotations.contains_key("delay-deletion.cluster-autoscaler.kubernetes.io/headgate")
         };
-        let is_released = async || match is_delayed().await {
-            true => Err("annotation".to_owned()),
-            false => Ok(()),
+        let is_released = async || {
+            if is_delayed().await {
+                Err("annotation".to_owned())
+            } else {
+                Ok(())
+            }
         };
         let marker = |status: &str, reason: &str| {
             json!({"status": {"conditions": [{"type": "headgate.dev/OutOfLoadBalancers", "status": status,

@@ -27,9 +27,12 @@ impl NamespacedName {
     /// Both parts are converted to lower case.
     #[must_use]
     pub fn new(namespace: &str, name: &str) -> Self {
-        let lower = |text: &str| match text.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            true => text.to_ascii_lowercase().into(),
-            false => text.into(),
+        let lower = |text: &str| {
+            if text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+                text.to_ascii_lowercase().into()
+            } else {
+                text.into()
+            }
         };
         Self {
             namespace: lower(namespace),

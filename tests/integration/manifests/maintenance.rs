@@ -228,7 +228,7 @@ async fn permissions_of_the_controllers_suffice_for_a_maintenance_and_are_all_ne
     control_plane.stop().await;
 }
 
-/// The owner of a DaemonSet's pod.
+/// The owner of a pod of a `DaemonSet`.
 fn of_daemon_set() -> Value {
     json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d-uid", "controller": true}])
 }

@@ -4,13 +4,13 @@
 //! state stays, and `Freshness` says whether it may still be acted on; an object is forgotten when a complete list does not have it. Failures are retried, counted and logged by
 //! `headgate-kubernetes`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use headgate_core::service::{NamespacedName, Service};
-use headgate_kubernetes::{Objects, ServiceStore, WatchReporter, watch_events};
+use headgate_kubernetes::{ServiceStore, WatchReporter, watch_events};
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -122,7 +122,10 @@ pub async fn watch_services(
         };
         // The reporters have counted and logged the errors.
         is_changed |= tokio::select! {
-            Ok(()) = services.objects.changed() => feed.apply_services(&services.objects.borrow_and_update()),
+            Ok(()) = services.objects.changed() => {
+                let services = services.objects.borrow_and_update();
+                services.as_ref().is_some_and(|services| feed.apply_services(services))
+            }
             Some(event) = slices.next() => event.is_ok_and(|event| feed.apply_slice(&mut listed_slices, event)),
             () = sleep_until(publish_at), if is_changed => true,
             () = sleep_until(overdue_at), if !is_overdue => {
@@ -157,9 +160,8 @@ impl ServiceFeed {
         self.updater.as_ref().map(SharedUpdater::lock)
     }
 
-    /// Adopts all Services, once they are listed. Returns whether the index changed.
-    fn apply_services(&self, services: &Objects<Arc<Service>>) -> bool {
-        let Some(services) = services else { return false };
+    /// Adopts all Services that a complete list and the events since have. Returns whether the index changed.
+    fn apply_services(&self, services: &BTreeMap<String, Arc<Service>>) -> bool {
         let listed = services.values().map(|service| service.name.clone()).collect();
         if let Some(mut updater) = self.updater() {
             for service in services.values() {
@@ -168,11 +170,11 @@ impl ServiceFeed {
             updater.retain_services(&listed);
         }
         self.modify(|index| {
-            let is_first = !index.are_services_listed();
-            let is_changed = services
-                .values()
-                .fold(false, |changed, service| index.apply_service(service) || changed);
-            index.retain_services(&listed) || is_changed || is_first
+            let mut is_changed = !index.are_services_listed();
+            for service in services.values() {
+                is_changed |= index.apply_service(service);
+            }
+            index.retain_services(&listed) || is_changed
         })
     }
 

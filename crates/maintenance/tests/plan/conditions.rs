@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 
 use crate::world::World;
 
+#[expect(clippy::unnecessary_wraps, reason = "as World::condition gives it")]
 fn word(status: &str, reason: &str) -> Option<(String, String)> {
     Some((status.to_owned(), reason.to_owned()))
 }

@@ -31,11 +31,11 @@ fn slim<T: serde::de::DeserializeOwned>(object: Value) -> T {
 }
 
 /// All Services: that of the policy, if there is one.
-fn services(policies: &[&str]) -> Objects<Arc<Service>> {
+fn services(policies: &[&str]) -> BTreeMap<String, Arc<Service>> {
     let read = |policy: &&str| {
         Service::read(slim(service(policy))).map(|service| ("default/web".to_owned(), Arc::new(service)))
     };
-    Some(policies.iter().filter_map(read).collect())
+    policies.iter().filter_map(read).collect()
 }
 
 /// With three nodes and the pool of the Service, which is empty.
@@ -85,7 +85,6 @@ fn pending(updater: &mut Updater) -> Option<Vec<String>> {
 fn nothing_is_pending_before_both_lists_are_complete() {
     let feed = feed();
     let mut slices = HashSet::new();
-    feed.apply_services(&None);
     feed.apply_services(&services(&["Local"]));
     feed.apply_slice(&mut slices, Event::Init);
     feed.apply_slice(&mut slices, Event::InitApply(slim(slice("web-1", "n1"))));

@@ -3,15 +3,19 @@
 use std::sync::{Arc, Mutex};
 
 use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use headgate_controller::admin_state::{
     self, AdminStateSettings, ClusterConnection, ClusterTarget, Policy, TargetSource,
 };
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, node_store};
+use headgate_core::clock::Clock;
 use headgate_core::node::{NodeReader, NodeReport, SignalRules};
 use headgate_kubernetes::leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
-use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter, WatchReporter, service_store};
+use headgate_kubernetes::{
+    NodeIntents, NodeWriteMetrics, NodeWriter, ServiceStore, WatchErrorCounter, WatchReporter, service_store,
+};
 use headgate_test_kubernetes::event_sink;
 use kube::Client;
 use prometheus_client::registry::Registry;
@@ -110,10 +114,7 @@ impl Leader {
                 node_store(&client, reporter.with_events(Some(events.clone())), reader.clone())
             }
         };
-        let services = {
-            let (client, clock, errors) = (client.clone(), world.clock.clone(), metrics.watch_errors());
-            move || service_store(&client, WatchReporter::new("services", errors.clone(), clock.clone()))
-        };
+        let services = services(client.clone(), world.clock.clone(), metrics.watch_errors());
         let context = admin_state::WorkContext {
             events: events.clone(),
             client,
@@ -198,5 +199,18 @@ impl Leader {
 impl Drop for Leader {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// The Services of each term, and their watch.
+fn services(
+    client: Client,
+    clock: Clock,
+    errors: WatchErrorCounter,
+) -> impl Fn() -> (ServiceStore, BoxFuture<'static, ()>) {
+    move || {
+        let reporter = WatchReporter::new("services", errors.clone(), clock.clone());
+        let (store, watch) = service_store(&client, reporter);
+        (store, watch.boxed())
     }
 }
