@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use headgate_controller::admin_state::{self, AdminStateMode, GuardSettings, Policy, WorkError};
-use headgate_controller::local_pools::Enabled;
+use headgate_controller::admin_state::{self, GuardSettings, Policy, WorkError};
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::node_store;
@@ -197,7 +196,7 @@ fn nodes(context: &LeaderContext, metrics: &WorkMetrics) -> (NodeStore, impl Fut
     node_store(&context.client, reporter, reader)
 }
 
-/// All Services of type `LoadBalancer`, as the controllers of a term read them, and their watch, which asks for them only where one does.
+/// All Services of type `LoadBalancer`, as the controllers of a term read them, and their watch.
 fn services(context: &LeaderContext, metrics: &WorkMetrics) -> (ServiceStore, impl Future<Output = ()> + use<>) {
     let settings = &context.settings;
     let errors = if settings.azure.is_configured() {
@@ -207,17 +206,7 @@ fn services(context: &LeaderContext, metrics: &WorkMetrics) -> (ServiceStore, im
     };
     let reporter = WatchReporter::new("services", errors, context.clock.clone());
     let reporter = reporter.with_events(Some(context.events.clone()));
-    let (store, watch) = service_store(&context.client, reporter);
-    let are_read = settings.maintenance.enabled
-        || settings.local_pools.enabled != Enabled::Off
-        || settings.admin_state.mode != AdminStateMode::Off;
-    let watch = async move {
-        if are_read {
-            watch.await;
-        }
-        std::future::pending::<()>().await;
-    };
-    (store, watch)
+    service_store(&context.client, reporter)
 }
 
 /// What is known of the cluster, and where the controllers of a term publish what its Nodes should be.

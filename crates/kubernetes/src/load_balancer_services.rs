@@ -12,6 +12,7 @@ use hyper::{Request, StatusCode, Uri};
 use kube::Client;
 use kube::api::ListParams;
 use kube::client::Body;
+use tokio::sync::Notify;
 
 use crate::store::Store;
 use crate::watch::WatchReporter;
@@ -21,18 +22,37 @@ pub const LOAD_BALANCER_SERVICES: &str = "spec.type=LoadBalancer";
 /// The same in a query.
 const PARAMETER: &str = "fieldSelector=spec.type%3DLoadBalancer";
 
-/// All Services of type `LoadBalancer`, by `namespace/name`.
-pub type ServiceStore = Store<Arc<Service>>;
+/// All Services of type `LoadBalancer`, by `namespace/name`. They are asked for once somebody reads them.
+#[derive(Clone, Debug)]
+pub struct ServiceStore {
+    store: Store<Arc<Service>>,
+    is_read: Arc<Notify>,
+}
 
-/// All Services of type `LoadBalancer`, and their watch.
+impl ServiceStore {
+    /// The store, whose watch begins with this.
+    #[must_use]
+    pub fn read(&self) -> Store<Arc<Service>> {
+        self.is_read.notify_one();
+        self.store.clone()
+    }
+}
+
+/// All Services of type `LoadBalancer`, and their watch, which never ends by itself.
 pub fn service_store(client: &Client, reporter: WatchReporter) -> (ServiceStore, impl Future<Output = ()> + use<>) {
     let read = |object| Service::read(object).map(Arc::new);
-    Store::select(
-        &with_selection_fallback(client),
-        Some(LOAD_BALANCER_SERVICES),
-        reporter,
-        read,
-    )
+    let selecting = with_selection_fallback(client);
+    let (store, watch) = Store::select(&selecting, Some(LOAD_BALANCER_SERVICES), reporter, read);
+    let is_read = Arc::<Notify>::default();
+    let services = ServiceStore {
+        store,
+        is_read: Arc::clone(&is_read),
+    };
+    let watch = async move {
+        is_read.notified().await;
+        watch.await;
+    };
+    (services, watch)
 }
 
 /// A client and the parameters for one list of Services of type `LoadBalancer`; where the API server cannot select them, the list has

@@ -82,7 +82,7 @@ struct Services<'a> {
 }
 
 impl<'a> Services<'a> {
-    /// Those whose pods they select: of others it is not known who serves them.
+    /// Only those with a selector: which pods serve the others is not known.
     fn new(all: impl IntoIterator<Item = &'a Service>) -> Self {
         let mut services = Self {
             local: BTreeMap::new(),

@@ -232,7 +232,7 @@ impl Life {
         }
     }
 
-    /// Told apart from how the decision does it: by the pods.
+    /// By the pods, where the decision reads the counters of the Deployment.
     fn is_in_progress(&self) -> bool {
         let last = self.revisions.len() - 1;
         let wanted = usize::try_from(self.deployment.replicas).unwrap();

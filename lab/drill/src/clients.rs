@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use crate::lifetimes::{Life, Lifetimes};
 use crate::network::addresses::{FRONTEND, FRONTEND_PORT};
@@ -67,24 +67,8 @@ pub struct Observations {
     pub attempts: Vec<Attempted>,
     /// The long-lived connections that clients held.
     pub held: Vec<Held>,
-    /// The longest time by which a new connection was begun, or a step of the timeline, too late, or that an answer took: one that
-    /// arrives is late only on a busy machine, since what a node loses is never answered.
+    /// The longest time by which a new connection was begun, or a step of the timeline, too late.
     pub longest_lag: Duration,
-}
-
-impl Observations {
-    fn extend(&mut self, attempted: Option<(Attempted, Duration)>) {
-        if let Some((attempted, took)) = attempted {
-            self.attempted(attempted, took);
-        }
-    }
-
-    fn attempted(&mut self, attempted: Attempted, took: Duration) {
-        if attempted.answered_by.is_some() {
-            self.longest_lag = self.longest_lag.max(took);
-        }
-        self.attempts.push(attempted);
-    }
 }
 
 /// Connects until `stop` is true or its sender is gone, then waits for answers on their way.
@@ -102,7 +86,7 @@ pub async fn run(settings: ClientSettings, mut stop: watch::Receiver<bool>) -> O
     loop {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => break,
-            Some(joined) = attempts.join_next() => observed.extend(finished(joined)),
+            Some(joined) = attempts.join_next() => observed.attempts.extend(finished(joined)),
             scheduled = due.tick() => {
                 observed.longest_lag = observed.longest_lag.max(scheduled.elapsed());
                 attempts.spawn(attempt(settings));
@@ -110,13 +94,12 @@ pub async fn run(settings: ClientSettings, mut stop: watch::Receiver<bool>) -> O
         }
     }
     while let Some(joined) = attempts.join_next().await {
-        observed.extend(finished(joined));
+        observed.attempts.extend(finished(joined));
     }
     while let Some(joined) = holders.join_next().await {
-        let holder = finished(joined).unwrap_or_default();
-        observed.longest_lag = observed.longest_lag.max(holder.longest_lag);
-        observed.attempts.extend(holder.attempts);
-        observed.held.extend(holder.held);
+        let (attempts, held) = finished(joined).unwrap_or_default();
+        observed.attempts.extend(attempts);
+        observed.held.extend(held);
     }
     observed.attempts.sort_by_key(|attempted| attempted.at);
     observed
@@ -131,15 +114,16 @@ fn finished<T>(joined: Result<T, JoinError>) -> Option<T> {
     }
 }
 
-/// One new connection, and how long it took.
-async fn attempt(settings: ClientSettings) -> (Attempted, Duration) {
+async fn attempt(settings: ClientSettings) -> Attempted {
     let at = Instant::now();
     let answered = timeout(settings.timeout, async {
         let mut stream = connect(settings.source).await?;
         exchange(&mut stream).await
     });
-    let answered_by = answered.await.ok().and_then(Result::ok).map(|[node, _]| node);
-    (Attempted { at, answered_by }, at.elapsed())
+    Attempted {
+        at,
+        answered_by: answered.await.ok().and_then(Result::ok).map(|[node, _]| node),
+    }
 }
 
 async fn connect(source: Ipv4Addr) -> io::Result<TcpStream> {
@@ -161,8 +145,12 @@ async fn exchange(stream: &mut TcpStream) -> io::Result<[u8; 2]> {
 }
 
 /// Holds one connection after another.
-async fn hold(settings: ClientSettings, mut random: fastrand::Rng, mut stop: watch::Receiver<bool>) -> Observations {
-    let mut observed = Observations::default();
+async fn hold(
+    settings: ClientSettings,
+    mut random: fastrand::Rng,
+    mut stop: watch::Receiver<bool>,
+) -> (Vec<Attempted>, Vec<Held>) {
+    let (mut attempts, mut held) = (Vec::new(), Vec::new());
     while !*stop.borrow() {
         let at = Instant::now();
         let opened = timeout(settings.timeout, async {
@@ -171,8 +159,10 @@ async fn hold(settings: ClientSettings, mut random: fastrand::Rng, mut stop: wat
             Ok::<_, io::Error>((stream, nodes))
         });
         let opened = opened.await.ok().and_then(Result::ok);
-        let answered_by = opened.as_ref().map(|(_, [node, _])| *node);
-        observed.attempted(Attempted { at, answered_by }, at.elapsed());
+        attempts.push(Attempted {
+            at,
+            answered_by: opened.as_ref().map(|(_, [node, _])| *node),
+        });
         let Some((stream, [node, through])) = opened else {
             tokio::select! {
                 () = sleep(settings.request_interval) => continue,
@@ -180,16 +170,8 @@ async fn hold(settings: ClientSettings, mut random: fastrand::Rng, mut stop: wat
             }
         };
         let life = settings.lifetimes.draw(&mut random);
-        let lost = live(
-            stream,
-            &settings,
-            at + life.length,
-            life,
-            &mut stop,
-            &mut observed.longest_lag,
-        )
-        .await;
-        observed.held.push(Held {
+        let lost = live(stream, &settings, at, life, &mut stop).await;
+        held.push(Held {
             node,
             through,
             opened: at,
@@ -197,18 +179,18 @@ async fn hold(settings: ClientSettings, mut random: fastrand::Rng, mut stop: wat
             lost,
         });
     }
-    observed
+    (attempts, held)
 }
 
-/// Uses a connection until its end; gives when it was lost, if it was.
+/// Uses a connection until its end, when it sends its last request; gives when it was lost, if it was.
 async fn live(
     mut stream: TcpStream,
     settings: &ClientSettings,
-    end: Instant,
+    opened: Instant,
     life: Life,
     stop: &mut watch::Receiver<bool>,
-    longest_answer: &mut Duration,
 ) -> Option<Instant> {
+    let end = opened + life.length;
     let request_interval = if life.is_idle {
         life.length
     } else {
@@ -218,7 +200,7 @@ async fn live(
         // What comes now is the end: all requests have been answered.
         let mut unexpected = [0];
         tokio::select! {
-            () = sleep(request_interval) => {}
+            () = sleep_until(end.min(Instant::now() + request_interval)) => {}
             _ = stop.wait_for(|stop| *stop) => {}
             _ = stream.read(&mut unexpected) => return Some(Instant::now()),
         }
@@ -226,7 +208,6 @@ async fn live(
         if !matches!(timeout(settings.timeout, exchange(&mut stream)).await, Ok(Ok(_))) {
             return Some(sent);
         }
-        *longest_answer = (*longest_answer).max(sent.elapsed());
     }
     None
 }

@@ -95,8 +95,8 @@ pub struct RunResult {
     /// Seconds for which the new connections of one node were lost, summed over nodes: the failed share, times the
     /// length of the run, times the nodes.
     pub blackhole_seconds: f64,
-    /// The longest real time by which a new connection or a step of the scenario was begun too late, or that an answer took that
-    /// arrived, because this machine was busy. Above [`LAG_LIMIT`] the run shows this machine more than its strategy.
+    /// The longest real time by which a new connection or a step of the scenario was begun too late, because this machine
+    /// was busy. Above [`LAG_LIMIT`] the run shows this machine more than its strategy.
     pub longest_lag_seconds: f64,
     /// What happened when, in order.
     pub timeline: Vec<TimelineEvent>,

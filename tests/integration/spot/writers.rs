@@ -188,10 +188,6 @@ async fn concurrent_writes_to_the_node_are_preserved() {
         }
     })
     .await;
-    // After a refused write, a read shows that the Node has changed, and the next write is made from it.
-    let (reads, writes) = (reads.load(Ordering::SeqCst), writes.load(Ordering::SeqCst));
-    assert!(
-        (4..=5).contains(&reads) && (3..=4).contains(&writes),
-        "{reads} reads, {writes} writes"
-    );
+    // After a refused write a read shows that the Node has changed; it made a second one stale, too.
+    assert_eq!((reads.load(Ordering::SeqCst), writes.load(Ordering::SeqCst)), (5, 3));
 }

@@ -53,25 +53,26 @@ pub(super) fn start(
         work.clock.clone(),
     );
     let settings = EffectiveSettings::new(&work.local_pools, &context.target.local_pools);
-    let errors = work.local_pools_metrics.watch_errors();
-    let slices =
-        WatchReporter::new("endpointslices", errors, work.clock.clone()).with_events(Some(work.events.clone()));
-    let freshness = Freshness::new(&work.services, &slices, work.stale_nodes_timeout);
     let updater = settings
         .as_ref()
         .map(|settings| SharedUpdater::new(Updater::new(settings.updater)));
     // The guard counts the Nodes that serve a rule; markers and maintenances ask whether any Service wants a load balancer.
     let is_guarded = work.guard.minimum_in_service != IntOrPercent::Int(0);
     let is_needed = is_guarded || work.marker.is_some() || work.traffic.is_some();
-    if updater.is_some() || is_needed && context.policy.mode != AdminStateMode::Off {
-        let feed = ServiceFeed {
-            updater: updater.clone(),
-            index,
-        };
-        let services = work.services.clone();
-        let watch = watch_services(work.client.clone(), feed, services, slices, freshness.clone());
-        tasks.spawn(TaskName::LocalServices, watch);
+    if updater.is_none() && (!is_needed || context.policy.mode == AdminStateMode::Off) {
+        return None;
     }
+    let services = work.services.read();
+    let errors = work.local_pools_metrics.watch_errors();
+    let slices =
+        WatchReporter::new("endpointslices", errors, work.clock.clone()).with_events(Some(work.events.clone()));
+    let freshness = Freshness::new(&services, &slices, work.stale_nodes_timeout);
+    let feed = ServiceFeed {
+        updater: updater.clone(),
+        index,
+    };
+    let watch = watch_services(work.client.clone(), feed, services, slices, freshness.clone());
+    tasks.spawn(TaskName::LocalServices, watch);
     let (Some(settings), Some(updater)) = (settings, updater) else {
         return None;
     };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use headgate_core::service::{NamespacedName, Service};
-use headgate_kubernetes::{ServiceStore, WatchReporter, watch_events};
+use headgate_kubernetes::{Store, WatchReporter, watch_events};
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -59,7 +59,7 @@ pub struct Freshness {
 impl Freshness {
     /// `timeout` is how long a confirmation counts.
     #[must_use]
-    pub fn new(services: &ServiceStore, endpoint_slices: &WatchReporter, timeout: Duration) -> Self {
+    pub fn new(services: &Store<Arc<Service>>, endpoint_slices: &WatchReporter, timeout: Duration) -> Self {
         Self {
             services: services.verified_at.clone(),
             endpoint_slices: endpoint_slices.verified_at(),
@@ -98,7 +98,7 @@ pub struct ServiceFeed {
 pub async fn watch_services(
     client: Client,
     feed: ServiceFeed,
-    mut services: ServiceStore,
+    mut services: Store<Arc<Service>>,
     slices: WatchReporter,
     freshness: Freshness,
 ) {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::schema;
 
-/// What is asked for: which pod, and by whom it is evacuated.
+/// The pod to evacuate, and who evacuates it.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "headgate.dev",

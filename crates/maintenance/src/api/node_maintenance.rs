@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::schema;
 use super::status::NodeMaintenanceStatus;
 
-/// What is asked for: which nodes, how far, and in which order their pods leave.
+/// The nodes to take out of service, how far, and in which order their pods leave.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "headgate.dev",

@@ -51,7 +51,7 @@ impl Caches {
                 BudgetFacts::read(&budget)
             })
             .objects,
-            services: context.services.objects.clone(),
+            services: context.services.read().objects,
             pods: pods.subscribe(),
             maintained_nodes: maintained_nodes.clone(),
             located_nodes: located_nodes.clone(),

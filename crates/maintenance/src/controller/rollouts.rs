@@ -37,7 +37,7 @@ const READ_PAUSE: Duration = Duration::from_millis(500);
 const SHORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Between reads while a rollout is waited for, and after a read that failed.
 const WAIT_INTERVAL: Duration = Duration::from_secs(10);
-/// Between reads of a Deployment that is not restarted for another reason, which somebody may change.
+/// Between reads where something else is in the way of the restart, which a person has to change.
 const IDLE_INTERVAL: Duration = Duration::from_mins(1);
 /// Between reads where the right to read is missing, and between looks where only a change of a cache matters.
 const RESYNC_INTERVAL: Duration = Duration::from_mins(5);

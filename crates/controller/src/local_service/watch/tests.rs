@@ -156,7 +156,7 @@ async fn answer(request: Request<Body>) -> Result<Response<Body>, std::io::Error
 async fn watched(client: Client, feed: ServiceFeed) {
     let reporter = |resource| WatchReporter::new(resource, WatchErrorCounter::default(), Clock::System);
     let (services, watch) = service_store(&client, reporter("services"));
-    let slices = reporter("endpointslices");
+    let (services, slices) = (services.read(), reporter("endpointslices"));
     let freshness = Freshness::new(&services, &slices, Duration::from_mins(5));
     tokio::join!(watch, watch_services(client, feed, services, slices, freshness));
 }

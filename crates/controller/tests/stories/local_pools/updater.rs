@@ -273,7 +273,7 @@ async fn inactive_updater_leaves_pools_alone() {
         assert_eq!(cluster.puts(), 0);
         let requests = cluster.fake.requests();
         let mut watches = requests.iter().filter(|request| request.is_watch);
-        assert!(!watches.any(|request| request.path.ends_with("/endpointslices")));
+        assert!(!watches.any(|request| request.path.ends_with("/services")));
     }
 }
 
