@@ -24,9 +24,10 @@ use headgate_agent::connections::Prefix;
 use headgate_agent::health::ProxySettings;
 use headgate_agent::health::services::Cidr;
 use headgate_agent::notify::NotificationSettings;
-use headgate_controller::admin_state::{AdminStateSettings, IntOrPercent};
+use headgate_controller::admin_state::AdminStateSettings;
 use headgate_controller::local_service::LocalPoolsSettings;
 use headgate_core::node::SignalRules;
+use headgate_core::settings::IntOrPercent;
 use headgate_core::telemetry::words;
 use headgate_http::server::ProxyProtocol;
 
@@ -222,11 +223,22 @@ words! {
     }
 }
 
-/// Whether the leader acts on maintenances.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Whether the leader acts on maintenances, and on how many nodes at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaintenanceSection {
     /// Whether the leader acts on `NodeMaintenance` and `Evacuation` objects.
     pub enabled: bool,
+    /// How many of all Nodes may be under maintenance at once.
+    pub max_concurrent_nodes: IntOrPercent,
+}
+
+impl Default for MaintenanceSection {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            max_concurrent_nodes: IntOrPercent::ALL,
+        }
+    }
 }
 
 /// How many pool entries stay in service whatever the signals.

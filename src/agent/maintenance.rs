@@ -68,5 +68,6 @@ fn controllers_context(
         metrics,
         clock: context.clock.clone(),
         load_balancers,
+        max_concurrent_nodes: Some(context.settings.maintenance.max_concurrent_nodes),
     })
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use headgate_controller::admin_state::IntOrPercent;
+use headgate_core::settings::IntOrPercent;
 use headgate_core::settings::{format_duration, parse_duration, scalar_text};
 use serde_json::json;
 use serde_yaml::Value;

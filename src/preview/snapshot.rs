@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use headgate_controller::admin_state::IntOrPercent;
 use headgate_core::node::{Node, NodeDetail, NodeObject, NodeReader};
+use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
 use headgate_maintenance::plan::phase::Maintenance;

@@ -106,6 +106,7 @@ async fn decisions(client: &Client) -> anyhow::Result<Vec<Duration>> {
         pods: pods.iter().map(PodFacts::from).collect(),
         evacuations,
         budgets: Vec::new(),
+        max_concurrent_nodes: None,
     };
     let mut times = Vec::new();
     for _ in 0..DECISIONS {

@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use headgate_core::clock::Clock;
 use headgate_core::node::TrafficByNode;
+use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::leader::Term;
 use headgate_kubernetes::{EventSink, NodeIntents, NodeStore, ServiceStore};
 use kube::Client;
@@ -79,6 +80,8 @@ pub struct MaintenanceContext {
     pub services: ServiceStore,
     /// Whether nodes are out of their load balancers.
     pub load_balancers: LoadBalancerSource,
+    /// How many nodes may be under maintenance at once; `None` holds nothing back.
+    pub max_concurrent_nodes: Option<IntOrPercent>,
 }
 
 /// The tasks of the controllers.

@@ -6,6 +6,7 @@
 
 pub mod action;
 pub mod blockers;
+pub mod concurrency;
 pub mod conditions;
 pub mod evacuations;
 pub mod events;
@@ -76,7 +77,7 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
         }
         let is_over = match maintenance.phase {
             Phase::Complete => !is_completing,
-            Phase::Idle | Phase::DryRun | Phase::TooManyNodes => true,
+            Phase::Idle | Phase::DryRun => true,
             _ => false,
         };
         // The status keeps the finalizer from coming back, so it is written first.
@@ -113,7 +114,7 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
                     phase.is_drained = view.is_drained(node);
                 }
                 Phase::Complete => isolation.is_uncordoned |= uncordons(maintenance),
-                Phase::Idle | Phase::DryRun | Phase::TooManyNodes | Phase::Starting => {}
+                Phase::Idle | Phase::DryRun | Phase::Starting => {}
             }
         }
     }

@@ -82,6 +82,15 @@ pub(super) fn keys() -> Vec<Key> {
              guide.",
         ),
         Key::new(
+            "maintenance.maxConcurrentNodes",
+            int_or_percent(1),
+            |s| &mut s.maintenance.max_concurrent_nodes,
+            "How many nodes NodeMaintenances may have cordoned at once, all of them together: a number, or a percentage of all Nodes, rounded \
+             down, but at least one. The others wait with the message `Held back` in `status.nodeStatuses`, older maintenances first, and are \
+             taken up as soon as a maintenance gives a node back or a node is deleted. What is cordoned stays, also after the limit became \
+             smaller; nodes with an eviction notice never wait. `100%` disables it.",
+        ),
+        Key::new(
             "adminState.mode",
             words(&AdminStateMode::ALL, AdminStateMode::as_str),
             |s| &mut s.admin_state.mode,

@@ -90,7 +90,7 @@ fn unknown_key_suggests_the_nearest_one() {
 
 #[test]
 fn minimum_in_service_is_a_number_or_a_percentage() {
-    use headgate_controller::admin_state::IntOrPercent::{self, Int, Percent};
+    use headgate_core::settings::IntOrPercent::{self, Int, Percent};
     let minimum = |value: &str| {
         let loaded = from(&format!("guard: {{minimumInService: {value}}}\n"));
         loaded.map(|settings| settings.guard.minimum_in_service).ok()

@@ -1,4 +1,4 @@
-use headgate_controller::admin_state::IntOrPercent;
+use headgate_core::settings::IntOrPercent;
 use headgate_maintenance::drain_plan::{Labels, PodSelector};
 use serde_json::{Value, json};
 

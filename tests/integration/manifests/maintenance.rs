@@ -162,6 +162,7 @@ impl Leader {
             metrics,
             clock: clock.clone(),
             load_balancers: LoadBalancerSource::Reads(load_balancers.subscribe()),
+            max_concurrent_nodes: None,
         };
         let report = NodeReport::initial(None, &headgate_core::node::SignalRules::default(), clock.now());
         let reports = watch::Sender::new(report);

@@ -14,11 +14,11 @@ use headgate_core::clock::Moment;
 use headgate_core::node::Signal;
 use jiff::Timestamp;
 
-use super::int_or_percent::IntOrPercent;
 use super::ledger::{LedgerEntry, LedgerStage};
 use super::rule_guard::{ClaimedEntry, HeldFor};
 use super::target_states::{TargetState, TargetStates};
 use crate::pool::ClusterNode;
+use headgate_core::settings::IntOrPercent;
 
 /// For how long a new `Down` counts.
 const WINDOW: Duration = Duration::from_mins(5);

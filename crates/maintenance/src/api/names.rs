@@ -106,7 +106,7 @@ pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 /// How long an evacuator may go without progress, for Evacuations of maintenances: 30 minutes, as in KEP-4212.
 pub const PROGRESS_DEADLINE_SECONDS: i32 = 1800;
 
-/// The most nodes a maintenance may select. The status has one entry for each, and an object has to stay below 1.5 MiB.
+/// The most nodes that one maintenance has at once; others wait. The status has one entry for each, and an object has to stay below 1.5 MiB.
 pub const MAX_NODES: usize = 500;
 
 /// The longest message in the status about one node or one pod.

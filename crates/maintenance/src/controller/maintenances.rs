@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::Node;
+use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::NodeField;
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -22,8 +23,9 @@ use super::probe_markers::ProbeMarkers;
 use super::writer::Writer;
 use super::{LoadBalancerSource, MaintenanceContext};
 use crate::api::{NodeMaintenance, Stage};
+use crate::plan::concurrency;
 use crate::plan::conditions::own_conditions;
-use crate::plan::phase::{Maintenance, Phase};
+use crate::plan::phase::Phase;
 use crate::plan::plan;
 use crate::snapshot::Snapshot;
 
@@ -44,6 +46,7 @@ pub(super) struct MaintenanceController {
     blackholes: BlackholeReporter,
     metrics: Metrics,
     clock: Clock,
+    max_concurrent_nodes: Option<IntOrPercent>,
 }
 
 /// What a turn came to.
@@ -75,6 +78,7 @@ impl MaintenanceController {
             probe_markers: ProbeMarkers::default(),
             metrics: context.metrics.clone(),
             clock: context.clock.clone(),
+            max_concurrent_nodes: context.max_concurrent_nodes,
         }
     }
 
@@ -198,7 +202,7 @@ impl MaintenanceController {
             // Without a maintenance only what an earlier one left matters.
             nodes.filter(|node| !is_idle || has_traces(node)).cloned().collect()
         };
-        let maintained = maintained_nodes(&maintenances, &nodes);
+        let maintained = maintained_nodes(&maintenances, &nodes, self.max_concurrent_nodes);
         self.caches.maintained_nodes.send_if_modified(|known| {
             let is_changed = *known != maintained;
             known.clone_from(&maintained);
@@ -231,6 +235,7 @@ impl MaintenanceController {
             evacuations,
             budgets,
             load_balancers,
+            max_concurrent_nodes: self.max_concurrent_nodes,
         };
         Some((snapshot, expires_at))
     }
@@ -253,13 +258,16 @@ fn has_traces(node: &Node) -> bool {
 }
 
 /// The nodes whose pods a plan depends on.
-fn maintained_nodes(maintenances: &[NodeMaintenance], nodes: &[Arc<Node>]) -> BTreeSet<String> {
+fn maintained_nodes(
+    objects: &[NodeMaintenance],
+    nodes: &[Arc<Node>],
+    max_concurrent_nodes: Option<IntOrPercent>,
+) -> BTreeSet<String> {
     let mut maintained = BTreeSet::new();
-    for object in maintenances {
-        let maintenance = Maintenance::new(object, nodes);
+    for maintenance in concurrency::maintenances(objects, nodes, max_concurrent_nodes) {
         match maintenance.phase {
             Phase::DryRun | Phase::Starting | Phase::Cordon | Phase::Drain => maintained.extend(maintenance.nodes),
-            Phase::Idle | Phase::TooManyNodes | Phase::Complete => {}
+            Phase::Idle | Phase::Complete => {}
         }
     }
     maintained

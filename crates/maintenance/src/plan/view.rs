@@ -9,6 +9,7 @@ use crate::api::{Evacuation, NodeMaintenanceNodeStatus};
 use crate::drain_plan::DrainTargets;
 use crate::snapshot::{PodFacts, Snapshot};
 
+use super::concurrency::maintenances;
 use super::evacuations::by_pod;
 use super::gate::{Gate, GateInput};
 use super::phase::{Maintenance, Phase};
@@ -41,12 +42,7 @@ impl<'a> View<'a> {
     /// Indexes a snapshot, advances the drains and decides the gates.
     #[must_use]
     pub(super) fn new(snapshot: &'a Snapshot, now: Timestamp) -> Self {
-        let mut maintenances: Vec<_> = snapshot
-            .maintenances
-            .iter()
-            .map(|object| Maintenance::new(object, &snapshot.nodes))
-            .collect();
-        maintenances.sort_by(|a, b| a.age().cmp(&b.age()));
+        let maintenances = maintenances(&snapshot.maintenances, &snapshot.nodes, snapshot.max_concurrent_nodes);
         let nodes: BTreeMap<_, _> = snapshot
             .nodes
             .iter()
@@ -147,9 +143,13 @@ fn resume(maintenances: &[Maintenance<'_>], now: Timestamp) -> Progress {
             .status
             .as_ref()
             .and_then(|status| status.drain_plan_index);
-        let cursor = usize::try_from(cursor.unwrap_or(0))
-            .unwrap_or(0)
-            .min(maintenance.plan.last());
+        // A node that joins begins at the first entry, and not with all entries that the others have passed.
+        let has_new_nodes = maintenance
+            .nodes
+            .iter()
+            .any(|node| reached.get(node).and_then(DrainTargets::position).is_none());
+        let cursor = cursor.filter(|_| !has_new_nodes).unwrap_or(0);
+        let cursor = usize::try_from(cursor).unwrap_or(0).min(maintenance.plan.last());
         let missed = recorded_targets(maintenance).filter_map(|(node, targets)| {
             // Without targets of its own it is new on the node, and is fast-forwarded only there.
             let own = targets.position()?;

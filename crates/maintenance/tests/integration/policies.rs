@@ -353,6 +353,68 @@ async fn a_selector_of_all_nodes_is_warned_of() {
     }
 }
 
+/// By the real kubectl, which prints warnings of the API server.
+#[tokio::test]
+async fn who_changes_the_cordon_of_a_maintenance_is_warned() {
+    let cluster = guarded().await;
+    let client = cluster.client();
+    let annotations = |is_ours: bool| match is_ours {
+        true => json!({"headgate.dev/unschedulable-before-maintenance": "false"}),
+        false => json!({}),
+    };
+    for (name, is_ours) in [("maintained", true), ("cordoned", false)] {
+        let node =
+            json!({"metadata": {"name": name, "annotations": annotations(is_ours)}, "spec": {"unschedulable": true}});
+        request(&client, "POST", "/api/v1/nodes", Some(&node)).await.unwrap();
+    }
+    let kubectl = |arguments: &[&str]| {
+        let output = cluster.kubectl().args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    eventually(SOON, "the policy is in force", async || {
+        let warned = kubectl(&["uncordon", "maintained", "--dry-run=server"]);
+        if warned.contains("Warning: ") {
+            Ok(())
+        } else {
+            Err(warned)
+        }
+    })
+    .await;
+    let warned = kubectl(&["uncordon", "maintained"]);
+    assert!(
+        warned.contains("node maintained is under maintenance: headgate cordons it again"),
+        "{warned}"
+    );
+    let warned = kubectl(&["cordon", "maintained"]);
+    assert!(
+        warned.contains("this cordon does not outlast the maintenance"),
+        "{warned}"
+    );
+    for arguments in [
+        ["cordon", "maintained"].as_slice(),
+        &["label", "node", "maintained", "a=b"],
+        &["uncordon", "cordoned"],
+        &["cordon", "cordoned"],
+        // The end of a maintenance.
+        &[
+            "patch",
+            "node",
+            "maintained",
+            "--type=merge",
+            "-p",
+            r#"{"metadata":{"annotations":{"headgate.dev/unschedulable-before-maintenance":null}},"spec":{"unschedulable":false}}"#,
+        ],
+    ] {
+        assert_eq!(kubectl(arguments), "", "{arguments:?}");
+    }
+    for name in ["maintained", "cordoned"] {
+        request(&client, "DELETE", &format!("/api/v1/nodes/{name}"), None)
+            .await
+            .unwrap();
+    }
+}
+
 #[tokio::test]
 async fn the_expressions_are_type_checked_without_a_warning() {
     let client = guarded().await.client();
@@ -360,6 +422,7 @@ async fn the_expressions_are_type_checked_without_a_warning() {
         "headgate-nodemaintenances",
         "headgate-nodemaintenances-status",
         "headgate-nodemaintenances-all-nodes",
+        "headgate-nodemaintenances-cordons",
         "headgate-evacuations",
         "headgate-pods",
     ] {

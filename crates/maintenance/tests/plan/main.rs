@@ -11,6 +11,7 @@
     reason = "tests: what fails here fails the test, and tables are long"
 )]
 
+mod concurrency;
 mod conditions;
 mod end;
 mod gate;

@@ -155,6 +155,7 @@ impl World {
             } else {
                 LoadBalancerSource::Reads(self.load_balancers.subscribe())
             },
+            max_concurrent_nodes: None,
         };
         let node_writes = self.node_writes.clone();
         let task = tokio::spawn(async move {
