@@ -35,5 +35,5 @@ pub use reader::{Condition, Node, NodeDetail, NodeReader};
 pub use report::{NodeObjectState, NodeReport, RememberedNode, Source};
 pub use signal::{DEFAULT_SIGNAL_TAINTS, Signal, SignalExplanation};
 pub use signal_periods::{DEBOUNCE, ENDED_PERIOD_TTL, PendingSignal, PeriodChange, SignalPeriod, SignalPeriods};
-pub use spot_notice::recorded_not_before;
+pub use spot_notice::{AzureNotice, RecordedNotice};
 pub use traffic::{NodeTraffic, TrafficByNode, Unproved};

@@ -165,7 +165,10 @@ fn matchers_and_built_in_signals_are_read_and_shown() {
     assert_eq!(names, wanted);
     assert_eq!(
         settings.signals.health.built_in,
-        [headgate_core::node::BuiltInSignal::AzurePreempt].into()
+        [headgate_core::node::BuiltInSignal::Azure(
+            headgate_core::node::AzureNotice::Preempt
+        )]
+        .into()
     );
     assert_eq!(settings.signals.admin_state.built_in.len(), 2);
     assert_eq!(whole(&settings.to_yaml()).unwrap(), settings, "{}", settings.to_yaml());
@@ -185,7 +188,8 @@ fn wrong_matchers_name_key_value_and_what_is_allowed() {
         "signals.health: item 1, {\"taint\":\"*\"}, is not allowed; allowed: a taint key such as example.com/draining, or how it begins",
         "signals.health: item 3, {\"label\":{\"key\":\"a\"}}, is not allowed; allowed: each matcher once; label:a is listed before",
         "signals.health: item 4, {\"unschedulable\":true,\"for\":\"2h\"}, is not allowed; allowed: a duration from 0s to 1h",
-        "signals.healthBuiltIn: item 1, \"deletion\", is not allowed; allowed: one of deletionTimestamp, nodeShutdown, azurePreempt",
+        "signals.healthBuiltIn: item 1, \"deletion\", is not allowed; allowed: one of deletionTimestamp, nodeShutdown, \
+         azurePreempt, azureTerminate, azureRedeploy, azureReboot",
         "signals.adminState: \"off\" is not allowed; allowed: a list of taint keys and other matchers",
         "signals.adminStateBuiltIn: item 1, \"azurePreempt\", is not allowed; allowed: one of deletionTimestamp, nodeShutdown",
         "signals.adminStateBuiltIn: item 3, \"nodeShutdown\", is not allowed; allowed: each signal once",

@@ -11,6 +11,8 @@ pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 pub(crate) const SHUTDOWN_TAINT: &str = "node.cloudprovider.kubernetes.io/shutdown";
 /// The taint of a node that Karpenter removes.
 pub const KARPENTER_TAINT: &str = "karpenter.sh/disrupted";
+/// The taint of a node that medik8s' Node Maintenance Operator drains.
+pub(crate) const MEDIK8S_TAINT: &str = "medik8s.io/drain";
 /// The taint that headgate sets when Azure announces the eviction of the VM.
 pub const DRAINING_TAINT: &str = "cloudprovider.azure.microsoft.com/draining";
 /// The value of [`DRAINING_TAINT`] for an eviction, as in cloud-provider-azure's design.
