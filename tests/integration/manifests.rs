@@ -16,6 +16,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 mod apply;
+mod automatic;
 mod autoscalers;
 mod caller;
 mod chart;

@@ -36,6 +36,9 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- $_ := set $settings "holdDeletion" (dict "clusterAutoscaler" "candidates") -}}
 {{- end -}}
 {{- if .Values.maintenance.enabled }}{{- $_ := set $settings "maintenance" (dict "enabled" true) }}{{- end -}}
+{{- if and .Values.maintenance.enabled .Values.maintenance.automatic }}
+{{- $_ := set $settings.maintenance "automatic" .Values.maintenance.automatic -}}
+{{- end -}}
 {{- toYaml (mergeOverwrite $settings (deepCopy .Values.settings)) -}}
 {{- end -}}
 

@@ -16,6 +16,7 @@ mod evacuation_span;
 mod evacuations;
 mod events;
 mod executor;
+mod grace_periods;
 mod maintenances;
 mod metrics;
 mod node_edits;
@@ -38,6 +39,8 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::task::JoinMap;
+
+use crate::automatic::AutomaticMaintenances;
 
 use caches::Caches;
 use daemon_sets::DaemonSetEvacuator;
@@ -80,6 +83,8 @@ pub struct MaintenanceContext {
     pub services: ServiceStore,
     /// Whether nodes are out of their load balancers.
     pub load_balancers: LoadBalancerSource,
+    /// Which nodes get a maintenance by themselves.
+    pub automatic: AutomaticMaintenances,
     /// How many nodes may be under maintenance at once; `None` holds nothing back.
     pub max_concurrent_nodes: Option<IntOrPercent>,
 }

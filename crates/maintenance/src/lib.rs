@@ -7,9 +7,11 @@
 )]
 
 pub mod api;
+pub mod automatic;
 pub mod blackhole;
 pub mod controller;
 pub mod cordon_race;
+pub mod deadline;
 pub mod drain_plan;
 pub mod evacuation;
 pub mod plan;

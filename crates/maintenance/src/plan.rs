@@ -27,6 +27,8 @@ use headgate_core::clock::whole_seconds;
 use jiff::Timestamp;
 
 use crate::api::Stage;
+use crate::automatic;
+use crate::deadline::hurries_from;
 use crate::snapshot::{PodFacts, Snapshot};
 
 use action::Action;
@@ -50,7 +52,10 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
     let view = View::new(snapshot, whole_seconds(now));
     let nodes = node_changes(&view);
     let (requests, cancellations) = evacuation_changes(&view);
-    let mut plan = Plan::default();
+    let mut plan = Plan {
+        actions: automatic::changes(&snapshot.automatic, &snapshot.maintenances, &view.nodes, view.now),
+        wake_at: None,
+    };
     for maintenance in &view.maintenances {
         if maintenance.phase == Phase::Starting {
             plan.actions.push(Action::AddFinalizer {
@@ -91,7 +96,10 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
     plan.actions.extend(cancellations.into_iter().map(|(_, action)| action));
     plan.actions.extend(requests);
     plan.actions.extend(done);
-    plan.wake_at = view.gates.values().filter_map(|gate| gate.wake_at).min();
+    let gates = view.gates.values().filter_map(|gate| gate.wake_at);
+    let drained = view.maintenances.iter().filter(|one| one.phase == Phase::Drain);
+    let hurried = drained.filter_map(|one| hurries_from(one.object));
+    plan.wake_at = gates.chain(hurried.filter(|from| *from > view.now)).min();
     plan
 }
 
@@ -105,10 +113,12 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
             match maintenance.phase {
                 Phase::Cordon => {
                     isolation.is_cordoned = true;
+                    isolation.is_kept_from_scale_down |= maintenance.object.spec.deadline.is_none();
                     phase.cordoned_by.push(maintenance.name);
                 }
                 Phase::Drain => {
                     isolation.is_cordoned = true;
+                    isolation.is_kept_from_scale_down |= maintenance.object.spec.deadline.is_none();
                     isolation.drained_by.push(maintenance.uid());
                     phase.drained_by.push(maintenance.name);
                     phase.is_drained = view.is_drained(node);
@@ -156,14 +166,9 @@ fn uncordons(maintenance: &Maintenance<'_>) -> bool {
 /// Evacuations that are to exist, and those of ours that are not, with the node of their pod where it is known.
 fn evacuation_changes<'a>(view: &View<'a>) -> (Vec<Action>, Vec<(Option<&'a str>, Action)>) {
     let pods: BTreeMap<&str, &PodFacts> = view.snapshot.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
-    let is_targeted = |pod: &PodFacts| {
-        view.progress
-            .targets(&pod.node)
-            .is_some_and(|targets| pod.is_targeted(targets))
-    };
     let mut requests = Vec::new();
     for (node, _) in view.progress.nodes().filter(|(node, _)| view.is_open(node)) {
-        for pod in view.pods_of(node).filter(|pod| is_targeted(pod)) {
+        for pod in view.pods_of(node).filter(|pod| view.is_targeted(pod)) {
             let existing = view.evacuations.get(pod.uid.as_str()).copied();
             requests.extend(evacuations::request(pod, existing, &view.snapshot.budgets));
         }
@@ -172,7 +177,7 @@ fn evacuation_changes<'a>(view: &View<'a>) -> (Vec<Action>, Vec<(Option<&'a str>
     for (uid, evacuation) in &view.evacuations {
         let pod = pods.get(uid);
         // The Evacuation of a pod that has ended is the Evacuation controller's to remove.
-        let is_wanted = pod.is_some_and(|pod| pod.is_finished || is_targeted(pod));
+        let is_wanted = pod.is_some_and(|pod| pod.is_finished || view.is_targeted(pod));
         // An undecodable maintenance may want what no known one does.
         let is_known = pod.is_some() || view.snapshot.undecodable_maintenances.is_empty();
         if evacuations::is_ours(evacuation) && !is_wanted && is_known {

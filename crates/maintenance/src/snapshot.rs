@@ -13,6 +13,7 @@ use headgate_core::settings::IntOrPercent;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::api::{Evacuation, NodeMaintenance};
+use crate::automatic::AutomaticMaintenances;
 use crate::drain_plan::{Labels, PodSelector};
 
 pub(crate) use pod::controlling_owner;
@@ -33,6 +34,8 @@ pub struct Snapshot {
     pub evacuations: Vec<Evacuation>,
     /// The PodDisruptionBudgets, for blockers only.
     pub budgets: Vec<BudgetFacts>,
+    /// Which nodes get a maintenance by themselves.
+    pub automatic: AutomaticMaintenances,
     /// What is known about the load balancers of each node, by name. A node that is missing is unknown.
     pub load_balancers: TrafficByNode,
     /// How many nodes may be under maintenance at once, of the Nodes that are here. `None` holds nothing back.

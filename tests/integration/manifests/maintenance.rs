@@ -11,6 +11,7 @@ use headgate_kubernetes::leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term, candidate_identity,
 };
 use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter, WatchReporter, service_store};
+use headgate_maintenance::automatic::AutomaticMaintenances;
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{create_node, event_sink, eventually};
@@ -118,7 +119,7 @@ fn conditions(object: &Value) -> Vec<String> {
 }
 
 /// Whether a Node has nothing of a maintenance.
-async fn is_as_before(administrator: &Caller, name: &str) {
+pub(super) async fn is_as_before(administrator: &Caller, name: &str) {
     let left = administrator.get(&node(name)).await;
     assert_eq!(
         (&left["spec"]["unschedulable"], &left["spec"]["taints"]),
@@ -141,6 +142,11 @@ pub(super) struct Leader {
 
 impl Leader {
     pub(super) fn start(leader: &Caller, own: &str) -> Self {
+        Self::start_with(leader, own, AutomaticMaintenances::default())
+    }
+
+    /// The same with maintenances that it creates by itself.
+    pub(super) fn start_with(leader: &Caller, own: &str, automatic: AutomaticMaintenances) -> Self {
         let clock = Clock::System;
         let mut registry = Registry::default();
         let load_balancers = watch::Sender::<Arc<TrafficByNode>>::default();
@@ -163,6 +169,7 @@ impl Leader {
             clock: clock.clone(),
             load_balancers: LoadBalancerSource::Reads(load_balancers.subscribe()),
             max_concurrent_nodes: None,
+            automatic,
         };
         let report = NodeReport::initial(None, &headgate_core::node::SignalRules::default(), clock.now());
         let reports = watch::Sender::new(report);

@@ -4,12 +4,15 @@ use headgate_kubernetes::{EventKind, EventSink, node_reference, pod_reference};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource as _;
 
+use super::grace_periods::GracePeriodCut;
 use crate::api::NodeMaintenance;
 use crate::evacuation::annotations::parse_evacuators;
 use crate::snapshot::PodFacts;
 
 /// The reason of the event about annotations of a pod that register no evacuator.
 const MALFORMED_ANNOTATION: &str = "EvacuatorAnnotationMalformed";
+/// The reason of the event about a pod that gets less time to end than it asks for.
+const GRACE_PERIOD_CUT: &str = "GracePeriodCut";
 /// The reason of the event about a Deployment whose rollout was restarted.
 const ROLLOUT_RESTARTED: &str = "RolloutRestarted";
 
@@ -49,6 +52,19 @@ impl MaintenanceEvents {
         self.queue(about, true, MALFORMED_ANNOTATION, &mistakes.join("; "));
     }
 
+    /// Queues an event about a pod that gets less time to end than it asks for.
+    pub(super) fn grace_period_cut(&self, pod: &PodFacts, cut: GracePeriodCut) {
+        let about = pod_reference(&pod.namespace, &pod.name, &pod.uid);
+        let note = format!(
+            "the grace period of {} s is cut to {} s: node {} is expected to be gone at {:.0}",
+            cut.asked.as_secs(),
+            cut.seconds,
+            pod.node,
+            cut.deadline
+        );
+        self.queue(about, true, GRACE_PERIOD_CUT, &note);
+    }
+
     /// Queues an event about a Deployment whose rollout was restarted.
     pub(super) fn rollout_restarted(&self, namespace: &str, name: &str, uid: &str, note: &str) {
         let about = ObjectReference {
@@ -72,6 +88,7 @@ impl MaintenanceEvents {
         let action = match reason {
             MALFORMED_ANNOTATION => "ReadAnnotations",
             ROLLOUT_RESTARTED => "RestartRollout",
+            GRACE_PERIOD_CUT => "EvictPod",
             _ => "MaintainNode",
         };
         let kind = EventKind {

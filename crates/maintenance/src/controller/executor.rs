@@ -6,6 +6,7 @@
 //! status could not be written. Everything else goes on, so that one object that is refused does not stop all others; the next
 //! turn plans the rest again.
 
+mod automatic_writes;
 mod evacuation_writes;
 mod spans;
 mod turn;
@@ -19,6 +20,7 @@ use headgate_core::clock::Clock;
 use headgate_core::node::Node;
 use headgate_kubernetes::{Decoded, FieldIntents};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -126,9 +128,22 @@ impl Executor {
             let span = action_span(&self.writer.term, &action);
             turn.span = Some(span.clone());
             match action {
+                Action::CreateMaintenance { node, maintenance } => {
+                    span.run(self.create_maintenance(&mut turn, &node, *maintenance)).await;
+                }
+                Action::SetDeadline { maintenance, deadline } => {
+                    let change = json!({"spec": {"deadline": Time(deadline)}});
+                    span.run(self.change_maintenance(&mut turn, &maintenance, "deadline", change))
+                        .await;
+                }
+                Action::DeleteMaintenance { maintenance } => {
+                    span.run(self.delete_maintenance(&mut turn, &maintenance)).await;
+                }
                 Action::AddFinalizer { maintenance } => span.run(self.add_finalizer(&mut turn, &maintenance)).await,
                 Action::SetStageComplete { maintenance } => {
-                    span.run(self.set_stage_complete(&mut turn, &maintenance)).await;
+                    let change = json!({"spec": {"stage": Stage::Complete}});
+                    span.run(self.change_maintenance(&mut turn, &maintenance, "stage", change))
+                        .await;
                 }
                 Action::UpdateStatus { maintenance, status } => {
                     let own;
@@ -212,15 +227,12 @@ impl Executor {
         }
     }
 
-    async fn set_stage_complete(&self, turn: &mut Turn<'_>, name: &str) {
+    async fn change_maintenance(&self, turn: &mut Turn<'_>, name: &str, what: &str, change: Value) {
         let Some(object) = turn.maintenances.get(name).copied() else {
             return;
         };
-        if let Err(error) = self
-            .patch_maintenance(object, json!({"spec": {"stage": Stage::Complete}}))
-            .await
-        {
-            turn.failed("stage", name, &error);
+        if let Err(error) = self.patch_maintenance(object, change).await {
+            turn.failed(what, name, &error);
         }
     }
 

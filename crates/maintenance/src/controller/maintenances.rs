@@ -23,6 +23,7 @@ use super::probe_markers::ProbeMarkers;
 use super::writer::Writer;
 use super::{LoadBalancerSource, MaintenanceContext};
 use crate::api::{NodeMaintenance, Stage};
+use crate::automatic::AutomaticMaintenances;
 use crate::plan::concurrency;
 use crate::plan::conditions::own_conditions;
 use crate::plan::phase::Phase;
@@ -41,6 +42,7 @@ const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
 pub(super) struct MaintenanceController {
     caches: Caches,
     load_balancers: LoadBalancerSource,
+    automatic: AutomaticMaintenances,
     probe_markers: ProbeMarkers,
     executor: Executor,
     blackholes: BlackholeReporter,
@@ -75,6 +77,7 @@ impl MaintenanceController {
             },
             caches,
             load_balancers: context.load_balancers.clone(),
+            automatic: context.automatic.clone(),
             probe_markers: ProbeMarkers::default(),
             metrics: context.metrics.clone(),
             clock: context.clock.clone(),
@@ -199,8 +202,10 @@ impl MaintenanceController {
         let nodes: Vec<Arc<Node>> = {
             let nodes = self.caches.nodes.borrow_and_update();
             let nodes = nodes.as_ref()?.values();
-            // Without a maintenance only what an earlier one left matters.
-            nodes.filter(|node| !is_idle || has_traces(node)).cloned().collect()
+            // Without a maintenance only what an earlier one left matters, and what needs one.
+            let is_planned =
+                |node: &&Arc<Node>| !is_idle || has_traces(node) || self.automatic.causes_of(node).next().is_some();
+            nodes.filter(is_planned).cloned().collect()
         };
         let maintained = maintained_nodes(&maintenances, &nodes, self.max_concurrent_nodes);
         self.caches.maintained_nodes.send_if_modified(|known| {
@@ -235,6 +240,7 @@ impl MaintenanceController {
             evacuations,
             budgets,
             load_balancers,
+            automatic: self.automatic.clone(),
             max_concurrent_nodes: self.max_concurrent_nodes,
         };
         Some((snapshot, expires_at))

@@ -1,12 +1,32 @@
 //! What a plan asks for. Each action is one request to the API server, and may be repeated.
 
 use headgate_core::telemetry::words;
+use jiff::Timestamp;
 
-use crate::api::{Evacuation, NodeMaintenanceStatus};
+use crate::api::{Evacuation, NodeMaintenance, NodeMaintenanceStatus};
 
 /// One thing to do. A plan lists them in the order in which they are to be done; the rest waits where one fails.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
+    /// Create the maintenance of a node that is taken.
+    CreateMaintenance {
+        /// The `metadata.name` of the Node.
+        node: String,
+        /// The whole object as it is sent.
+        maintenance: Box<NodeMaintenance>,
+    },
+    /// Set `spec.deadline` of a maintenance that headgate created.
+    SetDeadline {
+        /// The `metadata.name` of the NodeMaintenance.
+        maintenance: String,
+        /// When its node is gone.
+        deadline: Timestamp,
+    },
+    /// Delete a maintenance that headgate created: its node is gone, or is no longer taken.
+    DeleteMaintenance {
+        /// The `metadata.name` of the NodeMaintenance.
+        maintenance: String,
+    },
     /// Add the completion finalizer to a maintenance. Nothing else is done for it before.
     AddFinalizer {
         /// The `metadata.name` of the NodeMaintenance.

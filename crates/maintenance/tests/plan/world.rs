@@ -202,6 +202,21 @@ impl World {
 
     pub(super) fn apply(&mut self, action: Action) {
         match action {
+            Action::CreateMaintenance { maintenance, .. } => {
+                let mut object = *maintenance;
+                self.made += 1;
+                object.metadata.uid = Some(format!("uid-of-{:04}", self.made));
+                object.metadata.creation_timestamp = Some(Time(self.now));
+                assert!(
+                    self.find(object.metadata.name.as_deref().unwrap()).is_none(),
+                    "it exists"
+                );
+                self.snapshot.maintenances.push(object);
+            }
+            Action::SetDeadline { maintenance, deadline } => {
+                self.change(&maintenance, |one| one.spec.deadline = Some(Time(deadline)));
+            }
+            Action::DeleteMaintenance { maintenance } => self.delete(&maintenance),
             Action::AddFinalizer { maintenance } => self.change(&maintenance, |one| {
                 assert!(
                     one.metadata.deletion_timestamp.is_none(),

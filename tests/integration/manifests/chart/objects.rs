@@ -238,6 +238,18 @@ fn rows_of_components() -> Vec<Row> {
         ),
         Row::overlay(
             "overlays/hardened",
+            &["maintenance", "automatic"],
+            "maintenance: {enabled: true, automatic: [preempt, autoscaler]}",
+            merged(
+                hardened(),
+                merged(
+                    maintenance.clone(),
+                    json!({"maintenance": {"automatic": ["preempt", "autoscaler"]}}),
+                ),
+            ),
+        ),
+        Row::overlay(
+            "overlays/hardened",
             &["maintenance", "rollout"],
             "maintenance: {enabled: true}",
             merged(

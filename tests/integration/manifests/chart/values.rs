@@ -89,6 +89,14 @@ fn values_that_cannot_work_are_refused_by_name() {
             "azure.enabled or settings.node.markerProbes",
         ),
         (
+            json!({"maintenance": {"automatic": ["preempt"]}}),
+            "maintenance.automatic needs maintenance.enabled",
+        ),
+        (
+            json!({"maintenance": {"enabled": true}, "settings": {"node": {"markerProbes": 2}, "maintenance": {"automatic": ["preempt"]}}}),
+            "settings.maintenance.automatic needs the value maintenance.automatic",
+        ),
+        (
             json!({"maintenance": {"rollout": true}}),
             "maintenance.rollout needs maintenance.enabled",
         ),
