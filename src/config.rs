@@ -232,6 +232,8 @@ pub struct MaintenanceSection {
     pub enabled: bool,
     /// How many of all Nodes may be under maintenance at once.
     pub max_concurrent_nodes: IntOrPercent,
+    /// Whether nodes under maintenance are kept out of upgrades of AKS.
+    pub pauses_upgrades: bool,
     /// Which nodes get a maintenance by themselves.
     pub automatic: AutomaticMaintenances,
 }
@@ -241,6 +243,7 @@ impl Default for MaintenanceSection {
         Self {
             enabled: false,
             max_concurrent_nodes: IntOrPercent::ALL,
+            pauses_upgrades: false,
             automatic: AutomaticMaintenances {
                 causes: BTreeSet::new(),
                 shutdown_grace_period: Duration::from_secs(30),

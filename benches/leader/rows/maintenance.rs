@@ -107,6 +107,7 @@ async fn decisions(client: &Client) -> anyhow::Result<Vec<Duration>> {
         evacuations,
         budgets: Vec::new(),
         max_concurrent_nodes: None,
+        pauses_upgrades: false,
         automatic: headgate_maintenance::automatic::AutomaticMaintenances::default(),
     };
     let mut times = Vec::new();

@@ -83,6 +83,8 @@ pub struct MaintenanceContext {
     pub services: ServiceStore,
     /// Whether nodes are out of their load balancers.
     pub load_balancers: LoadBalancerSource,
+    /// Whether nodes under maintenance are kept out of upgrades of AKS.
+    pub pauses_upgrades: bool,
     /// Which nodes get a maintenance by themselves.
     pub automatic: AutomaticMaintenances,
     /// How many nodes may be under maintenance at once; `None` holds nothing back.

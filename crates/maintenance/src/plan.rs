@@ -19,6 +19,7 @@ pub mod progress;
 mod status;
 pub mod status_changes;
 mod status_size;
+pub mod upgrade_status;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,6 +130,7 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
         }
     }
     let undecodable = &view.snapshot.undecodable_maintenances;
+    let pauses_upgrades = view.snapshot.pauses_upgrades;
     let mut changes = BTreeMap::new();
     for (name, node) in &view.nodes {
         let known = wanted.remove(name);
@@ -150,6 +152,12 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
             actions.push(Action::UpdateNode { node, change });
         }
         actions.extend(conditions::node_conditions(node, &phase));
+        actions.extend(
+            upgrade_status::change(node, pauses_upgrades).map(|is_paused| Action::SetUpgradePaused {
+                node: node.name.clone(),
+                is_paused,
+            }),
+        );
         if !actions.is_empty() {
             changes.insert(*name, actions);
         }

@@ -34,6 +34,8 @@ pub struct Snapshot {
     pub evacuations: Vec<Evacuation>,
     /// The PodDisruptionBudgets, for blockers only.
     pub budgets: Vec<BudgetFacts>,
+    /// Whether nodes under maintenance are kept out of upgrades of AKS.
+    pub pauses_upgrades: bool,
     /// Which nodes get a maintenance by themselves.
     pub automatic: AutomaticMaintenances,
     /// What is known about the load balancers of each node, by name. A node that is missing is unknown.

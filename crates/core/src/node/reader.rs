@@ -17,6 +17,7 @@ use super::matcher::SignalRules;
 use super::names::{
     AUTOSCALER_TAINT, CANDIDATE_TAINT, CONNECTIONS_CONDITION, CORDON_ANNOTATION, DELETION_DELAY_ANNOTATION,
     DRAINING_TAINT, EXCLUDE_LABEL, MAINTENANCE_CONDITIONS, MAINTENANCE_TAINT, MARKER_CONDITION, SCALE_DOWN_ANNOTATION,
+    UPGRADE_PAUSED_ANNOTATION,
 };
 use super::object::{AddressObject, ConditionObject, NodeObject, Taint};
 use super::signal::Signal;
@@ -124,6 +125,9 @@ pub struct Node {
     /// Whether a maintenance keeps autoscalers away from the node, from the Node's annotation.
     #[serde(skip)]
     pub is_kept_from_scale_down: bool,
+    /// Whether headgate keeps the node out of upgrades of AKS, from the Node's annotation.
+    #[serde(skip)]
+    pub is_upgrade_paused: bool,
     /// The signals of the reader's rules, each with how long it must last before it counts.
     #[serde(skip)]
     pub signals: BTreeMap<Signal, Duration>,
@@ -205,6 +209,7 @@ impl NodeReader {
             notice: RecordedNotice::from_annotations(&annotations),
             was_unschedulable: annotations.get(CORDON_ANNOTATION).map(|value| value == "true"),
             is_kept_from_scale_down: annotations.contains_key(SCALE_DOWN_ANNOTATION),
+            is_upgrade_paused: annotations.contains_key(UPGRADE_PAUSED_ANNOTATION),
             annotations,
             unschedulable: spec.unschedulable && (self.maintains() || self.reads(SignalRules::reads_unschedulable)),
             machine: machine_id(&spec.provider_id),

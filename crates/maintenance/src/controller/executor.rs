@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use super::caches::Caches;
 use super::metrics::Metrics;
-use super::node_edits::{ConditionsEdit, IsolationEdit, intent};
+use super::node_edits::{ConditionsEdit, IsolationEdit, UpgradeStatusEdit, intent};
 use super::writer::{WriteError, Writer};
 use crate::api::names::{COMPLETION_FINALIZER, is_completion_finalizer};
 use crate::api::{NodeMaintenance, NodeMaintenanceStatus, Stage};
@@ -67,6 +67,8 @@ pub(super) struct Executor {
     pub(super) isolations: FieldIntents,
     /// What conditions of Nodes should be.
     pub(super) conditions: FieldIntents,
+    /// What AKS' labels of Nodes should be.
+    pub(super) upgrade_statuses: FieldIntents,
     pub(super) races: Arc<Mutex<CordonRaceDetector>>,
     /// When the status of each maintenance was written last, by UID.
     pub(super) written: HashMap<String, Instant>,
@@ -116,7 +118,7 @@ impl Executor {
                     }
                     continue;
                 }
-                Action::UpdateNodeConditions { .. } => continue,
+                Action::UpdateNodeConditions { .. } | Action::SetUpgradePaused { .. } => continue,
                 Action::UpdateStatus { maintenance, status } => {
                     if self.is_postponed(&mut turn, &maintenance, &status) {
                         continue;
@@ -154,6 +156,7 @@ impl Executor {
                 // Published, or collected above.
                 Action::UpdateNode { .. }
                 | Action::UpdateNodeConditions { .. }
+                | Action::SetUpgradePaused { .. }
                 | Action::RecordEvent(_)
                 | Action::RemoveFinalizer { .. }
                 | Action::CreateEvacuation { .. }
@@ -282,7 +285,8 @@ impl Executor {
             .iter()
             .filter_map(|one| one.metadata.uid.as_deref());
         let uids: BTreeSet<_> = uids.collect();
-        let (mut isolations, mut conditions) = (BTreeMap::new(), BTreeMap::new());
+        let (mut isolations, mut conditions, mut upgrade_statuses) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for action in actions {
             match action {
                 Action::UpdateNode { node, change } => {
@@ -308,11 +312,17 @@ impl Executor {
                     let intent = intent(&self.node_uid(node), key, ConditionsEdit { set, remove });
                     conditions.insert(node.clone(), intent);
                 }
+                Action::SetUpgradePaused { node, is_paused } => {
+                    let edit = UpgradeStatusEdit { is_paused: *is_paused };
+                    let intent = intent(&self.node_uid(node), is_paused.to_string(), edit);
+                    upgrade_statuses.insert(node.clone(), intent);
+                }
                 _ => {}
             }
         }
         self.isolations.publish(isolations);
         self.conditions.publish(conditions);
+        self.upgrade_statuses.publish(upgrade_statuses);
     }
 
     /// The UID of a Node for events; its name where it is not known.

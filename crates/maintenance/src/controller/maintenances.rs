@@ -43,6 +43,7 @@ pub(super) struct MaintenanceController {
     caches: Caches,
     load_balancers: LoadBalancerSource,
     automatic: AutomaticMaintenances,
+    pauses_upgrades: bool,
     probe_markers: ProbeMarkers,
     executor: Executor,
     blackholes: BlackholeReporter,
@@ -71,6 +72,7 @@ impl MaintenanceController {
                 clock: context.clock.clone(),
                 isolations: context.node_intents.field(NodeField::Maintenance),
                 conditions: context.node_intents.field(NodeField::MaintenanceConditions),
+                upgrade_statuses: context.node_intents.field(NodeField::UpgradeStatus),
                 races: Arc::default(),
                 written: HashMap::new(),
                 evacuated: BTreeSet::new(),
@@ -78,6 +80,7 @@ impl MaintenanceController {
             caches,
             load_balancers: context.load_balancers.clone(),
             automatic: context.automatic.clone(),
+            pauses_upgrades: context.pauses_upgrades,
             probe_markers: ProbeMarkers::default(),
             metrics: context.metrics.clone(),
             clock: context.clock.clone(),
@@ -241,6 +244,7 @@ impl MaintenanceController {
             budgets,
             load_balancers,
             automatic: self.automatic.clone(),
+            pauses_upgrades: self.pauses_upgrades,
             max_concurrent_nodes: self.max_concurrent_nodes,
         };
         Some((snapshot, expires_at))
@@ -259,6 +263,7 @@ async fn changed(load_balancers: &mut LoadBalancerSource) -> Result<(), watch::e
 fn has_traces(node: &Node) -> bool {
     node.was_unschedulable.is_some()
         || node.is_kept_from_scale_down
+        || node.is_upgrade_paused
         || node.maintenance_taint.is_some()
         || own_conditions(node).next().is_some()
 }

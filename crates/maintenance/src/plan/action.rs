@@ -60,6 +60,13 @@ pub enum Action {
         /// Types of own conditions that are removed.
         remove: Vec<String>,
     },
+    /// Keep a Node out of upgrades of AKS (`true`), or no longer (`false`).
+    SetUpgradePaused {
+        /// The `metadata.name` of the Node.
+        node: String,
+        /// Whether it is kept out.
+        is_paused: bool,
+    },
     /// Create the Evacuation of one pod.
     CreateEvacuation {
         /// The whole object as it is sent, with its instigator finalizer.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use headgate_core::node::{Condition as NodeCondition, Node, NodeTraffic};
+use headgate_core::node::{Condition as NodeCondition, Node, NodeTraffic, UPGRADE_STATUS_LABEL};
 use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER};
 use headgate_maintenance::api::{
     CancellationPolicy, DrainPlanEntry, Evacuation, EvacuationStatus, NodeMaintenance, NodeMaintenanceNodeStatus,
@@ -255,6 +255,15 @@ impl World {
                     Some(Change::Set(value)) => facts.maintenance_taint = Some(value),
                     Some(Change::Remove) => facts.maintenance_taint = None,
                     None => {}
+                }
+            }
+            Action::SetUpgradePaused { node, is_paused } => {
+                let node = self.node(&node);
+                node.is_upgrade_paused = is_paused;
+                if is_paused {
+                    node.labels.insert(UPGRADE_STATUS_LABEL.to_owned(), "paused".to_owned());
+                } else {
+                    node.labels.remove(UPGRADE_STATUS_LABEL);
                 }
             }
             Action::UpdateNodeConditions { node, set, remove } => {

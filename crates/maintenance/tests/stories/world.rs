@@ -161,6 +161,7 @@ impl World {
             },
             max_concurrent_nodes: None,
             automatic: self.automatic.clone(),
+            pauses_upgrades: false,
         };
         let node_writes = self.node_writes.clone();
         let task = tokio::spawn(async move {

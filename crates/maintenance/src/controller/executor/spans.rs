@@ -75,7 +75,9 @@ pub(super) fn evacuation_span(term: &Term, action: &Action, pods: &BTreeMap<&str
 
 fn node_of(action: &Action) -> Option<&str> {
     match action {
-        Action::UpdateNode { node, .. } | Action::UpdateNodeConditions { node, .. } => Some(node),
+        Action::UpdateNode { node, .. }
+        | Action::UpdateNodeConditions { node, .. }
+        | Action::SetUpgradePaused { node, .. } => Some(node),
         _ => None,
     }
 }
