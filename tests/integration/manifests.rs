@@ -20,6 +20,7 @@ mod automatic;
 mod autoscalers;
 mod caller;
 mod chart;
+mod cluster_api;
 mod hardened;
 mod holds;
 mod identity;

@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 
 use crate::api::names::AUTOMATIC_LABEL;
 use crate::api::{LoadBalancerConfirmation, LoadBalancerGate, NodeMaintenance, NodeMaintenanceSpec, Stage};
+use crate::machine::HeldMachine;
 use crate::plan::action::Action;
 
 /// What an eviction gives at least, for a notice without a time: the event has started.
@@ -34,6 +35,8 @@ words! {
         Shutdown = "shutdown",
         /// Cluster Autoscaler or Karpenter removes the node.
         Autoscaler = "autoscaler",
+        /// Cluster API deletes the Machine of the node, and waits for headgate.
+        Machine = "machine",
     }
 }
 
@@ -44,14 +47,14 @@ pub struct AutomaticMaintenances {
     pub causes: BTreeSet<Cause>,
     /// kubelet's `shutdownGracePeriod`.
     pub shutdown_grace_period: Duration,
-    /// How long an autoscaler drains a node at most.
+    /// How long an autoscaler, or Cluster API, drains a node at most.
     pub autoscaler_drain_timeout: Duration,
 }
 
 impl AutomaticMaintenances {
     /// Why the node is taken, for the causes that count.
-    pub fn causes_of(&self, node: &Node) -> impl Iterator<Item = Cause> {
-        self.causes.iter().copied().filter(|cause| cause.takes(node))
+    pub fn causes_of(&self, node: &Node, machines: &[HeldMachine]) -> impl Iterator<Item = Cause> {
+        self.causes.iter().copied().filter(|cause| cause.takes(node, machines))
     }
 
     /// The time that a cause has; `None` where it says so itself.
@@ -59,20 +62,21 @@ impl AutomaticMaintenances {
         let configured = match cause {
             Cause::Preempt | Cause::Terminate => return STARTED_NOTICE,
             Cause::Shutdown => self.shutdown_grace_period,
-            Cause::Autoscaler => self.autoscaler_drain_timeout,
+            Cause::Autoscaler | Cause::Machine => self.autoscaler_drain_timeout,
         };
         SignedDuration::try_from(configured).unwrap_or(SignedDuration::MAX)
     }
 }
 
 impl Cause {
-    fn takes(self, node: &Node) -> bool {
+    fn takes(self, node: &Node, machines: &[HeldMachine]) -> bool {
         let is_announced = |wanted| node.present_notice().is_some_and(|notice| notice.event_type == wanted);
         match self {
             Self::Preempt => is_announced(AzureNotice::Preempt),
             Self::Terminate => is_announced(AzureNotice::Terminate),
             Self::Shutdown => node.shutting_down,
             Self::Autoscaler => node.has_taint(AUTOSCALER_TAINT) || node.has_taint(KARPENTER_TAINT),
+            Self::Machine => machines.iter().any(|machine| machine.node == node.name),
         }
     }
 
@@ -80,7 +84,7 @@ impl Cause {
     fn announced(self, node: &Node) -> Option<Timestamp> {
         match self {
             Self::Preempt | Self::Terminate => node.eviction_deadline(),
-            Self::Shutdown | Self::Autoscaler => None,
+            Self::Shutdown | Self::Autoscaler | Self::Machine => None,
         }
     }
 
@@ -91,6 +95,7 @@ impl Cause {
             Self::Shutdown => "kubelet shuts the node down",
             Self::Autoscaler if node.has_taint(KARPENTER_TAINT) => "Karpenter removes the node",
             Self::Autoscaler => "Cluster Autoscaler removes the node",
+            Self::Machine => "Cluster API deletes the Machine",
         }
     }
 }
@@ -112,6 +117,7 @@ pub(crate) fn changes(
     settings: &AutomaticMaintenances,
     maintenances: &[NodeMaintenance],
     nodes: &BTreeMap<&str, &Node>,
+    machines: &[HeldMachine],
     now: Timestamp,
 ) -> Vec<Action> {
     let mut known: BTreeMap<(&str, &str), &NodeMaintenance> = maintenances
@@ -122,7 +128,7 @@ pub(crate) fn changes(
         .collect();
     let mut actions = Vec::new();
     for node in nodes.values() {
-        let causes: Vec<_> = settings.causes_of(node).collect();
+        let causes: Vec<_> = settings.causes_of(node, machines).collect();
         if causes.is_empty() {
             continue;
         }

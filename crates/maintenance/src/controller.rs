@@ -95,6 +95,7 @@ pub struct MaintenanceContext {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum TaskName {
     Maintenances,
+    Machines,
     Evacuations,
     Budgets,
     Pods,
@@ -108,6 +109,7 @@ impl fmt::Display for TaskName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Maintenances => "nodemaintenances",
+            Self::Machines => "machines",
             Self::Evacuations => "evacuations",
             Self::Budgets => "poddisruptionbudgets",
             Self::Pods => "pods",

@@ -14,6 +14,7 @@ pub mod cordon_race;
 pub mod deadline;
 pub mod drain_plan;
 pub mod evacuation;
+pub mod machine;
 pub mod plan;
 pub mod rollout;
 pub mod selection;

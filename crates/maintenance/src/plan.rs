@@ -54,7 +54,13 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
     let nodes = node_changes(&view);
     let (requests, cancellations) = evacuation_changes(&view);
     let mut plan = Plan {
-        actions: automatic::changes(&snapshot.automatic, &snapshot.maintenances, &view.nodes, view.now),
+        actions: automatic::changes(
+            &snapshot.automatic,
+            &snapshot.maintenances,
+            &view.nodes,
+            &snapshot.machines,
+            view.now,
+        ),
         wake_at: None,
     };
     for maintenance in &view.maintenances {
@@ -96,6 +102,7 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
     plan.actions.extend(nodes.into_values().flatten());
     plan.actions.extend(cancellations.into_iter().map(|(_, action)| action));
     plan.actions.extend(requests);
+    plan.actions.extend(released_machines(&view));
     plan.actions.extend(done);
     let gates = view.gates.values().filter_map(|gate| gate.wake_at);
     let drained = view.maintenances.iter().filter(|one| one.phase == Phase::Drain);
@@ -193,6 +200,20 @@ fn evacuation_changes<'a>(view: &View<'a>) -> (Vec<Action>, Vec<(Option<&'a str>
         }
     }
     (requests, cancellations)
+}
+
+/// The Machines that wait for headgate no longer: their nodes are out of the load balancers, as the gates say, or gone.
+fn released_machines<'a>(view: &'a View<'_>) -> impl Iterator<Item = Action> + 'a {
+    let is_released = |node: &str| {
+        let has_gate = view.gates.keys().any(|(_, of)| *of == node);
+        !view.nodes.contains_key(node) || (has_gate && view.is_open(node))
+    };
+    let released = view
+        .snapshot
+        .machines
+        .iter()
+        .filter(move |machine| is_released(&machine.node));
+    released.cloned().map(Action::ReleaseMachine)
 }
 
 /// Whether anything is still to be undone for a maintenance in the `Complete` stage.

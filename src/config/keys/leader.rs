@@ -96,10 +96,13 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.maintenance.automatic.causes,
             "For which nodes the leader creates a NodeMaintenance `automatic-NODE`, with a deadline: `preempt` and `terminate` (Azure has \
              announced it, and the notice is recorded on the Node; until its `NotBefore`), `shutdown` (kubelet shuts the node down), \
-             `autoscaler` (the taint `ToBeDeletedByClusterAutoscaler` or `karpenter.sh/disrupted`). Load balancers first, then the pods in \
+             `autoscaler` (the taint `ToBeDeletedByClusterAutoscaler` or `karpenter.sh/disrupted`), `machine` (a Machine of Cluster API in \
+             the same cluster is deleted and has the annotation `pre-drain.delete.hook.machine.cluster.x-k8s.io/headgate` or \
+             `pre-terminate.delete.hook.machine.cluster.x-k8s.io/headgate`, which the leader removes once the node is out of its load balancers \
+             and its connections are gone). Load balancers first, then the pods in \
              order, and after half of the time all pods; grace periods are cut to what is left. Such a maintenance does not wait for \
              `maintenance.maxConcurrentNodes`, and counts. It is deleted when the Node is gone or the cause is. It needs \
-             `manifests/components/automatic`; `terminate` also `azureTerminate` in `signals.healthBuiltIn`.",
+             `manifests/components/automatic`, and `machine` `manifests/components/cluster-api`; `terminate` also `azureTerminate` in `signals.healthBuiltIn`.",
         ),
         Key::new(
             "maintenance.shutdownGracePeriod",
@@ -111,7 +114,7 @@ pub(super) fn keys() -> Vec<Key> {
             "maintenance.autoscalerDrainTimeout",
             duration(SECOND, 24 * HOUR),
             |s| &mut s.maintenance.automatic.autoscaler_drain_timeout,
-            "The deadline of a maintenance for `autoscaler`, from its creation on: how long the autoscaler drains a node at most, \
+            "The deadline of a maintenance for `autoscaler` and `machine`, from its creation on: how long they drain a node at most, \
              such as `--max-graceful-termination-sec` of Cluster Autoscaler or `terminationGracePeriod` of a NodePool. From `1s` to `24h`.",
         ),
         Key::new(

@@ -141,6 +141,7 @@ impl Executor {
                 Action::DeleteMaintenance { maintenance } => {
                     span.run(self.delete_maintenance(&mut turn, &maintenance)).await;
                 }
+                Action::ReleaseMachine(machine) => span.run(self.release_machine(&mut turn, &machine)).await,
                 Action::AddFinalizer { maintenance } => span.run(self.add_finalizer(&mut turn, &maintenance)).await,
                 Action::SetStageComplete { maintenance } => {
                     let change = json!({"spec": {"stage": Stage::Complete}});

@@ -10,7 +10,7 @@ use std::time::Duration;
 use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::Node;
 use headgate_core::settings::IntOrPercent;
-use headgate_kubernetes::NodeField;
+use headgate_kubernetes::{NodeField, Objects};
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -24,6 +24,7 @@ use super::writer::Writer;
 use super::{LoadBalancerSource, MaintenanceContext};
 use crate::api::{NodeMaintenance, Stage};
 use crate::automatic::AutomaticMaintenances;
+use crate::machine::HeldMachine;
 use crate::plan::concurrency;
 use crate::plan::conditions::own_conditions;
 use crate::plan::phase::Phase;
@@ -125,6 +126,7 @@ impl MaintenanceController {
                 Ok(()) = caches.evacuations.changed() => {}
                 Ok(()) = caches.budgets.changed() => {}
                 Ok(()) = caches.pods.changed() => {}
+                Ok(()) = changed_machines(&mut caches.machines) => {}
                 Ok(()) = changed(load_balancers) => {}
                 () = sleep_until(wake_at) => {}
             }
@@ -201,13 +203,24 @@ impl MaintenanceController {
             .values()
             .cloned()
             .collect();
+        // Where Cluster API is not installed, there are none.
+        let machines: Vec<HeldMachine> = match &mut self.caches.machines {
+            Some(machines) => machines
+                .borrow_and_update()
+                .iter()
+                .flatten()
+                .map(|(_, held)| held.clone())
+                .collect(),
+            None => Vec::new(),
+        };
         let is_idle = maintenances.is_empty();
         let nodes: Vec<Arc<Node>> = {
             let nodes = self.caches.nodes.borrow_and_update();
             let nodes = nodes.as_ref()?.values();
             // Without a maintenance only what an earlier one left matters, and what needs one.
-            let is_planned =
-                |node: &&Arc<Node>| !is_idle || has_traces(node) || self.automatic.causes_of(node).next().is_some();
+            let is_planned = |node: &&Arc<Node>| {
+                !is_idle || has_traces(node) || self.automatic.causes_of(node, &machines).next().is_some()
+            };
             nodes.filter(is_planned).cloned().collect()
         };
         let maintained = maintained_nodes(&maintenances, &nodes, self.max_concurrent_nodes);
@@ -243,11 +256,22 @@ impl MaintenanceController {
             evacuations,
             budgets,
             load_balancers,
+            machines,
             automatic: self.automatic.clone(),
             pauses_upgrades: self.pauses_upgrades,
             max_concurrent_nodes: self.max_concurrent_nodes,
         };
         Some((snapshot, expires_at))
+    }
+}
+
+/// Waits until other Machines wait for headgate, where they are watched.
+async fn changed_machines(
+    machines: &mut Option<watch::Receiver<Objects<HeldMachine>>>,
+) -> Result<(), watch::error::RecvError> {
+    match machines {
+        Some(machines) => machines.changed().await,
+        None => std::future::pending().await,
     }
 }
 

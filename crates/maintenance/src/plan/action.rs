@@ -4,6 +4,7 @@ use headgate_core::telemetry::words;
 use jiff::Timestamp;
 
 use crate::api::{Evacuation, NodeMaintenance, NodeMaintenanceStatus};
+use crate::machine::HeldMachine;
 
 /// One thing to do. A plan lists them in the order in which they are to be done; the rest waits where one fails.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +68,8 @@ pub enum Action {
         /// Whether it is kept out.
         is_paused: bool,
     },
+    /// Remove headgate's hooks from a Machine of Cluster API.
+    ReleaseMachine(HeldMachine),
     /// Create the Evacuation of one pod.
     CreateEvacuation {
         /// The whole object as it is sent, with its instigator finalizer.

@@ -11,6 +11,7 @@ use headgate_core::settings::IntOrPercent;
 use headgate_maintenance::api::names::AUTOMATIC_LABEL;
 use headgate_maintenance::api::{NodeMaintenance, PodType, Stage};
 use headgate_maintenance::automatic::{AutomaticMaintenances, Cause, is_automatic};
+use headgate_maintenance::machine::HeldMachine;
 use jiff::{SignedDuration, Timestamp};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -268,6 +269,32 @@ fn a_node_that_is_taken_waits_for_no_place_and_counts() {
     assert!(world.node("two").unschedulable);
 }
 
+#[test]
+fn a_machine_is_held_until_its_node_is_out() {
+    let held = |node: &str| HeldMachine {
+        name: "machine".to_owned(),
+        node: node.to_owned(),
+        ..HeldMachine::default()
+    };
+    let mut world = world(&[Cause::Machine]);
+    let in_service = NodeTraffic::InService {
+        detail: "pool web".to_owned(),
+    };
+    world.observe("one", in_service);
+    // Machines without a Node wait for nothing.
+    world.snapshot.machines = vec![held("one"), held(""), held("gone")];
+    world.settle();
+    assert_eq!(world.snapshot.machines, [held("one")]);
+    assert_eq!(automatic(&world)[0].spec.reason, "Cluster API deletes the Machine");
+    assert!(world.node("one").unschedulable && !world.node("two").unschedulable);
+    world.observe("one", NodeTraffic::Out { since: Some(world.now) });
+    world.settle();
+    assert_eq!(world.snapshot.machines.len(), 1, "connections drain");
+    world.now += SignedDuration::from_secs(30);
+    world.settle();
+    assert!(world.snapshot.machines.is_empty());
+}
+
 /// What happens to one of two nodes.
 #[derive(Clone, Debug)]
 enum Happening {
@@ -328,7 +355,7 @@ proptest! {
             }
             world.settle();
             let settings = world.snapshot.automatic.clone();
-            let taken: BTreeSet<_> = world.snapshot.nodes.iter().filter(|node| settings.causes_of(node).next().is_some())
+            let taken: BTreeSet<_> = world.snapshot.nodes.iter().filter(|node| settings.causes_of(node, &[]).next().is_some())
                 .map(|node| (node.name.clone(), node.uid.clone())).collect();
             let kept: Vec<_> = automatic(&world).iter().map(|one| {
                 let owner = &one.metadata.owner_references.as_ref().unwrap()[0];

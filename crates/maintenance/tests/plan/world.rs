@@ -257,6 +257,7 @@ impl World {
                     None => {}
                 }
             }
+            Action::ReleaseMachine(machine) => self.snapshot.machines.retain(|held| *held != machine),
             Action::SetUpgradePaused { node, is_paused } => {
                 let node = self.node(&node);
                 node.is_upgrade_paused = is_paused;

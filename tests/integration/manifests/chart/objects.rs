@@ -250,6 +250,15 @@ fn rows_of_components() -> Vec<Row> {
         ),
         Row::overlay(
             "overlays/hardened",
+            &["maintenance", "automatic", "cluster-api"],
+            "maintenance: {enabled: true, automatic: [machine]}",
+            merged(
+                hardened(),
+                merged(maintenance.clone(), json!({"maintenance": {"automatic": ["machine"]}})),
+            ),
+        ),
+        Row::overlay(
+            "overlays/hardened",
             &["maintenance", "rollout"],
             "maintenance: {enabled: true}",
             merged(

@@ -1,13 +1,17 @@
-//! Writes of maintenances that headgate creates for nodes that are taken.
+//! Writes for nodes that are taken: the maintenances that headgate creates, and the Machines that it holds.
+
+use std::collections::BTreeMap;
 
 use headgate_kubernetes::Decoded;
-use kube::ResourceExt as _;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
 
 use super::super::writer::WriteError;
 use super::Executor;
 use super::turn::Turn;
 use crate::api::NodeMaintenance;
+use crate::machine::{HOOKS, HeldMachine, MachineObject};
 
 /// The reason of the event about a Node that is taken.
 const MAINTENANCE_CREATED: &str = "MaintenanceCreated";
@@ -26,6 +30,24 @@ impl Executor {
         let note = format!("NodeMaintenance {name} drains the node, because {reason}{gone_at}");
         let events = &self.writer.events;
         events.about_node(node, &self.node_uid(node), false, MAINTENANCE_CREATED, &note);
+    }
+
+    /// Removes the hooks from a Machine that has not changed since it was read.
+    pub(super) async fn release_machine(&self, turn: &mut Turn<'_>, machine: &HeldMachine) {
+        let hooks: BTreeMap<_, Option<&str>> = HOOKS.into_iter().map(|hook| (hook, None)).collect();
+        let change = json!({"metadata": {"resourceVersion": machine.resource_version, "annotations": hooks}});
+        let (params, patch) = (PatchParams::default(), Patch::Merge(&change));
+        let machines = Api::<MachineObject>::namespaced(self.writer.client.clone(), &machine.namespace);
+        match self.writer.send(machines.patch(&machine.name, &params, &patch)).await {
+            Ok(_) => tracing::info!(
+                namespace = machine.namespace,
+                machine = machine.name,
+                node = machine.node,
+                "hooks removed from machine"
+            ),
+            Err(WriteError::Gone) => {}
+            Err(error) => turn.failed("machine", &machine.name, &error),
+        }
     }
 
     /// Deletes a maintenance that has not changed since the plan was made. It stays until everything is undone.
