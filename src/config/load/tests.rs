@@ -201,6 +201,38 @@ fn wrong_matchers_name_key_value_and_what_is_allowed() {
 }
 
 #[test]
+fn causes_of_maintenances_need_somebody_who_acts_on_them() {
+    let settings = from("maintenance: {enabled: true, automatic: [machine, preempt]}\n")
+        .unwrap()
+        .maintenance
+        .automatic;
+    assert_eq!(settings.causes.len(), 2);
+    assert_eq!(settings.shutdown_grace_period, std::time::Duration::from_secs(30));
+    for (text, wanted) in [
+        (
+            "maintenance: {automatic: [preempt]}\n",
+            "maintenance.automatic: a cause is not allowed without maintenance.enabled; allowed: an empty list",
+        ),
+        (
+            "maintenance: {enabled: true, automatic: [spot]}\n",
+            "maintenance.automatic: item 1, \"spot\", is not allowed; allowed: one of preempt, terminate, shutdown, autoscaler, machine",
+        ),
+        (
+            "maintenance: {enabled: true, automatic: [preempt, preempt]}\n",
+            "maintenance.automatic: item 2, \"preempt\", is not allowed; allowed: each cause once",
+        ),
+        (
+            "maintenance: {enabled: true, shutdownGracePeriod: 0s}\n",
+            "maintenance.shutdownGracePeriod: \"0s\" is not allowed; allowed: a duration from 1s to 1h",
+        ),
+    ] {
+        let lines: Vec<String> = from(text).unwrap_err().0.iter().map(ToString::to_string).collect();
+        let [line] = &lines[..] else { panic!("{lines:#?}") };
+        assert!(line.starts_with(&format!("f.yaml: {wanted}")), "{line}");
+    }
+}
+
+#[test]
 fn broken_yaml_names_the_line() {
     let violations = from("stateDir: /a\n  bindAddressHardFail: [\n").unwrap_err();
     assert!(violations.0[0].message.contains("line 4"), "{violations}");

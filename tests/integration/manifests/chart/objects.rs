@@ -171,6 +171,7 @@ fn rows_of_folders() -> Vec<Row> {
 }
 
 /// The components, each on what it needs, and all of them together.
+#[allow(clippy::too_many_lines, reason = "one table")]
 fn rows_of_components() -> Vec<Row> {
     let leader = json!({"azure": {"enabled": true, "leaderOnNodes": true, "secretName": "", "configSecret": "azure-cloud-provider"}});
     let maintenance = json!({"maintenance": {"enabled": true, "keepCRDs": false}});
