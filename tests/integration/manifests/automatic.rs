@@ -57,7 +57,8 @@ async fn each_permission_is_needed(administrator: &Caller, caller: &Caller, drai
         );
     }
     restore_rules(administrator, ROLE, rules).await;
-    wait_for_status(caller, create, 201).await;
+    let another = automatic(administrator, "another", drained).await;
+    wait_for_status(caller, ApiRequest::post(&format!("{MAINTENANCES}?{DRY}"), another), 201).await;
     wait_for_status(caller, delete, 200).await;
     // Its deadline follows the notice.
     let later = json!({"spec": {"deadline": "2030-01-01T00:10:00Z"}});

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_core::node::{
-    AUTOSCALER_TAINT, AzureNotice, DRAINING_TAINT, KARPENTER_TAINT, Node, RecordedNotice, Taint,
+    AUTOSCALER_TAINT, AzureNotice, DRAINING_TAINT, KARPENTER_TAINT, Node, NodeTraffic, RecordedNotice, Taint,
 };
 use headgate_core::settings::IntOrPercent;
 use headgate_maintenance::api::names::AUTOMATIC_LABEL;
