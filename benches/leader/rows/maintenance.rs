@@ -108,7 +108,7 @@ async fn decisions(client: &Client) -> anyhow::Result<Vec<Duration>> {
         budgets: Vec::new(),
         max_concurrent_nodes: None,
         pauses_upgrades: false,
-        machines: Vec::new(),
+        machines: None,
         automatic: headgate_maintenance::automatic::AutomaticMaintenances::default(),
     };
     let mut times = Vec::new();

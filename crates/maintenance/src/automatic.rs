@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 
 use crate::api::names::AUTOMATIC_LABEL;
 use crate::api::{LoadBalancerConfirmation, LoadBalancerGate, NodeMaintenance, NodeMaintenanceSpec, Stage};
-use crate::machine::HeldMachine;
+use crate::machine::DeletedMachine;
 use crate::plan::action::Action;
 
 /// What an eviction gives at least, for a notice without a time: the event has started.
@@ -35,7 +35,7 @@ words! {
         Shutdown = "shutdown",
         /// Cluster Autoscaler or Karpenter removes the node.
         Autoscaler = "autoscaler",
-        /// Cluster API deletes the Machine of the node, and waits for headgate.
+        /// Cluster API deletes the Machine of the node.
         Machine = "machine",
     }
 }
@@ -53,7 +53,7 @@ pub struct AutomaticMaintenances {
 
 impl AutomaticMaintenances {
     /// Why the node is taken, for the causes that count.
-    pub fn causes_of(&self, node: &Node, machines: &[HeldMachine]) -> impl Iterator<Item = Cause> {
+    pub fn causes_of(&self, node: &Node, machines: &[DeletedMachine]) -> impl Iterator<Item = Cause> {
         self.causes.iter().copied().filter(|cause| cause.takes(node, machines))
     }
 
@@ -69,7 +69,7 @@ impl AutomaticMaintenances {
 }
 
 impl Cause {
-    fn takes(self, node: &Node, machines: &[HeldMachine]) -> bool {
+    fn takes(self, node: &Node, machines: &[DeletedMachine]) -> bool {
         let is_announced = |wanted| node.present_notice().is_some_and(|notice| notice.event_type == wanted);
         match self {
             Self::Preempt => is_announced(AzureNotice::Preempt),
@@ -103,8 +103,16 @@ impl Cause {
 /// Whether headgate created the maintenance for a node that is taken.
 #[must_use]
 pub fn is_automatic(maintenance: &NodeMaintenance) -> bool {
-    let labels = maintenance.metadata.labels.as_ref();
-    labels.is_some_and(|labels| labels.contains_key(AUTOMATIC_LABEL)) && owner(maintenance).is_some()
+    cause_label(maintenance).is_some() && owner(maintenance).is_some()
+}
+
+fn cause_label(maintenance: &NodeMaintenance) -> Option<&str> {
+    maintenance
+        .metadata
+        .labels
+        .as_ref()?
+        .get(AUTOMATIC_LABEL)
+        .map(String::as_str)
 }
 
 fn owner(maintenance: &NodeMaintenance) -> Option<&OwnerReference> {
@@ -117,7 +125,7 @@ pub(crate) fn changes(
     settings: &AutomaticMaintenances,
     maintenances: &[NodeMaintenance],
     nodes: &BTreeMap<&str, &Node>,
-    machines: &[HeldMachine],
+    machines: Option<&[DeletedMachine]>,
     now: Timestamp,
 ) -> Vec<Action> {
     let mut known: BTreeMap<(&str, &str), &NodeMaintenance> = maintenances
@@ -128,7 +136,7 @@ pub(crate) fn changes(
         .collect();
     let mut actions = Vec::new();
     for node in nodes.values() {
-        let causes: Vec<_> = settings.causes_of(node, machines).collect();
+        let causes: Vec<_> = settings.causes_of(node, machines.unwrap_or_default()).collect();
         if causes.is_empty() {
             continue;
         }
@@ -142,9 +150,11 @@ pub(crate) fn changes(
             Some(existing) => deadline_change(existing, node, &causes),
         });
     }
-    let left = known
-        .into_values()
-        .filter(|one| one.metadata.deletion_timestamp.is_none());
+    let may_wait = machines.is_none() && settings.causes.contains(&Cause::Machine);
+    let left = known.into_values().filter(|one| {
+        // What is not listed yet may still be there.
+        one.metadata.deletion_timestamp.is_none() && !(may_wait && cause_label(one) == Some(Cause::Machine.as_str()))
+    });
     actions.extend(left.map(|one| Action::DeleteMaintenance {
         maintenance: one.metadata.name.clone().unwrap_or_default(),
     }));

@@ -1,4 +1,4 @@
-//! Machines of Cluster API that are being deleted and wait for headgate, because they have its hook annotations. Pure.
+//! Machines of Cluster API that are being deleted, and whether they wait for headgate, because they have its hook annotations. Pure.
 //!
 //! Cluster API drains the node of a Machine once it has no pre-drain hook, and deletes the machine once it has no pre-terminate hook.
 //! headgate removes its own when the node is out of its load balancers and its connections are gone, as the gate of a maintenance says, or
@@ -73,9 +73,9 @@ impl Resource for MachineObject {
     }
 }
 
-/// A Machine that is being deleted and waits for headgate.
+/// A Machine that is being deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HeldMachine {
+pub struct DeletedMachine {
     /// The `metadata.namespace`.
     pub namespace: String,
     /// The `metadata.name`.
@@ -84,16 +84,18 @@ pub struct HeldMachine {
     pub resource_version: String,
     /// The name of its Node; empty if it has none.
     pub node: String,
+    /// Whether it has a hook of headgate.
+    pub is_held: bool,
 }
 
-impl HeldMachine {
-    /// What is read of a Machine; `None` for one that is not being deleted, or has no hook of headgate.
+impl DeletedMachine {
+    /// What is read of a Machine; `None` for one that is not being deleted.
     #[must_use]
     pub fn read(machine: MachineObject) -> Option<Self> {
         let MachineObject { metadata, status } = machine;
         let annotations = metadata.annotations.unwrap_or_default();
-        let is_held = HOOKS.iter().any(|hook| annotations.contains_key(*hook));
-        (is_held && metadata.deletion_timestamp.is_some()).then(|| Self {
+        metadata.deletion_timestamp.is_some().then(|| Self {
+            is_held: HOOKS.iter().any(|hook| annotations.contains_key(*hook)),
             namespace: metadata.namespace.unwrap_or_default(),
             name: metadata.name.unwrap_or_default(),
             resource_version: metadata.resource_version.unwrap_or_default(),
@@ -109,32 +111,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_machine_that_is_deleted_and_has_a_hook_is_held() {
+    fn a_machine_that_is_deleted_is_held_by_its_hooks() {
         let deleted = "2026-01-02T03:04:05Z";
         for (deletion, annotation, is_held) in [
-            (json!(deleted), HOOKS[0], true),
-            (json!(deleted), HOOKS[1], true),
-            (json!(null), HOOKS[0], false),
+            (json!(deleted), HOOKS[0], Some(true)),
+            (json!(deleted), HOOKS[1], Some(true)),
+            (json!(null), HOOKS[0], None),
             (
                 json!(deleted),
                 "pre-drain.delete.hook.machine.cluster.x-k8s.io/other",
-                false,
+                Some(false),
             ),
         ] {
             let machine = json!({"metadata": {"name": "m", "namespace": "ns", "resourceVersion": "7", "deletionTimestamp": deletion,
                 "annotations": {annotation: ""}}, "spec": {"clusterName": "c"}, "status": {"nodeRef": {"name": "one"}, "phase": "Deleting"}});
-            let held = HeldMachine::read(serde_json::from_value(machine).unwrap());
-            let expected = HeldMachine {
+            let read = DeletedMachine::read(serde_json::from_value(machine).unwrap());
+            let expected = is_held.map(|is_held| DeletedMachine {
                 namespace: "ns".to_owned(),
                 name: "m".to_owned(),
                 resource_version: "7".to_owned(),
                 node: "one".to_owned(),
-            };
-            assert_eq!(held, is_held.then_some(expected), "{deletion} {annotation}");
+                is_held,
+            });
+            assert_eq!(read, expected, "{deletion} {annotation}");
         }
         let young = json!({"metadata": {"name": "m", "deletionTimestamp": deleted, "annotations": {HOOKS[0]: ""}}});
         assert_eq!(
-            HeldMachine::read(serde_json::from_value(young).unwrap()).unwrap().node,
+            DeletedMachine::read(serde_json::from_value(young).unwrap())
+                .unwrap()
+                .node,
             ""
         );
     }

@@ -58,7 +58,7 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
             &snapshot.automatic,
             &snapshot.maintenances,
             &view.nodes,
-            &snapshot.machines,
+            snapshot.machines.as_deref(),
             view.now,
         ),
         wake_at: None,
@@ -208,11 +208,8 @@ fn released_machines<'a>(view: &'a View<'_>) -> impl Iterator<Item = Action> + '
         let has_gate = view.gates.keys().any(|(_, of)| *of == node);
         !view.nodes.contains_key(node) || (has_gate && view.is_open(node))
     };
-    let released = view
-        .snapshot
-        .machines
-        .iter()
-        .filter(move |machine| is_released(&machine.node));
+    let machines = view.snapshot.machines.iter().flatten();
+    let released = machines.filter(move |machine| machine.is_held && is_released(&machine.node));
     released.cloned().map(Action::ReleaseMachine)
 }
 

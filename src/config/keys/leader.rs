@@ -97,7 +97,7 @@ pub(super) fn keys() -> Vec<Key> {
             "For which nodes the leader creates a NodeMaintenance `automatic-NODE`, with a deadline: `preempt` and `terminate` (Azure has \
              announced it, and the notice is recorded on the Node; until its `NotBefore`), `shutdown` (kubelet shuts the node down), \
              `autoscaler` (the taint `ToBeDeletedByClusterAutoscaler` or `karpenter.sh/disrupted`), `machine` (a Machine of Cluster API in \
-             the same cluster is deleted and has the annotation `pre-drain.delete.hook.machine.cluster.x-k8s.io/headgate` or \
+             the same cluster is deleted; it waits where it has the annotation `pre-drain.delete.hook.machine.cluster.x-k8s.io/headgate` or \
              `pre-terminate.delete.hook.machine.cluster.x-k8s.io/headgate`, which the leader removes once the node is out of its load balancers \
              and its connections are gone). Load balancers first, then the pods in \
              order, and after half of the time all pods; grace periods are cut to what is left. Such a maintenance does not wait for \

@@ -109,7 +109,8 @@ async fn permissions_of_the_component_suffice_to_release_a_machine_and_its_polic
     })
     .await;
     assert_eq!(released["metadata"]["annotations"], json!({OTHER: ""}));
-    // Cluster API deletes it; the Node stays here.
+    // Cluster API drains the node and deletes the machine; the Node stays here.
+    administrator.get(&path).await;
     let done = json!({"metadata": {"finalizers": null}});
     administrator.done(&ApiRequest::merge(&machine, done)).await;
     is_gone(&administrator, &path).await;

@@ -24,7 +24,7 @@ use super::writer::Writer;
 use super::{LoadBalancerSource, MaintenanceContext};
 use crate::api::{NodeMaintenance, Stage};
 use crate::automatic::AutomaticMaintenances;
-use crate::machine::HeldMachine;
+use crate::machine::DeletedMachine;
 use crate::plan::concurrency;
 use crate::plan::conditions::own_conditions;
 use crate::plan::phase::Phase;
@@ -203,15 +203,13 @@ impl MaintenanceController {
             .values()
             .cloned()
             .collect();
-        // Where Cluster API is not installed, there are none.
-        let machines: Vec<HeldMachine> = match &mut self.caches.machines {
-            Some(machines) => machines
-                .borrow_and_update()
-                .iter()
-                .flatten()
-                .map(|(_, held)| held.clone())
-                .collect(),
-            None => Vec::new(),
+        // Where Cluster API is not installed, they are never listed.
+        let machines: Option<Vec<DeletedMachine>> = match &mut self.caches.machines {
+            Some(machines) => {
+                let machines = machines.borrow_and_update();
+                machines.as_ref().map(|deleted| deleted.values().cloned().collect())
+            }
+            None => Some(Vec::new()),
         };
         let is_idle = maintenances.is_empty();
         let nodes: Vec<Arc<Node>> = {
@@ -219,7 +217,13 @@ impl MaintenanceController {
             let nodes = nodes.as_ref()?.values();
             // Without a maintenance only what an earlier one left matters, and what needs one.
             let is_planned = |node: &&Arc<Node>| {
-                !is_idle || has_traces(node) || self.automatic.causes_of(node, &machines).next().is_some()
+                !is_idle
+                    || has_traces(node)
+                    || self
+                        .automatic
+                        .causes_of(node, machines.as_deref().unwrap_or_default())
+                        .next()
+                        .is_some()
             };
             nodes.filter(is_planned).cloned().collect()
         };
@@ -265,9 +269,9 @@ impl MaintenanceController {
     }
 }
 
-/// Waits until other Machines wait for headgate, where they are watched.
+/// Waits until other Machines are being deleted, where they are watched.
 async fn changed_machines(
-    machines: &mut Option<watch::Receiver<Objects<HeldMachine>>>,
+    machines: &mut Option<watch::Receiver<Objects<DeletedMachine>>>,
 ) -> Result<(), watch::error::RecvError> {
     match machines {
         Some(machines) => machines.changed().await,

@@ -4,7 +4,7 @@ use headgate_core::telemetry::words;
 use jiff::Timestamp;
 
 use crate::api::{Evacuation, NodeMaintenance, NodeMaintenanceStatus};
-use crate::machine::HeldMachine;
+use crate::machine::DeletedMachine;
 
 /// One thing to do. A plan lists them in the order in which they are to be done; the rest waits where one fails.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,7 +69,7 @@ pub enum Action {
         is_paused: bool,
     },
     /// Remove headgate's hooks from a Machine of Cluster API.
-    ReleaseMachine(HeldMachine),
+    ReleaseMachine(DeletedMachine),
     /// Create the Evacuation of one pod.
     CreateEvacuation {
         /// The whole object as it is sent, with its instigator finalizer.

@@ -11,7 +11,7 @@ use headgate_core::settings::IntOrPercent;
 use headgate_maintenance::api::names::AUTOMATIC_LABEL;
 use headgate_maintenance::api::{NodeMaintenance, PodType, Stage};
 use headgate_maintenance::automatic::{AutomaticMaintenances, Cause, is_automatic};
-use headgate_maintenance::machine::HeldMachine;
+use headgate_maintenance::machine::DeletedMachine;
 use jiff::{SignedDuration, Timestamp};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -271,10 +271,18 @@ fn a_node_that_is_taken_waits_for_no_place_and_counts() {
 
 #[test]
 fn a_machine_is_held_until_its_node_is_out() {
-    let held = |node: &str| HeldMachine {
-        name: "machine".to_owned(),
+    let deleted = |node: &str, is_held| DeletedMachine {
+        name: format!("of-{node}"),
         node: node.to_owned(),
-        ..HeldMachine::default()
+        is_held,
+        ..DeletedMachine::default()
+    };
+    let machines = |is_held| {
+        Some(vec![
+            deleted("one", is_held),
+            deleted("", false),
+            deleted("gone", false),
+        ])
     };
     let mut world = world(&[Cause::Machine]);
     let in_service = NodeTraffic::InService {
@@ -282,17 +290,29 @@ fn a_machine_is_held_until_its_node_is_out() {
     };
     world.observe("one", in_service);
     // Machines without a Node wait for nothing.
-    world.snapshot.machines = vec![held("one"), held(""), held("gone")];
+    world.snapshot.machines = Some(vec![deleted("one", true), deleted("", true), deleted("gone", true)]);
     world.settle();
-    assert_eq!(world.snapshot.machines, [held("one")]);
+    assert_eq!(world.snapshot.machines, machines(true));
     assert_eq!(automatic(&world)[0].spec.reason, "Cluster API deletes the Machine");
     assert!(world.node("one").unschedulable && !world.node("two").unschedulable);
     world.observe("one", NodeTraffic::Out { since: Some(world.now) });
     world.settle();
-    assert_eq!(world.snapshot.machines.len(), 1, "connections drain");
+    assert_eq!(world.snapshot.machines, machines(true), "connections drain");
+    // A new leader has not listed them yet.
+    let listed = world.snapshot.machines.take();
+    world.settle();
+    assert_eq!(automatic(&world).len(), 1);
+    world.snapshot.machines = listed;
     world.now += SignedDuration::from_secs(30);
     world.settle();
-    assert!(world.snapshot.machines.is_empty());
+    assert_eq!(world.snapshot.machines, machines(false));
+    assert!(
+        world.node("one").maintenance_taint.is_some(),
+        "it stays out until it is gone"
+    );
+    world.snapshot.machines = Some(Vec::new());
+    world.settle();
+    assert!(automatic(&world).is_empty() && !world.node("one").unschedulable);
 }
 
 /// What happens to one of two nodes.

@@ -257,7 +257,10 @@ impl World {
                     None => {}
                 }
             }
-            Action::ReleaseMachine(machine) => self.snapshot.machines.retain(|held| *held != machine),
+            Action::ReleaseMachine(machine) => {
+                let mut machines = self.snapshot.machines.iter_mut().flatten();
+                machines.find(|deleted| **deleted == machine).unwrap().is_held = false;
+            }
             Action::SetUpgradePaused { node, is_paused } => {
                 let node = self.node(&node);
                 node.is_upgrade_paused = is_paused;

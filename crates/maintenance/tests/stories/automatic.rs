@@ -176,6 +176,8 @@ async fn a_machine_of_cluster_api_waits_until_its_node_is_out() {
         ["pre-drain.delete.hook.machine.cluster.x-k8s.io/other"]
     );
     assert_eq!(annotations(&world, "two").len(), 3);
+    sleep(MINUTE).await;
+    assert!(!world.isolation("one").1.is_empty(), "it stays out until it is gone");
 }
 
 #[tokio::test(start_paused = true)]

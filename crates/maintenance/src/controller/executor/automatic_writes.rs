@@ -11,7 +11,7 @@ use super::super::writer::WriteError;
 use super::Executor;
 use super::turn::Turn;
 use crate::api::NodeMaintenance;
-use crate::machine::{HOOKS, HeldMachine, MachineObject};
+use crate::machine::{DeletedMachine, HOOKS, MachineObject};
 
 /// The reason of the event about a Node that is taken.
 const MAINTENANCE_CREATED: &str = "MaintenanceCreated";
@@ -33,7 +33,7 @@ impl Executor {
     }
 
     /// Removes the hooks from a Machine that has not changed since it was read.
-    pub(super) async fn release_machine(&self, turn: &mut Turn<'_>, machine: &HeldMachine) {
+    pub(super) async fn release_machine(&self, turn: &mut Turn<'_>, machine: &DeletedMachine) {
         let hooks: BTreeMap<_, Option<&str>> = HOOKS.into_iter().map(|hook| (hook, None)).collect();
         let change = json!({"metadata": {"resourceVersion": machine.resource_version, "annotations": hooks}});
         let (params, patch) = (PatchParams::default(), Patch::Merge(&change));
