@@ -150,12 +150,15 @@ pub(crate) fn changes(
             Some(existing) => deadline_change(existing, node, &causes),
         });
     }
-    let may_wait = machines.is_none() && settings.causes.contains(&Cause::Machine);
-    let left = known.into_values().filter(|one| {
-        // What is not listed yet may still be there.
-        one.metadata.deletion_timestamp.is_none() && !(may_wait && cause_label(one) == Some(Cause::Machine.as_str()))
-    });
-    actions.extend(left.map(|one| Action::DeleteMaintenance {
+    let is_kept = |(name, uid): &(&str, &str), one: &NodeMaintenance| {
+        let is_for = |cause: Cause| settings.causes.contains(&cause) && cause_label(one) == Some(cause.as_str());
+        let is_down = || nodes.get(name).is_some_and(|node| node.uid == *uid && !node.ready);
+        // What is not listed yet may still be there; and kubelet does not say any more that it has shut down.
+        (is_for(Cause::Machine) && machines.is_none()) || (is_for(Cause::Shutdown) && is_down())
+    };
+    let left = known.into_iter().filter(|(node, one)| !is_kept(node, one));
+    let left = left.filter(|(_, one)| one.metadata.deletion_timestamp.is_none());
+    actions.extend(left.map(|(_, one)| Action::DeleteMaintenance {
         maintenance: one.metadata.name.clone().unwrap_or_default(),
     }));
     actions

@@ -200,6 +200,22 @@ fn it_ends_with_the_notice_or_the_node() {
 }
 
 #[test]
+fn a_node_that_was_shut_down_stays_out_until_it_is_back() {
+    let mut world = world(&Cause::ALL);
+    (world.node("one").shutting_down, world.node("one").ready) = (true, false);
+    world.settle();
+    assert_eq!(automatic(&world).len(), 1);
+    // kubelet is gone, and its last words with it.
+    world.node("one").shutting_down = false;
+    world.settle();
+    assert_eq!(automatic(&world).len(), 1);
+    assert!(world.node("one").unschedulable);
+    world.node("one").ready = true;
+    world.settle();
+    assert!(automatic(&world).is_empty() && !world.node("one").unschedulable);
+}
+
+#[test]
 fn the_deadline_follows_the_announcement() {
     let mut world = world(&Cause::ALL);
     let start = world.now;
