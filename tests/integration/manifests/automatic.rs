@@ -7,7 +7,7 @@ use headgate_maintenance::automatic::{AutomaticMaintenances, Cause};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::caller::{ApiRequest, Caller};
+use super::caller::{ApiRequest, CONTROLLER, Caller};
 use super::leader::{Right, is_needed};
 use super::maintenance::{
     Leader, MAINTENANCES, PODS, create_pod, is_as_before, is_gone, maintained, maintenance, until,
@@ -133,7 +133,8 @@ async fn the_policy_allows_no_other_maintenance(administrator: &Caller, caller: 
 async fn a_node_is_taken_and_given_back(administrator: &Caller, caller: &Caller, own: &str, drained: &str) {
     create_pod(administrator, "web", drained, json!([])).await;
     let pod = json!({"metadata": {"name": "slow", "labels": {"app": "slow"}},
-        "spec": {"nodeName": drained, "terminationGracePeriodSeconds": 3600, "containers": [{"name": "c", "image": "none"}]}});
+        "spec": {"nodeName": drained, "serviceAccountName": CONTROLLER.name, "terminationGracePeriodSeconds": 3600,
+            "containers": [{"name": "c", "image": "none"}]}});
     administrator.done(&ApiRequest::post(PODS, pod)).await;
     let automatic = AutomaticMaintenances {
         causes: [Cause::Preempt].into(),
