@@ -25,6 +25,8 @@ mod probe_markers;
 mod rollouts;
 mod writer;
 
+pub use node_edits::remove_traces;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use headgate_core::clock::Clock;
 use headgate_core::node::{
-    AUTOSCALER_ANNOTATIONS, CORDON_ANNOTATION, MAINTENANCE_TAINT, Node as PlannedNode, SCALE_DOWN_ANNOTATION,
+    AUTOSCALER_ANNOTATIONS, CORDON_ANNOTATION, MAINTENANCE_CONDITIONS, MAINTENANCE_TAINT, Node as PlannedNode,
+    SCALE_DOWN_ANNOTATION,
 };
 use headgate_kubernetes::{Edited, NodeEdit, NodeIntent, Shown};
 use jiff::Timestamp;
@@ -164,6 +165,23 @@ fn give_back_to_autoscalers(annotations: &mut BTreeMap<String, String>) {
             Some(None) if is_ours => drop(annotations.remove(key)),
             _ => {}
         }
+    }
+}
+
+/// Removes what maintenances have written on a Node. Its cordon stays, and so does a taint that someone set without a maintenance.
+pub fn remove_traces(node: &mut Node) {
+    let was_maintained = node.metadata.annotations.as_mut().is_some_and(|annotations| {
+        give_back_to_autoscalers(annotations);
+        annotations.remove(CORDON_ANNOTATION).is_some()
+    });
+    if let Some(taints) = node.spec.as_mut().and_then(|spec| spec.taints.as_mut()) {
+        taints.retain(|taint| !is_own(taint) || !was_maintained);
+    }
+    if let Some(conditions) = node.status.as_mut().and_then(|status| status.conditions.as_mut()) {
+        conditions.retain(|condition| {
+            let message = condition.message.as_deref().unwrap_or_default();
+            !(MAINTENANCE_CONDITIONS.contains(&&*condition.type_) && is_own_condition(message))
+        });
     }
 }
 
