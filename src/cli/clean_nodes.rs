@@ -44,6 +44,8 @@ fn report(cleaned: &Cleaned) -> Result<(), Failure> {
     }
     match cleaned.failed.len() {
         0 => Ok(()),
-        count => Err(Failure::runtime(anyhow!("{count} Nodes were not cleaned; repeat the command"))),
+        count => Err(Failure::runtime(anyhow!(
+            "{count} Nodes were not cleaned; repeat the command"
+        ))),
     }
 }

@@ -58,7 +58,9 @@ pub(crate) async fn clean_nodes(client: &Client) -> kube::Result<Cleaned> {
             match written {
                 Ok(node) => {
                     cleaned.nodes += 1;
-                    cleaned.unschedulable.extend(is_made_unschedulable(&node).then(|| node.name_any()));
+                    cleaned
+                        .unschedulable
+                        .extend(is_made_unschedulable(&node).then(|| node.name_any()));
                 }
                 Err(error) => cleaned.failed.push(error),
             }
@@ -147,8 +149,13 @@ mod tests {
                 "headgate.dev/scale-down-before-maintenance": "{\"karpenter.sh/do-not-disrupt\":null}",
                 "karpenter.sh/do-not-disrupt": "true"}),
             &json!([draining, other_taint, {"key": "headgate.dev/maintenance", "value": "uid", "effect": "NoSchedule"}]),
-            &json!([ready, condition("headgate.dev/OutOfLoadBalancers", ""), condition("headgate.dev/ConnectionsDrained", ""),
-                condition("Drained", "NodeMaintenance m"), by_hand]),
+            &json!([
+                ready,
+                condition("headgate.dev/OutOfLoadBalancers", ""),
+                condition("headgate.dev/ConnectionsDrained", ""),
+                condition("Drained", "NodeMaintenance m"),
+                by_hand
+            ]),
             true,
         );
         // Its taints are other writers': neither a notice nor a maintenance is recorded.
@@ -158,7 +165,10 @@ mod tests {
         let client = fake.client().0;
         for node in [&all, &foreign] {
             let node: Node = serde_json::from_value(node.clone()).unwrap();
-            Api::all(client.clone()).create(&PostParams::default(), &node).await.unwrap();
+            Api::all(client.clone())
+                .create(&PostParams::default(), &node)
+                .await
+                .unwrap();
         }
         let cleaned = clean_nodes(&client).await.unwrap();
         let expected = Cleaned {
@@ -168,7 +178,10 @@ mod tests {
         };
         assert_eq!(cleaned, expected);
         for (name, expected) in [
-            ("all", node("all", &others, &json!([other_taint]), &json!([ready, by_hand]), true)),
+            (
+                "all",
+                node("all", &others, &json!([other_taint]), &json!([ready, by_hand]), true),
+            ),
             ("foreign", foreign),
         ] {
             let left: Node = fake.peek("", name).unwrap();

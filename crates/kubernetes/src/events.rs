@@ -304,7 +304,10 @@ impl QueuedEvent {
         let now = Timestamp::now();
         if let Some((name, count)) = writer.repeated(key, now) {
             let series = json!({"series": {"count": count, "lastObservedTime": MicroTime(now)}});
-            match events.patch(&name, &PatchParams::default(), &Patch::Merge(series)).await {
+            match events
+                .patch(&name, &PatchParams::default(), &Patch::Merge(series))
+                .await
+            {
                 // It has expired.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 counted => return counted.map(|_| writer.remember(key, name, count, now)),
@@ -377,7 +380,11 @@ mod tests {
     async fn an_event_that_repeats_another_counts_it_up() {
         let client = FakeApi::default().client().0;
         let (sink, _queue) = EventSink::new(client.clone(), "n".repeat(253));
-        let merged = sink.clone().merged().reported_by(CONTROLLER).in_pod(Some("pod".to_owned()));
+        let merged = sink
+            .clone()
+            .merged()
+            .reported_by(CONTROLLER)
+            .in_pod(Some("pod".to_owned()));
         let about = || node_reference(&"o".repeat(253), "u");
         for (sink, note) in [(&sink, "a"), (&sink, "b"), (&sink, "a"), (&merged, "a"), (&merged, "b")] {
             sink.write(about(), KIND, note).await;

@@ -310,7 +310,9 @@ async fn roles_for_people_and_evacuators_allow_what_they_are_for() {
     for to in ["view", "edit", "admin"] {
         assert_eq!(labels[format!("rbac.authorization.k8s.io/aggregate-to-{to}")], "true");
     }
-    request(&client, "POST", EVACUATIONS, Some(&evacuation("roles"))).await.unwrap();
+    request(&client, "POST", EVACUATIONS, Some(&evacuation("roles")))
+        .await
+        .unwrap();
     let status = format!("{EVACUATIONS}/uid-roles/status");
     let (message, label) = (
         json!({"status": {"message": "working"}}),
