@@ -103,6 +103,13 @@ async fn no_more_nodes_are_cordoned_at_once_than_the_settings_allow() {
             delete(name).await;
         }
         are_cordoned(&nodes, &[], &controller).await;
+        eventually(SOON, "no maintenance is left", async || {
+            match maintenances.list(&ListParams::default()).await.unwrap().items {
+                left if left.is_empty() => Ok(()),
+                left => Err(format!("{left:?}\n{}", controller.log())),
+            }
+        })
+        .await;
         controller.ends().await;
     }
     control_plane.stop().await;
