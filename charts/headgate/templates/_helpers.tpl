@@ -93,6 +93,10 @@ capabilities:
   valueFrom:
     fieldRef:
       fieldPath: spec.nodeName
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
 - name: MALLOC_ARENA_MAX
   value: "2"
 {{- if and (include "headgate.mayLead" .) (eq (include "headgate.mode" .root.Values.azure.workloadIdentity.mode) "token") }}

@@ -26,6 +26,8 @@ mod probe_markers;
 mod rollouts;
 mod writer;
 
+pub use node_edits::remove_traces;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -20,6 +20,7 @@ use super::status::NodeMaintenanceStatus;
     version = "v1alpha1",
     kind = "NodeMaintenance",
     shortname = "hgnm",
+    category = "headgate",
     status = "NodeMaintenanceStatus",
     derive = "PartialEq",
     derive = "Default",

@@ -33,12 +33,25 @@ impl MaintenanceEvents {
         reason: &'static str,
         note: &str,
     ) {
-        self.queue(object.object_ref(&()), is_warning, reason, note);
+        self.queue(object.object_ref(&()), None, is_warning, reason, note);
+    }
+
+    /// Queues an event about a Node of a maintenance.
+    pub(super) fn about_maintained_node(
+        &self,
+        object: &NodeMaintenance,
+        (name, uid): (&str, &str),
+        is_warning: bool,
+        reason: &'static str,
+        note: &str,
+    ) {
+        let related = Some(object.object_ref(&()));
+        self.queue(node_reference(name, uid), related, is_warning, reason, note);
     }
 
     /// Queues an event about a Node.
     pub(super) fn about_node(&self, name: &str, uid: &str, is_warning: bool, reason: &'static str, note: &str) {
-        self.queue(node_reference(name, uid), is_warning, reason, note);
+        self.queue(node_reference(name, uid), None, is_warning, reason, note);
     }
 
     /// Queues one event about a pod whose annotations register no evacuator although they should, if any.
@@ -49,7 +62,7 @@ impl MaintenanceEvents {
         }
         let about = pod_reference(&pod.namespace, &pod.name, &pod.uid);
         let mistakes: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
-        self.queue(about, true, MALFORMED_ANNOTATION, &mistakes.join("; "));
+        self.queue(about, None, true, MALFORMED_ANNOTATION, &mistakes.join("; "));
     }
 
     /// Queues an event about a pod that gets less time to end than it asks for.
@@ -75,10 +88,17 @@ impl MaintenanceEvents {
             uid: Some(uid.to_owned()),
             ..ObjectReference::default()
         };
-        self.queue(about, false, ROLLOUT_RESTARTED, note);
+        self.queue(about, None, false, ROLLOUT_RESTARTED, note);
     }
 
-    fn queue(&self, about: ObjectReference, is_warning: bool, reason: &'static str, note: &str) {
+    fn queue(
+        &self,
+        about: ObjectReference,
+        related: Option<ObjectReference>,
+        is_warning: bool,
+        reason: &'static str,
+        note: &str,
+    ) {
         let name = about.name.as_deref().unwrap_or_default();
         if is_warning {
             tracing::warn!(name, reason, note, "maintenance event");
@@ -96,6 +116,9 @@ impl MaintenanceEvents {
             action,
             is_warning,
         };
-        self.0.record(about, kind, note);
+        match related {
+            Some(related) => self.0.record_related(about, related, kind, note),
+            None => self.0.record(about, kind, note),
+        }
     }
 }

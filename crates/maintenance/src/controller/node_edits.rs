@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use headgate_core::clock::Clock;
 use headgate_core::node::{
-    AUTOSCALER_ANNOTATIONS, CORDON_ANNOTATION, MAINTENANCE_TAINT, Node as PlannedNode, SCALE_DOWN_ANNOTATION,
-    UPGRADE_PAUSED_ANNOTATION, UPGRADE_STATUS_LABEL,
+    AUTOSCALER_ANNOTATIONS, CORDON_ANNOTATION, MAINTENANCE_CONDITIONS, MAINTENANCE_TAINT, Node as PlannedNode,
+    SCALE_DOWN_ANNOTATION, UPGRADE_PAUSED_ANNOTATION, UPGRADE_STATUS_LABEL,
 };
 use headgate_kubernetes::{Edited, NodeEdit, NodeIntent, Shown};
 use jiff::Timestamp;
@@ -186,14 +186,42 @@ impl NodeEdit for UpgradeStatusEdit {
                 labels.insert(UPGRADE_STATUS_LABEL.to_owned(), PAUSED.to_owned());
                 annotations.insert(UPGRADE_PAUSED_ANNOTATION.to_owned(), "true".to_owned());
             }
-            (false, label) => {
-                if label == Some(PAUSED) {
-                    labels.remove(UPGRADE_STATUS_LABEL);
-                }
-                annotations.remove(UPGRADE_PAUSED_ANNOTATION);
-            }
+            (false, _) => resume_upgrades(node),
         }
         Edited::Done
+    }
+}
+
+/// Removes the label and the annotation. A label that another writer has changed since stays.
+fn resume_upgrades(node: &mut Node) {
+    let labels = node.metadata.labels.get_or_insert_default();
+    if labels.get(UPGRADE_STATUS_LABEL).is_some_and(|label| label == PAUSED) {
+        labels.remove(UPGRADE_STATUS_LABEL);
+    }
+    node.metadata
+        .annotations
+        .get_or_insert_default()
+        .remove(UPGRADE_PAUSED_ANNOTATION);
+}
+
+/// Removes what maintenances have written on a Node. Its cordon stays, and so does a taint that someone set without a maintenance.
+pub fn remove_traces(node: &mut Node) {
+    let was_maintained = node.metadata.annotations.as_mut().is_some_and(|annotations| {
+        give_back_to_autoscalers(annotations);
+        annotations.remove(CORDON_ANNOTATION).is_some()
+    });
+    let annotations = node.metadata.annotations.as_ref();
+    if annotations.is_some_and(|annotations| annotations.contains_key(UPGRADE_PAUSED_ANNOTATION)) {
+        resume_upgrades(node);
+    }
+    if let Some(taints) = node.spec.as_mut().and_then(|spec| spec.taints.as_mut()) {
+        taints.retain(|taint| !is_own(taint) || !was_maintained);
+    }
+    if let Some(conditions) = node.status.as_mut().and_then(|status| status.conditions.as_mut()) {
+        conditions.retain(|condition| {
+            let message = condition.message.as_deref().unwrap_or_default();
+            !(MAINTENANCE_CONDITIONS.contains(&&*condition.type_) && is_own_condition(message))
+        });
     }
 }
 

@@ -176,11 +176,11 @@ words! {
         /// The first pods are evacuated while connections pass through their node.
         ConnectionsNotDrained = "ConnectionsNotDrained",
         /// The status lists a stage that it did not list before.
-        StageStarted = "StageStarted",
+        StageStarted = "MaintenanceStageStarted",
         /// All pods have left.
-        Drained = "Drained",
+        Drained = "NodesDrained",
         /// The maintenance is over.
-        Completed = "Completed",
+        Completed = "MaintenanceCompleted",
     }
 }
 

@@ -402,7 +402,8 @@ impl World {
         let mut counts = BTreeMap::new();
         for event in events {
             if event.regarding.and_then(|object| object.name).as_deref() == Some(about) {
-                *counts.entry(event.reason.unwrap_or_default()).or_default() += 1;
+                let count = event.series.map_or(1, |series| series.count);
+                *counts.entry(event.reason.unwrap_or_default()).or_default() += usize::try_from(count).unwrap();
             }
         }
         counts

@@ -198,7 +198,7 @@ fn values_reach_the_objects() {
     let pod = &template["spec"];
     assert_eq!(pod["nodeSelector"], json!({"kubernetes.io/os": "linux", "pool": "x"}));
     let container = &pod["containers"][0];
-    assert_eq!(container["env"][2], json!({"name": "A", "value": "b"}));
+    assert_eq!(container["env"][3], json!({"name": "A", "value": "b"}));
     assert_eq!(container["resources"]["limits"], json!({"memory": "1Gi"}));
     assert_eq!(deployment["spec"]["replicas"], 3);
     let controller = &deployment["spec"]["template"]["spec"];
