@@ -2,6 +2,8 @@
 //!
 //! Invariant: [`needed`] is what the manifests grant for the same features, which tests/integration/manifests/check.rs shows.
 
+use headgate_maintenance::automatic::Cause;
+
 use super::finding::Finding;
 use super::workloads::Workload;
 use super::{Read, World};
@@ -230,6 +232,14 @@ fn add_for_controllers(rights: &mut Rights, settings: &Settings) {
         rights.add(why, "", "pods", &["get", "list", "watch", "delete"]);
         rights.add(why, "", "pods/eviction", &["create"]);
         rights.add(why, "policy", "poddisruptionbudgets", &["list", "watch"]);
+        let (why, causes) = ("maintenance.automatic", &settings.maintenance.automatic.causes);
+        if !causes.is_empty() {
+            let verbs = ["create", "delete", "automate"];
+            rights.add(why, MAINTENANCE, "nodemaintenances", &verbs);
+        }
+        if causes.contains(&Cause::Machine) {
+            rights.add(why, "cluster.x-k8s.io", "machines", &["list", "watch", "patch"]);
+        }
     }
 }
 

@@ -310,6 +310,18 @@ fn rights_follow_from_settings_and_role() {
     assert!(has(&settings, Role::Agent, "patch nodes"));
     assert!(has(&settings, Role::Agent, "list endpointslices.discovery.k8s.io"));
     assert!(has(&settings, Role::Controller, "create pods/eviction"));
+    assert!(!has(
+        &settings,
+        Role::Controller,
+        "automate nodemaintenances.headgate.dev"
+    ));
+    settings.maintenance.automatic.causes = [headgate_maintenance::automatic::Cause::Machine].into();
+    assert!(has(
+        &settings,
+        Role::Controller,
+        "automate nodemaintenances.headgate.dev"
+    ));
+    assert!(has(&settings, Role::Controller, "patch machines.cluster.x-k8s.io"));
     settings.admin_state.mode = AdminStateMode::Off;
     settings.azure.config_secret = Some("kube-system/azure".parse().unwrap());
     assert!(has(&settings, Role::All, "get secrets azure in kube-system"));
