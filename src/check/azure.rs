@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use headgate_azure::{BackendPoolType, Denial, DenyAssignment, Permission, TokenClaims};
 use headgate_controller::pool::{LoadBalancerView, NodeMatcher, PoolView};
+use headgate_core::service::ServiceObject;
 use headgate_core::telemetry::first_names;
 
 use super::finding::{Finding, State};
@@ -227,7 +228,7 @@ pub(super) fn check_load_balancers(world: &World) -> Vec<Finding> {
     let has_services = world
         .services
         .as_ref()
-        .is_ok_and(|services| services.iter().any(|service| service.is_load_balancer()));
+        .is_ok_and(|services| services.iter().any(ServiceObject::is_load_balancer));
     let others = if listed.others.is_empty() {
         "none".to_owned()
     } else {

@@ -56,7 +56,7 @@ pub(crate) async fn read_world(request: CheckRequest<'_>) -> Result<World, NoApi
     let CheckRequest { client, settings } = request;
     let server = read_version(client).await?;
     let (selecting, load_balancers) = load_balancer_services(client);
-    let (nodes, services, served, (workloads, accounts), azure) = futures::join!(
+    let (nodes, services, kinds, (workloads, accounts), azure) = futures::join!(
         list_nodes(client),
         list::<ServiceObject>(&selecting, load_balancers),
         read_kinds(client),
@@ -66,7 +66,7 @@ pub(crate) async fn read_world(request: CheckRequest<'_>) -> Result<World, NoApi
     Ok(World {
         settings: settings.clone(),
         server,
-        served,
+        served: kinds,
         accounts,
         nodes,
         services,

@@ -44,18 +44,18 @@ pub(crate) async fn clean_nodes(client: &Client) -> kube::Result<Cleaned> {
     loop {
         let list = api.list(&page).await?;
         let nodes = list.items.into_iter().filter_map(|node| match node {
-            Decoded::Object(node) => has_traces(&node).then(|| Ok(node)),
+            Decoded::Object(node) => has_traces(&node).then_some(Ok(node)),
             Decoded::Undecodable(undecodable) => Some(Err(undecodable.to_string())),
         });
         let writer = &writer;
-        let write = |node: Result<Node, String>| async move {
+        let clean_one = |node: Result<Node, String>| async move {
             let node = node?;
             let name = node.name_any();
             let written = writer.write_now(&name, NodeField::Maintenance, removal(&node)).await;
             written.map(|()| node).map_err(|error| format!("{name}: {error}"))
         };
-        let mut writes = stream::iter(nodes.map(write)).buffer_unordered(MAX_CONCURRENT_WRITES);
-        while let Some(written) = writes.next().await {
+        let mut all = stream::iter(nodes.map(clean_one)).buffer_unordered(MAX_CONCURRENT_WRITES);
+        while let Some(written) = all.next().await {
             match written {
                 Ok(node) => {
                     cleaned.nodes += 1;

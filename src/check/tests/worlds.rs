@@ -54,7 +54,7 @@ const BROKEN: &[Broken] = &[
                 version: "v1.29.14".to_owned(),
                 major: 1,
                 minor: 29,
-            })
+            });
         },
         id: "api-server",
         state: State::Failure,
@@ -108,7 +108,7 @@ const BROKEN: &[Broken] = &[
                 world,
                 Role::Controller,
                 "update leases.coordination.k8s.io headgate-leader in kube-system",
-            )
+            );
         },
         id: "rights",
         state: State::Failure,
@@ -316,7 +316,7 @@ const BROKEN: &[Broken] = &[
         break_it: |world| {
             workload(world, "cluster-autoscaler").containers[0]
                 .command
-                .push("--max-bulk-soft-taint-count=0".to_owned())
+                .push("--max-bulk-soft-taint-count=0".to_owned());
         },
         id: "autoscalers",
         state: State::Failure,
@@ -339,7 +339,7 @@ const BROKEN: &[Broken] = &[
                 .workloads
                 .as_mut()
                 .unwrap()
-                .retain(|workload| workload.name != "headgate-hold")
+                .retain(|workload| workload.name != "headgate-hold");
         },
         id: "autoscalers",
         state: State::Warning,
