@@ -344,7 +344,7 @@ async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, 
         .get("/apis/events.k8s.io/v1/namespaces/default/events")
         .await;
     let events = events["items"].as_array().unwrap().clone();
-    for reason in ["StageStarted", "Drained", "Completed"] {
+    for reason in ["MaintenanceStageStarted", "NodesDrained", "MaintenanceCompleted"] {
         let about = |event: &Value| event["reason"] == reason && event["regarding"]["name"] == "m";
         assert!(events.iter().any(about), "no {reason} in {events:?}");
     }
