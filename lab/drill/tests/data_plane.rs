@@ -55,6 +55,8 @@ fn run_settings() -> RunSettings {
         },
         index: 0,
         seed: 1,
+        phase: 0.5,
+        operation: Duration::ZERO,
     }
 }
 
