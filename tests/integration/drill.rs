@@ -114,9 +114,10 @@ fn admin_state_loses_nothing_where_the_node_dies_unnoticed_by_kube_proxy() {
     assert_eq!(probed, None, "{admin_state}");
 }
 
-/// Azure's notice reaches the agent through IMDS; its own taint makes the leader set the admin state.
+/// Azure's notice reaches the agent through IMDS; its own taint makes the leader set the admin state. Here and below, where
+/// probes ask headgate as well, two of them take a node out, so that the first one is not sooner than the admin state.
 fn spot_with(flags: &str) {
-    let runs = results(&format!("--scenario spot --nodes 3 {flags}"));
+    let runs = results(&format!("--scenario spot --nodes 3 --probe-rule threshold {flags}"));
     let [kube_proxy, headgate] = runs.as_slice() else {
         panic!("{runs:?}")
     };
@@ -200,7 +201,7 @@ fn controllers_evict_the_pod_after_the_load_balancer_is_out() {
     if !can_run("controllers_evict_the_pod_after_the_load_balancer_is_out") {
         return;
     }
-    let flags = "--scenario maintenance --strategy node-maintenance --nodes 3 --delete-delay 30s --runs 2";
+    let flags = "--scenario maintenance --strategy node-maintenance --nodes 3 --delete-delay 30s --runs 2 --probe-rule threshold";
     let runs = results(flags);
     assert_eq!(runs.len(), 2, "the second one after the first maintenance is undone");
     for run in &runs {
@@ -239,7 +240,7 @@ fn a_deletion_waits_for_the_last_connection_through_the_node() {
         return;
     }
     let flags = "--scenario scale-down --strategy admin-state,connections --nodes 3 --connections 60 --connection-lifetime 40s \
-                 --runs 2 --expect-no-loss connections";
+                 --runs 2 --probe-rule threshold --expect-no-loss connections";
     let runs = results(flags);
     let (fixed_delay, held) = runs.split_at(2);
     assert!(
