@@ -341,8 +341,7 @@ fn a_label_lets_the_cloud_remove_a_node_after_an_operation_and_no_probe_takes_pa
     }
     let timeline = Timeline {
         steps: vec![
-            step(500, 0, Action::Signal(Signal::MaintenanceTaint)),
-            step(2000, 0, Action::EndPod),
+            step(500, 0, Action::Signal(Signal::KarpenterTaint)),
             step(2500, 0, Action::PowerOff),
         ],
         end: millis(3000),
@@ -351,7 +350,7 @@ fn a_label_lets_the_cloud_remove_a_node_after_an_operation_and_no_probe_takes_pa
     run.operation = millis(300);
     run.clients.lifetimes = Lifetimes::AtMost(millis(500));
     let recording = runtime().block_on(async {
-        let mut world = World::start(settings(plan(Strategy::ExcludeLabel, Scenario::Maintenance), 0))
+        let mut world = World::start(settings(plan(Strategy::ExcludeLabel, Scenario::ScaleDown), 1))
             .await
             .unwrap();
         let mut control_plane = NoControlPlane::new(NODES);

@@ -182,13 +182,13 @@ mod tests {
     use super::*;
     use crate::report::saved::tests::runs;
 
-    fn stated(operation: f64, commit: &str) -> Option<Conditions> {
-        Some(Conditions {
+    fn stated(operation: f64, commit: &str) -> Conditions {
+        Conditions {
             nodes: 4,
             operation_seconds: operation,
             commit: Some(commit.to_owned()),
             ..Conditions::default()
-        })
+        }
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
         let mut all = Vec::new();
         for operation in [1.0, 5.0] {
             for mut run in runs() {
-                run.conditions = stated(operation, "abc");
+                run.conditions = Some(stated(operation, "abc"));
                 all.push(run);
             }
         }
@@ -217,9 +217,9 @@ mod tests {
         let mut runs = runs();
         assert_eq!(comparison(&runs), Err(ComparisonError::NotStated));
         for run in &mut runs {
-            run.conditions = stated(1.0, "abc");
+            run.conditions = Some(stated(1.0, "abc"));
         }
-        runs[1].conditions = stated(1.0, "def");
+        runs[1].conditions = Some(stated(1.0, "def"));
         assert_eq!(comparison(&runs), Err(ComparisonError::Commits("abc, def".to_owned())));
     }
 }
