@@ -8,13 +8,13 @@ use serde_json::Value;
 
 #[test]
 fn generated_settings_reference() {
-    expect_file!["../../docs/settings.md"].assert_eq(&reference());
+    expect_file!["../../docs/reference/settings.md"].assert_eq(&reference());
 }
 
 #[test]
 fn generated_settings_schema() {
     let text = serde_json::to_string_pretty(&schema()).unwrap() + "\n";
-    expect_file!["../../docs/settings.schema.json"].assert_eq(&text);
+    expect_file!["../../docs/reference/settings.schema.json"].assert_eq(&text);
 }
 
 /// The settings in the schema of the chart's values: one generated line of a file that is written by hand otherwise.
@@ -54,7 +54,7 @@ fn generated_cli_reference() {
         .show_footer(false)
         .show_table_of_contents(false);
     let text = clap_markdown::help_markdown_command_custom(&headgate::cli::definition(), &options);
-    expect_file!["../../docs/cli.md"].assert_eq(&text);
+    expect_file!["../../docs/reference/cli.md"].assert_eq(&text);
 }
 
 /// The labels of families that have no series at the start, by the beginning of their names; the longest decides.
@@ -140,5 +140,5 @@ fn generated_metrics_list() {
          that the node is going away; both rising means that kube-proxy's data plane is stale. The rates mirror how \
          often the load balancers probe: alert on ratios, not on counts.\n",
     );
-    expect_file!["../../docs/metrics.md"].assert_eq(&list);
+    expect_file!["../../docs/reference/metrics.md"].assert_eq(&list);
 }

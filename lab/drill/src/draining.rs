@@ -2,7 +2,7 @@
 //!
 //! A backend gets no new flows because its probes fail, or because a controller has deregistered it. Azure ends flows in
 //! neither case; for its admin states see [`rotation`](crate::rotation). Defaults and their evidence are in
-//! docs/drill.md.
+//! lab/drill/README.md.
 
 use std::time::Duration;
 

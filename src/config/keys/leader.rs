@@ -78,7 +78,7 @@ pub(super) fn keys() -> Vec<Key> {
             "Whether the leader acts on NodeMaintenances and Evacuations: nodes leave their load balancers, verified by a read, \
              before the first pod is evicted. It needs `manifests/components/maintenance` (the kinds, policies and rights) and \
              the controllers of `manifests/components/controller`: where a pod of the DaemonSet leads, it does nothing and \
-             records the event `ControllerRequired`. Without Azure the gates follow `node.markerProbes`. docs/maintenance.md is the \
+             records the event `ControllerRequired`. Without Azure the gates follow `node.markerProbes`. docs/guides/maintenance.md is the \
              guide.",
         ),
         Key::new(
@@ -96,7 +96,7 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.admin_state.mode,
             "What the leader does with admin states. `enforce` writes them. `observe` computes what it would write, \
              which `headgate status` and the metric `headgate_pool_desired_down` show, and writes no pool. `off` \
-             restores every `Down` that headgate set, and then writes nothing. docs/admin-state.md is the guide.",
+             restores every `Down` that headgate set, and then writes nothing. docs/concepts/how-it-works.md is the guide.",
         ),
         Key::new(
             "adminState.foreignDown",
@@ -143,7 +143,7 @@ pub(super) fn keys() -> Vec<Key> {
              which have pools of their own where there are several Standard load balancers. `auto` means yes where \
              `azure.json` has `multipleStandardLoadBalancerConfigurations`, which is where \
              cloud-controller-manager's own updater runs. It needs the rights in `manifests/components/controller`. \
-             docs/local-pools.md is the guide.",
+             docs/concepts/local-services.md is the guide.",
         ),
         Key::new(
             "localPools.interval",
@@ -195,7 +195,7 @@ pub(super) fn keys() -> Vec<Key> {
             "Whether the leader writes the Node condition `headgate.dev/OutOfLoadBalancers`, by which `kubectl wait` and other tools \
              know that a node with a signal has left its load balancers. `off`: it does not. `adminState`: it does, from what it \
              read of every managed load balancer, and the agents make the condition `Unknown` when no leader has confirmed it \
-             for 3 min. It needs `manifests/components/controller` and `manifests/components/marker`. docs/integrations.md \
+             for 3 min. It needs `manifests/components/controller` and `manifests/components/marker`. docs/guides/spot-and-upgrades.md \
              is the guide.",
         ),
     ]

@@ -68,7 +68,7 @@ pub(super) fn keys() -> Vec<Key> {
              signal: shown in `/statusz`, `headgate status` and the metric `headgate_node_connections`, and, where a marker is written, in \
              the Node condition `headgate.dev/ConnectionsDrained`. Whatever headgate delays until the node has left its load balancers \
              then also waits until that condition is not `False`, each with its own bound. It needs `manifests/components/connections`: \
-             the second container, which has CAP_NET_ADMIN and counts, and the right to read Services. docs/connections.md is the guide.",
+             the second container, which has CAP_NET_ADMIN and counts, and the right to read Services. docs/guides/autoscalers.md is the guide.",
         ),
         Key::new(
             "node.excludedSources",
@@ -139,7 +139,7 @@ pub(super) fn keys() -> Vec<Key> {
              `ToBeDeletedByClusterAutoscaler`, and removes it when the condition `headgate.dev/OutOfLoadBalancers` is `True`, when \
              the taints are gone, or after `holdDeletion.timeout`. It has no effect where soft taints are off \
              (`--max-bulk-soft-taint-count=0`), and each scale-down takes at least 5 s longer. It needs \
-             `manifests/components/delay-deletion`, and `marker.mode: adminState` or `node.markerProbes`. docs/autoscalers.md is \
+             `manifests/components/delay-deletion`, and `marker.mode: adminState` or `node.markerProbes`. docs/guides/autoscalers.md is \
              the guide, and has what holds Karpenter.",
         ),
         Key::new(

@@ -14,7 +14,7 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.notifications.url_file,
             "A file with the http or https URL to which notices are sent with POST, usually from a mounted Secret: the URL \
              is a secret, and no log, metric or error has it. It is read for each attempt. With null nothing is sent. \
-             docs/webhook.md is the guide.",
+             docs/guides/monitoring.md is the guide.",
         ),
         Key::new(
             "notifications.events",

@@ -44,7 +44,7 @@ pub(super) fn keys() -> Vec<Key> {
              `{taint: example.com/*}` (how the key begins), `{condition: {type: T, status: \"True\", reason: R, \
              messagePrefix: P}}` (reason and messagePrefix may be left out), `{label: {key: K, value: V}}` and \
              `{annotation: {key: K, value: V}}` (without value: any), `{unschedulable: true, for: 10s}` (a cordon that \
-             has lasted so long, 0s to 1h). docs/signals.md has examples and risks. \
+             has lasted so long, 0s to 1h). docs/concepts/how-it-works.md has examples and risks. \
              Cordon, NotReady and `DeletionCandidateOfClusterAutoscaler` are signals only if you list them.",
         ),
         Key::new(
@@ -79,7 +79,7 @@ pub(super) fn keys() -> Vec<Key> {
             words(&LogFormat::ALL, LogFormat::as_str),
             |s| &mut s.logging.format,
             "The format of the logs on standard error: `text`, `json`, or `auto`, which is text on a terminal and JSON \
-             otherwise. docs/logs.md describes the fields of each line.",
+             otherwise. docs/guides/monitoring.md describes the fields of each line.",
         ),
         Key::new(
             "logging.filter",
@@ -93,7 +93,7 @@ pub(super) fn keys() -> Vec<Key> {
             "telemetry.otlpEndpoint",
             optional(otlp_endpoint()),
             |s| &mut s.otlp_endpoint,
-            "Base address of an OpenTelemetry collector. headgate exports a span for each reconcile (docs/logs.md), for \
+            "Base address of an OpenTelemetry collector. headgate exports a span for each reconcile (docs/guides/monitoring.md), for \
              each call to ARM and for each of its attempts: OTLP as protobuf over HTTP, to the path `/v1/traces` below this address; the usual \
              port is 4318. With null the environment variable `OTEL_EXPORTER_OTLP_ENDPOINT` applies; without both, \
              nothing is exported. A slow or missing collector loses spans: up to 2,048 wait in a queue, and further \
