@@ -44,10 +44,7 @@ fn default_text(value: Value) -> String {
         Value::Bool(flag) => format!("`{flag}`"),
         Value::Number(number) => format!("`{number}`"),
         Value::Sequence(items) if items.is_empty() => "none".to_owned(),
-        Value::Sequence(items) => {
-            let items = items.iter().filter_map(Value::as_str).map(|item| format!("`{item}`"));
-            items.collect::<Vec<_>>().join(", ")
-        }
+        Value::Sequence(_) => "the list above".to_owned(),
         other => format!("`{other:?}`"),
     }
 }

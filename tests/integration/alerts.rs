@@ -174,9 +174,9 @@ fn every_alert_has_a_runbook_about_existing_metrics() {
         let runbook = runbooks[name.strip_prefix("Headgate").unwrap()];
         let sections = [
             "\n**Meaning.** ",
-            "\n**Likely causes.**\n\n- ",
+            "\n**Causes.**\n\n- ",
             "\n**Commands.**\n\n```sh\n",
-            "\n**What not to do.** ",
+            "\n**Do not** ",
         ];
         for section in sections {
             assert!(runbook.contains(section), "{name} has no {section:?}");

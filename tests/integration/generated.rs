@@ -6,6 +6,8 @@ use expect_test::expect_file;
 use headgate::config::{Settings, reference, schema};
 use serde_json::Value;
 
+mod command_line;
+
 #[test]
 fn generated_settings_reference() {
     expect_file!["../../docs/reference/settings.md"].assert_eq(&reference());
@@ -49,11 +51,7 @@ fn without_texts(schema: &Value, names: bool) -> Value {
 
 #[test]
 fn generated_cli_reference() {
-    let options = clap_markdown::MarkdownOptions::new()
-        .title("Command line".to_owned())
-        .show_footer(false)
-        .show_table_of_contents(false);
-    let text = clap_markdown::help_markdown_command_custom(&headgate::cli::definition(), &options);
+    let text = command_line::reference(headgate::cli::definition());
     expect_file!["../../docs/reference/cli.md"].assert_eq(&text);
 }
 
@@ -114,7 +112,8 @@ fn generated_metrics_list() {
     kinds.sort();
     let mut list = String::from(
         "# Metrics\n\n<!-- Generated from the registry by `make docs`; a test compares it. -->\n\n\
-         Served at `/metrics` of the operations port, as OpenMetrics or Prometheus text by the Accept header.\n\n\
+         Served at `/metrics` of the operations port, as OpenMetrics or Prometheus text by the Accept header. [Monitoring](../guides/monitoring.md) \
+         says which to look at.\n\n\
          | name | type | labels | meaning |\n|---|---|---|---|\n",
     );
     for (name, kind, help) in kinds {
@@ -135,10 +134,5 @@ fn generated_metrics_list() {
         let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
         writeln!(list, "| `{name}` | {kind} | {} | {help} |", labels.join(", ")).unwrap();
     }
-    list.push_str(
-        "\nWhat to look at: `proxy_healthz_total{code=\"503\"}` rising while `proxy_livez_total{code=\"503\"}` is flat means \
-         that the node is going away; both rising means that kube-proxy's data plane is stale. The rates mirror how \
-         often the load balancers probe: alert on ratios, not on counts.\n",
-    );
     expect_file!["../../docs/reference/metrics.md"].assert_eq(&list);
 }
