@@ -95,6 +95,16 @@ fn labels_of_later_series(name: &str) -> &'static [&'static str] {
         .1
 }
 
+/// A help text without its words about labels, which the list has in a column.
+fn without_labels(help: &str, labels: &[&str]) -> String {
+    let (last, others) = match labels {
+        [] => return help.to_owned(),
+        [only] => (*only, String::new()),
+        [others @ .., last] => (*last, format!("{} and ", others.join(", "))),
+    };
+    help.replacen(&format!(", by {others}{last}"), "", 1)
+}
+
 #[test]
 fn generated_metrics_list() {
     let text = headgate::agent::metrics_at_start(&Settings::default()).unwrap();
@@ -131,6 +141,7 @@ fn generated_metrics_list() {
             }
             None => labels_of_later_series(&name).to_vec(),
         };
+        let help = without_labels(&help, &labels);
         let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
         writeln!(list, "| `{name}` | {kind} | {} | {help} |", labels.join(", ")).unwrap();
     }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use clap::{Arg, ArgAction, Command};
 
 /// In how many commands an argument must be the same to be written once for all of them.
-const SHARED_BY: usize = 3;
+const SHARED_BY: usize = 2;
 
 /// What `--help` shows of an argument, on one line.
 fn line(arg: &Arg) -> String {
@@ -41,9 +41,14 @@ fn line(arg: &Arg) -> String {
     text
 }
 
+/// The paragraphs of a help text on one line.
 fn help(text: Option<&clap::builder::StyledStr>) -> String {
     let text = text.map(ToString::to_string).unwrap_or_default();
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    let paragraphs = text.split("\n\n").map(|paragraph| {
+        let words: Vec<&str> = paragraph.split_whitespace().collect();
+        words.join(" ").trim_end_matches('.').to_owned()
+    });
+    paragraphs.collect::<Vec<_>>().join(". ")
 }
 
 /// The arguments of a command that are its own affair.
