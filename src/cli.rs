@@ -18,6 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 
 mod agent;
 pub mod azure;
+mod clean_nodes;
 pub mod cluster;
 mod colour;
 mod complete;
@@ -63,6 +64,7 @@ enum Command {
     Status(status::Arguments),
     Restore(restore::Arguments),
     PrepareUninstall(prepare_uninstall::Arguments),
+    CleanNodes(clean_nodes::Arguments),
     Drain(drain::Arguments),
     Undrain(undrain::Arguments),
     Plan(plan::Arguments),
@@ -110,6 +112,7 @@ pub fn run() -> ExitCode {
         Command::Status(arguments) => status::run(&arguments),
         Command::Restore(arguments) => restore::run(&arguments),
         Command::PrepareUninstall(arguments) => prepare_uninstall::run(&arguments),
+        Command::CleanNodes(arguments) => clean_nodes::run(&arguments),
         Command::Drain(arguments) => drain::run(&arguments),
         Command::Undrain(arguments) => undrain::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),

@@ -59,6 +59,11 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
+    /// Let headgate restart the rollout of Deployments whose pods a PodDisruptionBudget protects because it needs all replicas, so that
+    /// replacements start first. Needs manifests/components/rollout
+    #[arg(long)]
+    rollout: bool,
+
     /// Wait until the nodes are drained. Ctrl-C ends the waiting, and not the drain
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true",
           action = ArgAction::Set)]
@@ -108,6 +113,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         file: arguments.plan.as_ref().map(read_plan).transpose()?,
         name: arguments.name.clone(),
         reason: arguments.reason.clone(),
+        rollout: arguments.rollout,
     };
     let object = request.build().map_err(Failure::settings)?;
     if arguments.dry_run == DryRun::Client {

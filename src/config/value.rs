@@ -18,7 +18,7 @@ use serde_yaml::Value;
 
 use super::SecretName;
 
-pub(super) use lists::{address_ranges, built_in_signals, event_names, prefixes, signal_matchers};
+pub(super) use lists::{address_ranges, built_in_signals, causes, event_names, prefixes, signal_matchers};
 pub(super) use servers::parse_collector;
 pub(super) use servers::{
     bind_address, content_type, health_server, http_server, notification_template, otlp_endpoint,

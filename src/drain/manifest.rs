@@ -102,6 +102,8 @@ pub struct ManifestRequest {
     pub name: Option<String>,
     /// `spec.reason`, which wins over that of the file.
     pub reason: Option<String>,
+    /// Whether `spec.evacuation.rollout` is `Allow`, whatever the file has.
+    pub rollout: bool,
 }
 
 /// The names of nodes without the prefixes that kubectl allows, in order, each once.
@@ -155,6 +157,12 @@ impl ManifestRequest {
         spec.insert("stage".to_owned(), json!("Drain"));
         if let Some(reason) = self.reason {
             spec.insert("reason".to_owned(), json!(reason));
+        }
+        if self.rollout {
+            let evacuation = spec.entry("evacuation").or_insert_with(|| json!({}));
+            if let Some(evacuation) = evacuation.as_object_mut() {
+                evacuation.insert("rollout".to_owned(), json!("Allow"));
+            }
         }
         let in_file = given["metadata"]["name"].as_str().map(str::to_owned);
         let name = match self.name.or(in_file) {
@@ -250,7 +258,7 @@ fn unknown_key(given: &Value, sent: &Value, path: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use headgate_maintenance::api::{LoadBalancerConfirmation, PodType, Stage};
+    use headgate_maintenance::api::{LoadBalancerConfirmation, PodType, RolloutPolicy, Stage};
 
     use super::*;
 
@@ -340,6 +348,15 @@ mod tests {
             ..request(&["one"], Some(file))
         };
         assert_eq!(reason.build().unwrap().spec.reason, "by hand");
+        for file in ["spec: {}", "spec: {evacuation: {rollout: Annotated}}"] {
+            for (rollout, expected) in [(false, RolloutPolicy::Annotated), (true, RolloutPolicy::Allow)] {
+                let request = ManifestRequest {
+                    rollout,
+                    ..request(&["one"], Some(file))
+                };
+                assert_eq!(request.build().unwrap().spec.evacuation.rollout, expected, "{file}");
+            }
+        }
         assert_eq!(object.metadata.labels.unwrap()["headgate.dev/created-by"], "drain");
         let selected = "metadata: {name: m}\nspec: {stage: Drain, nodeSelector: {nodeSelectorTerms: [{matchExpressions: [{key: pool, \
             operator: In, values: [a]}]}]}}";

@@ -76,6 +76,8 @@ pub(crate) struct PreviewSnapshot {
     pub minimum_in_service: IntOrPercent,
     /// How many leave at a time.
     pub max_new_down: IntOrPercent,
+    /// How many nodes may be under maintenance at once.
+    pub max_concurrent_nodes: IntOrPercent,
 }
 
 /// Takes a snapshot.
@@ -123,6 +125,7 @@ pub(crate) async fn take_snapshot(request: PreviewRequest<'_>) -> Result<Preview
             .map_err(|error| error.to_string()),
         minimum_in_service: settings.guard.minimum_in_service,
         max_new_down: settings.guard.max_new_down,
+        max_concurrent_nodes: settings.maintenance.max_concurrent_nodes,
     })
 }
 

@@ -36,6 +36,9 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- $_ := set $settings "holdDeletion" (dict "clusterAutoscaler" "candidates") -}}
 {{- end -}}
 {{- if .Values.maintenance.enabled }}{{- $_ := set $settings "maintenance" (dict "enabled" true) }}{{- end -}}
+{{- if and .Values.maintenance.enabled .Values.maintenance.automatic }}
+{{- $_ := set $settings.maintenance "automatic" .Values.maintenance.automatic -}}
+{{- end -}}
 {{- toYaml (mergeOverwrite $settings (deepCopy .Values.settings)) -}}
 {{- end -}}
 
@@ -90,6 +93,10 @@ capabilities:
   valueFrom:
     fieldRef:
       fieldPath: spec.nodeName
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
 - name: MALLOC_ARENA_MAX
   value: "2"
 {{- if and (include "headgate.mayLead" .) (eq (include "headgate.mode" .root.Values.azure.workloadIdentity.mode) "token") }}

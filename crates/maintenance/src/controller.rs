@@ -16,6 +16,7 @@ mod evacuation_span;
 mod evacuations;
 mod events;
 mod executor;
+mod grace_periods;
 mod maintenances;
 mod metrics;
 mod node_edits;
@@ -24,6 +25,8 @@ mod pods;
 mod probe_markers;
 mod rollouts;
 mod writer;
+
+pub use node_edits::remove_traces;
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,6 +41,8 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::task::JoinMap;
+
+use crate::automatic::AutomaticMaintenances;
 
 use caches::Caches;
 use daemon_sets::DaemonSetEvacuator;
@@ -80,6 +85,10 @@ pub struct MaintenanceContext {
     pub services: ServiceStore,
     /// Whether nodes are out of their load balancers.
     pub load_balancers: LoadBalancerSource,
+    /// Whether nodes under maintenance are kept out of upgrades of AKS.
+    pub pauses_upgrades: bool,
+    /// Which nodes get a maintenance by themselves.
+    pub automatic: AutomaticMaintenances,
     /// How many nodes may be under maintenance at once; `None` holds nothing back.
     pub max_concurrent_nodes: Option<IntOrPercent>,
 }
@@ -88,6 +97,7 @@ pub struct MaintenanceContext {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum TaskName {
     Maintenances,
+    Machines,
     Evacuations,
     Budgets,
     Pods,
@@ -101,6 +111,7 @@ impl fmt::Display for TaskName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Maintenances => "nodemaintenances",
+            Self::Machines => "machines",
             Self::Evacuations => "evacuations",
             Self::Budgets => "poddisruptionbudgets",
             Self::Pods => "pods",

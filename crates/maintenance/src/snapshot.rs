@@ -13,7 +13,9 @@ use headgate_core::settings::IntOrPercent;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::api::{Evacuation, NodeMaintenance};
+use crate::automatic::AutomaticMaintenances;
 use crate::drain_plan::{Labels, PodSelector};
+use crate::machine::DeletedMachine;
 
 pub(crate) use pod::controlling_owner;
 pub use pod::{Owner, PodFacts};
@@ -33,6 +35,12 @@ pub struct Snapshot {
     pub evacuations: Vec<Evacuation>,
     /// The PodDisruptionBudgets, for blockers only.
     pub budgets: Vec<BudgetFacts>,
+    /// Whether nodes under maintenance are kept out of upgrades of AKS.
+    pub pauses_upgrades: bool,
+    /// The Machines of Cluster API that are being deleted; `None` while they are not listed, as where Cluster API is not installed.
+    pub machines: Option<Vec<DeletedMachine>>,
+    /// Which nodes get a maintenance by themselves.
+    pub automatic: AutomaticMaintenances,
     /// What is known about the load balancers of each node, by name. A node that is missing is unknown.
     pub load_balancers: TrafficByNode,
     /// How many nodes may be under maintenance at once, of the Nodes that are here. `None` holds nothing back.

@@ -84,8 +84,10 @@ pub(super) fn keys() -> Vec<Key> {
             "Asks Azure's metadata service each second for Scheduled Events. A `Preempt` of this VM fails `/healthz` at once with \
              the signal `azurePreempt`, and taints the own Node with \
              `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`. Both end 60 s after the event is gone, and 15 \
-             min after its `NotBefore` without a confirmation; the taint also ends after a reboot. headgate approves no event. In \
-             the chart: `spot.enabled`; it needs `manifests/components/spot`. Guide: docs/guides/spot-and-upgrades.md.",
+             min after its `NotBefore` without a confirmation; the taint also ends after a reboot. `Terminate`, `Redeploy` and \
+             `Reboot` do the same where `signals.healthBuiltIn` lists them; the value of the taint is then `terminate`, `redeploy` \
+             or `reboot`. headgate approves no event. In the chart: `spot.enabled`; it needs `manifests/components/spot`. Guide: \
+             docs/guides/spot-and-upgrades.md.",
         ),
         Key::new(
             "node.markerProbes",

@@ -13,6 +13,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::{Controller, Emulator, SOON, api, apply_kinds, azure_json, populate, seed};
+use crate::harness::settings_file;
 
 /// The command line against one cluster.
 struct CommandLine {
@@ -146,6 +147,13 @@ fn previews(headgate: &CommandLine, plan: &str) {
     assert_eq!(names(&["--sort-by", ".pods"]), "node/node-2\nnode/node-1\n");
     let wide = headgate.done(&["plan", "node-1", "-o", "wide"]);
     assert!(wide.contains("NODES THAT LEAVE") && wide.contains("node-1\n"), "{wide}");
+    let settings = settings_file("maintenance: {enabled: true, maxConcurrentNodes: 50%}\n");
+    let settings = headgate.file("limited.yaml", &settings);
+    let limited = headgate.done(&["plan", "node-1", "node-2", "--config", &settings]);
+    assert!(
+        limited.contains("maintenance.maxConcurrentNodes (50%) holds back 1 node: node-2. It waits until other nodes"),
+        "{limited}"
+    );
     let (code, error) = headgate.fails(&["plan", "node-1", "nowhere"]);
     assert_eq!(code, Some(1), "{error}");
     assert!(error.contains("there is no Node \"nowhere\""), "{error}");
@@ -175,11 +183,13 @@ fn creates_nothing(headgate: &CommandLine, plan: &str) {
         "json",
         "--reason",
         "update",
+        "--rollout",
     ]);
     assert_eq!(
         (&sent["spec"]["reason"], &sent["kind"]),
         (&json!("update"), &json!("NodeMaintenance"))
     );
+    assert_eq!(sent["spec"]["evacuation"]["rollout"], "Allow");
     let broken = headgate.file(
         "broken",
         "apiVersion: headgate.dev/v1alpha1\nkind: NodeMaintenance\nspec: {drainplan: []}\n",

@@ -100,6 +100,9 @@ pub const CONTROLLER_ROLE: &str = "controller";
 /// The priority of the `controller` role, and of no other.
 pub const CONTROLLER_PRIORITY: i32 = 10_000;
 
+/// The label of a NodeMaintenance that headgate created for a node that is taken; its value is the cause.
+pub const AUTOMATIC_LABEL: &str = "headgate.dev/automatic";
+
 /// The annotation that kubelet sets on the mirror of a static pod.
 pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 

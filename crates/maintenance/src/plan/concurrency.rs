@@ -1,8 +1,8 @@
 //! Which nodes of a maintenance are held back: those for which `maintenance.maxConcurrentNodes` has no room. Pure.
 //!
 //! Nothing is remembered. A node takes a place as long as a maintenance keeps it cordoned, or has begun with it. It keeps the place
-//! whatever the limit has become, so neither a smaller limit nor a new leader gives a node back. A node whose machine goes anyway
-//! never waits.
+//! whatever the limit has become, so neither a smaller limit nor a new leader gives a node back. A node whose machine goes anyway,
+//! by a notice or by the deadline of a maintenance, never waits, and takes a place.
 
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
@@ -32,6 +32,9 @@ pub fn maintenances<'a>(
     let leaving = named(|node| node.eviction_deadline().is_some());
     let mut placed = named(|node| node.was_unschedulable.is_some());
     for maintenance in maintenances.iter().filter(|one| takes_places(one)) {
+        if has_deadline(maintenance) {
+            placed.extend(maintenance.nodes.iter().cloned());
+        }
         placed.extend(
             begun(maintenance)
                 .filter(|node| maintenance.nodes.contains(*node))
@@ -55,6 +58,11 @@ pub fn maintenances<'a>(
         }
     }
     maintenances
+}
+
+/// Whether its nodes are gone at a known time: they cannot wait for room, and take it from others.
+fn has_deadline(maintenance: &Maintenance<'_>) -> bool {
+    maintenance.object.spec.deadline.is_some()
 }
 
 /// Whether nodes of the maintenance are cordoned, or are about to be.

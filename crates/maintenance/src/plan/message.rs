@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use headgate_core::settings::IntOrPercent;
+use jiff::Timestamp;
 
 use crate::api::names::MAX_NODES;
 use crate::drain_plan::{DrainTargets, Position};
@@ -57,6 +58,11 @@ fn evacuating(progress: &Progress, own: &Participant, node: &str, target: Positi
             holders => format!("Evacuating (fast-forwarded by older {})", holders.join(", ")),
         },
     }
+}
+
+/// That all pods of a node leave at once.
+pub(super) fn hurried_message(deadline: Timestamp) -> String {
+    format!("Evacuating all pods at once: the node is expected to be gone at {deadline:.0}")
 }
 
 /// Why nodes of a maintenance are held back. It does not count nodes, so that it stays while others come and go.

@@ -11,7 +11,7 @@ use crate::snapshot::PodFacts;
 
 use super::blockers::{blocker, bounded, listed};
 use super::maintenance_conditions::conditions_of;
-use super::message::{counted, drain_message, held_back_message};
+use super::message::{counted, drain_message, held_back_message, hurried_message};
 use super::phase::{Maintenance, Phase};
 use super::status_size::{list_blockers_while_there_is_room, share_long_targets};
 use super::view::{View, previous_status};
@@ -140,11 +140,14 @@ fn message(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str, pods: usi
                 let gate = view.gates.get(&(one.name.as_str(), node))?;
                 (!gate.is_open).then_some((one.name.as_str(), gate.waiting_for.as_str()))
             });
-            match waiting {
+            match waiting.filter(|_| !view.is_open(node)) {
                 // Pods that leave already go on; a closed gate holds the others.
                 Some((name, what)) if name == own.name => format!("Waiting for {what}"),
                 Some((name, what)) => format!("Waiting for {what} ({name})"),
-                None => drain_message(&view.progress, own, node, &view.busy),
+                None => match view.deadlines.get(node) {
+                    Some(at) if view.hurried.contains(node) && pods > 0 => hurried_message(*at),
+                    _ => drain_message(&view.progress, own, node, &view.busy),
+                },
             }
         }
         _ => String::new(),

@@ -283,6 +283,70 @@ async fn an_evacuation_needs_the_right_to_delete_its_pod() {
     }
 }
 
+/// Binds a `ClusterRole` of the component to a user of its name.
+async fn bind(client: &Client, role: &str) {
+    let binding = json!({"metadata": {"name": format!("{role}-test")},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": role}]});
+    let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    request(client, "POST", path, Some(&binding)).await.unwrap();
+}
+
+#[tokio::test]
+async fn roles_for_people_and_evacuators_allow_what_they_are_for() {
+    const EVACUATOR: &str = "headgate-evacuator";
+    const VIEW: &str = "headgate-nodemaintenances-view";
+    const ADMIN: &str = "headgate-nodemaintenances-admin";
+    const PODS: &str = "headgate-evacuations-view";
+    let cluster = guarded().await;
+    let rbac = component().join("rbac.yaml");
+    succeeded(&cluster.kubectl().args(["apply", "-f"]).arg(rbac).output().unwrap());
+    let client = cluster.client();
+    for role in [EVACUATOR, VIEW, ADMIN, PODS] {
+        bind(&client, role).await;
+    }
+    let role = format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/{PODS}");
+    let labels = request(&client, "GET", &role, None).await.unwrap()["metadata"]["labels"].clone();
+    for to in ["view", "edit", "admin"] {
+        assert_eq!(labels[format!("rbac.authorization.k8s.io/aggregate-to-{to}")], "true");
+    }
+    request(&client, "POST", EVACUATIONS, Some(&evacuation("roles")))
+        .await
+        .unwrap();
+    let status = format!("{EVACUATIONS}/uid-roles/status");
+    let (message, label) = (
+        json!({"status": {"message": "working"}}),
+        json!({"metadata": {"labels": {"a": "b"}}}),
+    );
+    eventually(SOON, "the roles are in force", async || {
+        let answer = request_as(&client, EVACUATOR, "PATCH", &status, Some(&message)).await;
+        answer.map(drop).map_err(|refusal| refusal.message)
+    })
+    .await;
+    let new = maintenance("roles", &["n-0"]);
+    let each = "needs the right to delete each of its nodes";
+    for (user, method, path, body, refused) in [
+        (EVACUATOR, "GET", EVACUATIONS, None, ""),
+        (
+            EVACUATOR,
+            "PATCH",
+            &*format!("{EVACUATIONS}/uid-roles"),
+            Some(&label),
+            "cannot patch resource",
+        ),
+        (EVACUATOR, "GET", MAINTENANCES, None, "cannot list resource"),
+        (PODS, "GET", EVACUATIONS, None, ""),
+        (PODS, "PATCH", &*status, Some(&message), "cannot patch resource"),
+        (VIEW, "GET", MAINTENANCES, None, ""),
+        (VIEW, "POST", MAINTENANCES, Some(&new), "cannot create resource"),
+        (ADMIN, "GET", MAINTENANCES, None, ""),
+        (ADMIN, "POST", MAINTENANCES, Some(&new), each),
+    ] {
+        let answer = request_as(&client, user, method, path, body).await;
+        judge(answer.as_ref(), refused, &format!("{user} {method} {path}"));
+    }
+}
+
 #[tokio::test]
 async fn the_controller_deletes_only_pods_of_daemon_sets() {
     const PODS: &str = "/api/v1/namespaces/default/pods";

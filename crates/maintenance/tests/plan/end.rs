@@ -33,6 +33,35 @@ fn assert_nothing_left(world: &mut World) {
 }
 
 #[test]
+fn a_node_is_kept_out_of_upgrades_while_it_is_under_maintenance() {
+    let mut world = World::default().nodes(&["one", "two"]);
+    world.snapshot.pauses_upgrades = true;
+    let quarantined = (
+        "kubernetes.azure.com/upgrade-status".to_owned(),
+        "Quarantined".to_owned(),
+    );
+    world.node("two").labels = [quarantined].into();
+    let before = world.node("two").labels.clone();
+    world.maintain("m", Stage::Cordon, &["one", "two"], &[]);
+    world.settle();
+    assert_eq!(
+        world.node("one").labels["kubernetes.azure.com/upgrade-status"],
+        "paused"
+    );
+    assert_eq!(world.node("two").labels, before, "another writer's");
+    world.delete("m");
+    world.settle();
+    assert!(world.node("one").labels.is_empty());
+    assert_eq!(world.node("two").labels, before);
+    // The setting is switched off meanwhile.
+    world.maintain("n", Stage::Cordon, &["one"], &[]);
+    world.settle();
+    world.snapshot.pauses_upgrades = false;
+    world.settle();
+    assert!(world.node("one").labels.is_empty() && world.node("one").unschedulable);
+}
+
+#[test]
 fn an_idle_maintenance_touches_nothing() {
     let mut world = World::default().nodes(&["one"]).pods("one", 1, PodType::Default, 0);
     let before = world.snapshot.nodes.clone();

@@ -1,6 +1,6 @@
 //! No Evacuation before the load balancers, unless the policy or the guard allows it.
 
-use headgate_core::node::{DRAINING_TAINT, MarkerFact, MarkerStatus, NodeTraffic, Taint, Unproved};
+use headgate_core::node::{DRAINING_TAINT, MarkerFact, MarkerStatus, NodeTraffic, RecordedNotice, Taint, Unproved};
 use headgate_maintenance::api::{
     ConnectionsPolicy, LoadBalancerConfirmation, LoadBalancerGate, LoadBalancerState, PodType, Stage,
 };
@@ -266,7 +266,10 @@ fn a_node_that_the_guard_holds_back_passes_under_either_policy() {
 
 pub(super) fn announce_eviction(world: &mut World, node: &str) {
     let at = world.now + SignedDuration::from_secs(30);
-    world.node(node).eviction_at = Some(at);
+    world.node(node).notice = Some(RecordedNotice {
+        not_before: Some(at),
+        ..RecordedNotice::default()
+    });
     world.node(node).taints = vec![Taint::new(DRAINING_TAINT, "NoSchedule")];
 }
 
