@@ -20,6 +20,7 @@ pub(crate) use local_pools::{LocalPoolRow, LocalPoolsSnapshot, explain_service};
 pub(crate) use order::NoSuchField;
 pub(crate) use order::sort_by_field;
 pub(crate) use report::StatusReport;
-pub(crate) use snapshot::{SnapshotRequest, StatusError, take_snapshot};
+pub(crate) use nodes::list as list_nodes;
+pub(crate) use snapshot::{SnapshotRequest, StatusError, load_balancers as read_load_balancers, take_snapshot};
 pub(crate) use text::{Detail, render};
 pub(crate) use text_format::format_columns;

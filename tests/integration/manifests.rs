@@ -4,6 +4,7 @@
 //! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`, `leader_work`, `holds`), that maintenances run with their rights (`maintenance`) and restart rollouts (`rollout`), what the hardened overlay adds (`hardened`),
 //! the Node condition that other tools wait for (`marker`),
 //! the Helm chart that renders the same objects (`chart`), and the ports that the `NetworkPolicy` opens (`network_policy`), what makes autoscalers wait (`autoscalers`),
+//! what `headgate check` finds with them and with faults (`check`),
 //! the mounts of the webhook's URL (`webhook`), and the kinds of the Prometheus operator (`prometheus_operator`).
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ mod automatic;
 mod autoscalers;
 mod caller;
 mod chart;
+mod check;
 mod cluster_api;
 mod hardened;
 mod holds;

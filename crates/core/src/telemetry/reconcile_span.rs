@@ -232,7 +232,10 @@ mod tests {
         let page = include_str!("../../../../docs/guides/monitoring.md");
         for kind in Reconciled::ALL {
             let name = kind.span_name();
-            assert!(page.contains(&format!("| `{name}` |")), "docs/guides/monitoring.md has no {name}");
+            assert!(
+                page.contains(&format!("| `{name}` |")),
+                "docs/guides/monitoring.md has no {name}"
+            );
             let span = kind.span(Reconcile::default);
             for field in span.metadata().into_iter().flat_map(tracing::Metadata::fields) {
                 assert!(
