@@ -181,9 +181,9 @@ fn every_alert_has_a_runbook_about_existing_metrics() {
         for section in sections {
             assert!(runbook.contains(section), "{name} has no {section:?}");
         }
-        let (_, line) = runbook.split_once("\nMetrics: ").unwrap();
-        let line = line.lines().next().unwrap();
-        let listed: BTreeSet<&str> = line.split('`').skip(1).step_by(2).collect();
+        let (_, after) = runbook.split_once("\nMetrics: ").unwrap();
+        let first = after.lines().next().unwrap();
+        let listed: BTreeSet<&str> = first.split('`').skip(1).step_by(2).collect();
         assert!(!listed.is_empty(), "{name}");
         for metric in &listed {
             assert!(
