@@ -71,7 +71,7 @@ pub(super) fn reference(mut root: Command) -> String {
     for arg in commands.iter().flat_map(|command| arguments(command)) {
         *counts.entry(line(arg)).or_default() += 1;
     }
-    let is_shared = |arg: &Arg| counts[&line(arg)] >= SHARED_BY;
+    let is_shared = |arg: &Arg| !arg.is_positional() && counts[&line(arg)] >= SHARED_BY;
     let mut page = String::from(
         "# Command line\n\n<!-- Generated from src/cli by `make docs`; a test compares it. -->\n\n\
          Every command and flag of `headgate`, as `--help` shows them. Exit codes of all commands: 0 success, 1 a failure, 2 wrong \
