@@ -67,11 +67,20 @@ fn commands(root: &Command) -> Vec<&Command> {
 pub(super) fn reference(mut root: Command) -> String {
     root.build();
     let commands = commands(&root);
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
     for arg in commands.iter().flat_map(|command| arguments(command)) {
-        *counts.entry(line(arg)).or_default() += 1;
+        *counts.entry((arg.to_string(), line(arg))).or_default() += 1;
     }
-    let is_shared = |arg: &Arg| counts[&line(arg)] >= SHARED_BY;
+    // Of several arguments with one name, the one that most commands have.
+    let is_shared = |arg: &Arg| {
+        let name = arg.to_string();
+        let most = counts
+            .iter()
+            .filter(|((other, _), _)| *other == name)
+            .map(|(_, count)| *count);
+        let count = counts[&(name.clone(), line(arg))];
+        !arg.is_positional() && count >= SHARED_BY && most.max() == Some(count)
+    };
     let mut page = String::from(
         "# Command line\n\n<!-- Generated from src/cli by `make docs`; a test compares it. -->\n\n\
          Every command and flag of `headgate`, as `--help` shows them. Exit codes of all commands: 0 success, 1 a failure, 2 wrong \
