@@ -134,8 +134,8 @@ pub async fn follow(
                     }
                 }
                 // Later it may pass: a kube-apiserver that starts does not know every role at once.
-                Some(Err(InitialListFailed(kube::Error::Api(status)))) if !was_read && matches!(status.code, 401 | 403) => {
-                    let error = status.message.clone();
+                Some(Err(InitialListFailed(kube::Error::Api(refusal)))) if !was_read && matches!(refusal.code, 401 | 403) => {
+                    let error = refusal.message.clone();
                     return Err(FollowError::Refused { name, error });
                 }
                 Some(Err(error)) => {

@@ -488,9 +488,9 @@ mod tests {
                 "{event_type:?}"
             );
             let tracker = NoticeTracker::default().next(&events, &AzureNotice::ALL.into(), true, GRACE, now);
-            let tracked = tracker.notice.map(|notice| notice.latest.event_type.as_str());
+            let event_name = tracker.notice.map(|notice| notice.latest.event_type.as_str());
             let is_shown_only = [EventType::Freeze, EventType::Other].contains(&event_type);
-            assert_eq!(tracked, (!is_shown_only).then_some(event_type.as_str()));
+            assert_eq!(event_name, (!is_shown_only).then_some(event_type.as_str()));
         }
     }
 
