@@ -151,7 +151,7 @@ async fn admission_policy_expressions_pass_type_checking(administrator: &Caller)
 pub(super) async fn node(administrator: &Caller, name: &str, labels: Value, spec: Value) {
     let node = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
     administrator.done(&ApiRequest::post("/api/v1/nodes", node)).await;
-    let room = json!({"cpu": "1", "memory": "1Gi", "pods": "10"});
+    let room = json!({"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi", "pods": "10"});
     let status = json!({"status": {"capacity": room, "allocatable": room,
         "conditions": [{"type": "Ready", "status": "True"}]}});
     administrator

@@ -1,18 +1,31 @@
-//! The Helm chart: that it renders the objects of the manifests (`objects`), refuses values that cannot work (`values`), and can be
-//! installed, upgraded, rolled back and deleted on a real API server (`release`). All with the real helm.
+//! The Helm chart: that it renders the objects of the manifests (`objects`), refuses values that cannot work (`values`), what each profile
+//! switches on (`profiles`), that every value is documented (`readme`), and that it can be installed, upgraded, rolled back and deleted on a real API server (`release`). All with the real helm.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use serde::Deserialize as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{SOON, files, of_kind, only, overlay_of, render, repository, stdout_of, text};
 
 mod objects;
+mod profiles;
+mod readme;
 mod release;
 mod values;
+
+/// The labels of all objects of the chart.
+const LABELS: [&str; 7] = [
+    "app.kubernetes.io/component",
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/name",
+    "app.kubernetes.io/part-of",
+    "app.kubernetes.io/version",
+    "helm.sh/chart",
+];
 
 /// The directory with helm and chart-oci-layout, which tests/helm/build.sh prints.
 fn tools() -> &'static Path {
@@ -39,6 +52,26 @@ fn helm(arguments: &[&str]) -> Command {
 
 fn chart() -> PathBuf {
     repository("charts/headgate")
+}
+
+/// The values of one with those of another, which win.
+fn merged(mut one: Value, other: Value) -> Value {
+    let (Value::Object(into), Value::Object(from)) = (&mut one, other) else {
+        panic!("values are objects");
+    };
+    for (key, value) in from {
+        let merged_value = match into.remove(&key) {
+            Some(before) if before.is_object() && value.is_object() => merged(before, value),
+            _ => value,
+        };
+        into.insert(key, merged_value);
+    }
+    one
+}
+
+/// The profile `aks` with azure.json in a Secret.
+fn aks() -> Value {
+    json!({"profile": "aks", "azure": {"existingSecret": "headgate-azure"}})
 }
 
 /// A file with values, in a new directory.

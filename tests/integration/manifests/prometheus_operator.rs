@@ -17,7 +17,7 @@ const FILES: [&str; 3] = [
 ];
 
 /// The directory with the operator's CRDs, which tests/prometheus-operator/build.sh prints.
-fn definitions() -> PathBuf {
+pub(super) fn definitions() -> PathBuf {
     let script = repository("tests/prometheus-operator/build.sh");
     let output = Command::new(&script).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -115,7 +115,7 @@ impl Cluster {
             tasks,
         };
         for name in ["base-1", "base-2"] {
-            let room = json!({"cpu": "2", "memory": "8Gi", "pods": "110"});
+            let room = json!({"cpu": "2", "memory": "8Gi", "ephemeral-storage": "8Gi", "pods": "110"});
             let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}}, "status": {"capacity": room, "allocatable": room}});
             cluster.apply(&node).await;
