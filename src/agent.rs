@@ -38,7 +38,7 @@ use headgate_agent::own_node::RememberedState;
 use headgate_core::clock::Clock;
 use headgate_core::node::NodeReport;
 use headgate_http::server::{self, BindState, Binder, ServeError};
-use headgate_kubernetes::{Canary, EventSink};
+use headgate_kubernetes::{CONTROLLER, Canary, EventSink};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use tokio::sync::watch;
@@ -69,6 +69,8 @@ pub struct AgentParts {
     pub role: Role,
     /// The name of the own Node.
     pub node_name: String,
+    /// The name of the own pod; `None` outside of one.
+    pub pod_name: Option<String>,
     /// A client of the API server that does not retry by itself.
     pub client: Client,
     /// The clock of all tasks.
@@ -153,6 +155,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         settings,
         role,
         node_name,
+        pod_name,
         client,
         clock,
         addresses_file,
@@ -169,8 +172,10 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
     let node_reporter = metrics.node.watch_reporter(&node_name, &clock);
     let service_reporters = metrics.services.watch_reporters(&clock);
     let (inputs, listeners) = (channels.inputs(), channels.listeners(role));
-    let (leader_events, queue) = EventSink::new(client.clone(), node_name.clone());
-    let events = leader_events.clone().merged();
+    let (events, queue) = EventSink::new(client.clone(), node_name.clone());
+    let events = events.in_pod(pod_name);
+    let leader_events = events.clone().reported_by(CONTROLLER);
+    let events = events.merged();
     let mut tasks = Tasks::new(clock.clone());
     let stop_operations = CancellationToken::new();
     let write_events = queue.write_until(stop_operations.clone().cancelled_owned());

@@ -1,6 +1,7 @@
 //! The command line: one file for each subcommand, which turns its arguments into a call and the outcome into an exit code.
 //!
-//! Exit codes of every subcommand: 0 success, 1 a failure while running, 2 wrong arguments or settings. `drain --wait` has two more.
+//! Exit codes of every subcommand: 0 success, 1 a failure while running, 2 wrong arguments or settings; after Ctrl-C `drain` and `undrain`
+//! have one more.
 //! What is public is used by the subcommands of `headgate-lab`, too.
 
 use std::ffi::OsStr;
@@ -17,6 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 
 mod agent;
 pub mod azure;
+mod clean_nodes;
 pub mod cluster;
 mod colour;
 mod complete;
@@ -31,14 +33,13 @@ pub(super) mod probe;
 mod restore;
 mod spans;
 mod status;
+mod undrain;
 mod why;
 
 /// Exit code for wrong arguments or settings.
 const EXIT_SETTINGS: u8 = 2;
 /// Exit code for a failure while running.
 const EXIT_RUNTIME: u8 = 1;
-/// Exit code where what is waited for did not happen in the given time.
-const EXIT_TIMEOUT: u8 = 3;
 /// Exit code after Ctrl-C: 128 and the number of SIGINT.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
@@ -63,7 +64,9 @@ enum Command {
     Status(status::Arguments),
     Restore(restore::Arguments),
     PrepareUninstall(prepare_uninstall::Arguments),
+    CleanNodes(clean_nodes::Arguments),
     Drain(drain::Arguments),
+    Undrain(undrain::Arguments),
     Plan(plan::Arguments),
     Connections(connections::Arguments),
     Hold(hold::Arguments),
@@ -109,7 +112,9 @@ pub fn run() -> ExitCode {
         Command::Status(arguments) => status::run(&arguments),
         Command::Restore(arguments) => restore::run(&arguments),
         Command::PrepareUninstall(arguments) => prepare_uninstall::run(&arguments),
+        Command::CleanNodes(arguments) => clean_nodes::run(&arguments),
         Command::Drain(arguments) => drain::run(&arguments),
+        Command::Undrain(arguments) => undrain::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Connections(arguments) => connections::run(&arguments),
         Command::Hold(arguments) => hold::run(&arguments),

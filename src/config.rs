@@ -15,6 +15,7 @@ mod suggestion;
 mod value;
 mod version;
 
+use std::collections::BTreeSet;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -24,11 +25,13 @@ use headgate_agent::connections::Prefix;
 use headgate_agent::health::ProxySettings;
 use headgate_agent::health::services::Cidr;
 use headgate_agent::notify::NotificationSettings;
-use headgate_controller::admin_state::{AdminStateSettings, IntOrPercent};
+use headgate_controller::admin_state::AdminStateSettings;
 use headgate_controller::local_service::LocalPoolsSettings;
 use headgate_core::node::SignalRules;
+use headgate_core::settings::IntOrPercent;
 use headgate_core::telemetry::words;
 use headgate_http::server::ProxyProtocol;
+use headgate_maintenance::automatic::AutomaticMaintenances;
 
 pub use headgate_core::telemetry::LogFormat;
 pub use load::{FlagOverride, load};
@@ -222,11 +225,33 @@ words! {
     }
 }
 
-/// Whether the leader acts on maintenances.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Whether the leader acts on maintenances, and on how many nodes at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaintenanceSection {
     /// Whether the leader acts on `NodeMaintenance` and `Evacuation` objects.
     pub enabled: bool,
+    /// How many of all Nodes may be under maintenance at once.
+    pub max_concurrent_nodes: IntOrPercent,
+    /// Whether nodes under maintenance are kept out of upgrades of AKS.
+    pub pauses_upgrades: bool,
+    /// Which nodes get a maintenance by themselves.
+    pub automatic: AutomaticMaintenances,
+}
+
+impl Default for MaintenanceSection {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            max_concurrent_nodes: IntOrPercent::ALL,
+            pauses_upgrades: false,
+            automatic: AutomaticMaintenances {
+                causes: BTreeSet::new(),
+                shutdown_grace_period: Duration::from_secs(30),
+                // The default of Cluster Autoscaler's --max-graceful-termination-sec.
+                autoscaler_drain_timeout: Duration::from_mins(10),
+            },
+        }
+    }
 }
 
 /// How many pool entries stay in service whatever the signals.

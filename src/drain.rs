@@ -1,15 +1,19 @@
-//! `headgate drain`: creates a `NodeMaintenance` and follows it until its nodes are drained.
+//! `headgate drain`: creates a `NodeMaintenance` and follows it until its nodes are drained. `headgate undrain` ends it.
 //!
 //! The drain itself is the work of the leader's maintenance controllers; it goes on without this command. `manifest` makes the
-//! object from names of nodes and a plan file, `progress` turns each state of it into lines of text (both pure); `request` and
-//! `follow` talk to the API server.
+//! object from nodes and a plan file, `selector` reads `-l`, `progress` turns each state of it into lines of text (both pure); `request`,
+//! `follow` and `undrain` talk to the API server.
 
 mod follow;
 mod manifest;
 mod progress;
 mod request;
+mod selector;
+mod undrain;
 
 pub use follow::{FollowError, FollowRequest, Followed, follow};
 pub use manifest::{ManifestError, ManifestRequest, PlanFile, node_names};
 pub use progress::{Outcome, Progress};
 pub use request::{Created, DrainError, create};
+pub use selector::NodeQuery;
+pub use undrain::{UndrainError, UndrainRequest, undrain};

@@ -8,6 +8,7 @@
 //! Every request and the whole wait are bounded.
 
 mod maintenances;
+mod nodes;
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,6 +26,7 @@ use serde_yaml::{Mapping, Value};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use maintenances::left_by_maintenances;
+pub(crate) use nodes::{Cleaned, clean_nodes};
 
 /// The key of the settings in their `ConfigMap`.
 const SETTINGS_KEY: &str = "settings.yaml";

@@ -68,5 +68,8 @@ fn controllers_context(
         metrics,
         clock: context.clock.clone(),
         load_balancers,
+        pauses_upgrades: context.settings.maintenance.pauses_upgrades,
+        automatic: context.settings.maintenance.automatic.clone(),
+        max_concurrent_nodes: Some(context.settings.maintenance.max_concurrent_nodes),
     })
 }

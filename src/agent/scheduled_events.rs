@@ -1,11 +1,11 @@
 //! Azure's Scheduled Events in the agent: the tasks that poll them, turn an eviction into a signal, and reconcile the
 //! taint.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_agent::spot::{EventsSnapshot, Timing, TrackedNotice};
 use headgate_core::clock::Clock;
-use headgate_core::node::{BuiltInSignal, NodeReport, Signal};
+use headgate_core::node::{AzureNotice, BuiltInSignal, NodeReport, Signal};
 use headgate_kubernetes::{EventKind, EventSink, FieldIntents};
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -28,8 +28,8 @@ pub(super) struct StartOptions<'a> {
 /// The channels of Scheduled Events.
 pub(super) struct Channels {
     settings: AzureSettings,
-    /// Whether an eviction makes `/healthz` fail at once.
-    is_signal: bool,
+    /// The events that make `/healthz` fail at once.
+    signals: BTreeSet<AzureNotice>,
     clock: Clock,
     pub(super) snapshots: watch::Sender<EventsSnapshot>,
     /// The signals that follow from the latest snapshot, for the verdict.
@@ -40,7 +40,16 @@ impl Channels {
     pub(super) fn new(settings: &Settings, clock: &Clock) -> Self {
         Self {
             settings: settings.azure.clone(),
-            is_signal: settings.signals.health.built_in.contains(&BuiltInSignal::AzurePreempt),
+            signals: AzureNotice::ALL
+                .into_iter()
+                .filter(|notice| {
+                    settings
+                        .signals
+                        .health
+                        .built_in
+                        .contains(&BuiltInSignal::Azure(*notice))
+                })
+                .collect(),
             clock: clock.clone(),
             snapshots: watch::Sender::default(),
             notices: watch::Sender::default(),
@@ -64,7 +73,7 @@ impl Channels {
         } = options;
         let Self {
             settings,
-            is_signal,
+            signals,
             clock,
             snapshots,
             notices,
@@ -86,18 +95,19 @@ impl Channels {
             });
             return;
         }
-        if is_signal {
-            tasks.spawn_endless("azure-notices", publish_signals(snapshots.subscribe(), notices));
-        } else {
-            tasks.spawn_endless("azure-notices", async move { notices.closed().await });
-        }
+        // An eviction taints the Node in any case.
+        let chosen = signals.iter().copied().chain([AzureNotice::Preempt]).collect();
+        tasks.spawn_endless(
+            "azure-notices",
+            publish_signals(snapshots.subscribe(), notices, signals),
+        );
         tasks.spawn_endless(
             "notice-events",
             report_expired_notices(snapshots.subscribe(), events.clone(), reports.clone()),
         );
         let authority = settings.imds_authority;
-        let poll =
-            headgate_agent::spot::poll_imds(authority, reports.clone(), snapshots, Timing::default(), metrics, clock);
+        let (reports, timing) = (reports.clone(), Timing::default());
+        let poll = headgate_agent::spot::poll_imds(authority, reports, snapshots, chosen, timing, metrics, clock);
         tasks.spawn_endless("scheduled-events", poll);
     }
 }
@@ -126,18 +136,22 @@ fn expired_notice_note(expired: &TrackedNotice) -> String {
         .not_before
         .map_or_else(|| "without a time".to_owned(), |at| format!("not before {at}"));
     format!(
-        "no answer of IMDS has confirmed the eviction notice {} ({not_before}) for 15 min, so it ends",
+        "no answer of IMDS has confirmed the {} notice {} ({not_before}) for 15 min, so it ends",
+        notice.event_type.as_str(),
         notice.event_id
     )
 }
 
-/// Publishes the signals of each snapshot until the task is aborted.
+/// Publishes those signals of each snapshot that count, until the task is aborted.
 async fn publish_signals(
     mut snapshots: watch::Receiver<EventsSnapshot>,
     notices: watch::Sender<BTreeMap<Signal, Timestamp>>,
+    counted: BTreeSet<AzureNotice>,
 ) {
+    let counts = |signal: &Signal| matches!(signal, Signal::Azure(notice) if counted.contains(notice));
     loop {
-        let signals = snapshots.borrow_and_update().signals();
+        let mut signals = snapshots.borrow_and_update().signals();
+        signals.retain(|signal, _| counts(signal));
         notices.send_if_modified(|current| {
             let is_changed = *current != signals;
             *current = signals;
@@ -164,6 +178,7 @@ mod tests {
             (None, "a (without a time)"),
         ] {
             let notice = Notice {
+                event_type: AzureNotice::Preempt,
                 event_id: "a".to_owned(),
                 not_before,
             };

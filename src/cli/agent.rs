@@ -49,6 +49,10 @@ pub(super) struct Arguments {
         required_unless_present = "check_config", value_parser = node_name)]
     node_name: Option<String>,
 
+    /// Name of the pod of this process, for events [default: the name of the Node]
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    pod_name: Option<String>,
+
     /// Which part of the work this process does
     #[arg(long, value_enum, value_name = "ROLE", default_value_t)]
     role: Role,
@@ -188,6 +192,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             settings,
             role,
             node_name,
+            pod_name: arguments.pod_name.clone(),
             client,
             clock: Clock::System,
             addresses_file: arguments.addresses_file.clone(),

@@ -1,4 +1,4 @@
-//! `headgate drain`: creates a `NodeMaintenance`, and follows it with `--wait`.
+//! `headgate drain`: creates a `NodeMaintenance`, and follows it unless `--wait=false` is given.
 
 #![expect(
     clippy::doc_markdown,
@@ -10,43 +10,48 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
 use headgate_core::telemetry::escape_line;
 use headgate_maintenance::api::NodeMaintenance;
 
 use crate::drain::{
-    Created, FollowError, FollowRequest, ManifestRequest, Outcome, PlanFile, create, follow, node_names,
+    Created, FollowError, FollowRequest, ManifestRequest, NodeQuery, Outcome, PlanFile, create, follow, node_names,
 };
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
-use super::{EXIT_INTERRUPTED, EXIT_TIMEOUT, Failure, build_runtime, duration_up_to, print, print_json, print_yaml};
+use super::{EXIT_INTERRUPTED, EXIT_RUNTIME, Failure, build_runtime, duration_up_to, print, print_json, print_yaml};
 
 /// The longest `--timeout`. The help has it, too.
-const MAX_TIMEOUT: Duration = Duration::from_hours(168);
+pub(super) const MAX_TIMEOUT: Duration = Duration::from_hours(168);
 /// A plan has 32 entries at most, so any real file is much smaller.
 const MAX_PLAN_BYTES: u64 = 1024 * 1024;
 
 /// Drain nodes: out of their load balancers first, then without pods, by creating a NodeMaintenance
 ///
-/// The leader's maintenance controllers do the work, so the drain goes on when this command ends. They need
-/// maintenance.enabled and manifests/components/maintenance. `kubectl delete hgnm NAME` ends or cancels the maintenance and makes
-/// the nodes schedulable again. `headgate plan` shows beforehand what a drain does.
+/// Waits until all pods have left all nodes, and prints a line whenever something has changed on a node: the pods that are left, what it
+/// waits for, also for how many connections, and what blocks which pod. The leader's maintenance controllers do the work, so
+/// the drain goes on when this command ends. They need maintenance.enabled and manifests/components/maintenance. `headgate undrain`
+/// ends or cancels the maintenance and makes the nodes schedulable again. `headgate plan` shows beforehand what a drain does.
 ///
-/// Exit codes: 0 created, or drained with --wait; 1 refused, or ended before the nodes were drained; 2 wrong arguments or plan
-/// file; 3 not drained within --timeout; 130 interrupted while following. After 3 and 130 the drain goes on.
+/// Exit codes: 0 drained, or created with --wait=false; 1 refused, not drained within --timeout, or ended before the nodes were drained;
+/// 2 wrong arguments, plan file or kubeconfig; 130 interrupted. After a timeout and an interrupt the drain goes on.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Nodes to drain, by name
     #[arg(value_name = "NODE", add = ArgValueCandidates::new(node_candidates))]
     nodes: Vec<String>,
 
+    /// Nodes to drain, by their labels, as kubectl has it: KEY=VALUE, !=, in, notin, KEY, !KEY. Those that get the labels later are drained, too
+    #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = NodeQuery::parse, conflicts_with = "nodes")]
+    selector: Option<NodeQuery>,
+
     /// File with a NodeMaintenance in YAML or JSON: drainPlan, loadBalancer, reason; nodeSelector where no NODE is given
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
 
-    /// Name of the NodeMaintenance [default: that of the plan file, or drain-NODE; the same nodes have the same name]
+    /// Name of the NodeMaintenance [default: that of the plan file, or drain-NODE; the same nodes or labels have the same name]
     #[arg(long)]
     name: Option<String>,
 
@@ -54,12 +59,18 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
-    /// Follow the maintenance until its nodes are drained. Ctrl-C ends following, and not the drain
-    #[arg(short, long)]
+    /// Let headgate restart the rollout of Deployments whose pods a PodDisruptionBudget protects because it needs all replicas, so that
+    /// replacements start first. Needs manifests/components/rollout
+    #[arg(long)]
+    rollout: bool,
+
+    /// Wait until the nodes are drained. Ctrl-C ends the waiting, and not the drain
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true",
+          action = ArgAction::Set)]
     wait: bool,
 
-    /// With --wait: how long to follow, at most 168h [default: until the end]
-    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = duration_up_to(MAX_TIMEOUT))]
+    /// How long to wait, at most 168h; 0s is without an end, as for kubectl [default: 0s]
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIMEOUT))]
     timeout: Option<Duration>,
 
     /// Create nothing: print what would be sent (client), or let the API server check it (server)
@@ -90,12 +101,19 @@ pub(super) enum Output {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if !arguments.wait && arguments.timeout.is_some() {
+        return Err(Failure::settings(anyhow!(
+            "--timeout is for waiting, and --wait=false does not wait"
+        )));
+    }
     let nodes = node_names(&arguments.nodes);
     let request = ManifestRequest {
         nodes: nodes.clone(),
+        query: arguments.selector.clone(),
         file: arguments.plan.as_ref().map(read_plan).transpose()?,
         name: arguments.name.clone(),
         reason: arguments.reason.clone(),
+        rollout: arguments.rollout,
     };
     let object = request.build().map_err(Failure::settings)?;
     if arguments.dry_run == DryRun::Client {
@@ -126,18 +144,13 @@ async fn drain(arguments: &Arguments, object: &NodeMaintenance, nodes: &[String]
     let request = FollowRequest {
         client: &client,
         object,
-        timeout: arguments.timeout,
+        timeout: arguments.timeout.filter(|timeout| !timeout.is_zero()),
     };
-    let interrupted = async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    };
-    let followed = follow(request, interrupted, |line| print_progress(arguments, line)).await;
+    let followed = follow(request, interrupted(), |line| print_progress(arguments, line)).await;
     let followed = followed.map_err(|error| Failure {
         code: match error {
             FollowError::Interrupted(_) => EXIT_INTERRUPTED,
-            FollowError::Timeout { .. } => EXIT_TIMEOUT,
+            FollowError::Timeout { .. } => EXIT_RUNTIME,
         },
         error: anyhow!(error),
     })?;
@@ -150,6 +163,13 @@ async fn drain(arguments: &Arguments, object: &NodeMaintenance, nodes: &[String]
         Outcome::NotDrained(why) => Err(Failure::runtime(anyhow!(
             "NodeMaintenance {name} ended before its nodes were drained: {why}"
         ))),
+    }
+}
+
+/// Ends with Ctrl-C.
+pub(super) async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

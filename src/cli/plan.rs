@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use kube::Client;
 
 use crate::config::Settings;
-use crate::drain::{ManifestRequest, node_names};
+use crate::drain::{ManifestRequest, NodeQuery, node_names};
 use crate::preview::{self, Preview, PreviewRequest};
 use crate::status::{Detail, SnapshotRequest};
 
@@ -37,6 +37,10 @@ pub(super) struct Arguments {
     /// Nodes to drain, by name
     #[arg(value_name = "NODE", add = ArgValueCandidates::new(node_candidates))]
     nodes: Vec<String>,
+
+    /// Nodes to drain, by their labels, as for headgate drain
+    #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = NodeQuery::parse, conflicts_with = "nodes")]
+    selector: Option<NodeQuery>,
 
     /// File with a NodeMaintenance in YAML or JSON: drainPlan, loadBalancer; nodeSelector where no NODE is given
     #[arg(long, value_name = "FILE")]
@@ -65,11 +69,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let nodes = node_names(&arguments.nodes);
     let mut request = ManifestRequest {
         nodes: nodes.clone(),
+        query: arguments.selector.clone(),
         file: arguments.plan.as_ref().map(read_plan).transpose()?,
         ..ManifestRequest::default()
     };
     let is_named = request.file.as_ref().is_some_and(crate::drain::PlanFile::has_name);
-    if nodes.is_empty() && !is_named {
+    if nodes.is_empty() && arguments.selector.is_none() && !is_named {
         request.name = Some(PREVIEW_NAME.to_owned());
     }
     let maintenance = request.build().map_err(Failure::settings)?;

@@ -56,7 +56,18 @@ pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static s
         ("holdDeletion.clusterAutoscaler", message.to_owned())
     });
     let all = shared.into_iter().chain(own).chain(fought_over);
-    all.chain(second_writer).chain(unconfirmed).chain(no_json(settings))
+    all.chain(second_writer)
+        .chain(unconfirmed)
+        .chain(unused_causes(settings))
+        .chain(no_json(settings))
+}
+
+/// Nobody acts on a maintenance that nobody may create.
+fn unused_causes(settings: &Settings) -> Option<(&'static str, String)> {
+    let maintenance = &settings.maintenance;
+    let is_unused = !maintenance.enabled && !maintenance.automatic.causes.is_empty();
+    let message = "a cause is not allowed without maintenance.enabled; allowed: an empty list";
+    is_unused.then(|| ("maintenance.automatic", message.to_owned()))
 }
 
 /// A body that is called JSON must be JSON.

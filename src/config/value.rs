@@ -11,14 +11,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use headgate_controller::admin_state::IntOrPercent;
+use headgate_core::settings::IntOrPercent;
 use headgate_core::settings::{format_duration, parse_duration, scalar_text};
 use serde_json::json;
 use serde_yaml::Value;
 
 use super::SecretName;
 
-pub(super) use lists::{address_ranges, built_in_signals, event_names, prefixes, signal_matchers};
+pub(super) use lists::{address_ranges, built_in_signals, causes, event_names, prefixes, signal_matchers};
 pub(super) use servers::parse_collector;
 pub(super) use servers::{
     bind_address, content_type, health_server, http_server, notification_template, otlp_endpoint,

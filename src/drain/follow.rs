@@ -59,7 +59,7 @@ pub enum FollowError {
 
 fn goes_on(name: &str) -> String {
     format!(
-        "The drain goes on: `kubectl get hgnm {name} -w` or the same command again follows it, `kubectl delete hgnm {name}` cancels it"
+        "The drain goes on: the same command again follows it, `headgate undrain` with the same nodes or `kubectl delete hgnm {name}` cancels it"
     )
 }
 
@@ -91,6 +91,9 @@ pub async fn follow(
             biased;
             () = &mut interrupted => return Err(FollowError::Interrupted(name)),
             () = sleep_until(deadline) => {
+                for text in progress.unfinished() {
+                    line(&text);
+                }
                 return Err(FollowError::Timeout { name, timeout: timeout.unwrap_or(FOREVER) });
             }
             () = sleep_until(tick) => {

@@ -1,6 +1,6 @@
-//! The `NodeMaintenance` that `headgate drain` sends: names of nodes, a plan file, or both. Pure.
+//! The `NodeMaintenance` that `headgate drain` sends: from nodes, by name or by label, and a plan file. Pure.
 //!
-//! A plan file is a `NodeMaintenance` as `kubectl apply` takes it. Where nodes are given by name, it needs no `spec.nodeSelector`.
+//! A plan file is a `NodeMaintenance` as `kubectl apply` takes it. Where nodes are given, it needs no `spec.nodeSelector`.
 //! Invariant: no key of the file is dropped silently. The order and the ranges of entries are the API server's to check.
 
 use std::collections::BTreeSet;
@@ -9,11 +9,15 @@ use headgate_maintenance::api::NodeMaintenance;
 use headgate_maintenance::api::names::{GROUP, VERSION};
 use serde_json::{Map, Value, json};
 
+use super::selector::NodeQuery;
+
 /// The most terms of a node selector.
 const MAX_NAMED_NODES: usize = 100;
 /// The longest `metadata.name`.
 const MAX_NAME: usize = 253;
 const KIND: &str = "NodeMaintenance";
+/// The label of what `headgate drain` creates, by which `headgate undrain` finds it.
+pub(super) const CREATED_BY: (&str, &str) = ("headgate.dev/created-by", "drain");
 
 /// Why there is no `NodeMaintenance` to send.
 #[derive(Debug, thiserror::Error)]
@@ -33,15 +37,15 @@ pub enum ManifestError {
     #[error("the plan file is no {KIND}: {0}")]
     Schema(String),
     /// Neither nodes nor a selector.
-    #[error("no nodes are named; name nodes on the command line, or set spec.nodeSelector in the plan file")]
+    #[error(
+        "no nodes are named; name nodes on the command line, select them with -l, or set spec.nodeSelector in the plan file"
+    )]
     NoNodes,
     /// Nodes and a selector.
-    #[error("nodes are named on the command line and selected by spec.nodeSelector in the plan file; use one of them")]
+    #[error("nodes are given on the command line and by spec.nodeSelector in the plan file; use one of them")]
     TwoSelections,
     /// Too many nodes by name.
-    #[error(
-        "{count} nodes are named; allowed: {MAX_NAMED_NODES}. Select more by labels, with spec.nodeSelector in a plan file"
-    )]
+    #[error("{count} nodes are named; allowed: {MAX_NAMED_NODES}. Select more by labels, with -l")]
     TooManyNodes {
         /// How many nodes are named.
         count: usize,
@@ -90,12 +94,16 @@ impl PlanFile {
 pub struct ManifestRequest {
     /// Nodes by name, as [`node_names`] gives them.
     pub nodes: Vec<String>,
+    /// Nodes by their labels, those of later included. Excludes nodes by name.
+    pub query: Option<NodeQuery>,
     /// The plan file.
     pub file: Option<PlanFile>,
     /// The name of the maintenance; otherwise that of the file, or one that follows from the nodes.
     pub name: Option<String>,
     /// `spec.reason`, which wins over that of the file.
     pub reason: Option<String>,
+    /// Whether `spec.evacuation.rollout` is `Allow`, whatever the file has.
+    pub rollout: bool,
 }
 
 /// The names of nodes without the prefixes that kubectl allows, in order, each once.
@@ -129,8 +137,12 @@ impl ManifestRequest {
         };
         let has_selector = spec.get("nodeSelector").is_some_and(|selector| !selector.is_null());
         match (self.nodes.len(), has_selector) {
+            (0, false) if let Some(query) = &self.query => {
+                let term = json!({"matchExpressions": query.requirements()});
+                spec.insert("nodeSelector".to_owned(), json!({"nodeSelectorTerms": [term]}));
+            }
             (0, false) => return Err(ManifestError::NoNodes),
-            (0, true) => {}
+            (0, true) if self.query.is_none() => {}
             (_, true) => return Err(ManifestError::TwoSelections),
             (count, _) if count > MAX_NAMED_NODES => return Err(ManifestError::TooManyNodes { count }),
             _ => {
@@ -146,14 +158,27 @@ impl ManifestRequest {
         if let Some(reason) = self.reason {
             spec.insert("reason".to_owned(), json!(reason));
         }
+        if self.rollout {
+            let evacuation = spec.entry("evacuation").or_insert_with(|| json!({}));
+            if let Some(evacuation) = evacuation.as_object_mut() {
+                evacuation.insert("rollout".to_owned(), json!("Allow"));
+            }
+        }
         let in_file = given["metadata"]["name"].as_str().map(str::to_owned);
         let name = match self.name.or(in_file) {
             Some(name) => name,
-            None => default_name(&self.nodes)?,
+            None => default_name(&self.nodes, self.query.as_ref())?,
         };
         let metadata = &given["metadata"];
+        let mut labels = metadata["labels"].clone();
+        if labels.is_null() {
+            labels = json!({});
+        }
+        if let Some(labels) = labels.as_object_mut() {
+            labels.insert(CREATED_BY.0.to_owned(), json!(CREATED_BY.1));
+        }
         let object = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": KIND,
-            "metadata": {"name": name, "labels": metadata["labels"], "annotations": metadata["annotations"]},
+            "metadata": {"name": name, "labels": labels, "annotations": metadata["annotations"]},
             "spec": spec});
         let typed: NodeMaintenance =
             serde_json::from_value(object.clone()).map_err(|error| ManifestError::Schema(error.to_string()))?;
@@ -174,10 +199,16 @@ fn selector(nodes: &[String]) -> Value {
     json!({"nodeSelectorTerms": terms})
 }
 
-/// A name that the same nodes always have, so that a command that is repeated finds its maintenance.
-fn default_name(nodes: &[String]) -> Result<String, ManifestError> {
+/// A name that the same nodes, or the same labels, always have, so that a command that is repeated finds its maintenance.
+fn default_name(nodes: &[String], query: Option<&NodeQuery>) -> Result<String, ManifestError> {
     let name = match nodes {
-        [] => return Err(ManifestError::NoName),
+        [] => match query {
+            Some(query) => {
+                let texts: BTreeSet<_> = query.requirements().iter().map(|one| json!(one).to_string()).collect();
+                format!("drain-selected-{:08x}", fingerprint(texts))
+            }
+            None => return Err(ManifestError::NoName),
+        },
         [node] => format!("drain-{node}"),
         nodes => format!("drain-{}-nodes-{:08x}", nodes.len(), fingerprint(nodes)),
     };
@@ -187,10 +218,13 @@ fn default_name(nodes: &[String]) -> Result<String, ManifestError> {
     Ok(name)
 }
 
-/// FNV-1a of the names, each with an end.
-fn fingerprint(nodes: &[String]) -> u32 {
-    let bytes = nodes.iter().flat_map(|node| node.bytes().chain([b'\n']));
-    bytes.fold(0x811c_9dc5, |hash: u32, byte| {
+/// FNV-1a of the texts, each with an end.
+fn fingerprint(texts: impl IntoIterator<Item = impl AsRef<str>>) -> u32 {
+    let mut bytes = Vec::new();
+    for text in texts {
+        bytes.extend(text.as_ref().bytes().chain([b'\n']));
+    }
+    bytes.into_iter().fold(0x811c_9dc5, |hash: u32, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     })
 }
@@ -224,7 +258,7 @@ fn unknown_key(given: &Value, sent: &Value, path: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use headgate_maintenance::api::{LoadBalancerConfirmation, PodType, Stage};
+    use headgate_maintenance::api::{LoadBalancerConfirmation, PodType, RolloutPolicy, Stage};
 
     use super::*;
 
@@ -276,12 +310,33 @@ mod tests {
     }
 
     #[test]
+    fn labels_are_one_term_with_a_name_of_its_own() {
+        let by = |text: &str, file| ManifestRequest {
+            query: Some(NodeQuery::parse(text).unwrap()),
+            ..request(&[], file)
+        };
+        let object = by("pool=a,!gpu", None).build().unwrap();
+        let terms = serde_json::to_value(&object.spec.node_selector.node_selector_terms).unwrap();
+        let expected = json!([{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a"]},
+            {"key": "gpu", "operator": "DoesNotExist"}]}]);
+        assert_eq!(terms, expected);
+        let name = |text| by(text, None).build().unwrap().metadata.name.unwrap();
+        assert!(name("pool=a").starts_with("drain-selected-"));
+        assert_eq!(name("pool=a,!gpu"), name("!gpu,pool=a"));
+        assert_ne!(name("pool=a"), name("pool=b"));
+        let selector =
+            "spec: {nodeSelector: {nodeSelectorTerms: [{matchExpressions: [{key: pool, operator: Exists}]}]}}";
+        let error = by("pool=a", Some(selector)).build().unwrap_err().to_string();
+        assert!(error.contains("use one of them"), "{error}");
+    }
+
+    #[test]
     fn a_plan_file_gives_everything_else() {
         let file = "metadata: {name: kernel, labels: {team: a}}\nspec:\n  reason: kernel update\n  loadBalancer: {confirmation: BestEffort}\n  \
             drainPlan:\n  - {podPriority: 5, podSelector: {matchLabels: {app: web}}}\n  - {podPriority: 7, podType: DaemonSet}\n";
         let object = request(&["one"], Some(file)).build().unwrap();
         assert_eq!(object.metadata.name.as_deref(), Some("kernel"));
-        assert_eq!(object.metadata.labels.unwrap()["team"], "a");
+        assert_eq!(object.metadata.labels.as_ref().unwrap()["team"], "a");
         assert_eq!(object.spec.reason, "kernel update");
         assert_eq!(
             object.spec.load_balancer.confirmation,
@@ -293,6 +348,16 @@ mod tests {
             ..request(&["one"], Some(file))
         };
         assert_eq!(reason.build().unwrap().spec.reason, "by hand");
+        for file in ["spec: {}", "spec: {evacuation: {rollout: Annotated}}"] {
+            for (rollout, expected) in [(false, RolloutPolicy::Annotated), (true, RolloutPolicy::Allow)] {
+                let request = ManifestRequest {
+                    rollout,
+                    ..request(&["one"], Some(file))
+                };
+                assert_eq!(request.build().unwrap().spec.evacuation.rollout, expected, "{file}");
+            }
+        }
+        assert_eq!(object.metadata.labels.unwrap()["headgate.dev/created-by"], "drain");
         let selected = "metadata: {name: m}\nspec: {stage: Drain, nodeSelector: {nodeSelectorTerms: [{matchExpressions: [{key: pool, \
             operator: In, values: [a]}]}]}}";
         assert!(request(&[], Some(selected)).build().is_ok());

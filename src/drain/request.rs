@@ -28,7 +28,7 @@ pub enum DrainError {
     NotInstalled,
     /// The name is taken.
     #[error(
-        "NodeMaintenance {name} exists and is another one: {difference}; `kubectl delete hgnm {name}` ends it, --name NAME gives another name"
+        "NodeMaintenance {name} exists and is another one: {difference}; `headgate undrain` or `kubectl delete hgnm {name}` ends it, --name NAME gives another name"
     )]
     Exists {
         /// The name of both.
@@ -109,20 +109,20 @@ pub async fn create(
 }
 
 /// A request that was not answered, or with an error.
-struct Refusal {
+pub(super) struct Refusal {
     /// The status code; 0 without an answer.
-    code: u16,
+    pub(super) code: u16,
     error: String,
 }
 
 impl Refusal {
-    fn about(self, what: String) -> DrainError {
+    pub(super) fn about(self, what: String) -> DrainError {
         let Self { error, .. } = self;
         DrainError::Request { what, error }
     }
 }
 
-async fn bounded<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Refusal> {
+pub(super) async fn bounded<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Refusal> {
     match timeout(REQUEST_TIMEOUT, request).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => {

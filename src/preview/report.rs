@@ -6,9 +6,11 @@ use headgate_core::node::Node;
 use headgate_maintenance::api::{BlockerReason, DrainPlanEntry, NodeMaintenance, PodType};
 use headgate_maintenance::evacuation::annotations::parse_evacuators;
 use headgate_maintenance::plan::blockers::blocker;
+use headgate_maintenance::plan::concurrency::maintenances;
 use headgate_maintenance::plan::phase::{Maintenance, Phase};
 use headgate_maintenance::snapshot::{BudgetFacts, PodFacts};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Serialize;
 
 use super::snapshot::PreviewSnapshot;
@@ -25,6 +27,8 @@ pub(crate) struct Preview {
     pub maintenance: NodeMaintenance,
     /// The nodes that it selects, by name.
     pub nodes: Vec<PreviewNodeRow>,
+    /// How many nodes may be under maintenance at once, by the given settings.
+    pub max_concurrent_nodes: String,
     /// The entries of the drain plan that select pods of these nodes, in order. A step begins when the one before has ended on all
     /// nodes.
     pub steps: Vec<StepRow>,
@@ -52,6 +56,8 @@ pub(crate) struct PreviewNodeRow {
     pub ready: bool,
     /// Whether it is unschedulable already, and stays so after the maintenance.
     pub cordoned: bool,
+    /// Whether `maintenance.maxConcurrentNodes` has no room for it now, by the given settings.
+    pub held_back: bool,
     /// Pods that leave.
     pub pods: usize,
     /// Pods of `DaemonSet`s that tolerate the maintenance, and stay.
@@ -182,10 +188,12 @@ impl Preview {
             .iter()
             .filter(|node| maintenance.nodes.contains(&node.name))
             .collect();
+        let held_back = held_back(snapshot);
         let mut preview = Self {
             taken_at: snapshot.now,
             maintenance: snapshot.maintenance.clone(),
-            nodes: nodes.iter().map(|node| node_row(node, &pods)).collect(),
+            nodes: nodes.iter().map(|node| node_row(node, &pods, &held_back)).collect(),
+            max_concurrent_nodes: snapshot.max_concurrent_nodes.to_string(),
             steps: steps(&maintenance, &leaving),
             blocked: blocked(snapshot, &nodes, &leaving),
             budgets: budgets(&snapshot.budgets, &leaving),
@@ -214,7 +222,21 @@ impl Preview {
     }
 }
 
-fn node_row(node: &Node, pods: &[&PodFacts]) -> PreviewNodeRow {
+/// The nodes that would wait for room: the maintenance is the newest one.
+fn held_back(snapshot: &PreviewSnapshot) -> BTreeSet<String> {
+    let mut new = snapshot.maintenance.clone();
+    new.metadata.creation_timestamp = Some(Time(snapshot.now));
+    let is_other = |one: &&NodeMaintenance| one.metadata.name != new.metadata.name;
+    let mut all: Vec<_> = snapshot.maintenances.iter().filter(is_other).cloned().collect();
+    all.push(new.clone());
+    let all = maintenances(&all, &snapshot.nodes, Some(snapshot.max_concurrent_nodes));
+    let mut own = all
+        .into_iter()
+        .filter(|one| Some(one.name) == new.metadata.name.as_deref());
+    own.next().map(|own| own.held_back).unwrap_or_default()
+}
+
+fn node_row(node: &Node, pods: &[&PodFacts], held_back: &BTreeSet<String>) -> PreviewNodeRow {
     let count = |is_counted: &dyn Fn(&PodFacts) -> bool| {
         pods.iter()
             .filter(|pod| pod.node == node.name && is_counted(pod))
@@ -224,6 +246,7 @@ fn node_row(node: &Node, pods: &[&PodFacts]) -> PreviewNodeRow {
         name: node.name.clone(),
         ready: node.ready,
         cordoned: node.was_unschedulable.unwrap_or(node.unschedulable),
+        held_back: held_back.contains(&node.name),
         pods: count(&PodFacts::has_to_leave),
         exempt: count(&PodFacts::is_exempt),
         unsupported: count(&|pod| pod.pod_type == PodType::Static),

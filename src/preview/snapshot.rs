@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use headgate_controller::admin_state::IntOrPercent;
 use headgate_core::node::{Node, NodeDetail, NodeObject, NodeReader};
+use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
 use headgate_maintenance::plan::phase::Maintenance;
@@ -76,6 +76,8 @@ pub(crate) struct PreviewSnapshot {
     pub minimum_in_service: IntOrPercent,
     /// How many leave at a time.
     pub max_new_down: IntOrPercent,
+    /// How many nodes may be under maintenance at once.
+    pub max_concurrent_nodes: IntOrPercent,
 }
 
 /// Takes a snapshot.
@@ -123,6 +125,7 @@ pub(crate) async fn take_snapshot(request: PreviewRequest<'_>) -> Result<Preview
             .map_err(|error| error.to_string()),
         minimum_in_service: settings.guard.minimum_in_service,
         max_new_down: settings.guard.max_new_down,
+        max_concurrent_nodes: settings.maintenance.max_concurrent_nodes,
     })
 }
 

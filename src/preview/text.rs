@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use headgate_core::telemetry::escape_line;
+use headgate_core::telemetry::{escape_line, first_names};
 use headgate_maintenance::api::{ConnectionsPolicy, DrainPlanEntry, LoadBalancerConfirmation, PodType};
 
 use super::report::{PoolPreviewRow, Preview, StepRow};
@@ -209,6 +209,21 @@ fn counted(number: usize, noun: &str) -> String {
 fn notes(preview: &Preview, detail: Detail) -> Vec<String> {
     let limit = limit(detail, MAX_ROWS);
     let mut notes = Vec::new();
+    let waiting: Vec<&str> = preview
+        .nodes
+        .iter()
+        .filter(|node| node.held_back)
+        .map(|node| &*node.name)
+        .collect();
+    if !waiting.is_empty() {
+        notes.push(format!(
+            "maintenance.maxConcurrentNodes ({}) holds back {}: {}. {} until other nodes are given back.",
+            preview.max_concurrent_nodes,
+            counted(waiting.len(), "node"),
+            first_names(&waiting, limit),
+            if waiting.len() == 1 { "It waits" } else { "They wait" }
+        ));
+    }
     for pool in preview.pools.iter().filter(|pool| pool.is_below_minimum()) {
         notes.push(format!(
             "{}/{} would have {} entries in service, and guard.minimumInService keeps {}: the leader holds nodes back, and their pods \

@@ -5,12 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_controller::admin_state::{AdminStateMode, IntOrPercent};
+use headgate_controller::admin_state::AdminStateMode;
 use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStates, read_ledger, read_recorded_once};
 use headgate_controller::local_service::ServiceIndex;
 use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request, read_node};
 use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::{NodeReader, SignalRules};
+use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::Decoded;
 use headgate_kubernetes::leader::LeaderStatus;
 use headgate_kubernetes::leader::LeaseName;

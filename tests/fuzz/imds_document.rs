@@ -8,7 +8,7 @@ use headgate_agent::spot::{
     EventStatus, EventType, EventsDocument, Notice, NoticeRecord, NoticeTracker, TaintAction, VmName, next_taint_action,
 };
 use headgate_core::clock::{Clock, Moment};
-use headgate_core::node::SPOT_NOTICE_ANNOTATION;
+use headgate_core::node::{AzureNotice, SPOT_NOTICE_ANNOTATION};
 use serde_json::Value;
 
 use crate::mutated_corpus;
@@ -97,6 +97,7 @@ impl Node {
                 );
                 self.tainted.push(notice.clone());
                 self.record = Some(NoticeRecord {
+                    event_type: notice.event_type,
                     event_id: notice.event_id.clone(),
                     not_before: notice.not_before,
                     boot_id: "boot-1".to_owned(),
@@ -141,7 +142,13 @@ fn eviction_counts_at_once_and_ends_only_by_complete_documents() {
                 evicted
             );
             let before = tracker.clone();
-            tracker = before.next(&events, document.unreadable == 0, GRACE, now);
+            tracker = before.next(
+                &events,
+                &[AzureNotice::Preempt].into(),
+                document.unreadable == 0,
+                GRACE,
+                now,
+            );
             let action = node.reconcile(&tracker, now);
             if evicted {
                 let notice = tracker.notice.as_ref().expect("an eviction is tracked");

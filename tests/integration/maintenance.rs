@@ -19,6 +19,7 @@ use crate::emulator::emulator_process::Emulator;
 use crate::harness::{http, settings_file};
 
 mod commands;
+mod limits;
 mod local_services;
 mod probes;
 

@@ -16,9 +16,11 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 mod apply;
+mod automatic;
 mod autoscalers;
 mod caller;
 mod chart;
+mod cluster_api;
 mod hardened;
 mod holds;
 mod identity;

@@ -106,6 +106,10 @@ async fn decisions(client: &Client) -> anyhow::Result<Vec<Duration>> {
         pods: pods.iter().map(PodFacts::from).collect(),
         evacuations,
         budgets: Vec::new(),
+        max_concurrent_nodes: None,
+        pauses_upgrades: false,
+        machines: None,
+        automatic: headgate_maintenance::automatic::AutomaticMaintenances::default(),
     };
     let mut times = Vec::new();
     for _ in 0..DECISIONS {

@@ -116,6 +116,9 @@ prometheusRule: {{ include "headgate.resolve" (dict "value" $values.prometheusRu
 {{- if eq $on.condition "leader" }}{{- $_ := set $settings "marker" (dict "mode" "adminState") }}{{- end -}}
 {{- if $on.clusterAutoscaler }}{{- $_ := set $settings "holdDeletion" (dict "clusterAutoscaler" "candidates") }}{{- end -}}
 {{- if .Values.maintenance.enabled }}{{- $_ := set $settings "maintenance" (dict "enabled" true) }}{{- end -}}
+{{- if and .Values.maintenance.enabled .Values.maintenance.automatic }}
+{{- $_ := set $settings.maintenance "automatic" .Values.maintenance.automatic -}}
+{{- end -}}
 {{- if .Values.notifications.secretName }}{{- $_ := set $settings "notifications" (dict "urlFile" "/etc/headgate-webhook/url") }}{{- end -}}
 {{- $settings = mergeOverwrite $settings (deepCopy .Values.settings) -}}
 {{- $signals := $settings.signals | default dict -}}
@@ -167,6 +170,10 @@ checksum/azure: {{ include "headgate.azureJson" .root | sha256sum | quote }}
   valueFrom:
     fieldRef:
       fieldPath: spec.nodeName
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
 - name: MALLOC_ARENA_MAX
   value: "2"
 {{- if eq (include "headgate.pod" . | fromYaml).identity "token" }}

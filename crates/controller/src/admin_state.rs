@@ -19,7 +19,6 @@ mod fixtures;
 mod guard;
 mod hold_writer;
 mod holds;
-mod int_or_percent;
 mod last_reads;
 mod ledger;
 mod list_outage;
@@ -43,7 +42,6 @@ mod work;
 
 pub use cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
 pub use guard::{GuardInputs, GuardSettings, HeldEntries};
-pub use int_or_percent::IntOrPercent;
 pub use ledger::{
     Ledger, LedgerChange, LedgerEntry, LedgerError, LedgerStage, Observation, ObservedState, PoolLedger,
     read as read_ledger,

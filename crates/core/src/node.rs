@@ -27,7 +27,7 @@ pub use names::{
     AUTOSCALER_ANNOTATIONS, AUTOSCALER_TAINT, CANDIDATE_TAINT, CONNECTIONS_CONDITION, CORDON_ANNOTATION,
     DELETION_DELAY_ANNOTATION, DRAINING_TAINT, EVICTION_TAINT_VALUE, EXCLUDE_LABEL, HOLD_ANNOTATION, KARPENTER_TAINT,
     MAINTENANCE_CONDITIONS, MAINTENANCE_TAINT, MARKER_CONDITION, OUT_OF_SERVICE_TAINT, SCALE_DOWN_ANNOTATION,
-    SPOT_NOTICE_ANNOTATION,
+    SPOT_NOTICE_ANNOTATION, UPGRADE_PAUSED_ANNOTATION, UPGRADE_STATUS_LABEL,
 };
 pub use node_index::{Claimed, NodeIndex};
 pub use object::{AddressObject, ConditionObject, NodeObject, Taint};
@@ -35,5 +35,5 @@ pub use reader::{Condition, Node, NodeDetail, NodeReader};
 pub use report::{NodeObjectState, NodeReport, RememberedNode, Source};
 pub use signal::{DEFAULT_SIGNAL_TAINTS, Signal, SignalExplanation};
 pub use signal_periods::{DEBOUNCE, ENDED_PERIOD_TTL, PendingSignal, PeriodChange, SignalPeriod, SignalPeriods};
-pub use spot_notice::recorded_not_before;
+pub use spot_notice::{AzureNotice, RecordedNotice};
 pub use traffic::{NodeTraffic, TrafficByNode, Unproved};

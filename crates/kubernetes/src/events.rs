@@ -1,16 +1,23 @@
 //! Kubernetes events, for people with `kubectl`: one queue for all of a process.
 //!
-//! Invariant: recording never waits. An event beyond the queue's bound is logged and dropped, and so is one that cannot be
-//! written, after 10 s at the latest. What an event says is left to those who record it.
+//! Invariants: recording never waits. An event beyond the queue's bound is logged and dropped, and so is one that cannot be
+//! written, after 10 s at the latest. An event that repeats one of the last six minutes counts that one up, and is none of its own. What an
+//! event says is left to those who record it.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::Client;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -23,6 +30,15 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// What the API server accepts.
 const MAX_NOTE_BYTES: usize = 1024;
+const MAX_INSTANCE_BYTES: usize = 128;
+/// Of the name of the object, in the name of an event: with a dot and 16 digits, 253 at most.
+const MAX_NAME_BYTES: usize = 236;
+/// How long after its last one an event is counted up.
+const SERIES_TTL: Duration = Duration::from_mins(6);
+/// The reporter of an agent, unless [`EventSink::reported_by`] sets another one.
+const AGENT: &str = "headgate.dev/agent";
+/// The reporter of what a leader does.
+pub const CONTROLLER: &str = "headgate.dev/controller";
 
 /// What an event reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +91,11 @@ pub type EventObserver = Arc<dyn Fn(ObservedEvent<'_>) + Send + Sync>;
 #[derive(Clone)]
 pub struct EventSink {
     queue: mpsc::Sender<QueuedEvent>,
-    writer: Writer,
+    writer: Arc<Writer>,
+    node_name: String,
+    /// The component that reports, and the instance of it.
+    controller: &'static str,
+    instance: String,
     observer: Option<EventObserver>,
     is_merged: bool,
 }
@@ -84,20 +104,25 @@ pub struct EventSink {
 #[derive(Debug)]
 pub struct EventQueue(mpsc::Receiver<QueuedEvent>);
 
-#[derive(Clone)]
 struct Writer {
     client: Client,
-    reporter: Reporter,
-    /// For events that are merged; each other one has a recorder of its own.
-    recorder: Recorder,
+    /// The events of the last minutes, by what they have in common.
+    series: Mutex<HashMap<u64, Series>>,
+}
+
+/// An event that was written.
+struct Series {
+    name: String,
+    count: i32,
+    last_at: Timestamp,
 }
 
 struct QueuedEvent {
-    about: ObjectReference,
+    event: Event,
     kind: EventKind,
-    note: String,
-    is_merged: bool,
-    writer: Writer,
+    /// What it has in common with an event that it repeats.
+    key: u64,
+    writer: Arc<Writer>,
 }
 
 impl fmt::Debug for EventSink {
@@ -115,25 +140,34 @@ impl fmt::Debug for QueuedEvent {
 }
 
 impl EventSink {
-    /// A sink of the process on `node_name`, and the queue of its events. Each event keeps its own note.
+    /// A sink of the agent on `node_name`, and the queue of its events.
     #[must_use]
     pub fn new(client: Client, node_name: String) -> (Self, EventQueue) {
         let (sender, receiver) = mpsc::channel(MAX_EVENTS_QUEUED);
-        let reporter = Reporter {
-            controller: "headgate".to_owned(),
-            instance: Some(node_name),
-        };
+        let series = Mutex::default();
         let sink = Self {
             queue: sender,
-            writer: Writer {
-                recorder: Recorder::new(client.clone(), reporter.clone()),
-                client,
-                reporter,
-            },
+            writer: Arc::new(Writer { client, series }),
+            instance: node_name.clone(),
+            node_name,
+            controller: AGENT,
             observer: None,
             is_merged: false,
         };
         (sink, EventQueue(receiver))
+    }
+
+    /// The same sink for another component.
+    #[must_use]
+    pub fn reported_by(self, controller: &'static str) -> Self {
+        Self { controller, ..self }
+    }
+
+    /// The same sink for the process in this pod. Without a pod its instance has the name of the node.
+    #[must_use]
+    pub fn in_pod(self, pod: Option<String>) -> Self {
+        let instance = pod.unwrap_or(self.instance);
+        Self { instance, ..self }
     }
 
     /// The same sink, which hands each event to `observer` as well.
@@ -145,8 +179,7 @@ impl EventSink {
         }
     }
 
-    /// The same sink, which merges events of one kind about one object: within six minutes they are a series with the note of the
-    /// first one.
+    /// The same sink, for which an event repeats another one of the same kind about the same object whatever their notes: the first stays.
     #[must_use]
     pub fn merged(self) -> Self {
         Self {
@@ -159,23 +192,44 @@ impl EventSink {
     /// name where the UID is not known.
     #[must_use]
     pub fn own_node(&self, uid: Option<&str>) -> ObjectReference {
-        let name = self.writer.reporter.instance.as_deref().unwrap_or_default();
-        node_reference(name, uid.unwrap_or(name))
+        node_reference(&self.node_name, uid.unwrap_or(&self.node_name))
     }
 
     /// Queues an event.
     pub fn record(&self, about: ObjectReference, kind: EventKind, note: impl Into<String>) {
-        if self.queue.try_send(self.event(about, kind, note.into())).is_err() {
-            tracing::warn!(reason = kind.reason, "event dropped, the queue is full");
+        self.queue(self.event(about, None, kind, note.into()));
+    }
+
+    /// Queues an event about an object, because of another one.
+    pub fn record_related(
+        &self,
+        about: ObjectReference,
+        related: ObjectReference,
+        kind: EventKind,
+        note: impl Into<String>,
+    ) {
+        self.queue(self.event(about, Some(related), kind, note.into()));
+    }
+
+    fn queue(&self, event: QueuedEvent) {
+        let reason = event.kind.reason;
+        if self.queue.try_send(event).is_err() {
+            tracing::warn!(reason, "event dropped, the queue is full");
         }
     }
 
     /// Writes an event now, for a process that is about to end.
     pub async fn write(&self, about: ObjectReference, kind: EventKind, note: impl Into<String>) {
-        self.event(about, kind, note.into()).write().await;
+        self.event(about, None, kind, note.into()).write().await;
     }
 
-    fn event(&self, about: ObjectReference, kind: EventKind, mut note: String) -> QueuedEvent {
+    fn event(
+        &self,
+        about: ObjectReference,
+        related: Option<ObjectReference>,
+        kind: EventKind,
+        mut note: String,
+    ) -> QueuedEvent {
         note.truncate(note.floor_char_boundary(MAX_NOTE_BYTES));
         if let Some(observer) = &self.observer {
             observer(ObservedEvent {
@@ -184,12 +238,36 @@ impl EventSink {
                 note: &note,
             });
         }
+        let mut key = DefaultHasher::new();
+        let note_in_key = Some(&note).filter(|_| !self.is_merged);
+        (&about.kind, &about.namespace, &about.name, &about.uid).hash(&mut key);
+        (self.controller, kind.reason, kind.action, kind.is_warning, note_in_key).hash(&mut key);
+        let now = Timestamp::now();
+        let instance = &self.instance[..self.instance.floor_char_boundary(MAX_INSTANCE_BYTES)];
+        let name = about.name.as_deref().unwrap_or_default();
+        let name = name[..name.floor_char_boundary(MAX_NAME_BYTES)].trim_end_matches(['-', '.']);
+        let event = Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{name}.{:x}", now.as_nanosecond())),
+                namespace: Some(about.namespace.clone().unwrap_or_else(|| "default".to_owned())),
+                ..ObjectMeta::default()
+            },
+            event_time: Some(MicroTime(now)),
+            type_: Some(if kind.is_warning { "Warning" } else { "Normal" }.to_owned()),
+            reason: Some(kind.reason.to_owned()),
+            action: Some(kind.action.to_owned()),
+            note: Some(note),
+            regarding: Some(about),
+            related,
+            reporting_controller: Some(self.controller.to_owned()),
+            reporting_instance: Some(instance.to_owned()),
+            ..Event::default()
+        };
         QueuedEvent {
-            about,
+            event,
             kind,
-            note,
-            is_merged: self.is_merged,
-            writer: self.writer.clone(),
+            key: key.finish(),
+            writer: Arc::clone(&self.writer),
         }
     }
 }
@@ -208,39 +286,55 @@ impl EventQueue {
 
 impl QueuedEvent {
     async fn write(self) {
-        let Self {
-            about,
-            kind: EventKind {
-                reason,
-                action,
-                is_warning,
-            },
-            note,
-            is_merged,
-            writer,
-        } = self;
-        let event = Event {
-            type_: if is_warning {
-                EventType::Warning
-            } else {
-                EventType::Normal
-            },
-            reason: reason.to_owned(),
-            note: Some(note),
-            action: action.to_owned(),
-            secondary: None,
-        };
-        let recorder = if is_merged {
-            writer.recorder
-        } else {
-            Recorder::new(writer.client, writer.reporter)
-        };
-        let kind = about.kind.as_deref().unwrap_or_default();
-        match timeout(WRITE_TIMEOUT, recorder.publish(&event, &about)).await {
+        let reason = self.kind.reason;
+        let about = self.event.regarding.as_ref();
+        let kind = about.and_then(|about| about.kind.clone()).unwrap_or_default();
+        match timeout(WRITE_TIMEOUT, self.publish()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(reason, kind, %error, "event not written"),
             Err(_) => tracing::warn!(reason, kind, timeout = ?WRITE_TIMEOUT, "event not written in time"),
         }
+    }
+
+    /// Creates the event, or counts up the one that it repeats.
+    async fn publish(self) -> kube::Result<()> {
+        let Self { event, key, writer, .. } = self;
+        let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+        let events = Api::<Event>::namespaced(writer.client.clone(), namespace);
+        let now = Timestamp::now();
+        if let Some((name, count)) = writer.repeated(key, now) {
+            let series = json!({"series": {"count": count, "lastObservedTime": MicroTime(now)}});
+            match events
+                .patch(&name, &PatchParams::default(), &Patch::Merge(series))
+                .await
+            {
+                // It has expired.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                counted => return counted.map(|_| writer.remember(key, name, count, now)),
+            }
+        }
+        events.create(&PostParams::default(), &event).await?;
+        writer.remember(key, event.metadata.name.unwrap_or_default(), 1, now);
+        Ok(())
+    }
+}
+
+impl Writer {
+    fn series(&self) -> MutexGuard<'_, HashMap<u64, Series>> {
+        self.series.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name of the event that one with this key repeats, and how often it has happened now.
+    fn repeated(&self, key: u64, now: Timestamp) -> Option<(String, i32)> {
+        let mut series = self.series();
+        series.retain(|_, one| now.duration_since(one.last_at).unsigned_abs() < SERIES_TTL);
+        let repeated = series.get(&key)?;
+        Some((repeated.name.clone(), repeated.count.saturating_add(1)))
+    }
+
+    fn remember(&self, key: u64, name: String, count: i32, last_at: Timestamp) {
+        let series = Series { name, count, last_at };
+        drop(self.series().insert(key, series));
     }
 }
 
@@ -270,5 +364,54 @@ fn reference(kind: &str, namespace: Option<&str>, name: &str, uid: &str) -> Obje
         name: Some(name.to_owned()),
         uid: Some(uid.to_owned()),
         ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_test_kubernetes::FakeApi;
+    use kube::api::ListParams;
+
+    use super::*;
+
+    const KIND: EventKind = EventKind::normal("Tested", "Test");
+
+    #[tokio::test]
+    async fn an_event_that_repeats_another_counts_it_up() {
+        let client = FakeApi::default().client().0;
+        let (sink, _queue) = EventSink::new(client.clone(), "n".repeat(253));
+        let merged = sink
+            .clone()
+            .merged()
+            .reported_by(CONTROLLER)
+            .in_pod(Some("pod".to_owned()));
+        let about = || node_reference(&"o".repeat(253), "u");
+        for (sink, note) in [(&sink, "a"), (&sink, "b"), (&sink, "a"), (&merged, "a"), (&merged, "b")] {
+            sink.write(about(), KIND, note).await;
+        }
+        let related = node_reference("m", "v");
+        let event = sink.event(about(), Some(related.clone()), KIND, "c".to_owned());
+        event.write().await;
+        let events = Api::<Event>::namespaced(client, "default");
+        let events = events.list(&ListParams::default()).await.unwrap();
+        let seen = events.into_iter().map(|event| {
+            assert!(event.metadata.name.unwrap().len() <= 253);
+            let count = event.series.map(|series| series.count);
+            let reporter = (event.reporting_controller.unwrap(), event.reporting_instance.unwrap());
+            (event.note.unwrap(), count, reporter, event.related)
+        });
+        let mut seen: Vec<_> = seen.collect();
+        seen.sort_by_key(|(note, count, reporter, _)| (reporter.clone(), note.clone(), *count));
+        let of = |controller: &str, instance: &str| (controller.to_owned(), instance.to_owned());
+        let (agent, controller) = (of(AGENT, &"n".repeat(128)), of(CONTROLLER, "pod"));
+        assert_eq!(
+            seen,
+            [
+                ("a".to_owned(), Some(2), agent.clone(), None),
+                ("b".to_owned(), None, agent.clone(), None),
+                ("c".to_owned(), None, agent, Some(related)),
+                ("a".to_owned(), Some(2), controller, None),
+            ]
+        );
     }
 }

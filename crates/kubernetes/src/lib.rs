@@ -17,7 +17,8 @@ mod watch;
 
 pub use decoded::{Decoded, Undecodable, split_list};
 pub use events::{
-    EventKind, EventObserver, EventQueue, EventSink, ObservedEvent, node_reference, pod_reference, service_reference,
+    CONTROLLER, EventKind, EventObserver, EventQueue, EventSink, ObservedEvent, node_reference, pod_reference,
+    service_reference,
 };
 pub use load_balancer_services::{
     LOAD_BALANCER_SERVICES, ServiceStore, load_balancer_services, service_store, with_selection_fallback,

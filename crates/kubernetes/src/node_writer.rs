@@ -105,6 +105,19 @@ impl NodeWriter {
         }
     }
 
+    /// Writes one value now, for a command. A Node that does not exist has it.
+    ///
+    /// # Errors
+    /// It was not written, and why.
+    pub async fn write_now(&self, node: &str, field: NodeField, intent: NodeIntent) -> Result<(), String> {
+        let outcomes = self.write(node, &[(field, intent)]).await;
+        let failures = outcomes.map(|outcomes| outcomes.into_iter().find_map(Result::err));
+        match failures.unwrap_or_else(Some) {
+            Some(failure) if failure.outcome != Outcome::Gone => Err(failure.to_string()),
+            _ => Ok(()),
+        }
+    }
+
     /// Writes the fields of one Node: together, or each for itself if they are refused together.
     async fn attempt(&self, attempt: Attempt) -> (Attempt, Vec<FieldOutcome>) {
         let Attempt { node, intents } = &attempt;

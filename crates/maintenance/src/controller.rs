@@ -16,6 +16,7 @@ mod evacuation_span;
 mod evacuations;
 mod events;
 mod executor;
+mod grace_periods;
 mod maintenances;
 mod metrics;
 mod node_edits;
@@ -25,18 +26,23 @@ mod probe_markers;
 mod rollouts;
 mod writer;
 
+pub use node_edits::remove_traces;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
 use headgate_core::node::TrafficByNode;
+use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::leader::Term;
 use headgate_kubernetes::{EventSink, NodeIntents, NodeStore, ServiceStore};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::task::JoinMap;
+
+use crate::automatic::AutomaticMaintenances;
 
 use caches::Caches;
 use daemon_sets::DaemonSetEvacuator;
@@ -79,12 +85,19 @@ pub struct MaintenanceContext {
     pub services: ServiceStore,
     /// Whether nodes are out of their load balancers.
     pub load_balancers: LoadBalancerSource,
+    /// Whether nodes under maintenance are kept out of upgrades of AKS.
+    pub pauses_upgrades: bool,
+    /// Which nodes get a maintenance by themselves.
+    pub automatic: AutomaticMaintenances,
+    /// How many nodes may be under maintenance at once; `None` holds nothing back.
+    pub max_concurrent_nodes: Option<IntOrPercent>,
 }
 
 /// The tasks of the controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum TaskName {
     Maintenances,
+    Machines,
     Evacuations,
     Budgets,
     Pods,
@@ -98,6 +111,7 @@ impl fmt::Display for TaskName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Maintenances => "nodemaintenances",
+            Self::Machines => "machines",
             Self::Evacuations => "evacuations",
             Self::Budgets => "poddisruptionbudgets",
             Self::Pods => "pods",

@@ -7,11 +7,14 @@
 )]
 
 pub mod api;
+pub mod automatic;
 pub mod blackhole;
 pub mod controller;
 pub mod cordon_race;
+pub mod deadline;
 pub mod drain_plan;
 pub mod evacuation;
+pub mod machine;
 pub mod plan;
 pub mod rollout;
 pub mod selection;

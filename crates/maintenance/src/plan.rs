@@ -6,6 +6,7 @@
 
 pub mod action;
 pub mod blockers;
+pub mod concurrency;
 pub mod conditions;
 pub mod evacuations;
 pub mod events;
@@ -18,6 +19,7 @@ pub mod progress;
 mod status;
 pub mod status_changes;
 mod status_size;
+pub mod upgrade_status;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +28,8 @@ use headgate_core::clock::whole_seconds;
 use jiff::Timestamp;
 
 use crate::api::Stage;
+use crate::automatic;
+use crate::deadline::hurries_from;
 use crate::snapshot::{PodFacts, Snapshot};
 
 use action::Action;
@@ -49,7 +53,16 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
     let view = View::new(snapshot, whole_seconds(now));
     let nodes = node_changes(&view);
     let (requests, cancellations) = evacuation_changes(&view);
-    let mut plan = Plan::default();
+    let mut plan = Plan {
+        actions: automatic::changes(
+            &snapshot.automatic,
+            &snapshot.maintenances,
+            &view.nodes,
+            snapshot.machines.as_deref(),
+            view.now,
+        ),
+        wake_at: None,
+    };
     for maintenance in &view.maintenances {
         if maintenance.phase == Phase::Starting {
             plan.actions.push(Action::AddFinalizer {
@@ -76,7 +89,7 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
         }
         let is_over = match maintenance.phase {
             Phase::Complete => !is_completing,
-            Phase::Idle | Phase::DryRun | Phase::TooManyNodes => true,
+            Phase::Idle | Phase::DryRun => true,
             _ => false,
         };
         // The status keeps the finalizer from coming back, so it is written first.
@@ -89,8 +102,12 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
     plan.actions.extend(nodes.into_values().flatten());
     plan.actions.extend(cancellations.into_iter().map(|(_, action)| action));
     plan.actions.extend(requests);
+    plan.actions.extend(released_machines(&view));
     plan.actions.extend(done);
-    plan.wake_at = view.gates.values().filter_map(|gate| gate.wake_at).min();
+    let gates = view.gates.values().filter_map(|gate| gate.wake_at);
+    let drained = view.maintenances.iter().filter(|one| one.phase == Phase::Drain);
+    let hurried = drained.filter_map(|one| hurries_from(one.object));
+    plan.wake_at = gates.chain(hurried.filter(|from| *from > view.now)).min();
     plan
 }
 
@@ -104,20 +121,23 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
             match maintenance.phase {
                 Phase::Cordon => {
                     isolation.is_cordoned = true;
+                    isolation.is_kept_from_scale_down |= maintenance.object.spec.deadline.is_none();
                     phase.cordoned_by.push(maintenance.name);
                 }
                 Phase::Drain => {
                     isolation.is_cordoned = true;
+                    isolation.is_kept_from_scale_down |= maintenance.object.spec.deadline.is_none();
                     isolation.drained_by.push(maintenance.uid());
                     phase.drained_by.push(maintenance.name);
                     phase.is_drained = view.is_drained(node);
                 }
                 Phase::Complete => isolation.is_uncordoned |= uncordons(maintenance),
-                Phase::Idle | Phase::DryRun | Phase::TooManyNodes | Phase::Starting => {}
+                Phase::Idle | Phase::DryRun | Phase::Starting => {}
             }
         }
     }
     let undecodable = &view.snapshot.undecodable_maintenances;
+    let pauses_upgrades = view.snapshot.pauses_upgrades;
     let mut changes = BTreeMap::new();
     for (name, node) in &view.nodes {
         let known = wanted.remove(name);
@@ -139,6 +159,12 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
             actions.push(Action::UpdateNode { node, change });
         }
         actions.extend(conditions::node_conditions(node, &phase));
+        actions.extend(
+            upgrade_status::change(node, pauses_upgrades).map(|is_paused| Action::SetUpgradePaused {
+                node: node.name.clone(),
+                is_paused,
+            }),
+        );
         if !actions.is_empty() {
             changes.insert(*name, actions);
         }
@@ -155,14 +181,9 @@ fn uncordons(maintenance: &Maintenance<'_>) -> bool {
 /// Evacuations that are to exist, and those of ours that are not, with the node of their pod where it is known.
 fn evacuation_changes<'a>(view: &View<'a>) -> (Vec<Action>, Vec<(Option<&'a str>, Action)>) {
     let pods: BTreeMap<&str, &PodFacts> = view.snapshot.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
-    let is_targeted = |pod: &PodFacts| {
-        view.progress
-            .targets(&pod.node)
-            .is_some_and(|targets| pod.is_targeted(targets))
-    };
     let mut requests = Vec::new();
     for (node, _) in view.progress.nodes().filter(|(node, _)| view.is_open(node)) {
-        for pod in view.pods_of(node).filter(|pod| is_targeted(pod)) {
+        for pod in view.pods_of(node).filter(|pod| view.is_targeted(pod)) {
             let existing = view.evacuations.get(pod.uid.as_str()).copied();
             requests.extend(evacuations::request(pod, existing, &view.snapshot.budgets));
         }
@@ -171,7 +192,7 @@ fn evacuation_changes<'a>(view: &View<'a>) -> (Vec<Action>, Vec<(Option<&'a str>
     for (uid, evacuation) in &view.evacuations {
         let pod = pods.get(uid);
         // The Evacuation of a pod that has ended is the Evacuation controller's to remove.
-        let is_wanted = pod.is_some_and(|pod| pod.is_finished || is_targeted(pod));
+        let is_wanted = pod.is_some_and(|pod| pod.is_finished || view.is_targeted(pod));
         // An undecodable maintenance may want what no known one does.
         let is_known = pod.is_some() || view.snapshot.undecodable_maintenances.is_empty();
         if evacuations::is_ours(evacuation) && !is_wanted && is_known {
@@ -179,6 +200,17 @@ fn evacuation_changes<'a>(view: &View<'a>) -> (Vec<Action>, Vec<(Option<&'a str>
         }
     }
     (requests, cancellations)
+}
+
+/// The Machines that wait for headgate no longer: their nodes are out of the load balancers, as the gates say, or gone.
+fn released_machines<'a>(view: &'a View<'_>) -> impl Iterator<Item = Action> + 'a {
+    let is_released = |node: &str| {
+        let has_gate = view.gates.keys().any(|(_, of)| *of == node);
+        !view.nodes.contains_key(node) || (has_gate && view.is_open(node))
+    };
+    let machines = view.snapshot.machines.iter().flatten();
+    let released = machines.filter(move |machine| machine.is_held && is_released(&machine.node));
+    released.cloned().map(Action::ReleaseMachine)
 }
 
 /// Whether anything is still to be undone for a maintenance in the `Complete` stage.

@@ -1,7 +1,7 @@
 //! What the plan is made from: plain data, read from the caches of the controller.
 //!
 //! Invariant: a snapshot is complete. It has every NodeMaintenance, Node and Evacuation, and every pod of every node that a
-//! maintenance selects. A plan of an incomplete snapshot would cancel evacuations of pods that are not in it.
+//! maintenance selects and that is not held back. A plan of an incomplete snapshot would cancel evacuations of pods that are not in it.
 
 mod pod;
 
@@ -9,10 +9,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use headgate_core::node::{Node, TrafficByNode};
+use headgate_core::settings::IntOrPercent;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::api::{Evacuation, NodeMaintenance};
+use crate::automatic::AutomaticMaintenances;
 use crate::drain_plan::{Labels, PodSelector};
+use crate::machine::DeletedMachine;
 
 pub(crate) use pod::controlling_owner;
 pub use pod::{Owner, PodFacts};
@@ -26,14 +29,22 @@ pub struct Snapshot {
     pub undecodable_maintenances: BTreeSet<String>,
     /// Every Node of the cluster, in any order. Shared with the cache.
     pub nodes: Vec<Arc<Node>>,
-    /// The pods of nodes that a maintenance selects.
+    /// The pods of nodes that a maintenance selects and that are not held back.
     pub pods: Vec<PodFacts>,
     /// Every Evacuation of the cluster, in any order.
     pub evacuations: Vec<Evacuation>,
     /// The PodDisruptionBudgets, for blockers only.
     pub budgets: Vec<BudgetFacts>,
+    /// Whether nodes under maintenance are kept out of upgrades of AKS.
+    pub pauses_upgrades: bool,
+    /// The Machines of Cluster API that are being deleted; `None` while they are not listed, as where Cluster API is not installed.
+    pub machines: Option<Vec<DeletedMachine>>,
+    /// Which nodes get a maintenance by themselves.
+    pub automatic: AutomaticMaintenances,
     /// What is known about the load balancers of each node, by name. A node that is missing is unknown.
     pub load_balancers: TrafficByNode,
+    /// How many nodes may be under maintenance at once, of the Nodes that are here. `None` holds nothing back.
+    pub max_concurrent_nodes: Option<IntOrPercent>,
 }
 
 /// A PodDisruptionBudget, as far as blockers depend on it.

@@ -58,7 +58,7 @@ fn status(evacuation: &mut Evacuation) -> &mut EvacuationStatus {
 
 /// Carries out a status write, which is what the step has to be.
 fn write(evacuation: &mut Evacuation, pod: &PodFacts, now: Timestamp) -> String {
-    match step(evacuation, PodState::Exists(pod), now) {
+    match step(evacuation, PodState::Exists(pod), None, now) {
         Step::UpdateStatus(status) => {
             evacuation.status = Some(*status.clone());
             status.message
@@ -76,7 +76,7 @@ fn turns_go_from_the_highest_priority_to_the_eviction() {
     ]);
     let mut evacuation = created(&pod);
     assert_eq!(write(&mut evacuation, &pod, at(0)), "it is the turn of first.example");
-    let look = |evacuation: &Evacuation, seconds| step(evacuation, PodState::Exists(&pod), at(seconds));
+    let look = |evacuation: &Evacuation, seconds| step(evacuation, PodState::Exists(&pod), None, at(seconds));
     assert_eq!(look(&evacuation, 1), Step::Wait(Some(at(1800))));
     // Progress moves the deadline.
     status(&mut evacuation).evacuation_progress_timestamp = Some(Time(at(1000)));
@@ -105,10 +105,41 @@ fn turns_go_from_the_highest_priority_to_the_eviction() {
 }
 
 #[test]
+fn before_a_deadline_turns_end_in_time_for_the_eviction() {
+    let pod = pod(&[("first.example", "20000"), ("last.example", "5")]);
+    let mut evacuation = created(&pod);
+    write(&mut evacuation, &pod, at(0));
+    let look = |evacuation: &Evacuation, seconds| {
+        let turns_end = Some(at(15));
+        step(evacuation, PodState::Exists(&pod), turns_end, at(seconds))
+    };
+    assert_eq!(look(&evacuation, 1), Step::Wait(Some(at(15))));
+    // Progress is no reason to wait longer.
+    status(&mut evacuation).evacuation_progress_timestamp = Some(Time(at(14)));
+    assert_eq!(look(&evacuation, 14), Step::Wait(Some(at(15))));
+    let Step::UpdateStatus(next) = look(&evacuation, 15) else {
+        panic!("the turn of the last one");
+    };
+    assert_eq!(next.active_evacuator_class.as_deref(), Some("last.example"));
+    evacuation.status = Some(*next);
+    assert_eq!(look(&evacuation, 15), Step::Evict);
+
+    // headgate's own evacuator of DaemonSets keeps its turn.
+    let daemon_pod = PodFacts {
+        pod_type: PodType::DaemonSet,
+        ..pod.clone()
+    };
+    let mut evacuation = created(&daemon_pod);
+    status(&mut evacuation).active_evacuator_class = Some(DAEMON_SET_EVACUATOR.to_owned());
+    let kept = step(&evacuation, PodState::Exists(&daemon_pod), Some(at(15)), at(20));
+    assert_eq!(kept, Step::Wait(Some(at(1800))));
+}
+
+#[test]
 fn a_pod_without_evacuators_is_evicted_at_once() {
     let pod = pod(&[]);
     let evacuation = created(&pod);
-    assert_eq!(step(&evacuation, PodState::Exists(&pod), at(0)), Step::Evict);
+    assert_eq!(step(&evacuation, PodState::Exists(&pod), None, at(0)), Step::Evict);
 }
 
 #[test]
@@ -129,13 +160,13 @@ fn some_pods_are_never_evicted() {
         let mut evacuation = created(&kept);
         evacuation.spec.evacuators = Some(Vec::new());
         assert_eq!(
-            step(&evacuation, PodState::Exists(&kept), at(0)),
+            step(&evacuation, PodState::Exists(&kept), None, at(0)),
             Step::Wait(None),
             "{pod_type:?}"
         );
     }
     assert_eq!(
-        step(&created(&terminating), PodState::Exists(&terminating), at(0)),
+        step(&created(&terminating), PodState::Exists(&terminating), None, at(0)),
         Step::Wait(None)
     );
 }
@@ -151,7 +182,7 @@ fn evacuators_are_filled_in_where_an_instigator_left_them_out() {
         role: None,
     };
     assert_eq!(
-        step(&evacuation, PodState::Exists(&pod), at(0)),
+        step(&evacuation, PodState::Exists(&pod), None, at(0)),
         Step::SetEvacuators(vec![expected])
     );
 }
@@ -296,7 +327,7 @@ fn how_an_evacuation_ends() {
         if forbid {
             status(&mut evacuation).evacuation_cancellation_policy = CancellationPolicy::Forbid;
         }
-        assert_eq!(step(&evacuation, pod, at(2)), expected, "{what}");
+        assert_eq!(step(&evacuation, pod, None, at(2)), expected, "{what}");
     }
 }
 
@@ -357,6 +388,7 @@ fn the_daemon_set_evacuator_stays_within_the_targets() {
         let state = NodeState {
             node,
             targets,
+            is_hurried: false,
             reason: "OS upgrade",
         };
         evacuate(evacuation, pod, state, DEFAULT_GRACE_PERIOD, at(10))
@@ -370,6 +402,14 @@ fn the_daemon_set_evacuator_stays_within_the_targets() {
     );
     assert_eq!(status.expected_evacuation_finish_time, Some(Time(at(40))));
     assert!(!status.active_evacuator_completed);
+    let hurried = NodeState {
+        node: &node,
+        targets: Some(&below),
+        is_hurried: true,
+        reason: "",
+    };
+    let all = evacuate(&evacuation, &daemon_pod, hurried, DEFAULT_GRACE_PERIOD, at(10));
+    assert!(matches!(all, DaemonSetStep::Delete(_)), "its node is gone soon");
     for (what, left) in [
         ("above the targets", run(&evacuation, &daemon_pod, &node, Some(&below))),
         ("no maintenance", run(&evacuation, &daemon_pod, &node, None)),

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
 
-use headgate_kubernetes::EventSink;
+use headgate_kubernetes::{CONTROLLER, EventSink};
 use kube::Client;
 
 pub use cluster::{Cluster, assets, control_plane, create_node, is_kubernetes_1_30, kubectl, own_control_plane};
@@ -34,12 +34,12 @@ pub use random::{Random, run_seeds};
 pub use recorded_spans::{RecordedSpan, RecordedSpans};
 pub use scratch::scratch;
 
-/// A sink of the process on `node`, whose events are written as long as the test runs.
+/// A sink of the leader on `node`, whose events are written as long as the test runs.
 #[must_use]
 pub fn event_sink(client: Client, node: &str) -> EventSink {
     let (sink, queue) = EventSink::new(client, node.to_owned());
     tokio::spawn(queue.write_until(std::future::pending()));
-    sink
+    sink.reported_by(CONTROLLER)
 }
 
 /// Repeats `attempt`, with a pause of 20 ms after each failure, until it returns a value. Panics after `within` with

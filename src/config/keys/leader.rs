@@ -8,7 +8,7 @@ use headgate_controller::local_pools::{Enabled, EndpointSelection};
 use super::{HOUR, Key, MINUTE, SECOND};
 use crate::config::MarkerMode;
 use crate::config::value::{
-    boolean, cluster_name, duration, file, http_server, int_or_percent, optional, secret_name, words,
+    boolean, causes, cluster_name, duration, file, http_server, int_or_percent, optional, secret_name, words,
 };
 
 /// These settings, in the order of the reference.
@@ -80,6 +80,50 @@ pub(super) fn keys() -> Vec<Key> {
              the controllers of `manifests/components/controller`: where a pod of the DaemonSet leads, it does nothing and \
              records the event `ControllerRequired`. Without Azure the gates follow `node.markerProbes`. docs/maintenance.md is the \
              guide.",
+        ),
+        Key::new(
+            "maintenance.maxConcurrentNodes",
+            int_or_percent(1),
+            |s| &mut s.maintenance.max_concurrent_nodes,
+            "How many nodes NodeMaintenances may have cordoned at once, all of them together: a number, or a percentage of all Nodes, rounded \
+             down, but at least one. The others wait with the message `Held back` in `status.nodeStatuses`, older maintenances first, and are \
+             taken up as soon as a maintenance gives a node back or a node is deleted. What is cordoned stays, also after the limit became \
+             smaller; nodes with an eviction notice never wait. `100%` disables it.",
+        ),
+        Key::new(
+            "maintenance.automatic",
+            causes(),
+            |s| &mut s.maintenance.automatic.causes,
+            "For which nodes the leader creates a NodeMaintenance `automatic-NODE`, with a deadline: `preempt` and `terminate` (Azure has \
+             announced it, and the notice is recorded on the Node; until its `NotBefore`), `shutdown` (kubelet shuts the node down), \
+             `autoscaler` (the taint `ToBeDeletedByClusterAutoscaler` or `karpenter.sh/disrupted`), `machine` (a Machine of Cluster API in \
+             the same cluster is deleted; it waits where it has the annotation `pre-drain.delete.hook.machine.cluster.x-k8s.io/headgate` or \
+             `pre-terminate.delete.hook.machine.cluster.x-k8s.io/headgate`, which the leader removes once the node is out of its load balancers \
+             and its connections are gone). Load balancers first, then the pods in \
+             order, and after half of the time all pods; grace periods are cut to what is left. Such a maintenance does not wait for \
+             `maintenance.maxConcurrentNodes`, and counts. It is deleted when the Node is gone or the cause is. It needs \
+             `manifests/components/automatic`, and `machine` `manifests/components/cluster-api`; `terminate` also `azureTerminate` in `signals.healthBuiltIn`.",
+        ),
+        Key::new(
+            "maintenance.shutdownGracePeriod",
+            duration(SECOND, HOUR),
+            |s| &mut s.maintenance.automatic.shutdown_grace_period,
+            "The deadline of a maintenance for `shutdown`, from its creation on: the `shutdownGracePeriod` of your kubelets. From `1s` to `1h`.",
+        ),
+        Key::new(
+            "maintenance.autoscalerDrainTimeout",
+            duration(SECOND, 24 * HOUR),
+            |s| &mut s.maintenance.automatic.autoscaler_drain_timeout,
+            "The deadline of a maintenance for `autoscaler` and `machine`, from its creation on: how long they drain a node at most, \
+             such as `--max-graceful-termination-sec` of Cluster Autoscaler or `terminationGracePeriod` of a NodePool. From `1s` to `24h`.",
+        ),
+        Key::new(
+            "maintenance.pauseUpgrades",
+            boolean(),
+            |s| &mut s.maintenance.pauses_upgrades,
+            "Whether the leader keeps nodes under maintenance out of upgrades of AKS: from the stage `Cordon` on they have the label \
+             `kubernetes.azure.com/upgrade-status: paused`, unless they have that label already, and lose it at the end. Nodes whose maintenance \
+             has a deadline do not. **Unverified**: the label is proposed in Azure/AKS#5944, and an AKS that does not know it ignores it.",
         ),
         Key::new(
             "adminState.mode",

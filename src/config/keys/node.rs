@@ -94,7 +94,9 @@ pub(super) fn keys() -> Vec<Key> {
              and taints the own Node with `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`; \
              `manifests/components/spot` grants the `patch` on Nodes that this needs. The signal and the taint end \
              60 s after the event is gone, and 15 min after its `NotBefore` if the service has not confirmed it for as \
-             long (event `EvictionNoticeExpired` on the Node); the taint also ends after a reboot. With the setting off, \
+             long (event `EvictionNoticeExpired` on the Node); the taint also ends after a reboot. `Terminate`, `Redeploy` and `Reboot` \
+             do the same where `signals.healthBuiltIn` lists `azureTerminate`, `azureRedeploy` or `azureReboot`; the value of the taint \
+             is then `terminate`, `redeploy` or `reboot`. With the setting off, \
              an agent that may still `patch` its Node removes headgate's taint 15 min after that time. `/statusz` and metrics show other \
              events, without further effect. headgate approves no event. Some clusters block the service for pods \
              without the host's network.",

@@ -52,8 +52,9 @@ pub(super) fn keys() -> Vec<Key> {
             built_in_signals(&BuiltInSignal::ALL),
             |s| &mut s.signals.health.built_in,
             "The built-in signals that make `/healthz` answer 503: `deletionTimestamp` (the Node is being deleted), \
-             `nodeShutdown` (kubelet's graceful shutdown), `azurePreempt` (Azure announces the eviction of this VM; needs \
-             `node.scheduledEvents`). The list replaces the whole default. With an empty list here and in \
+             `nodeShutdown` (kubelet's graceful shutdown), and with `node.scheduledEvents` what Azure announces of this VM: \
+             `azurePreempt` (its eviction), `azureTerminate` (the scale set deletes it), `azureRedeploy` (it moves to another machine), \
+             `azureReboot` (it restarts). The last three also taint the Node where they are listed. The list replaces the whole default. With an empty list here and in \
              `signals.health`, `/healthz` depends on kube-proxy alone.",
         ),
         Key::new(

@@ -90,7 +90,7 @@ fn unknown_key_suggests_the_nearest_one() {
 
 #[test]
 fn minimum_in_service_is_a_number_or_a_percentage() {
-    use headgate_controller::admin_state::IntOrPercent::{self, Int, Percent};
+    use headgate_core::settings::IntOrPercent::{self, Int, Percent};
     let minimum = |value: &str| {
         let loaded = from(&format!("guard: {{minimumInService: {value}}}\n"));
         loaded.map(|settings| settings.guard.minimum_in_service).ok()
@@ -165,7 +165,10 @@ fn matchers_and_built_in_signals_are_read_and_shown() {
     assert_eq!(names, wanted);
     assert_eq!(
         settings.signals.health.built_in,
-        [headgate_core::node::BuiltInSignal::AzurePreempt].into()
+        [headgate_core::node::BuiltInSignal::Azure(
+            headgate_core::node::AzureNotice::Preempt
+        )]
+        .into()
     );
     assert_eq!(settings.signals.admin_state.built_in.len(), 2);
     assert_eq!(whole(&settings.to_yaml()).unwrap(), settings, "{}", settings.to_yaml());
@@ -185,13 +188,46 @@ fn wrong_matchers_name_key_value_and_what_is_allowed() {
         "signals.health: item 1, {\"taint\":\"*\"}, is not allowed; allowed: a taint key such as example.com/draining, or how it begins",
         "signals.health: item 3, {\"label\":{\"key\":\"a\"}}, is not allowed; allowed: each matcher once; label:a is listed before",
         "signals.health: item 4, {\"unschedulable\":true,\"for\":\"2h\"}, is not allowed; allowed: a duration from 0s to 1h",
-        "signals.healthBuiltIn: item 1, \"deletion\", is not allowed; allowed: one of deletionTimestamp, nodeShutdown, azurePreempt",
+        "signals.healthBuiltIn: item 1, \"deletion\", is not allowed; allowed: one of deletionTimestamp, nodeShutdown, \
+         azurePreempt, azureTerminate, azureRedeploy, azureReboot",
         "signals.adminState: \"off\" is not allowed; allowed: a list of taint keys and other matchers",
         "signals.adminStateBuiltIn: item 1, \"azurePreempt\", is not allowed; allowed: one of deletionTimestamp, nodeShutdown",
         "signals.adminStateBuiltIn: item 3, \"nodeShutdown\", is not allowed; allowed: each signal once",
     ];
     assert_eq!(lines.len(), wanted.len(), "{lines:#?}");
     for (line, wanted) in lines.iter().zip(wanted) {
+        assert!(line.starts_with(&format!("f.yaml: {wanted}")), "{line}");
+    }
+}
+
+#[test]
+fn causes_of_maintenances_need_somebody_who_acts_on_them() {
+    let settings = from("maintenance: {enabled: true, automatic: [machine, preempt]}\n")
+        .unwrap()
+        .maintenance
+        .automatic;
+    assert_eq!(settings.causes.len(), 2);
+    assert_eq!(settings.shutdown_grace_period, std::time::Duration::from_secs(30));
+    for (text, wanted) in [
+        (
+            "maintenance: {automatic: [preempt]}\n",
+            "maintenance.automatic: a cause is not allowed without maintenance.enabled; allowed: an empty list",
+        ),
+        (
+            "maintenance: {enabled: true, automatic: [spot]}\n",
+            "maintenance.automatic: item 1, \"spot\", is not allowed; allowed: one of preempt, terminate, shutdown, autoscaler, machine",
+        ),
+        (
+            "maintenance: {enabled: true, automatic: [preempt, preempt]}\n",
+            "maintenance.automatic: item 2, \"preempt\", is not allowed; allowed: each cause once",
+        ),
+        (
+            "maintenance: {enabled: true, shutdownGracePeriod: 0s}\n",
+            "maintenance.shutdownGracePeriod: \"0s\" is not allowed; allowed: a duration from 1s to 1h",
+        ),
+    ] {
+        let lines: Vec<String> = from(text).unwrap_err().0.iter().map(ToString::to_string).collect();
+        let [line] = &lines[..] else { panic!("{lines:#?}") };
         assert!(line.starts_with(&format!("f.yaml: {wanted}")), "{line}");
     }
 }

@@ -6,6 +6,7 @@ use headgate_agent::connections::Prefix;
 use headgate_agent::health::services::Cidr;
 use headgate_core::node::{BuiltInSignal, SignalMatcher};
 use headgate_core::settings::{Printable, describe_value};
+use headgate_maintenance::automatic::Cause;
 use serde_json::{Map, json};
 use serde_yaml::Value;
 
@@ -109,21 +110,34 @@ pub(in crate::config) fn signal_matchers() -> ValueType<Vec<SignalMatcher>> {
 
 /// Some of these built-in signals, none twice.
 pub(in crate::config) fn built_in_signals(allowed: &'static [BuiltInSignal]) -> ValueType<BTreeSet<BuiltInSignal>> {
-    let name = |built_in: &BuiltInSignal| built_in.signal().to_string();
+    word_set(allowed, |built_in| built_in.signal().to_string(), "each signal once")
+}
+
+/// Causes of maintenances.
+pub(in crate::config) fn causes() -> ValueType<BTreeSet<Cause>> {
+    word_set(&Cause::ALL, |cause| cause.as_str().to_owned(), "each cause once")
+}
+
+/// Some of several words, each of them once.
+fn word_set<T: Copy + Ord + Send + Sync>(
+    allowed: &'static [T],
+    name: fn(&T) -> String,
+    once: &'static str,
+) -> ValueType<BTreeSet<T>> {
     let names: Vec<_> = allowed.iter().map(name).collect();
     let all = names.join(", ");
     set(list(
         json!({ "type": "array", "uniqueItems": true, "items": { "enum": names } }),
         format!("a list of {all}; it replaces the default list as a whole"),
         move |item, seen| {
-            let found = allowed.iter().find(|built_in| item.as_str() == Some(&name(built_in)));
+            let found = allowed.iter().find(|word| item.as_str() == Some(&name(word)));
             match found {
                 None => Err(format!("one of {all}")),
-                Some(built_in) if !seen.insert(name(built_in)) => Err("each signal once".to_owned()),
-                Some(built_in) => Ok(*built_in),
+                Some(word) if !seen.insert(name(word)) => Err(once.to_owned()),
+                Some(word) => Ok(*word),
             }
         },
-        move |built_in| Value::String(name(built_in)),
+        move |word| Value::String(name(word)),
     ))
 }
 

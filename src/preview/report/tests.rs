@@ -1,4 +1,4 @@
-use headgate_controller::admin_state::IntOrPercent;
+use headgate_core::settings::IntOrPercent;
 use headgate_maintenance::drain_plan::{Labels, PodSelector};
 use serde_json::{Value, json};
 
@@ -133,6 +133,7 @@ fn snapshot(nodes: &[&str], pods: Vec<PodFacts>) -> PreviewSnapshot {
         load_balancers: Err("not configured".to_owned()),
         minimum_in_service: IntOrPercent::Int(1),
         max_new_down: IntOrPercent::Percent(25),
+        max_concurrent_nodes: IntOrPercent::ALL,
     }
 }
 
@@ -404,4 +405,33 @@ fn wide_text_has_all_pods_and_columns_and_nodes_are_sorted() {
         error.contains("\".since\"; allowed: a field") && error.contains(".pods"),
         "{error}"
     );
+}
+
+#[test]
+fn nodes_without_room_are_held_back() {
+    let mut snapshot = snapshot(&["one", "two"], Vec::new());
+    let other = |stage: &str| {
+        let mut other = maintenance("other", &["three"], &json!([]));
+        other.metadata.creation_timestamp = Some(Time("1969-12-31T23:59:59Z".parse().unwrap()));
+        other.spec.stage = serde_json::from_value(json!(stage)).unwrap();
+        vec![other]
+    };
+    let (idle, draining) = (other("Idle"), other("Drain"));
+    for (max, others, expected) in [
+        (IntOrPercent::ALL, &idle, &[][..]),
+        (IntOrPercent::Int(2), &idle, &[]),
+        (IntOrPercent::Int(1), &idle, &["two"]),
+        (IntOrPercent::Percent(67), &draining, &["two"]),
+        (IntOrPercent::Int(1), &draining, &["one", "two"]),
+    ] {
+        snapshot.max_concurrent_nodes = max;
+        snapshot.maintenances.clone_from(others);
+        let preview = Preview::from_snapshot(&snapshot);
+        let held_back = preview.nodes.iter().filter(|node| node.held_back);
+        let held_back: Vec<_> = held_back.map(|node| node.name.as_str()).collect();
+        assert_eq!(held_back, expected, "{max}");
+        let text = render(&preview, Detail::Narrow);
+        let note = format!("maintenance.maxConcurrentNodes ({max}) holds back ");
+        assert_eq!(text.contains(&note), !expected.is_empty(), "{text}");
+    }
 }

@@ -1,18 +1,19 @@
-//! `headgate plan`, `drain`, `status` and `why` about maintenances: the real program, a controller, the real API server, Azure's emulator.
+//! `headgate plan`, `drain`, `undrain`, `status` and `why` about maintenances: the real program, a controller, the real API server, Azure's emulator.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use headgate_sandbox::process::Process;
 use headgate_test_kubernetes::{eventually, own_control_plane, scratch};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::{Controller, Emulator, SOON, api, apply_kinds, azure_json, populate, seed};
+use crate::harness::settings_file;
 
 /// The command line against one cluster.
 struct CommandLine {
@@ -146,6 +147,13 @@ fn previews(headgate: &CommandLine, plan: &str) {
     assert_eq!(names(&["--sort-by", ".pods"]), "node/node-2\nnode/node-1\n");
     let wide = headgate.done(&["plan", "node-1", "-o", "wide"]);
     assert!(wide.contains("NODES THAT LEAVE") && wide.contains("node-1\n"), "{wide}");
+    let settings = settings_file("maintenance: {enabled: true, maxConcurrentNodes: 50%}\n");
+    let settings = headgate.file("limited.yaml", &settings);
+    let limited = headgate.done(&["plan", "node-1", "node-2", "--config", &settings]);
+    assert!(
+        limited.contains("maintenance.maxConcurrentNodes (50%) holds back 1 node: node-2. It waits until other nodes"),
+        "{limited}"
+    );
     let (code, error) = headgate.fails(&["plan", "node-1", "nowhere"]);
     assert_eq!(code, Some(1), "{error}");
     assert!(error.contains("there is no Node \"nowhere\""), "{error}");
@@ -175,11 +183,13 @@ fn creates_nothing(headgate: &CommandLine, plan: &str) {
         "json",
         "--reason",
         "update",
+        "--rollout",
     ]);
     assert_eq!(
         (&sent["spec"]["reason"], &sent["kind"]),
         (&json!("update"), &json!("NodeMaintenance"))
     );
+    assert_eq!(sent["spec"]["evacuation"]["rollout"], "Allow");
     let broken = headgate.file(
         "broken",
         "apiVersion: headgate.dev/v1alpha1\nkind: NodeMaintenance\nspec: {drainplan: []}\n",
@@ -204,7 +214,17 @@ fn creates_nothing(headgate: &CommandLine, plan: &str) {
             2,
             "plan file /nowhere.yaml",
         ),
-        (vec!["drain", "node-1", "--timeout", "5s"], 2, "--wait"),
+        (
+            vec!["drain", "node-1", "--wait=false", "--timeout", "5s"],
+            2,
+            "--wait=false does not wait",
+        ),
+        (vec!["drain", "node-1", "-l", "a=b"], 2, "cannot be used with"),
+        (vec!["drain", "-l", "a b"], 2, "allowed: KEY=VALUE"),
+        (vec!["drain", "node-1", "-w"], 2, "unexpected argument '-w'"),
+        (vec!["undrain"], 2, "required"),
+        (vec!["undrain", "nowhere"], 1, "there is no Node \"nowhere\""),
+        (vec!["undrain", "-l", "pool=none"], 1, "no node has these labels"),
     ] {
         let (found, error) = headgate.fails(&arguments);
         assert_eq!(found, Some(code), "{arguments:?}: {error}");
@@ -253,6 +273,73 @@ fn explains(headgate: &CommandLine) {
     );
 }
 
+/// node-1 is drained, by the maintenance `kernel`.
+async fn gives_back(headgate: &CommandLine, client: &Client) {
+    let nodes = Api::<Node>::all(client.clone());
+    let is_cordoned = async |node: &str| {
+        let node = nodes.get(node).await.unwrap();
+        node.spec.unwrap_or_default().unschedulable.unwrap_or_default()
+    };
+    let created = headgate.done(&["drain", "node-1", "node-2", "--wait=false", "--name", "both"]);
+    assert_eq!(created, "nodemaintenance.headgate.dev/both created\n");
+    eventually(SOON, "the other node is cordoned", async || {
+        if is_cordoned("node-2").await {
+            Ok(())
+        } else {
+            Err("not yet".to_owned())
+        }
+    })
+    .await;
+    let both = "nodemaintenance.headgate.dev/both keeps its other nodes\nnodemaintenance.headgate.dev/kernel deleted\n";
+    assert_eq!(
+        headgate.done(&["undrain", "node-1"]),
+        format!("{both}node/node-1 uncordoned\n")
+    );
+    assert_eq!(
+        (is_cordoned("node-1").await, is_cordoned("node-2").await),
+        (false, true)
+    );
+    assert_eq!(
+        headgate.done(&["undrain", "node-1"]),
+        "node/node-1 uncordoned\n",
+        "nothing is left to do"
+    );
+
+    // Of another author.
+    let label = json!({"metadata": {"labels": {"pool": "b"}}});
+    nodes
+        .patch("node-2", &PatchParams::default(), &Patch::Merge(&label))
+        .await
+        .unwrap();
+    super::drain(&api(client, "NodeMaintenance"), 1).await;
+    let (code, error) = headgate.fails(&["undrain", "node-1"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("`kubectl delete hgnm m` ends it"), "{error}");
+    let given_back = headgate.done(&["undrain", "-l", "pool in (a, b)", "--timeout", "1m"]);
+    assert_eq!(
+        given_back,
+        "nodemaintenance.headgate.dev/both deleted\nnode/node-2 uncordoned\n"
+    );
+
+    // By labels. Neither may leave its load balancer while the other one is out.
+    let created = headgate.done(&["drain", "-l", "pool=b", "--wait=false", "-o", "name"]);
+    assert!(
+        created.starts_with("nodemaintenance.headgate.dev/drain-selected-"),
+        "{created}"
+    );
+    let (code, error) = headgate.fails(&["drain", "-l", "pool=b", "--timeout", "2s"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("not drained within 2s"), "{error}");
+    assert_eq!(
+        headgate.done(&["undrain", "-l", "pool=b", "--wait=false"]),
+        created.replace('\n', " deleted\n")
+    );
+    assert_eq!(
+        headgate.done(&["undrain", "node-2"]).lines().last(),
+        Some("node/node-2 uncordoned")
+    );
+}
+
 #[tokio::test]
 async fn a_drain_is_planned_created_followed_and_explained() {
     let control_plane = own_control_plane().await;
@@ -286,7 +373,7 @@ async fn a_drain_is_planned_created_followed_and_explained() {
     assert_eq!(maintenances(&client).await, Vec::<String>::new());
 
     // Without a controller.
-    let drain = ["drain", "node-1", "--plan", &plan, "--wait"];
+    let drain = ["drain", "node-1", "--plan", &plan];
     let mut unanswered = headgate.start("unanswered", &drain);
     prints(&unanswered, "no controller has answered yet").await;
     unanswered.signal(Signal::SIGINT);
@@ -298,10 +385,9 @@ async fn a_drain_is_planned_created_followed_and_explained() {
     for part in [
         "nodemaintenance.headgate.dev/kernel unchanged\n",
         "nodemaintenance/kernel: stage Drain started\n",
-        "node/node-1: out of its load balancers since ",
-        ", confirmed by a read at ",
-        "node/node-1: 1 pod left, 1 of them evacuating\n",
-        "node/node-1: pod default/web is blocked since ",
+        "node/node-1: 1 pod left; ",
+        "node/node-1: 1 pod left, 1 of them evacuating; out of its load balancers since ",
+        "; 1 pod is blocked: default/web since ",
         ": PodDisruptionBudget web allows 0 disruptions; nothing replaces the pod: ",
     ] {
         prints(&blocked, part).await;
@@ -311,31 +397,28 @@ async fn a_drain_is_planned_created_followed_and_explained() {
     assert_eq!(blocked.wait(SOON).await.and_then(|status| status.code()), Some(130));
     prints(&blocked, "The drain goes on: ").await;
     let (code, error) = headgate.fails(&[&drain[..], &["--timeout", "1s"]].concat());
-    assert_eq!(code, Some(3), "{error}");
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("not drained within 1s. The drain goes on"), "{error}");
     let (code, error) = headgate.fails(&["drain", "node-1", "--name", "kernel"]);
     assert_eq!(code, Some(1), "{error}");
     assert!(error.contains("its spec is different"), "{error}");
 
     // Cancelled while it is followed.
     let mut cancelled = headgate.start("cancelled", &drain);
-    prints(&cancelled, "is blocked since").await;
-    let api = api(&client, "NodeMaintenance");
-    api.delete("kernel", &DeleteParams::default()).await.unwrap();
+    prints(&cancelled, "is blocked: ").await;
+    assert_eq!(
+        headgate.done(&["undrain", "node/node-1"]),
+        "nodemaintenance.headgate.dev/kernel deleted\nnode/node-1 uncordoned\n",
+        "{}",
+        controller.log()
+    );
     assert_eq!(cancelled.wait(SOON).await.and_then(|status| status.code()), Some(1));
     prints(&cancelled, "ended before its nodes were drained").await;
-    eventually(SOON, "the maintenance ends", async || {
-        let left = maintenances(&client).await;
-        if left.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("{left:?}\n{}", controller.log()))
-        }
-    })
-    .await;
+    assert_eq!(maintenances(&client).await, Vec::<String>::new());
 
     // With room it ends; only the object is on standard output.
     let mut output = headgate.start("last", &[&drain[..], &["-o", "name"]].concat());
-    prints(&output, "is blocked since").await;
+    prints(&output, "is blocked: ").await;
     allow(&client, 1).await;
     assert_eq!(
         output.wait(SOON).await.and_then(|status| status.code()),
@@ -352,6 +435,7 @@ async fn a_drain_is_planned_created_followed_and_explained() {
         .find(|one| one["type"] == "Drained");
     assert_eq!(drained.unwrap()["status"], "True", "{last}");
     assert_eq!(last["metadata"]["managedFields"], Value::Null);
+    gives_back(&headgate, &client).await;
     controller.ends().await;
     emulator.stop().await;
     control_plane.stop().await;

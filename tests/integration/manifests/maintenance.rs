@@ -11,6 +11,7 @@ use headgate_kubernetes::leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term, candidate_identity,
 };
 use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter, WatchReporter, service_store};
+use headgate_maintenance::automatic::AutomaticMaintenances;
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{create_node, event_sink, eventually};
@@ -29,6 +30,7 @@ pub(super) const MAINTENANCES: &str = "/apis/headgate.dev/v1alpha1/nodemaintenan
 const EVACUATIONS: &str = "/apis/headgate.dev/v1alpha1/namespaces/kube-system/evacuations";
 pub(super) const PODS: &str = "/api/v1/namespaces/kube-system/pods";
 const BUDGETS: &str = "/apis/policy/v1/namespaces/kube-system/poddisruptionbudgets";
+const UPGRADE_STATUS: &str = "kubernetes.azure.com/upgrade-status";
 const ROLE: &str = "clusterroles/headgate-maintenance";
 
 /// The hardened example with components, a leader's token, and a node to drain.
@@ -118,7 +120,7 @@ fn conditions(object: &Value) -> Vec<String> {
 }
 
 /// Whether a Node has nothing of a maintenance.
-async fn is_as_before(administrator: &Caller, name: &str) {
+pub(super) async fn is_as_before(administrator: &Caller, name: &str) {
     let left = administrator.get(&node(name)).await;
     assert_eq!(
         (&left["spec"]["unschedulable"], &left["spec"]["taints"]),
@@ -130,6 +132,7 @@ async fn is_as_before(administrator: &Caller, name: &str) {
         Value::Null
     );
     assert!(!conditions(&left).iter().any(|kind| kind != "Ready"), "{left}");
+    assert_eq!(left["metadata"]["labels"][UPGRADE_STATUS], Value::Null);
 }
 
 /// A leader with the token, whose term runs the controllers.
@@ -141,6 +144,11 @@ pub(super) struct Leader {
 
 impl Leader {
     pub(super) fn start(leader: &Caller, own: &str) -> Self {
+        Self::start_with(leader, own, AutomaticMaintenances::default())
+    }
+
+    /// The same with maintenances that it creates by itself.
+    pub(super) fn start_with(leader: &Caller, own: &str, automatic: AutomaticMaintenances) -> Self {
         let clock = Clock::System;
         let mut registry = Registry::default();
         let load_balancers = watch::Sender::<Arc<TrafficByNode>>::default();
@@ -162,6 +170,9 @@ impl Leader {
             metrics,
             clock: clock.clone(),
             load_balancers: LoadBalancerSource::Reads(load_balancers.subscribe()),
+            max_concurrent_nodes: None,
+            automatic,
+            pauses_upgrades: true,
         };
         let report = NodeReport::initial(None, &headgate_core::node::SignalRules::default(), clock.now());
         let reports = watch::Sender::new(report);
@@ -259,6 +270,10 @@ async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, 
     })
     .await;
     assert_eq!(found["spec"]["unschedulable"], true);
+    until(administrator, "the label for AKS", &node(drained), |node| {
+        node["metadata"]["labels"][UPGRADE_STATUS] == "paused"
+    })
+    .await;
     until(administrator, "the conditions of the Node", &node(drained), |node| {
         conditions(node).contains(&"DrainInProgress".to_owned())
     })
@@ -317,6 +332,7 @@ async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, 
         "headgate_maintenance_writes_total{outcome=\"refused\"}",
         "headgate_node_writes_total{field=\"maintenance\",outcome=\"refused\"}",
         "headgate_node_writes_total{field=\"maintenance_conditions\",outcome=\"refused\"}",
+        "headgate_node_writes_total{field=\"upgrade_status\",outcome=\"refused\"}",
     ] {
         assert_eq!(leader.metric(refused), 0, "{refused}");
     }
@@ -478,6 +494,13 @@ async fn each_permission_is_needed_and_the_policy_allows_no_more(
     for (ask, words) in [
         (
             ApiRequest::merge(&dry(&path), json!({"metadata": {"labels": {"a": "b"}}})),
+            "metadata.labels",
+        ),
+        (
+            ApiRequest::merge(
+                &dry(&path),
+                json!({"metadata": {"labels": {"a": "b", UPGRADE_STATUS: "paused"}}}),
+            ),
             "metadata.labels",
         ),
         (

@@ -224,6 +224,10 @@ fn forbidden_changes(n1: &Value) -> Vec<(ApiRequest, &'static str)> {
             "not metadata.labels",
         ),
         (
+            ApiRequest::merge(N1, labels(json!({"kubernetes.azure.com/upgrade-status": "paused"}))),
+            "only where it runs maintenances",
+        ),
+        (
             ApiRequest::merge(N1, json!({"metadata": {"finalizers": null}})),
             "not metadata.finalizers",
         ),

@@ -49,7 +49,8 @@ pub(super) fn events_in(namespace: &str) -> String {
 /// The events that `headgate` has written about an object of this name.
 async fn events_of(administrator: &Caller, namespace: &str, name: &str) -> Vec<Value> {
     let events = administrator.get(&events_in(namespace)).await;
-    let ours = |event: &&Value| event["reportingController"] == "headgate" && event["regarding"]["name"] == name;
+    let ours =
+        |event: &&Value| event["reportingController"] == "headgate.dev/agent" && event["regarding"]["name"] == name;
     events["items"]
         .as_array()
         .unwrap()

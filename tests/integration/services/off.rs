@@ -35,6 +35,7 @@ async fn asked_for(mode: &str) -> BTreeSet<String> {
         settings: config::load(Some(&file), &[]).unwrap(),
         role: Role::All,
         node_name: "n".to_owned(),
+        pod_name: None,
         client: Client::new(service, "default"),
         clock: Clock::System,
         addresses_file: None,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use headgate_agent::spot::{EventsSnapshot, Timing};
 use headgate_core::clock::Clock;
-use headgate_core::node::NodeReport;
+use headgate_core::node::{AzureNotice, NodeReport};
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_test_kubernetes::{control_plane, eventually};
 use kube::Client;
@@ -72,6 +72,7 @@ impl SpotTasks {
             imds.address.to_string(),
             own,
             sender,
+            [AzureNotice::Preempt].into(),
             timing,
             metrics,
             clock,

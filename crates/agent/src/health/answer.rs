@@ -148,7 +148,7 @@ mod tests {
     use std::time::Duration;
 
     use headgate_core::clock::{Clock, Moment};
-    use headgate_core::node::{Node, NodeReport, Signal, SignalRules, Taint};
+    use headgate_core::node::{AzureNotice, Node, NodeReport, Signal, SignalRules, Taint};
 
     use super::super::proxy_status::{ProxyPart, ProxyStatus};
     use super::super::verdict::verdict;
@@ -232,7 +232,7 @@ mod tests {
     fn notice_is_a_signal_among_others() {
         let now = at("2026-01-02T03:04:05Z");
         let verdict = |node: &NodeReport| verdict(node, &ProxyStatus::new(Duration::from_mins(1)), false, now);
-        let notices = BTreeMap::from([(Signal::Preempt, now.wall)]);
+        let notices = BTreeMap::from([(Signal::Azure(AzureNotice::Preempt), now.wall)]);
         let alone = verdict(&node(&[], now)).with_notices(&notices);
         assert_eq!(alone.signals, ["azurePreempt"]);
         assert!(!alone.is_eligible() && !alone.is_healthz_ok() && alone.is_livez_ok());

@@ -47,7 +47,7 @@ impl ProbesMarker {
         loop {
             let intent = self
                 .state(&mut probes)
-                .map(|state| (self.node_name.clone(), state.intent()));
+                .map(|state| (self.node_name.clone(), state.own_intent()));
             intents.publish(intent.into_iter().collect());
             let pause = if probes.is_none() {
                 FORGET_INTERVAL

@@ -101,7 +101,7 @@ mod tests {
     use std::time::Duration;
 
     use headgate_core::clock::Clock;
-    use headgate_core::node::{Node, NodeHold, SignalRules, Taint};
+    use headgate_core::node::{AzureNotice, Node, NodeHold, SignalRules, Taint};
 
     use super::super::answer::healthz_answer;
     use super::*;
@@ -167,6 +167,11 @@ mod tests {
         assert!(is_ok(&inputs(report(&[DRAIN], now), false, &[], now)));
         assert!(!is_ok(&inputs(report(&[DRAIN, "other"], now), false, &[], now)));
         assert!(!is_ok(&inputs(report(&[DRAIN], now), true, &[], now)));
-        assert!(!is_ok(&inputs(report(&[DRAIN], now), false, &[Signal::Preempt], now)));
+        assert!(!is_ok(&inputs(
+            report(&[DRAIN], now),
+            false,
+            &[Signal::Azure(AzureNotice::Preempt)],
+            now
+        )));
     }
 }

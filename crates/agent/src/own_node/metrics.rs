@@ -74,7 +74,7 @@ impl Collector for ReportCollector {
             MetricType::Gauge,
         )?;
         let names = self.rules.names(report.signals());
-        for (name, is_present) in names.filter(|(name, _)| *name != Signal::Preempt.name()) {
+        for (name, is_present) in names.filter(|(name, _)| !matches!(name.parse(), Ok(Signal::Azure(_)))) {
             let value = ConstGauge::new(i64::from(is_present));
             value.encode(signals.encode_family(&[("signal", name)])?)?;
         }

@@ -4,6 +4,7 @@
 //! of VMs is left out and counted: such a document still shows the events that are readable, but never that one has
 //! ended. The incarnation is shown only; a document counts whether its number rose, stayed or fell.
 
+use headgate_core::node::AzureNotice;
 use headgate_core::telemetry::words;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
@@ -46,6 +47,13 @@ words! {
 }
 
 impl EventType {
+    /// The notice that an event of this type is, where the settings may choose it.
+    #[must_use]
+    pub fn notice(self) -> Option<AzureNotice> {
+        let mut notices = AzureNotice::ALL.into_iter();
+        notices.find(|notice| notice.as_str() == self.as_str())
+    }
+
     fn parse(text: &str) -> Self {
         let has_name = |event_type: &Self| event_type.as_str().eq_ignore_ascii_case(text);
         Self::ALL.into_iter().find(has_name).unwrap_or(Self::Other)

@@ -1,5 +1,6 @@
 //! Notices and records for the tables of several tests.
 
+use headgate_core::node::AzureNotice;
 use jiff::Timestamp;
 
 use super::notice::{Notice, NoticeTracker, TrackedNotice};
@@ -13,6 +14,7 @@ pub(super) fn at(second: i64) -> Timestamp {
 
 pub(super) fn notice(id: &str, not_before: Option<i64>) -> Notice {
     Notice {
+        event_type: AzureNotice::Preempt,
         event_id: id.to_owned(),
         not_before: not_before.map(at),
     }
@@ -39,6 +41,7 @@ pub(super) fn clear() -> NoticeTracker {
 
 pub(super) fn record(id: &str, not_before: Option<i64>, tainted_at: Option<i64>) -> NoticeRecord {
     NoticeRecord {
+        event_type: AzureNotice::Preempt,
         event_id: id.to_owned(),
         not_before: not_before.map(at),
         boot_id: BOOT.to_owned(),

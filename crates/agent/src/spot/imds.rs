@@ -5,17 +5,18 @@
 //! document, short after that, and grows again with each request that times out. Responses are complete documents
 //! without validators, so no request is conditional. Redirects are not followed.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use headgate_core::clock::{Clock, Moment};
-use headgate_core::node::NodeReport;
+use headgate_core::node::{AzureNotice, NodeReport};
 use headgate_http::client::{HttpError, Limits, PlainClient};
 use hyper::{StatusCode, Uri};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::Timing;
-use super::document::{EventType, EventsDocument, ScheduledEvent};
+use super::document::{EventsDocument, ScheduledEvent};
 use super::metrics::Metrics;
 use super::notice::VmName;
 use super::snapshot::{EventsSnapshot, ImdsError, ImdsErrorReason};
@@ -60,11 +61,12 @@ fn next_timeout(current: Duration, outcome: &Result<EventsDocument, PollError>) 
 }
 
 /// Polls IMDS at `authority` and publishes the events of this VM until the task is aborted. `reports` has the Node's
-/// `providerID`.
+/// `providerID`. Events of the types `chosen` are notices, all others are shown only.
 pub async fn poll_imds(
     authority: String,
     reports: watch::Receiver<NodeReport>,
     snapshots: watch::Sender<EventsSnapshot>,
+    chosen: BTreeSet<AzureNotice>,
     timing: Timing,
     metrics: Metrics,
     clock: Clock,
@@ -98,9 +100,9 @@ pub async fn poll_imds(
             );
         }
         let before = snapshots.borrow().clone();
-        let after = next_snapshot(&before, outcome, vm.as_ref(), timing.grace, clock.now());
+        let after = next_snapshot(&before, outcome, vm.as_ref(), &chosen, timing.grace, clock.now());
         if after != before {
-            log_changes(&before, &after, &authority);
+            log_changes(&before, &after, &chosen, &authority);
             snapshots.send_replace(after);
         }
     }
@@ -111,6 +113,7 @@ fn next_snapshot(
     before: &EventsSnapshot,
     outcome: Result<EventsDocument, PollError>,
     vm: Option<&VmName>,
+    chosen: &BTreeSet<AzureNotice>,
     grace: Duration,
     now: Moment,
 ) -> EventsSnapshot {
@@ -144,13 +147,15 @@ fn next_snapshot(
     EventsSnapshot {
         vm: Some(vm.as_str().to_owned()),
         incarnation,
-        tracker: before.tracker.next(&events, document.unreadable == 0, grace, now),
+        tracker: before
+            .tracker
+            .next(&events, chosen, document.unreadable == 0, grace, now),
         events,
         last_error: None,
     }
 }
 
-fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, authority: &str) {
+fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, chosen: &BTreeSet<AzureNotice>, authority: &str) {
     match (&before.last_error, &after.last_error) {
         (known, Some(failure)) if known.as_ref() != Some(failure) => tracing::warn!(
             imds = authority,
@@ -171,17 +176,17 @@ fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, authority: &str)
     for event in after.events.iter().filter(is_new) {
         let (id, status) = (&event.event_id, event.status);
         let not_before = event.not_before.map(|at| at.to_string());
-        let description = &event.description;
-        if event.event_type == EventType::Preempt {
+        let (description, event_type) = (&event.description, event.event_type.as_str());
+        if event.event_type.notice().is_some_and(|notice| chosen.contains(&notice)) {
             tracing::warn!(
+                event_type,
                 id,
                 ?status,
                 not_before,
                 description,
-                "eviction of this VM announced, /healthz answers 503"
+                "end of this VM announced, the node drains"
             );
         } else {
-            let event_type = event.event_type.as_str();
             tracing::info!(
                 event_type,
                 id,
@@ -231,6 +236,10 @@ mod tests {
 
     const GRACE: Duration = Duration::from_mins(1);
 
+    fn preempts() -> BTreeSet<AzureNotice> {
+        [AzureNotice::Preempt].into()
+    }
+
     fn vm() -> VmName {
         VmName::from_provider_id("azure:///p/Microsoft.Compute/virtualMachines/vm-a").unwrap()
     }
@@ -275,10 +284,11 @@ mod tests {
             &EventsSnapshot::default(),
             Ok(document(1, OURS)),
             Some(&vm()),
+            &preempts(),
             GRACE,
             now,
         );
-        assert!(first.signals().contains_key(&Signal::Preempt));
+        assert!(first.signals().contains_key(&Signal::Azure(AzureNotice::Preempt)));
         for reason in ImdsErrorReason::ALL {
             let mut after = first.clone();
             for (minutes, counts) in [(0, true), (14, true), (15, false), (16, false)] {
@@ -286,18 +296,36 @@ mod tests {
                     mono: now.mono + minutes * GRACE,
                     ..now
                 };
-                after = next_snapshot(&after, Err(PollError::new(reason, "x")), Some(&vm()), GRACE, later);
+                after = next_snapshot(
+                    &after,
+                    Err(PollError::new(reason, "x")),
+                    Some(&vm()),
+                    &preempts(),
+                    GRACE,
+                    later,
+                );
                 assert_eq!(after.last_error.as_ref().unwrap().reason, reason);
-                assert_eq!(after.signals().contains_key(&Signal::Preempt), counts, "{minutes} min");
+                assert_eq!(
+                    after.signals().contains_key(&Signal::Azure(AzureNotice::Preempt)),
+                    counts,
+                    "{minutes} min"
+                );
                 assert_eq!(after.expired_notice(&first).is_some(), !counts, "{minutes} min");
                 assert_eq!((&after.vm, &after.events), (&first.vm, &first.events));
             }
             assert_eq!(
-                next_snapshot(&after, Ok(document(1, OURS)), Some(&vm()), GRACE, now),
+                next_snapshot(&after, Ok(document(1, OURS)), Some(&vm()), &preempts(), GRACE, now),
                 first,
                 "listed again, it counts again"
             );
-            let gone = next_snapshot(&first, Ok(document(2, "")), Some(&vm()), Duration::ZERO, now);
+            let gone = next_snapshot(
+                &first,
+                Ok(document(2, "")),
+                Some(&vm()),
+                &preempts(),
+                Duration::ZERO,
+                now,
+            );
             assert!(
                 gone.signals().is_empty() && gone.expired_notice(&first).is_none(),
                 "an end by a document"
@@ -313,11 +341,19 @@ mod tests {
                 &EventsSnapshot::default(),
                 Ok(document(incarnations[0], "")),
                 Some(&vm()),
+                &preempts(),
                 GRACE,
                 now,
             );
             assert!(snapshot.signals().is_empty());
-            let snapshot = next_snapshot(&snapshot, Ok(document(incarnations[1], OURS)), Some(&vm()), GRACE, now);
+            let snapshot = next_snapshot(
+                &snapshot,
+                Ok(document(incarnations[1], OURS)),
+                Some(&vm()),
+                &preempts(),
+                GRACE,
+                now,
+            );
             assert_eq!(snapshot.signals().len(), 1, "{incarnations:?}");
         }
     }
@@ -329,12 +365,13 @@ mod tests {
             &EventsSnapshot::default(),
             Ok(document(1, OTHERS)),
             Some(&vm()),
+            &preempts(),
             GRACE,
             now,
         );
         assert!(snapshot.signals().is_empty() && snapshot.events.is_empty());
         let both = format!("{OTHERS},{OURS}");
-        let snapshot = next_snapshot(&snapshot, Ok(document(1, &both)), Some(&vm()), GRACE, now);
+        let snapshot = next_snapshot(&snapshot, Ok(document(1, &both)), Some(&vm()), &preempts(), GRACE, now);
         assert_eq!((snapshot.signals().len(), snapshot.events.len()), (1, 1));
         assert_eq!(snapshot.events[0].event_id, "a");
     }
@@ -348,6 +385,7 @@ mod tests {
             &EventsSnapshot::default(),
             Ok(document(1, &started)),
             Some(&vm()),
+            &preempts(),
             GRACE,
             now,
         );
@@ -358,6 +396,7 @@ mod tests {
             &EventsSnapshot::default(),
             Ok(document(1, &reboot)),
             Some(&vm()),
+            &preempts(),
             GRACE,
             now,
         );
@@ -367,11 +406,18 @@ mod tests {
     #[test]
     fn without_the_vm_name_no_notice_begins_or_ends() {
         let now = Clock::System.now();
-        let snapshot = next_snapshot(&EventsSnapshot::default(), Ok(document(1, OURS)), None, GRACE, now);
+        let snapshot = next_snapshot(
+            &EventsSnapshot::default(),
+            Ok(document(1, OURS)),
+            None,
+            &preempts(),
+            GRACE,
+            now,
+        );
         assert!(snapshot.signals().is_empty() && snapshot.vm.is_none());
-        let known = next_snapshot(&snapshot, Ok(document(1, OURS)), Some(&vm()), GRACE, now);
+        let known = next_snapshot(&snapshot, Ok(document(1, OURS)), Some(&vm()), &preempts(), GRACE, now);
         assert_eq!(known.signals().len(), 1);
-        let unknown = next_snapshot(&known, Ok(document(2, "")), None, GRACE, now);
+        let unknown = next_snapshot(&known, Ok(document(2, "")), None, &preempts(), GRACE, now);
         assert_eq!(unknown.signals().len(), 1);
     }
 }

@@ -4,7 +4,7 @@
 //! taint that another writer set, or set again, stays.
 
 use headgate_core::clock::whole_seconds;
-use headgate_core::node::{DRAINING_TAINT, EVICTION_TAINT_VALUE, SPOT_NOTICE_ANNOTATION};
+use headgate_core::node::{DRAINING_TAINT, SPOT_NOTICE_ANNOTATION};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -54,12 +54,16 @@ pub(super) fn edit_node(tracker: &NoticeTracker, node: &mut Node, now: Timestamp
             if !is_tainted {
                 taints.push(Taint {
                     key: DRAINING_TAINT.to_owned(),
-                    value: Some(EVICTION_TAINT_VALUE.to_owned()),
+                    value: Some(notice.event_type.taint_value().to_owned()),
                     effect: TAINT_EFFECT.to_owned(),
                     time_added: tainted_at.map(Time),
                 });
             }
+            for taint in taints.iter_mut().filter(|taint| is_ours(taint)) {
+                taint.value = Some(notice.event_type.taint_value().to_owned());
+            }
             let record = NoticeRecord {
+                event_type: notice.event_type,
                 event_id: notice.event_id,
                 not_before: notice.not_before,
                 boot_id,
@@ -100,9 +104,11 @@ fn boot_id(node: &Node) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use headgate_core::node::{AzureNotice, EVICTION_TAINT_VALUE};
     use serde_json::Value;
 
     use super::super::fixtures::{BOOT, at, clear, notice, record, tracking};
+    use super::super::notice::Notice;
     use super::*;
 
     fn node(taints: &Value, annotations: Option<&NoticeRecord>) -> Node {
@@ -184,6 +190,48 @@ mod tests {
                 expected,
                 "{what}"
             );
+        }
+    }
+
+    #[test]
+    fn the_own_taint_says_what_is_announced() {
+        let announced = |event_type, id: &str| {
+            let notice = Notice {
+                event_type,
+                ..notice(id, Some(100))
+            };
+            tracking(notice, true)
+        };
+        let of = |event_type, id: &str, tainted_at| NoticeRecord {
+            event_type,
+            ..record(id, Some(100), tainted_at)
+        };
+        let valued = |value: &str, second: i64| {
+            let mut taint = ours(second);
+            taint["value"] = json!(value);
+            taint
+        };
+        for (notice, value) in AzureNotice::ALL
+            .into_iter()
+            .zip(["spot-eviction", "terminate", "redeploy", "reboot"])
+        {
+            let tracker = announced(notice, "a");
+            let expected = (
+                TaintChange::Tainted,
+                json!([valued(value, 60)]),
+                of(notice, "a", Some(60)),
+            );
+            assert_eq!(edited(&tracker, node(&json!([]), None), at(60)), expected);
+        }
+        // A graver notice changes the taint of the one before, and no other writer's.
+        let (terminate, reboot) = (AzureNotice::Terminate, of(AzureNotice::Reboot, "a", Some(50)));
+        for (before, after, tainted_at) in [
+            (valued("reboot", 50), valued("terminate", 50), Some(50)),
+            (theirs(), theirs(), None),
+        ] {
+            let node = node(&json!([before]), Some(&reboot));
+            let expected = (TaintChange::Recorded, json!([after]), of(terminate, "b", tainted_at));
+            assert_eq!(edited(&announced(terminate, "b"), node, at(60)), expected);
         }
     }
 

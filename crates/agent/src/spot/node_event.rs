@@ -4,6 +4,7 @@
 //! notice recorded. A taint of headgate's is removed when the machine has booted again, or when a condition that reports evictions has
 //! become `False` since the taint was added.
 
+use headgate_core::node::AzureNotice;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
@@ -46,6 +47,7 @@ fn notice_of(message: &PreemptMessage, record: Option<&NoticeRecord>) -> Option<
     match message {
         PreemptMessage::Notice(notice) => Some(notice.clone()),
         PreemptMessage::Started { event_id } if !event_id.is_empty() || record.is_none() => Some(Notice {
+            event_type: AzureNotice::Preempt,
             event_id: event_id.clone(),
             not_before: None,
         }),

@@ -4,13 +4,15 @@
 //! the VM follows from the Node's `providerID`, never from the host name. A notice has an id and a time; either one
 //! identifies it, because the time disappears when the event starts and the id may be replaced.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use headgate_core::clock::Moment;
+use headgate_core::node::AzureNotice;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::document::{EventType, EventsDocument, ScheduledEvent};
+use super::document::{EventsDocument, ScheduledEvent};
 
 /// The name of a VM in events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,9 +65,11 @@ impl VmName {
     }
 }
 
-/// What identifies an eviction.
+/// What identifies a notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
+    /// What Azure announces.
+    pub event_type: AzureNotice,
     /// The id of the event; empty if a Node event does not have it.
     pub event_id: String,
     /// The earliest start, until the event has started.
@@ -73,11 +77,12 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// Whether both are notices of the same eviction.
+    /// Whether both are notices of the same event.
     #[must_use]
-    pub fn is_same_eviction(&self, other: &Self) -> bool {
-        (!self.event_id.is_empty() && self.event_id.eq_ignore_ascii_case(&other.event_id))
-            || (self.not_before.is_some() && self.not_before == other.not_before)
+    pub fn is_same_event(&self, other: &Self) -> bool {
+        let has_same_id = !self.event_id.is_empty() && self.event_id.eq_ignore_ascii_case(&other.event_id);
+        let has_same_time = self.not_before.is_some() && self.not_before == other.not_before;
+        self.event_type == other.event_type && (has_same_id || has_same_time)
     }
 }
 
@@ -95,32 +100,33 @@ pub struct TrackedNotice {
 }
 
 impl TrackedNotice {
-    /// Whether `notice` is of the same eviction as the first or the latest form of this one.
+    /// Whether `notice` is of the same event as the first or the latest form of this one.
     #[must_use]
     pub fn matches(&self, notice: &Notice) -> bool {
-        self.first.is_same_eviction(notice) || self.latest.is_same_eviction(notice)
+        self.first.is_same_event(notice) || self.latest.is_same_event(notice)
     }
 
     /// The latest id with the latest time that is known: an event that has started has none.
     #[must_use]
     pub fn merged(&self) -> Notice {
         Notice {
+            event_type: self.latest.event_type,
             event_id: self.latest.event_id.clone(),
             not_before: self.latest.not_before.or(self.first.not_before),
         }
     }
 }
 
-/// What the documents so far show about an eviction of this VM.
+/// What the documents so far show about the end of this VM, or another event that the settings choose.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NoticeTracker {
-    /// The eviction, until its notice has been gone for the grace.
+    /// The gravest event, until its notice has been gone for the grace.
     pub notice: Option<TrackedNotice>,
-    /// Whether no document has listed an eviction for the whole grace.
+    /// Whether no document has listed such an event for the whole grace.
     pub is_clear: bool,
     /// Whether no document has shown for [`CONFIRMATION_TIMEOUT`] what is announced, or nothing asks for documents.
     pub is_unconfirmed: bool,
-    /// The time of the first of the latest documents without an eviction.
+    /// The time of the first of the latest documents without such an event.
     pub(super) empty_since: Option<Instant>,
     /// The time of the first of the latest polls that did not show what is announced.
     pub(super) unconfirmed_since: Option<Instant>,
@@ -136,18 +142,29 @@ pub(super) fn confirmation_deadline(not_before: Timestamp) -> Timestamp {
 }
 
 impl NoticeTracker {
-    /// The state after a document with these events of this VM. `is_complete` is false if the document has events
-    /// that are not readable; it then ends no notice.
+    /// The state after a document with these events of this VM, of which those of the types `chosen` count. `is_complete` is false if
+    /// the document has events that are not readable; it then ends no notice.
     #[must_use]
-    pub fn next(&self, events: &[ScheduledEvent], is_complete: bool, grace: Duration, now: Moment) -> Self {
-        let listed: Vec<Notice> = events
+    pub fn next(
+        &self,
+        events: &[ScheduledEvent],
+        chosen: &BTreeSet<AzureNotice>,
+        is_complete: bool,
+        grace: Duration,
+        now: Moment,
+    ) -> Self {
+        let mut listed: Vec<Notice> = events
             .iter()
-            .filter(|event| event.event_type == EventType::Preempt)
-            .map(|event| Notice {
-                event_id: event.event_id.clone(),
-                not_before: event.not_before,
+            .filter_map(|event| {
+                Some(Notice {
+                    event_type: event.event_type.notice().filter(|notice| chosen.contains(notice))?,
+                    event_id: event.event_id.clone(),
+                    not_before: event.not_before,
+                })
             })
             .collect();
+        let gravest = listed.iter().map(|notice| notice.event_type).min();
+        listed.retain(|notice| Some(notice.event_type) == gravest);
         if listed.is_empty() {
             return if is_complete {
                 self.after_empty_document(grace, now)
@@ -216,7 +233,7 @@ impl NoticeTracker {
 mod tests {
     use headgate_core::clock::Clock;
 
-    use super::super::document::EventStatus;
+    use super::super::document::{EventStatus, EventType};
     use super::*;
 
     const GRACE: Duration = Duration::from_mins(1);
@@ -295,6 +312,7 @@ mod tests {
     #[test]
     fn notice_is_the_same_by_id_or_by_time() {
         let notice = |id: &str, time: &str| Notice {
+            event_type: AzureNotice::Preempt,
             event_id: id.to_owned(),
             not_before: time.parse().ok(),
         };
@@ -311,12 +329,12 @@ mod tests {
             (notice("", t1), notice("a", t1), true),
             (notice("", t1), notice("", t2), false),
         ] {
-            assert_eq!(
-                (a.is_same_eviction(&b), b.is_same_eviction(&a)),
-                (same, same),
-                "{a:?} {b:?}"
-            );
+            assert_eq!((a.is_same_event(&b), b.is_same_event(&a)), (same, same), "{a:?} {b:?}");
         }
+    }
+
+    fn preempts() -> BTreeSet<AzureNotice> {
+        [AzureNotice::Preempt].into()
     }
 
     /// Applies documents: seconds after the start, events, and whether the document is complete.
@@ -329,7 +347,7 @@ mod tests {
                 wall: start.wall + after,
                 mono: start.mono + after,
             };
-            tracker = tracker.next(events, complete, GRACE, now);
+            tracker = tracker.next(events, &preempts(), complete, GRACE, now);
             tracker.clone()
         };
         steps.iter().map(step).collect()
@@ -387,7 +405,7 @@ mod tests {
         let listed = |not_before: Option<u64>| {
             let mut preempt = event(EventType::Preempt, "a", "", &[]);
             preempt.not_before = not_before.map(|second| at(second).wall);
-            move |second| NoticeTracker::default().next(&[preempt.clone()], true, GRACE, at(second))
+            move |second| NoticeTracker::default().next(&[preempt.clone()], &preempts(), true, GRACE, at(second))
         };
         // The time of the notice, the seconds of the failed polls, and whether it still counts after each.
         for (not_before, polls) in [
@@ -417,7 +435,7 @@ mod tests {
         let mut tracker = listed(Some(30))(0).after_unconfirmed_poll(at(1));
         tracker = tracker.after_unconfirmed_poll(at(14 * MINUTE));
         let again = event(EventType::Preempt, "a", "", &[]);
-        tracker = tracker.next(&[again], true, GRACE, at(15 * MINUTE));
+        tracker = tracker.next(&[again], &preempts(), true, GRACE, at(15 * MINUTE));
         assert!(!tracker.after_unconfirmed_poll(at(29 * MINUTE)).is_unconfirmed);
     }
 
@@ -460,7 +478,8 @@ mod tests {
     }
 
     #[test]
-    fn only_preempt_is_tracked() {
+    fn only_the_chosen_types_are_tracked() {
+        let now = Clock::System.now();
         for event_type in EventType::ALL {
             let events = [event(event_type, "a", "", &[])];
             assert_eq!(
@@ -468,6 +487,31 @@ mod tests {
                 [event_type == EventType::Preempt],
                 "{event_type:?}"
             );
+            let tracker = NoticeTracker::default().next(&events, &AzureNotice::ALL.into(), true, GRACE, now);
+            let tracked = tracker.notice.map(|notice| notice.latest.event_type.as_str());
+            let is_shown_only = [EventType::Freeze, EventType::Other].contains(&event_type);
+            assert_eq!(tracked, (!is_shown_only).then_some(event_type.as_str()));
+        }
+    }
+
+    #[test]
+    fn the_gravest_event_is_tracked() {
+        let now = Clock::System.now();
+        let (reboot, preempt) = (
+            event(EventType::Reboot, "r", "2026-01-01T00:10:00Z", &[]),
+            event(EventType::Preempt, "p", "2026-01-01T00:10:00Z", &[]),
+        );
+        let mut tracker = NoticeTracker::default();
+        for (events, expected) in [
+            (vec![reboot.clone()], "r"),
+            (vec![reboot.clone(), preempt.clone()], "p"),
+            (vec![preempt, reboot.clone()], "p"),
+            (vec![reboot], "r"),
+        ] {
+            tracker = tracker.next(&events, &AzureNotice::ALL.into(), true, GRACE, now);
+            let notice = tracker.notice.as_ref().unwrap();
+            assert_eq!(notice.latest.event_id, expected);
+            assert!(notice.is_listed);
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The reason alone proves nothing: the detector emits the same event when its own query of the metadata service timed out, and the
 //! newer agent reports advisories in the same place. Only a message that begins in a known form is a notice.
 
+use headgate_core::node::AzureNotice;
 use jiff::Timestamp;
 
 use super::document::parse_not_before;
@@ -55,6 +56,7 @@ impl PreemptMessage {
         let scheduled = SCHEDULED.iter().find_map(|form| message.strip_prefix(form));
         match scheduled.and_then(date) {
             Some(not_before) => Self::Notice(Notice {
+                event_type: AzureNotice::Preempt,
                 event_id,
                 not_before: Some(not_before),
             }),
@@ -89,6 +91,7 @@ mod tests {
 
     fn notice(event_id: &str, not_before: &str) -> PreemptMessage {
         PreemptMessage::Notice(Notice {
+            event_type: AzureNotice::Preempt,
             event_id: event_id.to_owned(),
             not_before: Some(not_before.parse().unwrap()),
         })

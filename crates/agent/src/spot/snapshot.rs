@@ -22,7 +22,7 @@ pub struct EventsSnapshot {
     pub incarnation: Option<i64>,
     /// The events of this VM in the latest document.
     pub events: Vec<ScheduledEvent>,
-    /// The eviction that follows from all documents so far.
+    /// The notice that follows from all documents so far.
     #[serde(skip)]
     pub tracker: NoticeTracker,
     /// Why the last poll got no document.
@@ -65,7 +65,7 @@ impl EventsSnapshot {
     pub fn signals(&self) -> BTreeMap<Signal, Timestamp> {
         let eviction = self.tracker.notice.as_ref();
         eviction
-            .map(|notice| (Signal::Preempt, notice.since))
+            .map(|notice| (Signal::Azure(notice.latest.event_type), notice.since))
             .into_iter()
             .collect()
     }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use headgate_core::node::SPOT_NOTICE_ANNOTATION;
+use headgate_core::node::{AzureNotice, SPOT_NOTICE_ANNOTATION};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,9 @@ use super::notice::{Notice, NoticeTracker, confirmation_deadline};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NoticeRecord {
+    /// What Azure announced; left out for an eviction.
+    #[serde(default, skip_serializing_if = "is_preempt")]
+    pub event_type: AzureNotice,
     /// The id of the event.
     pub event_id: String,
     /// The earliest start of the event.
@@ -29,6 +32,11 @@ pub struct NoticeRecord {
     pub tainted_at: Option<Timestamp>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_preempt(event_type: &AzureNotice) -> bool {
+    *event_type == AzureNotice::Preempt
+}
+
 impl NoticeRecord {
     /// The record in a Node's annotations; `None` if there is none or it is not readable.
     #[must_use]
@@ -40,6 +48,7 @@ impl NoticeRecord {
     #[must_use]
     pub fn notice(&self) -> Notice {
         Notice {
+            event_type: self.event_type,
             event_id: self.event_id.clone(),
             not_before: self.not_before,
         }

@@ -46,7 +46,8 @@ async fn condition_stays_false_without_probes_and_is_confirmed_at_intervals() {
     let writes = world.status_writes();
     sleep(600 * SECOND).await;
     let confirmations = world.status_writes() - writes;
-    assert!((5..=11).contains(&confirmations), "{confirmations} in 10 min");
+    // 5,000 nodes that are out cost 20 writes a second.
+    assert_eq!(confirmations, 2, "in 10 min");
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,11 +14,11 @@ use headgate_core::clock::Moment;
 use headgate_core::node::Signal;
 use jiff::Timestamp;
 
-use super::int_or_percent::IntOrPercent;
 use super::ledger::{LedgerEntry, LedgerStage};
 use super::rule_guard::{ClaimedEntry, HeldFor};
 use super::target_states::{TargetState, TargetStates};
 use crate::pool::ClusterNode;
+use headgate_core::settings::IntOrPercent;
 
 /// For how long a new `Down` counts.
 const WINDOW: Duration = Duration::from_mins(5);
@@ -65,7 +65,7 @@ pub(super) fn hold_waiting(
 /// Whether a signal, of whatever list, or anything else on the Node announces the end of the machine.
 fn announces_end(node: &ClusterNode) -> bool {
     let mut signals = node.signals.keys().chain(&node.health_signals);
-    node.ends || node.eviction_at.is_some() || signals.any(Signal::announces_end)
+    node.ends || node.eviction_at().is_some() || signals.any(Signal::announces_end)
 }
 
 /// Whether the `Down` counts as new. A time that is far ahead is another machine's clock.

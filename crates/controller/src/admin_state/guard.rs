@@ -19,11 +19,11 @@ use headgate_azure::{AdminState, PoolId};
 use headgate_core::node::{Signal, SignalRules};
 use tokio::time::Instant;
 
-use super::int_or_percent::IntOrPercent;
 use super::ledger::{LedgerEntry, LedgerStage};
 use super::target_states::{TargetState, TargetStates};
 use crate::local_service::ServiceIndex;
 use crate::pool::{ClusterNode, InterfaceCache, PoolView};
+use headgate_core::settings::IntOrPercent;
 
 /// The settings of the guard, and what it needs of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,6 @@ use headgate_kubernetes::leader::{ArmLock, Term};
 use tokio::sync::watch;
 
 use super::cluster_target::ClusterTarget;
-use super::int_or_percent::IntOrPercent;
 use super::plan::Policy;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
@@ -22,6 +21,7 @@ use crate::local_service::{
     watch_services,
 };
 use crate::pool::Listing;
+use headgate_core::settings::IntOrPercent;
 
 /// What the updater needs of the work of the term.
 pub(super) struct LocalPoolsContext<'a> {

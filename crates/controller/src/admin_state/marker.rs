@@ -32,7 +32,8 @@ pub(super) async fn publish_markers(
     }
     loop {
         let states = Arc::clone(&markers.borrow_and_update());
-        let intent = |(name, state): (&String, &MarkerState)| (name.clone(), state.intent());
+        let confirmed = states.values().filter(|state| state.is_confirmed()).count();
+        let intent = |(name, state): (&String, &MarkerState)| (name.clone(), state.intent(confirmed));
         intents.publish(states.iter().map(intent).collect());
         if markers.changed().await.is_err() {
             // The controller ends with the term, and so does this task.

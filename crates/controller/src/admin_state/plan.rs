@@ -25,12 +25,12 @@ use headgate_core::clock::Moment;
 
 use super::brake::hold_waiting;
 use super::guard::{GuardInputs, SignalledEntry, entries_to_hold_back};
-use super::int_or_percent::IntOrPercent;
 use super::ledger::{Ledger, LedgerEntry, LedgerStage};
 use super::rule_guard::{ClaimedEntry, HeldFor, RuleGuard};
 use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::{SignalledNodes, TargetState, TargetStates};
 use crate::pool::{AdminStateChange, ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, PoolEdit, PoolView};
+use headgate_core::settings::IntOrPercent;
 
 /// What the leader may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -65,7 +65,7 @@ impl LeaseBypass {
 
     /// From when to when `Down`s of the Node are written without the Lease.
     fn window(&self, node: &ClusterNode) -> Option<(Timestamp, Timestamp)> {
-        let eviction_at = node.eviction_at.filter(|_| !self.before_eviction.is_zero())?;
+        let eviction_at = node.eviction_at().filter(|_| !self.before_eviction.is_zero())?;
         let from = eviction_at.checked_sub(self.before_eviction).ok()?;
         Some((from, eviction_at.checked_add(END).ok()?))
     }
@@ -80,6 +80,7 @@ mod tests {
     use std::sync::Arc;
 
     use headgate_azure::{AdminState, LoadBalancerId};
+    use headgate_core::node::RecordedNotice;
 
     use super::super::edit::AdminStateChange;
     use super::super::pool_entry::EntryKey;
@@ -96,7 +97,10 @@ mod tests {
             node: Arc::new(ClusterNode {
                 name: format!("n{number}"),
                 uid: format!("u{number}"),
-                eviction_at: after.map(|after| Timestamp::from_second(NOW + after).unwrap()),
+                notice: Some(RecordedNotice {
+                    not_before: after.map(|after| Timestamp::from_second(NOW + after).unwrap()),
+                    ..RecordedNotice::default()
+                }),
                 ready: true,
                 ends: true,
                 ..ClusterNode::default()

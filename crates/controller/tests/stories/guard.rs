@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use headgate_controller::admin_state::{GuardSettings, IntOrPercent};
+use headgate_controller::admin_state::GuardSettings;
 use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::{NodeReader, NodeReport, SignalRules};
+use headgate_core::settings::IntOrPercent;
 use headgate_test_kubernetes::{Fault, RecordedRequest};
 use hyper::Method;
 use k8s_openapi::api::core::v1::Node;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headgate_azure_emulator::Emulator;
-use headgate_controller::admin_state::IntOrPercent;
 use headgate_core::node::DEFAULT_SIGNAL_TAINTS;
+use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::leader::Term;
 use hyper::header::IF_MATCH;
 use hyper::{Method, Request};

@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use headgate_azure_emulator::{AdminStateNone, Settings};
-use headgate_controller::admin_state::{GuardSettings, IntOrPercent};
+use headgate_controller::admin_state::GuardSettings;
 use headgate_core::clock::{Clock, WallOffset};
 use headgate_core::node::{KeyMatcher, SignalMatcher};
+use headgate_core::settings::IntOrPercent;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, run_seeds};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use headgate_agent::own_node::{DeletionDelayMetrics, DeletionDelayTask, Metrics, delay_deletion, watch_own_node};
 use headgate_azure_emulator::Settings;
-use headgate_controller::admin_state::IntOrPercent;
 use headgate_core::clock::Clock;
 use headgate_core::node::{
     CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, MARKER_TTL, NodeReader, NodeReport, SignalMatcher, SignalRules,
 };
+use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::NodeField;
 use headgate_kubernetes::expire_marker;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, event_sink, run_seeds};

@@ -428,17 +428,19 @@ impl World {
         entries.into_iter().filter(|entry| entry["kind"] == "request").collect()
     }
 
-    /// All events: reason, Node, note.
+    /// All events, each as often as it happened: reason, Node, note.
     pub(crate) async fn events(&self) -> Vec<(String, String, String)> {
         let events = Api::<Event>::all(self.client.clone())
             .list(&ListParams::default())
             .await
             .unwrap();
         let about = |event: Event| {
+            let count = event.series.map_or(1, |series| series.count);
             let node = event.regarding.and_then(|node| node.name).unwrap_or_default();
-            (event.reason.unwrap_or_default(), node, event.note.unwrap_or_default())
+            let event = (event.reason.unwrap_or_default(), node, event.note.unwrap_or_default());
+            std::iter::repeat_n(event, usize::try_from(count).unwrap())
         };
-        events.items.into_iter().map(about).collect()
+        events.items.into_iter().flat_map(about).collect()
     }
 
     pub(crate) async fn ledger(&self) -> Value {

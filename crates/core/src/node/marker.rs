@@ -20,6 +20,11 @@ pub const MARKER_HELD_BACK: &str = "HeldBack";
 /// Without a confirmation for so long, the condition becomes `Unknown`.
 pub const MARKER_TTL: Duration = Duration::from_mins(3);
 
+/// The longest [`MarkerFact::ttl`], whatever a message says.
+const MAX_MARKER_TTL: Duration = Duration::from_mins(30);
+/// How the message of a condition begins that is confirmed less often, because so many Nodes have one.
+const CONFIRMED_AGAIN: &str = "Confirmed again within ";
+
 /// The policy `headgate-nodes` accepts 2,048.
 pub const MAX_MARKER_MESSAGE_BYTES: usize = 2048;
 
@@ -60,6 +65,15 @@ pub struct MarkerCondition {
     pub message: String,
 }
 
+impl MarkerCondition {
+    /// The same with the longest time until its next confirmation in the message, where that is longer than usual.
+    #[must_use]
+    pub fn confirmed_again_within(self, interval: Duration) -> Self {
+        let message = format!("{CONFIRMED_AGAIN}{} s. {}", interval.as_secs(), self.message);
+        Self { message, ..self }
+    }
+}
+
 /// The condition as a Node shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MarkerFact {
@@ -90,6 +104,15 @@ impl MarkerFact {
         })
     }
 
+    /// How long a confirmation counts: [`MARKER_TTL`], or twice the time that the message gives until the next one.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        let given = self.message.strip_prefix(CONFIRMED_AGAIN);
+        let given = given.and_then(|rest| rest.split_once(" s. ")?.0.parse().ok());
+        let given = Duration::from_secs(given.unwrap_or_default());
+        given.saturating_mul(2).clamp(MARKER_TTL, MAX_MARKER_TTL)
+    }
+
     /// Whether it says that the node has left its load balancers.
     #[must_use]
     pub fn is_out(&self) -> bool {
@@ -112,5 +135,33 @@ impl MarkerFact {
     #[must_use]
     pub fn needs_confirmation(&self) -> bool {
         self.status != MarkerStatus::Unknown && self.reason != MARKER_NO_SIGNAL
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_confirmation_counts_longer_where_the_message_says_so() {
+        let condition = |message: &str| MarkerCondition {
+            status: MarkerStatus::True,
+            reason: "AdminStateDown",
+            message: message.to_owned(),
+        };
+        let given = |seconds| condition("m").confirmed_again_within(Duration::from_secs(seconds));
+        for (condition, seconds) in [
+            (condition("m"), 180),
+            (condition("Confirmed again within x s. m"), 180),
+            (given(60), 180),
+            (given(500), 1000),
+            (given(u64::MAX), 1800),
+        ] {
+            let fact = MarkerFact {
+                message: condition.message,
+                ..MarkerFact::default()
+            };
+            assert_eq!(fact.ttl().as_secs(), seconds, "{}", fact.message);
+        }
     }
 }

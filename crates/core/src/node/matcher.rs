@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::object::Taint;
 use super::reader::Node;
 use super::signal::Signal;
+use super::spot_notice::AzureNotice;
 use crate::settings::{format_duration, is_qualified_name, parse_duration};
 
 /// How long a node must be cordoned unless the matcher says otherwise.
@@ -334,13 +335,26 @@ pub enum BuiltInSignal {
     DeletionTimestamp,
     /// kubelet reports the node's graceful shutdown.
     NodeShutdown,
-    /// Azure announces the eviction of this VM in Scheduled Events. Not in the Node object.
-    AzurePreempt,
+    /// Azure announces in Scheduled Events what happens to this VM. Not in the Node object.
+    Azure(AzureNotice),
 }
 
 impl BuiltInSignal {
     /// In the order of the settings reference.
-    pub const ALL: [Self; 3] = [Self::DeletionTimestamp, Self::NodeShutdown, Self::AzurePreempt];
+    pub const ALL: [Self; 6] = [
+        Self::DeletionTimestamp,
+        Self::NodeShutdown,
+        Self::Azure(AzureNotice::Preempt),
+        Self::Azure(AzureNotice::Terminate),
+        Self::Azure(AzureNotice::Redeploy),
+        Self::Azure(AzureNotice::Reboot),
+    ];
+    /// Those that make `/healthz` answer 503 unless the settings list others.
+    pub const HEALTH_DEFAULT: [Self; 3] = [
+        Self::DeletionTimestamp,
+        Self::NodeShutdown,
+        Self::Azure(AzureNotice::Preempt),
+    ];
     /// Those that are in the Node object, where a leader finds them.
     pub const IN_NODE_OBJECT: [Self; 2] = [Self::DeletionTimestamp, Self::NodeShutdown];
 
@@ -350,7 +364,7 @@ impl BuiltInSignal {
         match self {
             Self::DeletionTimestamp => Signal::Deletion,
             Self::NodeShutdown => Signal::Shutdown,
-            Self::AzurePreempt => Signal::Preempt,
+            Self::Azure(notice) => Signal::Azure(notice),
         }
     }
 
@@ -358,7 +372,7 @@ impl BuiltInSignal {
         match self {
             Self::DeletionTimestamp => node.is_deleting,
             Self::NodeShutdown => node.shutting_down,
-            Self::AzurePreempt => false,
+            Self::Azure(_) => false,
         }
     }
 }
@@ -385,7 +399,7 @@ impl SignalRules {
     /// The default of `signals.health` and `signals.healthBuiltIn`.
     #[must_use]
     pub fn default_health() -> Self {
-        Self::new(super::signal::DEFAULT_SIGNAL_TAINTS, &BuiltInSignal::ALL)
+        Self::new(super::signal::DEFAULT_SIGNAL_TAINTS, &BuiltInSignal::HEALTH_DEFAULT)
     }
 
     /// The default of `signals.adminState` and `signals.adminStateBuiltIn`.

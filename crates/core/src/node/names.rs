@@ -11,6 +11,8 @@ pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 pub(crate) const SHUTDOWN_TAINT: &str = "node.cloudprovider.kubernetes.io/shutdown";
 /// The taint of a node that Karpenter removes.
 pub const KARPENTER_TAINT: &str = "karpenter.sh/disrupted";
+/// The taint of a node that medik8s' Node Maintenance Operator drains.
+pub(crate) const MEDIK8S_TAINT: &str = "medik8s.io/drain";
 /// The taint that headgate sets when Azure announces the eviction of the VM.
 pub const DRAINING_TAINT: &str = "cloudprovider.azure.microsoft.com/draining";
 /// The value of [`DRAINING_TAINT`] for an eviction, as in cloud-provider-azure's design.
@@ -33,6 +35,10 @@ pub const AUTOSCALER_ANNOTATIONS: [&str; 2] = [
 ];
 /// The annotation that keeps [`AUTOSCALER_ANNOTATIONS`] as they were before the first maintenance, as JSON: the value, or `null`.
 pub const SCALE_DOWN_ANNOTATION: &str = "headgate.dev/scale-down-before-maintenance";
+/// The label of AKS that says how a node takes part in an upgrade.
+pub const UPGRADE_STATUS_LABEL: &str = "kubernetes.azure.com/upgrade-status";
+/// The annotation of a Node that has [`UPGRADE_STATUS_LABEL`] from headgate.
+pub const UPGRADE_PAUSED_ANNOTATION: &str = "headgate.dev/upgrade-paused";
 /// The annotation with which Cluster Autoscaler waits. It compares the prefix; the name after it is headgate's.
 pub const DELETION_DELAY_ANNOTATION: &str = "delay-deletion.cluster-autoscaler.kubernetes.io/headgate";
 /// The annotation that contains the record of an eviction notice as JSON.

@@ -16,12 +16,12 @@ use super::marker::MarkerFact;
 use super::matcher::SignalRules;
 use super::names::{
     AUTOSCALER_TAINT, CANDIDATE_TAINT, CONNECTIONS_CONDITION, CORDON_ANNOTATION, DELETION_DELAY_ANNOTATION,
-    DRAINING_TAINT, EVICTION_TAINT_VALUE, EXCLUDE_LABEL, MAINTENANCE_CONDITIONS, MAINTENANCE_TAINT, MARKER_CONDITION,
-    SCALE_DOWN_ANNOTATION,
+    DRAINING_TAINT, EXCLUDE_LABEL, MAINTENANCE_CONDITIONS, MAINTENANCE_TAINT, MARKER_CONDITION, SCALE_DOWN_ANNOTATION,
+    UPGRADE_PAUSED_ANNOTATION,
 };
 use super::object::{AddressObject, ConditionObject, NodeObject, Taint};
 use super::signal::Signal;
-use super::spot_notice::recorded_not_before;
+use super::spot_notice::{AzureNotice, RecordedNotice};
 
 /// [`EXCLUDE_LABEL`] as Karpenter sets it, on Nodes that it is deleting.
 const EXCLUDED_BY_KARPENTER: &str = "node.kubernetes.io/exclude-from-external-load-balancers=karpenter";
@@ -102,9 +102,9 @@ pub struct Node {
     /// The hold that a leader has recorded on the Node.
     #[serde(skip)]
     pub hold: Option<NodeHold>,
-    /// The earliest time of the eviction that is recorded on the Node.
+    /// What Azure announced of the machine, as it is recorded on the Node.
     #[serde(skip)]
-    pub eviction_at: Option<Timestamp>,
+    pub notice: Option<RecordedNotice>,
     /// Whether the Node says that the machine is about to end, or does not work, whatever its condition `Ready`: it is being deleted,
     /// its VM is evicted or shut down, or it is out of service.
     #[serde(skip)]
@@ -125,6 +125,9 @@ pub struct Node {
     /// Whether a maintenance keeps autoscalers away from the node, from the Node's annotation.
     #[serde(skip)]
     pub is_kept_from_scale_down: bool,
+    /// Whether headgate keeps the node out of upgrades of AKS, from the Node's annotation.
+    #[serde(skip)]
+    pub is_upgrade_paused: bool,
     /// The signals of the reader's rules, each with how long it must last before it counts.
     #[serde(skip)]
     pub signals: BTreeMap<Signal, Duration>,
@@ -203,9 +206,10 @@ impl NodeReader {
             labels: self.labels(labels),
             hold: NodeHold::from_annotations(&annotations, &uid),
             uid,
-            eviction_at: recorded_not_before(&annotations),
+            notice: RecordedNotice::from_annotations(&annotations),
             was_unschedulable: annotations.get(CORDON_ANNOTATION).map(|value| value == "true"),
             is_kept_from_scale_down: annotations.contains_key(SCALE_DOWN_ANNOTATION),
+            is_upgrade_paused: annotations.contains_key(UPGRADE_PAUSED_ANNOTATION),
             annotations,
             unschedulable: spec.unschedulable && (self.maintains() || self.reads(SignalRules::reads_unschedulable)),
             machine: machine_id(&spec.provider_id),
@@ -345,10 +349,22 @@ impl Node {
         Arc::new(node)
     }
 
-    /// When the node is expected to be gone, for one with an eviction notice: it counts while its taint is there.
+    /// When the recorded notice comes true at the earliest, whether or not it still counts.
+    #[must_use]
+    pub fn eviction_at(&self) -> Option<Timestamp> {
+        self.notice?.not_before
+    }
+
+    /// The notice that is recorded, if it counts: while its taint is there.
+    #[must_use]
+    pub fn present_notice(&self) -> Option<RecordedNotice> {
+        self.notice.filter(|_| self.has_taint(DRAINING_TAINT))
+    }
+
+    /// When the node is expected to be gone, or to restart, for one with a notice that counts.
     #[must_use]
     pub fn eviction_deadline(&self) -> Option<Timestamp> {
-        self.eviction_at.filter(|_| self.has_taint(DRAINING_TAINT))
+        self.present_notice()?.not_before
     }
 
     /// Whether the machine is about to end, or may be: what a condition of the settings announces is not known.
@@ -438,7 +454,7 @@ fn is_shutdown(condition: &ConditionObject) -> bool {
 fn is_terminal(taint: &Taint) -> bool {
     // A draining taint with another value was set for another reason, and may be removed again.
     !Signal::Taint(taint.key.clone()).is_revocable()
-        || (taint.key == DRAINING_TAINT && taint.value.as_deref() == Some(EVICTION_TAINT_VALUE))
+        || (taint.key == DRAINING_TAINT && taint.value.as_deref().is_some_and(AzureNotice::is_final_taint))
 }
 
 fn is_of_maintenance(taint: &Taint) -> bool {

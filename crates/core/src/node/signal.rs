@@ -17,8 +17,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::names::{
-    AUTOSCALER_TAINT, DRAINING_TAINT, KARPENTER_TAINT, MAINTENANCE_TAINT, OUT_OF_SERVICE_TAINT, SHUTDOWN_TAINT,
+    AUTOSCALER_TAINT, DRAINING_TAINT, KARPENTER_TAINT, MAINTENANCE_TAINT, MEDIK8S_TAINT, OUT_OF_SERVICE_TAINT,
+    SHUTDOWN_TAINT,
 };
+use super::spot_notice::AzureNotice;
 
 /// The taint keys that are signals unless the settings list others (docs/decisions.md 1).
 pub const DEFAULT_SIGNAL_TAINTS: [&str; 6] = [
@@ -29,6 +31,12 @@ pub const DEFAULT_SIGNAL_TAINTS: [&str; 6] = [
     KARPENTER_TAINT,
     MAINTENANCE_TAINT,
 ];
+
+/// The conditions of KEP-5683 that a matcher may choose, by type. Administrators and their controllers write the first two, kubelet the
+/// last one.
+const DRAIN_CONDITION: &str = "DrainInProgress";
+const MAINTENANCE_CONDITION: &str = "MaintenanceInProgress";
+const SHUTDOWN_CONDITION: &str = "GracefulNodeShutdownInProgress";
 
 /// One reason not to send new connections to a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,8 +55,8 @@ pub enum Signal {
     Annotation(String),
     /// The node is cordoned, and a matcher of the settings asks for it.
     Unschedulable,
-    /// Azure announces the eviction of this spot VM in Scheduled Events.
-    Preempt,
+    /// Azure announces in Scheduled Events what happens to this VM.
+    Azure(AzureNotice),
     /// This process stops and drains its node for `shutdownDelay`.
     Stopping,
 }
@@ -64,10 +72,13 @@ pub struct SignalExplanation {
 
 impl Signal {
     /// The signals that are not taints; their names are not taint keys.
-    const BUILT_IN: [Self; 5] = [
+    const BUILT_IN: [Self; 8] = [
         Self::Deletion,
         Self::Shutdown,
-        Self::Preempt,
+        Self::Azure(AzureNotice::Preempt),
+        Self::Azure(AzureNotice::Terminate),
+        Self::Azure(AzureNotice::Redeploy),
+        Self::Azure(AzureNotice::Reboot),
         Self::Stopping,
         Self::Unschedulable,
     ];
@@ -80,7 +91,10 @@ impl Signal {
             Self::Shutdown => "nodeShutdown",
             Self::Taint(name) | Self::Condition(name) | Self::Label(name) | Self::Annotation(name) => name,
             Self::Unschedulable => "unschedulable",
-            Self::Preempt => "azurePreempt",
+            Self::Azure(AzureNotice::Preempt) => "azurePreempt",
+            Self::Azure(AzureNotice::Terminate) => "azureTerminate",
+            Self::Azure(AzureNotice::Redeploy) => "azureRedeploy",
+            Self::Azure(AzureNotice::Reboot) => "azureReboot",
             Self::Stopping => "headgateStopping",
         }
     }
@@ -92,8 +106,10 @@ impl Signal {
         match self {
             Self::Taint(key) => ![OUT_OF_SERVICE_TAINT, SHUTDOWN_TAINT].contains(&key.as_str()),
             Self::Label(_) | Self::Annotation(_) | Self::Unschedulable => true,
-            // What reports a condition is not known; it may announce the end of the machine.
-            Self::Deletion | Self::Shutdown | Self::Condition(_) | Self::Preempt | Self::Stopping => false,
+            Self::Azure(notice) => !notice.is_final(),
+            // What reports another condition is not known; it may announce the end of the machine.
+            Self::Condition(name) => [DRAIN_CONDITION, MAINTENANCE_CONDITION].contains(&condition_type(name)),
+            Self::Deletion | Self::Shutdown | Self::Stopping => false,
         }
     }
 
@@ -102,9 +118,10 @@ impl Signal {
     #[must_use]
     pub fn announces_end(&self) -> bool {
         match self {
-            Self::Taint(key) => key != MAINTENANCE_TAINT,
-            Self::Deletion | Self::Shutdown | Self::Preempt | Self::Stopping => true,
-            Self::Condition(_) | Self::Label(_) | Self::Annotation(_) | Self::Unschedulable => false,
+            Self::Taint(key) => ![MAINTENANCE_TAINT, MEDIK8S_TAINT].contains(&key.as_str()),
+            Self::Deletion | Self::Shutdown | Self::Azure(_) | Self::Stopping => true,
+            Self::Condition(name) => condition_type(name) == SHUTDOWN_CONDITION,
+            Self::Label(_) | Self::Annotation(_) | Self::Unschedulable => false,
         }
     }
 
@@ -129,16 +146,26 @@ impl Signal {
                 "kubelet reports that the node is shutting down.",
                 "kubelet reporting Ready again after the restart".to_owned(),
             ),
-            Self::Preempt => (
-                "Azure has announced the eviction of this spot VM.",
+            Self::Azure(notice) => (
+                match notice {
+                    AzureNotice::Preempt => "Azure has announced the eviction of this spot VM.",
+                    AzureNotice::Terminate => "Azure has announced that the scale set deletes this VM.",
+                    AzureNotice::Redeploy => "Azure has announced that this VM moves to another machine.",
+                    AzureNotice::Reboot => "Azure has announced a restart of this VM.",
+                },
                 "the end of the notice in Scheduled Events".to_owned(),
             ),
             Self::Stopping => (
                 "headgate is stopping and drains the node for its shutdownDelay.",
                 "the start of the next headgate on this node".to_owned(),
             ),
-            Self::Condition(_) => (
-                "The Node has this condition, which is listed in the settings under signals.",
+            Self::Condition(name) => (
+                match condition_type(name) {
+                    DRAIN_CONDITION => "Somebody drains the node, says the condition of KEP-5683.",
+                    MAINTENANCE_CONDITION => "The node is in maintenance, says the condition of KEP-5683.",
+                    SHUTDOWN_CONDITION => "kubelet shuts the node down, says the condition of KEP-5683.",
+                    _ => "The Node has this condition, which is listed in the settings under signals.",
+                },
                 "a change of the condition by the component that reports it".to_owned(),
             ),
             Self::Label(name) => (
@@ -172,6 +199,10 @@ impl Signal {
                 DRAINING_TAINT => ("The node is being drained because its VM is going away.", untaint()),
                 KARPENTER_TAINT => ("Karpenter is about to replace or remove the node.", untaint()),
                 MAINTENANCE_TAINT => ("The node is in maintenance.", untaint()),
+                MEDIK8S_TAINT => (
+                    "medik8s' Node Maintenance Operator drains the node.",
+                    "the end of its NodeMaintenance of the group nodemaintenance.medik8s.io".to_owned(),
+                ),
                 _ => ("This taint is listed in signals.health.", untaint()),
             },
         };
@@ -180,6 +211,12 @@ impl Signal {
             ends_with,
         }
     }
+}
+
+/// The type in the name of a condition's signal, which is the matcher's: `condition:TYPE=STATUS`.
+fn condition_type(name: &str) -> &str {
+    let rest = name.strip_prefix("condition:").unwrap_or(name);
+    rest.split_once('=').map_or(rest, |(kind, _)| kind)
 }
 
 /// How the signal of a label or an annotation ends. `name` is the matcher's, `label:KEY=VALUE`.
@@ -228,10 +265,14 @@ impl FromStr for Signal {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
     use super::*;
-    use crate::node::Node;
-    use crate::node::matcher::{BuiltInSignal, SignalRules};
+    use crate::node::matcher::{BuiltInSignal, SignalMatcher, SignalRules};
     use crate::node::object::Taint;
+    use crate::node::{Condition, Node};
 
     fn detect(taints: &[&str], keys: &[&str]) -> Vec<String> {
         let node = Node {
@@ -289,7 +330,7 @@ mod tests {
         assert_eq!(detect(&BuiltInSignal::ALL), [Signal::Deletion, Signal::Shutdown]);
         assert_eq!(detect(&[BuiltInSignal::DeletionTimestamp]), [Signal::Deletion]);
         assert_eq!(detect(&[BuiltInSignal::NodeShutdown]), [Signal::Shutdown]);
-        assert_eq!(detect(&[BuiltInSignal::AzurePreempt]), []);
+        assert_eq!(detect(&[BuiltInSignal::Azure(AzureNotice::Preempt)]), []);
     }
 
     #[test]
@@ -314,11 +355,81 @@ mod tests {
     }
 
     #[test]
+    fn what_other_tools_say_of_a_node_counts_where_it_is_chosen() {
+        let condition = |kind: &str| {
+            let condition = json!({"condition": {"type": kind, "status": "True"}});
+            SignalMatcher::parse(&condition).unwrap()
+        };
+        let of = |kind: &str| {
+            let status = Condition {
+                status: "True".to_owned(),
+                ..Condition::default()
+            };
+            Node {
+                conditions: BTreeMap::from([(kind.to_owned(), status)]),
+                ..Node::default()
+            }
+        };
+        let tainted = Node {
+            taints: vec![Taint::new(MEDIK8S_TAINT, "NoSchedule")],
+            ..Node::default()
+        };
+        // The node, what chooses it, whether it is revocable and announces the end, and what `why` says.
+        for (node, matcher, traits, meaning) in [
+            (
+                tainted,
+                SignalMatcher::Taint(MEDIK8S_TAINT.to_owned()),
+                (true, false),
+                "medik8s' Node Maintenance Operator drains",
+            ),
+            (
+                of(DRAIN_CONDITION),
+                condition(DRAIN_CONDITION),
+                (true, false),
+                "Somebody drains",
+            ),
+            (
+                of(MAINTENANCE_CONDITION),
+                condition(MAINTENANCE_CONDITION),
+                (true, false),
+                "in maintenance",
+            ),
+            (
+                of(SHUTDOWN_CONDITION),
+                condition(SHUTDOWN_CONDITION),
+                (false, true),
+                "kubelet shuts the node down",
+            ),
+            (
+                of("Other"),
+                condition("Other"),
+                (false, false),
+                "listed in the settings",
+            ),
+        ] {
+            assert!(SignalRules::default_health().detect(&node).is_empty(), "{matcher}");
+            assert!(SignalRules::default_admin_state().detect(&node).is_empty(), "{matcher}");
+            let rules = SignalRules {
+                matchers: vec![matcher.clone()],
+                ..SignalRules::default()
+            };
+            let found: Vec<_> = rules.detect(&node).into_keys().collect();
+            let [signal] = &found[..] else { panic!("{matcher}") };
+            assert_eq!((signal.is_revocable(), signal.announces_end()), traits, "{matcher}");
+            let explanation = signal.explanation("n").meaning;
+            assert!(explanation.contains(meaning), "{explanation}");
+        }
+    }
+
+    #[test]
     fn names_parse_to_their_signals() {
         for signal in [
             Signal::Deletion,
             Signal::Shutdown,
-            Signal::Preempt,
+            Signal::Azure(AzureNotice::Preempt),
+            Signal::Azure(AzureNotice::Terminate),
+            Signal::Azure(AzureNotice::Redeploy),
+            Signal::Azure(AzureNotice::Reboot),
             Signal::Stopping,
             Signal::Unschedulable,
             Signal::Taint("a.io/b".into()),

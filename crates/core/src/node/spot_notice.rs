@@ -1,26 +1,74 @@
-//! The annotation in which an eviction notice is recorded on a Node. `headgate_agent::spot` writes it; the leader reads the time of the
-//! eviction from it.
+//! What Azure announces of a VM that is about to go, and the annotation in which the notice is recorded on its Node.
+//! `headgate_agent::spot` writes it; the leader reads the kind and the time from it.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::names::SPOT_NOTICE_ANNOTATION;
+use super::names::{EVICTION_TAINT_VALUE, SPOT_NOTICE_ANNOTATION};
+use crate::telemetry::words;
 
-/// The field of the record that is read here.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct NoticeTime {
-    #[serde(default)]
-    not_before: Option<Timestamp>,
+words! {
+    /// A Scheduled Event of Azure that may be a signal, the gravest first.
+    #[derive(Default, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    pub enum AzureNotice {
+        /// The spot VM is evicted.
+        #[default]
+        Preempt = "Preempt",
+        /// The scale set deletes the VM.
+        Terminate = "Terminate",
+        /// The VM moves to another machine and loses its temporary disk.
+        Redeploy = "Redeploy",
+        /// The VM restarts on the same machine.
+        Reboot = "Reboot",
+    }
 }
 
-/// The earliest time of the eviction (Azure's `NotBefore`); `None` if no notice is recorded, or none with a time.
-#[must_use]
-pub fn recorded_not_before(annotations: &BTreeMap<String, String>) -> Option<Timestamp> {
-    let notice: NoticeTime = serde_json::from_str(annotations.get(SPOT_NOTICE_ANNOTATION)?).ok()?;
-    notice.not_before
+impl AzureNotice {
+    /// The value of the draining taint.
+    #[must_use]
+    pub fn taint_value(self) -> &'static str {
+        match self {
+            Self::Preempt => EVICTION_TAINT_VALUE,
+            Self::Terminate => "terminate",
+            Self::Redeploy => "redeploy",
+            Self::Reboot => "reboot",
+        }
+    }
+
+    /// Whether the VM does not come back.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Preempt | Self::Terminate)
+    }
+
+    /// Whether a value of the draining taint says that the VM does not come back.
+    #[must_use]
+    pub(super) fn is_final_taint(value: &str) -> bool {
+        let mut finals = Self::ALL.into_iter().filter(|notice| notice.is_final());
+        finals.any(|notice| notice.taint_value() == value)
+    }
+}
+
+/// What the leader reads of the record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecordedNotice {
+    /// What Azure announced.
+    #[serde(default)]
+    pub event_type: AzureNotice,
+    /// When it happens at the earliest (Azure's `NotBefore`); `None` if the notice came without a time.
+    #[serde(default)]
+    pub not_before: Option<Timestamp>,
+}
+
+impl RecordedNotice {
+    /// The notice that is recorded in a Node's annotations; `None` if there is none that is readable.
+    #[must_use]
+    pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Option<Self> {
+        serde_json::from_str(annotations.get(SPOT_NOTICE_ANNOTATION)?).ok()
+    }
 }
 
 #[cfg(test)]
@@ -29,22 +77,32 @@ mod tests {
 
     #[test]
     fn time_of_the_recorded_notice() {
+        let at = "2026-04-11T22:26:58Z";
+        let notice = |event_type, at: Option<&str>| {
+            let not_before = at.map(|at| at.parse().unwrap());
+            Some(RecordedNotice { event_type, not_before })
+        };
         for (text, expected) in [
             (
                 r#"{"eventId":"a","notBefore":"2026-04-11T22:26:58Z","bootId":"b"}"#,
-                Some("2026-04-11T22:26:58Z"),
+                notice(AzureNotice::Preempt, Some(at)),
             ),
-            (r#"{"eventId":"a"}"#, None),
+            (r#"{"eventId":"a"}"#, notice(AzureNotice::Preempt, None)),
+            (
+                r#"{"eventId":"a","eventType":"Terminate","notBefore":"2026-04-11T22:26:58Z"}"#,
+                notice(AzureNotice::Terminate, Some(at)),
+            ),
+            (
+                r#"{"eventId":"a","eventType":"Reboot"}"#,
+                notice(AzureNotice::Reboot, None),
+            ),
+            (r#"{"eventId":"a","eventType":"Other"}"#, None),
             (r#"{"eventId":"a","notBefore":"soon"}"#, None),
             ("", None),
         ] {
             let annotations = [(SPOT_NOTICE_ANNOTATION.to_owned(), text.to_owned())].into();
-            assert_eq!(
-                recorded_not_before(&annotations),
-                expected.map(|at| at.parse().unwrap()),
-                "{text}"
-            );
+            assert_eq!(RecordedNotice::from_annotations(&annotations), expected, "{text}");
         }
-        assert_eq!(recorded_not_before(&BTreeMap::new()), None);
+        assert_eq!(RecordedNotice::from_annotations(&BTreeMap::new()), None);
     }
 }

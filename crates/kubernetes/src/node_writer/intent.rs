@@ -27,11 +27,13 @@ pub enum NodeField {
     MaintenanceConditions,
     /// The condition `headgate.dev/OutOfLoadBalancers`.
     Marker,
+    /// The label that keeps a node out of upgrades of AKS, and the annotation that records it.
+    UpgradeStatus,
 }
 
 impl NodeField {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Connections,
         Self::DeletionDelay,
         Self::DrainingTaint,
@@ -39,6 +41,7 @@ impl NodeField {
         Self::Maintenance,
         Self::MaintenanceConditions,
         Self::Marker,
+        Self::UpgradeStatus,
     ];
 
     /// The label.
@@ -52,6 +55,7 @@ impl NodeField {
             Self::Maintenance => "maintenance",
             Self::MaintenanceConditions => "maintenance_conditions",
             Self::Marker => "marker",
+            Self::UpgradeStatus => "upgrade_status",
         }
     }
 
@@ -61,7 +65,7 @@ impl NodeField {
             Self::DeletionDelay => "; the component manifests/components/delay-deletion grants patch on nodes",
             Self::DrainingTaint => "; the component manifests/components/spot grants patch on nodes",
             Self::Connections => "; the component manifests/components/marker grants patch on nodes/status",
-            Self::Hold | Self::Maintenance | Self::MaintenanceConditions | Self::Marker => "",
+            Self::Hold | Self::Maintenance | Self::MaintenanceConditions | Self::Marker | Self::UpgradeStatus => "",
         }
     }
 }

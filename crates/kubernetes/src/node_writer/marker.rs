@@ -2,7 +2,8 @@
 //! else with the next confirmation.
 //!
 //! [`expire_marker`] is the agent's part beside a leader: a condition that no leader has confirmed for three minutes becomes `Unknown`,
-//! because the leader may be dead and the pools may have changed. Time counts on the agent's own clock from the observation of the last
+//! because the leader may be dead and the pools may have changed; after longer where the condition itself says that its leader confirms
+//! it less often. Time counts on the agent's own clock from the observation of the last
 //! confirmation; only the first observation of a process takes the age from the wall clock, so that restarts do not prolong it. A
 //! condition that was confirmed meanwhile stays.
 
@@ -22,10 +23,13 @@ use tokio::time::{Instant, sleep_until};
 
 use super::FieldIntents;
 use super::intent::{Edited, NodeIntent, Shown};
+use super::schedule::MAX_CONFIRMATIONS_PER_SECOND;
 
 /// While a node is out. Three confirmations before the agent makes the condition `Unknown`.
 const CONFIRM_INTERVAL: Duration = Duration::from_mins(1);
 const _: () = assert!(CONFIRM_INTERVAL.as_secs() * 3 <= MARKER_TTL.as_secs());
+/// The same for an agent and its own Node.
+const OWN_CONFIRM_INTERVAL: Duration = Duration::from_secs(250);
 /// While a node with a signal is not out: each confirmation says what is missing now.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -58,11 +62,23 @@ impl MarkerState {
         Self::new(uid, wanted, shown)
     }
 
-    /// What the writer of Nodes makes of it. Another reason or message waits for the next confirmation, unless the signal has ended.
+    /// Whether the condition is confirmed: its signal goes on.
     #[must_use]
-    pub fn intent(&self) -> NodeIntent {
-        let wanted = self.wanted.clone();
-        let has_ended = wanted.reason == MARKER_NO_SIGNAL;
+    pub fn is_confirmed(&self) -> bool {
+        self.wanted.reason != MARKER_NO_SIGNAL
+    }
+
+    /// What the writer of Nodes makes of it, which confirms the conditions of `confirmed` Nodes. Another reason or message waits for the
+    /// next confirmation, unless the signal has ended.
+    #[must_use]
+    pub fn intent(&self, confirmed: usize) -> NodeIntent {
+        let mut wanted = self.wanted.clone();
+        let has_ended = !self.is_confirmed();
+        let seconds_of_all = confirmed.div_ceil(MAX_CONFIRMATIONS_PER_SECOND);
+        let all = Duration::from_secs(u64::try_from(seconds_of_all).unwrap_or(u64::MAX));
+        if !has_ended && all > MARKER_TTL / 2 {
+            wanted = wanted.confirmed_again_within(all);
+        }
         let is_shown = self
             .shown
             .as_ref()
@@ -85,6 +101,23 @@ impl MarkerState {
                 set(MARKER_CONDITION, &wanted, node, now);
                 Edited::Done
             }),
+        }
+    }
+}
+
+impl MarkerState {
+    /// What the writer of Nodes makes of it in an agent, which confirms the condition of its own Node. While the node is out it does so less
+    /// often: no agent knows how many others do, and 5,000 of them are to cost 20 writes a second.
+    #[must_use]
+    pub fn own_intent(&self) -> NodeIntent {
+        if self.wanted.status != MarkerStatus::True {
+            return self.intent(1);
+        }
+        let wanted = self.wanted.clone().confirmed_again_within(OWN_CONFIRM_INTERVAL);
+        let state = Self { wanted, ..self.clone() };
+        NodeIntent {
+            renew_interval: Some(OWN_CONFIRM_INTERVAL),
+            ..state.intent(1)
         }
     }
 }
@@ -171,7 +204,7 @@ fn observe(
             .map_or(Duration::ZERO, |at| age_by_wall_clock(at, now))
     };
     observed.observe(shown.filter(MarkerFact::needs_confirmation), age, now);
-    observed.expires_at(ttl)
+    observed.expires_at(observed.value().map_or(ttl, |shown| shown.ttl().max(ttl)))
 }
 
 /// Makes the condition of the Node `name` `Unknown` when nothing has confirmed it for `ttl`. Never ends by itself.
@@ -207,6 +240,7 @@ pub async fn expire_marker(
 
 /// The end of a condition that the Node shows.
 fn expired(uid: String, shown: MarkerFact, ttl: Duration) -> NodeIntent {
+    let ttl = shown.ttl().max(ttl);
     let unknown = MarkerCondition {
         status: MarkerStatus::Unknown,
         reason: "NotConfirmed",
@@ -294,6 +328,36 @@ mod tests {
     }
 
     #[test]
+    fn conditions_of_many_nodes_say_when_they_are_confirmed_again() {
+        let wanted = MarkerCondition {
+            status: MarkerStatus::True,
+            reason: "AdminStateDown",
+            message: "m".to_owned(),
+        };
+        let state = MarkerState::new("u".to_owned(), wanted, None);
+        for (confirmed, ttl) in [(1, 180), (900, 180), (1000, 200), (5000, 1000)] {
+            let mut node = Node::default();
+            state.intent(confirmed).edit.edit(&mut node, Timestamp::now());
+            let shown = node.status.unwrap().conditions.unwrap().iter().find_map(read);
+            let now = Clock::System.now();
+            let expires_at = Expiry::default().observe(shown, MARKER_TTL, now).unwrap();
+            let left = (expires_at - now.mono).as_secs_f64();
+            assert!((left - f64::from(ttl)).abs() < 1.0, "{confirmed}: {left}");
+        }
+        let own = state.own_intent();
+        assert_eq!(own.renew_interval, Some(Duration::from_secs(250)));
+        let mut node = Node::default();
+        own.edit.edit(&mut node, Timestamp::now());
+        let shown = node.status.unwrap().conditions.unwrap().iter().find_map(read).unwrap();
+        assert_eq!(shown.ttl(), Duration::from_secs(500));
+        let ended = MarkerState::without_signal("u".to_owned(), None);
+        let mut node = Node::default();
+        ended.intent(5000).edit.edit(&mut node, Timestamp::now());
+        let message = node.status.unwrap().conditions.unwrap().remove(0).message.unwrap();
+        assert_eq!(message, "The node has no signal.");
+    }
+
+    #[test]
     fn restart_does_not_prolong_an_old_condition() {
         let now = Clock::System.now();
         for (age, left) in [(0, 180), (100, 80), (180, 0), (9999, 0), (-50, 180)] {
@@ -364,7 +428,7 @@ mod tests {
                 reason,
                 message,
             };
-            let intent = MarkerState::new("u".to_owned(), wanted, shown).intent();
+            let intent = MarkerState::new("u".to_owned(), wanted, shown).intent(1);
             let interval = intent.renew_interval.map(|interval| interval.as_secs());
             assert_eq!((intent.key.as_str(), intent.shown, interval), expected, "{what}");
         }

@@ -3,13 +3,22 @@
 //! Each patch begins with tests of the UID and the `resourceVersion` that were read, so positions in lists are those that were read. Items
 //! of lists that do not change are never sent: what this program does not know of them stays.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// The operations for annotations, `spec.unschedulable` and taints; `None` if they are the same.
+/// The operations for labels, annotations, `spec.unschedulable` and taints; `None` if they are the same.
 pub(super) fn operations(before: &Node, after: &Node) -> Option<Value> {
-    let mut operations = annotation_operations(before, after);
+    let (labels_before, labels_after) = (&before.metadata.labels, &after.metadata.labels);
+    let mut operations = map_operations("/metadata/labels", labels_before.as_ref(), labels_after.as_ref());
+    let (annotations, wanted) = (&before.metadata.annotations, &after.metadata.annotations);
+    operations.extend(map_operations(
+        "/metadata/annotations",
+        annotations.as_ref(),
+        wanted.as_ref(),
+    ));
     let spec = |node: &Node| node.spec.clone().unwrap_or_default();
     let (spec_before, spec_after) = (spec(before), spec(after));
     if spec_before.unschedulable != spec_after.unschedulable {
@@ -46,12 +55,17 @@ fn guarded(before: &Node, operations: Vec<Value>) -> Option<Value> {
     (!operations.is_empty()).then(|| tests.into_iter().chain(operations).collect())
 }
 
-fn annotation_operations(before: &Node, after: &Node) -> Vec<Value> {
-    let annotations = |node: &Node| node.metadata.annotations.clone();
-    let path = |key: &str| format!("/metadata/annotations/{}", key.replace('~', "~0").replace('/', "~1"));
-    let after = annotations(after).unwrap_or_default();
-    let Some(before) = annotations(before) else {
-        let all = json!({"op": "add", "path": "/metadata/annotations", "value": after});
+/// The operations that make a map another one, key by key.
+fn map_operations(
+    path: &str,
+    before: Option<&BTreeMap<String, String>>,
+    after: Option<&BTreeMap<String, String>>,
+) -> Vec<Value> {
+    let (none, all_of) = (BTreeMap::new(), path);
+    let path = |key: &str| format!("{all_of}/{}", key.replace('~', "~0").replace('/', "~1"));
+    let after = after.unwrap_or(&none);
+    let Some(before) = before else {
+        let all = json!({"op": "add", "path": all_of, "value": after});
         return if after.is_empty() { Vec::new() } else { vec![all] };
     };
     let removed = before.keys().filter(|key| !after.contains_key(*key));
@@ -118,11 +132,13 @@ mod tests {
         let ready = json!({"type": "Ready", "status": "True", "new": {"a": 1}});
         let marker = json!({"type": "x/y", "status": "True", "reason": "A"});
         let bare = json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "spec": {}, "status": {}});
-        let full = json!({"metadata": {"uid": "u", "resourceVersion": "7", "annotations": {"a/b~c": "1", "d": "2"}},
+        let full = json!({"metadata": {"uid": "u", "resourceVersion": "7", "labels": {"a/b": "1", "c": "2"},
+            "annotations": {"a/b~c": "1", "d": "2"}},
             "spec": {"taints": [own, other]}, "status": {"conditions": [marker, ready]}});
-        let emptied = json!({"metadata": {"uid": "u", "resourceVersion": "7", "annotations": {}},
+        let emptied = json!({"metadata": {"uid": "u", "resourceVersion": "7", "labels": {}, "annotations": {}},
             "spec": {"unschedulable": true, "taints": [other]}, "status": {"conditions": [ready]}});
-        let changed = json!({"metadata": {"uid": "u", "resourceVersion": "7", "annotations": {"a/b~c": "3", "d": "2", "e": "4"}},
+        let changed = json!({"metadata": {"uid": "u", "resourceVersion": "7", "labels": {"c": "3"},
+            "annotations": {"a/b~c": "3", "d": "2", "e": "4"}},
             "spec": {"taints": [{"key": "own", "effect": "NoSchedule", "value": "b"}, other, own_of("NoExecute")]},
             "status": {"conditions": [{"type": "x/y", "status": "False", "reason": "B"}, ready]}});
         for (before, after) in [(&full, &emptied), (&full, &changed), (&full, &full), (&bare, &bare)] {

@@ -2,7 +2,8 @@
 //!
 //! Invariants: one attempt of a Node at a time. A value is written when it is new, when its time to be renewed has come, and when the watch
 //! shows another one: at once where the watch has shown it before, else once the watch had time to show it. Two writers that disagree cost
-//! two writes in that time. Each field of each Node has a backoff of its own, and a Node whose attempt lasts long takes no place from
+//! two writes in that time. Markers are confirmed at a bounded rate, the oldest first: each is a write of a whole Node, which all
+//! watches get, and thousands of Nodes may have one. Each field of each Node has a backoff of its own, and a Node whose attempt lasts long takes no place from
 //! another.
 
 use std::collections::BTreeMap;
@@ -21,6 +22,9 @@ pub(super) const MAX_BACKOFF: Duration = Duration::from_secs(20);
 /// Attempts that began in the last [`SLOW_AFTER`]. Older ones wait for an answer that may never come, and do not count.
 pub(super) const MAX_NEW_ATTEMPTS: usize = 16;
 pub(super) const SLOW_AFTER: Duration = Duration::from_millis(500);
+/// For markers that the watch shows. With 5,000 Nodes that have a signal, each is confirmed every 500 s.
+pub(super) const MAX_CONFIRMATIONS_PER_SECOND: usize = 10;
+const SECOND: Duration = Duration::from_secs(1);
 
 /// The fields of a Node that are written together.
 #[derive(Clone, Debug)]
@@ -87,6 +91,8 @@ struct NodeState {
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     nodes: BTreeMap<String, NodeState>,
+    /// Since when markers are counted that are confirmed, and how many were.
+    confirmations: Option<(Instant, usize)>,
 }
 
 impl FieldState {
@@ -127,6 +133,7 @@ impl Schedule {
         let mut next_at: Option<Instant> = None;
         let mut wake_at = |at: Instant| next_at = Some(next_at.map_or(at, |next_at| next_at.min(at)));
         let mut due: BTreeMap<&String, (bool, FieldWrites)> = BTreeMap::new();
+        let mut confirmations = Vec::new();
         for (field, nodes) in intents {
             for (name, intent) in nodes.iter() {
                 let node = self.nodes.get(name);
@@ -135,6 +142,11 @@ impl Schedule {
                 }
                 let known = node.and_then(|node| node.fields.get(field)).unwrap_or(&NEW);
                 match known.due_at(intent, now) {
+                    Some(at) if at <= now && is_confirmation(*field, intent) => {
+                        // One that this process has not confirmed yet comes first.
+                        let confirmed_at = known.done.as_ref().map(|done| done.at);
+                        confirmations.push((confirmed_at, name, intent));
+                    }
                     Some(at) if at <= now => {
                         let is_urgent = intent.shown != Shown::Yes && known.failures.is_none();
                         let (any_urgent, intents) = due.entry(name).or_default();
@@ -146,6 +158,19 @@ impl Schedule {
                 }
             }
         }
+        let (counted_since, confirmed) = self
+            .confirmations
+            .filter(|(since, _)| now < *since + SECOND)
+            .unwrap_or((now, 0));
+        confirmations.sort_by_key(|(confirmed_at, ..)| *confirmed_at);
+        let left = MAX_CONFIRMATIONS_PER_SECOND.saturating_sub(confirmed);
+        if confirmations.len() > left {
+            wake_at(counted_since + SECOND);
+        }
+        for (_, name, intent) in confirmations.into_iter().take(left) {
+            let (_, intents) = due.entry(name).or_default();
+            intents.push((NodeField::Marker, intent.clone()));
+        }
         // Changes first: a tool may wait for them.
         let mut due: Vec<_> = due.into_iter().collect();
         due.sort_by_key(|(_, (is_urgent, _))| !is_urgent);
@@ -155,6 +180,9 @@ impl Schedule {
         if !left_out.is_empty() {
             wake_at(new.into_iter().fold(now + SLOW_AFTER, Instant::min));
         }
+        let started = due.iter().flat_map(|(_, (_, intents))| intents);
+        let started = started.filter(|(field, intent)| is_confirmation(*field, intent));
+        self.confirmations = Some((counted_since, confirmed + started.count()));
         let start = |(name, (_, intents)): (&String, (bool, FieldWrites))| {
             self.nodes.entry(name.clone()).or_default().started_at = Some(now);
             let node = name.clone();
@@ -207,6 +235,11 @@ impl Schedule {
             node.started_at.is_some() || !node.fields.is_empty()
         });
     }
+}
+
+/// Whether a write changes nothing but the time of a marker.
+fn is_confirmation(field: NodeField, intent: &NodeIntent) -> bool {
+    field == NodeField::Marker && intent.shown == Shown::Yes
 }
 
 impl FieldState {

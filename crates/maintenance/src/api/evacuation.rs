@@ -16,6 +16,7 @@ use super::schema;
     version = "v1alpha1",
     kind = "Evacuation",
     shortname = "evac",
+    category = "headgate",
     namespaced,
     status = "EvacuationStatus",
     derive = "PartialEq",

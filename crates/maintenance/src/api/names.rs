@@ -100,13 +100,16 @@ pub const CONTROLLER_ROLE: &str = "controller";
 /// The priority of the `controller` role, and of no other.
 pub const CONTROLLER_PRIORITY: i32 = 10_000;
 
+/// The label of a NodeMaintenance that headgate created for a node that is taken; its value is the cause.
+pub const AUTOMATIC_LABEL: &str = "headgate.dev/automatic";
+
 /// The annotation that kubelet sets on the mirror of a static pod.
 pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// How long an evacuator may go without progress, for Evacuations of maintenances: 30 minutes, as in KEP-4212.
 pub const PROGRESS_DEADLINE_SECONDS: i32 = 1800;
 
-/// The most nodes a maintenance may select. The status has one entry for each, and an object has to stay below 1.5 MiB.
+/// The most nodes that one maintenance has at once; others wait. The status has one entry for each, and an object has to stay below 1.5 MiB.
 pub const MAX_NODES: usize = 500;
 
 /// The longest message in the status about one node or one pod.

@@ -5,7 +5,7 @@
 
 use headgate_core::telemetry::words;
 use k8s_openapi::api::core::v1::NodeSelector;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,7 @@ use super::status::NodeMaintenanceStatus;
     version = "v1alpha1",
     kind = "NodeMaintenance",
     shortname = "hgnm",
+    category = "headgate",
     status = "NodeMaintenanceStatus",
     derive = "PartialEq",
     derive = "Default",
@@ -102,6 +103,12 @@ pub struct NodeMaintenanceSpec {
     /// How pods leave.
     #[serde(default)]
     pub evacuation: EvacuationPolicy,
+    /// When the nodes are gone, whether or not their pods have left. Nothing waits longer: not for load balancers, connections or evacuators,
+    /// and not for room. After half of the time from the creation until then, all pods leave at once; and a pod that has less time left than
+    /// its grace period gets what is left. PodDisruptionBudgets hold nevertheless. Autoscalers are not kept away from the nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub deadline: Option<Time>,
     /// Show in the status what would be done, and change neither nodes nor pods.
     #[serde(default)]
     pub dry_run: bool,

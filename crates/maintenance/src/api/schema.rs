@@ -63,7 +63,7 @@ pub(super) fn open_enum(_: &mut SchemaGenerator) -> Schema {
 pub(super) fn node_selector(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
-        "description": "The nodes of this maintenance, 500 at most. A node is selected if any of the terms matches it, 100 at most. Whoever may delete the nodes by name and not all of them writes 16 terms at most, each with one name in matchFields metadata.name.",
+        "description": "The nodes of this maintenance, of which 500 are under maintenance at once at most. A node is selected if any of the terms matches it, 100 at most. Whoever may delete the nodes by name and not all of them writes 16 terms at most, each with one name in matchFields metadata.name.",
         "required": ["nodeSelectorTerms"],
         "x-kubernetes-map-type": "atomic",
         "properties": {"nodeSelectorTerms": {

@@ -52,7 +52,7 @@ pub struct NodeMaintenanceStatus {
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub target_sets: Vec<TargetSet>,
-    /// One entry for each node, ordered by name.
+    /// One entry for each node under maintenance, and for those that are held back as far as there is room, ordered by name.
     #[schemars(length(max = 500))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[serde(default)]

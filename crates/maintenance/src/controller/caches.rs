@@ -17,6 +17,8 @@ use tokio_util::task::JoinMap;
 use super::pods::{PodCache, watch_pods};
 use super::{MaintenanceContext, TaskName};
 use crate::api::{Evacuation, NodeMaintenance};
+use crate::automatic::Cause;
+use crate::machine::DeletedMachine;
 use crate::snapshot::BudgetFacts;
 
 /// The caches of all kinds, and which nodes' pods are watched.
@@ -26,6 +28,8 @@ pub(super) struct Caches {
     pub(super) undecodable_maintenances: watch::Receiver<UndecodableObjects>,
     pub(super) nodes: watch::Receiver<Objects<Arc<Node>>>,
     pub(super) evacuations: watch::Receiver<Objects<Evacuation>>,
+    /// The Machines that are being deleted, where they are a cause of maintenances.
+    pub(super) machines: Option<watch::Receiver<Objects<DeletedMachine>>>,
     pub(super) budgets: watch::Receiver<Objects<BudgetFacts>>,
     /// The Services of type LoadBalancer.
     pub(super) services: watch::Receiver<Objects<Arc<Service>>>,
@@ -42,7 +46,11 @@ impl Caches {
         let maintenances = watch_all(tasks, TaskName::Maintenances, "nodemaintenances", context, Some);
         let pods = watch::Sender::new(PodCache::default());
         let (maintained_nodes, located_nodes) = (watch::Sender::default(), watch::Sender::default());
+        let machines = context.automatic.causes.contains(&Cause::Machine);
+        let machines =
+            machines.then(|| watch_all(tasks, TaskName::Machines, "machines", context, DeletedMachine::read).objects);
         let caches = Self {
+            machines,
             maintenances: maintenances.objects,
             undecodable_maintenances: maintenances.undecodable,
             nodes: context.nodes.objects.clone(),

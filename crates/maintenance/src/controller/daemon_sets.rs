@@ -12,9 +12,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::MaintenanceContext;
 use super::caches::Caches;
 use super::evacuation_span::evacuation_span;
+use super::grace_periods::GracePeriodCut;
 use super::writer::{WriteError, Writer};
 use crate::api::names::is_daemon_set_evacuator;
 use crate::api::{Evacuation, EvacuationStatus, NodeMaintenance, Stage};
+use crate::deadline;
 use crate::drain_plan::DrainTargets;
 use crate::evacuation::daemon_set::{DaemonSetStep, NodeState, evacuate};
 use crate::snapshot::PodFacts;
@@ -39,6 +41,7 @@ struct Deletion {
     evacuation: Evacuation,
     status: EvacuationStatus,
     pod: PodFacts,
+    cut: Option<GracePeriodCut>,
 }
 
 /// What maintenances want of a node.
@@ -108,14 +111,18 @@ impl DaemonSetEvacuator {
             let state = NodeState {
                 node,
                 targets: wanted.map(|wanted| &wanted.targets),
+                is_hurried: deadline::hurries(node, maintenances.values(), now.wall),
                 reason: wanted.map_or("", |wanted| wanted.reason),
             };
-            match evacuate(evacuation, &pod.facts, state, pod.grace_period, whole_seconds(now.wall)) {
+            let cut = GracePeriodCut::of(pod, deadline::of_node(node, maintenances.values()), now.wall);
+            let grace_period = cut.map_or(pod.grace_period, |cut| cut.granted());
+            match evacuate(evacuation, &pod.facts, state, grace_period, whole_seconds(now.wall)) {
                 DaemonSetStep::Leave => {}
                 DaemonSetStep::Delete(status) => due.push(Deletion {
                     evacuation: evacuation.clone(),
                     status: *status,
                     pod: pod.facts.clone(),
+                    cut,
                 }),
             }
         }
@@ -128,10 +135,11 @@ impl DaemonSetEvacuator {
             evacuation,
             status,
             pod,
+            cut,
         } = deletion;
         let deleted = async {
             self.writer.write_evacuation_status(&evacuation, status).await?;
-            self.writer.delete_pod(&pod.namespace, &pod.name, &pod.uid).await
+            self.writer.delete_pod(&pod, cut).await
         };
         let span = evacuation_span(self.writer.term.number(), &evacuation, Some(&pod));
         let deleted = span.run(deleted).await;
@@ -143,6 +151,9 @@ impl DaemonSetEvacuator {
                     node = pod.node,
                     "pod of daemonset deleted"
                 );
+                if let Some(cut) = cut {
+                    self.writer.events.grace_period_cut(&pod, cut);
+                }
                 let repeat_at = Instant::now() + REPEAT_INTERVAL;
                 self.repeat_at.insert(evacuation.uid().unwrap_or_default(), repeat_at);
             }

@@ -24,10 +24,12 @@ use super::MaintenanceContext;
 use super::budgets::have_room;
 use super::caches::Caches;
 use super::evacuation_span::evacuation_span;
+use super::grace_periods::GracePeriodCut;
 use super::objects::{CachedPod, PodObject};
 use super::writer::{WriteError, Writer};
 use crate::api::Evacuation;
 use crate::api::names::{PROTECTION_FINALIZER, is_protection_finalizer};
+use crate::deadline;
 use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome, pause};
 use crate::evacuation::state::{FinishReason, PodState, Step, step};
 use crate::snapshot::{BudgetFacts, PodFacts};
@@ -84,6 +86,10 @@ struct Memory {
 struct Due {
     evacuation: Evacuation,
     pod: Option<PodFacts>,
+    /// When the turns of evacuators end, where the pod's node has a deadline.
+    turns_end: Option<Timestamp>,
+    /// Where the pod gets less time to end than it asks for.
+    cut: Option<GracePeriodCut>,
 }
 
 /// What became of it.
@@ -131,6 +137,7 @@ impl EvacuationController {
                 Ok(()) = caches.evacuations.changed() => true,
                 Ok(()) = caches.pods.changed() => true,
                 Ok(()) = caches.budgets.changed() => true,
+                Ok(()) = caches.maintenances.changed() => true,
                 () = sleep_until(has_place_at.unwrap_or(turn_at)), if has_place_at.is_some() => false,
                 () = sleep_until(turn_at) => {
                     next_turn_from = Instant::now() + MIN_INTERVAL;
@@ -167,6 +174,12 @@ impl EvacuationController {
         };
         let pods = self.caches.pods.borrow_and_update();
         let pods: HashMap<&str, &CachedPod> = pods.by_uid();
+        let nodes = self.caches.nodes.borrow();
+        let maintenances = self.caches.maintenances.borrow_and_update();
+        let deadline = |pod: &CachedPod| {
+            let node = nodes.as_ref()?.get(&pod.facts.node)?;
+            deadline::of_node(node, maintenances.iter().flat_map(BTreeMap::values))
+        };
         let budgets = self.caches.budgets.borrow_and_update();
         let uids: BTreeSet<_> = evacuations
             .values()
@@ -179,12 +192,20 @@ impl EvacuationController {
                 continue;
             }
             let memory = self.memories.entry(evacuation.uid().unwrap_or_default()).or_default();
-            let pod = pods.get(evacuation.spec.pod_ref.uid.as_str()).map(|pod| &pod.facts);
+            let pod = pods.get(evacuation.spec.pod_ref.uid.as_str()).copied();
+            let deadline = pod.and_then(deadline);
+            let created = evacuation.metadata.creation_timestamp.as_ref();
+            let turns_end = pod
+                .zip(deadline)
+                .zip(created)
+                .map(|((pod, deadline), created)| deadline::turns_end(created.0, pod.grace_period, deadline));
             let budgets = budgets.iter().flat_map(BTreeMap::values);
-            match memory.due_at(evacuation, pod, budgets, now.wall, now.mono) {
+            match memory.due_at(evacuation, pod, turns_end, budgets, now.wall, now.mono) {
                 Some(at) if at <= now.mono => due.push(Due {
                     evacuation: evacuation.clone(),
-                    pod: pod.cloned(),
+                    pod: pod.map(|pod| pod.facts.clone()),
+                    turns_end,
+                    cut: pod.and_then(|pod| GracePeriodCut::of(pod, deadline, now.wall)),
                 }),
                 Some(at) => wake_at = wake_at.min(at),
                 None => {}
@@ -222,7 +243,8 @@ impl Memory {
     fn due_at<'a>(
         &mut self,
         evacuation: &Evacuation,
-        pod: Option<&PodFacts>,
+        pod: Option<&CachedPod>,
+        turns_end: Option<Timestamp>,
         budgets: impl IntoIterator<Item = &'a BudgetFacts>,
         wall: Timestamp,
         now: Instant,
@@ -241,7 +263,8 @@ impl Memory {
             return Some(*self.lookup_at.get_or_insert_with(|| now + delay));
         };
         (self.is_seen, self.lookup_at) = (true, None);
-        match step(evacuation, PodState::Exists(pod), wall) {
+        let pod = &pod.facts;
+        match step(evacuation, PodState::Exists(pod), turns_end, wall) {
             Step::Wait(None) => None,
             Step::Wait(Some(until)) => {
                 let wait = Duration::try_from(until.duration_since(wall)).unwrap_or_default();
@@ -253,7 +276,8 @@ impl Memory {
                     .as_ref()
                     .map_or(0, |status| status.failed_eviction_counter);
                 let evict_at = *self.evict_at.get_or_insert_with(|| now + pause(failures));
-                let has_room = self.waits_for_budget && have_room(budgets, pod);
+                // There is no time for long pauses before a deadline.
+                let has_room = turns_end.is_some() || (self.waits_for_budget && have_room(budgets, pod));
                 let earliest = self.last_eviction.map_or(now, |last| last + SHORTEST_PAUSE);
                 Some(if has_room { evict_at.min(earliest) } else { evict_at })
             }
@@ -336,12 +360,12 @@ async fn work_on(writer: &Writer, due: &Due, span: &ReconcileSpan, now: Timestam
             }
         }
     };
-    let step = step(evacuation, pod, now);
+    let step = step(evacuation, pod, due.turns_end, now);
     match (step, pod) {
         (Step::Wait(_), _) => Worked::Waits { located_on },
         // Evictions begin once the cache has the pod: it shows when the pod terminates.
         (Step::Evict, _) if located_on.is_some() => Worked::Waits { located_on },
-        (Step::Evict, PodState::Exists(pod)) => evict(writer, evacuation, pod, span, now).await,
+        (Step::Evict, PodState::Exists(pod)) => evict(writer, due, pod, span, now).await,
         (Step::Evict, PodState::Gone) => Worked::Stepped,
         (step, pod) => {
             let fills_in = matches!(step, Step::SetEvacuators(_));
@@ -402,14 +426,9 @@ async fn make(writer: &Writer, evacuation: &Evacuation, step: Step) -> Result<()
 }
 
 /// Calls the Eviction API, and writes a failure to the status.
-async fn evict(
-    writer: &Writer,
-    evacuation: &Evacuation,
-    pod: &PodFacts,
-    span: &ReconcileSpan,
-    now: Timestamp,
-) -> Worked {
-    let outcome = match writer.evict(&pod.namespace, &pod.name, &pod.uid).await {
+async fn evict(writer: &Writer, due: &Due, pod: &PodFacts, span: &ReconcileSpan, now: Timestamp) -> Worked {
+    let evacuation = &due.evacuation;
+    let outcome = match writer.evict(pod, due.cut).await {
         Ok(outcome) => outcome,
         Err(error) => {
             log_failure("eviction", evacuation, span, &error.into());
@@ -424,6 +443,9 @@ async fn evict(
                 node = pod.node,
                 "pod evicted"
             );
+            if let Some(cut) = due.cut {
+                writer.events.grace_period_cut(pod, cut);
+            }
             return Worked::Evicted;
         }
         EvictionOutcome::OtherPod => return Worked::Stepped,

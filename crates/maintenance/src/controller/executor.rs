@@ -6,6 +6,7 @@
 //! status could not be written. Everything else goes on, so that one object that is refused does not stop all others; the next
 //! turn plans the rest again.
 
+mod automatic_writes;
 mod evacuation_writes;
 mod spans;
 mod turn;
@@ -19,6 +20,7 @@ use headgate_core::clock::Clock;
 use headgate_core::node::Node;
 use headgate_kubernetes::{Decoded, FieldIntents};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -26,7 +28,7 @@ use tokio::time::Instant;
 
 use super::caches::Caches;
 use super::metrics::Metrics;
-use super::node_edits::{ConditionsEdit, IsolationEdit, intent};
+use super::node_edits::{ConditionsEdit, IsolationEdit, UpgradeStatusEdit, intent};
 use super::writer::{WriteError, Writer};
 use crate::api::names::{COMPLETION_FINALIZER, is_completion_finalizer};
 use crate::api::{NodeMaintenance, NodeMaintenanceStatus, Stage};
@@ -65,6 +67,8 @@ pub(super) struct Executor {
     pub(super) isolations: FieldIntents,
     /// What conditions of Nodes should be.
     pub(super) conditions: FieldIntents,
+    /// What AKS' labels of Nodes should be.
+    pub(super) upgrade_statuses: FieldIntents,
     pub(super) races: Arc<Mutex<CordonRaceDetector>>,
     /// When the status of each maintenance was written last, by UID.
     pub(super) written: HashMap<String, Instant>,
@@ -114,7 +118,7 @@ impl Executor {
                     }
                     continue;
                 }
-                Action::UpdateNodeConditions { .. } => continue,
+                Action::UpdateNodeConditions { .. } | Action::SetUpgradePaused { .. } => continue,
                 Action::UpdateStatus { maintenance, status } => {
                     if self.is_postponed(&mut turn, &maintenance, &status) {
                         continue;
@@ -126,9 +130,23 @@ impl Executor {
             let span = action_span(&self.writer.term, &action);
             turn.span = Some(span.clone());
             match action {
+                Action::CreateMaintenance { node, maintenance } => {
+                    span.run(self.create_maintenance(&mut turn, &node, *maintenance)).await;
+                }
+                Action::SetDeadline { maintenance, deadline } => {
+                    let change = json!({"spec": {"deadline": Time(deadline)}});
+                    span.run(self.change_maintenance(&mut turn, &maintenance, "deadline", change))
+                        .await;
+                }
+                Action::DeleteMaintenance { maintenance } => {
+                    span.run(self.delete_maintenance(&mut turn, &maintenance)).await;
+                }
+                Action::ReleaseMachine(machine) => span.run(self.release_machine(&mut turn, &machine)).await,
                 Action::AddFinalizer { maintenance } => span.run(self.add_finalizer(&mut turn, &maintenance)).await,
                 Action::SetStageComplete { maintenance } => {
-                    span.run(self.set_stage_complete(&mut turn, &maintenance)).await;
+                    let change = json!({"spec": {"stage": Stage::Complete}});
+                    span.run(self.change_maintenance(&mut turn, &maintenance, "stage", change))
+                        .await;
                 }
                 Action::UpdateStatus { maintenance, status } => {
                     let own;
@@ -139,6 +157,7 @@ impl Executor {
                 // Published, or collected above.
                 Action::UpdateNode { .. }
                 | Action::UpdateNodeConditions { .. }
+                | Action::SetUpgradePaused { .. }
                 | Action::RecordEvent(_)
                 | Action::RemoveFinalizer { .. }
                 | Action::CreateEvacuation { .. }
@@ -212,15 +231,12 @@ impl Executor {
         }
     }
 
-    async fn set_stage_complete(&self, turn: &mut Turn<'_>, name: &str) {
+    async fn change_maintenance(&self, turn: &mut Turn<'_>, name: &str, what: &str, change: Value) {
         let Some(object) = turn.maintenances.get(name).copied() else {
             return;
         };
-        if let Err(error) = self
-            .patch_maintenance(object, json!({"spec": {"stage": Stage::Complete}}))
-            .await
-        {
-            turn.failed("stage", name, &error);
+        if let Err(error) = self.patch_maintenance(object, change).await {
+            turn.failed(what, name, &error);
         }
     }
 
@@ -253,9 +269,10 @@ impl Executor {
                 .about_maintenance(object, is_warning, reason, &event.note);
             if let Some(node) = &event.node {
                 let note = format!("NodeMaintenance {name}: {}", event.note);
+                let node = (node.as_str(), &*self.node_uid(node));
                 self.writer
                     .events
-                    .about_node(node, &self.node_uid(node), is_warning, reason, &note);
+                    .about_maintained_node(object, node, is_warning, reason, &note);
             }
         }
         self.measure_stages(object.status.as_ref(), changed.status.as_ref(), now);
@@ -270,7 +287,8 @@ impl Executor {
             .iter()
             .filter_map(|one| one.metadata.uid.as_deref());
         let uids: BTreeSet<_> = uids.collect();
-        let (mut isolations, mut conditions) = (BTreeMap::new(), BTreeMap::new());
+        let (mut isolations, mut conditions, mut upgrade_statuses) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for action in actions {
             match action {
                 Action::UpdateNode { node, change } => {
@@ -296,11 +314,17 @@ impl Executor {
                     let intent = intent(&self.node_uid(node), key, ConditionsEdit { set, remove });
                     conditions.insert(node.clone(), intent);
                 }
+                Action::SetUpgradePaused { node, is_paused } => {
+                    let edit = UpgradeStatusEdit { is_paused: *is_paused };
+                    let intent = intent(&self.node_uid(node), is_paused.to_string(), edit);
+                    upgrade_statuses.insert(node.clone(), intent);
+                }
                 _ => {}
             }
         }
         self.isolations.publish(isolations);
         self.conditions.publish(conditions);
+        self.upgrade_statuses.publish(upgrade_statuses);
     }
 
     /// The UID of a Node for events; its name where it is not known.

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::Node;
-use headgate_kubernetes::NodeField;
+use headgate_core::settings::IntOrPercent;
+use headgate_kubernetes::{NodeField, Objects};
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -22,8 +23,11 @@ use super::probe_markers::ProbeMarkers;
 use super::writer::Writer;
 use super::{LoadBalancerSource, MaintenanceContext};
 use crate::api::{NodeMaintenance, Stage};
+use crate::automatic::AutomaticMaintenances;
+use crate::machine::DeletedMachine;
+use crate::plan::concurrency;
 use crate::plan::conditions::own_conditions;
-use crate::plan::phase::{Maintenance, Phase};
+use crate::plan::phase::Phase;
 use crate::plan::plan;
 use crate::snapshot::Snapshot;
 
@@ -39,11 +43,14 @@ const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
 pub(super) struct MaintenanceController {
     caches: Caches,
     load_balancers: LoadBalancerSource,
+    automatic: AutomaticMaintenances,
+    pauses_upgrades: bool,
     probe_markers: ProbeMarkers,
     executor: Executor,
     blackholes: BlackholeReporter,
     metrics: Metrics,
     clock: Clock,
+    max_concurrent_nodes: Option<IntOrPercent>,
 }
 
 /// What a turn came to.
@@ -66,15 +73,19 @@ impl MaintenanceController {
                 clock: context.clock.clone(),
                 isolations: context.node_intents.field(NodeField::Maintenance),
                 conditions: context.node_intents.field(NodeField::MaintenanceConditions),
+                upgrade_statuses: context.node_intents.field(NodeField::UpgradeStatus),
                 races: Arc::default(),
                 written: HashMap::new(),
                 evacuated: BTreeSet::new(),
             },
             caches,
             load_balancers: context.load_balancers.clone(),
+            automatic: context.automatic.clone(),
+            pauses_upgrades: context.pauses_upgrades,
             probe_markers: ProbeMarkers::default(),
             metrics: context.metrics.clone(),
             clock: context.clock.clone(),
+            max_concurrent_nodes: context.max_concurrent_nodes,
         }
     }
 
@@ -115,6 +126,7 @@ impl MaintenanceController {
                 Ok(()) = caches.evacuations.changed() => {}
                 Ok(()) = caches.budgets.changed() => {}
                 Ok(()) = caches.pods.changed() => {}
+                Ok(()) = changed_machines(&mut caches.machines) => {}
                 Ok(()) = changed(load_balancers) => {}
                 () = sleep_until(wake_at) => {}
             }
@@ -191,14 +203,31 @@ impl MaintenanceController {
             .values()
             .cloned()
             .collect();
+        // Where Cluster API is not installed, they are never listed.
+        let machines: Option<Vec<DeletedMachine>> = match &mut self.caches.machines {
+            Some(machines) => {
+                let machines = machines.borrow_and_update();
+                machines.as_ref().map(|deleted| deleted.values().cloned().collect())
+            }
+            None => Some(Vec::new()),
+        };
         let is_idle = maintenances.is_empty();
         let nodes: Vec<Arc<Node>> = {
             let nodes = self.caches.nodes.borrow_and_update();
             let nodes = nodes.as_ref()?.values();
-            // Without a maintenance only what an earlier one left matters.
-            nodes.filter(|node| !is_idle || has_traces(node)).cloned().collect()
+            // Without a maintenance only what an earlier one left matters, and what needs one.
+            let is_planned = |node: &&Arc<Node>| {
+                !is_idle
+                    || has_traces(node)
+                    || self
+                        .automatic
+                        .causes_of(node, machines.as_deref().unwrap_or_default())
+                        .next()
+                        .is_some()
+            };
+            nodes.filter(is_planned).cloned().collect()
         };
-        let maintained = maintained_nodes(&maintenances, &nodes);
+        let maintained = maintained_nodes(&maintenances, &nodes, self.max_concurrent_nodes);
         self.caches.maintained_nodes.send_if_modified(|known| {
             let is_changed = *known != maintained;
             known.clone_from(&maintained);
@@ -231,8 +260,22 @@ impl MaintenanceController {
             evacuations,
             budgets,
             load_balancers,
+            machines,
+            automatic: self.automatic.clone(),
+            pauses_upgrades: self.pauses_upgrades,
+            max_concurrent_nodes: self.max_concurrent_nodes,
         };
         Some((snapshot, expires_at))
+    }
+}
+
+/// Waits until other Machines are being deleted, where they are watched.
+async fn changed_machines(
+    machines: &mut Option<watch::Receiver<Objects<DeletedMachine>>>,
+) -> Result<(), watch::error::RecvError> {
+    match machines {
+        Some(machines) => machines.changed().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -248,18 +291,22 @@ async fn changed(load_balancers: &mut LoadBalancerSource) -> Result<(), watch::e
 fn has_traces(node: &Node) -> bool {
     node.was_unschedulable.is_some()
         || node.is_kept_from_scale_down
+        || node.is_upgrade_paused
         || node.maintenance_taint.is_some()
         || own_conditions(node).next().is_some()
 }
 
 /// The nodes whose pods a plan depends on.
-fn maintained_nodes(maintenances: &[NodeMaintenance], nodes: &[Arc<Node>]) -> BTreeSet<String> {
+fn maintained_nodes(
+    objects: &[NodeMaintenance],
+    nodes: &[Arc<Node>],
+    max_concurrent_nodes: Option<IntOrPercent>,
+) -> BTreeSet<String> {
     let mut maintained = BTreeSet::new();
-    for object in maintenances {
-        let maintenance = Maintenance::new(object, nodes);
+    for maintenance in concurrency::maintenances(objects, nodes, max_concurrent_nodes) {
         match maintenance.phase {
             Phase::DryRun | Phase::Starting | Phase::Cordon | Phase::Drain => maintained.extend(maintenance.nodes),
-            Phase::Idle | Phase::TooManyNodes | Phase::Complete => {}
+            Phase::Idle | Phase::Complete => {}
         }
     }
     maintained

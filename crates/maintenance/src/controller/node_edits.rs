@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use headgate_core::clock::Clock;
 use headgate_core::node::{
-    AUTOSCALER_ANNOTATIONS, CORDON_ANNOTATION, MAINTENANCE_TAINT, Node as PlannedNode, SCALE_DOWN_ANNOTATION,
+    AUTOSCALER_ANNOTATIONS, CORDON_ANNOTATION, MAINTENANCE_CONDITIONS, MAINTENANCE_TAINT, Node as PlannedNode,
+    SCALE_DOWN_ANNOTATION, UPGRADE_PAUSED_ANNOTATION, UPGRADE_STATUS_LABEL,
 };
 use headgate_kubernetes::{Edited, NodeEdit, NodeIntent, Shown};
 use jiff::Timestamp;
@@ -18,6 +19,7 @@ use super::events::MaintenanceEvents;
 use crate::cordon_race::CordonRaceDetector;
 use crate::plan::action::{Change, NodeChange, NodeConditionChange};
 use crate::plan::conditions::is_own_condition;
+use crate::plan::upgrade_status::PAUSED;
 
 /// The reason of the event about a cordon that another actor keeps reverting.
 const CORDON_REVERTED: &str = "CordonReverted";
@@ -167,6 +169,62 @@ fn give_back_to_autoscalers(annotations: &mut BTreeMap<String, String>) {
     }
 }
 
+/// Sets or removes the label that keeps a node out of upgrades of AKS, and the annotation that records it.
+pub(super) struct UpgradeStatusEdit {
+    pub(super) is_paused: bool,
+}
+
+impl NodeEdit for UpgradeStatusEdit {
+    fn edit(&self, node: &mut Node, _: Timestamp) -> Edited {
+        let labels = node.metadata.labels.get_or_insert_default();
+        let annotations = node.metadata.annotations.get_or_insert_default();
+        let label = labels.get(UPGRADE_STATUS_LABEL).map(String::as_str);
+        match (self.is_paused, label) {
+            // Another writer was faster than the plan.
+            (true, Some(_)) => return Edited::Outdated,
+            (true, None) => {
+                labels.insert(UPGRADE_STATUS_LABEL.to_owned(), PAUSED.to_owned());
+                annotations.insert(UPGRADE_PAUSED_ANNOTATION.to_owned(), "true".to_owned());
+            }
+            (false, _) => resume_upgrades(node),
+        }
+        Edited::Done
+    }
+}
+
+/// Removes the label and the annotation. A label that another writer has changed since stays.
+fn resume_upgrades(node: &mut Node) {
+    let labels = node.metadata.labels.get_or_insert_default();
+    if labels.get(UPGRADE_STATUS_LABEL).is_some_and(|label| label == PAUSED) {
+        labels.remove(UPGRADE_STATUS_LABEL);
+    }
+    node.metadata
+        .annotations
+        .get_or_insert_default()
+        .remove(UPGRADE_PAUSED_ANNOTATION);
+}
+
+/// Removes what maintenances have written on a Node. Its cordon stays, and so does a taint that someone set without a maintenance.
+pub fn remove_traces(node: &mut Node) {
+    let was_maintained = node.metadata.annotations.as_mut().is_some_and(|annotations| {
+        give_back_to_autoscalers(annotations);
+        annotations.remove(CORDON_ANNOTATION).is_some()
+    });
+    let annotations = node.metadata.annotations.as_ref();
+    if annotations.is_some_and(|annotations| annotations.contains_key(UPGRADE_PAUSED_ANNOTATION)) {
+        resume_upgrades(node);
+    }
+    if let Some(taints) = node.spec.as_mut().and_then(|spec| spec.taints.as_mut()) {
+        taints.retain(|taint| !is_own(taint) || !was_maintained);
+    }
+    if let Some(conditions) = node.status.as_mut().and_then(|status| status.conditions.as_mut()) {
+        conditions.retain(|condition| {
+            let message = condition.message.as_deref().unwrap_or_default();
+            !(MAINTENANCE_CONDITIONS.contains(&&*condition.type_) && is_own_condition(message))
+        });
+    }
+}
+
 /// Sets and removes conditions. One that another writer has made `True` stays: it may have done so since the plan was made.
 pub(super) struct ConditionsEdit {
     pub(super) set: Vec<NodeConditionChange>,
@@ -296,6 +354,33 @@ mod tests {
         let mut labelled = typed(&json!({"metadata": {"name": "one", "labels": {"a": "b"}}, "spec": {}}));
         assert_eq!(edit.edit(&mut labelled, Timestamp::UNIX_EPOCH), Edited::Done);
         assert!(read(&labelled).unschedulable);
+    }
+
+    #[test]
+    fn the_label_of_upgrades_is_set_and_given_back() {
+        let node = |label: Option<&str>, annotated: bool| {
+            let mut node = json!({"metadata": {"name": "one", "labels": {"a": "b"}, "annotations": {"c": "d"}}});
+            if let Some(label) = label {
+                node["metadata"]["labels"][UPGRADE_STATUS_LABEL] = json!(label);
+            }
+            if annotated {
+                node["metadata"]["annotations"][UPGRADE_PAUSED_ANNOTATION] = json!("true");
+            }
+            typed(&node)
+        };
+        let quarantined = || node(Some("Quarantined"), false);
+        for (is_paused, before, after, outcome) in [
+            (true, node(None, false), node(Some(PAUSED), true), Edited::Done),
+            (true, quarantined(), quarantined(), Edited::Outdated),
+            (false, node(Some(PAUSED), true), node(None, false), Edited::Done),
+            (false, node(Some("Quarantined"), true), quarantined(), Edited::Done),
+            (false, node(None, true), node(None, false), Edited::Done),
+        ] {
+            let mut edited = before.clone();
+            let edit = UpgradeStatusEdit { is_paused };
+            assert_eq!(edit.edit(&mut edited, Timestamp::UNIX_EPOCH), outcome);
+            assert_eq!(edited, after);
+        }
     }
 
     #[test]

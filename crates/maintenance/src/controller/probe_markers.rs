@@ -1,7 +1,7 @@
 //! What gates wait for in a cluster whose load balancers no leader reads: the condition `headgate.dev/OutOfLoadBalancers`, which each agent
 //! writes on its own Node once its load balancers' probes have failed so often that they send no new connections (`node.markerProbes`). Pure.
 //!
-//! Invariant: a Node is out only while its condition says so and its agent has confirmed that within [`MARKER_TTL`], by this process's
+//! Invariant: a Node is out only while its condition says so and its agent has confirmed that within [`MarkerFact::ttl`], by this process's
 //! clock since it observed the confirmation. Only for the first observation of a Node the age comes from the wall clock, so that a
 //! new leader does not trust what no agent confirms any more.
 
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use headgate_core::clock::{Moment, Observed, age_by_wall_clock, whole_seconds};
 use headgate_core::node::{
-    MARKER_HELD_BACK, MARKER_NO_SIGNAL, MARKER_TTL, MarkerFact, MarkerStatus, NodeTraffic, TrafficByNode, Unproved,
+    MARKER_HELD_BACK, MARKER_NO_SIGNAL, MarkerFact, MarkerStatus, NodeTraffic, TrafficByNode, Unproved,
 };
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -39,9 +39,10 @@ impl ProbeMarkers {
             };
             let mut observed = before.remove(node).unwrap_or_default();
             // Without a readable time, it counts as expired.
-            let age = |shown: &MarkerFact| shown.confirmed_at.map_or(MARKER_TTL, |at| age_by_wall_clock(at, now));
+            let ttl = marker.ttl();
+            let age = |shown: &MarkerFact| shown.confirmed_at.map_or(ttl, |at| age_by_wall_clock(at, now));
             observed.observe(Some(marker.clone()), age, now);
-            let expires_at = observed.expires_at(MARKER_TTL).unwrap_or(now.mono);
+            let expires_at = observed.expires_at(ttl).unwrap_or(now.mono);
             self.observed.insert(node.to_owned(), observed);
             let is_expired = expires_at <= now.mono;
             if !is_expired {
@@ -71,7 +72,7 @@ fn observation(marker: &MarkerFact, is_expired: bool, now: Timestamp) -> NodeTra
         }
         _ if is_expired => unknown(format!(
             "its agent has not confirmed the condition headgate.dev/OutOfLoadBalancers for {} s",
-            MARKER_TTL.as_secs()
+            marker.ttl().as_secs()
         )),
         (MarkerStatus::True, PROBES_FAILED) => {
             let since = marker.since.unwrap_or(now);

@@ -14,9 +14,11 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::events::MaintenanceEvents;
+use super::grace_periods::GracePeriodCut;
 use super::metrics::{Metrics, Outcome};
 use crate::api::{Evacuation, EvacuationStatus};
 use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome, classify};
+use crate::snapshot::PodFacts;
 
 /// Limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -183,9 +185,17 @@ impl Writer {
     }
 
     /// Evicts one pod and no other of its name.
-    pub(super) async fn evict(&self, namespace: &str, name: &str, uid: &str) -> Result<EvictionOutcome, PermitError> {
-        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace},
+    pub(super) async fn evict(
+        &self,
+        pod: &PodFacts,
+        cut: Option<GracePeriodCut>,
+    ) -> Result<EvictionOutcome, PermitError> {
+        let (namespace, name, uid) = (&pod.namespace, &pod.name, &pod.uid);
+        let mut eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace},
             "deleteOptions": {"preconditions": {"uid": uid}}});
+        if let Some(cut) = cut {
+            eviction["deleteOptions"]["gracePeriodSeconds"] = json!(cut.seconds);
+        }
         let pods = Api::<Decoded<Pod>>::namespaced(self.client.clone(), namespace);
         // `Api::evict` sends `delete_options`, which the API server ignores, and with it the UID.
         let params = PostParams::default();
@@ -213,11 +223,13 @@ impl Writer {
     }
 
     /// Deletes one pod and no other of its name.
-    pub(super) async fn delete_pod(&self, namespace: &str, name: &str, uid: &str) -> Result<(), WriteError> {
-        let params = DeleteParams::default().preconditions(Preconditions {
-            uid: Some(uid.to_owned()),
+    pub(super) async fn delete_pod(&self, pod: &PodFacts, cut: Option<GracePeriodCut>) -> Result<(), WriteError> {
+        let (namespace, name) = (&pod.namespace, &pod.name);
+        let mut params = DeleteParams::default().preconditions(Preconditions {
+            uid: Some(pod.uid.clone()),
             resource_version: None,
         });
+        params.grace_period_seconds = cut.map(|cut| cut.seconds);
         let pods = Api::<Decoded<Pod>>::namespaced(self.client.clone(), namespace);
         match self.send(pods.delete(name, &params)).await {
             Ok(_) | Err(WriteError::Gone) => Ok(()),

@@ -32,6 +32,8 @@ pub struct NodeState<'a> {
     pub node: &'a Node,
     /// Its targets, if a maintenance drains it.
     pub targets: Option<&'a DrainTargets>,
+    /// Whether all its pods leave at once, because its deadline is near.
+    pub is_hurried: bool,
     /// The reason of the oldest maintenance, for the message; may be empty.
     pub reason: &'a str,
 }
@@ -51,7 +53,8 @@ pub fn evacuate(
         .as_deref()
         .is_some_and(is_daemon_set_evacuator);
     let is_the_pod = pod.uid == evacuation.spec.pod_ref.uid && pod.pod_type == PodType::DaemonSet;
-    let is_targeted = state.targets.is_some_and(|targets| pod.is_targeted(targets));
+    let is_wanted = |targets| pod.is_targeted(targets) || (state.is_hurried && pod.has_to_leave());
+    let is_targeted = state.targets.is_some_and(is_wanted);
     let is_kept_away = state.node.maintenance_taint.is_some();
     let is_terminating = pod.terminating_until.is_some();
     if !is_our_turn || !is_the_pod || !is_targeted || !is_kept_away || is_terminating {

@@ -11,7 +11,7 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::names::{is_instigator_finalizer, is_protection_finalizer};
+use crate::api::names::{is_daemon_set_evacuator, is_instigator_finalizer, is_protection_finalizer};
 use crate::api::{CancellationPolicy, Evacuation, EvacuationStatus, Evacuator, PodType};
 use crate::snapshot::PodFacts;
 
@@ -62,9 +62,10 @@ pub enum PodState<'a> {
     Gone,
 }
 
-/// What is to be done for an Evacuation now. One step at a time: the next call sees its result.
+/// What is to be done for an Evacuation now. One step at a time: the next call sees its result. No turn lasts longer than until
+/// `turns_end`, where the node of the pod has a deadline.
 #[must_use]
-pub fn step(evacuation: &Evacuation, pod: PodState<'_>, now: Timestamp) -> Step {
+pub fn step(evacuation: &Evacuation, pod: PodState<'_>, turns_end: Option<Timestamp>, now: Timestamp) -> Step {
     let pod = match pod {
         PodState::Exists(pod) if pod.uid != evacuation.spec.pod_ref.uid => {
             return finish(evacuation, FinishReason::Invalid);
@@ -88,7 +89,10 @@ pub fn step(evacuation: &Evacuation, pod: PodState<'_>, now: Timestamp) -> Step 
     }
     match &evacuation.spec.evacuators {
         None => Step::SetEvacuators(parse_evacuators(&pod.evacuators).evacuators),
-        Some(evacuators) => next_turn(evacuation, evacuators, status, pod, now),
+        Some(evacuators) => {
+            let deadline = turn_deadline(evacuation, &status, turns_end);
+            next_turn(evacuators, status, pod, deadline, now)
+        }
     }
 }
 
@@ -130,10 +134,10 @@ fn cancelled(evacuation: &Evacuation) -> Step {
 }
 
 fn next_turn(
-    evacuation: &Evacuation,
     evacuators: &[Evacuator],
     status: EvacuationStatus,
     pod: &PodFacts,
+    deadline: Timestamp,
     now: Timestamp,
 ) -> Step {
     let mut turns: Vec<_> = evacuators.iter().collect();
@@ -146,16 +150,23 @@ fn next_turn(
         // None has been active yet, or the one that is active is unknown: what it says counts for nothing.
         return match turns.first() {
             Some(first) => pass_on(status, first, None, now),
-            None => evict(evacuation, &status, pod, now),
+            None => evict(&status, pod, deadline, now),
         };
     };
-    let deadline = progress_deadline(evacuation, &status);
     let is_over = status.active_evacuator_completed || now >= deadline;
     match turns.get(position + 1) {
         _ if !is_over => Step::Wait(Some(deadline)),
         Some(next) => pass_on(status, next, active, now),
-        None => evict(evacuation, &status, pod, now),
+        None => evict(&status, pod, deadline, now),
     }
+}
+
+/// When the turn of the active evacuator ends. That of the DaemonSets' is no time for an application.
+fn turn_deadline(evacuation: &Evacuation, status: &EvacuationStatus, turns_end: Option<Timestamp>) -> Timestamp {
+    let active = status.active_evacuator_class.as_deref();
+    let turns_end = turns_end.filter(|_| !active.is_some_and(is_daemon_set_evacuator));
+    let deadline = progress_deadline(evacuation, status);
+    turns_end.map_or(deadline, |end| end.min(deadline))
 }
 
 /// When the active evacuator has to have made progress.
@@ -186,8 +197,7 @@ fn pass_on(mut status: EvacuationStatus, to: &Evacuator, from: Option<String>, n
     Step::UpdateStatus(Box::new(status))
 }
 
-fn evict(evacuation: &Evacuation, status: &EvacuationStatus, pod: &PodFacts, now: Timestamp) -> Step {
-    let deadline = progress_deadline(evacuation, status);
+fn evict(status: &EvacuationStatus, pod: &PodFacts, deadline: Timestamp, now: Timestamp) -> Step {
     let is_working = status.active_evacuator_class.is_some() && !status.active_evacuator_completed && now < deadline;
     if is_working {
         return Step::Wait(Some(deadline));

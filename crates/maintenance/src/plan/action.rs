@@ -1,12 +1,33 @@
 //! What a plan asks for. Each action is one request to the API server, and may be repeated.
 
 use headgate_core::telemetry::words;
+use jiff::Timestamp;
 
-use crate::api::{Evacuation, NodeMaintenanceStatus};
+use crate::api::{Evacuation, NodeMaintenance, NodeMaintenanceStatus};
+use crate::machine::DeletedMachine;
 
 /// One thing to do. A plan lists them in the order in which they are to be done; the rest waits where one fails.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
+    /// Create the maintenance of a node that is taken.
+    CreateMaintenance {
+        /// The `metadata.name` of the Node.
+        node: String,
+        /// The whole object as it is sent.
+        maintenance: Box<NodeMaintenance>,
+    },
+    /// Set `spec.deadline` of a maintenance that headgate created.
+    SetDeadline {
+        /// The `metadata.name` of the NodeMaintenance.
+        maintenance: String,
+        /// When its node is gone.
+        deadline: Timestamp,
+    },
+    /// Delete a maintenance that headgate created: its node is gone, or is no longer taken.
+    DeleteMaintenance {
+        /// The `metadata.name` of the NodeMaintenance.
+        maintenance: String,
+    },
     /// Add the completion finalizer to a maintenance. Nothing else is done for it before.
     AddFinalizer {
         /// The `metadata.name` of the NodeMaintenance.
@@ -40,6 +61,15 @@ pub enum Action {
         /// Types of own conditions that are removed.
         remove: Vec<String>,
     },
+    /// Keep a Node out of upgrades of AKS (`true`), or no longer (`false`).
+    SetUpgradePaused {
+        /// The `metadata.name` of the Node.
+        node: String,
+        /// Whether it is kept out.
+        is_paused: bool,
+    },
+    /// Remove headgate's hooks from a Machine of Cluster API.
+    ReleaseMachine(DeletedMachine),
     /// Create the Evacuation of one pod.
     CreateEvacuation {
         /// The whole object as it is sent, with its instigator finalizer.
@@ -146,11 +176,11 @@ words! {
         /// The first pods are evacuated while connections pass through their node.
         ConnectionsNotDrained = "ConnectionsNotDrained",
         /// The status lists a stage that it did not list before.
-        StageStarted = "StageStarted",
+        StageStarted = "MaintenanceStageStarted",
         /// All pods have left.
-        Drained = "Drained",
+        Drained = "NodesDrained",
         /// The maintenance is over.
-        Completed = "Completed",
+        Completed = "MaintenanceCompleted",
     }
 }
 

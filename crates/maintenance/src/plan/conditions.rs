@@ -20,8 +20,6 @@ pub const LOAD_BALANCER_OUT: &str = "LoadBalancerOut";
 pub const PROGRESSING: &str = "Progressing";
 /// The selector matches every node.
 pub const ALL_NODES_SELECTED: &str = "AllNodesSelected";
-/// The reason of [`ACCEPTED`] if the selector matches more nodes than a maintenance may have.
-pub const TOO_MANY_NODES: &str = "TooManyNodes";
 
 /// The reason of [`PROGRESSING`] once a maintenance is over.
 pub const COMPLETED: &str = "Completed";

@@ -16,6 +16,8 @@ use super::action::{Change, NodeChange};
 pub struct Isolation<'a> {
     /// A maintenance is in progress on it.
     pub is_cordoned: bool,
+    /// One of them has no deadline, so the node is there again after it.
+    pub is_kept_from_scale_down: bool,
     /// The UIDs of the maintenances that drain it, the oldest first.
     pub drained_by: Vec<&'a str>,
     /// A maintenance that went from `Idle` to `Complete` wants it schedulable, whatever made it unschedulable.
@@ -43,7 +45,8 @@ impl Isolation<'_> {
         };
         change.unschedulable = (wanted != node.unschedulable).then_some(wanted);
         // An autoscaler takes a node without pods for one that nobody needs.
-        change.keep_from_scale_down = (self.is_cordoned != node.is_kept_from_scale_down).then_some(self.is_cordoned);
+        let is_kept = self.is_kept_from_scale_down;
+        change.keep_from_scale_down = (is_kept != node.is_kept_from_scale_down).then_some(is_kept);
         change
     }
 
@@ -119,10 +122,12 @@ mod tests {
         let none = Isolation::default();
         let cordon = Isolation {
             is_cordoned: true,
+            is_kept_from_scale_down: true,
             ..Isolation::default()
         };
         let drain = Isolation {
             is_cordoned: true,
+            is_kept_from_scale_down: true,
             drained_by: vec!["a", "b"],
             ..Isolation::default()
         };
@@ -253,6 +258,34 @@ mod tests {
             ),
         ] {
             assert_eq!(wants.change(&node, &uids), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_gone_soon_is_not_kept_from_autoscalers() {
+        let taken = Isolation {
+            is_cordoned: true,
+            ..Isolation::default()
+        };
+        for (node, expected) in [
+            (
+                node(false, None, None),
+                NodeChange {
+                    unschedulable: Some(true),
+                    remembered: Some(Change::Set(false)),
+                    ..NodeChange::default()
+                },
+            ),
+            // After a maintenance without a deadline.
+            (
+                node(true, Some(false), None),
+                NodeChange {
+                    keep_from_scale_down: Some(false),
+                    ..NodeChange::default()
+                },
+            ),
+        ] {
+            assert_eq!(taken.change(&node, &BTreeSet::new()), expected);
         }
     }
 }

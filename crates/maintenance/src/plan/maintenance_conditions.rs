@@ -3,11 +3,10 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::api::names::MAX_NODES;
 use crate::api::{LoadBalancerState, NodeMaintenanceStatus, Stage};
 
 use super::conditions::{self, Conditions};
-use super::message::counted;
+use super::message::{counted, held_back_message};
 use super::phase::{Maintenance, Phase};
 use super::view::View;
 
@@ -26,28 +25,22 @@ pub(super) fn conditions_of(
     let (progressing, reason) = match maintenance.phase {
         Phase::Idle => (false, "Idle"),
         Phase::DryRun => (false, "DryRun"),
-        Phase::TooManyNodes => (false, conditions::TOO_MANY_NODES),
         Phase::Starting => (true, "Starting"),
         Phase::Cordon => (true, "Cordon"),
         Phase::Drain => (true, "Drain"),
         Phase::Complete if is_completing => (true, "Completing"),
         Phase::Complete => (false, conditions::COMPLETED),
     };
-    let message = match maintenance.phase {
-        Phase::TooManyNodes => too_many(maintenance),
-        _ => String::new(),
-    };
+    let message = held_back(view, maintenance).unwrap_or_default();
     conditions.set(conditions::PROGRESSING, progressing, reason, message);
     accepted(view, maintenance, previous, &mut conditions);
     all_nodes_selected(view, maintenance, previous, &mut conditions);
     blocked(view, maintenance, status, &mut conditions);
     match maintenance.phase {
-        Phase::TooManyNodes if maintenance.object.spec.stage == Stage::Drain => {
-            not_drained(maintenance, &mut conditions);
-        }
-        Phase::Drain if maintenance.has_too_many_nodes() => not_drained(maintenance, &mut conditions),
-        Phase::Drain if maintenance.nodes.is_empty() && !are_gone(view, maintenance, previous) => {
-            not_drained(maintenance, &mut conditions);
+        Phase::Drain if maintenance.nodes_selected == 0 && !are_gone(view, maintenance, previous) => {
+            for kind in [conditions::DRAINED, conditions::LOAD_BALANCER_OUT] {
+                conditions.set(kind, false, conditions::NO_NODES, NO_NODES_MESSAGE.to_owned());
+            }
         }
         Phase::Drain => drain_conditions(view, maintenance, status, &mut conditions),
         Phase::Complete if maintenance.has_started(Stage::Drain) => {
@@ -71,16 +64,8 @@ fn accepted(
     previous: &NodeMaintenanceStatus,
     conditions: &mut Conditions<'_>,
 ) {
-    if maintenance.phase != Phase::Complete && maintenance.has_too_many_nodes() {
-        conditions.set(
-            conditions::ACCEPTED,
-            false,
-            conditions::TOO_MANY_NODES,
-            too_many(maintenance),
-        );
-    } else if maintenance.phase != Phase::Complete
-        && maintenance.nodes.is_empty()
-        && !are_gone(view, maintenance, previous)
+    // Nodes that are held back are selected, too.
+    if maintenance.phase != Phase::Complete && maintenance.nodes_selected == 0 && !are_gone(view, maintenance, previous)
     {
         conditions.set(
             conditions::ACCEPTED,
@@ -154,27 +139,6 @@ fn blocked(
     }
 }
 
-/// The conditions of a drain that does not have the nodes that its selector asks for.
-fn not_drained(maintenance: &Maintenance<'_>, conditions: &mut Conditions<'_>) {
-    let (reason, message) = if maintenance.has_too_many_nodes() {
-        (conditions::TOO_MANY_NODES, too_many(maintenance))
-    } else {
-        (conditions::NO_NODES, NO_NODES_MESSAGE.to_owned())
-    };
-    conditions.set(conditions::DRAINED, false, reason, message.clone());
-    conditions.set(conditions::LOAD_BALANCER_OUT, false, reason, message);
-}
-
-fn too_many(maintenance: &Maintenance<'_>) -> String {
-    let what = if maintenance.nodes.is_empty() {
-        "none is maintained".to_owned()
-    } else {
-        format!("only the {} that it had stay in maintenance", maintenance.nodes.len())
-    };
-    let selected = maintenance.nodes_selected;
-    format!("the selector matches {selected} nodes, and {MAX_NODES} are allowed; {what}")
-}
-
 /// Whether the selector matches no node any more because the nodes were deleted.
 fn are_gone(view: &View<'_>, maintenance: &Maintenance<'_>, previous: &NodeMaintenanceStatus) -> bool {
     let known = &previous.node_statuses;
@@ -202,6 +166,9 @@ fn drain_conditions(
     };
     let not_drained = waiting(&|node| view.is_drained(node));
     match (status.pods_left, not_drained.as_slice()) {
+        (_, []) if let Some(why) = held_back(view, maintenance) => {
+            conditions.set(conditions::DRAINED, false, "HeldBack", why);
+        }
         (_, []) => conditions.set(conditions::DRAINED, true, "DrainCompleted", String::new()),
         (0, nodes) => conditions.set(
             conditions::DRAINED,
@@ -222,6 +189,9 @@ fn drain_conditions(
         .iter()
         .any(|node| state(node) == Some(LoadBalancerState::TimedOut));
     match not_out.as_slice() {
+        [] if let Some(why) = held_back(view, maintenance) => {
+            conditions.set(conditions::LOAD_BALANCER_OUT, false, "HeldBack", why);
+        }
         [] => conditions.set(conditions::LOAD_BALANCER_OUT, true, "Confirmed", String::new()),
         nodes => {
             let reason = if timed_out { "TimedOut" } else { "Waiting" };
@@ -233,6 +203,13 @@ fn drain_conditions(
             );
         }
     }
+}
+
+/// The nodes that wait for room, and for which; `None` if none does.
+fn held_back(view: &View<'_>, maintenance: &Maintenance<'_>) -> Option<String> {
+    let nodes: Vec<_> = maintenance.held_back.iter().map(String::as_str).collect();
+    let why = held_back_message(view.snapshot.max_concurrent_nodes, maintenance);
+    (!nodes.is_empty()).then(|| first_of(&why, &nodes))
 }
 
 /// A message with the first nodes that it is about.

@@ -3,8 +3,13 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
+use headgate_core::settings::IntOrPercent;
+use jiff::Timestamp;
+
+use crate::api::names::MAX_NODES;
 use crate::drain_plan::{DrainTargets, Position};
 
+use super::phase::Maintenance;
 use super::progress::{Participant, Progress};
 
 /// The message of one maintenance about one of its nodes, in the words of KEP-4212. Empty once nothing is waited for.
@@ -52,6 +57,21 @@ fn evacuating(progress: &Progress, own: &Participant, node: &str, target: Positi
             holders if holders.is_empty() => "Evacuating (fast-forwarded by older maintenance)".to_owned(),
             holders => format!("Evacuating (fast-forwarded by older {})", holders.join(", ")),
         },
+    }
+}
+
+/// That all pods of a node leave at once.
+pub(super) fn hurried_message(deadline: Timestamp) -> String {
+    format!("Evacuating all pods at once: the node is expected to be gone at {deadline:.0}")
+}
+
+/// Why nodes of a maintenance are held back. It does not count nodes, so that it stays while others come and go.
+pub(super) fn held_back_message(max: Option<IntOrPercent>, maintenance: &Maintenance<'_>) -> String {
+    match max {
+        Some(max) if maintenance.nodes.len() < MAX_NODES => {
+            format!("Held back by maintenance.maxConcurrentNodes: {max}")
+        }
+        _ => format!("Held back: a maintenance has {MAX_NODES} nodes at once at most"),
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use headgate_core::node::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::names::{MAX_NODES, is_completion_finalizer};
+use crate::api::names::is_completion_finalizer;
 use crate::api::{NodeMaintenance, NodeMaintenanceStatus, Stage};
 use crate::drain_plan::DrainPlan;
 use crate::selection::selects;
@@ -20,8 +20,6 @@ pub enum Phase {
     Idle,
     /// Only the status shows what would be done.
     DryRun,
-    /// Nothing has begun, because its selector matches more than [`MAX_NODES`] nodes.
-    TooManyNodes,
     /// The finalizer is missing, and comes first.
     Starting,
     /// Its nodes are kept unschedulable.
@@ -41,8 +39,10 @@ pub struct Maintenance<'a> {
     pub name: &'a str,
     /// What is done for it.
     pub phase: Phase,
-    /// The nodes that its selector matches. Where these are more than [`MAX_NODES`], only those of a maintenance that has begun.
+    /// The nodes that its selector matches, but for those that are held back.
     pub nodes: BTreeSet<String>,
+    /// The nodes that its selector matches and that wait for room: [`maintenances`](super::concurrency::maintenances) decides.
+    pub held_back: BTreeSet<String>,
     /// How many nodes its selector matches.
     pub nodes_selected: usize,
     /// The entries of `spec.drainPlan` and the default entries of KEP-4212, in order.
@@ -50,23 +50,22 @@ pub struct Maintenance<'a> {
 }
 
 impl<'a> Maintenance<'a> {
-    /// What follows from the object and the nodes.
+    /// What follows from the object and the nodes. No node is held back.
     #[must_use]
     pub fn new(object: &'a NodeMaintenance, nodes: &[impl Borrow<Node>]) -> Self {
-        let selected: BTreeSet<_> = nodes
+        let nodes: BTreeSet<_> = nodes
             .iter()
             .map(Borrow::borrow)
             .filter(|node| selects(&object.spec.node_selector, &node.name, &node.labels))
             .map(|node| node.name.clone())
             .collect();
-        let nodes_selected = selected.len();
-        let nodes = maintained(selected, object.status.as_ref());
         Self {
             object,
             name: object.metadata.name.as_deref().unwrap_or_default(),
-            phase: phase(object, nodes_selected > MAX_NODES && nodes.is_empty()),
+            phase: phase(object),
+            nodes_selected: nodes.len(),
             nodes,
-            nodes_selected,
+            held_back: BTreeSet::new(),
             plan: DrainPlan::effective(&object.spec.drain_plan),
         }
     }
@@ -93,12 +92,6 @@ impl<'a> Maintenance<'a> {
     #[must_use]
     pub fn has_finalizer(&self) -> bool {
         has_finalizer(self.object)
-    }
-
-    /// Whether its selector matches more nodes than a maintenance may have.
-    #[must_use]
-    pub fn has_too_many_nodes(&self) -> bool {
-        self.nodes_selected > MAX_NODES
     }
 
     /// Whether the status says that a stage was started.
@@ -131,11 +124,10 @@ fn has_finalizer(object: &NodeMaintenance) -> bool {
     finalizers.any(|finalizer| is_completion_finalizer(finalizer))
 }
 
-fn phase(object: &NodeMaintenance, is_refused: bool) -> Phase {
+fn phase(object: &NodeMaintenance) -> Phase {
     let is_deleted = object.metadata.deletion_timestamp.is_some();
     match object.spec.stage {
         Stage::Idle => Phase::Idle,
-        Stage::Cordon | Stage::Drain if is_refused && !is_deleted => Phase::TooManyNodes,
         _ if object.spec.dry_run => Phase::DryRun,
         // Without the finalizer there may be nothing to undo, and it cannot be added any more.
         _ if is_deleted => Phase::Complete,
@@ -146,21 +138,4 @@ fn phase(object: &NodeMaintenance, is_refused: bool) -> Phase {
         Stage::Drain => Phase::Drain,
         Stage::Complete => Phase::Complete,
     }
-}
-
-/// All nodes that are selected. If these are more than [`MAX_NODES`], those that a maintenance in progress has already: a node
-/// that joins does not give back the others, on which someone may be working.
-fn maintained(selected: BTreeSet<String>, status: Option<&NodeMaintenanceStatus>) -> BTreeSet<String> {
-    if selected.len() <= MAX_NODES {
-        return selected;
-    }
-    let known: BTreeSet<_> = status
-        .filter(|status| has_started(status, Stage::Cordon))
-        .iter()
-        .flat_map(|status| &status.node_statuses)
-        .map(|node| node.node_ref.name.as_str())
-        .collect();
-    let mut selected = selected;
-    selected.retain(|node| known.contains(node.as_str()));
-    selected
 }

@@ -1,14 +1,17 @@
 //! The status of a NodeMaintenance (ST-01, ST-02, DT-07).
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::api::names::MAX_NODES;
 use crate::api::{BlockedPod, NodeMaintenanceNodeStatus, NodeMaintenanceStatus, NodeReference, Stage, StageStatus};
 use crate::drain_plan::DrainTargets;
 use crate::snapshot::PodFacts;
 
 use super::blockers::{blocker, bounded, listed};
 use super::maintenance_conditions::conditions_of;
-use super::message::{counted, drain_message};
+use super::message::{counted, drain_message, held_back_message, hurried_message};
 use super::phase::{Maintenance, Phase};
 use super::status_size::{list_blockers_while_there_is_room, share_long_targets};
 use super::view::{View, previous_status};
@@ -20,10 +23,9 @@ pub(super) fn status(view: &View<'_>, maintenance: &Maintenance<'_>, is_completi
     let mut node_statuses = match maintenance.phase {
         // Still needed to know what is to be undone.
         Phase::Complete if is_completing => previous.node_statuses.clone(),
-        Phase::Idle | Phase::TooManyNodes | Phase::Starting | Phase::Complete => Vec::new(),
-        Phase::DryRun | Phase::Cordon | Phase::Drain => maintenance
-            .nodes
-            .iter()
+        Phase::Idle | Phase::Starting | Phase::Complete => Vec::new(),
+        Phase::DryRun | Phase::Cordon | Phase::Drain => listed_nodes(maintenance)
+            .into_iter()
             .map(|node| node_status(view, maintenance, node))
             .collect(),
     };
@@ -58,7 +60,7 @@ pub(super) fn status(view: &View<'_>, maintenance: &Maintenance<'_>, is_completi
 fn stage_statuses(view: &View<'_>, maintenance: &Maintenance<'_>, before: &NodeMaintenanceStatus) -> Vec<StageStatus> {
     // Cordon always runs before Drain, even where it was not asked for.
     let started: &[Stage] = match maintenance.phase {
-        Phase::Idle | Phase::TooManyNodes | Phase::Starting | Phase::DryRun => &[],
+        Phase::Idle | Phase::Starting | Phase::DryRun => &[],
         Phase::Cordon => &[Stage::Cordon],
         Phase::Drain => &[Stage::Cordon, Stage::Drain],
         Phase::Complete => &[Stage::Complete],
@@ -75,7 +77,22 @@ fn stage_statuses(view: &View<'_>, maintenance: &Maintenance<'_>, before: &NodeM
     stages
 }
 
+/// The nodes that the status has an entry of: those under maintenance, and of those that are held back as many as there is room for.
+fn listed_nodes<'a>(maintenance: &'a Maintenance<'_>) -> BTreeSet<&'a String> {
+    let room = MAX_NODES.saturating_sub(maintenance.nodes.len());
+    let waiting = maintenance.held_back.iter().take(room);
+    maintenance.nodes.iter().chain(waiting).collect()
+}
+
 fn node_status(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str) -> NodeMaintenanceNodeStatus {
+    if maintenance.held_back.contains(node) {
+        // Its pods are not read before it is under maintenance.
+        return NodeMaintenanceNodeStatus {
+            node_ref: NodeReference { name: node.to_owned() },
+            drain_message: held_back_message(view.snapshot.max_concurrent_nodes, maintenance),
+            ..NodeMaintenanceNodeStatus::default()
+        };
+    }
     let pods: Vec<_> = view.pods_of(node).collect();
     let has_evacuation = |pod: &&PodFacts| view.evacuations.contains_key(pod.uid.as_str());
     let (evacuating, pending): (Vec<&PodFacts>, Vec<_>) = pods
@@ -123,11 +140,14 @@ fn message(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str, pods: usi
                 let gate = view.gates.get(&(one.name.as_str(), node))?;
                 (!gate.is_open).then_some((one.name.as_str(), gate.waiting_for.as_str()))
             });
-            match waiting {
+            match waiting.filter(|_| !view.is_open(node)) {
                 // Pods that leave already go on; a closed gate holds the others.
                 Some((name, what)) if name == own.name => format!("Waiting for {what}"),
                 Some((name, what)) => format!("Waiting for {what} ({name})"),
-                None => drain_message(&view.progress, own, node, &view.busy),
+                None => match view.deadlines.get(node) {
+                    Some(at) if view.hurried.contains(node) && pods > 0 => hurried_message(*at),
+                    _ => drain_message(&view.progress, own, node, &view.busy),
+                },
             }
         }
         _ => String::new(),

@@ -6,9 +6,11 @@ use headgate_core::node::{Node, NodeTraffic, Unproved};
 use jiff::Timestamp;
 
 use crate::api::{Evacuation, NodeMaintenanceNodeStatus};
+use crate::deadline;
 use crate::drain_plan::DrainTargets;
 use crate::snapshot::{PodFacts, Snapshot};
 
+use super::concurrency::maintenances;
 use super::evacuations::by_pod;
 use super::gate::{Gate, GateInput};
 use super::phase::{Maintenance, Phase};
@@ -33,6 +35,10 @@ pub(super) struct View<'a> {
     pub(super) progress: Progress,
     /// The nodes with pods left at their targets.
     pub(super) busy: BTreeSet<String>,
+    /// When nodes are gone, for those that have a deadline.
+    pub(super) deadlines: BTreeMap<&'a str, Timestamp>,
+    /// The nodes that all pods leave at once, because their deadline is near.
+    pub(super) hurried: BTreeSet<&'a str>,
     /// The gate of each node of each maintenance in the `Drain` stage, by maintenance and node.
     pub(super) gates: BTreeMap<(&'a str, &'a str), Gate>,
 }
@@ -41,12 +47,7 @@ impl<'a> View<'a> {
     /// Indexes a snapshot, advances the drains and decides the gates.
     #[must_use]
     pub(super) fn new(snapshot: &'a Snapshot, now: Timestamp) -> Self {
-        let mut maintenances: Vec<_> = snapshot
-            .maintenances
-            .iter()
-            .map(|object| Maintenance::new(object, &snapshot.nodes))
-            .collect();
-        maintenances.sort_by(|a, b| a.age().cmp(&b.age()));
+        let maintenances = maintenances(&snapshot.maintenances, &snapshot.nodes, snapshot.max_concurrent_nodes);
         let nodes: BTreeMap<_, _> = snapshot
             .nodes
             .iter()
@@ -64,6 +65,14 @@ impl<'a> View<'a> {
             pods.get(node).into_iter().flatten().any(|pod| pod.is_targeted(targets))
         };
         let busy = progress.settle(has_targeted);
+        let drained = || progress.nodes().filter_map(|(name, _)| nodes.get_key_value(name));
+        let deadlines = drained()
+            .filter_map(|(name, node)| Some((*name, deadline::of_node(node, &snapshot.maintenances)?)))
+            .collect();
+        let hurried = drained()
+            .filter(|(_, node)| deadline::hurries(node, &snapshot.maintenances, now))
+            .map(|(name, _)| *name)
+            .collect();
         let mut view = Self {
             snapshot,
             now,
@@ -73,6 +82,8 @@ impl<'a> View<'a> {
             evacuations: by_pod(&snapshot.evacuations),
             progress,
             busy,
+            deadlines,
+            hurried,
             gates: BTreeMap::new(),
         };
         view.gates = view.decide_gates();
@@ -84,11 +95,23 @@ impl<'a> View<'a> {
         self.pods.get(node).into_iter().flatten().copied()
     }
 
-    /// Whether every maintenance that drains a node lets Evacuations be created.
+    /// Whether every maintenance that drains a node lets Evacuations be created; where its pods leave at once, whether one does.
     #[must_use]
     pub(super) fn is_open(&self, node: &str) -> bool {
         let mut gates = self.gates.iter().filter(|((_, of), _)| *of == node);
-        gates.all(|(_, gate)| gate.is_open)
+        if self.hurried.contains(node) {
+            gates.any(|(_, gate)| gate.is_open)
+        } else {
+            gates.all(|(_, gate)| gate.is_open)
+        }
+    }
+
+    /// Whether a pod has to leave its node now.
+    #[must_use]
+    pub(super) fn is_targeted(&self, pod: &PodFacts) -> bool {
+        let targets = self.progress.targets(&pod.node);
+        targets.is_some_and(|targets| pod.is_targeted(targets))
+            || (self.hurried.contains(pod.node.as_str()) && pod.has_to_leave())
     }
 
     /// Whether no pod has to leave a node that is drained, and all its gates are open.
@@ -113,7 +136,7 @@ impl<'a> View<'a> {
                     observation: self.snapshot.load_balancers.get(*name).unwrap_or(&unknown),
                     is_isolated: node.unschedulable && node.maintenance_taint.is_some(),
                     connections: node.open_connections(),
-                    deadline: node.eviction_deadline(),
+                    deadline: self.deadlines.get(*name).copied(),
                     now: self.now,
                 });
                 gates.insert((maintenance.name, *name), gate);
@@ -147,9 +170,13 @@ fn resume(maintenances: &[Maintenance<'_>], now: Timestamp) -> Progress {
             .status
             .as_ref()
             .and_then(|status| status.drain_plan_index);
-        let cursor = usize::try_from(cursor.unwrap_or(0))
-            .unwrap_or(0)
-            .min(maintenance.plan.last());
+        // A node that joins begins at the first entry, and not with all entries that the others have passed.
+        let has_new_nodes = maintenance
+            .nodes
+            .iter()
+            .any(|node| reached.get(node).and_then(DrainTargets::position).is_none());
+        let cursor = cursor.filter(|_| !has_new_nodes).unwrap_or(0);
+        let cursor = usize::try_from(cursor).unwrap_or(0).min(maintenance.plan.last());
         let missed = recorded_targets(maintenance).filter_map(|(node, targets)| {
             // Without targets of its own it is new on the node, and is fast-forwarded only there.
             let own = targets.position()?;

@@ -283,6 +283,70 @@ async fn an_evacuation_needs_the_right_to_delete_its_pod() {
     }
 }
 
+/// Binds a `ClusterRole` of the component to a user of its name.
+async fn bind(client: &Client, role: &str) {
+    let binding = json!({"metadata": {"name": format!("{role}-test")},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": role}]});
+    let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    request(client, "POST", path, Some(&binding)).await.unwrap();
+}
+
+#[tokio::test]
+async fn roles_for_people_and_evacuators_allow_what_they_are_for() {
+    const EVACUATOR: &str = "headgate-evacuator";
+    const VIEW: &str = "headgate-nodemaintenances-view";
+    const ADMIN: &str = "headgate-nodemaintenances-admin";
+    const PODS: &str = "headgate-evacuations-view";
+    let cluster = guarded().await;
+    let rbac = component().join("rbac.yaml");
+    succeeded(&cluster.kubectl().args(["apply", "-f"]).arg(rbac).output().unwrap());
+    let client = cluster.client();
+    for role in [EVACUATOR, VIEW, ADMIN, PODS] {
+        bind(&client, role).await;
+    }
+    let role = format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/{PODS}");
+    let labels = request(&client, "GET", &role, None).await.unwrap()["metadata"]["labels"].clone();
+    for to in ["view", "edit", "admin"] {
+        assert_eq!(labels[format!("rbac.authorization.k8s.io/aggregate-to-{to}")], "true");
+    }
+    request(&client, "POST", EVACUATIONS, Some(&evacuation("roles")))
+        .await
+        .unwrap();
+    let status = format!("{EVACUATIONS}/uid-roles/status");
+    let (message, label) = (
+        json!({"status": {"message": "working"}}),
+        json!({"metadata": {"labels": {"a": "b"}}}),
+    );
+    eventually(SOON, "the roles are in force", async || {
+        let answer = request_as(&client, EVACUATOR, "PATCH", &status, Some(&message)).await;
+        answer.map(drop).map_err(|refusal| refusal.message)
+    })
+    .await;
+    let new = maintenance("roles", &["n-0"]);
+    let each = "needs the right to delete each of its nodes";
+    for (user, method, path, body, refused) in [
+        (EVACUATOR, "GET", EVACUATIONS, None, ""),
+        (
+            EVACUATOR,
+            "PATCH",
+            &*format!("{EVACUATIONS}/uid-roles"),
+            Some(&label),
+            "cannot patch resource",
+        ),
+        (EVACUATOR, "GET", MAINTENANCES, None, "cannot list resource"),
+        (PODS, "GET", EVACUATIONS, None, ""),
+        (PODS, "PATCH", &*status, Some(&message), "cannot patch resource"),
+        (VIEW, "GET", MAINTENANCES, None, ""),
+        (VIEW, "POST", MAINTENANCES, Some(&new), "cannot create resource"),
+        (ADMIN, "GET", MAINTENANCES, None, ""),
+        (ADMIN, "POST", MAINTENANCES, Some(&new), each),
+    ] {
+        let answer = request_as(&client, user, method, path, body).await;
+        judge(answer.as_ref(), refused, &format!("{user} {method} {path}"));
+    }
+}
+
 #[tokio::test]
 async fn the_controller_deletes_only_pods_of_daemon_sets() {
     const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -353,6 +417,68 @@ async fn a_selector_of_all_nodes_is_warned_of() {
     }
 }
 
+/// By the real kubectl, which prints warnings of the API server.
+#[tokio::test]
+async fn who_changes_the_cordon_of_a_maintenance_is_warned() {
+    let cluster = guarded().await;
+    let client = cluster.client();
+    let annotations = |is_ours: bool| match is_ours {
+        true => json!({"headgate.dev/unschedulable-before-maintenance": "false"}),
+        false => json!({}),
+    };
+    for (name, is_ours) in [("maintained", true), ("cordoned", false)] {
+        let node =
+            json!({"metadata": {"name": name, "annotations": annotations(is_ours)}, "spec": {"unschedulable": true}});
+        request(&client, "POST", "/api/v1/nodes", Some(&node)).await.unwrap();
+    }
+    let kubectl = |arguments: &[&str]| {
+        let output = cluster.kubectl().args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    eventually(SOON, "the policy is in force", async || {
+        let warned = kubectl(&["uncordon", "maintained", "--dry-run=server"]);
+        if warned.contains("Warning: ") {
+            Ok(())
+        } else {
+            Err(warned)
+        }
+    })
+    .await;
+    let warned = kubectl(&["uncordon", "maintained"]);
+    assert!(
+        warned.contains("node maintained is under maintenance: headgate cordons it again"),
+        "{warned}"
+    );
+    let warned = kubectl(&["cordon", "maintained"]);
+    assert!(
+        warned.contains("this cordon does not outlast the maintenance"),
+        "{warned}"
+    );
+    for arguments in [
+        ["cordon", "maintained"].as_slice(),
+        &["label", "node", "maintained", "a=b"],
+        &["uncordon", "cordoned"],
+        &["cordon", "cordoned"],
+        // The end of a maintenance.
+        &[
+            "patch",
+            "node",
+            "maintained",
+            "--type=merge",
+            "-p",
+            r#"{"metadata":{"annotations":{"headgate.dev/unschedulable-before-maintenance":null}},"spec":{"unschedulable":false}}"#,
+        ],
+    ] {
+        assert_eq!(kubectl(arguments), "", "{arguments:?}");
+    }
+    for name in ["maintained", "cordoned"] {
+        request(&client, "DELETE", &format!("/api/v1/nodes/{name}"), None)
+            .await
+            .unwrap();
+    }
+}
+
 #[tokio::test]
 async fn the_expressions_are_type_checked_without_a_warning() {
     let client = guarded().await.client();
@@ -360,6 +486,7 @@ async fn the_expressions_are_type_checked_without_a_warning() {
         "headgate-nodemaintenances",
         "headgate-nodemaintenances-status",
         "headgate-nodemaintenances-all-nodes",
+        "headgate-nodemaintenances-cordons",
         "headgate-evacuations",
         "headgate-pods",
     ] {

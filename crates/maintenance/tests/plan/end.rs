@@ -33,6 +33,35 @@ fn assert_nothing_left(world: &mut World) {
 }
 
 #[test]
+fn a_node_is_kept_out_of_upgrades_while_it_is_under_maintenance() {
+    let mut world = World::default().nodes(&["one", "two"]);
+    world.snapshot.pauses_upgrades = true;
+    let quarantined = (
+        "kubernetes.azure.com/upgrade-status".to_owned(),
+        "Quarantined".to_owned(),
+    );
+    world.node("two").labels = [quarantined].into();
+    let before = world.node("two").labels.clone();
+    world.maintain("m", Stage::Cordon, &["one", "two"], &[]);
+    world.settle();
+    assert_eq!(
+        world.node("one").labels["kubernetes.azure.com/upgrade-status"],
+        "paused"
+    );
+    assert_eq!(world.node("two").labels, before, "another writer's");
+    world.delete("m");
+    world.settle();
+    assert!(world.node("one").labels.is_empty());
+    assert_eq!(world.node("two").labels, before);
+    // The setting is switched off meanwhile.
+    world.maintain("n", Stage::Cordon, &["one"], &[]);
+    world.settle();
+    world.snapshot.pauses_upgrades = false;
+    world.settle();
+    assert!(world.node("one").labels.is_empty() && world.node("one").unschedulable);
+}
+
+#[test]
 fn an_idle_maintenance_touches_nothing() {
     let mut world = World::default().nodes(&["one"]).pods("one", 1, PodType::Default, 0);
     let before = world.snapshot.nodes.clone();
@@ -381,88 +410,4 @@ fn all_nodes_selected_is_shown_and_recorded_once() {
             .count(),
         1
     );
-}
-
-fn many_nodes(count: usize) -> Vec<String> {
-    (0..count).map(|n| format!("node-{n:03}")).collect()
-}
-
-#[test]
-fn above_the_limit_nothing_begins() {
-    let names = many_nodes(501);
-    let names: Vec<_> = names.iter().map(String::as_str).collect();
-    let too_many = Some(("False".to_owned(), "TooManyNodes".to_owned()));
-    for (stage, dry_run) in [
-        (Stage::Cordon, false),
-        (Stage::Drain, false),
-        (Stage::Drain, true),
-        (Stage::Complete, false),
-    ] {
-        let mut world = World::default().nodes(&names).pods("node-000", 2, PodType::Default, 0);
-        let before = world.snapshot.nodes.clone();
-        world.maintain("m", Stage::Idle, &names, &[]);
-        world.settle();
-        world.change("m", |one| (one.spec.stage, one.spec.dry_run) = (stage, dry_run));
-        world.settle();
-        assert_eq!(world.snapshot.nodes, before, "{stage:?}");
-        assert_eq!(world.evacuated_pods().len(), 0, "{stage:?}");
-        assert!(
-            world
-                .maintenance("m")
-                .metadata
-                .finalizers
-                .iter()
-                .flatten()
-                .next()
-                .is_none()
-        );
-        if stage == Stage::Complete {
-            continue;
-        }
-        let status = world.maintenance("m").status.clone().unwrap();
-        assert_eq!(
-            (
-                status.selected_nodes,
-                status.node_statuses.len(),
-                status.stage_statuses.len()
-            ),
-            (501, 0, 0)
-        );
-        assert_eq!(world.condition("m", "Accepted"), too_many, "{stage:?}");
-        assert_eq!(world.condition("m", "Progressing"), too_many, "{stage:?}");
-        let not_started = Some(("False".to_owned(), "NotStarted".to_owned()));
-        let drained = if stage == Stage::Drain { &too_many } else { &not_started };
-        assert_eq!(world.condition("m", "Drained"), *drained, "{stage:?}");
-        // One node less, and it begins.
-        world.snapshot.nodes.pop();
-        world.settle();
-        assert_eq!(world.maintenance("m").status.as_ref().unwrap().node_statuses.len(), 500);
-        assert_eq!(world.node("node-000").unschedulable, !dry_run, "{stage:?}");
-    }
-}
-
-#[test]
-fn a_drain_that_comes_above_the_limit_keeps_its_nodes_and_is_not_drained() {
-    let names = many_nodes(501);
-    let names: Vec<_> = names.iter().map(String::as_str).collect();
-    let mut world = World::default().nodes(&names[1..]);
-    world.maintain("m", Stage::Drain, &names, &[]);
-    world.settle();
-    assert_eq!(world.condition("m", "Drained").unwrap().0, "True");
-    let world = &mut world.nodes(&names[..1]);
-    world.settle();
-    assert_eq!(
-        world.condition("m", "Drained"),
-        Some(("False".to_owned(), "TooManyNodes".to_owned()))
-    );
-    assert_eq!(
-        world.condition("m", "LoadBalancerOut"),
-        Some(("False".to_owned(), "TooManyNodes".to_owned()))
-    );
-    assert!(!world.node("node-000").unschedulable, "a node that joins is left alone");
-    assert!(world.node("node-500").unschedulable, "the others are not given back");
-    world.delete("m");
-    world.settle();
-    assert_eq!(world.find("m"), None);
-    assert!(!world.node("node-500").unschedulable);
 }

@@ -1,6 +1,6 @@
 //! No Evacuation before the load balancers, unless the policy or the guard allows it.
 
-use headgate_core::node::{DRAINING_TAINT, MarkerFact, MarkerStatus, NodeTraffic, Taint, Unproved};
+use headgate_core::node::{DRAINING_TAINT, MarkerFact, MarkerStatus, NodeTraffic, RecordedNotice, Taint, Unproved};
 use headgate_maintenance::api::{
     ConnectionsPolicy, LoadBalancerConfirmation, LoadBalancerGate, LoadBalancerState, PodType, Stage,
 };
@@ -148,7 +148,7 @@ fn connections_wait_for_half_of_the_time_before_a_deadline_at_most() {
     let mut world = draining(LoadBalancerConfirmation::Required);
     world.node("one").connections = Some(open(9));
     world.change("m", |one| one.spec.load_balancer.connections_drain_seconds = 0);
-    announce_eviction(&mut world);
+    announce_eviction(&mut world, "one");
     world.observe("one", out(&world));
     world.settle();
     assert!(
@@ -264,23 +264,26 @@ fn a_node_that_the_guard_holds_back_passes_under_either_policy() {
     }
 }
 
-fn announce_eviction(world: &mut World) {
+pub(super) fn announce_eviction(world: &mut World, node: &str) {
     let at = world.now + SignedDuration::from_secs(30);
-    world.node("one").eviction_at = Some(at);
-    world.node("one").taints = vec![Taint::new(DRAINING_TAINT, "NoSchedule")];
+    world.node(node).notice = Some(RecordedNotice {
+        not_before: Some(at),
+        ..RecordedNotice::default()
+    });
+    world.node(node).taints = vec![Taint::new(DRAINING_TAINT, "NoSchedule")];
 }
 
 #[test]
 fn before_a_deadline_half_of_the_time_is_for_the_load_balancer() {
     let mut world = draining(LoadBalancerConfirmation::BestEffort);
-    announce_eviction(&mut world);
+    announce_eviction(&mut world, "one");
     pass(&mut world, 14);
     assert_eq!(state(&world), (LoadBalancerState::Pending, 0));
     pass(&mut world, 1);
     assert_eq!(state(&world), (LoadBalancerState::TimedOut, 3));
 
     let mut world = draining(LoadBalancerConfirmation::Required);
-    announce_eviction(&mut world);
+    announce_eviction(&mut world, "one");
     pass(&mut world, 10);
     world.observe("one", out(&world));
     pass(&mut world, 0);

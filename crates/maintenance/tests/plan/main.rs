@@ -11,7 +11,10 @@
     reason = "tests: what fails here fails the test, and tables are long"
 )]
 
+mod automatic;
+mod concurrency;
 mod conditions;
+mod deadlines;
 mod end;
 mod gate;
 mod model;

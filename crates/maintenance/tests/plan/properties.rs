@@ -16,7 +16,7 @@ const NODES: [&str; 4] = ["one", "two", "three", "four"];
 const PRIORITIES: [i32; 5] = [-1, 10, 20, 1_000_000_000, i32::MAX];
 
 #[derive(Clone, Debug)]
-struct Pod {
+pub(super) struct Pod {
     node: usize,
     priority: i32,
     pod_type: PodType,
@@ -25,7 +25,7 @@ struct Pod {
 }
 
 #[derive(Clone, Debug)]
-enum Happening {
+pub(super) enum Happening {
     /// A pod with an Evacuation leaves.
     Leaves(usize),
     /// A pod is bound to a node.
@@ -40,7 +40,7 @@ enum Happening {
     Deletes(usize),
 }
 
-fn pods() -> impl Strategy<Value = Pod> {
+pub(super) fn pods() -> impl Strategy<Value = Pod> {
     let pod_type = select(vec![
         PodType::Default,
         PodType::Default,
@@ -74,7 +74,7 @@ fn entries() -> impl Strategy<Value = DrainPlanEntry> {
     })
 }
 
-fn happenings() -> impl Strategy<Value = Happening> {
+pub(super) fn happenings() -> impl Strategy<Value = Happening> {
     let stage = select(vec![Stage::Cordon, Stage::Drain, Stage::Drain, Stage::Drain]);
     prop_oneof![
         6 => any::<prop::sample::Index>().prop_map(|index| Happening::Leaves(index.index(1000))),
@@ -85,7 +85,7 @@ fn happenings() -> impl Strategy<Value = Happening> {
     ]
 }
 
-fn begin(first: &[Pod]) -> World {
+pub(super) fn begin(first: &[Pod]) -> World {
     let mut world = World::default().nodes(&NODES);
     for pod in first {
         come(&mut world, pod);
@@ -101,7 +101,7 @@ fn come(world: &mut World, pod: &Pod) {
         .extend(pod.label.map(|label| ("app".to_owned(), label.to_owned())));
 }
 
-fn happen(world: &mut World, happening: &Happening, number: usize) {
+pub(super) fn happen(world: &mut World, happening: &Happening, number: usize) {
     match happening {
         Happening::Leaves(index) => {
             let evacuated: Vec<_> = world.evacuated_pods().into_iter().collect();

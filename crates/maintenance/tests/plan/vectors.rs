@@ -207,7 +207,7 @@ fn a_pod_of_an_earlier_entry_that_appears_later_leaves_too() {
 }
 
 #[test]
-fn a_node_that_joins_starts_where_the_maintenance_is() {
+fn a_node_that_joins_begins_with_the_first_entry() {
     let mut world = World::default()
         .nodes(&["one"])
         .pods("one", 1, PodType::Default, 2_000_000_000)
@@ -218,8 +218,17 @@ fn a_node_that_joins_starts_where_the_maintenance_is() {
     world.settle();
     world = world.nodes(&["two"]);
     world.settle();
-    assert_eq!(counts(&world, "m", "two"), (1, 2));
+    assert_eq!(counts(&world, "m", "two"), (2, 1));
+    assert_eq!(counts(&world, "m", "one"), (0, 1), "what has begun goes on");
     assert!(world.node("two").unschedulable);
+    world.leave("two", 1);
+    world.settle();
+    assert_eq!(
+        counts(&world, "m", "two"),
+        (2, 0),
+        "not before the pod of the entry on the other node has left"
+    );
+    assert_eq!(world.message("m", "two"), "Waiting for node one.");
     world.snapshot.nodes.retain(|node| node.name != "two");
     world.remove_pods(|pod| pod.node == "two");
     world.leave("one", 1);

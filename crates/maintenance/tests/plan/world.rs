@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use headgate_core::node::{Condition as NodeCondition, Node, NodeTraffic};
+use headgate_core::node::{Condition as NodeCondition, Node, NodeTraffic, UPGRADE_STATUS_LABEL};
 use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER};
 use headgate_maintenance::api::{
     CancellationPolicy, DrainPlanEntry, Evacuation, EvacuationStatus, NodeMaintenance, NodeMaintenanceNodeStatus,
@@ -202,6 +202,21 @@ impl World {
 
     pub(super) fn apply(&mut self, action: Action) {
         match action {
+            Action::CreateMaintenance { maintenance, .. } => {
+                let mut object = *maintenance;
+                self.made += 1;
+                object.metadata.uid = Some(format!("uid-of-{:04}", self.made));
+                object.metadata.creation_timestamp = Some(Time(self.now));
+                assert!(
+                    self.find(object.metadata.name.as_deref().unwrap()).is_none(),
+                    "it exists"
+                );
+                self.snapshot.maintenances.push(object);
+            }
+            Action::SetDeadline { maintenance, deadline } => {
+                self.change(&maintenance, |one| one.spec.deadline = Some(Time(deadline)));
+            }
+            Action::DeleteMaintenance { maintenance } => self.delete(&maintenance),
             Action::AddFinalizer { maintenance } => self.change(&maintenance, |one| {
                 assert!(
                     one.metadata.deletion_timestamp.is_none(),
@@ -240,6 +255,19 @@ impl World {
                     Some(Change::Set(value)) => facts.maintenance_taint = Some(value),
                     Some(Change::Remove) => facts.maintenance_taint = None,
                     None => {}
+                }
+            }
+            Action::ReleaseMachine(machine) => {
+                let mut machines = self.snapshot.machines.iter_mut().flatten();
+                machines.find(|deleted| **deleted == machine).unwrap().is_held = false;
+            }
+            Action::SetUpgradePaused { node, is_paused } => {
+                let node = self.node(&node);
+                node.is_upgrade_paused = is_paused;
+                if is_paused {
+                    node.labels.insert(UPGRADE_STATUS_LABEL.to_owned(), "paused".to_owned());
+                } else {
+                    node.labels.remove(UPGRADE_STATUS_LABEL);
                 }
             }
             Action::UpdateNodeConditions { node, set, remove } => {

@@ -121,7 +121,11 @@ async fn a_drain_goes_from_the_cordon_to_the_last_pod_and_leaves_nothing() {
     world.delete_maintenance("m").await;
     world.until("gone", |world| world.maintenance("m").is_none()).await;
     let events = world.event_counts("m").await;
-    let expected = [("Completed", 1), ("Drained", 1), ("StageStarted", 3)];
+    let expected = [
+        ("MaintenanceCompleted", 1),
+        ("MaintenanceStageStarted", 3),
+        ("NodesDrained", 1),
+    ];
     assert_eq!(
         events,
         expected.map(|(reason, count)| (reason.to_owned(), count)).into()

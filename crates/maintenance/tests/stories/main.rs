@@ -8,6 +8,7 @@
     reason = "a failed precondition fails the test, and a story is as long as what happens"
 )]
 
+mod automatic;
 mod blackholes;
 mod drains;
 mod ends;

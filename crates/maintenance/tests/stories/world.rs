@@ -14,6 +14,7 @@ use headgate_kubernetes::{
     Decoded, NodeIntents, NodeWriteMetrics, NodeWriter, Store, WatchReporter, service_store, split_list,
 };
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
+use headgate_maintenance::automatic::AutomaticMaintenances;
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
 use headgate_test_kubernetes::{ClientFaults, FakeApi, event_sink, eventually};
 use jiff::Timestamp;
@@ -45,6 +46,8 @@ pub(crate) struct World {
     leaders: u32,
     /// Whether gates follow the agents' conditions, as without Azure.
     pub(crate) is_probed: bool,
+    /// Which nodes get a maintenance by themselves.
+    pub(crate) automatic: AutomaticMaintenances,
 }
 
 /// A process that leads.
@@ -84,6 +87,7 @@ impl World {
             node_writes,
             leaders: 0,
             is_probed: false,
+            automatic: AutomaticMaintenances::default(),
         };
         for name in nodes {
             let node = json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "spec": {},
@@ -155,6 +159,9 @@ impl World {
             } else {
                 LoadBalancerSource::Reads(self.load_balancers.subscribe())
             },
+            max_concurrent_nodes: None,
+            automatic: self.automatic.clone(),
+            pauses_upgrades: false,
         };
         let node_writes = self.node_writes.clone();
         let task = tokio::spawn(async move {
@@ -395,7 +402,8 @@ impl World {
         let mut counts = BTreeMap::new();
         for event in events {
             if event.regarding.and_then(|object| object.name).as_deref() == Some(about) {
-                *counts.entry(event.reason.unwrap_or_default()).or_default() += 1;
+                let count = event.series.map_or(1, |series| series.count);
+                *counts.entry(event.reason.unwrap_or_default()).or_default() += usize::try_from(count).unwrap();
             }
         }
         counts

@@ -30,7 +30,15 @@ impl ResourceKind {
     }
 }
 
-static RESOURCES: [ResourceKind; 16] = [
+static RESOURCES: [ResourceKind; 17] = [
+    ResourceKind {
+        api_version: "cluster.x-k8s.io/v1beta2",
+        plural: "machines",
+        name: "Machine",
+        is_namespaced: true,
+        allows_unconditional_update: true,
+        allows_create_on_update: false,
+    },
     ResourceKind {
         api_version: "v1",
         plural: "nodes",

@@ -1,12 +1,13 @@
 use std::net::IpAddr;
 
 use headgate_azure::{ArmError, LoadBalancer, LoadBalancerId};
-use headgate_controller::admin_state::{AdminStateMode, ForeignDown, IntOrPercent};
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{LedgerChange, LedgerStage, Policy, TargetStates};
 use headgate_controller::local_service::ServiceIndex;
 use headgate_controller::pool::{LastError, Listing, Taint};
 use headgate_core::clock::Clock;
 use headgate_core::node::{Signal, SignalRules};
+use headgate_core::settings::IntOrPercent;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 

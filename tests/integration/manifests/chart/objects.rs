@@ -164,6 +164,7 @@ fn rows_of_folders() -> Vec<Row> {
 }
 
 /// The components, each on what it needs, and all of them together.
+#[allow(clippy::too_many_lines, reason = "one table")]
 fn rows_of_components() -> Vec<Row> {
     let leader = merged(
         on_nodes(),
@@ -231,6 +232,27 @@ fn rows_of_components() -> Vec<Row> {
             &["maintenance"],
             "maintenance: {enabled: true}",
             merged(hardened(), maintenance.clone()),
+        ),
+        Row::overlay(
+            "overlays/hardened",
+            &["maintenance", "automatic"],
+            "maintenance: {enabled: true, automatic: [preempt, autoscaler]}",
+            merged(
+                hardened(),
+                merged(
+                    maintenance.clone(),
+                    json!({"maintenance": {"automatic": ["preempt", "autoscaler"]}}),
+                ),
+            ),
+        ),
+        Row::overlay(
+            "overlays/hardened",
+            &["maintenance", "automatic", "cluster-api"],
+            "maintenance: {enabled: true, automatic: [machine]}",
+            merged(
+                hardened(),
+                merged(maintenance.clone(), json!({"maintenance": {"automatic": ["machine"]}})),
+            ),
         ),
         Row::overlay(
             "overlays/hardened",

@@ -114,6 +114,14 @@ fn values_that_cannot_work_are_refused_by_name() {
             "delayTermination needs outOfLoadBalancers.enabled",
         ),
         (
+            json!({"maintenance": {"automatic": ["preempt"]}}),
+            "maintenance.automatic needs maintenance.enabled",
+        ),
+        (
+            json!({"maintenance": {"enabled": true}, "settings": {"node": {"markerProbes": 2}, "maintenance": {"automatic": ["preempt"]}}}),
+            "settings.maintenance.automatic needs the value maintenance.automatic",
+        ),
+        (
             json!({"maintenance": {"rollout": true}}),
             "maintenance.rollout needs maintenance.enabled",
         ),
@@ -218,7 +226,7 @@ fn values_reach_the_objects() {
     let pod = &template["spec"];
     assert_eq!(pod["nodeSelector"], json!({"kubernetes.io/os": "linux", "pool": "x"}));
     let container = &pod["containers"][0];
-    assert_eq!(container["env"][2], json!({"name": "A", "value": "b"}));
+    assert_eq!(container["env"][3], json!({"name": "A", "value": "b"}));
     assert_eq!(
         container["resources"]["limits"],
         json!({"memory": "1Gi", "ephemeral-storage": "512Mi"})

@@ -1,4 +1,5 @@
 use headgate_core::clock::Clock;
+use headgate_core::node::RecordedNotice;
 use proptest::prelude::*;
 
 use super::super::fixtures::{DRAIN, node, pool_id, view};
@@ -138,7 +139,12 @@ fn what_announces_the_end_of_the_machine_never_waits() {
     let mut cluster = cordoned();
     for (index, node) in cluster.nodes.iter_mut().enumerate() {
         match index {
-            1 => node.eviction_at = Some(Timestamp::UNIX_EPOCH),
+            1 => {
+                node.notice = Some(RecordedNotice {
+                    not_before: Some(Timestamp::UNIX_EPOCH),
+                    ..RecordedNotice::default()
+                });
+            }
             2 => node.ends = true,
             // A notice beside the matcher that finds it.
             3 => {

@@ -3,7 +3,6 @@ use headgate_core::node::{NodeHold, Signal, SignalRules};
 
 use super::super::fixtures::{DRAIN, ledger, node, target_states, view};
 use super::super::guard::{GuardInputs, HeldEntries};
-use super::super::int_or_percent::IntOrPercent;
 use super::super::last_reads::PlannedLoadBalancer;
 use super::super::plan::{PlanInputs, Policy, plan};
 use super::super::planner::LoadBalancerStatus;
@@ -11,6 +10,7 @@ use super::super::settings::{AdminStateMode, ForeignDown};
 use super::*;
 use crate::local_service::Unknown;
 use crate::pool::{InterfaceCache, Listing};
+use headgate_core::settings::IntOrPercent;
 
 const OUT: &str = "node.kubernetes.io/out-of-service";
 const GUARD: GuardSettings = GuardSettings {

@@ -3,17 +3,17 @@ use std::time::Duration;
 
 use headgate_azure::{LoadBalancer, LoadBalancerId};
 use headgate_core::clock::{Clock, Moment};
+use headgate_core::service::{NamespacedName, Service};
+use headgate_core::settings::IntOrPercent;
 use serde_json::json;
 
 use super::super::fixtures::{DRAIN, ledger, node, pool_id, target_states};
 use super::super::guard::{GuardSettings, HeldEntries};
-use super::super::int_or_percent::IntOrPercent;
 use super::super::plan::{Plan, PlanInputs, Policy, plan};
 use super::super::settings::{AdminStateMode, ForeignDown};
 use super::*;
 use crate::local_pools::objects::{Endpoint, EndpointSlice};
 use crate::pool::{ClusterNode, LoadBalancerView};
-use headgate_core::service::{NamespacedName, Service};
 
 mod sequences;
 

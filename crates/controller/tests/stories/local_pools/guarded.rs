@@ -1,7 +1,8 @@
 //! `guard.minimumInService` above 0 where members change: no PUT leaves a pool without the entries that the guard keeps in
 //! service, although nodes with signals join as `Down`.
 
-use headgate_controller::admin_state::{GuardSettings, IntOrPercent};
+use headgate_controller::admin_state::GuardSettings;
+use headgate_core::settings::IntOrPercent;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use serde_json::Value;

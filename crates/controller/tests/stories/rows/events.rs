@@ -49,7 +49,7 @@ async fn events_regard_nodes_and_have_the_right_types() {
             (about.kind.as_deref(), about.uid),
             (Some("Node"), node.metadata.uid.clone())
         );
-        assert_eq!(event.reporting_controller.as_deref(), Some("headgate"));
+        assert_eq!(event.reporting_controller.as_deref(), Some("headgate.dev/controller"));
         seen.push((event.reason.unwrap(), event.type_.unwrap()));
     }
     seen.sort();

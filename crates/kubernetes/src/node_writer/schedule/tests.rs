@@ -1,6 +1,5 @@
 use super::*;
 
-const SECOND: Duration = Duration::from_secs(1);
 const RENEW: Duration = Duration::from_mins(1);
 
 fn intent(key: &str, shown: Shown) -> NodeIntent {
@@ -187,4 +186,35 @@ fn changes_go_before_renewals_and_repetitions() {
     let due = schedule.start_due(&all, now + SECOND).0;
     assert_eq!(due.len(), MAX_NEW_ATTEMPTS);
     assert!(names(&due)[..10].iter().all(|name| *name >= "n200"), "{due:?}");
+}
+
+#[test]
+fn markers_of_many_nodes_are_confirmed_at_a_bounded_rate() {
+    const NODES: usize = 1000;
+    let (start, mut schedule) = (Instant::now(), Schedule::default());
+    let all = wanted((0..NODES).map(|number| (format!("n{number:04}"), intent("a", Shown::Yes))));
+    let mut change = all.clone();
+    let marker = std::sync::Arc::make_mut(change.get_mut(&NodeField::Marker).unwrap());
+    marker.insert("n0999".to_owned(), intent("b", Shown::No));
+    let (mut confirmed, mut now) = (BTreeMap::new(), start);
+    while now < start + 220 * SECOND {
+        let (due, next_at) = schedule.start_due(&all, now);
+        for attempt in due {
+            confirmed.entry(attempt.node.clone()).or_insert_with(Vec::new).push(now);
+            schedule.finish(attempt, &[Ended::Done], now);
+        }
+        now = next_at.unwrap();
+    }
+    assert_eq!(confirmed.len(), NODES);
+    let pause = |times: &Vec<Instant>| times[1] - times[0];
+    let longest = confirmed.values().map(pause).max().unwrap();
+    assert!(longest <= 101 * SECOND, "{longest:?}");
+    let mut times: Vec<_> = confirmed.into_values().flatten().collect();
+    times.sort();
+    for window in times.windows(2 * MAX_CONFIRMATIONS_PER_SECOND + 1) {
+        assert!(window[2 * MAX_CONFIRMATIONS_PER_SECOND] - window[0] >= SECOND);
+    }
+    // A change waits for none of them.
+    let due = schedule.start_due(&change, now).0;
+    assert_eq!(due[0].node, "n0999");
 }

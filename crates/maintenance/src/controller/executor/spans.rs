@@ -24,7 +24,10 @@ pub(super) fn turn_span(term: &Term, actions: &[Action]) -> ReconcileSpan {
 /// The span of one write for a maintenance.
 pub(super) fn action_span(term: &Term, action: &Action) -> ReconcileSpan {
     let maintenance = match action {
+        Action::CreateMaintenance { maintenance, .. } => maintenance.metadata.name.as_deref(),
         Action::AddFinalizer { maintenance }
+        | Action::SetDeadline { maintenance, .. }
+        | Action::DeleteMaintenance { maintenance }
         | Action::SetStageComplete { maintenance }
         | Action::UpdateStatus { maintenance, .. }
         | Action::RemoveFinalizer { maintenance } => Some(maintenance.as_str()),
@@ -72,7 +75,9 @@ pub(super) fn evacuation_span(term: &Term, action: &Action, pods: &BTreeMap<&str
 
 fn node_of(action: &Action) -> Option<&str> {
     match action {
-        Action::UpdateNode { node, .. } | Action::UpdateNodeConditions { node, .. } => Some(node),
+        Action::UpdateNode { node, .. }
+        | Action::UpdateNodeConditions { node, .. }
+        | Action::SetUpgradePaused { node, .. } => Some(node),
         _ => None,
     }
 }

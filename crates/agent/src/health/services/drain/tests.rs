@@ -1,5 +1,5 @@
 use headgate_core::clock::{Clock, Moment};
-use headgate_core::node::{MARKER_NO_SIGNAL, MarkerStatus, NodeHold, SignalRules, Taint};
+use headgate_core::node::{AzureNotice, MARKER_NO_SIGNAL, MarkerStatus, NodeHold, SignalRules, Taint};
 use proptest::prelude::*;
 
 use super::*;
@@ -202,7 +202,7 @@ fn own_state_follows_from_the_node_and_the_hold() {
     for (report, others, expected) in [
         (&report(false, |_| {}), &[][..], OwnState::Eligible),
         (&signalled, &[], OwnState::Signalled),
-        (&signalled, &[&Signal::Preempt], OwnState::Ending),
+        (&signalled, &[&Signal::Azure(AzureNotice::Preempt)], OwnState::Ending),
         (&report(false, |_| {}), &[&Signal::Stopping], OwnState::Ending),
         (&report(true, |node| node.ends = true), &[], OwnState::Ending),
         (

@@ -1,35 +1,35 @@
-//! A number of a pool's entries, or a percentage of them, as Kubernetes' `IntOrString` has it. Pure.
+//! A number, or a percentage of a whole, as Kubernetes' `IntOrString` has it. Pure.
 
 use std::fmt;
 
-/// A number of entries, or a percentage of a pool's entries.
+/// A number of things, or a percentage of all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntOrPercent {
-    /// A number of entries.
+    /// A number.
     Int(u32),
-    /// A percentage of the pool's entries, from 1 to 100.
+    /// A percentage of all, from 1 to 100.
     Percent(u8),
 }
 
 impl IntOrPercent {
-    /// Every entry.
+    /// All of them.
     pub const ALL: Self = Self::Percent(100);
 
-    /// The number for a pool of this size, rounded up.
+    /// The number out of so many, rounded up.
     #[must_use]
-    pub fn rounded_up(self, entries: usize) -> usize {
+    pub fn rounded_up(self, all: usize) -> usize {
         match self {
             Self::Int(count) => usize::try_from(count).unwrap_or(usize::MAX),
-            Self::Percent(percent) => (entries * usize::from(percent)).div_ceil(100),
+            Self::Percent(percent) => (all * usize::from(percent)).div_ceil(100),
         }
     }
 
-    /// The number for a pool of this size, rounded down, but at least one.
+    /// The number out of so many, rounded down, but at least one.
     #[must_use]
-    pub fn rounded_down(self, entries: usize) -> usize {
+    pub fn rounded_down(self, all: usize) -> usize {
         let rounded = match self {
             Self::Int(count) => usize::try_from(count).unwrap_or(usize::MAX),
-            Self::Percent(percent) => entries * usize::from(percent) / 100,
+            Self::Percent(percent) => all * usize::from(percent) / 100,
         };
         rounded.max(1)
     }

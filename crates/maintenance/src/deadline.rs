@@ -1,0 +1,210 @@
+//! Deadlines: when a node under maintenance is gone, and what that shortens. Pure.
+//!
+//! A deadline is `spec.deadline` of a maintenance that drains the node, or the time of a notice that is recorded on the Node, whichever is
+//! earlier. Nothing waits beyond it: the gate and the evacuators have at most half of what is left each, and the order of the drain plan
+//! holds until half of the time has passed. Then all pods leave, with the time that is left to end. Budgets hold nevertheless.
+
+use std::time::Duration;
+
+use headgate_core::node::Node;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::{NodeMaintenance, Stage};
+use crate::selection::selects;
+
+/// What a pod has at least to end. With 0 the API server would forget it while its containers run.
+const SHORTEST_GRACE_PERIOD: Duration = Duration::from_secs(1);
+
+/// When a node is expected to be gone, of all maintenances.
+#[must_use]
+pub fn of_node<'a>(node: &Node, maintenances: impl IntoIterator<Item = &'a NodeMaintenance>) -> Option<Timestamp> {
+    let of_maintenances = maintenances
+        .into_iter()
+        .filter(|one| drains(one, node))
+        .filter_map(at)
+        .min();
+    of_maintenances.into_iter().chain(node.eviction_deadline()).min()
+}
+
+/// Whether all pods of the node leave at once: half of the time of a maintenance has passed.
+#[must_use]
+pub fn hurries<'a>(node: &Node, maintenances: impl IntoIterator<Item = &'a NodeMaintenance>, now: Timestamp) -> bool {
+    let mut draining = maintenances.into_iter().filter(|one| drains(one, node));
+    draining.any(|one| hurries_from(one).is_some_and(|from| now >= from))
+}
+
+/// When half of the time of a maintenance with a deadline has passed.
+#[must_use]
+pub fn hurries_from(maintenance: &NodeMaintenance) -> Option<Timestamp> {
+    let created = maintenance.metadata.creation_timestamp.as_ref()?.0;
+    Some(half(created, at(maintenance)?))
+}
+
+/// When the turns of evacuators end: half of the time since the creation of the Evacuation has passed, or only the pod's grace period is
+/// left, whichever is later.
+#[must_use]
+pub fn turns_end(created: Timestamp, grace_period: SignedDuration, deadline: Timestamp) -> Timestamp {
+    let latest = deadline.checked_sub(grace_period).unwrap_or(Timestamp::MIN);
+    half(created, deadline).max(latest)
+}
+
+/// The grace period that a pod gets in the place of its own, in seconds, where less than that is left.
+#[must_use]
+pub fn cut_grace_period(own: SignedDuration, deadline: Option<Timestamp>, now: Timestamp) -> Option<u32> {
+    let left = deadline?.duration_since(now);
+    let left = Duration::try_from(left).unwrap_or_default().max(SHORTEST_GRACE_PERIOD);
+    let is_shorter = SignedDuration::try_from(left).is_ok_and(|left| left < own);
+    u32::try_from(left.as_secs()).ok().filter(|_| is_shorter)
+}
+
+fn at(maintenance: &NodeMaintenance) -> Option<Timestamp> {
+    maintenance.spec.deadline.as_ref().map(|deadline| deadline.0)
+}
+
+/// Whether it drains the node, and has a deadline.
+fn drains(maintenance: &NodeMaintenance, node: &Node) -> bool {
+    let spec = &maintenance.spec;
+    spec.deadline.is_some()
+        && spec.stage == Stage::Drain
+        && !spec.dry_run
+        && maintenance.metadata.deletion_timestamp.is_none()
+        && selects(&spec.node_selector, &node.name, &node.labels)
+}
+
+/// The middle between two times; the first one where it is the later.
+fn half(from: Timestamp, to: Timestamp) -> Timestamp {
+    let time = to.duration_since(from).max(SignedDuration::ZERO);
+    from.checked_add(time / 2).unwrap_or(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_core::node::{DRAINING_TAINT, RecordedNotice, Taint};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::NodeMaintenanceSpec;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn maintenance(stage: Stage, created: i64, deadline: Option<i64>) -> NodeMaintenance {
+        let term = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["one"]}]});
+        let mut spec: NodeMaintenanceSpec =
+            serde_json::from_value(json!({"nodeSelector": {"nodeSelectorTerms": [term]}, "stage": stage})).unwrap();
+        spec.deadline = deadline.map(|second| Time(at(second)));
+        let mut object = NodeMaintenance::new("m", spec);
+        object.metadata.creation_timestamp = Some(Time(at(created)));
+        object
+    }
+
+    fn node(name: &str, notice: Option<i64>) -> Node {
+        Node {
+            name: name.to_owned(),
+            taints: vec![Taint::new(DRAINING_TAINT, "NoSchedule")],
+            notice: notice.map(|second| RecordedNotice {
+                not_before: Some(at(second)),
+                ..RecordedNotice::default()
+            }),
+            ..Node::default()
+        }
+    }
+
+    #[test]
+    fn the_earliest_deadline_of_a_drain_counts() {
+        let drain = |deadline| maintenance(Stage::Drain, 0, deadline);
+        let mut dry_run = drain(Some(5));
+        dry_run.spec.dry_run = true;
+        let mut deleted = drain(Some(5));
+        deleted.metadata.deletion_timestamp = Some(Time(at(1)));
+        for (node, maintenances, expected) in [
+            (node("one", None), vec![], None),
+            (node("one", None), vec![drain(None)], None),
+            (node("one", Some(30)), vec![drain(None)], Some(30)),
+            (node("one", None), vec![drain(Some(60)), drain(Some(40))], Some(40)),
+            (node("one", Some(30)), vec![drain(Some(60))], Some(30)),
+            (node("two", None), vec![drain(Some(60))], None),
+            (node("one", None), vec![maintenance(Stage::Cordon, 0, Some(60))], None),
+            (node("one", None), vec![dry_run, deleted], None),
+        ] {
+            assert_eq!(
+                of_node(&node, &maintenances),
+                expected.map(at),
+                "{node:?} {maintenances:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn pods_leave_at_once_after_half_of_the_time() {
+        for (created, deadline, now, expected) in [
+            (0, Some(30), 14, false),
+            (0, Some(30), 15, true),
+            (0, Some(30), 99, true),
+            (40, Some(30), 40, true),
+            (0, None, 99, false),
+        ] {
+            let maintenance = maintenance(Stage::Drain, created, deadline);
+            assert_eq!(
+                hurries(&node("one", None), [&maintenance], at(now)),
+                expected,
+                "{created} {now}"
+            );
+            assert!(!hurries(&node("two", None), [&maintenance], at(now)));
+        }
+    }
+
+    #[test]
+    fn evacuators_have_half_of_the_time_or_all_but_the_grace_period() {
+        for (created, grace, deadline, expected) in
+            [(0, 30, 30, 15), (0, 30, 600, 570), (0, 600, 100, 50), (50, 5, 20, 50)]
+        {
+            let ends = turns_end(at(created), SignedDuration::from_secs(grace), at(deadline));
+            assert_eq!(ends, at(expected), "{created} {grace} {deadline}");
+        }
+    }
+
+    #[test]
+    fn a_grace_period_is_cut_to_what_is_left() {
+        for (own, left, expected) in [
+            (30, Some(31), None),
+            (30, Some(30), None),
+            (30, Some(12), Some(12)),
+            (30, Some(0), Some(1)),
+            (30, Some(-100), Some(1)),
+            (1, Some(0), None),
+            (0, Some(0), None),
+            (30, None, None),
+        ] {
+            let deadline = left.map(|left| at(1_000 + left));
+            assert_eq!(
+                cut_grace_period(SignedDuration::from_secs(own), deadline, at(1_000)),
+                expected,
+                "{own} {left:?}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_lasts_longer_than_the_deadline(
+            own in 0..100_000_i64, created in 0..100_000_i64, deadline in 0..200_000_i64, now in 0..300_000_i64
+        ) {
+            let own = SignedDuration::from_secs(own);
+            if let Some(grace) = cut_grace_period(own, Some(at(deadline)), at(now)) {
+                let (grace, left) = (i64::from(grace), (deadline - now).max(1));
+                prop_assert!(grace >= 1 && grace <= left && grace < own.as_secs());
+            } else {
+                prop_assert!(own.as_secs() <= (deadline - now).max(1));
+            }
+            let ends = turns_end(at(created), own, at(deadline));
+            prop_assert!(ends >= at(created.min(deadline)) && ends <= at(deadline.max(created)));
+            let maintenance = maintenance(Stage::Drain, created, Some(deadline));
+            let from = hurries_from(&maintenance).unwrap();
+            prop_assert!(from >= at(created) && from <= at(deadline.max(created)));
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Which nodes of a maintenance are held back: those for which `maintenance.maxConcurrentNodes` has no room. Pure.
+//!
+//! Nothing is remembered. A node takes a place as long as a maintenance keeps it cordoned, or has begun with it. It keeps the place
+//! whatever the limit has become, so neither a smaller limit nor a new leader gives a node back. A node whose machine goes anyway,
+//! by a notice or by the deadline of a maintenance, never waits, and takes a place.
+
+use std::borrow::Borrow;
+use std::collections::BTreeSet;
+
+use headgate_core::node::Node;
+use headgate_core::settings::IntOrPercent;
+
+use crate::api::NodeMaintenance;
+use crate::api::names::MAX_NODES;
+
+use super::phase::{Maintenance, Phase};
+
+/// The maintenances with the nodes that each has and holds back, older ones first. Places that are free go to the older ones.
+#[must_use]
+pub fn maintenances<'a>(
+    objects: &'a [NodeMaintenance],
+    nodes: &[impl Borrow<Node>],
+    max_concurrent_nodes: Option<IntOrPercent>,
+) -> Vec<Maintenance<'a>> {
+    let mut maintenances: Vec<_> = objects.iter().map(|object| Maintenance::new(object, nodes)).collect();
+    maintenances.sort_by(|a, b| a.age().cmp(&b.age()));
+    let limit = max_concurrent_nodes.map_or(usize::MAX, |max| max.rounded_down(nodes.len()));
+    let named = |holds: fn(&Node) -> bool| -> BTreeSet<String> {
+        let nodes = nodes.iter().map(Borrow::borrow).filter(|node| holds(node));
+        nodes.map(|node: &Node| node.name.clone()).collect()
+    };
+    let leaving = named(|node| node.eviction_deadline().is_some());
+    let mut placed = named(|node| node.was_unschedulable.is_some());
+    for maintenance in maintenances.iter().filter(|one| takes_places(one)) {
+        if has_deadline(maintenance) {
+            placed.extend(maintenance.nodes.iter().cloned());
+        }
+        placed.extend(
+            begun(maintenance)
+                .filter(|node| maintenance.nodes.contains(*node))
+                .cloned(),
+        );
+    }
+    for maintenance in &mut maintenances {
+        match maintenance.phase {
+            Phase::DryRun => admit(maintenance, &placed, |_, _| true),
+            _ if takes_places(maintenance) => {
+                let before = placed.clone();
+                admit(maintenance, &before, |node, is_placed| {
+                    let is_admitted = is_placed || leaving.contains(node) || placed.len() < limit;
+                    if is_admitted {
+                        placed.insert(node.to_owned());
+                    }
+                    is_admitted
+                });
+            }
+            _ => {}
+        }
+    }
+    maintenances
+}
+
+/// Whether its nodes are gone at a known time: they cannot wait for room, and take it from others.
+fn has_deadline(maintenance: &Maintenance<'_>) -> bool {
+    maintenance.object.spec.deadline.is_some()
+}
+
+/// Whether nodes of the maintenance are cordoned, or are about to be.
+fn takes_places(maintenance: &Maintenance<'_>) -> bool {
+    matches!(maintenance.phase, Phase::Starting | Phase::Cordon | Phase::Drain)
+}
+
+/// The nodes whose drain has begun, by the status.
+fn begun<'a>(maintenance: &Maintenance<'a>) -> impl Iterator<Item = &'a String> + use<'a> {
+    let status = maintenance.object.status.iter();
+    let nodes = status.flat_map(|status| &status.node_statuses);
+    let begun = nodes.filter(|node| node.load_balancer.is_some());
+    begun.map(|node| &node.node_ref.name)
+}
+
+/// Holds back every node that is not admitted, and those beyond [`MAX_NODES`]: first those without a place.
+fn admit(
+    maintenance: &mut Maintenance<'_>,
+    placed: &BTreeSet<String>,
+    mut is_admitted: impl FnMut(&str, bool) -> bool,
+) {
+    let own: BTreeSet<_> = begun(maintenance).collect();
+    let mut selected: Vec<_> = std::mem::take(&mut maintenance.nodes).into_iter().collect();
+    selected.sort_by_key(|node| (!own.contains(node), !placed.contains(node)));
+    for node in selected {
+        if maintenance.nodes.len() < MAX_NODES && is_admitted(&node, placed.contains(&node)) {
+            maintenance.nodes.insert(node);
+        } else {
+            maintenance.held_back.insert(node);
+        }
+    }
+}

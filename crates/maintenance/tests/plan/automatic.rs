@@ -1,0 +1,419 @@
+//! `maintenance.automatic`: a maintenance for each node that is taken, and for no other.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_core::node::{
+    AUTOSCALER_TAINT, AzureNotice, DRAINING_TAINT, KARPENTER_TAINT, Node, NodeTraffic, RecordedNotice, Taint,
+};
+use headgate_core::settings::IntOrPercent;
+use headgate_maintenance::api::names::AUTOMATIC_LABEL;
+use headgate_maintenance::api::{NodeMaintenance, PodType, Stage};
+use headgate_maintenance::automatic::{AutomaticMaintenances, Cause, is_automatic};
+use headgate_maintenance::machine::DeletedMachine;
+use jiff::{SignedDuration, Timestamp};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::world::World;
+
+fn settings(causes: &[Cause]) -> AutomaticMaintenances {
+    AutomaticMaintenances {
+        causes: causes.iter().copied().collect(),
+        shutdown_grace_period: Duration::from_secs(40),
+        autoscaler_drain_timeout: Duration::from_mins(10),
+    }
+}
+
+fn world(causes: &[Cause]) -> World {
+    let mut world = World::default()
+        .nodes(&["one", "two"])
+        .pods("one", 2, PodType::Default, 0);
+    world.snapshot.automatic = settings(causes);
+    for node in &mut world.snapshot.nodes {
+        let node = Arc::make_mut(node);
+        node.uid = format!("uid-of-{}", node.name);
+    }
+    world
+}
+
+fn announce(node: &mut Node, event_type: AzureNotice, not_before: Option<Timestamp>) {
+    node.taints.push(Taint::new(DRAINING_TAINT, "NoSchedule"));
+    node.notice = Some(RecordedNotice { event_type, not_before });
+}
+
+fn automatic(world: &World) -> Vec<&NodeMaintenance> {
+    world
+        .snapshot
+        .maintenances
+        .iter()
+        .filter(|one| is_automatic(one))
+        .collect()
+}
+
+fn deadline(world: &World) -> Timestamp {
+    automatic(world)[0].spec.deadline.as_ref().unwrap().0
+}
+
+/// What happens to a Node that is taken.
+type Taking = Box<dyn Fn(&mut Node)>;
+
+#[test]
+fn each_cause_has_its_deadline() {
+    let start = World::default().now;
+    let at = move |after| Some(start + SignedDuration::from_secs(after));
+    let rows: Vec<(&str, Taking, Cause, i64, &str)> = vec![
+        (
+            "a spot eviction",
+            Box::new(move |node| announce(node, AzureNotice::Preempt, at(30))),
+            Cause::Preempt,
+            30,
+            "Azure evicts the VM",
+        ),
+        (
+            "one that has started",
+            Box::new(|node| announce(node, AzureNotice::Preempt, None)),
+            Cause::Preempt,
+            30,
+            "Azure evicts the VM",
+        ),
+        (
+            "a scale set's notice",
+            Box::new(move |node| announce(node, AzureNotice::Terminate, at(600))),
+            Cause::Terminate,
+            600,
+            "the scale set deletes the VM",
+        ),
+        (
+            "kubelet",
+            Box::new(|node| node.shutting_down = true),
+            Cause::Shutdown,
+            40,
+            "kubelet shuts the node down",
+        ),
+        (
+            "Cluster Autoscaler",
+            Box::new(|node| node.taints.push(Taint::new(AUTOSCALER_TAINT, "NoSchedule"))),
+            Cause::Autoscaler,
+            600,
+            "Cluster Autoscaler removes the node",
+        ),
+        (
+            "Karpenter",
+            Box::new(|node| node.taints.push(Taint::new(KARPENTER_TAINT, "NoSchedule"))),
+            Cause::Autoscaler,
+            600,
+            "Karpenter removes the node",
+        ),
+    ];
+    for (what, take, cause, expected, reason) in rows {
+        for causes in [vec![cause], Cause::ALL.to_vec(), Vec::new()] {
+            let mut world = world(&causes);
+            take(world.node("one"));
+            world.settle();
+            let created = automatic(&world);
+            if causes.is_empty() {
+                assert!(created.is_empty(), "{what}");
+                continue;
+            }
+            let [created] = created[..] else { panic!("{what}") };
+            assert_eq!(created.metadata.name.as_deref(), Some("automatic-one"), "{what}");
+            assert_eq!(
+                created.metadata.labels.as_ref().unwrap()[AUTOMATIC_LABEL],
+                cause.as_str(),
+                "{what}"
+            );
+            assert_eq!(
+                (created.spec.stage, created.spec.reason.as_str()),
+                (Stage::Drain, reason),
+                "{what}"
+            );
+            assert_eq!(Some(deadline(&world)), at(expected), "{what}");
+            assert_eq!(
+                world.evacuated_pods().len(),
+                2,
+                "{what}: its nodes are in no load balancer"
+            );
+            assert!(!world.node("two").unschedulable, "{what}");
+        }
+        for other in Cause::ALL.into_iter().filter(|other| *other != cause) {
+            let mut world = world(&[other]);
+            take(world.node("one"));
+            world.settle();
+            assert!(automatic(&world).is_empty(), "{what} is not {}", other.as_str());
+        }
+    }
+}
+
+#[test]
+fn reboots_and_notices_that_ended_take_no_node() {
+    for (taint, event_type) in [
+        (true, AzureNotice::Reboot),
+        (true, AzureNotice::Redeploy),
+        (false, AzureNotice::Preempt),
+    ] {
+        let mut world = world(&Cause::ALL);
+        let at = world.now + SignedDuration::from_secs(30);
+        announce(world.node("one"), event_type, Some(at));
+        if !taint {
+            world.node("one").taints.clear();
+        }
+        world.settle();
+        assert!(automatic(&world).is_empty(), "{event_type:?}");
+    }
+}
+
+#[test]
+fn it_ends_with_the_notice_or_the_node() {
+    for ends in ["withdrawn", "gone", "created again", "switched off"] {
+        let mut world = world(&Cause::ALL);
+        let at = world.now + SignedDuration::from_secs(30);
+        announce(world.node("one"), AzureNotice::Preempt, Some(at));
+        world.settle();
+        assert!(world.node("one").unschedulable);
+        match ends {
+            "withdrawn" => world.node("one").taints.clear(),
+            "switched off" => world.snapshot.automatic = settings(&[]),
+            "gone" => world.snapshot.nodes.retain(|node| node.name != "one"),
+            _ => {
+                let fresh = Node {
+                    name: "one".to_owned(),
+                    uid: "another".to_owned(),
+                    ready: true,
+                    ..Node::default()
+                };
+                *world.node("one") = fresh;
+            }
+        }
+        world.settle();
+        assert!(world.snapshot.maintenances.is_empty(), "{ends}");
+        assert!(world.evacuated_pods().is_empty() || ends == "gone", "{ends}");
+        if ends != "gone" {
+            let node = world.node("one");
+            assert!(
+                !node.unschedulable && node.was_unschedulable.is_none() && node.maintenance_taint.is_none(),
+                "{ends}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_node_that_was_shut_down_stays_out_until_it_is_back() {
+    let mut world = world(&Cause::ALL);
+    (world.node("one").shutting_down, world.node("one").ready) = (true, false);
+    world.settle();
+    assert_eq!(automatic(&world).len(), 1);
+    // kubelet is gone, and its last words with it.
+    world.node("one").shutting_down = false;
+    world.settle();
+    assert_eq!(automatic(&world).len(), 1);
+    assert!(world.node("one").unschedulable);
+    world.node("one").ready = true;
+    world.settle();
+    assert!(automatic(&world).is_empty() && !world.node("one").unschedulable);
+}
+
+#[test]
+fn the_deadline_follows_the_announcement() {
+    let mut world = world(&Cause::ALL);
+    let start = world.now;
+    let after = |seconds| start + SignedDuration::from_secs(seconds);
+    world
+        .node("one")
+        .taints
+        .push(Taint::new(AUTOSCALER_TAINT, "NoSchedule"));
+    world.settle();
+    assert_eq!(deadline(&world), after(600));
+    for (not_before, expected) in [(300, 300), (100, 100), (200, 100)] {
+        announce(world.node("one"), AzureNotice::Terminate, Some(after(not_before)));
+        world.settle();
+        assert_eq!(deadline(&world), after(expected), "the earliest counts");
+    }
+    world.node("one").taints.retain(|taint| taint.key == DRAINING_TAINT);
+    world.settle();
+    assert_eq!(deadline(&world), after(200), "only the announced one is left");
+    // Somebody ends it: it stays so while the node is taken.
+    world.change("automatic-one", |one| one.spec.stage = Stage::Complete);
+    announce(world.node("one"), AzureNotice::Terminate, Some(after(50)));
+    world.settle();
+    assert!(!world.node("one").unschedulable);
+    assert_eq!(deadline(&world), after(200));
+    world.node("one").taints.clear();
+    world.settle();
+    assert!(world.snapshot.maintenances.is_empty());
+}
+
+#[test]
+fn maintenances_of_others_are_left_alone() {
+    let mut world = world(&Cause::ALL);
+    world.maintain("automatic-two", Stage::Cordon, &["two"], &[]);
+    world.settle();
+    assert!(world.find("automatic-two").is_some(), "it has neither label nor owner");
+    let at = world.now + SignedDuration::from_secs(30);
+    announce(world.node("one"), AzureNotice::Preempt, Some(at));
+    world.maintain("kernel", Stage::Drain, &["one", "two"], &[]);
+    world.settle();
+    assert_eq!(automatic(&world).len(), 1);
+    world.node("one").taints.clear();
+    world.settle();
+    assert!(automatic(&world).is_empty());
+    assert!(world.find("kernel").is_some() && world.node("one").unschedulable);
+}
+
+#[test]
+fn a_node_that_is_taken_waits_for_no_place_and_counts() {
+    let mut world = world(&Cause::ALL);
+    world.snapshot.max_concurrent_nodes = Some(IntOrPercent::Int(1));
+    world.maintain("kernel", Stage::Drain, &["two"], &[]);
+    world.settle();
+    world
+        .node("one")
+        .taints
+        .push(Taint::new(AUTOSCALER_TAINT, "NoSchedule"));
+    world.settle();
+    assert!(world.node("one").unschedulable && world.node("two").unschedulable);
+    world.delete("kernel");
+    world.maintain("next", Stage::Drain, &["two"], &[]);
+    world.settle();
+    assert!(!world.node("two").unschedulable, "the place is taken");
+    world.snapshot.nodes.retain(|node| node.name != "one");
+    world.snapshot.pods.clear();
+    world.snapshot.evacuations.clear();
+    world.settle();
+    assert!(world.node("two").unschedulable);
+}
+
+#[test]
+fn a_machine_is_held_until_its_node_is_out() {
+    let deleted = |node: &str, is_held| DeletedMachine {
+        name: format!("of-{node}"),
+        node: node.to_owned(),
+        is_held,
+        ..DeletedMachine::default()
+    };
+    let machines = |is_held| {
+        Some(vec![
+            deleted("one", is_held),
+            deleted("", false),
+            deleted("gone", false),
+        ])
+    };
+    let mut world = world(&[Cause::Machine]);
+    let in_service = NodeTraffic::InService {
+        detail: "pool web".to_owned(),
+    };
+    world.observe("one", in_service);
+    // Machines without a Node wait for nothing.
+    world.snapshot.machines = Some(vec![deleted("one", true), deleted("", true), deleted("gone", true)]);
+    world.settle();
+    assert_eq!(world.snapshot.machines, machines(true));
+    assert_eq!(automatic(&world)[0].spec.reason, "Cluster API deletes the Machine");
+    assert!(world.node("one").unschedulable && !world.node("two").unschedulable);
+    world.observe("one", NodeTraffic::Out { since: Some(world.now) });
+    world.settle();
+    assert_eq!(world.snapshot.machines, machines(true), "connections drain");
+    // A new leader has not listed them yet.
+    let listed = world.snapshot.machines.take();
+    world.settle();
+    assert_eq!(automatic(&world).len(), 1);
+    world.snapshot.machines = listed;
+    world.now += SignedDuration::from_secs(30);
+    world.settle();
+    assert_eq!(world.snapshot.machines, machines(false));
+    assert!(
+        world.node("one").maintenance_taint.is_some(),
+        "it stays out until it is gone"
+    );
+    world.snapshot.machines = Some(Vec::new());
+    world.settle();
+    assert!(automatic(&world).is_empty() && !world.node("one").unschedulable);
+}
+
+/// What happens to one of two nodes.
+#[derive(Clone, Debug)]
+enum Happening {
+    Announced(AzureNotice, Option<i64>),
+    Autoscaled,
+    ShuttingDown(bool),
+    Withdrawn,
+    Recreated,
+    Passed(i64),
+}
+
+fn happenings() -> impl Strategy<Value = (bool, Happening)> {
+    let notices = prop::sample::select(AzureNotice::ALL.to_vec());
+    let happening = prop_oneof![
+        (notices, prop::option::of(-20..700_i64)).prop_map(|(notice, at)| Happening::Announced(notice, at)),
+        Just(Happening::Autoscaled),
+        any::<bool>().prop_map(Happening::ShuttingDown),
+        Just(Happening::Withdrawn),
+        Just(Happening::Recreated),
+        (1..200_i64).prop_map(Happening::Passed),
+    ];
+    (any::<bool>(), happening)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    #[test]
+    fn one_maintenance_for_each_taken_node_also_where_leaders_die(
+        then in vec(happenings(), 1..14), at in vec(0..5_usize, 8), chosen in prop::sample::subsequence(Cause::ALL.to_vec(), 0..4)
+    ) {
+        let mut world = world(&chosen);
+        world.maintain("kernel", Stage::Cordon, &["two"], &[]);
+        let (mut made, mut at) = (0, at.iter().cycle());
+        for (is_one, happening) in then {
+            let now = world.now;
+            let name = if is_one { "one" } else { "two" };
+            match happening {
+                Happening::Announced(notice, after) => {
+                    let not_before = after.map(|after| now + SignedDuration::from_secs(after));
+                    let node = world.node(name);
+                    node.taints.retain(|taint| taint.key != DRAINING_TAINT);
+                    announce(node, notice, not_before);
+                }
+                Happening::Autoscaled => world.node(name).taints.push(Taint::new(AUTOSCALER_TAINT, "NoSchedule")),
+                Happening::ShuttingDown(is_so) => world.node(name).shutting_down = is_so,
+                Happening::Withdrawn => world.node(name).taints.clear(),
+                Happening::Recreated => {
+                    made += 1;
+                    let uid = format!("uid-{made}");
+                    *world.node(name) = Node { name: name.to_owned(), uid, ready: true, ..Node::default() };
+                }
+                Happening::Passed(seconds) => world.now += SignedDuration::from_secs(seconds),
+            }
+            // A leader dies after so many actions.
+            for action in world.plan().actions.into_iter().take(*at.next().unwrap()) {
+                world.apply(action);
+            }
+            world.settle();
+            let settings = world.snapshot.automatic.clone();
+            let taken: BTreeSet<_> = world.snapshot.nodes.iter().filter(|node| settings.causes_of(node, &[]).next().is_some())
+                .map(|node| (node.name.clone(), node.uid.clone())).collect();
+            let kept: Vec<_> = automatic(&world).iter().map(|one| {
+                let owner = &one.metadata.owner_references.as_ref().unwrap()[0];
+                (owner.name.clone(), owner.uid.clone())
+            }).collect();
+            prop_assert_eq!(kept.iter().cloned().collect::<BTreeSet<_>>(), taken.clone());
+            prop_assert_eq!(kept.len(), taken.len());
+            for one in automatic(&world) {
+                let deadline = one.spec.deadline.as_ref().unwrap().0;
+                let owner = &one.metadata.owner_references.as_ref().unwrap()[0];
+                let node = world.snapshot.nodes.iter().find(|node| node.uid == owner.uid).unwrap();
+                let is_final = node.present_notice().is_some_and(|notice| {
+                    let cause = if notice.event_type == AzureNotice::Preempt { Cause::Preempt } else { Cause::Terminate };
+                    notice.event_type.is_final() && chosen.contains(&cause)
+                });
+                if let Some(announced) = node.eviction_deadline().filter(|_| is_final) {
+                    prop_assert!(deadline <= announced, "never longer than the notice");
+                }
+            }
+            let one_is_taken = taken.iter().any(|(name, _)| name == "one");
+            prop_assert_eq!(world.node("one").unschedulable, one_is_taken);
+            prop_assert!(world.node("two").unschedulable, "by the maintenance of somebody");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! `maintenance.maxConcurrentNodes`: which nodes wait, what the status says of them, and when they are taken up.
+
+use headgate_core::settings::IntOrPercent;
+use headgate_maintenance::api::{PodType, Stage};
+use headgate_maintenance::drain_plan::DrainTargets;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::gate::announce_eviction;
+use crate::properties::{begin, happen, happenings, pods};
+use crate::world::{World, entry};
+
+fn limited(nodes: &[&str], limit: IntOrPercent) -> World {
+    let mut world = World::default().nodes(nodes);
+    world.snapshot.max_concurrent_nodes = Some(limit);
+    world
+}
+
+/// The nodes that maintenances keep cordoned.
+fn cordoned(world: &World) -> Vec<&str> {
+    let nodes = world
+        .snapshot
+        .nodes
+        .iter()
+        .filter(|node| node.was_unschedulable.is_some());
+    nodes.map(|node| node.name.as_str()).collect()
+}
+
+fn remove_node(world: &mut World, name: &str) {
+    world.snapshot.nodes.retain(|node| node.name != name);
+}
+
+fn reason(world: &World, maintenance: &str, kind: &str) -> String {
+    world.condition(maintenance, kind).unwrap().1
+}
+
+#[test]
+fn nodes_wait_for_room_and_are_taken_up_older_maintenances_first() {
+    let mut world = limited(&["a", "b", "c", "d", "e"], IntOrPercent::Int(2));
+    world.maintain("old", Stage::Drain, &["c", "d", "e"], &[]);
+    world.maintain("new", Stage::Cordon, &["a", "d"], &[]);
+    world.settle();
+    assert_eq!(cordoned(&world), ["c", "d"]);
+    let held_back = "Held back by maintenance.maxConcurrentNodes: 2";
+    for (maintenance, node, message) in [
+        ("old", "c", ""),
+        ("old", "d", ""),
+        ("old", "e", held_back),
+        ("new", "a", held_back),
+        ("new", "d", ""),
+    ] {
+        assert_eq!(world.message(maintenance, node), message, "{maintenance} {node}");
+    }
+    // The two that it has are drained; the maintenance is not.
+    for kind in ["Drained", "LoadBalancerOut"] {
+        let expected = ("False".to_owned(), "HeldBack".to_owned());
+        assert_eq!(world.condition("old", kind), Some(expected), "{kind}");
+    }
+    remove_node(&mut world, "c");
+    world.settle();
+    assert_eq!(cordoned(&world), ["d", "e"], "the older one goes on");
+    assert_eq!(reason(&world, "old", "Drained"), "DrainCompleted");
+    world.delete("old");
+    world.settle();
+    assert_eq!(
+        cordoned(&world),
+        ["a", "d"],
+        "what the newer one shares stays, and it has room"
+    );
+    assert!(!world.node("e").unschedulable);
+}
+
+#[test]
+fn only_held_back_nodes_are_no_missing_nodes() {
+    let mut world = limited(&["a", "b"], IntOrPercent::Percent(1));
+    world.maintain("old", Stage::Cordon, &["a"], &[]);
+    world.maintain("new", Stage::Drain, &["b"], &[]);
+    world.settle();
+    assert_eq!(cordoned(&world), ["a"], "a percentage is one node at least");
+    assert_eq!(reason(&world, "new", "Drained"), "HeldBack");
+    assert_eq!(reason(&world, "new", "Accepted"), "Accepted");
+}
+
+#[test]
+fn what_is_cordoned_stays_and_a_node_that_is_evicted_never_waits() {
+    let mut world = limited(&["a", "b", "c", "d"], IntOrPercent::Percent(50));
+    world.maintain("m", Stage::Drain, &["a", "b", "c", "d"], &[]);
+    world.settle();
+    assert_eq!(cordoned(&world), ["a", "b"]);
+    world.snapshot.max_concurrent_nodes = Some(IntOrPercent::Int(1));
+    assert_eq!(world.plan().actions.len(), 1, "the message of c and d");
+    world.settle();
+    assert_eq!(cordoned(&world), ["a", "b"]);
+    announce_eviction(&mut world, "d");
+    world.settle();
+    assert_eq!(cordoned(&world), ["a", "b", "d"]);
+    // Uncordoned by somebody, without the annotation: it is in its course, and is cordoned again.
+    let node = world.node("a");
+    (node.unschedulable, node.was_unschedulable) = (false, None);
+    world.settle();
+    assert_eq!(cordoned(&world), ["a", "b", "d"]);
+}
+
+#[test]
+fn a_node_that_is_taken_up_later_is_drained_in_the_order_of_the_plan() {
+    let mut world = limited(&["a", "b"], IntOrPercent::Int(1))
+        .pods("a", 1, PodType::Default, 5)
+        .pods("b", 1, PodType::Default, 5)
+        .pods("b", 1, PodType::Default, 2_000_000_000);
+    world.maintain("m", Stage::Drain, &["a", "b"], &[entry(PodType::Default, 5)]);
+    world.settle();
+    world.leave("a", 1);
+    world.settle();
+    let reached: DrainTargets = world.status("m", "a").drain_targets.iter().collect();
+    // The machine of a is renewed: its Node goes, and b has room.
+    remove_node(&mut world, "a");
+    world.settle();
+    assert_eq!(world.evacuated_pods().len(), 1, "the critical pod stays for now");
+    let begun: DrainTargets = world.status("m", "b").drain_targets.iter().collect();
+    assert!(begun.position() < reached.position());
+    world.leave("b", 1);
+    world.settle();
+    world.leave("b", 1);
+    world.settle();
+    assert_eq!(reason(&world, "m", "Drained"), "DrainCompleted");
+}
+
+#[test]
+fn of_more_nodes_than_a_status_can_have_the_others_wait() {
+    let names: Vec<_> = (0..501).map(|n| format!("node-{n:03}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    for (stage, dry_run) in [(Stage::Cordon, false), (Stage::Drain, false), (Stage::Drain, true)] {
+        let mut world = World::default().nodes(&names[1..]);
+        world.maintain("m", stage, &names, &[]);
+        world.change("m", |one| one.spec.dry_run = dry_run);
+        world.settle();
+        let count = |world: &World| {
+            let status = world.maintenance("m").status.as_ref().unwrap();
+            (status.selected_nodes, status.node_statuses.len(), cordoned(world).len())
+        };
+        let all = if dry_run { 0 } else { 500 };
+        assert_eq!(count(&world), (500, 500, all), "{stage:?}");
+        // One joins, before the others by name.
+        world = world.nodes(&names[..1]);
+        world.settle();
+        assert_eq!(count(&world), (501, 500, all), "{stage:?}");
+        if dry_run {
+            continue;
+        }
+        assert!(!world.node("node-000").unschedulable, "none is given back for it");
+        if stage == Stage::Drain {
+            assert_eq!(reason(&world, "m", "Drained"), "HeldBack");
+        }
+        remove_node(&mut world, "node-100");
+        world.settle();
+        assert!(world.node("node-000").unschedulable);
+        world.delete("m");
+        world.settle();
+        assert_eq!(world.find("m"), None);
+        assert_eq!(cordoned(&world), Vec::<&str>::new());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    #[test]
+    fn never_more_nodes_than_the_limit_also_where_leaders_die(
+        limit in 1..4_u32, first in vec(pods(), 0..8), then in vec(happenings(), 1..12), at in vec(0..6_usize, 12)
+    ) {
+        let mut world = begin(&first);
+        world.snapshot.max_concurrent_nodes = Some(IntOrPercent::Int(limit));
+        let mut at = at.iter().cycle();
+        for (number, happening) in then.iter().enumerate() {
+            happen(&mut world, happening, number);
+            for _ in 0..3 {
+                for action in world.plan().actions.into_iter().take(*at.next().unwrap()) {
+                    world.apply(action);
+                    prop_assert!(cordoned(&world).len() <= limit as usize, "{:?}", cordoned(&world));
+                }
+            }
+            world.settle();
+            prop_assert!(cordoned(&world).len() <= limit as usize, "{:?}", cordoned(&world));
+        }
+        // Whoever waits has room at last.
+        while !world.snapshot.maintenances.is_empty() {
+            let nodes = cordoned(&world).len();
+            prop_assert!(nodes > 0, "all wait: {:#?}", world.snapshot.maintenances);
+            let name = world.snapshot.maintenances[0].metadata.name.clone().unwrap();
+            world.delete(&name);
+            world.settle();
+            prop_assert!(world.find(&name).is_none());
+        }
+        prop_assert!(cordoned(&world).is_empty());
+    }
+}

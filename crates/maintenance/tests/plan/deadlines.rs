@@ -1,0 +1,136 @@
+//! `spec.deadline`: load balancer first, then the pods in order, and at half of the time all of them.
+
+use headgate_core::node::NodeTraffic;
+use headgate_core::settings::IntOrPercent;
+use headgate_maintenance::api::{LoadBalancerState, PodType, Stage};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::world::World;
+
+/// A node with a pod of each step of the order, and a maintenance that has so many seconds.
+fn taken(seconds: i64) -> (World, Timestamp) {
+    let mut world = World::default()
+        .nodes(&["one", "two"])
+        .pods("one", 1, PodType::Default, 0)
+        .pods("one", 1, PodType::Default, 2_000_000_000)
+        .pods("one", 1, PodType::DaemonSet, 0);
+    world.maintain("m", Stage::Drain, &["one"], &[]);
+    let created = world.now;
+    set_deadline(&mut world, "m", seconds);
+    (world, created)
+}
+
+fn set_deadline(world: &mut World, name: &str, seconds: i64) {
+    let deadline = world.now + SignedDuration::from_secs(seconds);
+    world.change(name, |one| one.spec.deadline = Some(Time(deadline)));
+}
+
+fn pass(world: &mut World, seconds: i64) {
+    world.now += SignedDuration::from_secs(seconds);
+    world.settle();
+}
+
+#[test]
+fn the_order_holds_for_half_of_the_time() {
+    let (mut world, created) = taken(60);
+    world.settle();
+    assert_eq!(world.evacuated_pods().len(), 1, "the first step");
+    assert_eq!(world.message("m", "one"), "Evacuating");
+    assert_eq!(world.plan().wake_at, Some(created + SignedDuration::from_secs(30)));
+    pass(&mut world, 29);
+    assert_eq!(world.evacuated_pods().len(), 1);
+    pass(&mut world, 1);
+    assert_eq!(world.evacuated_pods().len(), 3);
+    assert_eq!(
+        world.message("m", "one"),
+        "Evacuating all pods at once: the node is expected to be gone at 2026-01-01T00:01:01Z"
+    );
+    assert_eq!(world.plan().wake_at, None);
+    world.leave("one", 3);
+    world.settle();
+    assert_eq!(world.message("m", "one"), "");
+    assert_eq!(world.condition("m", "Drained").unwrap().0, "True");
+}
+
+#[test]
+fn a_later_deadline_gives_the_order_back() {
+    let (mut world, _) = taken(60);
+    world.settle();
+    pass(&mut world, 30);
+    set_deadline(&mut world, "m", 600);
+    world.settle();
+    assert_eq!(world.evacuated_pods().len(), 1);
+}
+
+#[test]
+fn the_load_balancer_has_half_of_what_is_left_at_most() {
+    let (mut world, _) = taken(60);
+    let in_service = NodeTraffic::InService {
+        detail: "pool web".to_owned(),
+    };
+    world.observe("one", in_service);
+    world.settle();
+    world.change("m", |one| {
+        one.spec.load_balancer.confirmation = headgate_maintenance::api::LoadBalancerConfirmation::BestEffort;
+    });
+    pass(&mut world, 29);
+    assert_eq!(world.evacuated_pods().len(), 0);
+    pass(&mut world, 1);
+    let state = world.status("m", "one").load_balancer.clone().unwrap().state;
+    assert_eq!(state, LoadBalancerState::TimedOut);
+    assert_eq!(world.evacuated_pods().len(), 3, "and the order has ended");
+}
+
+#[test]
+fn another_maintenance_holds_no_pod_of_a_node_that_is_gone_soon() {
+    let (mut world, _) = taken(60);
+    world = world.pods("two", 1, PodType::Default, 0);
+    world.maintain("long", Stage::Drain, &["one", "two"], &[]);
+    world.settle();
+    let unknown = NodeTraffic::InService {
+        detail: "pool web".to_owned(),
+    };
+    world.change("long", |one| one.status = None);
+    world.observe("one", unknown);
+    world.settle();
+    world.observe("one", NodeTraffic::Out { since: None });
+    pass(&mut world, 30);
+    let of_two = world.snapshot.pods.iter().filter(|pod| pod.node == "two").count();
+    assert_eq!(
+        world.evacuated_pods().len(),
+        3 + of_two,
+        "the order of two goes on as it was"
+    );
+    world.leave("one", 3);
+    world.settle();
+    assert_eq!(world.message("long", "two"), "Evacuating");
+}
+
+#[test]
+fn it_never_waits_for_room_and_takes_a_place() {
+    let (mut world, _) = taken(60);
+    world.snapshot.max_concurrent_nodes = Some(IntOrPercent::Int(1));
+    world = world.nodes(&["three"]);
+    world.maintain("other", Stage::Drain, &["three"], &[]);
+    // The older maintenance would have the only place.
+    world.change("other", |one| {
+        one.metadata.creation_timestamp = Some(Time("2025-01-01T00:00:00Z".parse().unwrap()));
+    });
+    world.settle();
+    assert!(world.node("one").unschedulable);
+    assert!(!world.node("three").unschedulable);
+    world.snapshot.nodes.retain(|node| node.name != "one");
+    world.snapshot.pods.clear();
+    world.snapshot.evacuations.clear();
+    world.settle();
+    assert!(world.node("three").unschedulable);
+}
+
+#[test]
+fn autoscalers_are_not_kept_away() {
+    let (mut world, _) = taken(60);
+    world.settle();
+    assert!(world.node("one").was_unschedulable.is_some());
+    assert!(!world.node("one").is_kept_from_scale_down);
+}

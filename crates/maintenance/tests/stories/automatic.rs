@@ -1,0 +1,202 @@
+//! Nodes that are taken: from the notice to the last pod, and back where the notice is withdrawn.
+
+use std::time::Duration;
+
+use headgate_core::node::{DRAINING_TAINT, SPOT_NOTICE_ANNOTATION};
+use headgate_maintenance::automatic::{AutomaticMaintenances, Cause};
+use headgate_maintenance::machine::{HOOKS, MachineObject};
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
+use serde_json::{Map, Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::world::{MINUTE, NAMESPACE, SECOND, World};
+
+const AUTOMATIC: &str = "automatic-one";
+
+async fn world(nodes: &[&str]) -> World {
+    let mut world = World::new(nodes).await;
+    world.automatic = AutomaticMaintenances {
+        causes: Cause::ALL.into(),
+        shutdown_grace_period: Duration::from_secs(30),
+        autoscaler_drain_timeout: Duration::from_mins(10),
+    };
+    world
+}
+
+/// The agent records an eviction in so many seconds.
+fn announce(world: &World, node: &str, seconds: i64) {
+    let at = world.now() + SignedDuration::from_secs(seconds);
+    let record = json!({"eventId": "e", "notBefore": at.to_string(), "bootId": "b"}).to_string();
+    world.fake.change::<Node>("", node, |node| {
+        node["metadata"]["annotations"] = json!({SPOT_NOTICE_ANNOTATION: record});
+        node["spec"]["taints"] = json!([{"key": DRAINING_TAINT, "value": "spot-eviction", "effect": "NoSchedule"}]);
+    });
+}
+
+/// The notes of the events about a pod that say that its grace period was cut.
+async fn cuts(world: &World, pod: &str) -> Vec<String> {
+    let events = Api::<Event>::namespaced(world.client.clone(), NAMESPACE);
+    let events = events.list(&ListParams::default()).await.unwrap();
+    let about = |event: &Event| event.regarding.as_ref().and_then(|object| object.name.clone());
+    let cut = |event: &Event| event.reason.as_deref() == Some("GracePeriodCut") && about(event).as_deref() == Some(pod);
+    events.into_iter().filter(cut).filter_map(|event| event.note).collect()
+}
+
+/// The first number of seconds after a text.
+fn seconds_after(note: &str, text: &str) -> i64 {
+    let rest = note.split_once(text).unwrap().1;
+    rest.split(' ').next().unwrap().parse().unwrap()
+}
+
+fn grace(seconds: i64) -> Value {
+    json!({"spec": {"terminationGracePeriodSeconds": seconds}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spot_node_leaves_its_load_balancer_first_and_its_pods_have_the_rest_of_the_notice() {
+    let mut world = world(&["one", "two"]).await;
+    world.pod("one", "short", &grace(5)).await;
+    world.pod("one", "long", &grace(600)).await;
+    world.daemon_pod("one", "log", false).await;
+    let _leader = world.lead().await;
+    world.observe_in("one");
+    sleep(10 * SECOND).await;
+    assert!(world.maintenance(AUTOMATIC).is_none());
+
+    let noticed = Instant::now();
+    announce(&world, "one", 30);
+    world
+        .until("the taint", |world| !world.isolation("one").1.is_empty())
+        .await;
+    assert!(noticed.elapsed() <= 2 * SECOND, "{:?}", noticed.elapsed());
+    let maintenance = world.maintenance(AUTOMATIC).unwrap();
+    assert_eq!(maintenance.spec.reason, "Azure evicts the VM");
+    assert_eq!(world.event_counts("one").await["MaintenanceCreated"], 1);
+    sleep(SECOND).await;
+    assert_eq!(world.requests("POST", "/eviction"), 0, "in service");
+    world.observe_out("one");
+    world
+        .until("the pods leave", |world| {
+            !world.has_pod("short") && !world.has_pod("long")
+        })
+        .await;
+    let told = noticed.elapsed().as_secs();
+    assert!((3..10).contains(&told), "{told}");
+    assert_eq!(cuts(&world, "short").await, [""; 0], "there is time for 5 s");
+    let [note] = &cuts(&world, "long").await[..] else {
+        panic!("one event")
+    };
+    assert!(note.starts_with("the grace period of 600 s is cut to "), "{note}");
+    let left = seconds_after(note, "cut to ");
+    assert!((20..=27).contains(&left), "{note}");
+    world
+        .until("the pod of the DaemonSet leaves", |world| !world.has_pod("log"))
+        .await;
+    assert!(noticed.elapsed() < 30 * SECOND);
+    let scale_down = &world.node("one").metadata.annotations.unwrap_or_default();
+    assert!(!scale_down.contains_key("cluster-autoscaler.kubernetes.io/scale-down-disabled"));
+
+    // The machine goes, and its Node with it.
+    world.fake.delete::<Node>("", "one");
+    world
+        .until("nothing is left", |world| world.maintenance(AUTOMATIC).is_none())
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_holds_and_the_other_pods_leave_at_half_of_the_time() {
+    let mut world = world(&["one"]).await;
+    world.pod("one", "web", &json!({})).await;
+    world
+        .pod("one", "late", &json!({"spec": {"priority": 2_000_000_000}}))
+        .await;
+    world.budget("web", "web", 0).await;
+    let leader = world.lead().await;
+    world.observe_out("one");
+    announce(&world, "one", 300);
+    world.until_evacuating("web").await;
+    let created = world.now();
+    // The leader dies meanwhile.
+    leader.kill();
+    let _next = world.lead().await;
+    world
+        .until("the other pod leaves", |world| !world.has_pod("late"))
+        .await;
+    let after = world.now().duration_since(created).as_secs();
+    assert!((100..=160).contains(&after), "{after}");
+    let message = world.node_status(AUTOMATIC, "one").drain_message;
+    assert!(
+        message.starts_with("Evacuating all pods at once: the node is expected to be gone at"),
+        "{message}"
+    );
+    sleep(5 * MINUTE).await;
+    assert!(world.has_pod("web"), "also after the deadline");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_of_cluster_api_waits_until_its_node_is_out() {
+    let mut world = world(&["one", "two"]).await;
+    let hooks = || HOOKS.into_iter().map(|hook| (hook.to_owned(), json!("")));
+    for name in ["one", "two"] {
+        let mut annotations = Map::from_iter(hooks());
+        annotations.insert(
+            "pre-drain.delete.hook.machine.cluster.x-k8s.io/other".to_owned(),
+            json!(""),
+        );
+        let machine = json!({"metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations,
+            "finalizers": ["machine.cluster.x-k8s.io"]}, "spec": {}, "status": {"nodeRef": {"name": name}}});
+        world.create::<MachineObject>(NAMESPACE, machine).await;
+    }
+    let annotations = |world: &World, name: &str| -> Vec<String> {
+        let machine: MachineObject = world.fake.peek(NAMESPACE, name).unwrap();
+        machine.metadata.annotations.unwrap_or_default().into_keys().collect()
+    };
+    world.pod("one", "web", &json!({})).await;
+    let _leader = world.lead().await;
+    world.observe_in("one");
+    sleep(10 * SECOND).await;
+    assert!(world.maintenance(AUTOMATIC).is_none(), "no Machine is being deleted");
+    let machines = Api::<MachineObject>::namespaced(world.client.clone(), NAMESPACE);
+    machines.delete("one", &DeleteParams::default()).await.unwrap();
+    world
+        .until("the taint", |world| !world.isolation("one").1.is_empty())
+        .await;
+    sleep(MINUTE).await;
+    assert_eq!(annotations(&world, "one").len(), 3, "in service");
+    world.observe_out("one");
+    world
+        .until("the hooks are gone", |world| annotations(world, "one").len() == 1)
+        .await;
+    assert_eq!(
+        annotations(&world, "one"),
+        ["pre-drain.delete.hook.machine.cluster.x-k8s.io/other"]
+    );
+    assert_eq!(annotations(&world, "two").len(), 3);
+    sleep(MINUTE).await;
+    assert!(!world.isolation("one").1.is_empty(), "it stays out until it is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_withdrawn_notice_gives_the_node_back() {
+    let mut world = world(&["one"]).await;
+    world.pod("one", "web", &json!({})).await;
+    let _leader = world.lead().await;
+    world.observe_in("one");
+    announce(&world, "one", 600);
+    world
+        .until("the taint", |world| !world.isolation("one").1.is_empty())
+        .await;
+    world.fake.change::<Node>("", "one", |node| {
+        let taints = node["spec"]["taints"].as_array_mut().unwrap();
+        taints.retain(|taint| taint["key"] != DRAINING_TAINT);
+    });
+    world
+        .until("the maintenance ends", |world| world.maintenance(AUTOMATIC).is_none())
+        .await;
+    assert_eq!(world.isolation("one"), (false, Vec::new(), None));
+    assert!(world.has_pod("web"));
+}

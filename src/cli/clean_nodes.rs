@@ -1,0 +1,51 @@
+//! `headgate clean-nodes`: removes what headgate wrote on Nodes, after headgate was deleted.
+
+use std::io::{self, Write as _};
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use headgate_core::telemetry::escape_line;
+
+use crate::uninstall::{Cleaned, clean_nodes};
+
+use super::cluster::ClusterArguments;
+use super::{Failure, build_runtime, print};
+
+/// Remove what headgate wrote on Nodes: annotations, taints and conditions, after headgate was deleted
+///
+/// While headgate runs it writes again what it needs. Nodes that a maintenance made unschedulable stay so, and are named.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let runtime = build_runtime()?;
+    let outcome = runtime.block_on(async {
+        let client = arguments.cluster.client().await?;
+        let cleaned = clean_nodes(&client).await.context("listing the Nodes");
+        report(&cleaned.map_err(Failure::runtime)?)
+    });
+    runtime.shutdown_background();
+    outcome
+}
+
+fn report(cleaned: &Cleaned) -> Result<(), Failure> {
+    for name in &cleaned.unschedulable {
+        let name = escape_line(name);
+        let line = format!("node/{name} stays unschedulable by a maintenance; `kubectl uncordon {name}` ends that\n");
+        print(line.as_bytes())?;
+    }
+    print(format!("{} Nodes were cleaned.\n", cleaned.nodes).as_bytes())?;
+    for error in &cleaned.failed {
+        // The command goes on without a reader.
+        let _ = writeln!(io::stderr().lock(), "headgate: {}", escape_line(error));
+    }
+    match cleaned.failed.len() {
+        0 => Ok(()),
+        count => Err(Failure::runtime(anyhow!(
+            "{count} Nodes were not cleaned; repeat the command"
+        ))),
+    }
+}

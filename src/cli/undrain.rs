@@ -1,0 +1,81 @@
+//! `headgate undrain`: ends what `headgate drain` created, and waits until the nodes are given back.
+
+#![expect(
+    clippy::doc_markdown,
+    reason = "doc comments of arguments are the help, where backticks would show"
+)]
+
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use anyhow::anyhow;
+use clap::{ArgAction, Args};
+use clap_complete::engine::ArgValueCandidates;
+use headgate_core::telemetry::escape_line;
+
+use crate::drain::{NodeQuery, UndrainError, UndrainRequest, node_names, undrain};
+
+use super::cluster::ClusterArguments;
+use super::complete::node_candidates;
+use super::drain::{MAX_TIMEOUT, interrupted};
+use super::{EXIT_INTERRUPTED, Failure, build_runtime, duration_up_to};
+
+/// Give nodes back that headgate drain took: end their NodeMaintenance, so that they are schedulable and in service again
+///
+/// Also cancels a drain that has not ended. A maintenance that has other nodes as well goes on for those. A node that was cordoned before
+/// the drain stays so. Waits until headgate has given the nodes back.
+///
+/// Exit codes: 0 given back, or ended with --wait=false; 1 refused, or not given back within --timeout; 2 wrong arguments or kubeconfig;
+/// 130 interrupted. Refused is a node that is in a NodeMaintenance that headgate drain did not create.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Nodes to give back, by name
+    #[arg(value_name = "NODE", required_unless_present = "selector", add = ArgValueCandidates::new(node_candidates))]
+    nodes: Vec<String>,
+
+    /// Nodes to give back, by their labels, as kubectl has it: KEY=VALUE, !=, in, notin, KEY, !KEY
+    #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = NodeQuery::parse, conflicts_with = "nodes")]
+    selector: Option<NodeQuery>,
+
+    /// Wait until the nodes are given back
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true",
+          action = ArgAction::Set)]
+    wait: bool,
+
+    /// How long to wait, at most 168h; 0s is without an end, as for kubectl [default: 0s]
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIMEOUT))]
+    timeout: Option<Duration>,
+
+    #[command(flatten)]
+    cluster: ClusterArguments,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let runtime = build_runtime()?;
+    let nodes = node_names(&arguments.nodes);
+    let outcome = runtime.block_on(async {
+        let client = arguments.cluster.client().await?;
+        let request = UndrainRequest {
+            client: &client,
+            nodes: &nodes,
+            query: arguments.selector.as_ref(),
+            wait: arguments.wait,
+            timeout: arguments.timeout.filter(|timeout| !timeout.is_zero()),
+        };
+        let line = |text: &str| {
+            // The command goes on without a reader.
+            let _ = writeln!(io::stdout().lock(), "{}", escape_line(text));
+        };
+        undrain(&request, interrupted(), line)
+            .await
+            .map_err(|error| match error {
+                UndrainError::Interrupted => Failure {
+                    code: EXIT_INTERRUPTED,
+                    error: anyhow!(error),
+                },
+                error => Failure::runtime(error),
+            })
+    });
+    runtime.shutdown_background();
+    outcome
+}

@@ -1,0 +1,382 @@
+//! `headgate undrain`: ends what `headgate drain` created for nodes, and waits until they are given back.
+//!
+//! A maintenance that has no other nodes is deleted. From one that names others as well, the given nodes are taken out. Which of both is
+//! decided by [`decide`], before anything is written.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::time::Duration;
+
+use headgate_core::node::CORDON_ANNOTATION;
+use headgate_kubernetes::{Decoded, split_list};
+use headgate_maintenance::api::{NodeMaintenance, Stage};
+use headgate_maintenance::selection::selects;
+use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorTerm};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::core::PartialObjectMeta;
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::manifest::CREATED_BY;
+use super::progress::{UNANSWERED_AFTER, unanswered_line};
+use super::request::{DrainError, Refusal, bounded};
+use super::selector::NodeQuery;
+
+/// Between two looks at what is left.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Which nodes are given back.
+pub struct UndrainRequest<'a> {
+    /// A client of the API server.
+    pub client: &'a Client,
+    /// Nodes by name.
+    pub nodes: &'a [String],
+    /// Nodes by their labels, in the place of names.
+    pub query: Option<&'a NodeQuery>,
+    /// Whether to wait until the nodes are given back.
+    pub wait: bool,
+    /// How long; `None` without an end.
+    pub timeout: Option<Duration>,
+}
+
+/// Why nodes are not given back.
+#[derive(Debug, thiserror::Error)]
+pub enum UndrainError {
+    /// A request was refused, or a node does not exist.
+    #[error(transparent)]
+    Request(#[from] DrainError),
+    /// No node has the labels.
+    #[error("no node has these labels")]
+    NoNodes,
+    /// Nothing was written: a node is in a maintenance that is not to be ended here.
+    #[error("{0}")]
+    Refused(String),
+    /// The time is over.
+    #[error("not given back within {0:?}; the same command again waits on")]
+    Timeout(Duration),
+    /// The user ended the waiting.
+    #[error("interrupted; the same command again waits on")]
+    Interrupted,
+}
+
+/// A Node, as far as selectors match it.
+type NodeObject = PartialObjectMeta<Node>;
+
+/// Ends the maintenances, and waits. `line` gets each line of text; `interrupted` ends the waiting.
+///
+/// # Errors
+/// When nothing may be ended, a request is refused, or the nodes are not given back in time.
+pub async fn undrain(
+    request: &UndrainRequest<'_>,
+    interrupted: impl Future<Output = ()>,
+    mut line: impl FnMut(&str),
+) -> Result<(), UndrainError> {
+    let client = request.client;
+    let nodes = Api::<Decoded<NodeObject>>::all(client.clone());
+    let all_nodes = bounded(nodes.list(&ListParams::default())).await;
+    let (all_nodes, _) = split_list(all_nodes.map_err(|refusal| refusal.about("Nodes cannot be listed".to_owned()))?);
+    let given = given_nodes(request, &all_nodes)?;
+    let api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
+    let maintenances = match bounded(api.list(&ListParams::default())).await {
+        Ok(list) => split_list(list).0,
+        Err(Refusal { code: 404, .. }) => return Err(DrainError::NotInstalled.into()),
+        Err(refusal) => return Err(refusal.about("NodeMaintenances cannot be listed".to_owned()).into()),
+    };
+    let endings = decide(&maintenances, &all_nodes, &given)?;
+    for ending in &endings {
+        let name = ending.object.name_any();
+        let verb = end(&api, ending).await?;
+        line(&format!("nodemaintenance.headgate.dev/{name} {verb}"));
+    }
+    if !request.wait {
+        return Ok(());
+    }
+    let timeout = async {
+        match request.timeout {
+            Some(timeout) => {
+                sleep(timeout).await;
+                UndrainError::Timeout(timeout)
+            }
+            None => std::future::pending().await,
+        }
+    };
+    let timeout = pin!(timeout);
+    tokio::select! {
+        biased;
+        () = interrupted => Err(UndrainError::Interrupted),
+        error = timeout => Err(error),
+        waited = wait(client, &endings, given, line) => waited,
+    }
+}
+
+fn given_nodes(request: &UndrainRequest<'_>, all: &[NodeObject]) -> Result<BTreeSet<String>, UndrainError> {
+    let Some(query) = request.query else {
+        let is_missing = |name: &&String| !all.iter().any(|node| node.name_any() == **name);
+        return match request.nodes.iter().find(is_missing) {
+            Some(missing) => Err(DrainError::NoSuchNode(missing.clone()).into()),
+            None => Ok(request.nodes.iter().cloned().collect()),
+        };
+    };
+    let term = NodeSelectorTerm {
+        match_expressions: Some(query.requirements().to_vec()),
+        match_fields: None,
+    };
+    let nodes = names_of(
+        &NodeSelector {
+            node_selector_terms: vec![term],
+        },
+        all,
+    );
+    if nodes.is_empty() {
+        Err(UndrainError::NoNodes)
+    } else {
+        Ok(nodes)
+    }
+}
+
+/// The names of the nodes that a selector matches.
+fn names_of(selector: &NodeSelector, all: &[NodeObject]) -> BTreeSet<String> {
+    let selected = all
+        .iter()
+        .filter(|node| selects(selector, &node.name_any(), node.labels()));
+    selected.map(kube::ResourceExt::name_any).collect()
+}
+
+/// How one maintenance ends for the given nodes.
+#[derive(Clone, Debug, PartialEq)]
+struct Ending<'a> {
+    object: &'a NodeMaintenance,
+    /// The selector without the given nodes; `None` deletes the maintenance.
+    rest: Option<NodeSelector>,
+}
+
+/// What is done for the given nodes. A node that is in no maintenance needs nothing.
+fn decide<'a>(
+    maintenances: &'a [NodeMaintenance],
+    all_nodes: &[NodeObject],
+    given: &BTreeSet<String>,
+) -> Result<Vec<Ending<'a>>, UndrainError> {
+    let mut endings = Vec::new();
+    let in_progress = |object: &&NodeMaintenance| matches!(object.spec.stage, Stage::Cordon | Stage::Drain);
+    for object in maintenances.iter().filter(in_progress) {
+        let name = object.name_any();
+        let nodes = names_of(&object.spec.node_selector, all_nodes);
+        let Some(node) = nodes.intersection(given).next() else {
+            continue;
+        };
+        if object.labels().get(CREATED_BY.0).map(String::as_str) != Some(CREATED_BY.1) {
+            if object.spec.dry_run || object.metadata.deletion_timestamp.is_some() {
+                // It keeps no node, or gives them back already.
+                continue;
+            }
+            return Err(UndrainError::Refused(format!(
+                "node {node} is in NodeMaintenance {name}, which headgate drain did not create; nothing was ended. \
+                 `kubectl delete hgnm {name}` ends it for all of its nodes"
+            )));
+        }
+        let mut others = nodes.difference(given);
+        let rest = match others.next() {
+            None => None,
+            Some(other) => Some(without(&object.spec.node_selector, given).ok_or_else(|| {
+                UndrainError::Refused(format!(
+                    "NodeMaintenance {name} selects nodes by their labels, node {other} as well; nothing was ended. \
+                     Give all of its nodes, or the labels that were given to headgate drain"
+                ))
+            })?),
+        };
+        endings.push(Ending { object, rest });
+    }
+    Ok(endings)
+}
+
+/// A selector of nodes by name without some of them; `None` if it does not only name nodes.
+fn without(selector: &NodeSelector, given: &BTreeSet<String>) -> Option<NodeSelector> {
+    let mut rest = selector.clone();
+    rest.node_selector_terms.clear();
+    for term in &selector.node_selector_terms {
+        let fields = term.match_fields.as_deref().unwrap_or_default();
+        let expressions = term.match_expressions.as_deref().unwrap_or_default();
+        let ([field], []) = (fields, expressions) else {
+            return None;
+        };
+        let [name] = field.values.as_deref()? else {
+            return None;
+        };
+        if field.key != "metadata.name" || field.operator != "In" {
+            return None;
+        }
+        if !given.contains(name) {
+            rest.node_selector_terms.push(term.clone());
+        }
+    }
+    Some(rest)
+}
+
+/// Sends what was decided. Gives what happened, in a word.
+async fn end(api: &Api<Decoded<NodeMaintenance>>, ending: &Ending<'_>) -> Result<&'static str, DrainError> {
+    let (object, name) = (ending.object, ending.object.name_any());
+    let Some(rest) = &ending.rest else {
+        if object.metadata.deletion_timestamp.is_some() {
+            return Ok("is being deleted");
+        }
+        let params = DeleteParams::default().preconditions(Preconditions {
+            uid: object.uid(),
+            resource_version: None,
+        });
+        return match bounded(api.delete(&name, &params)).await {
+            Ok(_) | Err(Refusal { code: 404, .. }) => Ok("deleted"),
+            Err(refusal) => Err(refusal.about(format!("NodeMaintenance {name} was not deleted"))),
+        };
+    };
+    let patch = json!({"metadata": {"resourceVersion": object.resource_version()}, "spec": {"nodeSelector": rest}});
+    let patched = bounded(api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch))).await;
+    match patched {
+        Ok(_) => Ok("keeps its other nodes"),
+        Err(refusal) => Err(refusal.about(format!("NodeMaintenance {name} was not changed"))),
+    }
+}
+
+/// Waits until the deleted maintenances and the cordons of the nodes are gone. A failed read is tried again.
+async fn wait(
+    client: &Client,
+    endings: &[Ending<'_>],
+    mut nodes: BTreeSet<String>,
+    mut line: impl FnMut(&str),
+) -> Result<(), UndrainError> {
+    let maintenance_api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
+    let node_api = Api::<Decoded<Node>>::all(client.clone());
+    let mut deleted: Vec<_> = endings.iter().filter(|ending| ending.rest.is_none()).collect();
+    let started_at = Instant::now();
+    let mut is_reported = false;
+    let mut last_error = String::new();
+    loop {
+        let looked = async {
+            while let Some(ending) = deleted.last() {
+                let found = bounded(maintenance_api.get_opt(&ending.object.name_any())).await?;
+                let uid = found.as_ref().and_then(kube::ResourceExt::uid);
+                if uid.is_some() && uid == ending.object.uid() {
+                    return Ok(());
+                }
+                deleted.pop();
+            }
+            for name in nodes.clone() {
+                let node =
+                    bounded(async { node_api.get_opt(&name).await?.map(Decoded::into_object).transpose() }).await?;
+                let Some(text) = returned(node.as_ref()) else {
+                    continue;
+                };
+                line(&format!("node/{name} {text}"));
+                nodes.remove(&name);
+            }
+            Ok(())
+        };
+        let looked: Result<(), Refusal> = looked.await;
+        if let Err(refusal) = looked {
+            let error = refusal.about("not read, trying again".to_owned()).to_string();
+            if error != last_error {
+                line(&error);
+            }
+            last_error = error;
+        }
+        if deleted.is_empty() && nodes.is_empty() {
+            return Ok(());
+        }
+        if !is_reported
+            && started_at.elapsed() >= UNANSWERED_AFTER
+            && let Some(ending) = deleted.last()
+        {
+            is_reported = true;
+            line(&unanswered_line(&ending.object.name_any()));
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// What became of a node, once no maintenance keeps it cordoned; `None` stands for a Node that does not exist.
+fn returned(node: Option<&Node>) -> Option<&'static str> {
+    let Some(node) = node else {
+        return Some("does not exist any more");
+    };
+    let is_cordoned = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.unschedulable)
+        .unwrap_or_default();
+    match (node.annotations().contains_key(CORDON_ANNOTATION), is_cordoned) {
+        (true, _) => None,
+        (false, false) => Some("uncordoned"),
+        (false, true) => Some("is cordoned, as it was before the maintenance; `kubectl uncordon` makes it schedulable"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn node(name: &str, pool: &str) -> NodeObject {
+        serde_json::from_value(json!({"metadata": {"name": name, "labels": {"pool": pool}}})).unwrap()
+    }
+
+    fn maintenance(name: &str, stage: &str, created_by: &str, terms: &Value) -> NodeMaintenance {
+        serde_json::from_value(json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance",
+            "metadata": {"name": name, "labels": {"headgate.dev/created-by": created_by}},
+            "spec": {"stage": stage, "nodeSelector": {"nodeSelectorTerms": terms}}}))
+        .unwrap()
+    }
+
+    fn named(names: &[&str]) -> Value {
+        let term = |name: &&str| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]});
+        names.iter().map(term).collect()
+    }
+
+    #[test]
+    fn what_drain_created_ends_for_the_given_nodes_and_for_no_others() {
+        let all = [node("a", "x"), node("b", "x"), node("c", "y")];
+        let pool_x = json!([{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["x"]}]}]);
+        let drained = |terms: &Value| vec![maintenance("m", "Drain", "drain", terms)];
+        let decided = |maintenances: &[NodeMaintenance], given: &[&str]| -> Result<Vec<Option<Value>>, String> {
+            let given = given.iter().map(ToString::to_string).collect();
+            let endings = decide(maintenances, &all, &given).map_err(|error| error.to_string())?;
+            let rest = |ending: &Ending<'_>| ending.rest.as_ref().map(|rest| json!(rest.node_selector_terms));
+            Ok(endings.iter().map(rest).collect())
+        };
+        for (maintenances, given, expected) in [
+            (vec![], &["a"][..], vec![]),
+            (drained(&named(&["a"])), &["a"], vec![None]),
+            (drained(&named(&["a"])), &["b"], vec![]),
+            (drained(&named(&["a", "b"])), &["a", "b"], vec![None]),
+            (drained(&named(&["a", "b"])), &["a"], vec![Some(named(&["b"]))]),
+            // The other one was deleted.
+            (drained(&named(&["a", "gone"])), &["a"], vec![None]),
+            (drained(&pool_x), &["a", "b"], vec![None]),
+            (vec![maintenance("m", "Idle", "", &pool_x)], &["a"], vec![]),
+            (vec![maintenance("m", "Complete", "team", &pool_x)], &["a"], vec![]),
+        ] {
+            assert_eq!(decided(&maintenances, given), Ok(expected), "{given:?}");
+        }
+        let refused = |maintenances: &[NodeMaintenance]| decided(maintenances, &["a"]).unwrap_err();
+        let by_labels = refused(&drained(&pool_x));
+        assert!(by_labels.contains("node b as well; nothing was ended"), "{by_labels}");
+        let foreign = refused(&[maintenance("kernel", "Cordon", "team", &named(&["a"]))]);
+        assert!(foreign.contains("kubectl delete hgnm kernel"), "{foreign}");
+    }
+
+    #[test]
+    fn a_node_is_given_back_without_the_annotation() {
+        let returned_of = |annotations: Value, unschedulable: bool| {
+            let node = json!({"metadata": {"annotations": annotations}, "spec": {"unschedulable": unschedulable}});
+            returned(Some(&serde_json::from_value(node).unwrap()))
+        };
+        assert_eq!(returned_of(json!({CORDON_ANNOTATION: "false"}), true), None);
+        assert_eq!(returned_of(json!({}), false), Some("uncordoned"));
+        assert!(
+            returned_of(json!({}), true)
+                .unwrap()
+                .starts_with("is cordoned, as it was before")
+        );
+        assert!(returned(None).is_some());
+    }
+}

@@ -1,0 +1,196 @@
+//! Removes what headgate wrote on Nodes, after headgate itself was deleted.
+//!
+//! Invariants: nothing of other writers is changed. A Node that a maintenance made unschedulable stays so: someone may be working on it.
+
+use std::sync::Arc;
+
+use futures::{StreamExt as _, stream};
+use headgate_core::clock::Clock;
+use headgate_core::node::{
+    CONNECTIONS_CONDITION, CORDON_ANNOTATION, DELETION_DELAY_ANNOTATION, DRAINING_TAINT, EVICTION_TAINT_VALUE,
+    HOLD_ANNOTATION, MARKER_CONDITION, SPOT_NOTICE_ANNOTATION,
+};
+use headgate_kubernetes::{Decoded, Edited, NodeField, NodeIntent, NodeWriteMetrics, NodeWriter, Shown};
+use headgate_maintenance::controller::remove_traces;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt as _};
+use prometheus_client::registry::Registry;
+
+/// Nodes in one page of a list: each has 20 KiB and more.
+const PAGE_SIZE: u32 = 100;
+const MAX_CONCURRENT_WRITES: usize = 8;
+
+/// What became of all Nodes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cleaned {
+    /// Nodes of which something was removed.
+    pub(crate) nodes: usize,
+    /// Those of these that a maintenance had made unschedulable.
+    pub(crate) unschedulable: Vec<String>,
+    /// Nodes that were not written, and why.
+    pub(crate) failed: Vec<String>,
+}
+
+/// Removes what headgate wrote from all Nodes. May be repeated.
+///
+/// # Errors
+/// The Nodes cannot be listed.
+pub(crate) async fn clean_nodes(client: &Client) -> kube::Result<Cleaned> {
+    let metrics = NodeWriteMetrics::register(&mut Registry::default());
+    let writer = NodeWriter::new(client.clone(), metrics, Clock::System);
+    let api = Api::<Decoded<Node>>::all(client.clone());
+    let (mut cleaned, mut page) = (Cleaned::default(), ListParams::default().limit(PAGE_SIZE));
+    loop {
+        let list = api.list(&page).await?;
+        let nodes = list.items.into_iter().filter_map(|node| match node {
+            Decoded::Object(node) => has_traces(&node).then(|| Ok(node)),
+            Decoded::Undecodable(undecodable) => Some(Err(undecodable.to_string())),
+        });
+        let writer = &writer;
+        let write = |node: Result<Node, String>| async move {
+            let node = node?;
+            let name = node.name_any();
+            let written = writer.write_now(&name, NodeField::Maintenance, removal(&node)).await;
+            written.map(|()| node).map_err(|error| format!("{name}: {error}"))
+        };
+        let mut writes = stream::iter(nodes.map(write)).buffer_unordered(MAX_CONCURRENT_WRITES);
+        while let Some(written) = writes.next().await {
+            match written {
+                Ok(node) => {
+                    cleaned.nodes += 1;
+                    cleaned
+                        .unschedulable
+                        .extend(is_made_unschedulable(&node).then(|| node.name_any()));
+                }
+                Err(error) => cleaned.failed.push(error),
+            }
+        }
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(cleaned),
+        }
+    }
+}
+
+fn removal(node: &Node) -> NodeIntent {
+    NodeIntent {
+        uid: node.metadata.uid.clone(),
+        key: String::new(),
+        shown: Shown::No,
+        renew_interval: None,
+        edit: Arc::new(|node: &mut Node, _| {
+            clean(node);
+            Edited::Done
+        }),
+    }
+}
+
+fn has_traces(node: &Node) -> bool {
+    let mut cleaned = node.clone();
+    clean(&mut cleaned);
+    cleaned != *node
+}
+
+/// Whether the Node is unschedulable by a maintenance, and was not before.
+fn is_made_unschedulable(node: &Node) -> bool {
+    let annotations = node.metadata.annotations.as_ref();
+    let before = annotations.and_then(|annotations| annotations.get(CORDON_ANNOTATION));
+    let is_unschedulable = node.spec.as_ref().and_then(|spec| spec.unschedulable);
+    is_unschedulable == Some(true) && before.is_some_and(|before| before == "false")
+}
+
+fn clean(node: &mut Node) {
+    remove_traces(node);
+    let annotations = node.metadata.annotations.as_mut();
+    let is_tainted_by_us = annotations.is_some_and(|annotations| {
+        annotations.remove(HOLD_ANNOTATION);
+        annotations.remove(DELETION_DELAY_ANNOTATION);
+        annotations.remove(SPOT_NOTICE_ANNOTATION).is_some()
+    });
+    if let Some(taints) = node.spec.as_mut().and_then(|spec| spec.taints.as_mut()) {
+        taints.retain(|taint| {
+            let is_eviction = taint.key == DRAINING_TAINT && taint.value.as_deref() == Some(EVICTION_TAINT_VALUE);
+            !(is_eviction && is_tainted_by_us)
+        });
+    }
+    if let Some(conditions) = node.status.as_mut().and_then(|status| status.conditions.as_mut()) {
+        conditions.retain(|condition| ![MARKER_CONDITION, CONNECTIONS_CONDITION].contains(&&*condition.type_));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_test_kubernetes::FakeApi;
+    use kube::api::PostParams;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn node(name: &str, annotations: &Value, taints: &Value, conditions: &Value, is_unschedulable: bool) -> Value {
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": annotations},
+            "spec": {"unschedulable": is_unschedulable, "taints": taints}, "status": {"conditions": conditions}})
+    }
+
+    fn condition(kind: &str, message: &str) -> Value {
+        json!({"type": kind, "status": "True", "reason": "R", "message": message})
+    }
+
+    #[tokio::test]
+    async fn what_headgate_wrote_on_nodes_is_removed_and_nothing_else() {
+        let others = json!({"a": "b"});
+        let draining = json!({"key": DRAINING_TAINT, "value": EVICTION_TAINT_VALUE, "effect": "NoSchedule"});
+        let other_taint = json!({"key": "other", "effect": "NoSchedule"});
+        let (ready, by_hand) = (condition("Ready", ""), condition("DrainInProgress", "by hand"));
+        let all = node(
+            "all",
+            &json!({"a": "b", "headgate.dev/hold": "{}", "headgate.dev/spot-notice": "{}",
+                "delay-deletion.cluster-autoscaler.kubernetes.io/headgate": "true",
+                "headgate.dev/unschedulable-before-maintenance": "false",
+                "headgate.dev/scale-down-before-maintenance": "{\"karpenter.sh/do-not-disrupt\":null}",
+                "karpenter.sh/do-not-disrupt": "true"}),
+            &json!([draining, other_taint, {"key": "headgate.dev/maintenance", "value": "uid", "effect": "NoSchedule"}]),
+            &json!([
+                ready,
+                condition("headgate.dev/OutOfLoadBalancers", ""),
+                condition("headgate.dev/ConnectionsDrained", ""),
+                condition("Drained", "NodeMaintenance m"),
+                by_hand
+            ]),
+            true,
+        );
+        // Its taints are other writers': neither a notice nor a maintenance is recorded.
+        let by_others = json!([draining, {"key": "headgate.dev/maintenance", "value": "mine", "effect": "NoSchedule"}]);
+        let foreign = node("foreign", &others, &by_others, &json!([by_hand]), true);
+        let fake = FakeApi::default();
+        let client = fake.client().0;
+        for node in [&all, &foreign] {
+            let node: Node = serde_json::from_value(node.clone()).unwrap();
+            Api::all(client.clone())
+                .create(&PostParams::default(), &node)
+                .await
+                .unwrap();
+        }
+        let cleaned = clean_nodes(&client).await.unwrap();
+        let expected = Cleaned {
+            nodes: 1,
+            unschedulable: vec!["all".to_owned()],
+            failed: Vec::new(),
+        };
+        assert_eq!(cleaned, expected);
+        for (name, expected) in [
+            (
+                "all",
+                node("all", &others, &json!([other_taint]), &json!([ready, by_hand]), true),
+            ),
+            ("foreign", foreign),
+        ] {
+            let left: Node = fake.peek("", name).unwrap();
+            let left = json!(left);
+            for path in ["/metadata/annotations", "/spec", "/status/conditions"] {
+                assert_eq!(left.pointer(path), expected.pointer(path), "{name} {path}");
+            }
+        }
+        assert_eq!(clean_nodes(&client).await.unwrap(), Cleaned::default());
+    }
+}

@@ -1,0 +1,116 @@
+//! `maintenance.maxConcurrentNodes` with a real controller and the real API server: how many nodes are cordoned at once.
+
+use headgate_test_kubernetes::{eventually, own_control_plane};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::core::DynamicObject;
+use kube::{Api, Client};
+use serde_json::json;
+
+use super::{Controller, SOON, api, apply_kinds, populate};
+
+fn settings(max: &str) -> String {
+    format!(
+        "node: {{proxy: {{healthzUrl: off}}, markerProbes: 2}}\nmaintenance: {{enabled: true, maxConcurrentNodes: {max}}}\n"
+    )
+}
+
+/// Cordons nodes with one maintenance.
+async fn cordon(maintenances: &Api<DynamicObject>, name: &str, nodes: &[&str]) {
+    let term = |node: &&str| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]});
+    let terms: Vec<_> = nodes.iter().map(term).collect();
+    let maintenance = json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": name},
+        "spec": {"nodeSelector": {"nodeSelectorTerms": terms}, "stage": "Cordon"}});
+    let maintenance = serde_json::from_value(maintenance).unwrap();
+    maintenances.create(&PostParams::default(), &maintenance).await.unwrap();
+}
+
+async fn cordoned(nodes: &Api<Node>) -> Vec<String> {
+    let all = nodes.list(&ListParams::default()).await.unwrap();
+    let is_cordoned = |node: &Node| node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
+    all.items
+        .into_iter()
+        .filter(is_cordoned)
+        .filter_map(|node| node.metadata.name)
+        .collect()
+}
+
+async fn are_cordoned(nodes: &Api<Node>, expected: &[&str], controller: &Controller) {
+    eventually(SOON, &format!("{expected:?} are cordoned"), async || {
+        let found = cordoned(nodes).await;
+        if found == expected {
+            Ok(())
+        } else {
+            Err(format!("{found:?}\n{}", controller.log()))
+        }
+    })
+    .await;
+}
+
+/// Waits until the status of a maintenance says that this node is held back, and for which limit.
+async fn is_held_back(maintenances: &Api<DynamicObject>, name: &str, node: &str, max: &str, controller: &Controller) {
+    eventually(SOON, &format!("{node} is held back"), async || {
+        let status = maintenances.get(name).await.unwrap().data["status"].clone();
+        let rows = status["nodeStatuses"].as_array().cloned().unwrap_or_default();
+        let row = rows.iter().find(|row| row["nodeRef"]["name"] == node);
+        match row {
+            Some(row) if row["drainMessage"] == format!("Held back by maintenance.maxConcurrentNodes: {max}") => Ok(()),
+            _ => Err(format!("{status}\n{}", controller.log())),
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_more_nodes_are_cordoned_at_once_than_the_settings_allow() {
+    let control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    apply_kinds(&control_plane, &client).await;
+    populate(&client).await;
+    let (nodes, maintenances) = (Api::<Node>::all(client.clone()), api(&client, "NodeMaintenance"));
+    let delete = async |name: &str| drop(maintenances.delete(name, &DeleteParams::default()).await.unwrap());
+    for max in ["1", "50%"] {
+        let controller = Controller::start_with(&settings(max), &[], control_plane.kubeconfig());
+        cordon(&maintenances, "both", &["node-1", "node-2"]).await;
+        is_held_back(&maintenances, "both", "node-2", max, &controller).await;
+        are_cordoned(&nodes, &["node-1"], &controller).await;
+        // The older maintenance has the place until it ends.
+        cordon(&maintenances, "second", &["node-2"]).await;
+        is_held_back(&maintenances, "second", "node-2", max, &controller).await;
+        assert_eq!(cordoned(&nodes).await, ["node-1"]);
+        delete("both").await;
+        are_cordoned(&nodes, &["node-2"], &controller).await;
+        controller.ends().await;
+
+        // What is cordoned under a larger limit stays under a smaller one.
+        let controller = Controller::start_with(&settings("100%"), &[], control_plane.kubeconfig());
+        cordon(&maintenances, "third", &["node-1"]).await;
+        are_cordoned(&nodes, &["node-1", "node-2"], &controller).await;
+        controller.ends().await;
+        let controller = Controller::start_with(&settings(max), &[], control_plane.kubeconfig());
+        cordon(&maintenances, "fourth", &["node-1"]).await;
+        eventually(
+            SOON,
+            "the new leader has seen the last maintenance",
+            async || match &maintenances.get("fourth").await.unwrap().data["status"]["selectedNodes"] {
+                selected if *selected == json!(1) => Ok(()),
+                other => Err(format!("{other}\n{}", controller.log())),
+            },
+        )
+        .await;
+        assert_eq!(cordoned(&nodes).await, ["node-1", "node-2"]);
+        for name in ["second", "third", "fourth"] {
+            delete(name).await;
+        }
+        are_cordoned(&nodes, &[], &controller).await;
+        eventually(SOON, "no maintenance is left", async || {
+            match maintenances.list(&ListParams::default()).await.unwrap().items {
+                left if left.is_empty() => Ok(()),
+                left => Err(format!("{left:?}\n{}", controller.log())),
+            }
+        })
+        .await;
+        controller.ends().await;
+    }
+    control_plane.stop().await;
+}

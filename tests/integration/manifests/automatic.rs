@@ -1,0 +1,179 @@
+//! A maintenance that the leader creates for a node that is taken, with a token of the controllers and the rights of
+//! `components/automatic`: they suffice, each is needed, and the policy allows no other maintenance.
+
+use std::time::Duration;
+
+use headgate_maintenance::automatic::{AutomaticMaintenances, Cause};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::caller::{ApiRequest, CONTROLLER, Caller};
+use super::leader::{Right, is_needed};
+use super::maintenance::{
+    Leader, MAINTENANCES, PODS, create_pod, is_as_before, is_gone, maintained, maintenance, until,
+};
+use super::rights::{node, remove_verb, restore_rules, wait_for_status};
+
+const ROLE: &str = "clusterroles/headgate-automatic";
+const DRY: &str = "dryRun=All";
+
+/// A maintenance of a Node as the leader creates it.
+async fn automatic(administrator: &Caller, name: &str, of: &str) -> Value {
+    let uid = administrator.get(&node(of)).await["metadata"]["uid"].clone();
+    let mut object = maintenance(name, "Drain", of);
+    object["metadata"]["labels"] = json!({"headgate.dev/automatic": "preempt"});
+    object["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": of, "uid": uid}]);
+    object["spec"]["deadline"] = json!("2030-01-01T00:00:00Z");
+    object
+}
+
+#[tokio::test]
+async fn permissions_of_the_component_suffice_for_a_node_that_is_taken_and_its_policy_allows_no_more() {
+    let (control_plane, administrator, caller, own, drained) = maintained(&["maintenance", "automatic"]).await;
+    each_permission_is_needed(&administrator, &caller, &drained).await;
+    the_policy_allows_no_other_maintenance(&administrator, &caller, &own, &drained).await;
+    a_node_is_taken_and_given_back(&administrator, &caller, &own, &drained).await;
+    control_plane.stop().await;
+}
+
+async fn each_permission_is_needed(administrator: &Caller, caller: &Caller, drained: &str) {
+    let object = automatic(administrator, "mine", drained).await;
+    let create = ApiRequest::post(&format!("{MAINTENANCES}?{DRY}"), object.clone());
+    let right = Right::new(ROLE, ("nodemaintenances", None), "create", create.clone());
+    is_needed(administrator, caller, right.answered(201)).await;
+    administrator.done(&ApiRequest::post(MAINTENANCES, object)).await;
+    let path = format!("{MAINTENANCES}/mine");
+    let delete = ApiRequest::delete(&format!("{path}?{DRY}"));
+    let right = Right::new(ROLE, ("nodemaintenances", None), "delete", delete.clone());
+    is_needed(administrator, caller, right).await;
+    let rules = remove_verb(administrator, ROLE, ("nodemaintenances", None), "automate").await;
+    for refused in [create.clone(), delete.clone()] {
+        wait_for_status(caller, refused.clone(), 403).await;
+        let (_, body) = caller.ask(&refused).await;
+        let message = body["message"].as_str().unwrap();
+        assert!(
+            message.contains("needs the right to delete each of its nodes"),
+            "{message}"
+        );
+    }
+    restore_rules(administrator, ROLE, rules).await;
+    let another = automatic(administrator, "another", drained).await;
+    wait_for_status(caller, ApiRequest::post(&format!("{MAINTENANCES}?{DRY}"), another), 201).await;
+    wait_for_status(caller, delete, 200).await;
+    // Its deadline follows the notice.
+    let later = json!({"spec": {"deadline": "2030-01-01T00:10:00Z"}});
+    caller.done(&ApiRequest::merge(&format!("{path}?{DRY}"), later)).await;
+    administrator.done(&ApiRequest::delete(&path)).await;
+    is_gone(administrator, &path).await;
+}
+
+async fn the_policy_allows_no_other_maintenance(administrator: &Caller, caller: &Caller, own: &str, drained: &str) {
+    let object = automatic(administrator, "mine", drained).await;
+    let changed = |change: &dyn Fn(&mut Value)| {
+        let mut object = object.clone();
+        change(&mut object);
+        object
+    };
+    let other = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [own]}]});
+    for (what, object) in [
+        ("no label", changed(&|one| one["metadata"]["labels"] = Value::Null)),
+        (
+            "no owner",
+            changed(&|one| one["metadata"]["ownerReferences"] = Value::Null),
+        ),
+        ("no deadline", changed(&|one| one["spec"]["deadline"] = Value::Null)),
+        ("another stage", changed(&|one| one["spec"]["stage"] = json!("Cordon"))),
+        (
+            "another node",
+            changed(&|one| one["spec"]["nodeSelector"]["nodeSelectorTerms"] = json!([other.clone()])),
+        ),
+        (
+            "two nodes",
+            changed(&|one| {
+                let terms = one["spec"]["nodeSelector"]["nodeSelectorTerms"].as_array_mut().unwrap();
+                terms.push(other.clone());
+            }),
+        ),
+        (
+            "all nodes",
+            changed(&|one| {
+                let term = json!({"matchExpressions": [{"key": "kubernetes.io/os", "operator": "Exists"}]});
+                one["spec"]["nodeSelector"]["nodeSelectorTerms"] = json!([term]);
+            }),
+        ),
+    ] {
+        let (status, body) = caller
+            .ask(&ApiRequest::post(&format!("{MAINTENANCES}?{DRY}"), object))
+            .await;
+        assert_eq!(status, 403, "{what}: {body}");
+    }
+    // Somebody's own.
+    administrator
+        .done(&ApiRequest::post(MAINTENANCES, maintenance("theirs", "Idle", drained)))
+        .await;
+    let path = format!("{MAINTENANCES}/theirs");
+    for refused in [
+        ApiRequest::delete(&format!("{path}?{DRY}")),
+        ApiRequest::merge(
+            &format!("{path}?{DRY}"),
+            json!({"spec": {"deadline": "2030-01-01T00:00:00Z"}}),
+        ),
+        ApiRequest::merge(
+            &format!("{path}?{DRY}"),
+            json!({"metadata": {"labels": {"headgate.dev/automatic": "preempt"}}, "spec": {"deadline": "2030-01-01T00:00:00Z"}}),
+        ),
+    ] {
+        let (status, body) = caller.ask(&refused).await;
+        assert_eq!(status, 403, "{body}");
+    }
+    administrator.done(&ApiRequest::delete(&path)).await;
+    is_gone(administrator, &path).await;
+}
+
+async fn a_node_is_taken_and_given_back(administrator: &Caller, caller: &Caller, own: &str, drained: &str) {
+    create_pod(administrator, "web", drained, json!([])).await;
+    let pod = json!({"metadata": {"name": "slow", "labels": {"app": "slow"}},
+        "spec": {"nodeName": drained, "serviceAccountName": CONTROLLER.name, "terminationGracePeriodSeconds": 3600,
+            "containers": [{"name": "c", "image": "none"}]}});
+    administrator.done(&ApiRequest::post(PODS, pod)).await;
+    let automatic = AutomaticMaintenances {
+        causes: [Cause::Preempt].into(),
+        shutdown_grace_period: Duration::from_secs(30),
+        autoscaler_drain_timeout: Duration::from_mins(10),
+    };
+    let leader = Leader::start_with(caller, own, automatic);
+    let at = Timestamp::now() + SignedDuration::from_mins(10);
+    let record = json!({"eventId": "e", "notBefore": at.to_string(), "bootId": "b"}).to_string();
+    let taint =
+        json!({"key": "cloudprovider.azure.microsoft.com/draining", "value": "spot-eviction", "effect": "NoSchedule"});
+    let change =
+        json!({"metadata": {"annotations": {"headgate.dev/spot-notice": record}}, "spec": {"taints": [taint]}});
+    administrator.done(&ApiRequest::merge(&node(drained), change)).await;
+    let path = format!("{MAINTENANCES}/automatic-{drained}");
+    let created = until(administrator, "the maintenance", &path, |object| {
+        object["spec"]["stage"] == "Drain"
+    })
+    .await;
+    let deadline: Timestamp = created["spec"]["deadline"].as_str().unwrap().parse().unwrap();
+    assert!(
+        deadline.duration_since(at).abs() <= SignedDuration::from_secs(1),
+        "{deadline} {at}"
+    );
+    leader.observe_out(drained);
+    is_gone(administrator, &format!("{PODS}/web")).await;
+    let told = until(administrator, "the other pod is told", &format!("{PODS}/slow"), |pod| {
+        pod["metadata"]["deletionGracePeriodSeconds"].is_number()
+    })
+    .await;
+    let grace = told["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap();
+    assert!((1..600).contains(&grace), "{grace}");
+
+    let given_back = json!({"spec": {"taints": null}});
+    administrator.done(&ApiRequest::merge(&node(drained), given_back)).await;
+    is_gone(administrator, &path).await;
+    is_as_before(administrator, drained).await;
+    assert_eq!(
+        leader.metric("headgate_maintenance_writes_total{outcome=\"refused\"}"),
+        0
+    );
+}
