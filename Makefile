@@ -22,7 +22,7 @@ autoscalers := tests/autoscalers/build.sh
 # What is measured, for results to state; empty outside of a repository.
 commit = $$(git describe --always --dirty --exclude '*' 2>/dev/null)
 picture := docs/pictures/scale-down
-picture_drill := --scenario scale-down --strategy none,kube-proxy,healthz,admin-state --nodes 4 --speed 5 --rate 60
+picture_drill := --scenario scale-down --strategy node-port,kube-proxy,healthz,admin-state --nodes 4 --speed 5 --rate 60 --runs 20
 
 .PHONY: help
 help: ## list these targets
@@ -39,8 +39,9 @@ drill: build-tools namespace-tools ## what connections lose while nodes go away:
 	assets=$$($(control_plane)); cargo build --locked; drill() { HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" "$$@"; }; \
 	$(if $(ARGS),drill $(ARGS),$(drill_table))
 
-# At most 20 minutes on two cores. Agents poll for notices once a second at any speed, so spot is shortened less.
-drill_table = for scenario in scale-down maintenance api-outage mass; do drill --scenario $$scenario --runs 2; done; \
+# Some 20 minutes on two cores. Agents poll for notices once a second at any speed, so spot is shortened less.
+drill_table = for scenario in scale-down maintenance mass; do drill --scenario $$scenario --runs 2; done; \
+	drill --scenario api-outage --strategy kube-proxy,healthz,admin-state,headgate; \
 	drill --scenario spot --speed 3; drill --scenario spot --speed 2 --notice 10s; \
 	drill --scenario scale-down --delete-delay 30s --runs 2; \
 	drill --scenario scale-down --delete-delay 30s --runs 2 --strategy none,kube-proxy,deregistration --provider gcp; \
@@ -48,19 +49,36 @@ drill_table = for scenario in scale-down maintenance api-outage mass; do drill -
 	drill --scenario rolling-update --nodes 4 --speed 15
 
 .PHONY: drill-acceptance
-drill-acceptance: build-tools namespace-tools ## what must lose nothing in DRILL_RUNS (20) runs each: admin-state in maintenance and scale-down, ARM at 0.1 s and 5 s; connections
+drill-acceptance: build-tools namespace-tools ## what must lose nothing in DRILL_RUNS (20) runs each: admin-state alone in maintenance and scale-down, ARM at 0.1 s, 1 s and 5 s; connections
 	assets=$$($(control_plane)); cargo build --locked; \
 	drill() { HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" --runs $(or $(DRILL_RUNS),20) "$$@" $(ARGS); }; \
 	for scenario in maintenance scale-down; do for delay in 100ms 5s; do \
 	  drill --scenario $$scenario --strategy kube-proxy,admin-state --expect-no-loss admin-state --delete-delay 30s --operation-delay $$delay; \
 	done; done; \
+	drill --scenario scale-down --strategy node-port,kube-proxy,healthz,admin-state --expect-no-loss admin-state --speed 5; \
 	drill --scenario scale-down --strategy none,admin-state,connections --nodes 4 --connections 900 --connection-lifetime mix --delete-delay 5s \
 	  --expect-no-loss connections; \
 	drill --scenario scale-down --strategy connections --nodes 4 --connections 0 --delete-delay 5s --speed 1 \
 	  --expect-no-loss connections --expect-gone-within 15s
 
+.PHONY: drill-assumptions
+drill-assumptions: build-tools namespace-tools ## compare strategies over the time of an operation, and with each assumption the other way: tables and a picture in target/drill; takes two hours, with nothing else running
+	assets=$$($(control_plane)); cargo build --locked; results=$(target_dir)/drill; mkdir -p $$results; \
+	drill() { HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" --scenario scale-down --nodes 4 --speed 5 --rate 60 "$$@" -o json $(ARGS); }; \
+	drill --runs $(or $(DRILL_RUNS),20) --strategy node-port,kube-proxy,healthz > $$results/propagation.json; \
+	for delay in 0s 1s 2s 3s 4s 5s 7s 10s 15s; do \
+	  drill --runs $(or $(DRILL_RUNS),20) --strategy admin-state,exclude-label --operation-delay $$delay; \
+	done >> $$results/propagation.json; \
+	for flags in '' '--probe-rule threshold' '--probe-threshold 1' '--probe-interval 15s' '--probers 2' '--power-off reset' --admin-down-resets \
+	  '--propagation-delay 5s' '--poll-retry-after 10s' '--operation-delay 2s --operation-spread 1'; do \
+	  drill --runs $(or $(DRILL_RUNS),10) --strategy node-port,kube-proxy,healthz,admin-state,headgate $$flags; \
+	done > $$results/assumptions.json; \
+	for name in propagation assumptions; do \
+	  $(target_dir)/debug/headgate-lab drill-report $$results/$$name.json --comparison $$results/$$name.md --propagation-svg $$results/$$name.svg; \
+	done
+
 .PHONY: drill-picture
-drill-picture: build-tools namespace-tools ## run the drill of the README's picture again, and draw it; takes two minutes
+drill-picture: build-tools namespace-tools ## run the drill of the README's picture again, and draw it; takes a quarter of an hour
 	assets=$$($(control_plane)); cargo build --locked; \
 	HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" $(picture_drill) -o json > $(picture).json.new
 	mv $(picture).json.new $(picture).json

@@ -18,6 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 
 mod agent;
 pub mod azure;
+mod check;
 mod clean_nodes;
 pub mod cluster;
 mod colour;
@@ -68,6 +69,7 @@ enum Command {
     Drain(drain::Arguments),
     Undrain(undrain::Arguments),
     Plan(plan::Arguments),
+    Check(check::Arguments),
     Connections(connections::Arguments),
     Hold(hold::Arguments),
     /// Ask the agent in this container over its Unix socket whether it is live or ready
@@ -116,6 +118,7 @@ pub fn run() -> ExitCode {
         Command::Drain(arguments) => drain::run(&arguments),
         Command::Undrain(arguments) => undrain::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
         Command::Connections(arguments) => connections::run(&arguments),
         Command::Hold(arguments) => hold::run(&arguments),
         Command::Probe(arguments) => probe::run(&arguments),

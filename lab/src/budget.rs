@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use headgate::cli::azure::AzureArguments;
 use headgate::cli::cluster::ClusterArguments;
 use headgate::cli::{Failure, build_runtime, duration_up_to, print, print_json, print_yaml};
-use headgate_budget::probe::{ProbeSettings, Provider};
+use headgate_budget::probe::{ProbeRule, ProbeSettings, Provider};
 use headgate_budget::service::{ServiceBudget, service_budget};
 use headgate_budget::{Inputs, budget};
 
@@ -26,8 +26,9 @@ const DEFAULT_COUNT: u32 = 6;
 ///
 /// From flags, or with --from-cluster from the Services of a cluster, their Pods and their load balancers' probes. Nothing
 /// is measured or changed. The blackhole seconds are the worst case of the post "Layer-4 Load Balancer & Zero-downtime
-/// Autoscaling and Upgrade", which counts the drain time as lost. New connections are lost only until the load balancer's
-/// probes notice: that is the expected loss.
+/// Autoscaling and Upgrade", which counts the drain time as lost, and every failed probe against the threshold. New
+/// connections are lost only until the load balancer's probes notice: that is the expected loss. Azure documents that the
+/// first answer other than 200 takes a node out, whatever the threshold.
 ///
 /// With --from-cluster the output has an entry for each Service of type LoadBalancer. It reads Services, Pods, Nodes and
 /// the controllers of Pods of all namespaces, and needs the right to list them. Probe settings come from the rules of the
@@ -62,6 +63,10 @@ pub(super) struct Arguments {
     /// Failures in a row after which a backend gets no new connections [default: the provider's]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     probe_threshold: Option<u32>,
+
+    /// What an answer other than 200 counts for [default: the provider's]
+    #[arg(long, value_enum)]
+    probe_rule: Option<ProbeRule>,
 
     /// Time that established connections are given to end, at most 24h
     #[arg(long, value_name = "DURATION", default_value = "300s", value_parser = duration_up_to(MAX_TIME))]
@@ -107,6 +112,7 @@ impl Arguments {
         ProbeSettings {
             interval: self.probe_interval.unwrap_or(found.interval),
             unhealthy_threshold: self.probe_threshold.unwrap_or(found.unhealthy_threshold),
+            rule: self.probe_rule.unwrap_or(found.rule),
             ..found
         }
     }
@@ -230,9 +236,15 @@ mod tests {
         for expected in [
             "310 s for each Pod, 1860 s for all 6",
             "16.7 %",
-            "7.50 s",
-            "does not cover",
+            "after 0 to 5 s, 2.5 s on average, and a node without an answer after up to 15 s",
+            "2.50 s",
+            "does not cover detection and drain, 305 s",
         ] {
+            assert!(text.contains(expected), "{expected} in\n{text}");
+        }
+        let inputs = parse("--probe-rule threshold").inputs();
+        let text = text::budget(&budget(&inputs).unwrap(), inputs.pods, 5.0);
+        for expected in ["5 to 10 s", "7.50 s", "detection and drain, 310 s"] {
             assert!(text.contains(expected), "{expected} in\n{text}");
         }
     }

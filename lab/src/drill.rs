@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use headgate::cli::{EXIT_INTERRUPTED, Failure, build_runtime, duration_up_to, print, print_json};
-use headgate_budget::probe::Provider;
-use headgate_drill::draining::DrainRules;
-use headgate_drill::drill::{KubeProxyPart, Options};
+use headgate_budget::probe::{ProbeRule, ProbeSettings, Provider};
+use headgate_drill::draining::{DrainRules, Ending, FlowEnd};
+use headgate_drill::drill::{KubeProxyPart, NegativeControl, Options};
 use headgate_drill::lifetimes;
+use headgate_drill::machine::PowerOff;
 use headgate_drill::network::namespace::acquire_privileges;
+use headgate_drill::operation::OperationTime;
 use headgate_drill::progress::{ProgressDisplay, UPDATE_INTERVAL};
 use headgate_drill::report::saved::from_results;
 use headgate_drill::report::{assumptions, name, table, warning};
@@ -35,7 +37,11 @@ const MAX_TIME: Duration = Duration::from_hours(1);
 /// hash and its conntrack keeps established ones. Clients open connections at a steady rate and hold long-lived ones
 /// while nodes go away as in the scenario. Each strategy is another way for the load balancer to notice. Strategies
 /// with headgate run real agents, kube-apiserver and the ARM emulator; those about kube-proxy run its own process. The
-/// load balancer's probes, its use of admin states and kubelet are modelled.
+/// load balancer's probes, its use of admin states and kubelet are modelled: an HTTP probe of Azure takes a node out at the
+/// first answer other than 200, as documented, and without answers after as many probes as its threshold.
+///
+/// Runs with the same seed are pairs: every strategy meets the same phases of probes, hash and client ports. From the signal to
+/// the next probe of the node it takes a share of the interval that is uniform over the runs.
 ///
 /// Needs root or user namespaces, and the programs ip and nft. Ctrl-C ends and removes everything. Nothing outside of
 /// its own namespaces is changed.
@@ -60,9 +66,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = 100.0)]
     rate: f64,
 
-    /// How many times faster the scenario runs, from 1 to 100; headgate and the kernel keep their own speed
-    #[arg(long, value_name = "FACTOR", default_value = "10", value_parser = speed)]
-    speed: Speed,
+    /// How many times faster the scenario runs, from 1 to 100; headgate and the kernel keep their own speed [default: 10; 1 in
+    /// api-outage, whose restarts take their own time]
+    #[arg(long, value_name = "FACTOR", value_parser = speed)]
+    speed: Option<Speed>,
 
     /// What the first run's random numbers come from; each run has the next seed
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
@@ -84,6 +91,31 @@ pub(super) struct Arguments {
     /// Whose probes and thresholds the load balancer has
     #[arg(long, value_enum, default_value = "azure")]
     provider: Provider,
+
+    /// Time between two probes of a node, at most 1h; with Azure also their timeout [default: the provider's]
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIME))]
+    probe_interval: Option<Duration>,
+
+    /// Failed probes in a row that take a node out, and with Azure successes that let it back [default: the provider's]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    probe_threshold: Option<u32>,
+
+    /// What an answer of HTTP other than 200, or a reset, counts for [default: the provider's, as documented]
+    #[arg(long, value_enum)]
+    probe_rule: Option<ProbeRule>,
+
+    /// Independent probers of each node, from 1 to 16; the first one that notices takes it out. Azure documents no number
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    probers: usize,
+
+    /// An admin state Down resets established connections, as the API reference of adminState says; the documentation of
+    /// admin states says that they go on
+    #[arg(long)]
+    admin_down_resets: bool,
+
+    /// What is seen of a machine that is switched off; Azure documents neither
+    #[arg(long, value_enum, default_value = "silent")]
+    power_off: PowerOff,
 
     /// Time from a node's deregistration until it gets no new flows, in the strategy deregistration, at most 1h [default:
     /// the provider's]
@@ -126,16 +158,33 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration_up_to(MAX_TIME))]
     restart: Duration,
 
-    /// Time that an operation of ARM takes, at most 1h
+    /// Time that an operation of ARM takes, at most 1h; Azure publishes none
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration_up_to(MAX_TIME))]
     operation_delay: Duration,
+
+    /// Time that it takes longer for each member of the pool, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration_up_to(MAX_TIME))]
+    operation_delay_per_member: Duration,
+
+    /// Share by which it is shorter or longer in a run, drawn uniformly, from 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    operation_spread: f64,
+
+    /// Retry-After of an operation in progress, at most 10m, rounded up to whole real seconds; that of Azure is not recorded
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration_up_to(Duration::from_mins(10)))]
+    poll_retry_after: Duration,
+
+    /// Break headgate's admin states in the strategies admin-state and headgate, to see that a requirement fails
+    #[arg(long, value_enum, value_name = "WHAT")]
+    negative_control: Option<NegativeControl>,
 
     /// Time from the end of that operation until the admin state takes effect, at most 1h; Azure publishes none
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration_up_to(MAX_TIME))]
     propagation_delay: Duration,
 
     /// Strategies that must lose nothing, separated by commas: if one of their runs loses a new connection, or an established
-    /// one before a node is gone (connections: any established one), the exit code is 1
+    /// one before a node is gone (connections: any established one), the exit code is 1. In admin-state every node must be out by
+    /// its admin state before one of its probes fails, in healthz by its health answer, and before it is gone
     #[arg(long, value_enum, value_delimiter = ',')]
     expect_no_loss: Vec<Strategy>,
 
@@ -199,7 +248,65 @@ enum FlagError {
     NoDeregistration,
 }
 
+/// Of api-outage: API server, kube-proxy and agents restart at their own speed.
+const OUTAGE_SPEED: f64 = 1.0;
+const DEFAULT_SPEED: f64 = 10.0;
+
 impl Arguments {
+    /// The scenario's speed.
+    fn speed(&self) -> io::Result<Speed> {
+        let default = if self.scenario == Scenario::ApiOutage {
+            OUTAGE_SPEED
+        } else {
+            DEFAULT_SPEED
+        };
+        self.speed
+            .map_or_else(|| Speed::new(default).map_err(io::Error::other), Ok)
+    }
+
+    /// The provider's probes with the flags over them.
+    fn probe(&self) -> ProbeSettings {
+        let preset = self.provider.probe();
+        let is_azure = self.provider == Provider::Azure;
+        let interval = self.probe_interval.unwrap_or(preset.interval);
+        let threshold = self.probe_threshold.unwrap_or(preset.unhealthy_threshold);
+        ProbeSettings {
+            interval,
+            timeout: if is_azure { interval } else { preset.timeout },
+            unhealthy_threshold: threshold,
+            healthy_threshold: if is_azure { threshold } else { preset.healthy_threshold },
+            rule: self.probe_rule.unwrap_or(preset.rule),
+        }
+    }
+
+    fn drain_rules(&self) -> DrainRules {
+        let mut rules = DrainRules::of(self.provider);
+        if let (Some(rule), Some(delay)) = (&mut rules.deregistration, self.deregistration_delay) {
+            rule.new_flows_stop = delay;
+        }
+        rules.admin_down = self.admin_down_resets.then_some(Ending {
+            after: Duration::ZERO,
+            how: FlowEnd::Reset,
+        });
+        rules
+    }
+
+    /// All strategies that have a part in the scenario. `node-port` is there in the place of `none`, with kube-proxy's process.
+    fn all_strategies(&self, drain_rules: &DrainRules) -> Vec<Strategy> {
+        let is_azure = self.provider == Provider::Azure;
+        let has_part = |strategy: &Strategy| {
+            let is_possible = match strategy {
+                Strategy::None => !is_azure || !Strategy::NodePort.applies_to(self.scenario),
+                Strategy::NodePort | Strategy::ExcludeLabel => is_azure,
+                Strategy::Deregistration => drain_rules.deregistration.is_some(),
+                Strategy::Connections => self.autoscaler == Autoscaler::ClusterAutoscaler,
+                _ => true,
+            };
+            is_possible && strategy.applies_to(self.scenario)
+        };
+        Strategy::value_variants().iter().copied().filter(has_part).collect()
+    }
+
     /// Checks before anything runs what would show at the end, or not at all.
     fn check(&self, options: &Options) -> Result<(), FlagError> {
         let names = |strategies: &[Strategy]| strategies.iter().map(name).collect::<Vec<_>>().join(", ");
@@ -217,22 +324,10 @@ impl Arguments {
     }
 
     fn options(&self) -> io::Result<Options> {
-        let all = || Strategy::value_variants().iter().copied();
-        let mut drain_rules = DrainRules::of(self.provider);
-        if let (Some(rule), Some(delay)) = (&mut drain_rules.deregistration, self.deregistration_delay) {
-            rule.new_flows_stop = delay;
-        }
-        let has_part = |strategy: &Strategy| {
-            let is_possible = match strategy {
-                Strategy::Deregistration => drain_rules.deregistration.is_some(),
-                Strategy::Connections => self.autoscaler == Autoscaler::ClusterAutoscaler,
-                _ => true,
-            };
-            is_possible && strategy.applies_to(self.scenario)
-        };
+        let drain_rules = self.drain_rules();
         let named = &self.strategy;
         let strategies = if named.is_empty() {
-            all().filter(has_part).collect()
+            self.all_strategies(&drain_rules)
         } else {
             // In their order, each once: two rounds of one strategy would have the same seeds.
             let is_first = |(at, strategy): &(usize, &Strategy)| !named[..*at].contains(strategy);
@@ -252,7 +347,7 @@ impl Arguments {
             strategies,
             nodes: self.nodes,
             rate: self.rate,
-            speed: self.speed,
+            speed: self.speed()?,
             seed: self.seed,
             runs: self.runs,
             long_lived: self.connections,
@@ -268,11 +363,19 @@ impl Arguments {
                 process: self.shutdown,
                 connection_lifetime,
             },
-            probe: self.provider.probe(),
+            probe: self.probe(),
+            probers: self.probers,
+            power_off: self.power_off,
             drain_rules,
             no_healthy: self.no_healthy_backends,
             propagation: self.propagation_delay,
-            operation_delay: self.operation_delay,
+            operation: OperationTime {
+                base: self.operation_delay,
+                per_member: self.operation_delay_per_member,
+                spread: self.operation_spread,
+            },
+            poll_retry_after: self.poll_retry_after,
+            negative_control: self.negative_control,
             assets: self.assets.clone(),
             program: self.headgate.program()?,
         })

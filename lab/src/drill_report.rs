@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::Args;
 use headgate::cli::Failure;
-use headgate_drill::report::page::{page, picture};
+use headgate_drill::report::comparison::comparison;
+use headgate_drill::report::page::{page, picture, propagation_picture};
 use headgate_drill::report::saved::{SavedRun, parse};
 
 /// Make a page or a picture of drills that were run before
@@ -32,11 +33,20 @@ pub(super) struct Outputs {
     /// Write the plot of new connections to this file, as an SVG picture; of several scenarios the first
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+
+    /// Write the plot of new connections that failed over the time until an admin state takes effect to this file, as an SVG
+    /// picture, from results with several such times; of several scenarios the first
+    #[arg(long, value_name = "FILE")]
+    propagation_svg: Option<PathBuf>,
+
+    /// Write a table of Markdown to this file: a row for each kind of conditions, a column for each strategy
+    #[arg(long, value_name = "FILE")]
+    comparison: Option<PathBuf>,
 }
 
 impl Outputs {
     pub(super) const fn are_none(&self) -> bool {
-        self.html.is_none() && self.svg.is_none()
+        self.html.is_none() && self.svg.is_none() && self.propagation_svg.is_none() && self.comparison.is_none()
     }
 
     /// Writes them.
@@ -46,6 +56,15 @@ impl Outputs {
         }
         if let (Some(path), Some(picture)) = (&self.svg, picture(runs).map_err(Failure::runtime)?) {
             write(path, &picture)?;
+        }
+        if let (Some(path), Some(picture)) = (
+            &self.propagation_svg,
+            propagation_picture(runs).map_err(Failure::runtime)?,
+        ) {
+            write(path, &picture)?;
+        }
+        if let Some(path) = &self.comparison {
+            write(path, &comparison(runs).map_err(Failure::runtime)?)?;
         }
         Ok(())
     }
@@ -61,7 +80,7 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.outputs.are_none() {
         return Err(Failure::settings(anyhow::anyhow!(
-            "there is nothing to write; give --html FILE, --svg FILE or both"
+            "there is nothing to write; give --html, --svg, --propagation-svg or --comparison FILE"
         )));
     }
     let mut runs = Vec::new();

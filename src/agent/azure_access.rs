@@ -37,6 +37,8 @@ const CONFIG_RELOAD_INTERVAL: Duration = Duration::from_mins(1);
 pub struct ArmConnection {
     /// The client. It gets its first token with its first request.
     pub arm: ArmClient,
+    /// The tokens of its identity.
+    pub tokens: Arc<TokenCache>,
     /// `azure.json` with the Secret merged over it.
     pub config: AzureJson,
 }
@@ -98,14 +100,20 @@ impl AzureAccess {
             None => Endpoints::for_cloud(config.cloud),
         };
         let identity = Identity::new(&config.credential, config.tenant_id.as_deref(), &endpoints, &imds)?;
-        let tokens = TokenCache::new(identity, transport.clone(), self.clock.clone());
+        let tokens = Arc::new(TokenCache::new(identity, transport.clone(), self.clock.clone()));
         let options = ArmClientOptions {
             endpoints,
             rate_limits: config.rate_limits,
             user_agent: config.user_agent.clone(),
         };
-        let arm = ArmClient::new(options, transport, Arc::new(tokens), self.clock.clone());
+        let arm = ArmClient::new(
+            options,
+            transport,
+            Arc::<TokenCache>::clone(&tokens),
+            self.clock.clone(),
+        );
         Ok(ArmConnection {
+            tokens,
             arm: arm.with_metrics(self.metrics.clone()),
             config,
         })
@@ -174,7 +182,7 @@ impl TargetSource for AzureAccess {
     type Error = ArmConnectError;
 
     async fn connect(&self) -> Result<ClusterConnection, ArmConnectError> {
-        let ArmConnection { arm, config } = Self::connect(self).await?;
+        let ArmConnection { arm, config, .. } = Self::connect(self).await?;
         let target = ClusterTarget::new(arm, &config, &self.settings.cluster_name)?;
         let access = self.clone();
         let config_changed = async move { access.config_changed(&config).await };

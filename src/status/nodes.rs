@@ -20,7 +20,7 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// A text that says why a page is missing.
-pub(super) async fn list(client: &Client) -> Result<Vec<NodeObject>, String> {
+pub(crate) async fn list(client: &Client) -> Result<Vec<NodeObject>, String> {
     let api = Api::<Decoded<NodeObject>>::all(client.clone());
     let mut found = Vec::new();
     let mut params = ListParams::default().limit(MAX_NODES_PER_PAGE);

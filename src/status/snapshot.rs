@@ -196,7 +196,10 @@ async fn lease(client: &Client) -> Result<Option<Lease>, String> {
 }
 
 /// Lists the load balancers once, and reads the others of the ledger; a failure of this list is the result.
-async fn load_balancers(azure: Result<ClusterTarget, String>, ledger: &Ledger) -> Result<AzureSnapshot, String> {
+pub(crate) async fn load_balancers(
+    azure: Result<ClusterTarget, String>,
+    ledger: &Ledger,
+) -> Result<AzureSnapshot, String> {
     let ClusterTarget { arm, scope, .. } = azure?;
     let deadline = Instant::now() + ARM_TIMEOUT;
     let (_requests, requested) = watch::channel(ListRequest {

@@ -2,7 +2,7 @@
 //!
 //! The command waits for it and changes none of it: a stage `Complete` makes nodes schedulable on which someone may be working.
 
-use headgate_core::node::{CORDON_ANNOTATION, SCALE_DOWN_ANNOTATION};
+use headgate_core::node::{CORDON_ANNOTATION, SCALE_DOWN_ANNOTATION, UPGRADE_PAUSED_ANNOTATION};
 use headgate_core::telemetry::first_names;
 use headgate_maintenance::api::names::{is_completion_finalizer, is_instigator_finalizer, is_protection_finalizer};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance};
@@ -53,7 +53,7 @@ impl Leftover {
                 finalizers.any(|finalizer| is_instigator_finalizer(finalizer) || is_protection_finalizer(finalizer))
             }
             Self::Node => object.pointer("/metadata/annotations").is_some_and(|annotations| {
-                [CORDON_ANNOTATION, SCALE_DOWN_ANNOTATION]
+                [CORDON_ANNOTATION, SCALE_DOWN_ANNOTATION, UPGRADE_PAUSED_ANNOTATION]
                     .iter()
                     .any(|key| annotations.get(key).is_some())
             }),
@@ -156,6 +156,7 @@ mod tests {
         let protected = json!({"metadata": {"namespace": "shop", "name": "p", "finalizers": [PROTECTION_FINALIZER]}});
         let cordoned = json!({"metadata": {"name": "one", "annotations": {CORDON_ANNOTATION: "false"}}});
         let kept = json!({"metadata": {"name": "three", "annotations": {SCALE_DOWN_ANNOTATION: "{}"}}});
+        let paused = json!({"metadata": {"name": "four", "annotations": {UPGRADE_PAUSED_ANNOTATION: "true"}}});
         let other = json!({"metadata": {"name": "two", "annotations": {"a": "b"}}});
         for (lists, expected) in [
             (vec![], None),
@@ -175,8 +176,8 @@ mod tests {
                 Some("2 Evacuations have finalizers: shop/e, shop/p ("),
             ),
             (
-                vec![(NODES, items(&json!([other, cordoned, kept])))],
-                Some("2 Nodes have the cordon or the annotations of a maintenance: one, three ("),
+                vec![(NODES, items(&json!([other, cordoned, kept, paused])))],
+                Some("3 Nodes have the cordon or the annotations of a maintenance: one, three, four ("),
             ),
             (vec![(NODES, json!({}))], Some("/api/v1/nodes cannot be listed: ")),
         ] {

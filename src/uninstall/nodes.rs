@@ -7,8 +7,8 @@ use std::sync::Arc;
 use futures::{StreamExt as _, stream};
 use headgate_core::clock::Clock;
 use headgate_core::node::{
-    CONNECTIONS_CONDITION, CORDON_ANNOTATION, DELETION_DELAY_ANNOTATION, DRAINING_TAINT, EVICTION_TAINT_VALUE,
-    HOLD_ANNOTATION, MARKER_CONDITION, SPOT_NOTICE_ANNOTATION,
+    AzureNotice, CONNECTIONS_CONDITION, CORDON_ANNOTATION, DELETION_DELAY_ANNOTATION, DRAINING_TAINT, HOLD_ANNOTATION,
+    MARKER_CONDITION, SPOT_NOTICE_ANNOTATION,
 };
 use headgate_kubernetes::{Decoded, Edited, NodeField, NodeIntent, NodeWriteMetrics, NodeWriter, Shown};
 use headgate_maintenance::controller::remove_traces;
@@ -44,18 +44,18 @@ pub(crate) async fn clean_nodes(client: &Client) -> kube::Result<Cleaned> {
     loop {
         let list = api.list(&page).await?;
         let nodes = list.items.into_iter().filter_map(|node| match node {
-            Decoded::Object(node) => has_traces(&node).then(|| Ok(node)),
+            Decoded::Object(node) => has_traces(&node).then_some(Ok(node)),
             Decoded::Undecodable(undecodable) => Some(Err(undecodable.to_string())),
         });
         let writer = &writer;
-        let write = |node: Result<Node, String>| async move {
+        let clean_one = |node: Result<Node, String>| async move {
             let node = node?;
             let name = node.name_any();
             let written = writer.write_now(&name, NodeField::Maintenance, removal(&node)).await;
             written.map(|()| node).map_err(|error| format!("{name}: {error}"))
         };
-        let mut writes = stream::iter(nodes.map(write)).buffer_unordered(MAX_CONCURRENT_WRITES);
-        while let Some(written) = writes.next().await {
+        let mut all = stream::iter(nodes.map(clean_one)).buffer_unordered(MAX_CONCURRENT_WRITES);
+        while let Some(written) = all.next().await {
             match written {
                 Ok(node) => {
                     cleaned.nodes += 1;
@@ -110,8 +110,9 @@ fn clean(node: &mut Node) {
     });
     if let Some(taints) = node.spec.as_mut().and_then(|spec| spec.taints.as_mut()) {
         taints.retain(|taint| {
-            let is_eviction = taint.key == DRAINING_TAINT && taint.value.as_deref() == Some(EVICTION_TAINT_VALUE);
-            !(is_eviction && is_tainted_by_us)
+            let is_of = |notice: AzureNotice| taint.value.as_deref() == Some(notice.taint_value());
+            let is_of_a_notice = taint.key == DRAINING_TAINT && AzureNotice::ALL.into_iter().any(is_of);
+            !(is_of_a_notice && is_tainted_by_us)
         });
     }
     if let Some(conditions) = node.status.as_mut().and_then(|status| status.conditions.as_mut()) {
@@ -139,14 +140,15 @@ mod tests {
     #[tokio::test]
     async fn what_headgate_wrote_on_nodes_is_removed_and_nothing_else() {
         let others = json!({"a": "b"});
-        let draining = json!({"key": DRAINING_TAINT, "value": EVICTION_TAINT_VALUE, "effect": "NoSchedule"});
+        let draining = json!({"key": DRAINING_TAINT, "value": "terminate", "effect": "NoSchedule"});
         let other_taint = json!({"key": "other", "effect": "NoSchedule"});
         let (ready, by_hand) = (condition("Ready", ""), condition("DrainInProgress", "by hand"));
-        let all = node(
+        let mut all = node(
             "all",
             &json!({"a": "b", "headgate.dev/hold": "{}", "headgate.dev/spot-notice": "{}",
                 "delay-deletion.cluster-autoscaler.kubernetes.io/headgate": "true",
                 "headgate.dev/unschedulable-before-maintenance": "false",
+                "headgate.dev/upgrade-paused": "true",
                 "headgate.dev/scale-down-before-maintenance": "{\"karpenter.sh/do-not-disrupt\":null}",
                 "karpenter.sh/do-not-disrupt": "true"}),
             &json!([draining, other_taint, {"key": "headgate.dev/maintenance", "value": "uid", "effect": "NoSchedule"}]),
@@ -159,9 +161,12 @@ mod tests {
             ]),
             true,
         );
+        let paused = json!({"kubernetes.azure.com/upgrade-status": "paused", "zone": "1"});
+        all["metadata"]["labels"] = paused.clone();
         // Its taints are other writers': neither a notice nor a maintenance is recorded.
         let by_others = json!([draining, {"key": "headgate.dev/maintenance", "value": "mine", "effect": "NoSchedule"}]);
-        let foreign = node("foreign", &others, &by_others, &json!([by_hand]), true);
+        let mut foreign = node("foreign", &others, &by_others, &json!([by_hand]), true);
+        foreign["metadata"]["labels"] = paused;
         let fake = FakeApi::default();
         let client = fake.client().0;
         for node in [&all, &foreign] {
@@ -172,22 +177,23 @@ mod tests {
                 .unwrap();
         }
         let cleaned = clean_nodes(&client).await.unwrap();
+        let mut all = node("all", &others, &json!([other_taint]), &json!([ready, by_hand]), true);
+        all["metadata"]["labels"] = json!({"zone": "1"});
         let expected = Cleaned {
             nodes: 1,
             unschedulable: vec!["all".to_owned()],
             failed: Vec::new(),
         };
         assert_eq!(cleaned, expected);
-        for (name, expected) in [
-            (
-                "all",
-                node("all", &others, &json!([other_taint]), &json!([ready, by_hand]), true),
-            ),
-            ("foreign", foreign),
-        ] {
+        for (name, expected) in [("all", all), ("foreign", foreign)] {
             let left: Node = fake.peek("", name).unwrap();
             let left = json!(left);
-            for path in ["/metadata/annotations", "/spec", "/status/conditions"] {
+            for path in [
+                "/metadata/annotations",
+                "/metadata/labels",
+                "/spec",
+                "/status/conditions",
+            ] {
                 assert_eq!(left.pointer(path), expected.pointer(path), "{name} {path}");
             }
         }

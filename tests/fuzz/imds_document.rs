@@ -92,7 +92,7 @@ impl Node {
         match &action {
             Some(TaintAction::Add(notice)) => {
                 assert!(
-                    !self.tainted.last().is_some_and(|last| last.is_same_eviction(notice)),
+                    !self.tainted.last().is_some_and(|last| last.is_same_event(notice)),
                     "a notice taints once"
                 );
                 self.tainted.push(notice.clone());

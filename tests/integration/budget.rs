@@ -212,7 +212,7 @@ async fn a_cluster_has_a_budget_for_each_load_balancer() {
         ("nodes", json!(2)),
         ("probeIntervalSeconds", json!(10.0)),
         ("probeSource", json!("annotations of the Service")),
-        ("detectionSeconds", json!({"min": 10.0, "mean": 15.0, "max": 20.0})),
+        ("detectionSeconds", json!({"min": 0.0, "mean": 5.0, "max": 10.0})),
         ("blackholeSecondsPerPod", json!(320.0)),
         ("blackholeSecondsTotal", json!(640.0)),
         ("errorShare", json!(0.5)),
@@ -220,7 +220,7 @@ async fn a_cluster_has_a_budget_for_each_load_balancer() {
         ("deleteDelaySeconds", json!(40.0)),
         ("servingSeconds", json!(30.0)),
         ("gracePeriodSeconds", json!(30.0)),
-        ("expectedLossSecondsPerPod", json!(15.0)),
+        ("expectedLossSecondsPerPod", json!(5.0)),
         (
             "rollout",
             json!({"controller": "DaemonSet envoy", "maxUnavailable": 0, "maxSurge": 1}),
@@ -232,7 +232,7 @@ async fn a_cluster_has_a_budget_for_each_load_balancer() {
         "Remove the call",
         "Set maxUnavailable: 1 and maxSurge: 0",
         "kills a Pod after 30 s although preStop sleeps 300 s",
-        "get 20 s of the 300 s to drain",
+        "get 30 s of the 300 s to drain",
     ] {
         assert!(advises(envoy, words), "{words} in {envoy}");
     }
@@ -270,7 +270,7 @@ async fn a_cluster_has_a_budget_for_each_load_balancer() {
     assert_eq!(one.len(), 1);
     assert_eq!(
         one[0]["detectionSeconds"],
-        json!({"min": 15.0, "mean": 22.5, "max": 30.0})
+        json!({"min": 0.0, "mean": 7.5, "max": 15.0})
     );
     assert_eq!(
         (&one[0]["probeSource"], &one[0]["deleteDelayMet"]),

@@ -32,6 +32,7 @@ use crate::retry_after::parse_retry_after;
 use crate::throttle::{RequestKind, ThrottleGates};
 use crate::transport::{BufferedResponse, Transport};
 
+mod authorization;
 mod load_balancers;
 mod parts;
 mod write;

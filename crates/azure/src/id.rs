@@ -145,13 +145,19 @@ impl ResourceGroupId {
         })
     }
 
-    /// The URL path of the list of load balancers.
-    pub(super) fn load_balancers_path(&self) -> String {
+    /// The id, as the path of a URL.
+    #[must_use]
+    pub fn path(&self) -> String {
         format!(
-            "/subscriptions/{}/resourceGroups/{}/providers/Microsoft.Network/loadBalancers",
+            "/subscriptions/{}/resourceGroups/{}",
             self.subscription.encoded(),
             self.name.encoded()
         )
+    }
+
+    /// The URL path of the list of load balancers.
+    pub(super) fn load_balancers_path(&self) -> String {
+        format!("{}/providers/Microsoft.Network/loadBalancers", self.path())
     }
 }
 

@@ -6,6 +6,7 @@
 //! survive a write ([`Pool::put_body`]). [`ArmError::class`] says what to do about a failure.
 //! A write carries an etag and is sent only while its [`WritePermit`] is valid.
 
+mod authorization;
 mod azure_json;
 mod body_stream;
 mod call;
@@ -23,6 +24,7 @@ mod throttle;
 mod token_cache;
 mod transport;
 
+pub use authorization::{Denial, DenyAssignment, Permission, TokenClaims};
 pub use azure_json::{
     AzureCloud, AzureJson, BackendPoolType, ConfigSources, Credential, ManagedIdentity, RateLimit, RateLimits, Secret,
 };

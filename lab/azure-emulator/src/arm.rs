@@ -6,6 +6,7 @@ use axum::http::{Method, StatusCode};
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::authorization::Authorization;
 use super::error::ErrorResponse;
 use super::etag;
 use super::id::{ResourceId, Target, same_name};
@@ -26,6 +27,7 @@ const ASYNC_NOTIFICATION: HeaderName = HeaderName::from_static("azure-asyncnotif
 pub(super) struct Arm<'a> {
     pub(super) store: &'a mut Store,
     pub(super) settings: &'a Settings,
+    pub(super) authorization: &'a Authorization,
 }
 
 pub(super) type ArmResult = Result<JsonResponse, ErrorResponse>;

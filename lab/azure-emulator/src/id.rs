@@ -11,13 +11,15 @@ use percent_encoding::percent_decode_str;
 use super::error::ErrorResponse;
 
 /// Namespaces and types as ARM spells them.
-const KNOWN_NAMES: [&str; 31] = [
+const KNOWN_NAMES: [&str; 34] = [
+    "Microsoft.Authorization",
     "Microsoft.Compute",
     "Microsoft.Network",
     "applicationSecurityGroups",
     "availabilitySets",
     "backendAddressPools",
     "defaultSecurityRules",
+    "denyAssignments",
     "frontendIPConfigurations",
     "inboundNatPools",
     "inboundNatRules",
@@ -29,6 +31,7 @@ const KNOWN_NAMES: [&str; 31] = [
     "networkInterfaces",
     "networkSecurityGroups",
     "outboundRules",
+    "permissions",
     "privateEndpoints",
     "privateLinkServices",
     "probes",

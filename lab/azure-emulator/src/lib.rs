@@ -16,6 +16,7 @@ use self::faults::action::{Action, When};
 use self::state::{ReceivedRequest, State};
 
 mod arm;
+mod authorization;
 mod chunked_body;
 mod compute;
 mod control;

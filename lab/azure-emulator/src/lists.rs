@@ -135,6 +135,9 @@ fn get(arm: &Arm<'_>, request: &ArmRequest<'_>, target: &Target) -> ArmResult {
 /// The resources of a kind below `parent`, which is a resource or, without segments, a resource group.
 fn collection(arm: &Arm<'_>, request: &ArmRequest<'_>, parent: &ResourceId, kind: &str) -> ArmResult {
     let show_none = arm.settings.shows_none();
+    if let Some(list) = arm.authorization.list(parent, kind) {
+        return Ok(list);
+    }
     if !parent.segments.is_empty() {
         let resource = arm.store.find(parent).ok_or_else(|| not_found(parent))?;
         if let Some(kind) = embedded(&resource.id.kind())

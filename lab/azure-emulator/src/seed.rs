@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::arm::group_key;
+use super::authorization::Authorization;
 use super::id::ResourceId;
 use super::identity::IdentitySettings;
 use super::imds::ImdsSettings;
@@ -29,6 +30,9 @@ pub struct Seed {
     /// The accounts that get tokens; without a list every account does.
     #[serde(default)]
     pub(super) identity: IdentitySettings,
+    /// What callers may do, and what is denied to them.
+    #[serde(default)]
+    pub(super) authorization: Authorization,
     /// The documents of IMDS.
     #[serde(default)]
     pub(super) imds: ImdsSettings,

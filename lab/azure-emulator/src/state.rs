@@ -303,6 +303,7 @@ impl State {
         Arm {
             store: &mut self.store,
             settings: &self.settings,
+            authorization: &self.seed.authorization,
         }
     }
 

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Emulator, Seed, Settings};
 
+mod authorization;
 mod bad_input;
 mod callers;
 mod concurrent_writers;

@@ -1,7 +1,8 @@
 //! The blackhole budget: what probes, drain time and delete delay mean for connections, by arithmetic.
 //!
-//! The formulas without "expected" are the worst case of the post "Layer-4 Load Balancer & Zero-downtime Autoscaling and
-//! Upgrade": it counts the drain time as lost. New connections are in fact lost only until the probes notice; that is
+//! The blackhole seconds are the worst case of the post "Layer-4 Load Balancer & Zero-downtime Autoscaling and Upgrade": it
+//! counts the drain time as lost, and every failed probe against the threshold. New connections are in fact lost only until
+//! the probes notice, which Azure documents for the first answer other than 200; that is
 //! [`Budget::expected_loss_seconds_per_pod`].
 
 use std::time::Duration;
@@ -50,9 +51,11 @@ pub struct Detection {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Budget {
-    /// Seconds from the failure until the probes take the backend out.
+    /// Seconds from the first answer other than 200 until the probes take the backend out.
     pub detection_seconds: Detection,
-    /// The post's worst case: longest detection and drain time.
+    /// The longest time until they do for a backend that does not answer at all.
+    pub silent_detection_seconds: f64,
+    /// The post's worst case: as many probe intervals as the threshold, and the drain time.
     pub blackhole_seconds_per_pod: f64,
     /// The same for all Pods.
     pub blackhole_seconds_total: f64,
@@ -104,11 +107,11 @@ fn budget_with(inputs: &Inputs, advice: Vec<String>) -> Result<Budget, BudgetErr
         return Err(BudgetError::NoNodes);
     }
     let probe = &inputs.probe;
-    if probe.longest_detection().is_zero() {
+    if probe.longest_detection().is_zero() || probe.unhealthy_threshold == 0 {
         return Err(BudgetError::NoProbe);
     }
     let needed = probe.longest_detection() + inputs.drain;
-    let per_pod = needed.as_secs_f64();
+    let per_pod = (probe.longest_detection_by_threshold() + inputs.drain).as_secs_f64();
     let delete_delay_met = inputs.delete_delay >= needed;
     let expected = expected_loss(probe, inputs.serving, inputs.restart);
     Ok(Budget {
@@ -117,13 +120,14 @@ fn budget_with(inputs: &Inputs, advice: Vec<String>) -> Result<Budget, BudgetErr
             mean: probe.mean_detection().as_secs_f64(),
             max: probe.longest_detection().as_secs_f64(),
         },
+        silent_detection_seconds: (probe.longest_detection_by_threshold() + probe.timeout).as_secs_f64(),
         blackhole_seconds_per_pod: per_pod,
         blackhole_seconds_total: per_pod * f64::from(inputs.pods),
         error_share: 1.0 / f64::from(inputs.nodes),
         delete_delay_met,
-        delete_delay_needed_seconds: per_pod,
+        delete_delay_needed_seconds: needed.as_secs_f64(),
         expected_loss_seconds_per_pod: expected,
-        pre_stop_needed_seconds: per_pod,
+        pre_stop_needed_seconds: needed.as_secs_f64(),
         grace_period_needed_seconds: (needed + GRACE_MARGIN).as_secs_f64(),
         advice,
     })
@@ -220,15 +224,19 @@ fn drain_advice(inputs: &Inputs) -> Option<String> {
 #[expect(clippy::float_cmp, reason = "the values are exact")]
 mod tests {
     use super::*;
-    use crate::probe::Provider;
+    use crate::probe::{ProbeRule, Provider};
 
     const fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 
+    /// The post's figures, with its rule: two failed probes take a node out, whatever the answer.
     fn blog() -> Inputs {
         Inputs {
-            probe: Provider::Azure.probe(),
+            probe: ProbeSettings {
+                rule: ProbeRule::Threshold,
+                ..Provider::Azure.probe()
+            },
             drain: seconds(300),
             pods: 6,
             nodes: 6,
@@ -249,6 +257,26 @@ mod tests {
         assert_eq!(budget.grace_period_needed_seconds, 315.0);
         assert_eq!(budget.advice.len(), 2, "{:?}", budget.advice);
         assert!(budget.advice[0].contains("at least 310s"), "{:?}", budget.advice);
+    }
+
+    #[test]
+    fn by_the_documented_rule_the_first_answer_other_than_200_counts() {
+        let budget = budget(&Inputs {
+            probe: Provider::Azure.probe(),
+            ..blog()
+        });
+        let budget = budget.unwrap();
+        let detection = &budget.detection_seconds;
+        assert_eq!((detection.min, detection.mean, detection.max), (0.0, 2.5, 5.0));
+        assert_eq!(
+            budget.silent_detection_seconds, 15.0,
+            "two timeouts, the first after up to an interval"
+        );
+        assert_eq!(budget.expected_loss_seconds_per_pod, 2.5);
+        assert_eq!(budget.delete_delay_needed_seconds, 305.0);
+        assert_eq!(budget.grace_period_needed_seconds, 310.0);
+        assert_eq!(budget.blackhole_seconds_per_pod, 310.0, "as the post counts it");
+        assert_eq!(budget.blackhole_seconds_total, 1860.0);
     }
 
     #[test]
@@ -297,7 +325,7 @@ mod tests {
         let probe = |threshold: u32, interval: u64| ProbeSettings {
             interval: seconds(interval),
             unhealthy_threshold: threshold,
-            ..Provider::Azure.probe()
+            ..blog().probe
         };
         // probe, seconds served while terminating, seconds until the next Pod is ready, loss
         for (probe, serving, restart, expected) in [

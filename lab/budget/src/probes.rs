@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::probe::{ProbeSettings, Provider};
+use crate::probe::{ProbeRule, ProbeSettings, Provider};
 
 /// The prefix of the annotations of all providers.
 const PREFIX: &str = "service.beta.kubernetes.io/";
@@ -42,7 +42,7 @@ pub fn from_rules(load_balancer: &str, rules: &Value, is_own: impl Fn(&str) -> b
         };
         if found
             .as_ref()
-            .is_none_or(|(slowest, _)| settings.longest_detection() > slowest.longest_detection())
+            .is_none_or(|(slowest, _)| slowness(&settings) > slowness(slowest))
         {
             found = Some((settings, format!("probe {used} of load balancer {load_balancer}")));
         }
@@ -61,6 +61,12 @@ pub fn from_rules(load_balancer: &str, rules: &Value, is_own: impl Fn(&str) -> b
     })
 }
 
+/// By which the slowest of several probes is chosen: how late it notices another answer than 200, then none at all.
+#[must_use]
+pub fn slowness(probe: &ProbeSettings) -> (Duration, Duration) {
+    (probe.longest_detection(), probe.longest_detection_by_threshold())
+}
+
 /// A probe as ARM shows it. `probeThreshold` counts both ways; without it `numberOfProbes` does.
 fn azure_probe(probe: &Value) -> Option<ProbeSettings> {
     let number = |name: &str| probe["properties"][name].as_u64().filter(|number| *number > 0);
@@ -74,6 +80,10 @@ fn azure_probe(probe: &Value) -> Option<ProbeSettings> {
         timeout: interval,
         unhealthy_threshold: threshold,
         healthy_threshold: threshold,
+        rule: match probe["properties"]["protocol"].as_str() {
+            Some(protocol) if protocol.eq_ignore_ascii_case("tcp") => ProbeRule::Threshold,
+            _ => ProbeRule::FirstNon200,
+        },
     })
 }
 
@@ -102,12 +112,11 @@ pub fn from_annotations(provider: Provider, annotations: &BTreeMap<String, Strin
                     timeout: interval,
                     unhealthy_threshold: threshold,
                     healthy_threshold: threshold,
+                    rule: preset.rule,
                 }
             };
             let each = ports.iter().map(|port| of_port(Some(port)));
-            settings = each
-                .max_by_key(ProbeSettings::longest_detection)
-                .unwrap_or_else(|| of_port(None));
+            settings = each.max_by_key(slowness).unwrap_or_else(|| of_port(None));
         }
         Provider::AwsCluster | Provider::AwsLocal => {
             let own = |name: &str| number(&format!("aws-load-balancer-healthcheck-{name}"));
@@ -167,6 +176,15 @@ mod tests {
         );
         assert_eq!(from_rules("kubernetes", &rules, |_| false), None);
         assert_eq!(from_rules("kubernetes", &json!([]), |_| true), None);
+    }
+
+    #[test]
+    fn a_tcp_probe_counts_every_failure_against_its_threshold() {
+        let probe = |protocol: &str| {
+            azure_probe(&json!({"properties": {"protocol": protocol, "intervalInSeconds": 5, "probeThreshold": 3}}))
+        };
+        let longest = ["Tcp", "Http", "Https"].map(|protocol| probe(protocol).unwrap().longest_detection().as_secs());
+        assert_eq!(longest, [15, 5, 5]);
     }
 
     #[test]

@@ -311,14 +311,14 @@ mod tests {
         assert_advice(&with(Target::PodAddresses, true), &[]);
         assert_advice(
             &with(Target::Local, true),
-            &["Remove the call", "stops serving up to 10 s"],
+            &["Remove the call", "stops serving up to 5 s"],
         );
         assert_advice(
             &with(Target::PodAddresses, false),
-            &["Let preStop fail", "stops serving up to 10 s"],
+            &["Let preStop fail", "stops serving up to 5 s"],
         );
         let loss = |facts: &ServiceFacts| service_budget(facts).unwrap().budget.expected_loss_seconds_per_pod;
-        assert!((loss(&with(Target::Local, true)) - 7.5).abs() < 1e-9);
+        assert!((loss(&with(Target::Local, true)) - 2.5).abs() < 1e-9);
     }
 
     #[test]
@@ -328,8 +328,8 @@ mod tests {
         assert_eq!(found.nodes, 5);
         assert!(found.budget.expected_loss_seconds_per_pod.abs() < 1e-9);
         assert_advice(&facts, &["probes notice nodes and not Pods"]);
-        facts.delete_delay = seconds(5);
-        assert_advice(&facts, &["deleted 5 s before", "probes notice nodes and not Pods"]);
+        facts.delete_delay = seconds(3);
+        assert_advice(&facts, &["deleted 2 s before", "probes notice nodes and not Pods"]);
     }
 
     #[test]
@@ -347,7 +347,7 @@ mod tests {
             &facts,
             &[
                 "The rules bare have no probe",
-                "stops serving up to 10 s",
+                "stops serving up to 5 s",
                 "up to 2 Pods at once: the share of lost connections is up to 100.0 %",
                 "Set maxUnavailable: 1 and maxSurge: 0",
                 "it counts as 0 s",

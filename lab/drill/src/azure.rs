@@ -13,6 +13,7 @@ use crate::control_plane::Observed;
 use crate::network::addresses::{self, HEADGATE_HEALTH_PORT, NODE_PORT};
 use crate::result::Event;
 use crate::rotation::AdminState;
+use crate::strategy::ProbeTarget;
 
 /// Between two requests for the emulator's state. It bounds the error of the times that a drill shows.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -38,9 +39,19 @@ pub fn azure_json(arm: SocketAddr) -> String {
     format!("{config:#}\n")
 }
 
-/// What the emulator starts with: one load balancer with one pool of the nodes' addresses.
+/// What the emulator starts with: one load balancer with one pool of the nodes' addresses, and the probe of its rule.
 #[must_use]
-pub fn seed(nodes: usize) -> Value {
+pub fn seed(nodes: usize, probe: ProbeTarget) -> Value {
+    let probe = match probe {
+        ProbeTarget::NodePort => {
+            json!({"protocol": "Tcp", "port": NODE_PORT, "intervalInSeconds": 5, "numberOfProbes": 1,
+            "probeThreshold": 2})
+        }
+        _ => {
+            json!({"protocol": "Http", "port": HEADGATE_HEALTH_PORT, "requestPath": "/healthz", "intervalInSeconds": 5,
+            "numberOfProbes": 1, "probeThreshold": 2})
+        }
+    };
     let id = |kind: &str, name: &str| {
         format!(
             "/subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP}/providers/Microsoft.Network/{kind}/{name}"
@@ -62,10 +73,9 @@ pub fn seed(nodes: usize) -> Value {
                 "loadBalancerBackendAddresses": (0..nodes).map(entry).collect::<Vec<_>>()}}],
             "loadBalancingRules": [{"name": "service-TCP-80", "properties": {
                 "frontendIPConfiguration": part("frontendIPConfigurations", "service"),
-                "backendAddressPool": part("backendAddressPools", LOAD_BALANCER), "probe": part("probes", "healthz"),
+                "backendAddressPool": part("backendAddressPools", LOAD_BALANCER), "probe": part("probes", "probe"),
                 "protocol": "Tcp", "frontendPort": addresses::FRONTEND_PORT, "backendPort": NODE_PORT}}],
-            "probes": [{"name": "healthz", "properties": {"protocol": "Http", "port": HEADGATE_HEALTH_PORT,
-                "requestPath": "/healthz", "intervalInSeconds": 5, "numberOfProbes": 1, "probeThreshold": 2}}]}}
+            "probes": [{"name": "probe", "properties": probe}]}}
     ]})
 }
 
@@ -171,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_seed_is_one_of_the_emulator_and_shows_all_nodes() {
-        let seed = serde_json::from_value(seed(3)).unwrap();
+        let seed = serde_json::from_value(seed(3, ProbeTarget::NodePort)).unwrap();
         let emulator = Emulator::new(Settings::default(), seed, Clock::System, 1).unwrap();
         let request = hyper::Request::get("/emulator/v1/state").body(Bytes::new()).unwrap();
         let state: Value = serde_json::from_slice(emulator.control(&request).body()).unwrap();

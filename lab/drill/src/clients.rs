@@ -60,6 +60,13 @@ pub struct Held {
     pub lost: Option<Instant>,
 }
 
+/// Local ports of short connections, in an order that the seed gives; and of long-lived ones, drawn at random. With them a
+/// run repeats: the load balancer hashes ports.
+const SHORT_PORTS: std::ops::Range<u16> = 16_384..u16::MAX;
+const HELD_PORTS: std::ops::Range<u16> = 1_024..16_384;
+/// From one port to the next: it has no divisor in common with the number of ports.
+const PORT_STEP: u64 = 20_011;
+
 /// All that clients saw.
 #[derive(Clone, Debug, Default)]
 pub struct Observations {
@@ -80,6 +87,7 @@ pub async fn run(settings: ClientSettings, mut stop: watch::Receiver<bool>) -> O
     }
     let mut attempts = JoinSet::new();
     let mut observed = Observations::default();
+    let mut begun = 0;
     let mut due = interval(Duration::from_secs_f64(1.0 / settings.rate.max(0.001)));
     // A stall of this machine is made up for: the rate stays what it says.
     due.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -89,7 +97,8 @@ pub async fn run(settings: ClientSettings, mut stop: watch::Receiver<bool>) -> O
             Some(joined) = attempts.join_next() => observed.attempts.extend(finished(joined)),
             scheduled = due.tick() => {
                 observed.longest_lag = observed.longest_lag.max(scheduled.elapsed());
-                attempts.spawn(attempt(settings));
+                attempts.spawn(attempt(settings, short_port(settings.seed, begun)));
+                begun += 1;
             }
         }
     }
@@ -114,10 +123,18 @@ fn finished<T>(joined: Result<T, JoinError>) -> Option<T> {
     }
 }
 
-async fn attempt(settings: ClientSettings) -> Attempted {
+/// The port of the short connection with this number.
+fn short_port(seed: u64, number: u64) -> u16 {
+    let count = u64::try_from(SHORT_PORTS.len()).unwrap_or(1);
+    let offset = fastrand::Rng::with_seed(seed).u64(..count);
+    let port = u64::from(SHORT_PORTS.start) + (offset + number.wrapping_mul(PORT_STEP)) % count;
+    u16::try_from(port).unwrap_or_default()
+}
+
+async fn attempt(settings: ClientSettings, port: u16) -> Attempted {
     let at = Instant::now();
     let answered = timeout(settings.timeout, async {
-        let mut stream = connect(settings.source).await?;
+        let mut stream = connect(settings.source, port).await?;
         exchange(&mut stream).await
     });
     Attempted {
@@ -126,9 +143,12 @@ async fn attempt(settings: ClientSettings) -> Attempted {
     }
 }
 
-async fn connect(source: Ipv4Addr) -> io::Result<TcpStream> {
+/// Connects from this port, or from another one if it is still in use.
+async fn connect(source: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
-    socket.bind(SocketAddr::from((source, 0)))?;
+    socket
+        .bind(SocketAddr::from((source, port)))
+        .or_else(|_| socket.bind(SocketAddr::from((source, 0))))?;
     let stream = socket
         .connect(SocketAddrV4::new(FRONTEND, FRONTEND_PORT).into())
         .await?;
@@ -152,9 +172,9 @@ async fn hold(
 ) -> (Vec<Attempted>, Vec<Held>) {
     let (mut attempts, mut held) = (Vec::new(), Vec::new());
     while !*stop.borrow() {
-        let at = Instant::now();
+        let (at, port) = (Instant::now(), random.u16(HELD_PORTS));
         let opened = timeout(settings.timeout, async {
-            let mut stream = connect(settings.source).await?;
+            let mut stream = connect(settings.source, port).await?;
             let nodes = exchange(&mut stream).await?;
             Ok::<_, io::Error>((stream, nodes))
         });
@@ -215,6 +235,21 @@ async fn live(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_connections_use_each_port_once_before_one_comes_again() {
+        let count = u64::try_from(SHORT_PORTS.len()).unwrap();
+        let mut ports: Vec<_> = (0..count).map(|number| short_port(7, number)).collect();
+        assert_eq!(short_port(7, count), ports[0]);
+        assert_eq!(
+            ports[..3],
+            [0, 1, 2].map(|number| short_port(7, number)),
+            "a run repeats"
+        );
+        assert_ne!(ports[0], short_port(8, 0));
+        ports.sort_unstable();
+        assert!(ports.windows(2).all(|pair| pair[0] < pair[1]) && SHORT_PORTS.contains(&ports[0]));
+    }
 
     #[tokio::test]
     #[should_panic(expected = "a client's mistake")]

@@ -28,12 +28,13 @@ pub use self::error::ClusterError;
 pub use self::maintenance::MaintenanceSettings;
 use crate::azure;
 use crate::control_plane::{ControlPlane, Observed};
+use crate::drill::NegativeControl;
 use crate::endpoints::{Endpoint, TrafficPolicy};
 use crate::machine::NodeProcesses;
 use crate::network::addresses::METADATA_SERVICE;
 use crate::rotation::AdminState;
 use crate::scenario::{Action, Signal, Step};
-use crate::strategy::HeadgatePart;
+use crate::strategy::{HeadgatePart, ProbeTarget};
 use crate::tunnel::{self, Tunnel};
 use crate::world::WorldError;
 
@@ -77,8 +78,12 @@ pub struct ClusterSettings {
     pub deletion_delay: Option<DeletionDelaySettings>,
     /// How long before an eviction it is announced, really.
     pub notice: Duration,
-    /// How long an operation of ARM takes, really.
-    pub operation_delay: Duration,
+    /// What the load balancer probes.
+    pub probe: ProbeTarget,
+    /// `Retry-After` of an operation of ARM in progress, in real seconds.
+    pub poll_retry_after: u64,
+    /// What of headgate's admin states is broken.
+    pub negative_control: Option<NegativeControl>,
 }
 
 /// The process of kube-proxy on every node.
@@ -139,6 +144,9 @@ impl Cluster {
         let mut emulator = None;
         if settings.headgate.runs_agents() {
             let addresses = emulator::start(&settings, directory.path(), &mut tasks).await?;
+            if settings.negative_control == Some(NegativeControl::ArmRefuses) {
+                addresses.refuse_writes().await?;
+            }
             tasks.spawn(azure::follow(
                 addresses.control,
                 settings.nodes,
@@ -196,12 +204,24 @@ impl Cluster {
         Ok(())
     }
 
+    /// How long operations of ARM take from now on, really.
+    ///
+    /// # Errors
+    /// The emulator rejects it.
+    pub async fn set_operation_delay(&self, delay: Duration) -> Result<(), ClusterError> {
+        match &self.emulator {
+            Some(emulator) => emulator.set_operation_delay(delay).await,
+            None => Ok(()),
+        }
+    }
+
     /// Waits until a live instance of headgate leads, if any sets admin states at all.
     ///
     /// # Errors
     /// None does within a minute and a half.
     pub async fn wait_for_leader(&self) -> Result<(), ClusterError> {
-        if matches!(self.settings.headgate, HeadgatePart::Nothing | HeadgatePart::Health) {
+        let leads = !matches!(self.settings.headgate, HeadgatePart::Nothing | HeadgatePart::Health);
+        if !leads || self.settings.negative_control == Some(NegativeControl::LeaderOff) {
             return Ok(());
         }
         let since = Timestamp::now();

@@ -31,14 +31,28 @@ pub struct Conditions {
     pub probe_timeout_seconds: f64,
     /// Failed probes in a row that take a backend out.
     pub probe_failures: u32,
+    /// What an answer other than 200 counts for; empty in results of versions that counted it as any failure.
+    pub probe_rule: String,
+    /// Independent probers of each node.
+    pub probers: usize,
+    /// What is seen of a machine that is switched off.
+    pub power_off: String,
+    /// Whether an admin state `Down` resets established connections.
+    pub admin_down_resets: bool,
     /// Successful probes in a row that let it back.
     pub probe_successes: u32,
     /// What the load balancer does while all backends are down.
     pub no_healthy_backends: String,
     /// From the end of an operation of ARM until its admin state takes effect.
     pub propagation_seconds: f64,
-    /// How long an operation of ARM takes.
+    /// How long an operation of ARM takes, the mean over the runs.
     pub operation_seconds: f64,
+    /// The share by which a run's time may be shorter or longer than the mean.
+    pub operation_spread: f64,
+    /// `Retry-After` of an operation in progress.
+    pub poll_retry_after_seconds: f64,
+    /// What of headgate's admin states is broken; empty if nothing is.
+    pub negative_control: String,
     /// The autoscaler that removes nodes.
     pub autoscaler: String,
     /// From the signal to the deletion of an empty node, or to the eviction of Pods.
@@ -68,10 +82,17 @@ impl From<&Options> for Conditions {
             probe_interval_seconds: options.probe.interval.as_secs_f64(),
             probe_timeout_seconds: options.probe.timeout.as_secs_f64(),
             probe_failures: options.probe.unhealthy_threshold,
+            probe_rule: name(&options.probe.rule),
+            probers: options.probers,
+            power_off: name(&options.power_off),
+            admin_down_resets: options.drain_rules.admin_down.is_some(),
             probe_successes: options.probe.healthy_threshold,
             no_healthy_backends: name(&options.no_healthy),
             propagation_seconds: options.propagation.as_secs_f64(),
-            operation_seconds: options.operation_delay.as_secs_f64(),
+            operation_seconds: options.operation.mean(options.nodes).as_secs_f64(),
+            operation_spread: options.operation.spread,
+            poll_retry_after_seconds: options.poll_retry_after.as_secs_f64(),
+            negative_control: options.negative_control.as_ref().map(name).unwrap_or_default(),
             autoscaler: name(&options.autoscaler),
             delete_delay_seconds: options.delete_delay.as_secs_f64(),
             deletion_delay_timeout_seconds: options.deletion_delay_timeout.as_secs_f64(),

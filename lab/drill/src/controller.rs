@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 use crate::draining::{DrainRules, Drains, FlowEnd};
 use crate::http::Probe;
 use crate::network::{ruleset, tool, tool::ToolError};
-use crate::probe::{ProbeStatus, ProbeTracker};
+use crate::probe::{ProbeResult, ProbeStatus, ProbeTracker};
 use crate::rotation::{AdminState, Backend, NoHealthyBackends, Propagation, rotation};
 
 /// Between two requests that look for the first failing health answer; no part of the load balancer.
@@ -25,8 +25,8 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(1);
 /// A load balancer; all times are real.
 #[derive(Clone, Debug)]
 pub struct ControllerSettings {
-    /// Where it sends flows, and what it probes, for each backend.
-    pub backends: Vec<(SocketAddrV4, Probe)>,
+    /// Where it sends flows, what it probes, and the first probe of each of its probers, for each backend.
+    pub backends: Vec<(SocketAddrV4, Probe, Vec<Instant>)>,
     /// Probes of rules of other Services. They change no backend; headgate's agents count them.
     pub other_probes: Vec<Probe>,
     /// The interval, timeout and thresholds of the probes.
@@ -37,7 +37,7 @@ pub struct ControllerSettings {
     pub propagation: Duration,
     /// When established flows of backends that go away end.
     pub drain_rules: DrainRules,
-    /// For the phases of probes and the hash of flows.
+    /// For the hash of flows, and the phases of other probes.
     pub seed: u64,
 }
 
@@ -46,6 +46,8 @@ pub struct ControllerSettings {
 pub enum Change {
     /// Its health endpoint first failed; seen only of backends that are watched.
     HealthFailed,
+    /// The first of its probes after a success that failed.
+    ProbeFailed,
     /// Its probes have marked it.
     Probed(ProbeStatus),
     /// It gets new flows from now on, or no more.
@@ -76,29 +78,31 @@ pub struct Channels {
 /// The rules of the data plane cannot be changed.
 pub async fn run(settings: ControllerSettings, mut channels: Channels) -> Result<(), ToolError> {
     let mut random = fastrand::Rng::with_seed(settings.seed);
+    let hash_seed = random.u32(..);
     let (send_results, mut results) = mpsc::channel(64);
     let mut tasks = JoinSet::new();
-    for (index, (_, probe)) in settings.backends.iter().enumerate() {
-        let first = Instant::now() + settings.probe.interval.mul_f64(random.f64());
-        tasks.spawn(probe_forever(
-            index,
-            probe.clone(),
-            first,
-            settings.probe,
-            send_results.clone(),
-        ));
+    for (index, (_, probe, first)) in settings.backends.iter().enumerate() {
+        for (prober, first) in first.iter().enumerate() {
+            let id = (index, prober);
+            let results = send_results.clone();
+            tasks.spawn(probe_forever(id, probe.clone(), *first, settings.probe, results));
+        }
     }
     let (send_ignored, mut ignored) = mpsc::channel(64);
     for (index, probe) in settings.other_probes.iter().enumerate() {
         let first = Instant::now() + settings.probe.interval.mul_f64(random.f64());
         let results = send_ignored.clone();
-        tasks.spawn(probe_forever(index, probe.clone(), first, settings.probe, results));
+        tasks.spawn(probe_forever((index, 0), probe.clone(), first, settings.probe, results));
     }
     let start = Instant::now();
     let count = settings.backends.len();
     let mut state = State {
-        hash_seed: random.u32(..),
-        trackers: vec![ProbeTracker::new(ProbeStatus::Down); count],
+        hash_seed,
+        probes: settings
+            .backends
+            .iter()
+            .map(|(_, _, first)| Probes::new(first.len()))
+            .collect(),
         propagation: Propagation::new(settings.propagation, count),
         drains: Drains::new(settings.drain_rules, count),
         ended: Vec::new(),
@@ -110,11 +114,13 @@ pub async fn run(settings: ControllerSettings, mut channels: Channels) -> Result
         let due = next.into_iter().flatten().min().map(|at| start + at);
         tokio::select! {
             () = channels.rotation.closed() => return Ok(()),
-            Some((index, succeeded)) = results.recv() => {
-                if let Some(status) = state.trackers[index].observe(succeeded, &state.settings.probe) {
-                    state.drains.probed(index, status, start.elapsed());
+            Some(((index, prober), result)) = results.recv() => {
+                for change in state.probes[index].observe(prober, result, &state.settings.probe) {
+                    if let Change::Probed(status) = change {
+                        state.drains.probed(index, status, start.elapsed());
+                    }
                     // The receiver may be gone already.
-                    let _ = channels.changes.send((Instant::now(), index, Change::Probed(status)));
+                    let _ = channels.changes.send((Instant::now(), index, change));
                 }
             }
             Some(_) = ignored.recv() => {}
@@ -123,7 +129,7 @@ pub async fn run(settings: ControllerSettings, mut channels: Channels) -> Result
                 state.propagation.observe(&states, start.elapsed());
             }
             Some(index) = channels.watched.recv() => {
-                if let Some((_, probe)) = state.settings.backends.get(index) {
+                if let Some((_, probe, _)) = state.settings.backends.get(index) {
                     tasks.spawn(watch_health(index, probe.clone(), channels.changes.clone()));
                 }
             }
@@ -135,10 +141,43 @@ pub async fn run(settings: ControllerSettings, mut channels: Channels) -> Result
     }
 }
 
+/// What probes say of one backend.
+struct Probes {
+    trackers: Vec<ProbeTracker>,
+    is_failing: bool,
+}
+
+impl Probes {
+    fn new(probers: usize) -> Self {
+        Self {
+            trackers: vec![ProbeTracker::new(ProbeStatus::Down); probers],
+            is_failing: true,
+        }
+    }
+
+    /// Up while all probers have marked it so: the first one that notices takes it out.
+    fn status(&self) -> ProbeStatus {
+        let is_up = self.trackers.iter().all(|tracker| tracker.status() == ProbeStatus::Up);
+        if is_up { ProbeStatus::Up } else { ProbeStatus::Down }
+    }
+
+    fn observe(&mut self, prober: usize, result: ProbeResult, settings: &ProbeSettings) -> Vec<Change> {
+        let (before, was_failing) = (self.status(), self.is_failing);
+        if let Some(tracker) = self.trackers.get_mut(prober) {
+            tracker.observe(result, settings);
+        }
+        self.is_failing = result != ProbeResult::Success;
+        let first_failure = (self.is_failing && !was_failing).then_some(Change::ProbeFailed);
+        let status = self.status();
+        let changed = (status != before).then_some(Change::Probed(status));
+        first_failure.into_iter().chain(changed).collect()
+    }
+}
+
 struct State {
     settings: ControllerSettings,
     hash_seed: u32,
-    trackers: Vec<ProbeTracker>,
+    probes: Vec<Probes>,
     propagation: Propagation,
     drains: Drains,
     /// Backends whose established flows have ended.
@@ -150,13 +189,16 @@ impl State {
     /// Brings the data plane to the present decision.
     async fn apply(&mut self, now: Duration, channels: &Channels) -> Result<(), ToolError> {
         let admin_states = self.propagation.effective(now);
+        for (index, state) in admin_states.iter().enumerate() {
+            self.drains.set_admin_down(index, *state == AdminState::Down, now);
+        }
         let backends: Vec<_> = self
-            .trackers
+            .probes
             .iter()
             .enumerate()
-            .map(|(index, tracker)| Backend {
+            .map(|(index, probes)| Backend {
                 admin_state: admin_states.get(index).copied().unwrap_or_default(),
-                probe: tracker.status(),
+                probe: probes.status(),
                 is_registered: self.drains.is_registered(index, now),
             })
             .collect();
@@ -195,20 +237,23 @@ impl State {
     }
 }
 
+/// The indexes of a backend and of one of its probers.
+type Prober = (usize, usize);
+
 async fn probe_forever(
-    index: usize,
+    prober: Prober,
     probe: Probe,
     first: Instant,
     settings: ProbeSettings,
-    results: mpsc::Sender<(usize, bool)>,
+    results: mpsc::Sender<(Prober, ProbeResult)>,
 ) {
     let mut due = interval_at(first, settings.interval);
     due.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let bound = settings.timeout.min(settings.interval);
     loop {
         due.tick().await;
-        let succeeded = probe.succeeds(bound).await;
-        if results.send((index, succeeded)).await.is_err() {
+        let result = probe.ask(bound).await;
+        if results.send((prober, result)).await.is_err() {
             return;
         }
     }
@@ -223,5 +268,34 @@ async fn watch_health(index: usize, probe: Probe, changes: mpsc::UnboundedSender
             return;
         }
         sleep(WATCH_INTERVAL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_budget::probe::Provider;
+
+    use super::*;
+
+    #[test]
+    fn the_first_of_several_probers_that_notices_takes_a_backend_out() {
+        use ProbeResult::{Failure, Success};
+        let settings = Provider::Azure.probe();
+        let mut probes = Probes::new(2);
+        let mut changes = |prober: usize, result: ProbeResult| probes.observe(prober, result, &settings);
+        for prober in [0, 1, 0] {
+            assert!(
+                changes(prober, Success).is_empty(),
+                "not all probers have had two successes"
+            );
+        }
+        assert_eq!(changes(1, Success), [Change::Probed(ProbeStatus::Up)]);
+        assert_eq!(changes(0, Failure), [Change::ProbeFailed]);
+        assert!(changes(1, Success).is_empty());
+        assert_eq!(
+            changes(0, Failure),
+            [Change::ProbeFailed, Change::Probed(ProbeStatus::Down)]
+        );
+        assert!(changes(1, Failure).is_empty(), "it is down, and failing, already");
     }
 }

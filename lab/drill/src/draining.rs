@@ -1,8 +1,7 @@
 //! Established flows of a backend that gets no new ones: how each provider's load balancer ends them, and when.
 //!
-//! A backend gets no new flows because its probes fail, or because a controller has deregistered it. Azure ends flows in
-//! neither case; for its admin states see [`rotation`](crate::rotation). Defaults and their evidence are in
-//! docs/drill.md.
+//! A backend gets no new flows because its probes fail, because a controller has deregistered it, or because its admin state
+//! is `Down`. Azure ends flows in none of these cases. Defaults and their evidence are in docs/drill.md.
 
 use std::time::Duration;
 
@@ -44,6 +43,8 @@ pub struct DrainRules {
     pub unhealthy: Option<Ending>,
     /// None if no controller of the provider deregisters a node at an autoscaler's signal.
     pub deregistration: Option<Deregistration>,
+    /// Flows of a backend whose admin state `Down` has taken effect; none if they go on.
+    pub admin_down: Option<Ending>,
 }
 
 impl DrainRules {
@@ -54,6 +55,7 @@ impl DrainRules {
             Provider::Azure => Self {
                 unhealthy: None,
                 deregistration: None,
+                admin_down: None,
             },
             Provider::AwsCluster | Provider::AwsLocal => Self {
                 unhealthy: Some(Ending {
@@ -64,6 +66,7 @@ impl DrainRules {
                     new_flows_stop: Duration::from_mins(2),
                     established: None,
                 }),
+                admin_down: None,
             },
             Provider::Gcp => Self {
                 unhealthy: None,
@@ -74,6 +77,7 @@ impl DrainRules {
                         how: FlowEnd::Drop,
                     }),
                 }),
+                admin_down: None,
             },
         }
     }
@@ -91,6 +95,7 @@ impl DrainRules {
                 new_flows_stop: time(rule.new_flows_stop),
                 established: rule.established.map(ending),
             }),
+            admin_down: self.admin_down.map(ending),
         }
     }
 }
@@ -100,6 +105,7 @@ impl DrainRules {
 struct Causes {
     unhealthy: Option<Duration>,
     deregistered: Option<Duration>,
+    admin_down: Option<Duration>,
 }
 
 /// The backends of a load balancer that go away.
@@ -130,6 +136,13 @@ impl Drains {
     pub fn deregister(&mut self, index: usize, now: Duration) {
         if let Some(causes) = self.causes.get_mut(index) {
             causes.deregistered.get_or_insert(now);
+        }
+    }
+
+    /// What the admin state of a backend in effect says.
+    pub fn set_admin_down(&mut self, index: usize, is_down: bool, now: Duration) {
+        if let Some(causes) = self.causes.get_mut(index) {
+            causes.admin_down = is_down.then(|| causes.admin_down.unwrap_or(now));
         }
     }
 
@@ -167,6 +180,7 @@ impl Drains {
         let pairs = [
             causes.unhealthy.zip(self.rules.unhealthy),
             causes.deregistered.zip(established),
+            causes.admin_down.zip(self.rules.admin_down),
         ];
         pairs
             .into_iter()
@@ -191,6 +205,24 @@ mod tests {
         assert!(drains.ended(seconds(1000)).is_empty());
         assert!(drains.is_registered(1, seconds(1000)));
         assert_eq!(drains.next(seconds(1)), None);
+    }
+
+    #[test]
+    fn an_admin_state_down_resets_flows_where_it_is_told_to() {
+        let rules = DrainRules {
+            admin_down: Some(Ending {
+                after: Duration::ZERO,
+                how: FlowEnd::Reset,
+            }),
+            ..DrainRules::of(Provider::Azure)
+        };
+        let mut drains = Drains::new(rules, 2);
+        drains.set_admin_down(1, true, seconds(3));
+        drains.set_admin_down(1, true, seconds(4));
+        drains.set_admin_down(0, false, seconds(4));
+        assert_eq!(drains.ended(seconds(4)), [(1, FlowEnd::Reset)]);
+        drains.set_admin_down(1, false, seconds(5));
+        assert!(drains.ended(seconds(5)).is_empty());
     }
 
     #[test]

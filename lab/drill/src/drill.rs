@@ -9,7 +9,7 @@ use headgate_budget::probe::ProbeSettings;
 use headgate_sandbox::assets::AssetsError;
 
 use self::control::Control;
-pub use self::options::{KubeProxyPart, Options};
+pub use self::options::{KubeProxyPart, NegativeControl, Options};
 use crate::clients::ClientSettings;
 use crate::cluster::ClusterError;
 use crate::control_plane::Observed;
@@ -18,6 +18,7 @@ use crate::progress::Progress;
 use crate::result::{Attempt, Connection, RunIdentity, RunResult, TimelineEvent, summarize};
 use crate::scenario::{Parameters, Scenario, Step, Timeline};
 use crate::strategy::{HeadgatePart, Plan, Strategy};
+use crate::world::phase::stratified;
 use crate::world::{Recording, RunSettings, World, WorldError, WorldSettings};
 
 mod control;
@@ -64,6 +65,9 @@ pub enum DrillError {
     /// The autoscaler has no annotation that delays a deletion.
     #[error("the strategy connections has no part with --autoscaler karpenter, which waits for no annotation")]
     NoDeletionDelay,
+    /// No strategy has what is to be broken.
+    #[error("--negative-control breaks admin states: it needs the strategy admin-state or headgate")]
+    NothingToBreak,
     /// The control plane's programs are missing.
     #[error(transparent)]
     Assets(#[from] AssetsError),
@@ -83,16 +87,21 @@ pub enum DrillError {
 pub async fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Result<Vec<RunResult>, DrillError> {
     options.validate()?;
     let mut results = Vec::new();
+    // The same phases for all strategies: runs with the same seed are pairs.
+    let phases = stratified(options.seed, options.runs);
     for strategy in options.strategies.iter().copied() {
         progress(Progress::Starting(strategy));
         let plan = strategy.plan(options.scenario, &options.pods);
         let mut control_plane = Control::start(options, &plan).await?;
         let mut world = World::start(options.world(plan, &control_plane)).await?;
-        for index in 0..options.runs {
+        for (index, phase) in phases.iter().copied().enumerate() {
             if index > 0 {
                 control_plane.restore().await?;
                 world.restore().await?;
             }
+            let seed = options.seed.wrapping_add(index as u64);
+            let operation = options.speed.real(options.operation.draw(options.nodes, seed));
+            control_plane.set_operation_delay(operation).await?;
             control_plane.wait_for_leader().await?;
             let timeline = options.timeline(&plan);
             progress(Progress::Run {
@@ -101,11 +110,12 @@ pub async fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Resul
                 runs: options.runs,
                 length: timeline.end,
             });
-            let seed = options.seed.wrapping_add(index as u64);
             let run = RunSettings {
                 clients: options.clients(seed),
                 index,
                 seed,
+                phase,
+                operation,
             };
             let recording = world.run(&timeline, &run, &mut control_plane).await?;
             results.push(options.result(strategy, seed, &recording));
@@ -143,6 +153,8 @@ impl Options {
             probe: self.real_probe(),
             no_healthy: self.no_healthy,
             propagation: self.speed.real(self.propagation),
+            probers: self.probers,
+            power_off: self.power_off,
             drain_rules: self.drain_rules.map(|time| self.speed.real(time)),
             processes: match control_plane {
                 Control::None(_) => Vec::new(),

@@ -18,6 +18,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::probe::ProbeResult;
+
 /// How long a peer may take to send its request's header.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections served at once by one listener; probes need one or two.
@@ -83,16 +85,31 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Whether it succeeds in time: a handshake, or status 200.
-    pub(crate) async fn succeeds(&self, bound: Duration) -> bool {
-        timeout(bound, self.attempt())
-            .await
-            .is_ok_and(|result| result.is_ok_and(|succeeded| succeeded))
+    /// What it finds within this time.
+    pub(crate) async fn ask(&self, bound: Duration) -> ProbeResult {
+        timeout(bound, self.attempt()).await.unwrap_or(ProbeResult::Failure)
     }
 
-    async fn attempt(&self) -> io::Result<bool> {
-        let stream = TcpStream::connect(SocketAddr::from(self.address)).await?;
-        let Some(path) = self.path else { return Ok(true) };
+    /// Whether it succeeds in time: a handshake, or status 200.
+    pub(crate) async fn succeeds(&self, bound: Duration) -> bool {
+        self.ask(bound).await == ProbeResult::Success
+    }
+
+    async fn attempt(&self) -> ProbeResult {
+        let connected = TcpStream::connect(SocketAddr::from(self.address)).await;
+        match (connected, self.path) {
+            (Ok(_), None) => ProbeResult::Success,
+            (Ok(stream), Some(path)) => match self.get(stream, path).await {
+                Ok(StatusCode::OK) => ProbeResult::Success,
+                // Whatever ends the connection without an answer is taken for a reset.
+                Ok(_) | Err(_) => ProbeResult::Refusal,
+            },
+            (Err(error), Some(_)) if is_reset(&error) => ProbeResult::Refusal,
+            (Err(_), _) => ProbeResult::Failure,
+        }
+    }
+
+    async fn get(&self, stream: TcpStream, path: &str) -> io::Result<StatusCode> {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(io::Error::other)?;
@@ -103,8 +120,15 @@ impl Probe {
         // The sender is dropped with the answer, which ends the connection.
         let exchange = async move { sender.send_request(request).await.map(|response| response.status()) };
         let (status, _ended) = tokio::join!(exchange, connection);
-        Ok(status.map_err(io::Error::other)? == StatusCode::OK)
+        status.map_err(io::Error::other)
     }
+}
+
+fn is_reset(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset
+    )
 }
 
 #[cfg(test)]

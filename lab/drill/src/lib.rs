@@ -17,6 +17,7 @@ mod http;
 pub mod lifetimes;
 pub mod machine;
 pub mod network;
+pub mod operation;
 mod pod;
 pub mod probe;
 pub mod progress;

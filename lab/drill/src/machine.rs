@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use headgate_sandbox::agents::{Agent, AgentConfig, AgentError};
 use headgate_sandbox::process::{Process, ProcessError, command_in};
 use tokio::net::TcpListener;
@@ -64,6 +65,16 @@ impl CounterConfig {
     }
 }
 
+/// What is seen on the network of a machine that is switched off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PowerOff {
+    /// Nothing: its packets are dropped.
+    #[default]
+    Silent,
+    /// TCP gets a reset, as from a system that has ended its services.
+    Reset,
+}
+
 /// What a machine can be made to do.
 #[derive(Clone, Debug)]
 pub enum Command {
@@ -93,8 +104,8 @@ pub enum Command {
     StartCounter(CounterConfig),
     /// Fails if kube-proxy's process has ended by itself.
     CheckKubeProxy,
-    /// All packets are dropped from now on, then its processes end.
-    PowerOff,
+    /// No packet arrives from now on, then its processes end.
+    PowerOff(PowerOff),
     /// Packets are let through again; there is no Pod.
     PowerOn,
 }
@@ -266,8 +277,8 @@ impl State {
                 self.counter = Some(config.start().map_err(MachineError::Counter)?);
             }
             Command::CheckKubeProxy => self.kube_proxy.check()?,
-            Command::PowerOff => {
-                tool::nft(&ruleset::powered_off()).await?;
+            Command::PowerOff(how) => {
+                tool::nft(&ruleset::powered_off(how)).await?;
                 self.kube_proxy.kill().await;
                 self.starting.shutdown().await;
                 if let Some(agent) = self.agent.take() {

@@ -1,6 +1,17 @@
 //! The status of a backend as health probes find it: how many results in a row change it.
 
-use headgate_budget::probe::ProbeSettings;
+use headgate_budget::probe::{ProbeRule, ProbeSettings};
+
+/// What one probe found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeResult {
+    /// A handshake of TCP, or status 200.
+    Success,
+    /// HTTP alone: another status than 200, or a connection that was reset or refused.
+    Refusal,
+    /// No answer in time; of TCP every other end.
+    Failure,
+}
 
 /// What a load balancer takes a backend for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +44,14 @@ impl ProbeTracker {
     }
 
     /// Takes one result; gives the status if it changes now.
-    pub fn observe(&mut self, succeeded: bool, settings: &ProbeSettings) -> Option<ProbeStatus> {
+    pub fn observe(&mut self, result: ProbeResult, settings: &ProbeSettings) -> Option<ProbeStatus> {
+        let succeeded = result == ProbeResult::Success;
+        let failures = match (result, settings.rule) {
+            (ProbeResult::Refusal, ProbeRule::FirstNon200) => 1,
+            _ => settings.unhealthy_threshold,
+        };
         let (contradicts, threshold, other) = match self.status {
-            ProbeStatus::Up => (!succeeded, settings.unhealthy_threshold, ProbeStatus::Down),
+            ProbeStatus::Up => (!succeeded, failures, ProbeStatus::Down),
             ProbeStatus::Down => (succeeded, settings.healthy_threshold, ProbeStatus::Up),
         };
         self.streak = if contradicts { self.streak + 1 } else { 0 };
@@ -54,13 +70,36 @@ mod tests {
 
     #[test]
     fn a_status_changes_after_a_streak_and_not_before() {
+        use ProbeResult::{Failure, Success};
         let settings = Provider::Azure.probe();
         let mut tracker = ProbeTracker::new(ProbeStatus::Up);
-        let results = [false, true, false, false, false, true, true];
+        let results = [Failure, Success, Failure, Failure, Failure, Success, Success];
         let changes: Vec<_> = results.map(|result| tracker.observe(result, &settings)).to_vec();
         let down_at = changes.iter().position(|change| *change == Some(ProbeStatus::Down));
         let up_at = changes.iter().position(|change| *change == Some(ProbeStatus::Up));
         assert_eq!((down_at, up_at), (Some(3), Some(6)));
         assert_eq!(changes.iter().flatten().count(), 2);
+    }
+
+    #[test]
+    fn the_first_answer_other_than_200_takes_a_backend_out_where_the_rule_says_so() {
+        use ProbeResult::{Failure, Refusal, Success};
+        for (rule, results, down_at) in [
+            (ProbeRule::FirstNon200, [Success, Refusal, Refusal], Some(1)),
+            (ProbeRule::FirstNon200, [Failure, Refusal, Success], Some(1)),
+            (ProbeRule::FirstNon200, [Failure, Failure, Success], Some(1)),
+            (ProbeRule::FirstNon200, [Failure, Success, Failure], None),
+            (ProbeRule::Threshold, [Success, Refusal, Refusal], Some(2)),
+            (ProbeRule::Threshold, [Refusal, Success, Refusal], None),
+        ] {
+            let settings = ProbeSettings {
+                rule,
+                ..Provider::Azure.probe()
+            };
+            let mut tracker = ProbeTracker::new(ProbeStatus::Up);
+            let mut changes = results.into_iter().map(|result| tracker.observe(result, &settings));
+            let found = changes.position(|change| change == Some(ProbeStatus::Down));
+            assert_eq!(found, down_at, "{rule:?} {results:?}");
+        }
     }
 }

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::drill::Options;
-use crate::result::{LAG_LIMIT, Row, RunResult};
+use crate::result::{Row, RunResult, is_too_late};
 use crate::spread::Spread;
 
+pub mod comparison;
 mod facts;
 mod model;
 pub mod page;
@@ -47,7 +48,25 @@ pub fn table(rows: &[Row]) -> String {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    format!("{table}\n")
+    let mut text = format!("{table}\n");
+    for row in rows {
+        if let Some(bound) = row.blackhole_bound {
+            // Writing to a String does not fail.
+            let _ = writeln!(
+                text,
+                "{}: 0 of {} new connections failed: {}.",
+                name(&row.strategy),
+                row.attempted,
+                at_most(bound)
+            );
+        }
+    }
+    text
+}
+
+/// What a zero says of a blackhole.
+fn at_most(bound: f64) -> String {
+    format!("black hole at most {bound:.2} s a run at 95 %")
 }
 
 /// When something happened to a node, since its signal.
@@ -76,16 +95,15 @@ pub fn name(value: &impl clap::ValueEnum) -> String {
 /// A warning, if this machine was too busy for what the results say.
 #[must_use]
 pub fn warning(results: &[RunResult]) -> Option<String> {
-    let limit = LAG_LIMIT.as_secs_f64();
     let late: Vec<_> = results
         .iter()
+        .filter(|run| is_too_late(run.longest_lag_seconds, run.speed))
         .map(|run| run.longest_lag_seconds)
-        .filter(|lag| *lag > limit)
         .collect();
     let longest = Spread::new(&late).max;
     (!late.is_empty()).then(|| {
         format!(
-            "In {} of {} runs this machine was so busy that clients started up to {longest:.1} s late; their results are not \
+            "In {} of {} runs this machine was so busy that clients started up to {longest:.2} s late; their results are not \
              reliable. Run the drill again on an idle machine, or with a lower --speed.\n",
             late.len(),
             results.len(),
@@ -107,16 +125,17 @@ pub fn assumptions(options: &Options) -> String {
     // Writing to a String does not fail.
     let _ = writeln!(
         text,
-        "Probes every {} s, {} failures in a row take a node out, {} successes let it back.",
+        "Probes every {} s, {} failures in a row take a node out{}, {} successes let it back.",
         probe.interval.as_secs_f64(),
         probe.unhealthy_threshold,
+        first_answer(&name(&probe.rule)),
         probe.healthy_threshold,
     );
     let _ = writeln!(
         text,
         "Azure publishes no time for an admin state to take effect: here {} s after its operation, which takes {} s.",
         options.propagation.as_secs_f64(),
-        options.operation_delay.as_secs_f64(),
+        options.operation.mean(options.nodes).as_secs_f64(),
     );
     let _ = writeln!(
         text,
@@ -125,6 +144,15 @@ pub fn assumptions(options: &Options) -> String {
         options.pods.connection_lifetime.as_secs_f64(),
     );
     text
+}
+
+/// What the rule of probes adds to the number of failures.
+fn first_answer(rule: &str) -> &'static str {
+    if rule == "first-non-200" {
+        ", of HTTP the first answer other than 200"
+    } else {
+        ""
+    }
 }
 
 #[cfg(test)]
@@ -148,10 +176,12 @@ mod tests {
             established_lost_before_node_gone: Spread::default(),
             established_at_signal: Spread::new(&[5.0, 5.0, 5.0]),
             blackhole_seconds: Spread::new(&[2.0, 3.0, 2.5]),
+            attempted: 600,
+            blackhole_bound: None,
             out_of_rotation_seconds: None,
             node_gone_seconds: Some(Spread::new(&[5.0])),
         };
-        let text = table(&[row]);
+        let text = table(std::slice::from_ref(&row));
         for expected in [
             "kube-proxy",
             "6.0 (4 to 8) (1.50 %)",
@@ -162,6 +192,16 @@ mod tests {
             assert!(text.contains(expected), "{expected} in\n{text}");
         }
         assert_eq!(text.lines().count(), 2);
+        let zero = Row {
+            attempted: 5002,
+            blackhole_bound: Some(0.09),
+            ..row
+        };
+        let text = table(&[zero]);
+        assert!(
+            text.contains("kube-proxy: 0 of 5002 new connections failed: black hole at most 0.09 s a run at 95 %"),
+            "{text}"
+        );
         assert!(rows(&[]).is_empty());
     }
 
@@ -181,7 +221,7 @@ mod tests {
         assert_eq!(warning(&[run(20), run(300)]), None);
         let text = warning(&[run(20), run(1500), run(400)]).unwrap();
         assert!(
-            text.starts_with("In 2 of 3 runs") && text.contains("1.5 s late"),
+            text.starts_with("In 2 of 3 runs") && text.contains("1.50 s late"),
             "{text}"
         );
     }

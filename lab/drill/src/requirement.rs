@@ -1,16 +1,16 @@
-//! What a drill may be required to show: strategies that lose nothing, and how soon their nodes are gone.
+//! What a drill may be required to show: strategies that lose nothing and by what, and how soon their nodes are gone.
 
 use std::time::Duration;
 
 use crate::report::name;
-use crate::result::RunResult;
-use crate::strategy::Strategy;
+use crate::result::{Event, RunResult};
+use crate::strategy::{Mechanism, Strategy};
 
 /// What strategies are required to show.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requirement {
     /// They lose no new connection, and no established one before a machine is gone; one that waits for established
-    /// connections loses none at all.
+    /// connections loses none at all. One that is about a mechanism has its nodes out by that alone, before they are gone.
     pub without_loss: Vec<Strategy>,
     /// The longest time from the signal until the machine of each of them is gone, of the scenario.
     pub gone_within: Option<Duration>,
@@ -27,9 +27,9 @@ impl Requirement {
             .map(|strategy| format!("{}: no run", name(strategy)));
         let runs = results.iter().filter(|run| self.without_loss.contains(&run.strategy));
         let violated = runs.flat_map(|run| {
-            [loss(run), self.late(run)]
-                .into_iter()
-                .flatten()
+            let found = [loss(run), self.late(run)].into_iter().flatten();
+            found
+                .chain(other_mechanism(run))
                 .map(|what| format!("{}, seed {}: {what}", name(&run.strategy), run.seed))
         });
         missing.chain(violated).collect()
@@ -45,6 +45,38 @@ impl Requirement {
             Some(_) => None,
         }
     }
+}
+
+/// The nodes that something else than the strategy's mechanism took out, or nothing before they were gone. Without a loss
+/// that is luck.
+fn other_mechanism(run: &RunResult) -> Vec<String> {
+    let Some(mechanism) = run.strategy.mechanism() else {
+        return Vec::new();
+    };
+    let wrong = |node: usize, gone: f64| {
+        let of_node = run.timeline.iter().filter(|found| found.node == node);
+        // What happened before its signal has nothing to do with it.
+        let signal = of_node.clone().find(|found| found.event == Event::Signal)?.t;
+        let first = |event: Event| of_node.clone().find(|found| found.event == event && found.t >= signal);
+        let Some(out) = first(Event::OutOfRotation).filter(|out| out.t <= gone) else {
+            return Some(format!("node {node} was in rotation until it was gone"));
+        };
+        let by = |event: Event| first(event).is_some_and(|found| found.t <= out.t);
+        match mechanism {
+            Mechanism::AdminState if by(Event::ProbeFailed) => {
+                Some(format!("a probe of node {node} failed before it was out"))
+            }
+            Mechanism::AdminState if !by(Event::DownShown) => Some(format!("no admin state took node {node} out")),
+            Mechanism::HealthAnswer if !by(Event::Healthz503) || !by(Event::ProbeDown) => {
+                Some(format!("no health answer took node {node} out"))
+            }
+            Mechanism::AdminState | Mechanism::HealthAnswer => None,
+        }
+    };
+    let gone = run.timeline.iter().filter(|event| event.event == Event::NodeGone);
+    let mut nodes: Vec<_> = gone.map(|event| (event.node, event.t)).collect();
+    nodes.dedup_by_key(|(node, _)| *node);
+    nodes.into_iter().filter_map(|(node, gone)| wrong(node, gone)).collect()
 }
 
 fn loss(run: &RunResult) -> Option<String> {
@@ -97,7 +129,13 @@ mod tests {
             lost: lost.map(Duration::from_secs),
         };
         let event = |t: f64, event: Event| TimelineEvent { t, event, node: 0 };
-        let timeline = vec![event(2.0, Event::Signal), event(10.0, Event::NodeGone)];
+        let timeline = vec![
+            event(2.0, Event::Signal),
+            event(3.0, Event::DownShown),
+            event(3.1, Event::OutOfRotation),
+            event(10.0, Event::NodeGone),
+            event(12.0, Event::ProbeFailed),
+        ];
         summarize(&identity, vec![attempt], &[connection], timeline)
     }
 
@@ -134,6 +172,35 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_something_else_took_out_or_nothing_is_a_violation() {
+        let mut run = run(Strategy::AdminState, true, None);
+        let found = |run: &RunResult| violations(std::slice::from_ref(run), run.strategy);
+        assert!(found(&run).is_empty());
+        let mut probed = run.clone();
+        probed.timeline[4].t = 3.0;
+        assert_eq!(
+            found(&probed),
+            ["admin-state, seed 7: a probe of node 0 failed before it was out"]
+        );
+        let mut late = run.clone();
+        late.timeline[2].t = 10.5;
+        let in_rotation = "admin-state, seed 7: node 0 was in rotation until it was gone";
+        assert_eq!(found(&late), [in_rotation]);
+        late.timeline.remove(2);
+        assert_eq!(found(&late), [in_rotation]);
+        run.timeline.remove(1);
+        assert_eq!(found(&run), ["admin-state, seed 7: no admin state took node 0 out"]);
+        run.strategy = Strategy::Headgate;
+        assert!(found(&run).is_empty(), "it is about no mechanism alone");
+        run.strategy = Strategy::Healthz;
+        assert_eq!(found(&run), ["healthz, seed 7: no health answer took node 0 out"]);
+        for event in [Event::Healthz503, Event::ProbeDown] {
+            run.timeline.push(TimelineEvent { t: 3.0, event, node: 0 });
+        }
+        assert!(found(&run).is_empty());
+    }
+
+    #[test]
     fn a_strategy_that_waits_for_connections_loses_none_with_the_node_either() {
         let with_the_node = |strategy: Strategy| violations(&[run(strategy, true, Some(11))], strategy);
         assert!(with_the_node(Strategy::AdminState).is_empty());
@@ -160,7 +227,7 @@ mod tests {
             within(7, &held),
             ["connections, seed 7: the node was gone 8.0 s after its signal, not 7 s"]
         );
-        held.timeline.pop();
+        held.timeline.retain(|event| event.event != Event::NodeGone);
         assert_eq!(within(8, &held), ["connections, seed 7: no node was gone"]);
         held.conditions = Some(Conditions {
             long_lived: 1,

@@ -45,6 +45,8 @@ pub enum Event {
     PutAccepted,
     /// ARM showed the admin state `Down`, its operation succeeded.
     DownShown,
+    /// The first of the load balancer's probes after a success that failed.
+    ProbeFailed,
     /// Enough probes in a row failed, so the backend is down.
     ProbeDown,
     /// The load balancer sends no new flows any more.
@@ -96,7 +98,7 @@ pub struct RunResult {
     /// length of the run, times the nodes.
     pub blackhole_seconds: f64,
     /// The longest real time by which a new connection or a step of the scenario was begun too late, because this machine
-    /// was busy. Above [`LAG_LIMIT`] the run shows this machine more than its strategy.
+    /// was busy. Times the speed above [`LAG_LIMIT`], the run shows this machine more than its strategy.
     pub longest_lag_seconds: f64,
     /// What happened when, in order.
     pub timeline: Vec<TimelineEvent>,
@@ -128,8 +130,14 @@ pub struct RunIdentity {
     pub longest_lag: Duration,
 }
 
-/// A run whose clients or steps lagged longer is not trusted, in real time.
+/// A run whose clients or steps lagged longer is not trusted, in time of the scenario.
 pub const LAG_LIMIT: Duration = Duration::from_millis(300);
+
+/// Whether a lag in real seconds is above [`LAG_LIMIT`] at this speed.
+#[must_use]
+pub fn is_too_late(lag_seconds: f64, speed: f64) -> bool {
+    lag_seconds * speed > LAG_LIMIT.as_secs_f64() + 1e-9
+}
 
 /// A request is sent and a machine dies at nearly the same time: within this, the machine was first.
 const DEATH_TOLERANCE: Duration = Duration::from_millis(50);
@@ -215,6 +223,10 @@ pub struct Row {
     pub established_at_signal: Spread,
     /// See [`RunResult::blackhole_seconds`].
     pub blackhole_seconds: Spread,
+    /// All new connections of the runs.
+    pub attempted: usize,
+    /// Without a failure, the longest mean blackhole of a run, in seconds, that is compatible with that at 95 %.
+    pub blackhole_bound: Option<f64>,
     /// From a node's signal until the load balancer stopped sending new flows to it, of the slowest node; of the runs in
     /// which it did.
     pub out_of_rotation_seconds: Option<Spread>,
@@ -245,10 +257,13 @@ pub fn rows(results: &[RunResult]) -> Vec<Row> {
                 .collect();
             (!times.is_empty()).then(|| Spread::new(&times))
         };
+        let of_runs: Vec<_> = runs.iter().map(|run| run.exposure()).collect();
         Row {
             scenario,
             strategy,
             runs: runs.len(),
+            attempted: runs.iter().map(|run| run.attempted).sum(),
+            blackhole_bound: blackhole_bound(&of_runs),
             failed: spread(|run| float(run.failed)),
             failed_share: spread(|run| run.failed_share),
             established_lost: spread(|run| float(run.established_lost)),
@@ -263,6 +278,20 @@ pub fn rows(results: &[RunResult]) -> Vec<Row> {
 }
 
 impl RunResult {
+    /// What of it bounds a blackhole.
+    fn exposure(&self) -> Exposure {
+        let length = self.attempts.last().map_or(0.0, |attempt| attempt.at.as_secs_f64());
+        Exposure {
+            attempted: float(self.attempted),
+            failed: float(self.failed),
+            node_seconds: self
+                .conditions
+                .as_ref()
+                .map_or(0.0, |conditions| float(conditions.nodes))
+                * length,
+        }
+    }
+
     /// From a node's signal until its machine was switched off, of the slowest node, in seconds of the scenario; none if none was.
     #[must_use]
     pub fn node_gone_seconds(&self) -> Option<f64> {
@@ -280,6 +309,48 @@ fn time_from_signal(timeline: &[TimelineEvent], event: Event) -> Option<f64> {
         Some(later.find(|found| found.event == event)?.t - signal.t)
     });
     times.reduce(f64::max)
+}
+
+/// What of a run bounds the blackhole that it may have had unseen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exposure {
+    /// New connections.
+    pub(crate) attempted: f64,
+    /// Those that failed.
+    pub(crate) failed: f64,
+    /// The length of the run times its nodes.
+    pub(crate) node_seconds: f64,
+}
+
+/// -ln 0.05: with as many connections expected in a blackhole, none of them is seen in one case of 20.
+const CONNECTIONS_AT_95_PERCENT: f64 = 2.995_732_273_553_991;
+
+/// The longest mean blackhole of a run, in seconds summed over nodes, that leaves no failed connection in these runs with a
+/// probability of at least 5 %; none if a connection failed or there was none.
+pub(crate) fn blackhole_bound(runs: &[Exposure]) -> Option<f64> {
+    let sum = |value: fn(&Exposure) -> f64| runs.iter().map(value).sum::<f64>();
+    // New connections to one node in a second, summed over runs: a blackhole of d in each run meets d times as many.
+    let to_a_node = sum(|run| {
+        if run.node_seconds > 0.0 {
+            run.attempted / run.node_seconds
+        } else {
+            0.0
+        }
+    });
+    (sum(|run| run.failed) < 0.5 && to_a_node > 0.0).then(|| CONNECTIONS_AT_95_PERCENT / to_a_node)
+}
+
+/// Wilson's interval for a share at 95 %.
+#[must_use]
+pub fn wilson(failed: f64, attempted: f64) -> (f64, f64) {
+    const Z: f64 = 1.96;
+    if attempted <= 0.0 {
+        return (0.0, 1.0);
+    }
+    let (share, z2) = (failed / attempted, Z * Z / attempted);
+    let centre = (share + z2 / 2.0) / (1.0 + z2);
+    let half = Z * (share * (1.0 - share) / attempted + z2 / (4.0 * attempted)).sqrt() / (1.0 + z2);
+    ((centre - half).max(0.0), (centre + half).min(1.0))
 }
 
 fn share(part: usize, whole: usize) -> f64 {

@@ -79,6 +79,15 @@ pub enum Action {
 }
 
 impl Action {
+    /// Whether it says that a node or Pod goes away.
+    #[must_use]
+    pub const fn announces(self) -> bool {
+        match self {
+            Self::Signal(signal) => signal.is_drain_signal(),
+            action => matches!(action, Self::TerminatePod),
+        }
+    }
+
     /// Whether it waits for headgate, for as long as that needs: after the soft taint for the agent's annotation.
     #[must_use]
     pub const fn is_wait(self) -> bool {
@@ -107,6 +116,23 @@ pub struct Timeline {
     pub steps: Vec<Step>,
     /// The time from the start at which clients stop.
     pub end: Duration,
+}
+
+impl Timeline {
+    /// The first step that says that a node or Pod goes away; the first node at the start if there is none.
+    #[must_use]
+    pub fn first_signal(&self) -> Step {
+        let start = Step {
+            at: Duration::ZERO,
+            node: 0,
+            action: Action::TerminatePod,
+        };
+        self.steps
+            .iter()
+            .find(|step| step.action.announces())
+            .copied()
+            .unwrap_or(start)
+    }
 }
 
 /// What scenarios depend on.
@@ -165,7 +191,7 @@ impl Scenario {
         let mut steps = steps.0;
         steps.sort_by_key(|step| step.at);
         let last = steps.last().map_or(LEAD_IN, |step| step.at);
-        let detection = parameters.probe.longest_detection() + parameters.probe.timeout;
+        let detection = parameters.probe.longest_detection_by_threshold() + parameters.probe.timeout;
         Timeline {
             steps,
             end: last + detection + TAIL,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use headgate_budget::probe::ProbeSettings;
 
-use crate::probe::{ProbeStatus, ProbeTracker};
+use crate::probe::{ProbeResult, ProbeStatus, ProbeTracker};
 
 /// How long new connections to one node are lost when its Pod is replaced, in seconds. The health check fails at time
 /// zero and passes again once the new Pod is ready; probes come at `phase` and every interval after it.
@@ -17,7 +17,7 @@ pub fn lost_seconds(probe: &ProbeSettings, serving: Duration, restart: Duration,
         if at >= ready {
             break ready;
         }
-        if tracker.observe(false, probe).is_some() {
+        if tracker.observe(ProbeResult::Refusal, probe).is_some() {
             break at;
         }
         at += probe.interval;
@@ -28,7 +28,7 @@ pub fn lost_seconds(probe: &ProbeSettings, serving: Duration, restart: Duration,
 #[cfg(test)]
 mod tests {
     use headgate_budget::expected_loss;
-    use headgate_budget::probe::Provider;
+    use headgate_budget::probe::{ProbeRule, Provider};
 
     use super::*;
 
@@ -57,7 +57,12 @@ mod tests {
         let probe = |threshold: u32, interval: u64| ProbeSettings {
             interval: Duration::from_secs(interval),
             unhealthy_threshold: threshold,
+            rule: ProbeRule::Threshold,
             ..Provider::Azure.probe()
+        };
+        let documented = ProbeSettings {
+            rule: ProbeRule::FirstNon200,
+            ..probe(3, 10)
         };
         for (probe, serving, restart) in [
             (probe(1, 10), 0, 20),
@@ -69,6 +74,8 @@ mod tests {
             (probe(2, 10), 20, 20),
             (probe(3, 30), 30, 20),
             (probe(3, 30), 300, 20),
+            (documented, 0, 20),
+            (documented, 4, 20),
         ] {
             let [serving, restart] = [serving, restart].map(Duration::from_secs);
             let (mean, error) = simulated(&probe, serving, restart);

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::endpoints::{Forwarding, TrafficPolicy};
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, Signal};
 
 /// A way to take nodes and Pods out of rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -15,13 +15,20 @@ pub enum Strategy {
     /// Nothing: TCP probes of the node port, which fail once the node is dead. Rolling updates run as before
     /// Kubernetes 1.26, without `ProxyTerminatingEndpoints`.
     None,
+    /// AKS' default for `Cluster`: TCP probes of the node port, behind kube-proxy's own process.
+    NodePort,
     /// kube-proxy's own health answers: `/healthz` for nodes, `healthCheckNodePort` for Pods.
     KubeProxy,
-    /// Probes target headgate's `/healthz`.
+    /// At the signal the Node is labelled `node.kubernetes.io/exclude-from-external-load-balancers`, and
+    /// cloud-controller-manager removes it from the pool; probes are those of `none`.
+    ExcludeLabel,
+    /// headgate's `/healthz` alone, which probes target.
     Healthz,
-    /// headgate's `/healthz`, and its leader sets `adminState: Down`.
+    /// headgate's admin states alone: its leader sets `adminState: Down`, and probes are those of `none`, which know nothing of it.
     AdminState,
-    /// As `admin-state`, and Cluster Autoscaler's deletion waits until the last established connection through the node has ended.
+    /// Both: probes of headgate's `/healthz`, and its leader sets `adminState: Down`.
+    Headgate,
+    /// As `headgate`, and Cluster Autoscaler's deletion waits until the last established connection through the node has ended.
     Connections,
     /// A controller of the cloud deregisters the node at an autoscaler's taint, as on AWS and GKE; probes are those of
     /// `none`.
@@ -113,6 +120,38 @@ impl HeadgatePart {
     }
 }
 
+/// What lets a controller of the cloud remove a node from its load balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// Nothing that happens in a run.
+    Never,
+    /// An autoscaler's taint, and a deletion, as on AWS and GKE.
+    AutoscalerSignal,
+    /// The label that its Node gets at its first signal, whatever that is.
+    Label,
+}
+
+impl Removal {
+    /// Whether it follows a signal.
+    #[must_use]
+    pub const fn follows(self, signal: Signal) -> bool {
+        match self {
+            Self::Never => false,
+            Self::AutoscalerSignal => signal.is_seen_by_cloud_controllers(),
+            Self::Label => signal.is_drain_signal(),
+        }
+    }
+}
+
+/// What takes a node out of rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// Its admin state, before any of its probes failed.
+    AdminState,
+    /// Its health answer, by the probes that asked for it.
+    HealthAnswer,
+}
+
 /// A strategy in a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -128,8 +167,8 @@ pub struct Plan {
     pub kube_proxy_may_be_real: bool,
     /// What of headgate runs.
     pub headgate: HeadgatePart,
-    /// Whether a controller of the cloud deregisters nodes.
-    pub deregisters: bool,
+    /// What lets a controller of the cloud remove a node.
+    pub removal: Removal,
     /// Whether agents delay Cluster Autoscaler's deletion while connections pass through the node.
     pub holds_deletion: bool,
 }
@@ -154,8 +193,10 @@ impl Strategy {
     pub fn applies_to(self, scenario: Scenario) -> bool {
         match self {
             Self::None | Self::KubeProxy => true,
+            Self::NodePort => scenario.policy() == TrafficPolicy::Cluster,
+            Self::ExcludeLabel => matches!(scenario, Scenario::ScaleDown | Scenario::Maintenance),
             Self::Healthz => scenario != Scenario::RollingUpdate,
-            Self::AdminState => !matches!(scenario, Scenario::RollingUpdate | Scenario::Local),
+            Self::AdminState | Self::Headgate => !matches!(scenario, Scenario::RollingUpdate | Scenario::Local),
             Self::Deregistration => matches!(scenario, Scenario::ScaleDown | Scenario::Mass),
             Self::Connections => scenario == Scenario::ScaleDown,
             Self::NodeMaintenance => matches!(scenario, Scenario::Maintenance | Scenario::Local),
@@ -167,6 +208,16 @@ impl Strategy {
     #[must_use]
     pub const fn waits_for_connections(self) -> bool {
         matches!(self, Self::Connections)
+    }
+
+    /// The only thing that takes a node out before it is gone, where the strategy is about one.
+    #[must_use]
+    pub const fn mechanism(self) -> Option<Mechanism> {
+        match self {
+            Self::AdminState => Some(Mechanism::AdminState),
+            Self::Healthz => Some(Mechanism::HealthAnswer),
+            _ => None,
+        }
     }
 
     /// What the strategy means in this scenario.
@@ -188,9 +239,11 @@ impl Strategy {
         let (target, probe) = match self {
             Self::None | Self::KubeProxy if is_local => (Target::NodePort, ProbeTarget::HealthCheckNodePort),
             Self::NodeMaintenance if is_local => (Target::NodePort, ProbeTarget::HeadgateService),
-            Self::None | Self::Deregistration => (Target::NodePort, ProbeTarget::NodePort),
+            Self::None | Self::NodePort | Self::ExcludeLabel | Self::AdminState | Self::Deregistration => {
+                (Target::NodePort, ProbeTarget::NodePort)
+            }
             Self::KubeProxy => (Target::NodePort, ProbeTarget::KubeProxy),
-            Self::Healthz | Self::AdminState | Self::Connections | Self::NodeMaintenance => {
+            Self::Healthz | Self::Headgate | Self::Connections | Self::NodeMaintenance => {
                 (Target::NodePort, ProbeTarget::Headgate)
             }
             Self::PreStopSleep | Self::HealthcheckFail | Self::HostNetwork => {
@@ -212,18 +265,24 @@ impl Strategy {
                 grace: pre_stop + process + GRACE_MARGIN,
                 fails_health_check: matches!(self, Self::HealthcheckFail | Self::PodIp | Self::HostPort),
             },
-            kube_proxy_may_be_real: matches!(
-                self,
-                Self::KubeProxy | Self::PreStopSleep | Self::HealthcheckFail | Self::HostNetwork
-            ),
+            // An outage of the API server concerns kube-proxy in every strategy.
+            kube_proxy_may_be_real: scenario == Scenario::ApiOutage
+                || matches!(
+                    self,
+                    Self::NodePort | Self::KubeProxy | Self::PreStopSleep | Self::HealthcheckFail | Self::HostNetwork
+                ),
             headgate: match self {
                 Self::Healthz => HeadgatePart::Health,
-                Self::AdminState => HeadgatePart::AdminState,
+                Self::AdminState | Self::Headgate => HeadgatePart::AdminState,
                 Self::Connections => HeadgatePart::Controllers,
                 Self::NodeMaintenance => HeadgatePart::MaintenanceControllers,
                 _ => HeadgatePart::Nothing,
             },
-            deregisters: self == Self::Deregistration,
+            removal: match self {
+                Self::Deregistration => Removal::AutoscalerSignal,
+                Self::ExcludeLabel => Removal::Label,
+                _ => Removal::Never,
+            },
             holds_deletion: self.waits_for_connections(),
         }
     }
@@ -279,6 +338,50 @@ mod tests {
             assert!(plan.shutdown.serving() >= TIMES.connection_lifetime, "{strategy:?}");
             assert_eq!(plan.forwarding.policy, TrafficPolicy::Cluster);
         }
+    }
+
+    #[test]
+    fn each_strategy_of_headgate_has_its_own_mechanism() {
+        let parts = |strategy: Strategy| {
+            let plan = strategy.plan(Scenario::ScaleDown, &TIMES);
+            (plan.probe, plan.headgate)
+        };
+        assert_eq!(
+            parts(Strategy::AdminState),
+            (ProbeTarget::NodePort, HeadgatePart::AdminState),
+            "its probe knows nothing of headgate"
+        );
+        assert_eq!(parts(Strategy::Healthz), (ProbeTarget::Headgate, HeadgatePart::Health));
+        assert_eq!(
+            parts(Strategy::Headgate),
+            (ProbeTarget::Headgate, HeadgatePart::AdminState)
+        );
+        let label = Strategy::ExcludeLabel.plan(Scenario::Maintenance, &TIMES);
+        assert!(label.removal.follows(Signal::MaintenanceTaint) && !label.removal.follows(Signal::AutoscalerCandidate));
+        assert_eq!(
+            (label.probe, label.headgate),
+            (ProbeTarget::NodePort, HeadgatePart::Nothing)
+        );
+        let cloud = Strategy::Deregistration.plan(Scenario::ScaleDown, &TIMES);
+        assert!(cloud.removal.follows(Signal::AutoscalerTaint) && !cloud.removal.follows(Signal::MaintenanceTaint));
+    }
+
+    #[test]
+    fn an_outage_restarts_kube_proxy_in_every_strategy() {
+        for strategy in Strategy::value_variants()
+            .iter()
+            .filter(|strategy| strategy.applies_to(Scenario::ApiOutage))
+        {
+            assert!(
+                strategy.plan(Scenario::ApiOutage, &TIMES).kube_proxy_may_be_real,
+                "{strategy:?}"
+            );
+        }
+        assert!(
+            !Strategy::AdminState
+                .plan(Scenario::ScaleDown, &TIMES)
+                .kube_proxy_may_be_real
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::clients::{ClientSettings, Observations};
 use crate::control_plane::Observed;
 use crate::draining::DrainRules;
 use crate::endpoints::{Endpoint, has_ready_endpoint};
-use crate::machine::{Command, Machine, NodeProcesses};
+use crate::machine::{Command, Machine, NodeProcesses, PowerOff};
 use crate::network::Network;
 use crate::rotation::NoHealthyBackends;
 use crate::scenario::{Action, Step};
@@ -22,6 +22,7 @@ use crate::strategy::Plan;
 
 mod backends;
 mod error;
+pub mod phase;
 mod run;
 
 /// A world; all times are real.
@@ -41,6 +42,10 @@ pub struct WorldSettings {
     pub propagation: Duration,
     /// When established flows of nodes that go away end.
     pub drain_rules: DrainRules,
+    /// Independent probers of each node, at least one.
+    pub probers: usize,
+    /// What is seen of a machine that is switched off.
+    pub power_off: PowerOff,
     /// What runs on each node beside its Pod; nodes without an entry have only the model of kube-proxy.
     pub processes: Vec<NodeProcesses>,
 }
@@ -65,6 +70,10 @@ pub struct RunSettings {
     pub index: usize,
     /// Where the load balancer's random numbers come from.
     pub seed: u64,
+    /// From the first signal until the next probe of its node, as a share of the probes' interval.
+    pub phase: f64,
+    /// How long an operation of ARM takes.
+    pub operation: Duration,
 }
 
 /// A cluster on the data plane.
@@ -235,7 +244,9 @@ impl World {
                 self.publish().await?;
             }
             Action::PowerOff => {
-                self.machines[node].command(Command::PowerOff).await?;
+                self.machines[node]
+                    .command(Command::PowerOff(self.settings.power_off))
+                    .await?;
                 self.is_off[node] = true;
             }
             Action::RestartAgent => self.restart_processes(node).await?,

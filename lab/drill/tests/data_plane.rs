@@ -9,9 +9,12 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use headgate_budget::probe::{ProbeRule, ProbeSettings, Provider};
 use headgate_drill::clients::{ClientSettings, Held, Observations};
 use headgate_drill::control_plane::NoControlPlane;
+use headgate_drill::draining::{DrainRules, Ending, FlowEnd};
 use headgate_drill::lifetimes::Lifetimes;
+use headgate_drill::machine::PowerOff;
 use headgate_drill::result::Event;
 use headgate_drill::rotation::AdminState;
 use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
@@ -55,6 +58,8 @@ fn run_settings() -> RunSettings {
         },
         index: 0,
         seed: 1,
+        phase: 0.5,
+        operation: Duration::ZERO,
     }
 }
 
@@ -267,19 +272,18 @@ fn a_terminating_pod_behind_local_is_used_or_not() {
     assert!(event(&with, Event::Healthz503).is_some());
 }
 
-#[test]
-fn admin_state_down_takes_a_node_out_without_its_probe_and_keeps_connections() {
-    if !can_run("admin_state_down_takes_a_node_out_without_its_probe_and_keeps_connections") {
-        return;
-    }
+/// A node whose admin state is `Down` from 1.5 s on, with these rules for established flows.
+fn record_admin_down(drain_rules: DrainRules) -> Recording {
     let timeline = Timeline {
         steps: Vec::new(),
         end: millis(2500),
     };
-    let recording = runtime().block_on(async {
-        let mut world = World::start(settings(plan(Strategy::KubeProxy, Scenario::Maintenance), 0))
-            .await
-            .unwrap();
+    let settings = WorldSettings {
+        drain_rules,
+        ..settings(plan(Strategy::KubeProxy, Scenario::Maintenance), 0)
+    };
+    runtime().block_on(async {
+        let mut world = World::start(settings).await.unwrap();
         let mut control_plane = NoControlPlane::new(NODES);
         let states = control_plane.clone_sender();
         let setter = async {
@@ -292,11 +296,101 @@ fn admin_state_down_takes_a_node_out_without_its_probe_and_keeps_connections() {
             recording = world.run(&timeline, &run, &mut control_plane) => recording.unwrap(),
             () = setter => unreachable!(),
         }
-    });
+    })
+}
+
+#[test]
+fn admin_state_down_takes_a_node_out_without_its_probe_and_keeps_connections() {
+    if !can_run("admin_state_down_takes_a_node_out_without_its_probe_and_keeps_connections") {
+        return;
+    }
+    let recording = record_admin_down(DrainRules::of(Provider::Azure));
     assert!(event(&recording, Event::OutOfRotation).is_some());
     assert!(event(&recording, Event::ProbeDown).is_none());
     assert_eq!(attempts(&recording, 0, 2500).0, 0);
     assert!(recording.observations.held.iter().all(|held| held.lost.is_none()));
+}
+
+#[test]
+fn admin_state_down_resets_connections_of_its_node_where_a_rule_says_so() {
+    if !can_run("admin_state_down_resets_connections_of_its_node_where_a_rule_says_so") {
+        return;
+    }
+    let recording = record_admin_down(DrainRules {
+        admin_down: Some(Ending {
+            after: Duration::ZERO,
+            how: FlowEnd::Reset,
+        }),
+        ..DrainRules::of(Provider::Azure)
+    });
+    let out = recording.start + millis(u64::try_from(event(&recording, Event::OutOfRotation).unwrap()).unwrap());
+    let is_through = |held: &&Held| held.through == 0 && held.opened < out;
+    let through: Vec<_> = recording.observations.held.iter().filter(is_through).collect();
+    assert!(
+        !through.is_empty() && through.iter().all(|held| held.lost.is_some()),
+        "{through:?}"
+    );
+    let others = recording.observations.held.iter().filter(|held| held.through != 0);
+    assert!(others.into_iter().all(|held| held.lost.is_none()));
+}
+
+#[test]
+fn a_label_lets_the_cloud_remove_a_node_after_an_operation_and_no_probe_takes_part() {
+    if !can_run("a_label_lets_the_cloud_remove_a_node_after_an_operation_and_no_probe_takes_part") {
+        return;
+    }
+    let timeline = Timeline {
+        steps: vec![
+            step(500, 0, Action::Signal(Signal::KarpenterTaint)),
+            step(2500, 0, Action::PowerOff),
+        ],
+        end: millis(3000),
+    };
+    let mut run = run_settings();
+    run.operation = millis(300);
+    run.clients.lifetimes = Lifetimes::AtMost(millis(500));
+    let recording = runtime().block_on(async {
+        let mut world = World::start(settings(plan(Strategy::ExcludeLabel, Scenario::ScaleDown), 1))
+            .await
+            .unwrap();
+        let mut control_plane = NoControlPlane::new(NODES);
+        world.run(&timeline, &run, &mut control_plane).await.unwrap()
+    });
+    let [signal, out, gone] = [Event::Signal, Event::OutOfRotation, Event::NodeGone]
+        .map(|kind| event(&recording, kind).unwrap_or_else(|| panic!("{kind:?} in {:?}", recording.events)));
+    assert!(
+        (350..1500).contains(&(out - signal)),
+        "300 ms, and 50 ms of propagation: {signal} {out}"
+    );
+    assert!(event(&recording, Event::ProbeFailed).is_none_or(|failed| failed >= gone));
+    assert_eq!(attempts(&recording, 0, 3000).0, 0);
+}
+
+/// How long the load balancer sends to a machine that is switched off so, with probes of HTTP every 200 ms.
+fn until_out_of(power_off: PowerOff) -> u128 {
+    let plan = plan(Strategy::KubeProxy, Scenario::Maintenance);
+    let first_answer = ProbeSettings {
+        rule: ProbeRule::FirstNon200,
+        ..probe(millis(200))
+    };
+    let settings = WorldSettings {
+        power_off,
+        ..world_settings(plan, first_answer)
+    };
+    let recording = record(settings, vec![step(800, 0, Action::PowerOff)], 2500);
+    let [gone, out] = [Event::NodeGone, Event::OutOfRotation].map(|kind| event(&recording, kind).unwrap());
+    out - gone
+}
+
+#[test]
+fn a_machine_that_resets_connections_is_out_at_the_first_probe_and_a_silent_one_is_not() {
+    if !can_run("a_machine_that_resets_connections_is_out_at_the_first_probe_and_a_silent_one_is_not") {
+        return;
+    }
+    // Two timeouts of 200 ms, against an answer at once.
+    let [silent, reset] = [PowerOff::Silent, PowerOff::Reset].map(until_out_of);
+    assert!(silent >= 380, "{silent}");
+    assert!(reset < silent, "{reset} {silent}");
 }
 
 #[test]

@@ -49,6 +49,8 @@ fn record(strategy: Strategy, drain_rules: DrainRules) -> Recording {
         },
         index: 0,
         seed: 1,
+        phase: 0.5,
+        operation: Duration::ZERO,
     };
     let timeline = Timeline {
         steps: vec![Step {
@@ -131,7 +133,6 @@ fn a_deregistered_node_gets_nothing_new_and_keeps_its_connections_until_the_drai
         return;
     }
     let rules = |new_flows_stop, after| DrainRules {
-        unhealthy: None,
         deregistration: Some(Deregistration {
             new_flows_stop: Duration::from_millis(new_flows_stop),
             established: Some(Ending {
@@ -139,6 +140,7 @@ fn a_deregistered_node_gets_nothing_new_and_keeps_its_connections_until_the_drai
                 how: FlowEnd::Drop,
             }),
         }),
+        ..DrainRules::default()
     };
     let recording = record(Strategy::Deregistration, rules(300, 1000));
     let out = out_of_rotation(&recording);

@@ -8,7 +8,7 @@ use headgate::readable_objects::readable_objects;
 use headgate_azure::LoadBalancerSummary;
 use headgate_budget::pods::PodFacts;
 use headgate_budget::probe::Provider;
-use headgate_budget::probes::{FoundProbe, from_annotations, from_rules};
+use headgate_budget::probes::{FoundProbe, from_annotations, from_rules, slowness};
 use headgate_budget::service::{ServiceFacts, Target};
 use headgate_controller::admin_state::ClusterTarget;
 use headgate_controller::local_pools::{base_name, is_rule_of};
@@ -215,7 +215,7 @@ impl ClusterObjects {
             .load_balancers
             .iter()
             .filter_map(|read| from_rules(read.id.name(), &read.rules, |rule| is_rule_of(rule, &base)));
-        found.max_by_key(|found| (found.settings.longest_detection(), found.unprobed_rules.len()))
+        found.max_by_key(|found| (slowness(&found.settings), found.unprobed_rules.len()))
     }
 
     /// The provider that the Nodes name; Azure where they name none.

@@ -8,7 +8,8 @@ use headgate_budget::service::{ServiceBudget, Target};
 /// What the words of the figures refer to.
 pub(super) const POST: &str = "\
 The post is \"Layer-4 Load Balancer & Zero-downtime Autoscaling and Upgrade\". Its worst case counts the drain time as lost;\n\
-new connections are lost only until probes notice.\n";
+new connections are lost only until probes notice. It also counts every failed probe of Azure against the threshold; Azure\n\
+documents that the first answer other than 200 takes a node out (--probe-rule).\n";
 
 /// The figures, then the advice.
 pub(super) fn budget(budget: &Budget, pods: u32, delete_delay_seconds: f64) -> String {
@@ -19,7 +20,7 @@ pub(super) fn budget(budget: &Budget, pods: u32, delete_delay_seconds: f64) -> S
         "does not cover"
     };
     let mut text = format!(
-        "Probes notice after {} to {} s, {} s on average.\n\
+        "Probes notice an answer other than 200 after {} to {} s, {} s on average, and a node without an answer after up to {} s.\n\
          A node has {:.1} % of the new connections.\n\
          Worst case, as the post counts it: {} s for each Pod, {} s for all {pods}.\n\
          Expected loss of new connections to a replaced Pod's node: {:.2} s.\n\
@@ -28,6 +29,7 @@ pub(super) fn budget(budget: &Budget, pods: u32, delete_delay_seconds: f64) -> S
         detection.min,
         detection.max,
         detection.mean,
+        budget.silent_detection_seconds,
         budget.error_share * 100.0,
         budget.blackhole_seconds_per_pod,
         budget.blackhole_seconds_total,

@@ -24,6 +24,16 @@ fn strategies_default_to_all_that_apply_to_the_scenario() {
     all.validate().unwrap();
     let misplaced = parse("--scenario spot --strategy pod-ip").unwrap();
     assert!(matches!(misplaced.validate(), Err(DrillError::NotApplicable { .. })));
+    let azure = parse("--scenario scale-down").unwrap().strategies;
+    let gcp = parse("--scenario scale-down --provider gcp").unwrap().strategies;
+    assert!(
+        azure.contains(&Strategy::NodePort) && !azure.contains(&Strategy::None),
+        "{azure:?}"
+    );
+    assert!(
+        gcp.contains(&Strategy::None) && !gcp.contains(&Strategy::NodePort),
+        "{gcp:?}"
+    );
     assert!(parse("--scenario scale-down --speed 0").is_err());
     assert_eq!(parse("--scenario empty-node").unwrap().scenario, Scenario::ScaleDown);
     let mixed = parse("--scenario scale-down --connection-lifetime mix").unwrap();
@@ -31,6 +41,50 @@ fn strategies_default_to_all_that_apply_to_the_scenario() {
     assert!(parse("--scenario scale-down --connection-lifetime mixed").is_err());
     let twice = parse("--scenario scale-down --strategy none,healthz,none").unwrap();
     assert_eq!(twice.strategies, [Strategy::None, Strategy::Healthz]);
+}
+
+#[test]
+fn assumptions_are_documented_ones_unless_a_flag_says_otherwise() {
+    let options = parse("--scenario scale-down").unwrap();
+    assert_eq!(options.probe, Provider::Azure.probe());
+    assert_eq!(options.probe.rule, ProbeRule::FirstNon200);
+    assert_eq!((options.probers, options.power_off), (1, PowerOff::Silent));
+    assert_eq!(options.drain_rules.admin_down, None);
+    assert!((options.speed.factor() - 10.0).abs() < 1e-9);
+    let outage = parse("--scenario api-outage").unwrap();
+    assert!(
+        (outage.speed.factor() - 1.0).abs() < 1e-9,
+        "restarts take their own time"
+    );
+    let other = parse(
+        "--scenario scale-down --probe-interval 15s --probe-threshold 3 --probe-rule threshold --probers 2 --admin-down-resets \
+         --power-off reset --operation-delay 2s --operation-delay-per-member 10ms --operation-spread 0.5 --poll-retry-after 10s",
+    )
+    .unwrap();
+    other.validate().unwrap();
+    let probe = other.probe;
+    assert_eq!(
+        (probe.interval, probe.timeout),
+        (Duration::from_secs(15), Duration::from_secs(15))
+    );
+    assert_eq!((probe.unhealthy_threshold, probe.healthy_threshold), (3, 3));
+    assert_eq!(
+        (probe.rule, other.probers, other.power_off),
+        (ProbeRule::Threshold, 2, PowerOff::Reset)
+    );
+    assert!(other.drain_rules.admin_down.is_some());
+    assert_eq!(other.operation.mean(100), Duration::from_secs(3));
+    let gcp = parse("--scenario scale-down --provider gcp --probe-threshold 5")
+        .unwrap()
+        .probe;
+    assert_eq!((gcp.timeout, gcp.healthy_threshold), (Duration::from_secs(1), 1));
+    let broken = "--scenario scale-down --strategy admin-state --negative-control leader-off";
+    assert_eq!(
+        parse(broken).unwrap().negative_control,
+        Some(NegativeControl::LeaderOff)
+    );
+    let nothing = parse("--scenario scale-down --strategy healthz --negative-control observe").unwrap();
+    assert!(matches!(nothing.validate(), Err(DrillError::NothingToBreak)));
 }
 
 #[test]

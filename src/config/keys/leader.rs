@@ -36,7 +36,7 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.azure.config_file,
             "The cloud provider's configuration, `azure.json`, read as cloud-provider-azure reads it (YAML or JSON, \
              keys in any case, unknown keys ignored). Only root can read a node's own `/etc/kubernetes/azure.json`, \
-             and headgate does not run as root: `manifests/components/azure` mounts a Secret instead. Without a file, \
+             and headgate does not run as root: the chart mounts a Secret instead. Without a file, \
              and without `azure.configSecret`, this process does not stand for election and sends no request to \
              Azure. The file is read at the start, where a mistake ends the process with exit code 2, and again at \
              the start of each term and every minute of it. One key is headgate's own: \
@@ -65,7 +65,7 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.azure.preempt_events,
             "Whether the leader turns a genuine `PreemptScheduled` event of a Node, as AKS emits it, into the taint \
              `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`. Only the controllers of \
-             `manifests/components/controller` may write other Nodes: where a pod of the DaemonSet leads, it does nothing and \
+             the controllers may write other Nodes: where a pod of the DaemonSet leads, it does nothing and \
              records the event `ControllerRequired`. `node.scheduledEvents` is faster; both record the notice in the same \
              annotation, so either may come first. Only Nodes with a label of spot VMs are \
              tainted, at most five in a minute. Who may create events in the namespace `default` can have such Nodes tainted: \
@@ -76,8 +76,8 @@ pub(super) fn keys() -> Vec<Key> {
             boolean(),
             |s| &mut s.maintenance.enabled,
             "Whether the leader acts on NodeMaintenances and Evacuations: nodes leave their load balancers, verified by a read, \
-             before the first pod is evicted. It needs `manifests/components/maintenance` (the kinds, policies and rights) and \
-             the controllers of `manifests/components/controller`: where a pod of the DaemonSet leads, it does nothing and \
+             before the first pod is evicted. It needs `maintenance.enabled` of the chart (the kinds, policies and rights) and \
+             the controllers: where a pod of the DaemonSet leads, it does nothing and \
              records the event `ControllerRequired`. Without Azure the gates follow `node.markerProbes`. docs/maintenance.md is the \
              guide.",
         ),
@@ -102,7 +102,7 @@ pub(super) fn keys() -> Vec<Key> {
              and its connections are gone). Load balancers first, then the pods in \
              order, and after half of the time all pods; grace periods are cut to what is left. Such a maintenance does not wait for \
              `maintenance.maxConcurrentNodes`, and counts. It is deleted when the Node is gone or the cause is. It needs \
-             `manifests/components/automatic`, and `machine` `manifests/components/cluster-api`; `terminate` also `azureTerminate` in `signals.healthBuiltIn`.",
+             `maintenance.automatic` of the chart; `terminate` also `azureTerminate` in `signals.healthBuiltIn`.",
         ),
         Key::new(
             "maintenance.shutdownGracePeriod",
@@ -177,7 +177,7 @@ pub(super) fn keys() -> Vec<Key> {
             "Whether the leader updates the members of backend pools of Services with `externalTrafficPolicy: Local`, \
              which have pools of their own where there are several Standard load balancers. `auto` means yes where \
              `azure.json` has `multipleStandardLoadBalancerConfigurations`, which is where \
-             cloud-controller-manager's own updater runs. It needs the rights in `manifests/components/controller`. \
+             cloud-controller-manager's own updater runs. It needs the rights of the controllers. \
              docs/local-pools.md is the guide.",
         ),
         Key::new(
@@ -210,7 +210,7 @@ pub(super) fn keys() -> Vec<Key> {
              a number, or a percentage of the pool's entries such as `20%`, rounded up. If fewer entries can serve (not \
              `Down`, on a Ready Node without a signal, also of `signals.health` where a rule probes headgate), the leader holds back entries of Ready Nodes: it does not set \
              them `Down`, and records a hold on their Nodes, with which their agents answer 200. It never holds back a \
-             Node that is out of service, shut down, being deleted or evicted. Holds need `manifests/components/controller` \
+             Node that is out of service, shut down, being deleted or evicted. Holds need the controllers \
              and `adminState.mode: enforce`; without a leader there is no guard. `0` disables it.",
         ),
         Key::new(
@@ -230,7 +230,7 @@ pub(super) fn keys() -> Vec<Key> {
             "Whether the leader writes the Node condition `headgate.dev/OutOfLoadBalancers`, by which `kubectl wait` and other tools \
              know that a node with a signal has left its load balancers. `off`: it does not. `adminState`: it does, from what it \
              read of every managed load balancer, and the agents make the condition `Unknown` when no leader has confirmed it \
-             for 3 min. It needs `manifests/components/controller` and `manifests/components/marker`. docs/integrations.md \
+             for 3 min. It needs the controllers and `outOfLoadBalancers.enabled` of the chart. docs/integrations.md \
              is the guide.",
         ),
     ]

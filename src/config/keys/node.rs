@@ -49,7 +49,7 @@ pub(super) fn keys() -> Vec<Key> {
              health port; a dual-stack Service counts in the IP family in which the node has more endpoints. \
              `nodePorts`: on each Service's `healthCheckNodePort`, one socket for each IP family, which counts the \
              endpoints of that family; only for nodes without kube-proxy, which opens these ports itself. `path` and \
-             `nodePorts` need the rights in `manifests/components/service-health`.",
+             `nodePorts` need the rights that `serviceHealth` of the chart installs.",
         ),
         Key::new(
             "node.serviceDrain",
@@ -67,7 +67,7 @@ pub(super) fn keys() -> Vec<Key> {
             "Whether the established connections to Services of type LoadBalancer that pass through the node are counted while it has a \
              signal: shown in `/statusz`, `headgate status` and the metric `headgate_node_connections`, and, where a marker is written, in \
              the Node condition `headgate.dev/ConnectionsDrained`. Whatever headgate delays until the node has left its load balancers \
-             then also waits until that condition is not `False`, each with its own bound. It needs `manifests/components/connections`: \
+             then also waits until that condition is not `False`, each with its own bound. It needs `connections.enabled` of the chart: \
              the second container, which has CAP_NET_ADMIN and counts, and the right to read Services. docs/connections.md is the guide.",
         ),
         Key::new(
@@ -92,7 +92,7 @@ pub(super) fn keys() -> Vec<Key> {
             "Polls the instance metadata service each second for Scheduled Events. A `Preempt` event of this VM \
              (found by the Node's `providerID`) makes `/healthz` answer 503 at once with the signal `azurePreempt`, \
              and taints the own Node with `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`; \
-             `manifests/components/spot` grants the `patch` on Nodes that this needs. The signal and the taint end \
+             `evictionNotices.enabled` of the chart grants the `patch` on Nodes that this needs. The signal and the taint end \
              60 s after the event is gone, and 15 min after its `NotBefore` if the service has not confirmed it for as \
              long (event `EvictionNoticeExpired` on the Node); the taint also ends after a reboot. `Terminate`, `Redeploy` and `Reboot` \
              do the same where `signals.healthBuiltIn` lists `azureTerminate`, `azureRedeploy` or `azureReboot`; the value of the taint \
@@ -107,7 +107,7 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.marker.probes,
             "Where no leader manages Azure: after how many probes of `/healthz` in a row that were answered with 503 the agent of \
              a node with a signal writes that condition as `True` (`0` to `100`; `0` writes none). Set it to the load balancer's \
-             threshold, times the number of load balancers that probe the node. It needs `manifests/components/marker`, and \
+             threshold, times the number of load balancers that probe the node. It needs `outOfLoadBalancers.enabled` of the chart, and \
              is not allowed beside `marker.mode: adminState`, `azure.configFile` or `azure.configSecret`.",
         ),
         Key::new(
@@ -141,7 +141,7 @@ pub(super) fn keys() -> Vec<Key> {
              `ToBeDeletedByClusterAutoscaler`, and removes it when the condition `headgate.dev/OutOfLoadBalancers` is `True`, when \
              the taints are gone, or after `holdDeletion.timeout`. It has no effect where soft taints are off \
              (`--max-bulk-soft-taint-count=0`), and each scale-down takes at least 5 s longer. It needs \
-             `manifests/components/delay-deletion`, and `marker.mode: adminState` or `node.markerProbes`. docs/autoscalers.md is \
+             `delayTermination.clusterAutoscaler` of the chart, and `marker.mode: adminState` or `node.markerProbes`. docs/autoscalers.md is \
              the guide, and has what holds Karpenter.",
         ),
         Key::new(

@@ -207,7 +207,7 @@ fn causes_of_maintenances_need_somebody_who_acts_on_them() {
         .maintenance
         .automatic;
     assert_eq!(settings.causes.len(), 2);
-    assert_eq!(settings.shutdown_grace_period, std::time::Duration::from_secs(30));
+    assert_eq!(settings.shutdown_grace_period, Duration::from_secs(30));
     for (text, wanted) in [
         (
             "maintenance: {automatic: [preempt]}\n",

@@ -71,12 +71,12 @@ fn each_change_of_a_drain_is_a_line() {
     let blocker = json!([{"podRef": {"namespace": "shop", "name": "web-0"}, "reason": "DisruptionBudget",
         "message": "PodDisruptionBudget web allows 0 disruptions", "firstObservedTime": "2026-01-02T03:00:10Z"}]);
     let evacuating = node(0, 1, "Evacuating", out("Out"), blocker);
-    let blocked = "node/one: 1 pod left, 1 of them evacuating; out of its load balancers since 2026-01-02T03:00:05Z; \
+    let with_blocker = "node/one: 1 pod left, 1 of them evacuating; out of its load balancers since 2026-01-02T03:00:05Z; \
         1 pod is blocked: shop/web-0 since 2026-01-02T03:00:10Z: PodDisruptionBudget web allows 0 disruptions";
-    assert_eq!(lines(&mut progress, 75, &evacuating), (vec![blocked.to_owned()], None));
+    assert_eq!(lines(&mut progress, 75, &evacuating), (vec![with_blocker.to_owned()], None));
 
     assert_eq!(progress.remind(at(100)), Vec::<String>::new(), "too early");
-    assert_eq!(progress.remind(at(105)), [blocked]);
+    assert_eq!(progress.remind(at(105)), [with_blocker]);
     assert_eq!(progress.remind(at(106)), Vec::<String>::new(), "just reminded");
 
     let mut done = node(0, 0, "", out("Out"), json!([]));

@@ -11,6 +11,7 @@ use headgate_drill::cluster::{Cluster, ClusterSettings, KubeProxySettings, Maint
 use headgate_drill::draining::DrainRules;
 use headgate_drill::endpoints::TrafficPolicy;
 use headgate_drill::lifetimes::Lifetimes;
+use headgate_drill::machine::PowerOff;
 use headgate_drill::result::Event;
 use headgate_drill::rotation::NoHealthyBackends;
 use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
@@ -50,7 +51,9 @@ async fn terminating_node(strategy: Strategy) -> Recording {
         }),
         maintenance: MaintenanceSettings { drain: Duration::ZERO },
         notice: Duration::ZERO,
-        operation_delay: Duration::ZERO,
+        probe: plan.probe,
+        poll_retry_after: 1,
+        negative_control: None,
     };
     let mut cluster = Cluster::start(settings).await.unwrap();
     let settings = WorldSettings {
@@ -65,8 +68,11 @@ async fn terminating_node(strategy: Strategy) -> Recording {
         no_healthy: NoHealthyBackends::AllProbedDown,
         propagation: Duration::ZERO,
         drain_rules: DrainRules::of(Provider::Azure),
+        probers: 1,
+        power_off: PowerOff::Silent,
         processes: cluster.processes(),
     };
+    cluster.set_operation_delay(Duration::ZERO).await.unwrap();
     let mut world = World::start(settings).await.unwrap();
     let run = RunSettings {
         clients: ClientSettings {
@@ -80,6 +86,8 @@ async fn terminating_node(strategy: Strategy) -> Recording {
         },
         index: 0,
         seed: 1,
+        phase: 0.5,
+        operation: Duration::ZERO,
     };
     let timeline = Timeline {
         steps: vec![Step {

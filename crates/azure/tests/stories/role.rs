@@ -153,6 +153,11 @@ async fn role_has_the_actions_of_the_client_and_of_its_readme() {
         .arm
         .get_load_balancer_in_parts(&found[0].id, &NO_POOLS, |_| (), soon());
     parts.await.unwrap();
+    let scope = group().path();
+    let permissions = bed.arm.list_permissions(&group(), &scope, soon()).await.unwrap();
+    assert!(permissions[0].contains("Microsoft.Network/loadBalancers/read"));
+    let denied = bed.arm.list_deny_assignments(&group(), &scope, soon()).await.unwrap();
+    assert_eq!(denied, []);
     let mut pool = bed.pool("pool").await;
     pool.set_admin_state(0, AdminState::Down);
     bed.write(&pool, permit(), soon()).await.unwrap();

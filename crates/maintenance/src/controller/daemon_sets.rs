@@ -115,7 +115,7 @@ impl DaemonSetEvacuator {
                 reason: wanted.map_or("", |wanted| wanted.reason),
             };
             let cut = GracePeriodCut::of(pod, deadline::of_node(node, maintenances.values()), now.wall);
-            let grace_period = cut.map_or(pod.grace_period, |cut| cut.granted());
+            let grace_period = cut.map_or(pod.grace_period, GracePeriodCut::granted);
             match evacuate(evacuation, &pod.facts, state, grace_period, whole_seconds(now.wall)) {
                 DaemonSetStep::Leave => {}
                 DaemonSetStep::Delete(status) => due.push(Deletion {

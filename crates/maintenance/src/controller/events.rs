@@ -75,7 +75,7 @@ impl MaintenanceEvents {
             pod.node,
             cut.deadline
         );
-        self.queue(about, true, GRACE_PERIOD_CUT, &note);
+        self.queue(about, None, true, GRACE_PERIOD_CUT, &note);
     }
 
     /// Queues an event about a Deployment whose rollout was restarted.

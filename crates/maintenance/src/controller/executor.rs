@@ -268,11 +268,11 @@ impl Executor {
                 .events
                 .about_maintenance(object, is_warning, reason, &event.note);
             if let Some(node) = &event.node {
-                let note = format!("NodeMaintenance {name}: {}", event.note);
+                let text = format!("NodeMaintenance {name}: {}", event.note);
                 let node = (node.as_str(), &*self.node_uid(node));
                 self.writer
                     .events
-                    .about_maintained_node(object, node, is_warning, reason, &note);
+                    .about_maintained_node(object, node, is_warning, reason, &text);
             }
         }
         self.measure_stages(object.status.as_ref(), changed.status.as_ref(), now);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use headgate_azure_emulator::{Options, Settings};
-use hyper::{Method, StatusCode};
+use hyper::Method;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -41,12 +41,29 @@ impl EmulatorAddresses {
     }
 
     async fn put_scheduled_events(&self, events: Value) -> Result<(), ClusterError> {
-        let what = "Scheduled Events";
+        let body = json!({"Events": events});
+        self.send("Scheduled Events", Method::PUT, "scheduled-events", &body)
+            .await
+    }
+
+    /// Lets operations take this long, those that are in progress as before.
+    pub(super) async fn set_operation_delay(&self, delay: Duration) -> Result<(), ClusterError> {
+        let body = json!({"operationDelay": format!("{}us", delay.as_micros())});
+        self.send("settings", Method::PUT, "settings", &body).await
+    }
+
+    /// Lets ARM answer every PUT with 403.
+    pub(super) async fn refuse_writes(&self) -> Result<(), ClusterError> {
+        let fault = json!({"match": {"method": "PUT"}, "action": {"answer": {"status": 403}}});
+        self.send("faults", Method::POST, "faults", &fault).await
+    }
+
+    async fn send(&self, what: &'static str, method: Method, path: &str, body: &Value) -> Result<(), ClusterError> {
         let failed = |answer: String| ClusterError::EmulatorRequest { what, answer };
-        let body = json!({"Events": events}).to_string();
-        let put = http::request(self.control, Method::PUT, "/emulator/v1/scheduled-events", body);
-        match timeout(REQUEST_TIMEOUT, put).await {
-            Ok(Ok(StatusCode::OK)) => Ok(()),
+        let path = format!("/emulator/v1/{path}");
+        let sent = http::request(self.control, method, &path, body.to_string());
+        match timeout(REQUEST_TIMEOUT, sent).await {
+            Ok(Ok(status)) if status.is_success() => Ok(()),
             Ok(Ok(status)) => Err(failed(status.to_string())),
             Ok(Err(error)) => Err(failed(error.to_string())),
             Err(_) => Err(failed(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()))),
@@ -61,7 +78,7 @@ pub(super) async fn start(
     tasks: &mut JoinSet<()>,
 ) -> Result<EmulatorAddresses, ClusterError> {
     let [seed, bound] = ["seed.json", "addresses.json"].map(|name| directory.join("azure").join(name));
-    write(&seed, &azure::seed(settings.nodes).to_string())?;
+    write(&seed, &azure::seed(settings.nodes, settings.probe).to_string())?;
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
     let options = Options {
         listen: any_port,
@@ -71,7 +88,7 @@ pub(super) async fn start(
         seed: Some(seed),
         addresses_file: Some(bound.clone()),
         settings: Settings {
-            operation_delay: settings.operation_delay,
+            poll_retry_after: settings.poll_retry_after,
             ..Settings::default()
         },
     };

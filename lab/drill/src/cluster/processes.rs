@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Cluster, ClusterError, write};
 use crate::azure;
+use crate::drill::NegativeControl;
 use crate::endpoints::TrafficPolicy;
 use crate::machine::kube_proxy::KubeProxyConfig;
 use crate::machine::{CounterConfig, NodeProcesses};
@@ -81,6 +82,11 @@ impl Cluster {
             let file = directory.join("azure.json");
             write(&file, &azure::azure_json(emulator.arm))?;
             settings["azure"] = json!({"configFile": file});
+        }
+        match self.settings.negative_control {
+            Some(NegativeControl::LeaderOff) => settings["leaderElection"] = json!({"leaderElect": false}),
+            Some(NegativeControl::Observe) => settings["adminState"] = json!({"mode": "observe"}),
+            Some(NegativeControl::ArmRefuses) | None => {}
         }
         if self.answers_for_service() {
             settings["node"]["serviceHealth"] = json!("path");

@@ -13,7 +13,7 @@ use crate::control_plane::{ControlPlane, NoControlPlane, Observed};
 use crate::endpoints::Endpoint;
 use crate::rotation::AdminState;
 use crate::scenario::{Scenario, Step};
-use crate::strategy::Plan;
+use crate::strategy::{HeadgatePart, Plan};
 use crate::world::WorldError;
 
 /// kube-proxy's default for the shortest time between two changes of its rules.
@@ -51,7 +51,11 @@ impl Control {
                 timeout: options.speed.real(options.deletion_delay_timeout),
             }),
             notice: options.speed.real(options.notice),
-            operation_delay: options.speed.real(options.operation_delay),
+            probe: plan.probe,
+            poll_retry_after: whole_seconds(options.speed.real(options.poll_retry_after)),
+            negative_control: options
+                .negative_control
+                .filter(|_| plan.headgate == HeadgatePart::AdminState),
         };
         Ok(Self::Cluster(Box::new(Cluster::start(settings).await?)))
     }
@@ -63,12 +67,24 @@ impl Control {
         }
     }
 
+    pub(super) async fn set_operation_delay(&self, delay: Duration) -> Result<(), ClusterError> {
+        match self {
+            Self::None(_) => Ok(()),
+            Self::Cluster(cluster) => cluster.set_operation_delay(delay).await,
+        }
+    }
+
     pub(super) async fn wait_for_leader(&self) -> Result<(), ClusterError> {
         match self {
             Self::None(_) => Ok(()),
             Self::Cluster(cluster) => cluster.wait_for_leader().await,
         }
     }
+}
+
+/// HTTP has `Retry-After` in whole seconds, rounded up here.
+fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
 impl ControlPlane for Control {

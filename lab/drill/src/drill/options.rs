@@ -8,7 +8,9 @@ use headgate_budget::probe::ProbeSettings;
 
 use super::DrillError;
 use crate::draining::DrainRules;
+use crate::machine::PowerOff;
 use crate::network::addresses::{CLIENTS, MAX_NODES};
+use crate::operation::OperationTime;
 use crate::rotation::NoHealthyBackends;
 use crate::scenario::{Autoscaler, Scenario};
 use crate::speed::Speed;
@@ -22,6 +24,17 @@ pub enum KubeProxyPart {
     Real,
     /// A model of it, which needs no control plane.
     Model,
+}
+
+/// What of headgate is broken in a drill, which shows that a requirement of the drill can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NegativeControl {
+    /// `leaderElection.leaderElect: false` on all nodes.
+    LeaderOff,
+    /// `adminState.mode: observe`: the leader writes nothing.
+    Observe,
+    /// ARM answers every PUT with 403.
+    ArmRefuses,
 }
 
 /// The options of a drill.
@@ -61,6 +74,10 @@ pub struct Options {
     pub pods: PodTimes,
     /// The load balancer's probes.
     pub probe: ProbeSettings,
+    /// Independent probers of each node, from one to 16; the first one that notices takes it out.
+    pub probers: usize,
+    /// What is seen of a machine that is switched off.
+    pub power_off: PowerOff,
     /// When established flows of nodes that go away end.
     pub drain_rules: DrainRules,
     /// What the load balancer does without eligible backends.
@@ -68,12 +85,19 @@ pub struct Options {
     /// From an admin state shown by ARM until it takes effect.
     pub propagation: Duration,
     /// How long an operation of ARM takes.
-    pub operation_delay: Duration,
+    pub operation: OperationTime,
+    /// `Retry-After` of an operation in progress; at least a real second, unless it is zero.
+    pub poll_retry_after: Duration,
+    /// What of headgate's admin states is broken.
+    pub negative_control: Option<NegativeControl>,
     /// The directory of the control plane's programs, for strategies with agents.
     pub assets: Option<PathBuf>,
     /// The headgate program, for its agents.
     pub program: PathBuf,
 }
+
+/// More probers of a node than any load balancer is known to have.
+const MAX_PROBERS: usize = 16;
 
 impl Options {
     /// Checks what types do not.
@@ -92,6 +116,8 @@ impl Options {
                 0.0,
                 1000.0,
             ),
+            ("the number of probers", self.probers as f64, 1.0, MAX_PROBERS as f64),
+            ("the spread of operation times", self.operation.spread, 0.0, 1.0),
         ] {
             if !(min..=max).contains(&value) {
                 let allowed = format!("{min} to {max}");
@@ -103,6 +129,10 @@ impl Options {
         }
         if self.autoscaler == Autoscaler::Karpenter && self.strategies.contains(&Strategy::Connections) {
             return Err(DrillError::NoDeletionDelay);
+        }
+        let is_about_admin_states = |strategy: &Strategy| matches!(strategy, Strategy::AdminState | Strategy::Headgate);
+        if self.negative_control.is_some() && !self.strategies.iter().any(is_about_admin_states) {
+            return Err(DrillError::NothingToBreak);
         }
         let misplaced = self
             .strategies
@@ -116,7 +146,9 @@ impl Options {
                     Strategy::Deregistration => "nodes that an autoscaler removes",
                     Strategy::Connections => "scale-down by Cluster Autoscaler",
                     Strategy::NodeMaintenance => "maintenance",
-                    Strategy::AdminState if self.scenario == Scenario::Local => "nodes with Azure",
+                    Strategy::ExcludeLabel => "scale-down and maintenance",
+                    Strategy::NodePort => "Services with externalTrafficPolicy: Cluster",
+                    Strategy::AdminState | Strategy::Headgate if self.scenario == Scenario::Local => "nodes with Azure",
                     _ if self.scenario == Scenario::RollingUpdate => "nodes",
                     _ => "rolling updates",
                 },
@@ -154,10 +186,18 @@ pub(super) mod tests {
                 connection_lifetime: Duration::from_secs(20),
             },
             probe: Provider::Azure.probe(),
+            probers: 1,
+            power_off: PowerOff::Silent,
             drain_rules: DrainRules::of(Provider::Azure),
             no_healthy: NoHealthyBackends::AllProbedDown,
             propagation: Duration::ZERO,
-            operation_delay: Duration::from_millis(100),
+            operation: OperationTime {
+                base: Duration::from_millis(100),
+                per_member: Duration::ZERO,
+                spread: 0.0,
+            },
+            poll_retry_after: Duration::from_secs(1),
+            negative_control: None,
             assets: None,
             program: PathBuf::from("headgate"),
         }
@@ -174,6 +214,20 @@ pub(super) mod tests {
             (
                 Options { runs: 91, ..options() },
                 "the number of runs is 91; allowed: 1 to 90",
+            ),
+            (
+                Options {
+                    probers: 0,
+                    ..options()
+                },
+                "the number of probers is 0; allowed: 1 to 16",
+            ),
+            (
+                Options {
+                    negative_control: Some(NegativeControl::Observe),
+                    ..options()
+                },
+                "--negative-control breaks admin states: it needs the strategy admin-state or headgate",
             ),
             (Options { rate: 0.0, ..options() }, "the rate is 0; allowed: 1 to 1000"),
             (

@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use super::addresses::{FRONTEND, FRONTEND_PORT, NODE_PORT, POD_PORT};
 use crate::draining::FlowEnd;
 use crate::endpoints::Backends;
+use crate::machine::PowerOff;
 
 /// The load balancer's table, without a backend in rotation: new flows to the frontend are dropped.
 #[must_use]
@@ -102,21 +103,29 @@ pub fn kube_proxy(backends: &Backends) -> String {
     rules
 }
 
-/// A machine that is off: its packets are dropped in both directions, without RST, FIN or ICMP.
+/// A machine that is off: its packets are dropped in both directions, without RST, FIN or ICMP; or TCP gets a RST.
 #[must_use]
-pub fn powered_off() -> String {
-    "table inet powered_off {
-  chain prerouting {
+pub fn powered_off(how: PowerOff) -> String {
+    let (arriving, leaving) = match how {
+        PowerOff::Silent => ("", ""),
+        PowerOff::Reset => (
+            "    meta l4proto tcp reject with tcp reset\n",
+            "    tcp flags & rst == rst accept\n",
+        ),
+    };
+    format!(
+        "table inet powered_off {{
+  chain prerouting {{
     type filter hook prerouting priority raw; policy drop;
     iifname \"lo\" accept
-  }
-  chain postrouting {
+{arriving}  }}
+  chain postrouting {{
     type filter hook postrouting priority raw; policy drop;
     oifname \"lo\" accept
-  }
-}
+{leaving}  }}
+}}
 "
-    .to_owned()
+    )
 }
 
 /// The machine is on again, with none of its former flows.

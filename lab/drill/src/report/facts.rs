@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::first_answer;
 use super::page::escape;
 use super::saved::{SavedRun, ScenarioRuns};
 use crate::conditions::Conditions;
@@ -96,26 +97,53 @@ fn stated(conditions: &Conditions) -> Vec<(&'static str, String)> {
         (
             "probes",
             format!(
-                "every {} s with a timeout of {} s; {} failures in a row take a node out, {} successes let it back",
+                "every {} s with a timeout of {} s; {} failures in a row take a node out{}, {} successes let it back{}",
                 conditions.probe_interval_seconds,
                 conditions.probe_timeout_seconds,
                 conditions.probe_failures,
-                conditions.probe_successes
+                first_answer(&conditions.probe_rule),
+                conditions.probe_successes,
+                match conditions.probers {
+                    0 | 1 => String::new(),
+                    probers => format!("; {probers} probers of each node"),
+                }
             ),
         ),
         ("while all backends are down", conditions.no_healthy_backends.clone()),
         (
             "admin states",
             format!(
-                "an operation takes {} s, and takes effect {} s later; Azure publishes no time",
-                conditions.operation_seconds, conditions.propagation_seconds
+                "an operation takes {} s{}, and takes effect {} s later; Azure publishes no time{}{}",
+                conditions.operation_seconds,
+                if conditions.operation_spread > 0.0 {
+                    format!(" ± {} %", conditions.operation_spread * 100.0)
+                } else {
+                    String::new()
+                },
+                conditions.propagation_seconds,
+                if conditions.admin_down_resets {
+                    "; Down resets established connections"
+                } else {
+                    ""
+                },
+                if conditions.negative_control.is_empty() {
+                    String::new()
+                } else {
+                    format!("; negative control: {}", conditions.negative_control)
+                },
             ),
         ),
         (
             "nodes are removed by",
             format!(
-                "{}; deletion or eviction {} s after the signal",
-                conditions.autoscaler, conditions.delete_delay_seconds
+                "{}; deletion or eviction {} s after the signal{}",
+                conditions.autoscaler,
+                conditions.delete_delay_seconds,
+                if conditions.power_off == "reset" {
+                    "; a machine that is switched off resets connections"
+                } else {
+                    ""
+                }
             ),
         ),
         (

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use super::plot::{self, PlotError};
 use super::saved::{SavedRun, ScenarioRuns, group};
 use super::{facts, model, seconds, spread};
-use crate::result::LAG_LIMIT;
+use crate::result::is_too_late;
 use crate::scenario::Scenario;
 use crate::spread::Spread;
 use crate::strategy::Strategy;
@@ -59,11 +59,26 @@ pub fn page(runs: &[SavedRun]) -> Result<String, PlotError> {
 /// # Errors
 /// It cannot be drawn, or there is no run.
 pub fn picture(runs: &[SavedRun]) -> Result<Option<String>, PlotError> {
+    drawn(runs, |first| plot::success("connections", first))
+}
+
+/// The plot of failed connections over the time until an admin state takes effect, likewise.
+///
+/// # Errors
+/// It cannot be drawn.
+pub fn propagation_picture(runs: &[SavedRun]) -> Result<Option<String>, PlotError> {
+    drawn(runs, |first| plot::propagation("propagation", first))
+}
+
+fn drawn(
+    runs: &[SavedRun],
+    plot: impl FnOnce(&ScenarioRuns<'_>) -> Result<String, PlotError>,
+) -> Result<Option<String>, PlotError> {
     let groups = group(runs);
     let Some(first) = groups.first() else {
         return Ok(None);
     };
-    let plot = plot::success("connections", first)?;
+    let plot = plot(first)?;
     // The background makes it readable on a page of any colour.
     let beginning = format!(
         "</desc>\n<style>\n{PLOT_STYLE}</style>\n\
@@ -89,8 +104,8 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 fn warning(runs: &[SavedRun]) -> String {
-    let limit = LAG_LIMIT.as_secs_f64();
-    let late = runs.iter().filter(|run| run.longest_lag_seconds > limit).count();
+    let is_late = |run: &&SavedRun| is_too_late(run.longest_lag_seconds, run.speed);
+    let late = runs.iter().filter(is_late).count();
     if late == 0 {
         return String::new();
     }
@@ -179,12 +194,13 @@ fn summary(group: &ScenarioRuns<'_>) -> String {
         let _ = writeln!(
             html,
             "<tr><th scope=\"row\"><code>{}</code> <span class=\"quiet\">{about}</span></th>\
-             <td class=\"number\">{}</td><td class=\"number\">{failed} of {attempted} ({:.2} %)</td>\
+             <td class=\"number\">{}</td><td class=\"number\">{failed} of {attempted} ({:.2} %){}</td>\
              <td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>\
              <td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>",
             escape(strategy.strategy),
             strategy.runs.len(),
             share * 100.0,
+            strategy.bound().map(|bound| format!("<br>{bound}")).unwrap_or_default(),
             spread(&strategy.spread(|run| run.blackhole_seconds), 1),
             seconds(strategy.after_signal("outOfRotation")),
             seconds(strategy.after_signal("nodeGone")),

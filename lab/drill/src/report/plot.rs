@@ -13,10 +13,12 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::page::escape;
 
 mod lost;
+mod propagation;
 mod success;
 mod timeline;
 
 pub(super) use lost::lost;
+pub(super) use propagation::propagation;
 pub(super) use success::success;
 pub(super) use timeline::timeline;
 

@@ -6,7 +6,8 @@
 use serde::Deserialize;
 
 use crate::conditions::Conditions;
-use crate::result::RunResult;
+use crate::report::at_most;
+use crate::result::{Exposure, RunResult, blackhole_bound};
 use crate::series::Second;
 use crate::spread::Spread;
 
@@ -214,6 +215,12 @@ impl StrategyRuns<'_> {
         (sum(|run| run.attempted), sum(|run| run.failed))
     }
 
+    /// What it says that no connection failed; none if one did, or the results do not state the number of nodes.
+    pub(super) fn bound(&self) -> Option<String> {
+        let exposures: Vec<_> = self.runs.iter().map(|run| run.exposure()).collect();
+        blackhole_bound(&exposures).map(at_most)
+    }
+
     /// From a node's signal until an event on it, of the slowest node; over the runs that have one.
     pub(super) fn after_signal(&self, event: &str) -> Option<Spread> {
         let times: Vec<_> = self.runs.iter().filter_map(|run| run.after_signal(event)).collect();
@@ -257,6 +264,17 @@ impl SavedRun {
                 all,
             })
         })
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of connections are far below 2^52")]
+    pub(super) fn exposure(&self) -> Exposure {
+        let length = self.per_second.last().map_or(0.0, |second| f64::from(second.t) + 1.0);
+        let nodes = self.conditions.as_ref().map_or(0, |conditions| conditions.nodes);
+        Exposure {
+            attempted: self.attempted as f64,
+            failed: self.failed as f64,
+            node_seconds: nodes as f64 * length,
+        }
     }
 
     /// The time of the first event of this name.
@@ -340,6 +358,29 @@ pub(super) mod tests {
         assert!((groups[0].end() - 40.0).abs() < 1e-9);
         let out = groups[0].strategies[0].after_signal("outOfRotation").unwrap();
         assert!((out.mean - 14.0).abs() < 1e-9, "17 s and 11 s: {out:?}");
+    }
+
+    #[test]
+    fn a_zero_is_said_with_what_it_bounds() {
+        let mut runs = runs();
+        assert_eq!(
+            group(&runs)[0].strategies[1].bound(),
+            None,
+            "the number of nodes is not known"
+        );
+        for run in &mut runs {
+            run.conditions = Some(Conditions {
+                nodes: 4,
+                ..Conditions::default()
+            });
+        }
+        let groups = group(&runs);
+        assert_eq!(groups[0].strategies[0].bound(), None, "some failed");
+        // 400 connections in 41 seconds: a connection to each node every 0.4 s.
+        assert_eq!(
+            groups[0].strategies[1].bound().unwrap(),
+            "black hole at most 1.20 s a run at 95 %"
+        );
     }
 
     #[test]

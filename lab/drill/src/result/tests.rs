@@ -144,6 +144,35 @@ fn the_slowest_node_decides_when_a_run_is_out_of_rotation() {
 }
 
 #[test]
+fn a_zero_bounds_the_blackhole_that_may_have_been_there_unseen() {
+    // Four nodes, 40 s, 400 connections: 2.5 a second to each node, of which three are to be expected in a blackhole of 1.2 s.
+    let run = Exposure {
+        attempted: 400.0,
+        failed: 0.0,
+        node_seconds: 160.0,
+    };
+    let bound = blackhole_bound(&[run]).unwrap();
+    assert!((bound - 1.198).abs() < 1e-3, "{bound}");
+    let bound = blackhole_bound(&[run; 20]).unwrap();
+    assert!((bound - 1.198 / 20.0).abs() < 1e-3, "{bound}");
+    assert_eq!(blackhole_bound(&[run, Exposure { failed: 1.0, ..run }]), None);
+    assert_eq!(blackhole_bound(&[]), None);
+    let (low, high) = wilson(0.0, 400.0);
+    assert!(low < 1e-9 && (high - 0.0095).abs() < 1e-4, "{low} {high}");
+    let (low, high) = wilson(40.0, 400.0);
+    assert!(
+        (low - 0.0743).abs() < 1e-3 && (high - 0.1333).abs() < 1e-3,
+        "{low} {high}"
+    );
+}
+
+#[test]
+fn a_lag_counts_in_the_time_of_the_scenario() {
+    assert!(!is_too_late(0.3, 1.0) && is_too_late(0.31, 1.0));
+    assert!(!is_too_late(0.03, 10.0) && is_too_late(0.031, 10.0));
+}
+
+#[test]
 fn rows_have_the_spread_of_their_runs() {
     let run = |strategy: Strategy, failed: usize, out: f64| {
         let timeline = vec![event(5.0, Event::Signal), event(5.0 + out, Event::OutOfRotation)];

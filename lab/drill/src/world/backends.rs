@@ -2,11 +2,13 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use super::World;
+use super::phase::Schedule;
+use super::{RunSettings, World};
 use crate::controller::ControllerSettings;
+use crate::draining::{Deregistration, DrainRules};
 use crate::http::Probe;
 use crate::network::addresses;
-use crate::strategy::{ProbeTarget, Target};
+use crate::strategy::{ProbeTarget, Removal, Target};
 
 impl World {
     pub(super) fn pod_address(&self, node: usize) -> Ipv4Addr {
@@ -16,14 +18,14 @@ impl World {
         }
     }
 
-    pub(super) fn controller_settings(&self, seed: u64) -> ControllerSettings {
+    pub(super) fn controller_settings(&self, run: &RunSettings, schedule: &Schedule) -> ControllerSettings {
         let backend = |node: usize| {
             let address = match self.settings.plan.target {
                 Target::NodePort => SocketAddrV4::new(addresses::node(node), addresses::NODE_PORT),
                 Target::Pod => SocketAddrV4::new(addresses::pod(node), addresses::POD_PORT),
                 Target::HostPort => SocketAddrV4::new(addresses::node(node), addresses::POD_PORT),
             };
-            (address, self.probe(node))
+            (address, self.probe(node), schedule.first(node))
         };
         let healthz = |node: usize| Probe {
             address: SocketAddrV4::new(addresses::node(node), addresses::HEADGATE_HEALTH_PORT),
@@ -39,9 +41,21 @@ impl World {
             probe: self.settings.probe,
             no_healthy: self.settings.no_healthy,
             propagation: self.settings.propagation,
-            drain_rules: self.settings.drain_rules,
-            seed,
+            drain_rules: self.drain_rules(run),
+            seed: run.seed,
         }
+    }
+
+    /// With a label, cloud-controller-manager removes a node by an operation of ARM. Its established flows go on.
+    fn drain_rules(&self, run: &RunSettings) -> DrainRules {
+        let mut rules = self.settings.drain_rules;
+        if self.settings.plan.removal == Removal::Label {
+            rules.deregistration = Some(Deregistration {
+                new_flows_stop: run.operation + self.settings.propagation,
+                established: None,
+            });
+        }
+        rules
     }
 
     pub(super) fn probe(&self, node: usize) -> Probe {

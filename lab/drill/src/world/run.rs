@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::phase::Schedule;
 use super::{Recording, RunSettings, World, WorldError};
 use crate::clients::{self, ClientSettings, Observations};
 use crate::control_plane::{ControlPlane, Observed};
@@ -50,7 +51,9 @@ impl World {
         };
         let (send_changes, mut changes) = mpsc::unbounded_channel();
         let (send_rotation, mut rotation) = watch::channel(Vec::new());
-        let settings = self.controller_settings(run.seed);
+        let (nodes, probers) = (self.settings.nodes, self.settings.probers);
+        let schedule = Schedule::new(Instant::now(), self.settings.probe.interval, nodes, probers, run.seed);
+        let settings = self.controller_settings(run, &schedule);
         let channels = Channels {
             admin_states: control_plane.admin_states(),
             watched,
@@ -67,7 +70,11 @@ impl World {
             self.published.clone_from(&self.endpoints);
             self.wait_for_rotation(&mut rotation).await?;
             self.wait_for_forwarding().await?;
-            self.drive(timeline, run, control_plane, &orders).await
+            let phase = Phase {
+                schedule,
+                share: run.phase,
+            };
+            self.drive(timeline, run, control_plane, &orders, &phase).await
         };
         let (start, observations, mut events) = tokio::select! {
             driven = driven => driven?,
@@ -152,12 +159,15 @@ impl World {
         run: &RunSettings,
         control_plane: &mut impl ControlPlane,
         orders: &Orders,
+        phase: &Phase,
     ) -> Result<(Instant, Observations, Vec<Observed>), WorldError> {
         let (stop, stopped) = watch::channel(false);
         let settings = ClientSettings {
             source: addresses::client(run.index),
             ..run.clients
         };
+        let signal = timeline.first_signal();
+        sleep(phase.wait(Instant::now() + signal.at, signal.node)).await;
         let mut running: Running<Observations> = self
             .network
             .clients
@@ -172,6 +182,9 @@ impl World {
             if step.action.is_wait() {
                 control_plane.carry_out(step).await?;
                 shift = start.elapsed().saturating_sub(step.at);
+                if step.at < signal.at {
+                    shift += phase.wait(start + signal.at + shift, signal.node);
+                }
                 continue;
             }
             let at = Instant::now();
@@ -179,11 +192,7 @@ impl World {
             let is_first = !events
                 .iter()
                 .any(|seen: &Observed| seen.node == step.node && seen.event == Event::Signal);
-            let announces = match step.action {
-                Action::Signal(signal) => signal.is_drain_signal(),
-                action => action == Action::TerminatePod,
-            };
-            if announces && is_first {
+            if step.action.announces() && is_first {
                 events.push(Observed {
                     at,
                     node: step.node,
@@ -195,8 +204,7 @@ impl World {
                 }
             }
             if let Action::Signal(signal) = step.action
-                && self.settings.plan.deregisters
-                && signal.is_seen_by_cloud_controllers()
+                && self.settings.plan.removal.follows(signal)
             {
                 let _ = orders.deregister.send(step.node).await;
             }
@@ -228,6 +236,18 @@ impl World {
     }
 }
 
+/// The phase of the probes at which a run's first signal comes.
+struct Phase {
+    schedule: Schedule,
+    share: f64,
+}
+
+impl Phase {
+    fn wait(&self, at: Instant, node: usize) -> Duration {
+        self.schedule.wait(at, node, self.share)
+    }
+}
+
 /// Orders to the load balancer's controller in a run.
 struct Orders {
     watch_health: mpsc::Sender<usize>,
@@ -251,6 +271,7 @@ fn observed((at, node, change): Changed, start: Instant, events: &[Observed]) ->
     };
     let event = match change {
         Change::HealthFailed if !is_gone() => Event::Healthz503,
+        Change::ProbeFailed => Event::ProbeFailed,
         Change::Probed(ProbeStatus::Down) => Event::ProbeDown,
         Change::InRotation(false) => Event::OutOfRotation,
         Change::HealthFailed | Change::Probed(ProbeStatus::Up) | Change::InRotation(true) => return None,

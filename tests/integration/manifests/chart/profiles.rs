@@ -5,26 +5,19 @@ use std::path::PathBuf;
 use headgate::config::Settings;
 use serde_json::{Value, json};
 
-use super::{LABELS, aks, helm, merged, only, rendered, repository, stdout_of, template};
-use crate::manifests::settings;
+use super::{LABELS, aks, helm, merged, only, profile, rendered, stdout_of, template};
+use crate::manifests::{repository, settings};
 
 /// The files of values, one for each way to install.
 const FILES: [&str; 5] = ["healthz", "azure", "aks", "everything", "no-azure"];
 
-/// The values of a file of charts/headgate/ci.
-pub(super) fn values(name: &str) -> Value {
-    let file = ci(name);
-    let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    serde_yaml::from_str(&text).unwrap()
-}
-
-pub(super) fn ci(name: &str) -> PathBuf {
+fn ci(name: &str) -> PathBuf {
     repository(&format!("charts/headgate/ci/{name}-values.yaml"))
 }
 
 /// What helm renders from a file of values and more.
 fn with(name: &str, more: Value) -> Vec<Value> {
-    rendered("kube-system", &merged(values(name), more), &[])
+    rendered("kube-system", &merged(profile(name), more), &[])
 }
 
 fn has(objects: &[Value], kind: &str, name: &str) -> bool {
@@ -243,7 +236,8 @@ fn no_node_has_a_credential_of_azure() {
         );
         let accounts = objects.iter().filter(|object| object["kind"] == "ServiceAccount");
         for account in accounts.filter(|account| account["metadata"]["name"] != "headgate-controller") {
-            assert_eq!(account["metadata"].get("annotations"), None, "{account}");
+            let annotations = account["metadata"]["annotations"].to_string();
+            assert!(!annotations.contains("azure"), "{account}");
         }
         // The controllers have it.
         let controller = only(&objects, "Deployment").to_string();
@@ -254,22 +248,22 @@ fn no_node_has_a_credential_of_azure() {
 #[test]
 fn a_missing_value_is_named_with_an_example() {
     let ids = ["tenantId", "subscriptionId", "resourceGroup", "clientId"];
-    for profile in ["azure", "aks"] {
+    for cluster in ["azure", "aks"] {
         for id in ids {
-            let mut values = values(profile);
+            let mut values = profile(cluster);
             values["azure"].as_object_mut().unwrap().remove(id);
             refused(
                 &values,
-                &[&format!("profile {profile} needs azure.{id}"), "--set azure."],
+                &[&format!("profile {cluster} needs azure.{id}"), "--set azure."],
             );
         }
         let all = ids.map(|id| format!("azure.{id}"));
         refused(
-            &json!({"profile": profile}),
+            &json!({"profile": cluster}),
             &all.iter().map(String::as_str).collect::<Vec<_>>(),
         );
     }
-    let mut unnamed = values("azure");
+    let mut unnamed = profile("azure");
     unnamed["azure"].as_object_mut().unwrap().remove("clusterName");
     refused(
         &unnamed,
@@ -340,7 +334,7 @@ fn monitoring_objects_follow_the_kinds_of_the_api_server() {
         ("everything", vec![], vec!["monitoring.coreos.com/v1"], 2),
     ] {
         let flags: Vec<&str> = kinds.iter().flat_map(|kind| ["--api-versions", *kind]).collect();
-        let objects = rendered("kube-system", &values(name), &flags);
+        let objects = rendered("kube-system", &profile(name), &flags);
         let found = objects.iter().filter(|object| object["kind"] == "PodMonitor");
         let found: Vec<&Value> = found.map(|object| &object["apiVersion"]).collect();
         assert_eq!(found, monitors, "{name} {kinds:?}");
@@ -356,7 +350,7 @@ fn monitoring_objects_follow_the_kinds_of_the_api_server() {
         }
     }
     let off = merged(
-        values("aks"),
+        profile("aks"),
         json!({"podMonitor": {"enabled": false}, "prometheusRule": {"enabled": false}}),
     );
     let flags: Vec<&str> = operator.iter().flat_map(|kind| ["--api-versions", *kind]).collect();
@@ -461,5 +455,24 @@ fn values_for_pods_reach_agents_and_controllers() {
     );
     for rules in objects.iter().filter(|object| object["kind"] == "PrometheusRule") {
         assert_eq!(rules["spec"]["groups"][0]["interval"], "1m");
+    }
+}
+
+#[test]
+fn helm_test_runs_headgate_check_as_the_pods_that_may_lead() {
+    for (name, account, is_leader) in [("healthz", "headgate", false), ("aks", "headgate-controller", true)] {
+        let objects = with(name, json!({}));
+        let pod = only(&objects, "Pod");
+        assert_eq!(pod["metadata"]["annotations"]["helm.sh/hook"], "test");
+        assert_eq!(pod["spec"]["serviceAccountName"], account);
+        let container = &pod["spec"]["containers"][0];
+        let arguments: Vec<String> = serde_json::from_value(container["args"].clone()).unwrap();
+        assert_eq!(arguments[0], "check");
+        let file = "--azure-config-file=/etc/headgate/azure.json".to_owned();
+        assert_eq!(arguments.contains(&file), is_leader, "{arguments:?}");
+        let line = ["/headgate".to_owned()].into_iter().chain(arguments);
+        headgate::cli::definition().try_get_matches_from(line).unwrap();
+        let volumes = pod["spec"]["volumes"].to_string();
+        assert_eq!(volumes.contains("azure-token"), is_leader, "{volumes}");
     }
 }

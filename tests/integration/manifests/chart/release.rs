@@ -11,7 +11,7 @@ use headgate_test_kubernetes::{eventually, is_kubernetes_1_30, kubectl, own_cont
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::{SOON, aks, chart, helm, merged, profiles, stdout_of, text, values_file};
+use super::{SOON, aks, chart, helm, merged, profile, stdout_of, text, values_file};
 use crate::manifests::caller::{Account, ApiRequest, CONTROLLER, Caller, acting_on};
 use crate::manifests::leader::{LEASES, LEDGER, MAPS, OWN};
 use crate::manifests::leader_policy::{dry_run, refused};
@@ -185,7 +185,7 @@ async fn each_profile_is_installed_upgraded_rolled_back_and_uninstalled() {
         }
         // No kubelet runs the hook.
         let bare = json!({"uninstall": {"restore": false}, "maintenance": {"keepCRDs": false}});
-        let values = merged(profiles::values(name), bare);
+        let values = merged(profile(name), bare);
         apply(&administrator, "install", &earlier_package(), &values);
         let installed = objects(&administrator);
         assert!(installed.len() > before.len(), "{name}");

@@ -85,6 +85,10 @@ fn values_that_cannot_work_are_refused_by_name() {
             "settings.holdDeletion.clusterAutoscaler needs the value delayTermination.clusterAutoscaler",
         ),
         (
+            merged(aks(), json!({"settings": {"marker": {"mode": "off"}}})),
+            "settings.marker.mode contradicts outOfLoadBalancers.enabled",
+        ),
+        (
             json!({"settings": {"node": {"markerProbes": 3}}}),
             "settings.node.markerProbes needs the values profile healthz and outOfLoadBalancers.enabled",
         ),

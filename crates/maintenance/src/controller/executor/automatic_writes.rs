@@ -27,9 +27,9 @@ impl Executor {
             return;
         }
         let gone_at = deadline.map_or_else(String::new, |at| format!("; it is expected to be gone at {at:.0}"));
-        let note = format!("NodeMaintenance {name} drains the node, because {reason}{gone_at}");
+        let text = format!("NodeMaintenance {name} drains the node, because {reason}{gone_at}");
         let events = &self.writer.events;
-        events.about_node(node, &self.node_uid(node), false, MAINTENANCE_CREATED, &note);
+        events.about_node(node, &self.node_uid(node), false, MAINTENANCE_CREATED, &text);
     }
 
     /// Removes the hooks from a Machine that has not changed since it was read.

@@ -183,8 +183,9 @@ fn heading(strategy: &StrategyRuns<'_>) -> String {
         1 => String::new(),
         runs => format!(" in {runs} runs"),
     };
+    let bound = strategy.bound().map(|bound| format!(": {bound}")).unwrap_or_default();
     format!(
-        "{}: {failed} of {attempted} new connections failed{runs}",
+        "{}: {failed} of {attempted} new connections failed{runs}{bound}",
         strategy.strategy
     )
 }

@@ -20,11 +20,12 @@ const LAST_AXIS_HEIGHT: u32 = 44;
 const LABEL_WIDTH: u32 = 210;
 
 /// The known events, in the order of their lanes, with their names and colours.
-const LANES: [(&str, &str, RGBColor); 7] = [
+const LANES: [(&str, &str, RGBColor); 8] = [
     ("signal", "signal", INK),
     ("healthz503", "health answer not 200", BLUE),
     ("putAccepted", "admin state accepted", BLUE),
     ("downShown", "admin state shown", BLUE),
+    ("probeFailed", "first probe failed", SKY),
     ("probeDown", "probes failed", SKY),
     ("outOfRotation", "out of rotation", SKY),
     ("nodeGone", "node gone", INK),

@@ -1,0 +1,311 @@
+//! Azure: the configuration, the identity and what it may do, and the cluster's load balancers. Pure.
+//!
+//! A part is `None` if an earlier failure kept it from being read.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use headgate_azure::{BackendPoolType, Denial, DenyAssignment, Permission, TokenClaims};
+use headgate_controller::pool::{LoadBalancerView, NodeMatcher, PoolView};
+use headgate_core::service::ServiceObject;
+use headgate_core::telemetry::first_names;
+
+use super::finding::{Finding, State};
+use super::{Read, World};
+
+/// Names that a finding has at most.
+const MAX_NAMES: usize = 5;
+
+/// What Azure shows.
+#[derive(Clone, Debug)]
+pub(super) struct AzureWorld {
+    pub(super) configuration: Read<Configuration>,
+    /// Whom the token is for.
+    pub(super) token: Option<Read<TokenClaims>>,
+    /// What the identity may do: in the resource group, and in the virtual network if that matters.
+    pub(super) permissions: Option<Read<Permissions>>,
+    pub(super) deny_assignments: Option<Read<Vec<DenyAssignment>>>,
+    pub(super) load_balancers: Option<Read<LoadBalancers>>,
+}
+
+/// What `azure.json` and the settings say.
+#[derive(Clone, Debug)]
+pub(super) struct Configuration {
+    /// The id of the load balancers' resource group.
+    pub(super) group: String,
+    /// The id of the virtual network, if `azure.json` names one.
+    pub(super) network: Option<String>,
+    /// The setting `azure.clusterName`.
+    pub(super) cluster_name: String,
+    pub(super) pool_type: BackendPoolType,
+}
+
+/// What the identity may do.
+#[derive(Clone, Debug)]
+pub(super) struct Permissions {
+    pub(super) group: Vec<Permission>,
+    /// The same as for the group if no virtual network is named.
+    pub(super) network: Vec<Permission>,
+}
+
+/// The load balancers of the resource group.
+#[derive(Clone, Debug)]
+pub(super) struct LoadBalancers {
+    /// Those of the cluster.
+    pub(super) found: Vec<Arc<LoadBalancerView>>,
+    /// The names of the others, where the cluster has none.
+    pub(super) others: Vec<String>,
+}
+
+/// When an action of the role is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// For every write of an admin state.
+    Always,
+    /// For pools of addresses, at the virtual network.
+    Addresses,
+    /// Only in some clusters, or for `headgate check` itself.
+    Sometimes,
+}
+
+/// The actions of the role in manifests/azure/role.json.
+const ACTIONS: &[(&str, Need)] = &[
+    ("Microsoft.Network/loadBalancers/read", Need::Always),
+    ("Microsoft.Network/loadBalancers/backendAddressPools/read", Need::Always),
+    (WRITE, Need::Always),
+    (
+        "Microsoft.Network/virtualNetworks/joinLoadBalancer/action",
+        Need::Addresses,
+    ),
+    (
+        "Microsoft.Network/loadBalancers/loadBalancingRules/read",
+        Need::Sometimes,
+    ),
+    ("Microsoft.Network/loadBalancers/probes/read", Need::Sometimes),
+    ("Microsoft.Network/locations/operations/read", Need::Sometimes),
+    ("Microsoft.Network/networkInterfaces/read", Need::Sometimes),
+    ("Microsoft.Authorization/denyAssignments/read", Need::Sometimes),
+    ("Microsoft.Authorization/permissions/read", Need::Sometimes),
+];
+/// What a write of an admin state is.
+const WRITE: &str = "Microsoft.Network/loadBalancers/backendAddressPools/write";
+
+/// The load balancers that were read.
+pub(super) fn load_balancers(world: &World) -> Option<&[Arc<LoadBalancerView>]> {
+    let listed = world.azure.as_ref()?.load_balancers.as_ref()?.as_ref().ok()?;
+    Some(&listed.found)
+}
+
+pub(super) fn check_configuration(world: &World) -> Vec<Finding> {
+    vec![match world.azure.as_ref().map(|azure| &azure.configuration) {
+        None => Finding::ok("not configured: no admin states, health probes alone take nodes out"),
+        Some(Err(error)) => Finding::failure(
+            format!("azure.json cannot be used: {error}"),
+            "correct it; give --azure-config-file or --azure-config-secret where the settings name a file of another machine",
+        ),
+        Some(Ok(configuration)) => Finding::ok(format!("load balancers in {}", configuration.group)),
+    }]
+}
+
+pub(super) fn check_token(world: &World) -> Vec<Finding> {
+    let Some(token) = world.azure.as_ref().and_then(|azure| azure.token.as_ref()) else {
+        return Vec::new();
+    };
+    vec![match token {
+        Err(error) => Finding::failure(
+            format!("the identity gets no token: {error}"),
+            "workload identity: compare issuer, subject and audience of the federated credential with the ServiceAccount; client secret: \
+             renew it; managed identity: assign it to the machine, and let the pod reach 169.254.169.254",
+        ),
+        Ok(claims) if claims.object_id.is_empty() => Finding::ok("the identity gets a token"),
+        Ok(claims) => Finding::ok(format!(
+            "the identity gets a token: client {}, object {}",
+            claims.client_id, claims.object_id
+        )),
+    }]
+}
+
+pub(super) fn check_role(world: &World) -> Vec<Finding> {
+    let Some(azure) = &world.azure else {
+        return Vec::new();
+    };
+    let (Ok(configuration), Some(permissions)) = (&azure.configuration, &azure.permissions) else {
+        return Vec::new();
+    };
+    let permissions = match permissions {
+        Ok(permissions) => permissions,
+        Err(error) => {
+            return vec![Finding::warning(
+                format!("the actions of the identity are not known: {error}"),
+                "grant Microsoft.Authorization/permissions/read with the role, or run `headgate check` as an identity that has it",
+            )];
+        }
+    };
+    let may =
+        |permissions: &[Permission], action: &str| permissions.iter().any(|permission| permission.contains(action));
+    let network = configuration.network.as_ref().unwrap_or(&configuration.group);
+    let missing = ACTIONS.iter().filter_map(|(action, need)| {
+        let (scope, granted) = match need {
+            Need::Addresses if configuration.pool_type == BackendPoolType::NodeIp => {
+                (network, may(&permissions.network, action))
+            }
+            Need::Addresses => return None,
+            Need::Always | Need::Sometimes => (&configuration.group, may(&permissions.group, action)),
+        };
+        (!granted).then(|| {
+            let what = format!("the identity may not {action}");
+            let do_ =
+                format!("az role assignment create --role ROLE_WITH_THIS_ACTION --assignee PRINCIPAL --scope {scope}");
+            let state = if *need == Need::Sometimes {
+                State::Warning
+            } else {
+                State::Failure
+            };
+            Finding::failure(what, do_).with_state(state).about(scope)
+        })
+    });
+    Finding::or_ok(missing.collect(), "the identity has every action of the role")
+}
+
+pub(super) fn check_deny_assignments(world: &World) -> Vec<Finding> {
+    let Some(azure) = &world.azure else {
+        return Vec::new();
+    };
+    let (Ok(configuration), Some(assignments)) = (&azure.configuration, &azure.deny_assignments) else {
+        return Vec::new();
+    };
+    let assignments = match assignments {
+        Ok(assignments) => assignments,
+        Err(error) => {
+            return vec![Finding::warning(
+                format!("deny assignments are not known: {error}"),
+                "grant Microsoft.Authorization/denyAssignments/read with the role, or run `headgate check` as an identity that has it",
+            )];
+        }
+    };
+    let object_id = match &azure.token {
+        Some(Ok(claims)) => claims.object_id.as_str(),
+        _ => "",
+    };
+    let denying = assignments.iter().filter(|assignment| {
+        let is_above = configuration.group.len() >= assignment.scope.trim_end_matches('/').len();
+        assignment.denies(WRITE) && !(is_above && assignment.is_for_scope_only)
+    });
+    let findings = denying.filter_map(|assignment| {
+        let state = match assignment.denial(object_id) {
+            Denial::Certain => State::Failure,
+            Denial::DependsOnGroups => State::Warning,
+            Denial::None => return None,
+        };
+        let what = format!("the deny assignment {:?} refuses writes of pools", assignment.name);
+        let do_ = "AKS: az aks update --nrg-lockdown-restriction-level Unrestricted; where that is not possible, as in AKS Automatic, admin \
+                   states cannot be set: leave Azure unconfigured and let probes of /healthz take nodes out";
+        Some(Finding::failure(what, do_).with_state(state).about(&*assignment.scope))
+    });
+    Finding::or_ok(findings.collect(), "no deny assignment refuses writes of pools")
+}
+
+pub(super) fn check_load_balancers(world: &World) -> Vec<Finding> {
+    let Some(azure) = &world.azure else {
+        return Vec::new();
+    };
+    let (Ok(configuration), Some(listed)) = (&azure.configuration, &azure.load_balancers) else {
+        return Vec::new();
+    };
+    let listed = match listed {
+        Ok(listed) => listed,
+        Err(error) => {
+            return vec![Finding::failure(
+                format!("the load balancers cannot be read: {error}"),
+                "check subscriptionId, resourceGroup and loadBalancerResourceGroup in azure.json, and the role assignment of the identity",
+            )];
+        }
+    };
+    if !listed.found.is_empty() {
+        let found = listed.found.iter().map(|found| found.id.name());
+        return vec![Finding::ok(first_names(found, MAX_NAMES))];
+    }
+    let has_services = world
+        .services
+        .as_ref()
+        .is_ok_and(|services| services.iter().any(ServiceObject::is_load_balancer));
+    let others = if listed.others.is_empty() {
+        "none".to_owned()
+    } else {
+        first_names(&listed.others, MAX_NAMES)
+    };
+    let what = format!(
+        "no load balancer is named {0} or {0}-internal; {1} has: {others}",
+        configuration.cluster_name, configuration.group
+    );
+    vec![if has_services {
+        let do_ = "set azure.clusterName to the name of the cluster's load balancer, or loadBalancerName in azure.json";
+        Finding::failure(what, do_)
+    } else {
+        Finding::ok(format!("{what}. The cluster has no Service of type LoadBalancer"))
+    }]
+}
+
+pub(super) fn check_pools(world: &World) -> Vec<Finding> {
+    let Some(found) = load_balancers(world) else {
+        return Vec::new();
+    };
+    let (mut findings, mut number) = (Vec::new(), 0);
+    for load_balancer in found {
+        for pool in load_balancer.pools.iter().filter(|pool| pool.is_used()) {
+            number += 1;
+            let object = format!("pool/{}/{}", load_balancer.id.name(), pool.id.name());
+            findings.extend(check_pool(pool).into_iter().map(|finding| finding.about(&*object)));
+        }
+    }
+    Finding::or_ok(findings, format!("{number} pools of addresses with rules"))
+}
+
+fn check_pool(pool: &PoolView) -> Vec<Finding> {
+    let count = |is: fn(&NodeMatcher) -> bool| pool.entries.iter().filter(|entry| is(&entry.matcher)).count();
+    let interfaces = count(|matcher| matches!(matcher, NodeMatcher::Machine(_) | NodeMatcher::Interface(_)));
+    let unmatched = count(|matcher| matches!(matcher, NodeMatcher::Unmatched));
+    let states: BTreeSet<_> = pool.entries.iter().map(|entry| entry.admin_state.is_none()).collect();
+    let mut findings = Vec::new();
+    if interfaces > 0 {
+        findings.push(Finding::warning(
+            format!("{interfaces} of {} entries are network interfaces", pool.entries.len()),
+            "try one node first: whether Azure takes admin states in such a pool is not verified; pools of addresses (AKS: \
+             --load-balancer-backend-pool-type nodeIP) are what Microsoft documents",
+        ));
+    }
+    if unmatched > 0 {
+        findings.push(Finding::warning(
+            format!(
+                "{unmatched} of {} entries name no address, interface or node",
+                pool.entries.len()
+            ),
+            "headgate leaves them alone; look at the pool in Azure",
+        ));
+    }
+    if states.contains(&true) {
+        findings.push(Finding::warning(
+            "entries have an admin state that headgate does not know",
+            "headgate leaves them alone; use a newer version of headgate",
+        ));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_are_those_of_the_role() {
+        let role: serde_json::Value = serde_json::from_str(include_str!("../../manifests/azure/role.json")).unwrap();
+        let granted: BTreeSet<&str> = role["Actions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(serde_json::Value::as_str)
+            .collect();
+        let checked: BTreeSet<&str> = ACTIONS.iter().map(|(action, _)| *action).collect();
+        assert_eq!(checked, granted);
+    }
+}

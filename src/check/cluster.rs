@@ -1,0 +1,90 @@
+//! The API server: its version, the kinds that it serves, and whether it shows the Nodes. Pure.
+
+use super::finding::Finding;
+use super::{Server, World};
+use crate::config::Settings;
+
+/// The oldest version whose `ValidatingAdmissionPolicy` and tokens headgate's policies rely on.
+const OLDEST: (u32, u32) = (1, 30);
+
+/// A kind that headgate needs.
+pub(super) struct Kind {
+    /// `GROUP/VERSION`.
+    pub(super) version: &'static str,
+    pub(super) plural: &'static str,
+    is_needed: fn(&Settings) -> bool,
+    install: &'static str,
+}
+
+/// The kinds that an API server may lack.
+pub(super) const KINDS: &[Kind] = &[
+    Kind {
+        version: "admissionregistration.k8s.io/v1",
+        plural: "validatingadmissionpolicies",
+        is_needed: |_| true,
+        install: "upgrade to Kubernetes 1.30 or newer: without the kind nothing limits what headgate's rights allow, and it writes nothing",
+    },
+    Kind {
+        version: "headgate.dev/v1alpha1",
+        plural: "nodemaintenances",
+        is_needed: |settings| settings.maintenance.enabled,
+        install: "install the CustomResourceDefinitions of this version of headgate, or set maintenance.enabled: false",
+    },
+    Kind {
+        version: "headgate.dev/v1alpha1",
+        plural: "evacuations",
+        is_needed: |settings| settings.maintenance.enabled,
+        install: "install the CustomResourceDefinitions of this version of headgate, or set maintenance.enabled: false",
+    },
+];
+
+impl Kind {
+    pub(super) fn full_name(&self) -> String {
+        format!("{}/{}", self.version, self.plural)
+    }
+}
+
+pub(super) fn check_version(world: &World) -> Vec<Finding> {
+    vec![match &world.server {
+        Err(error) => Finding::warning(
+            format!("the version is not known: {error}"),
+            "make sure that this user may get /version",
+        ),
+        Ok(Server { version, major, minor }) if (*major, *minor) < OLDEST => Finding::failure(
+            format!("Kubernetes {version} is older than {}.{}", OLDEST.0, OLDEST.1),
+            "upgrade: headgate's admission policies need it, and without them it writes nothing",
+        ),
+        Ok(server) => Finding::ok(format!("Kubernetes {}", server.version)),
+    }]
+}
+
+pub(super) fn check_kinds(world: &World) -> Vec<Finding> {
+    let served = match &world.served {
+        Ok(served) => served,
+        Err(error) => {
+            return vec![Finding::warning(
+                format!("the kinds are not known: {error}"),
+                "make sure that this user may get /apis",
+            )];
+        }
+    };
+    let missing = |kind: &&Kind| (kind.is_needed)(&world.settings) && !served.contains(&kind.full_name());
+    let missing = KINDS.iter().filter(missing).map(|kind| {
+        let what = format!("the API server does not serve {} of {}", kind.plural, kind.version);
+        Finding::failure(what, kind.install).about(kind.full_name())
+    });
+    Finding::or_ok(
+        missing.collect(),
+        "the API server serves every kind that the settings need",
+    )
+}
+
+pub(super) fn check_nodes(world: &World) -> Vec<Finding> {
+    vec![match &world.nodes {
+        Err(error) => Finding::failure(
+            format!("the Nodes cannot be listed: {error}"),
+            "let this user list nodes; headgate's own account may",
+        ),
+        Ok(nodes) => Finding::ok(format!("{} Nodes", nodes.len())),
+    }]
+}

@@ -1,0 +1,344 @@
+//! Health probes: whether those of load balancers reach headgate, and whether a container's wrongly do. Pure.
+//!
+//! The rules of Azure's load balancers show what is probed. Where Azure is not configured, the annotations of the Services are all that is
+//! known.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use headgate_controller::admin_state::AdminStateMode;
+use headgate_controller::local_pools::{base_name, is_rule_of};
+use headgate_controller::pool::{ProbeTarget, Rule};
+use headgate_core::service::ServiceObject;
+use headgate_core::telemetry::first_names;
+
+use super::World;
+use super::azure;
+use super::finding::{Finding, State};
+use crate::config::{ServiceHealth, Settings};
+
+/// Names that a finding has at most.
+const MAX_NAMES: usize = 5;
+/// The port of kube-proxy's health server, which shared probes use by default.
+const KUBE_PROXY_PORT: u16 = 10256;
+
+/// A rule of a load balancer, and whose it is.
+struct OwnedRule<'a> {
+    load_balancer: &'a str,
+    rule: &'a Rule,
+    service: Option<&'a ServiceObject>,
+}
+
+impl OwnedRule<'_> {
+    fn object(&self) -> String {
+        match self.service {
+            Some(service) => object(service),
+            None => format!("loadBalancer/{}", self.load_balancer),
+        }
+    }
+}
+
+fn object(service: &ServiceObject) -> String {
+    let metadata = &service.metadata;
+    let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+    format!("service/{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())
+}
+
+/// The rules of the cluster's load balancers; `None` if they were not read.
+fn rules(world: &World) -> Option<Vec<OwnedRule<'_>>> {
+    let services = world.services.as_deref().unwrap_or_default();
+    let names: Vec<_> = services
+        .iter()
+        .filter_map(|service| Some((base_name(service.metadata.uid.as_deref()?)?, service)))
+        .collect();
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    for load_balancer in azure::load_balancers(world)? {
+        for rule in load_balancer.pools.iter().flat_map(|pool| &pool.rules) {
+            if seen.insert((load_balancer.id.name(), &rule.name)) {
+                let owner = names.iter().find(|(base, _)| is_rule_of(&rule.name, base));
+                found.push(OwnedRule {
+                    load_balancer: load_balancer.id.name(),
+                    rule,
+                    service: owner.map(|(_, service)| *service),
+                });
+            }
+        }
+    }
+    Some(found)
+}
+
+/// Findings of which each is about several rules of one object.
+#[derive(Default)]
+struct ByObject(BTreeMap<String, Vec<(Finding, Vec<String>)>>);
+
+impl ByObject {
+    fn add(&mut self, rule: &OwnedRule<'_>, finding: Finding) {
+        let findings = self.0.entry(rule.object()).or_default();
+        match findings.iter_mut().find(|(known, _)| *known == finding) {
+            Some((_, names)) => names.push(rule.rule.name.clone()),
+            None => findings.push((finding, vec![rule.rule.name.clone()])),
+        }
+    }
+
+    fn into_findings(self) -> Vec<Finding> {
+        let found = self.0.into_iter().flat_map(|(object, findings)| {
+            findings.into_iter().map(move |(finding, rules)| {
+                let what = format!("{} (rules {})", finding.what, first_names(rules, MAX_NAMES));
+                Finding { what, ..finding }.about(&*object)
+            })
+        });
+        found.collect()
+    }
+}
+
+pub(super) fn check_rules(world: &World) -> Vec<Finding> {
+    let Some(rules) = rules(world) else {
+        return Vec::new();
+    };
+    let mut findings = ByObject::default();
+    for rule in rules.iter().filter(|rule| rule.rule.probe.is_none()) {
+        let what = "has no health probe: neither signals nor the admin state Down stop its new connections";
+        let do_ = "give the rule a probe; cloud-provider-azure adds one to each port unless an annotation turns it off \
+                   (service.beta.kubernetes.io/port_PORT_no_probe_rule)";
+        findings.add(rule, Finding::failure(what, do_));
+    }
+    Finding::or_ok(
+        findings.into_findings(),
+        format!("{} load-balancing rules have a probe", rules.len()),
+    )
+}
+
+pub(super) fn check_services(world: &World) -> Vec<Finding> {
+    let services = match &world.services {
+        Ok(services) => services,
+        Err(error) => {
+            return vec![Finding::warning(
+                format!("the Services are not known: {error}"),
+                "run `headgate check` as a user who may list services in all namespaces",
+            )];
+        }
+    };
+    if world.azure.is_none() {
+        return by_annotations(services, &world.settings);
+    }
+    let Some(rules) = rules(world) else {
+        return Vec::new();
+    };
+    let mut findings = ByObject::default();
+    for rule in &rules {
+        if let Some(finding) = probe_finding(rule, &world.settings) {
+            findings.add(rule, finding);
+        }
+    }
+    Finding::or_ok(
+        findings.into_findings(),
+        "the probes of all rules reach headgate or a node port of their Service",
+    )
+}
+
+/// What is wrong with the probe of a rule. Those of Local Services at their node ports have a check of their own.
+fn probe_finding(rule: &OwnedRule<'_>, settings: &Settings) -> Option<Finding> {
+    let port = settings.healthz_bind_address.port();
+    let probe = rule.rule.probe.as_ref()?;
+    let path = probe.path.as_deref().unwrap_or_default();
+    let shown = format!("{} :{}{path}", probe.protocol, probe.port);
+    let is_local = rule.service.is_some_and(ServiceObject::is_local);
+    match ProbeTarget::from_rule(rule.rule, port) {
+        ProbeTarget::Headgate | ProbeTarget::NoProbe => None,
+        ProbeTarget::Elsewhere
+            if is_local
+                && rule
+                    .service
+                    .is_some_and(|service| service.spec.health_check_node_port == probe.port) =>
+        {
+            None
+        }
+        ProbeTarget::Elsewhere if settings.admin_state.mode == AdminStateMode::Enforce => Some(Finding::warning(
+            format!("its probe {shown} does not reach headgate: only admin states take nodes out"),
+            annotate(port),
+        )),
+        ProbeTarget::Elsewhere => Some(Finding::failure(
+            format!(
+                "its probe {shown} does not reach headgate, and adminState.mode is not enforce: no signal takes nodes out"
+            ),
+            annotate(port),
+        )),
+        ProbeTarget::PortOnly
+            if path.starts_with("/healthz/services/") && settings.service_health == ServiceHealth::Path =>
+        {
+            None
+        }
+        ProbeTarget::PortOnly => Some(Finding::failure(
+            format!(
+                "its probe {shown} reaches headgate's port, but {}",
+                wrong_probe(&probe.protocol, path)
+            ),
+            annotate(port),
+        )),
+    }
+}
+
+/// What becomes of a probe of headgate's port other than `/healthz`.
+fn wrong_probe(protocol: &str, path: &str) -> &'static str {
+    if path.starts_with("/healthz/services/") {
+        "gets 404 with node.serviceHealth other than path: the whole backend goes down"
+    } else if protocol.eq_ignore_ascii_case("https") {
+        "the port has no TLS: the whole backend goes down"
+    } else if protocol.eq_ignore_ascii_case("http") && path != "/livez" {
+        "gets 404: the whole backend goes down"
+    } else {
+        "no signal fails it"
+    }
+}
+
+fn annotate(port: u16) -> String {
+    format!(
+        "annotate the Service for each of its ports PORT: service.beta.kubernetes.io/port_PORT_health-probe_protocol: http, \
+         …_health-probe_port: \"{port}\", …_health-probe_request-path: /healthz"
+    )
+}
+
+/// The same from annotations, where nothing shows what load balancers probe.
+fn by_annotations(services: &[ServiceObject], settings: &Settings) -> Vec<Finding> {
+    let port = settings.healthz_bind_address.port();
+    let cluster = || {
+        services
+            .iter()
+            .filter(|service| service.is_load_balancer() && !service.is_local())
+    };
+    let missed =
+        cluster().filter(|service| port != KUBE_PROXY_PORT && !is_annotated(service, port, |path| path == "/healthz"));
+    let findings = missed.map(|service| {
+        let what = format!(
+            "no annotation points its probe at :{port}/healthz: unless its load balancer probes that by itself, nodes with signals keep \
+             getting its connections"
+        );
+        let do_ = "Azure: service.beta.kubernetes.io/port_PORT_health-probe_port, …_protocol and …_request-path; AWS: \
+                   service.beta.kubernetes.io/aws-load-balancer-healthcheck-port, …-protocol and …-path; elsewhere configure the load balancer";
+        Finding::warning(what, do_).about(object(service))
+    });
+    let number = cluster().count();
+    Finding::or_ok(
+        findings.collect(),
+        format!("the probes of {number} Services are pointed at headgate"),
+    )
+}
+
+/// Whether the annotations of Azure, for every port, or of AWS point at the port and such a path.
+fn is_annotated(service: &ServiceObject, port: u16, is_path: impl Fn(&str) -> bool) -> bool {
+    let annotations = service.metadata.annotations.as_ref();
+    let port = port.to_string();
+    let points = |port_key: &str, path_key: &str| {
+        let value = |key: &str| annotations.and_then(|all| all.get(&format!("service.beta.kubernetes.io/{key}")));
+        value(port_key) == Some(&port)
+            && value(path_key).is_some_and(|path| is_path(path.split('?').next().unwrap_or_default()))
+    };
+    let azure = |number: i32| {
+        points(
+            &format!("port_{number}_health-probe_port"),
+            &format!("port_{number}_health-probe_request-path"),
+        )
+    };
+    let mut ports = service.spec.ports.iter();
+    !service.spec.ports.is_empty() && ports.all(|port| azure(port.port))
+        || points(
+            "aws-load-balancer-healthcheck-port",
+            "aws-load-balancer-healthcheck-path",
+        )
+}
+
+pub(super) fn check_local_services(world: &World) -> Vec<Finding> {
+    let Ok(services) = &world.services else {
+        return Vec::new();
+    };
+    let local: Vec<_> = services
+        .iter()
+        .filter(|service| service.is_load_balancer() && service.is_local() && service.spec.health_check_node_port != 0)
+        .collect();
+    if local.is_empty() {
+        return vec![Finding::ok(
+            "there are no Services of type LoadBalancer with externalTrafficPolicy: Local",
+        )];
+    }
+    let workloads = world.workloads.as_deref().unwrap_or_default();
+    let has_kube_proxy = workloads.iter().any(|workload| workload.runs("kube-proxy"));
+    let opens_ports = world.settings.service_health == ServiceHealth::NodePorts;
+    let finding = |service: &&ServiceObject| {
+        let port = service.spec.health_check_node_port;
+        if opens_ports && has_kube_proxy {
+            let what = format!("kube-proxy owns its health check node port {port}, so headgate cannot open it");
+            let do_ = "set node.serviceHealth: path, and point the Service's probe at headgate's port and the path /healthz/services/NAMESPACE/NAME; nodePorts is for nodes \
+                       without kube-proxy";
+            return Some(Finding::failure(what, do_).about(object(service)));
+        }
+        if opens_ports || is_drained_by_admin_states(world) || is_probed_at_path(service, &world.settings) {
+            return None;
+        }
+        let owner = if has_kube_proxy {
+            "kube-proxy"
+        } else {
+            "another process"
+        };
+        let what = format!(
+            "keeps sending to a node with signals until its last endpoint there is gone: {owner} answers its health check node port {port}"
+        );
+        let do_ = "set node.serviceHealth: path and point the Service's probe at headgate's port and the path /healthz/services/NAMESPACE/NAME; on Azure \
+                   admin states do it instead";
+        Some(Finding::failure(what, do_).about(object(service)))
+    };
+    let findings = local.iter().filter_map(finding).collect();
+    Finding::or_ok(
+        findings,
+        format!(
+            "{} Services with externalTrafficPolicy: Local drain with their nodes",
+            local.len()
+        ),
+    )
+}
+
+/// Whether the leader takes nodes out of the pools of Local Services. Where the load balancers cannot be read, another check says so.
+fn is_drained_by_admin_states(world: &World) -> bool {
+    world.azure.is_some() && world.settings.admin_state.mode == AdminStateMode::Enforce
+}
+
+fn is_probed_at_path(service: &ServiceObject, settings: &Settings) -> bool {
+    let metadata = &service.metadata;
+    let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+    let own = format!(
+        "/healthz/services/{}/{}",
+        namespace.unwrap_or_default(),
+        name.unwrap_or_default()
+    );
+    let port = settings.healthz_bind_address.port();
+    settings.service_health == ServiceHealth::Path && is_annotated(service, port, |path| path == own)
+}
+
+pub(super) fn check_liveness(world: &World) -> Vec<Finding> {
+    let Ok(workloads) = &world.workloads else {
+        return Vec::new();
+    };
+    let port = world.settings.healthz_bind_address.port();
+    let mut findings = Vec::new();
+    for workload in workloads {
+        for probe in workload.containers.iter().flat_map(|container| &container.probes) {
+            // Without a host it is the pod's address, which is the node's on the host network only.
+            let is_of_node = workload.is_on_host_network || !probe.host.is_empty();
+            let is_healthz = probe.path.split('?').next() == Some("/healthz");
+            if !is_of_node || !is_healthz || probe.port != port {
+                continue;
+            }
+            let what = format!(
+                "its {} asks headgate's :{port}/healthz, which fails on every node with a signal",
+                probe.kind
+            );
+            let do_ = format!("ask :{port}/livez, which no signal fails");
+            let state = if probe.kind == "livenessProbe" {
+                State::Failure
+            } else {
+                State::Warning
+            };
+            findings.push(Finding::failure(what, do_).with_state(state).about(workload.object()));
+        }
+    }
+    Finding::or_ok(findings, format!("no container is probed at :{port}/healthz"))
+}

@@ -1,0 +1,414 @@
+//! The table of broken worlds.
+
+use super::*;
+
+/// A world that differs from a whole one in one fault.
+struct Broken {
+    break_it: fn(&mut World),
+    id: &'static str,
+    state: State,
+    /// Empty for none.
+    object: &'static str,
+    /// A part of what is found.
+    what: &'static str,
+}
+
+fn azure(world: &mut World) -> &mut AzureWorld {
+    world.azure.as_mut().unwrap()
+}
+
+fn show(world: &mut World, probe: &Value, entries: &Value) {
+    azure(world).load_balancers = Some(Ok(LoadBalancers {
+        found: vec![load_balancer(probe, entries)],
+        others: Vec::new(),
+    }));
+}
+
+fn lacks(world: &mut World, role: Role, right: &str) {
+    let settings = &world.settings;
+    let accounts = world.accounts.as_mut().unwrap();
+    let found = accounts.iter_mut().find(|rights| rights.account.role == role).unwrap();
+    let mut needed = needed(settings, &found.account);
+    needed.retain(|known| known.to_string() == right);
+    assert_eq!(needed.len(), 1, "{right}");
+    found.missing = Ok(needed);
+}
+
+fn workload<'a>(world: &'a mut World, name: &str) -> &'a mut Workload {
+    let workloads = world.workloads.as_mut().unwrap();
+    workloads.iter_mut().find(|workload| workload.name == name).unwrap()
+}
+
+fn all_but(action: &str) -> Vec<Permission> {
+    vec![Permission {
+        actions: vec!["*".to_owned()],
+        not_actions: vec![action.to_owned()],
+    }]
+}
+
+/// With Azure.
+const BROKEN: &[Broken] = &[
+    Broken {
+        break_it: |world| {
+            world.server = Ok(Server {
+                version: "v1.29.14".to_owned(),
+                major: 1,
+                minor: 29,
+            });
+        },
+        id: "api-server",
+        state: State::Failure,
+        object: "",
+        what: "v1.29.14 is older than 1.30",
+    },
+    Broken {
+        break_it: |world| {
+            world.settings.maintenance.enabled = true;
+            world
+                .served
+                .as_mut()
+                .unwrap()
+                .remove("headgate.dev/v1alpha1/evacuations");
+        },
+        id: "api-kinds",
+        state: State::Failure,
+        object: "headgate.dev/v1alpha1/evacuations",
+        what: "does not serve evacuations",
+    },
+    Broken {
+        break_it: |world| {
+            world
+                .served
+                .as_mut()
+                .unwrap()
+                .remove("admissionregistration.k8s.io/v1/validatingadmissionpolicies");
+        },
+        id: "api-kinds",
+        state: State::Failure,
+        object: "admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+        what: "does not serve",
+    },
+    Broken {
+        break_it: |world| world.nodes = Err("nodes is forbidden".to_owned()),
+        id: "nodes",
+        state: State::Failure,
+        object: "",
+        what: "nodes is forbidden",
+    },
+    Broken {
+        break_it: |world| lacks(world, Role::Agent, "patch nodes"),
+        id: "rights",
+        state: State::Failure,
+        object: "serviceaccount/kube-system/headgate-agent",
+        what: "may not patch nodes, which holdDeletion.clusterAutoscaler needs",
+    },
+    Broken {
+        break_it: |world| {
+            lacks(
+                world,
+                Role::Controller,
+                "update leases.coordination.k8s.io headgate-leader in kube-system",
+            );
+        },
+        id: "rights",
+        state: State::Failure,
+        object: "serviceaccount/kube-system/headgate-controller",
+        what: "headgate-leader",
+    },
+    Broken {
+        break_it: |world| world.accounts = Err("subjectaccessreviews is forbidden".to_owned()),
+        id: "rights",
+        state: State::Warning,
+        object: "",
+        what: "subjectaccessreviews is forbidden",
+    },
+    Broken {
+        break_it: |world| workload(world, "headgate").pods.ready = 1,
+        id: "installation",
+        state: State::Failure,
+        object: "daemonset/kube-system/headgate",
+        what: "of 2 pods 1 are ready",
+    },
+    Broken {
+        break_it: |world| workload(world, "headgate").annotations.clear(),
+        id: "installation",
+        state: State::Warning,
+        object: "daemonset/kube-system/headgate",
+        what: "may evict the agent",
+    },
+    Broken {
+        break_it: |world| workload(world, "headgate").containers[0].image = "registry.test/headgate:0.9.0".to_owned(),
+        id: "versions",
+        state: State::Warning,
+        object: "",
+        what: "daemonset/kube-system/headgate has registry.test/headgate:0.9.0",
+    },
+    Broken {
+        break_it: |world| world.workloads = Err("daemonsets is forbidden".to_owned()),
+        id: "installation",
+        state: State::Warning,
+        object: "",
+        what: "daemonsets is forbidden",
+    },
+    Broken {
+        break_it: |world| {
+            *azure(world) = AzureWorld {
+                configuration: Err("/a: tenantId is missing".to_owned()),
+                token: None,
+                permissions: None,
+                deny_assignments: None,
+                load_balancers: None,
+            };
+        },
+        id: "azure-config",
+        state: State::Failure,
+        object: "",
+        what: "tenantId is missing",
+    },
+    Broken {
+        break_it: |world| {
+            let azure = azure(world);
+            azure.token = Some(Err("no token: invalid_client (401): AADSTS7000215".to_owned()));
+            (azure.permissions, azure.deny_assignments, azure.load_balancers) = (None, None, None);
+        },
+        id: "azure-token",
+        state: State::Failure,
+        object: "",
+        what: "AADSTS7000215",
+    },
+    Broken {
+        break_it: |world| {
+            azure(world).permissions.as_mut().unwrap().as_mut().unwrap().group =
+                all_but("Microsoft.Network/loadBalancers/backendAddressPools/write");
+        },
+        id: "azure-role",
+        state: State::Failure,
+        object: GROUP,
+        what: "may not Microsoft.Network/loadBalancers/backendAddressPools/write",
+    },
+    Broken {
+        break_it: |world| {
+            azure(world).permissions.as_mut().unwrap().as_mut().unwrap().network = all_but("*/joinLoadBalancer/action");
+        },
+        id: "azure-role",
+        state: State::Failure,
+        object: "/subscriptions/s/resourceGroups/nodes/providers/Microsoft.Network/virtualNetworks/v",
+        what: "joinLoadBalancer/action",
+    },
+    Broken {
+        break_it: |world| azure(world).permissions = Some(Err("ARM answered 403: AuthorizationFailed".to_owned())),
+        id: "azure-role",
+        state: State::Warning,
+        object: "",
+        what: "AuthorizationFailed",
+    },
+    Broken {
+        break_it: |world| azure(world).deny_assignments = Some(Ok(vec![locked()])),
+        id: "deny-assignments",
+        state: State::Failure,
+        object: GROUP,
+        what: "\"locked\" refuses writes of pools",
+    },
+    Broken {
+        break_it: |world| {
+            let (found, others) = (Vec::new(), vec!["mycluster".to_owned()]);
+            azure(world).load_balancers = Some(Ok(LoadBalancers { found, others }));
+        },
+        id: "load-balancers",
+        state: State::Failure,
+        object: "",
+        what: "no load balancer is named kubernetes or kubernetes-internal; /subscriptions/s/resourceGroups/nodes has: mycluster",
+    },
+    Broken {
+        break_it: |world| azure(world).load_balancers = Some(Err("ARM answered 404: ResourceGroupNotFound".to_owned())),
+        id: "load-balancers",
+        state: State::Failure,
+        object: "",
+        what: "ResourceGroupNotFound",
+    },
+    Broken {
+        break_it: |world| {
+            let interface = "/subscriptions/s/resourceGroups/nodes/providers/Microsoft.Network/networkInterfaces/n/ipConfigurations/c";
+            show(
+                world,
+                &healthz(),
+                &json!([{"name": "x", "properties": {"networkInterfaceIPConfiguration": {"id": interface}}}]),
+            );
+        },
+        id: "pools",
+        state: State::Warning,
+        object: "pool/kubernetes/kubernetes",
+        what: "1 of 1 entries are network interfaces",
+    },
+    Broken {
+        break_it: |world| show(world, &Value::Null, &addresses()),
+        id: "rules",
+        state: State::Failure,
+        object: "service/default/web",
+        what: "has no health probe",
+    },
+    Broken {
+        break_it: |world| show(world, &json!({"protocol": "Tcp", "port": 30080}), &addresses()),
+        id: "probes",
+        state: State::Warning,
+        object: "service/default/web",
+        what: "its probe Tcp :30080 does not reach headgate: only admin states take nodes out (rules a0f8fad5bd9cb469fa16570867728950-TCP-443)",
+    },
+    Broken {
+        break_it: |world| {
+            show(
+                world,
+                &json!({"protocol": "Http", "port": 10456, "requestPath": "/"}),
+                &addresses(),
+            );
+        },
+        id: "probes",
+        state: State::Failure,
+        object: "service/default/web",
+        what: "gets 404",
+    },
+    Broken {
+        break_it: |world| show(world, &json!({"protocol": "Tcp", "port": 10456}), &addresses()),
+        id: "probes",
+        state: State::Failure,
+        object: "service/default/web",
+        what: "no signal fails it",
+    },
+    Broken {
+        break_it: |world| world.services = Err("services is forbidden".to_owned()),
+        id: "probes",
+        state: State::Warning,
+        object: "",
+        what: "services is forbidden",
+    },
+    Broken {
+        break_it: |world| world.settings.service_health = ServiceHealth::NodePorts,
+        id: "local-services",
+        state: State::Failure,
+        object: "service/default/shop",
+        what: "kube-proxy owns its health check node port 32000",
+    },
+    Broken {
+        break_it: |world| world.settings.admin_state.mode = AdminStateMode::Observe,
+        id: "local-services",
+        state: State::Failure,
+        object: "service/default/shop",
+        what: "keeps sending to a node with signals",
+    },
+    Broken {
+        break_it: |world| {
+            let web = workload(world, "web");
+            web.is_on_host_network = true;
+        },
+        id: "liveness-probes",
+        state: State::Failure,
+        object: "deployment/default/web",
+        what: "its livenessProbe asks headgate's :10456/healthz",
+    },
+    Broken {
+        break_it: |world| world.settings.hold_deletion.cluster_autoscaler = ClusterAutoscalerHold::Off,
+        id: "autoscalers",
+        state: State::Warning,
+        object: "deployment/kube-system/cluster-autoscaler",
+        what: "deletes a node 5s after its taint",
+    },
+    Broken {
+        break_it: |world| {
+            workload(world, "cluster-autoscaler").containers[0]
+                .command
+                .push("--max-bulk-soft-taint-count=0".to_owned());
+        },
+        id: "autoscalers",
+        state: State::Failure,
+        object: "deployment/kube-system/cluster-autoscaler",
+        what: "sets no soft taints",
+    },
+    Broken {
+        break_it: |world| {
+            let command = &mut workload(world, "cluster-autoscaler").containers[0].command;
+            command.extend(["--node-deletion-delay-timeout", "1m0s"].map(str::to_owned));
+        },
+        id: "autoscalers",
+        state: State::Warning,
+        object: "deployment/kube-system/cluster-autoscaler",
+        what: "ends every delay after 1m (--node-deletion-delay-timeout), before holdDeletion.timeout of 2m",
+    },
+    Broken {
+        break_it: |world| {
+            world
+                .workloads
+                .as_mut()
+                .unwrap()
+                .retain(|workload| workload.name != "headgate-hold");
+        },
+        id: "autoscalers",
+        state: State::Warning,
+        object: "deployment/karpenter/karpenter",
+        what: "terminates an empty node at once",
+    },
+    Broken {
+        break_it: |world| {
+            let annotations = json!({"delay-deletion.cluster-autoscaler.kubernetes.io/other": "x"});
+            world.nodes = Ok(vec![from(
+                json!({"metadata": {"name": "n1", "annotations": annotations}}),
+            )]);
+        },
+        id: "annotations",
+        state: State::Warning,
+        object: "node/n1",
+        what: "delay-deletion.cluster-autoscaler.kubernetes.io/other delays Cluster Autoscaler on n1",
+    },
+];
+
+/// Without Azure.
+const BROKEN_WITHOUT_AZURE: &[Broken] = &[
+    Broken {
+        break_it: |world| world.services.as_mut().unwrap()[0].metadata.annotations = None,
+        id: "probes",
+        state: State::Warning,
+        object: "service/default/web",
+        what: "no annotation points its probe at :10456/healthz",
+    },
+    Broken {
+        break_it: |world| {
+            let spec =
+                json!({"externalTrafficPolicy": "Local", "healthCheckNodePort": 32000, "ports": [{"port": 443}]});
+            world.services = Ok(vec![service("shop", "1", &spec)]);
+        },
+        id: "local-services",
+        state: State::Failure,
+        object: "service/default/shop",
+        what: "kube-proxy answers its health check node port 32000",
+    },
+];
+
+fn locked() -> DenyAssignment {
+    DenyAssignment::from_document(&json!({"properties": {"denyAssignmentName": "locked", "scope": GROUP,
+        "permissions": [{"actions": ["*"], "notActions": ["*/read"]}],
+        "principals": [{"id": "00000000-0000-0000-0000-000000000000", "type": "SystemDefined"}], "excludePrincipals": []}}))
+}
+
+#[test]
+fn the_fault_of_each_broken_world_is_named_and_nothing_else() {
+    let with: Vec<_> = BROKEN.iter().map(|broken| (whole(), broken)).collect();
+    let without = BROKEN_WITHOUT_AZURE
+        .iter()
+        .map(|broken| (whole_without_azure(), broken));
+    let all: Vec<_> = with.into_iter().chain(without).collect();
+    assert!(all.len() >= 20);
+    for (mut world, broken) in all {
+        (broken.break_it)(&mut world);
+        let found = wrong(&world);
+        let [finding] = &found[..] else {
+            panic!("{}: {found:#?}", broken.what);
+        };
+        let object = finding.object.as_deref().unwrap_or_default();
+        assert_eq!(
+            (finding.id, finding.state, object),
+            (broken.id, broken.state, broken.object),
+            "{finding:#?}"
+        );
+        assert!(finding.what.contains(broken.what), "{finding:#?}");
+        assert!(finding.do_.as_ref().is_some_and(|do_| !do_.is_empty()));
+    }
+}

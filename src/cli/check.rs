@@ -1,0 +1,86 @@
+//! `headgate check`: whether what headgate needs is there, and what to do about what is not.
+
+#![expect(
+    clippy::doc_markdown,
+    reason = "doc comments of arguments are the help, where backticks would show"
+)]
+
+use std::cell::Cell;
+
+use clap::Args;
+use jiff::Timestamp;
+use kube::Client;
+
+use crate::check::{CheckReport, CheckRequest, read_world};
+use crate::config::Settings;
+use crate::status::Detail;
+
+use super::cluster::ClusterArguments;
+use super::output::{self, Output, Report, WatchArguments};
+use super::{Failure, azure, build_runtime};
+
+/// Check what headgate needs, before and after the installation: rights, identity, role, load balancers, probes, autoscalers
+///
+/// Runs on any machine with a kubeconfig, or in a Pod of headgate. It writes nothing; it asks the API server which rights accounts
+/// have (SubjectAccessReview). Give the agents' settings with --config, or the settings' defaults are checked. ✓ is as it should be, ! is a
+/// limit or not known, ✗ does not work. Exit codes: 0 without ✗, 1 with one, 2 for wrong arguments or where the API server does not
+/// answer.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+
+    #[command(flatten)]
+    azure: azure::AzureArguments,
+
+    #[command(flatten)]
+    watch: WatchArguments,
+
+    /// Output format; name prints the objects of ! and ✗
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let settings = arguments.azure.settings()?;
+    let failures = Cell::new(0);
+    let runtime = build_runtime()?;
+    let outcome = runtime.block_on(async {
+        let client = arguments.cluster.client().await?;
+        let read = async || {
+            let report = read(&client, &settings).await?;
+            failures.set(report.failures);
+            Ok(report)
+        };
+        Box::pin(output::show(arguments.output, &arguments.watch, read)).await
+    });
+    // Requests that got no answer are abandoned.
+    runtime.shutdown_background();
+    outcome?;
+    match failures.get() {
+        0 => Ok(()),
+        1 => Err(Failure::runtime(anyhow::anyhow!("1 check failed"))),
+        failures => Err(Failure::runtime(anyhow::anyhow!("{failures} checks failed"))),
+    }
+}
+
+async fn read(client: &Client, settings: &Settings) -> Result<CheckReport, Failure> {
+    let request = CheckRequest { client, settings };
+    // Nothing can be checked, as with wrong arguments.
+    let world = Box::pin(read_world(request)).await.map_err(Failure::settings)?;
+    Ok(CheckReport::new(&world, Timestamp::now()))
+}
+
+impl Report for CheckReport {
+    fn taken_at(&self) -> Timestamp {
+        self.taken_at
+    }
+
+    fn text(&self, detail: Detail) -> String {
+        self.text(detail)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.names()
+    }
+}
