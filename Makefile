@@ -199,7 +199,7 @@ measure-holds: build-tools ## measure how often headgate's holds of the shared L
 	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager --test lab $(ARGS) -- holds --nocapture
 
 .PHONY: dashboards
-dashboards: build-tools prometheus-tools ## run the queries of the dashboards on a Prometheus that scrapes a sandbox, and draw the charts of docs/dashboards.md
+dashboards: build-tools prometheus-tools ## run the queries of the dashboards on a Prometheus that scrapes a sandbox, and draw the charts of docs/guides/monitoring.md
 	assets=$$($(control_plane)); HEADGATE_CHARTS=1 KUBEBUILDER_ASSETS=$$assets cargo test --locked --test integration --test lab every_query_runs
 
 .PHONY: count

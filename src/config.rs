@@ -2,7 +2,7 @@
 //!
 //! A settings file becomes one validated [`Settings`]; no other module checks a value again. Flags win over the file, the
 //! file wins over defaults. All violations are reported together. `config/keys.rs` defines the keys; the reference
-//! `docs/settings.md` and the JSON schema are generated from it.
+//! `docs/reference/settings.md` and the JSON schema are generated from it.
 
 mod conflicts;
 mod keys;

@@ -2,7 +2,7 @@
 //! returns.
 //!
 //! This is the top crate of the product: the command line, the settings, and the composition of the crates below
-//! `crates/` into an agent. docs/architecture.md has the table of which crate and module may use which. Decisions are
+//! `crates/` into an agent. docs/dev/architecture.md has the table of the crates. Decisions are
 //! pure functions over plain data with time as a parameter; the code around them does the I/O.
 
 pub mod agent;

@@ -17,7 +17,7 @@ use headgate_sandbox::Interrupts;
 /// with it. The control address has faults, the clock of operations and a journal of every request under
 /// /emulator/v1.
 ///
-/// docs/azure-emulator.md has examples, and the evidence for each behaviour. The emulator keeps no files and
+/// lab/azure-emulator/README.md has examples, and the evidence for each behaviour. The emulator keeps no files and
 /// ends with SIGTERM or Ctrl-C. It has no access control: use it for tests only.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {

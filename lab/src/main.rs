@@ -62,7 +62,7 @@ mod tests {
             .show_footer(false)
             .show_table_of_contents(false);
         let text = clap_markdown::help_markdown_command_custom(&Arguments::command(), &options);
-        expect_file!["../../docs/lab-cli.md"].assert_eq(&text);
+        expect_file!["../../lab/CLI.md"].assert_eq(&text);
     }
 
     #[test]

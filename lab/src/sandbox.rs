@@ -36,7 +36,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
-    /// Run pods on the nodes, and act on maintenances (docs/maintenance.md)
+    /// Run pods on the nodes, and act on maintenances (docs/guides/maintenance.md)
     ///
     /// Adds kube-controller-manager, kube-scheduler, and kwok in place of kubelets; two Deployments with
     /// `PodDisruptionBudgets` and a `DaemonSet`; and two controllers of headgate, which lead instead of the agents. Prints
@@ -44,7 +44,7 @@ pub(super) struct Arguments {
     #[arg(long, conflicts_with = "kubeconfig")]
     workloads: bool,
 
-    /// Start no agents, to install headgate and run its processes yourself (docs/trial.md)
+    /// Start no agents, to install headgate and run its processes yourself (docs/dev/lab.md)
     #[arg(long, conflicts_with_all = ["workloads", "kubeconfig"])]
     no_agents: bool,
 

@@ -24,7 +24,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::AgentError;
 use super::service_health::HealthThreadExtras;
 
-/// Time to wait for the first sync before the port opens as eligible (docs/decisions.md 3).
+/// Time to wait for the first sync before the port opens as eligible (docs/dev/decisions.md 3).
 const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);

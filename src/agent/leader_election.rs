@@ -2,7 +2,7 @@
 //!
 //! A process is a candidate if its role may lead and the settings name `azure.json`, or if it is a controller that leads for maintenances
 //! alone. A defect in the work of a term ends the term
-//! and never the process (docs/decisions.md 8). When the process stops, it first releases the Lease
+//! and never the process (docs/dev/decisions.md 8). When the process stops, it first releases the Lease
 //! ([`LeaderElection::release_lease`]) and answers probes as before meanwhile. What the work does is left to `admin_state`.
 
 use std::fmt::Display;

@@ -1,6 +1,6 @@
 //! Cluster Autoscaler and Karpenter: whether they leave a node the time that load balancers need. Pure.
 //!
-//! Only programs that run in the cluster show their flags; AKS' managed ones do not. The times are those that docs/autoscalers.md measured.
+//! Only programs that run in the cluster show their flags; AKS' managed ones do not. The times are those that docs/guides/autoscalers.md measured.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

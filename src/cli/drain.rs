@@ -150,7 +150,7 @@ async fn drain(arguments: &Arguments, object: &NodeMaintenance, nodes: &[String]
     let followed = followed.map_err(|error| Failure {
         code: match error {
             FollowError::Interrupted(_) => EXIT_INTERRUPTED,
-            FollowError::Timeout { .. } => EXIT_RUNTIME,
+            FollowError::Timeout { .. } | FollowError::Refused { .. } => EXIT_RUNTIME,
         },
         error: anyhow!(error),
     })?;

@@ -1,4 +1,4 @@
-//! The reference of all settings (`docs/settings.md`), generated from the table of keys.
+//! The reference of all settings (`docs/reference/settings.md`), generated from the table of keys.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde_yaml::Value;
 use super::Settings;
 use super::keys::keys;
 
-/// The text of `docs/settings.md`.
+/// The text of `docs/reference/settings.md`.
 #[must_use]
 pub fn reference() -> String {
     let mut defaults = Settings::default();
@@ -18,7 +18,7 @@ pub fn reference() -> String {
          below. Durations carry their unit (`500ms`, `5s`, `1m30s`). `--check-config` reports every mistake at once \
          and prints the settings in effect; a mistake ends the process with exit code 2.\n\n\
          The document is a `HeadgateConfiguration` of `config.headgate.dev/v1alpha1`; editors and CI can check it with its JSON \
-         schema, `docs/settings.schema.json`. Settings of every process come first, then those of the agent on a node (`node`), \
+         schema, `docs/reference/settings.schema.json`. Settings of every process come first, then those of the agent on a node (`node`), \
          then those of the leader. Null means the same as omission, and only settings whose default is null may be null.\n\n\
          The defaults, as a file:\n\n```yaml\n",
     );
@@ -44,10 +44,7 @@ fn default_text(value: Value) -> String {
         Value::Bool(flag) => format!("`{flag}`"),
         Value::Number(number) => format!("`{number}`"),
         Value::Sequence(items) if items.is_empty() => "none".to_owned(),
-        Value::Sequence(items) => {
-            let items = items.iter().filter_map(Value::as_str).map(|item| format!("`{item}`"));
-            items.collect::<Vec<_>>().join(", ")
-        }
+        Value::Sequence(_) => "the list above".to_owned(),
         other => format!("`{other:?}`"),
     }
 }

@@ -14,7 +14,7 @@ use super::version::HEADER;
 pub fn schema() -> Value {
     let mut defaults = Settings::default();
     let [(_, version), (_, kind)] = HEADER;
-    let mut root = object("The settings of headgate agent. docs/settings.md is the reference.");
+    let mut root = object("The settings of headgate agent. docs/reference/settings.md is the reference.");
     root["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     root["title"] = json!(format!("{kind} {version}"));
     root["required"] = json!(HEADER.map(|(key, _)| key));

@@ -32,7 +32,9 @@ pub(super) fn unknown_key(origin: &str, path: &str, value: &Value) -> Violation 
         let inner = inner.collect::<Vec<_>>().join(", ");
         format!("{value} is not allowed; allowed: a section with {inner}")
     } else if let Some(nearest) = nearest(path) {
-        format!("did you mean {nearest}? This key is not known (value: {value}); allowed: those in docs/settings.md")
+        format!(
+            "did you mean {nearest}? This key is not known (value: {value}); allowed: those in docs/reference/settings.md"
+        )
     } else {
         let known = keys().map(|key| key.path).collect::<Vec<_>>().join(", ");
         format!("this key is not known (value: {value}); allowed: {known}")

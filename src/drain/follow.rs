@@ -11,6 +11,7 @@ use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
 use jiff::Timestamp;
 use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::Error::InitialListFailed;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client, ResourceExt as _};
 use tokio::time::{Instant, sleep_until};
@@ -55,6 +56,14 @@ pub enum FollowError {
         /// The given time.
         timeout: Duration,
     },
+    /// The API server never lets it be followed.
+    #[error("NodeMaintenance {name} cannot be followed: {error}. {}", goes_on(.name))]
+    Refused {
+        /// The name of the maintenance.
+        name: String,
+        /// The answer.
+        error: String,
+    },
 }
 
 fn goes_on(name: &str) -> String {
@@ -66,7 +75,7 @@ fn goes_on(name: &str) -> String {
 /// Follows a maintenance to its end. `line` gets each line; `interrupted` ends following, and not the drain.
 ///
 /// # Errors
-/// When the time is over, or the user interrupts.
+/// When the time is over, the user interrupts, or may not watch the maintenance.
 pub async fn follow(
     request: FollowRequest<'_>,
     interrupted: impl Future<Output = ()>,
@@ -86,6 +95,7 @@ pub async fn follow(
     let deadline = Instant::now() + timeout.unwrap_or(FOREVER);
     let mut tick = Instant::now() + TICK;
     let mut reported_error = String::new();
+    let mut was_read = false;
     loop {
         tokio::select! {
             biased;
@@ -111,6 +121,7 @@ pub async fn follow(
                     reported_error = error;
                 }
                 Some(Ok(state)) => {
+                    was_read = true;
                     let state = state.and_then(|state| state.into_object().ok());
                     reported_error.clear();
                     let (lines, outcome) = progress.update(state.as_ref(), Timestamp::now());
@@ -122,6 +133,11 @@ pub async fn follow(
                         return Ok(Followed { outcome, last });
                     }
                 }
+                // Later it may pass: a kube-apiserver that starts does not know every role at once.
+                Some(Err(InitialListFailed(kube::Error::Api(status)))) if !was_read && matches!(status.code, 401 | 403) => {
+                    let error = status.message.clone();
+                    return Err(FollowError::Refused { name, error });
+                }
                 Some(Err(error)) => {
                     let error = error_chain(&error);
                     if error != reported_error {
@@ -132,6 +148,36 @@ pub async fn follow(
                 // The stream of a watch does not end.
                 None => std::future::pending().await,
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_maintenance::api::NodeMaintenanceSpec;
+    use headgate_test_kubernetes::{FakeApi, Fault};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_user_who_may_never_follow_is_told_so_at_once() {
+        let object = NodeMaintenance::new("m", NodeMaintenanceSpec::default());
+        for (fault, expected) in [
+            (Fault::Status(401), "NodeMaintenance m cannot be followed: "),
+            (Fault::Status(403), "NodeMaintenance m cannot be followed: "),
+            (Fault::Status(503), "not drained within 60s. "),
+        ] {
+            let (client, faults) = FakeApi::default().client();
+            faults.set(fault);
+            let request = FollowRequest {
+                client: &client,
+                object: &object,
+                timeout: Some(Duration::from_mins(1)),
+            };
+            let error = follow(request, std::future::pending(), |_| {}).await.unwrap_err();
+            let error = error.to_string();
+            assert!(error.starts_with(expected), "{error}");
+            assert!(error.contains("The drain goes on: "), "{error}");
         }
     }
 }

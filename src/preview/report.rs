@@ -1,4 +1,4 @@
-//! The preview in the form of `-o json`, built from a snapshot. Pure. docs/maintenance.md lists the fields.
+//! The preview in the form of `-o json`, built from a snapshot. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! The report in the form of `-o json`. The names of the fields are a contract; docs/status.md lists them.
+//! The report in the form of `-o json`. The names of the fields are a contract; docs/reference/api.md lists them.
 
 use std::net::IpAddr;
 

@@ -45,7 +45,7 @@ fn alerts() -> BTreeMap<String, Value> {
     alerts.collect()
 }
 
-/// What runs before a histogram's suffix, so that the name is one of docs/metrics.md.
+/// What runs before a histogram's suffix, so that the name is one of docs/reference/metrics.md.
 fn family(name: &str) -> &str {
     ["_bucket", "_count", "_sum"]
         .iter()
@@ -55,7 +55,7 @@ fn family(name: &str) -> &str {
 
 /// The names of all metrics.
 pub(crate) fn documented() -> BTreeSet<String> {
-    let list = text("docs/metrics.md");
+    let list = text("docs/reference/metrics.md");
     let names = list
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
@@ -152,10 +152,15 @@ fn every_alert_fires_in_a_rule_test_and_stays_quiet_in_another() {
 #[test]
 fn every_alert_has_a_runbook_about_existing_metrics() {
     let (alerts, documented) = (alerts(), documented());
-    let index = text("docs/runbooks/README.md");
+    let page = text("docs/reference/runbooks.md");
+    let runbooks: BTreeMap<&str, &str> = page
+        .split("\n## Headgate")
+        .skip(1)
+        .map(|runbook| runbook.split_once('\n').unwrap())
+        .collect();
     for (name, alert) in &alerts {
-        let page = format!("docs/runbooks/{name}.md");
-        assert_eq!(alert["annotations"]["runbook_url"], page.as_str());
+        let link = format!("docs/reference/runbooks.md#{}", name.to_lowercase());
+        assert_eq!(alert["annotations"]["runbook_url"], link.as_str());
         for key in ["summary", "description"] {
             assert!(
                 alert["annotations"][key].as_str().is_some_and(|text| text.len() > 20),
@@ -166,35 +171,30 @@ fn every_alert_has_a_runbook_about_existing_metrics() {
             ["warning", "critical"].contains(&alert["labels"]["severity"].as_str().unwrap()),
             "{name}"
         );
-        let page = text(&page);
+        let runbook = runbooks[name.strip_prefix("Headgate").unwrap()];
         let sections = [
-            "\n## Meaning\n",
-            "\n## Likely causes\n",
-            "\n## Commands\n\n```sh\n",
-            "\n## What not to do\n",
+            "\n**Meaning.** ",
+            "\n**Causes.**\n\n- ",
+            "\n**Commands.**\n\n```sh\n",
+            "\n**Do not** ",
         ];
         for section in sections {
-            assert!(page.contains(section), "{name} has no {section:?}");
+            assert!(runbook.contains(section), "{name} has no {section:?}");
         }
-        let (_, line) = page.split_once("\nMetrics: ").unwrap();
-        let line = line.lines().next().unwrap();
-        let listed: BTreeSet<&str> = line.split('`').skip(1).step_by(2).collect();
+        let (_, after) = runbook.split_once("\nMetrics: ").unwrap();
+        let first = after.lines().next().unwrap();
+        let listed: BTreeSet<&str> = first.split('`').skip(1).step_by(2).collect();
         assert!(!listed.is_empty(), "{name}");
         for metric in &listed {
             assert!(
                 exists(metric, &documented),
-                "{name}: {metric} is not in docs/metrics.md"
+                "{name}: {metric} is not in docs/reference/metrics.md"
             );
         }
-        assert!(index.contains(&format!("[{name}]({name}.md)")), "{name}");
     }
-    for entry in std::fs::read_dir(repository("docs/runbooks")).unwrap() {
-        let file = entry.unwrap().file_name().into_string().unwrap();
-        let name = file.strip_suffix(".md").unwrap();
-        assert!(
-            name == "README" || alerts.contains_key(name),
-            "docs/runbooks/{file} is of no alert"
-        );
+    for name in runbooks.keys() {
+        let name = format!("Headgate{name}");
+        assert!(alerts.contains_key(&name), "the runbook {name} is of no alert");
     }
 }
 
@@ -208,7 +208,7 @@ fn every_rule_reads_existing_metrics_and_recorded_series() {
         for metric in metrics_of(expression) {
             assert!(
                 exists(&metric, &documented),
-                "{metric} is not in docs/metrics.md: {expression}"
+                "{metric} is not in docs/reference/metrics.md: {expression}"
             );
         }
         for word in expression.split(|character: char| !(character.is_ascii_alphanumeric() || "_:".contains(character)))

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::emulator::emulator_process::Emulator;
 
-const PAGE: &str = include_str!("../../docs/budget.md");
+const PAGE: &str = include_str!("../../lab/budget/README.md");
 
 async fn create<K>(client: &Client, object: Value) -> K
 where

@@ -1,5 +1,5 @@
 //! The Grafana dashboards: each matches Grafana's published schema, and each query runs on a real Prometheus that scrapes a running
-//! sandbox. With `HEADGATE_CHARTS=1` the answers are drawn for docs/dashboards.md (`make dashboards`).
+//! sandbox. With `HEADGATE_CHARTS=1` the answers are drawn for docs/guides/monitoring.md (`make dashboards`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ const WITHOUT_SERIES: [&str; 12] = [
     "headgate_maintenance_stage_duration_seconds_bucket",
     "headgate_maintenance_out_to_first_evacuation_seconds_bucket",
 ];
-/// The panels that docs/dashboards.md shows: dashboard, panel, file.
+/// The panels that docs/guides/monitoring.md shows: dashboard, panel, file.
 const CHARTS: [(&str, &str, &str); 4] = [
     ("headgate-agents", "Nodes with a signal", "agents-signals"),
     ("headgate-agents", "Answers of /healthz", "agents-healthz"),
@@ -158,16 +158,16 @@ fn dashboards_read_existing_metrics_and_have_descriptions() {
         for metric in metrics {
             assert!(
                 exists(&metric, &documented),
-                "{metric} is not in docs/metrics.md: {}",
+                "{metric} is not in docs/reference/metrics.md: {}",
                 query.expression
             );
         }
     }
 }
 
-/// The labels of each family, as docs/metrics.md has them.
+/// The labels of each family, as docs/reference/metrics.md has them.
 fn documented_labels() -> BTreeMap<String, BTreeSet<String>> {
-    let list = std::fs::read_to_string(repository("docs/metrics.md")).unwrap();
+    let list = std::fs::read_to_string(repository("docs/reference/metrics.md")).unwrap();
     let rows = list.lines().filter(|line| line.starts_with("| `"));
     let row = |line: &str| {
         let mut cells = line.split('|').map(str::trim).skip(1);
@@ -182,7 +182,7 @@ fn documented_labels() -> BTreeMap<String, BTreeSet<String>> {
     rows.map(row).collect()
 }
 
-/// Fails if a series has a label that docs/metrics.md does not have.
+/// Fails if a series has a label that docs/reference/metrics.md does not have.
 async fn labels_are_documented(prometheus: &Prometheus) {
     let documented = documented_labels();
     let of_target = ["__name__", "instance", "job", "node", "le"];
@@ -199,11 +199,11 @@ async fn labels_are_documented(prometheus: &Prometheus) {
         let family = family.unwrap_or(name);
         let labels = &documented
             .get(family)
-            .unwrap_or_else(|| panic!("{name} is not in docs/metrics.md"));
+            .unwrap_or_else(|| panic!("{name} is not in docs/reference/metrics.md"));
         for label in series.keys().filter(|label| !of_target.contains(&label.as_str())) {
             assert!(
                 labels.contains(label),
-                "docs/metrics.md has no label {label} of {family}"
+                "docs/reference/metrics.md has no label {label} of {family}"
             );
         }
         seen.insert(family.to_owned());

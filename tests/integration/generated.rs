@@ -6,15 +6,17 @@ use expect_test::expect_file;
 use headgate::config::{Settings, reference, schema};
 use serde_json::Value;
 
+mod command_line;
+
 #[test]
 fn generated_settings_reference() {
-    expect_file!["../../docs/settings.md"].assert_eq(&reference());
+    expect_file!["../../docs/reference/settings.md"].assert_eq(&reference());
 }
 
 #[test]
 fn generated_settings_schema() {
     let text = serde_json::to_string_pretty(&schema()).unwrap() + "\n";
-    expect_file!["../../docs/settings.schema.json"].assert_eq(&text);
+    expect_file!["../../docs/reference/settings.schema.json"].assert_eq(&text);
 }
 
 /// The settings in the schema of the chart's values: one generated line of a file that is written by hand otherwise.
@@ -49,12 +51,8 @@ fn without_texts(schema: &Value, names: bool) -> Value {
 
 #[test]
 fn generated_cli_reference() {
-    let options = clap_markdown::MarkdownOptions::new()
-        .title("Command line".to_owned())
-        .show_footer(false)
-        .show_table_of_contents(false);
-    let text = clap_markdown::help_markdown_command_custom(&headgate::cli::definition(), &options);
-    expect_file!["../../docs/cli.md"].assert_eq(&text);
+    let text = command_line::reference(headgate::cli::definition());
+    expect_file!["../../docs/reference/cli.md"].assert_eq(&text);
 }
 
 /// The labels of families that have no series at the start, by the beginning of their names; the longest decides.
@@ -97,6 +95,16 @@ fn labels_of_later_series(name: &str) -> &'static [&'static str] {
         .1
 }
 
+/// A help text without its words about labels, which the list has in a column.
+fn without_labels(help: &str, labels: &[&str]) -> String {
+    let (last, others) = match labels {
+        [] => return help.to_owned(),
+        [only] => (*only, String::new()),
+        [others @ .., last] => (*last, format!("{} and ", others.join(", "))),
+    };
+    help.replacen(&format!(", by {others}{last}"), "", 1)
+}
+
 #[test]
 fn generated_metrics_list() {
     let text = headgate::agent::metrics_at_start(&Settings::default()).unwrap();
@@ -114,7 +122,8 @@ fn generated_metrics_list() {
     kinds.sort();
     let mut list = String::from(
         "# Metrics\n\n<!-- Generated from the registry by `make docs`; a test compares it. -->\n\n\
-         Served at `/metrics` of the operations port, as OpenMetrics or Prometheus text by the Accept header.\n\n\
+         Served at `/metrics` of the operations port, as OpenMetrics or Prometheus text by the Accept header. [Monitoring](../guides/monitoring.md) \
+         says which to look at.\n\n\
          | name | type | labels | meaning |\n|---|---|---|---|\n",
     );
     for (name, kind, help) in kinds {
@@ -132,13 +141,9 @@ fn generated_metrics_list() {
             }
             None => labels_of_later_series(&name).to_vec(),
         };
+        let help = without_labels(&help, &labels);
         let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
         writeln!(list, "| `{name}` | {kind} | {} | {help} |", labels.join(", ")).unwrap();
     }
-    list.push_str(
-        "\nWhat to look at: `proxy_healthz_total{code=\"503\"}` rising while `proxy_livez_total{code=\"503\"}` is flat means \
-         that the node is going away; both rising means that kube-proxy's data plane is stale. The rates mirror how \
-         often the load balancers probe: alert on ratios, not on counts.\n",
-    );
-    expect_file!["../../docs/metrics.md"].assert_eq(&list);
+    expect_file!["../../docs/reference/metrics.md"].assert_eq(&list);
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 /// Directories whose pages are checked, relative to the repository. The root's own pages are checked as well.
-const ROOTS: [&str; 2] = ["docs", "manifests"];
+const ROOTS: [&str; 4] = ["benches", "docs", "lab", "manifests"];
 
 /// What a page links to, and the anchors of its headings.
 struct Page {

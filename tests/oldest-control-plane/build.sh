@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Provides a control plane of the oldest Kubernetes version that headgate supports (docs/compatibility.md), building it
+# Provides a control plane of the oldest Kubernetes version that headgate supports (docs/concepts/limits.md), building it
 # where that has not been done yet. Reports on stderr what it does and prints one line on stdout: the directory that holds
 # etcd and kube-apiserver, kube-controller-manager, kube-scheduler and kubectl of that version. etcd and promlint are those of
 # ../control-plane.

@@ -1,4 +1,4 @@
-// The Kubernetes components of the oldest version that headgate supports, as one binary: docs/compatibility.md. etcd is not
+// The Kubernetes components of the oldest version that headgate supports, as one binary: docs/concepts/limits.md. etcd is not
 // among them; it comes from ../control-plane, because the two versions of its modules do not fit into one program.
 //
 // It acts as the component it is called as (a symlink named kube-apiserver), else as the one its first argument names.

@@ -1,7 +1,7 @@
 //! Eviction notices of Azure: the Scheduled Events of this VM, and the taint that announces an eviction.
 //!
 //! The node polls the instance metadata service (IMDS) each second. A `Preempt` event of the own VM is a signal at
-//! once; then the Node gets a taint and an annotation that records the notice (docs/decisions.md 13). Every other
+//! once; then the Node gets a taint and an annotation that records the notice (docs/dev/decisions.md 13). Every other
 //! event is shown only. headgate approves no event, because an approval starts the event early for all VMs that it
 //! names. Where IMDS is not polled, the leader turns the Node event `PreemptScheduled` into the same taint (`node_event`).
 //! An IMDS that hangs, fails or answers nonsense changes only its own metrics: only a readable document shows

@@ -1,7 +1,7 @@
 //! Failures between headgate and ARM, and the [`ErrorClass`] that says what to do about each.
 //!
 //! The class follows from ARM's error code, or from the HTTP status if the code is unknown ([`classify`];
-//! docs/decisions.md 11). To add an error class for a code, add a row to [`CODES`]. The failed operation of an accepted
+//! docs/dev/decisions.md 11). To add an error class for a code, add a row to [`CODES`]. The failed operation of an accepted
 //! write has a code and no status. No error holds a secret.
 
 use std::time::Duration;

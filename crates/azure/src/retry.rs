@@ -2,7 +2,7 @@
 //! most, with growing delays. Pure; the `request_path` module sends.
 //!
 //! A 429 of ARM is never retried here: the throttle gates handle it, and the caller decides by the error's class
-//! (docs/decisions.md 11). The statuses and delays are those of Microsoft's Go client, azcore. A `Retry-After` that is
+//! (docs/dev/decisions.md 11). The statuses and delays are those of Microsoft's Go client, azcore. A `Retry-After` that is
 //! longer than the delay replaces it.
 
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Admin states: from the signals of all Nodes to `Down` on their entries in every pool, and back.
 //!
-//! Invariants (docs/decisions.md 1, 10, 30): target states are computed from everything known, never from one event. No entry is set
+//! Invariants (docs/dev/decisions.md 1, 10, 30): target states are computed from everything known, never from one event. No entry is set
 //! `Down` without a signal on its Node. No `Down` is removed unless the ledger has it as headgate's, and none before every Node
 //! has been listed. An intent is in the ledger before it is written. Entries that belong to no Node are never written.
 //!

@@ -1,6 +1,6 @@
 //! Backend pools: which exist, which Node each entry belongs to, and the one writer of each load balancer.
 //!
-//! Invariants (docs/decisions.md 9, 31): a pool is written as the whole document that was read, with the etag of that read, and
+//! Invariants (docs/dev/decisions.md 9, 31): a pool is written as the whole document that was read, with the etag of that read, and
 //! only while ARM is not busy with its load balancer. An entry that matches no Node is never written. One task writes a
 //! load balancer.
 //!

@@ -4,8 +4,8 @@
 //! stands still. No two terms of one Lease have the same number. A write is sent only with a [`Permit`], which only a
 //! valid term issues. A candidate acquires a Lease only in the `resourceVersion` that it has read. A term ends 10 s after
 //! the *start* of the holder's last successful write; a candidate acquires what it has observed unchanged for 15 s; each
-//! by its own monotonic clock. No permit is issued while that clock and the wall clock disagree about the time since. docs/decisions.md 7 gives the reasons and the cost. A defect in the leader's work ends the
-//! term and not the process (docs/decisions.md 8).
+//! by its own monotonic clock. No permit is issued while that clock and the wall clock disagree about the time since. docs/dev/decisions.md 7 gives the reasons and the cost. A defect in the leader's work ends the
+//! term and not the process (docs/dev/decisions.md 8).
 //!
 //! `candidate` decides, as a pure function of what it observed (`observed_lease`); `leader_elector` and `leader_task` carry
 //! the decision out; `term` is what the work receives. `arm_lock` is the other Lease. What the work of a term does is left

@@ -1,7 +1,7 @@
 //! An emulator of the part of Azure Resource Manager that load balancers need: tokens, IMDS, throttling, long-running
 //! operations, and faults on demand.
 //!
-//! Answers follow recorded traffic where there is some; docs/azure-emulator.md says for each behaviour how sure it is.
+//! Answers follow recorded traffic where there is some; lab/azure-emulator/README.md says for each behaviour how sure it is.
 //! Time is a parameter and nothing runs in the background: the next request ends the operations that are due. So the
 //! emulator works without sockets and in paused time ([`Emulator`]) as well as on listeners ([`run`]).
 

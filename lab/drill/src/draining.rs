@@ -1,7 +1,7 @@
 //! Established flows of a backend that gets no new ones: how each provider's load balancer ends them, and when.
 //!
 //! A backend gets no new flows because its probes fail, because a controller has deregistered it, or because its admin state
-//! is `Down`. Azure ends flows in none of these cases. Defaults and their evidence are in docs/drill.md.
+//! is `Down`. Azure ends flows in none of these cases. Defaults and their evidence are in lab/drill/README.md.
 
 use std::time::Duration;
 

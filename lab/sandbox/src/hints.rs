@@ -98,7 +98,7 @@ pub(super) fn text(context: &HintContext<'_>) -> String {
         ),
         ("List the nodes:", format!("{kubectl} get nodes")),
         (
-            "Show the emulated Azure's load balancers; docs/azure-emulator.md has more:",
+            "Show the emulated Azure's load balancers; lab/azure-emulator/README.md has more:",
             format!("curl -s http://{control}/emulator/v1/state"),
         ),
     ];
@@ -127,7 +127,7 @@ fn without_agents(programs: &Programs, context: &HintContext<'_>) -> String {
     } = programs;
     let (control, logs) = (context.control, context.logs.display());
     format!(
-        "No agent runs. docs/trial.md installs the Helm chart here and runs its processes. It uses these:\n  \
+        "No agent runs. docs/dev/lab.md installs the Helm chart here and runs its processes. It uses these:\n  \
          export KUBECONFIG={kubeconfig} AZURE_JSON={azure_json} EMULATOR=http://{control}\n\
          List the nodes:\n  {kubectl} get nodes\n\
          Show the nodes and the load balancers of the emulated Azure:\n  \

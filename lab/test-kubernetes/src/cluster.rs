@@ -108,7 +108,7 @@ pub async fn create_node(client: &Client, prefix: &str) -> String {
     name
 }
 
-/// Whether the API server is that of Kubernetes 1.30, the oldest that headgate supports. docs/compatibility.md lists how it differs.
+/// Whether the API server is that of Kubernetes 1.30, the oldest that headgate supports. docs/concepts/limits.md lists how it differs.
 pub async fn is_kubernetes_1_30(client: &Client) -> bool {
     let request = hyper::Request::get("/version").body(Vec::new()).unwrap();
     let version: serde_json::Value = client.request(request).await.unwrap();

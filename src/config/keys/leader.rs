@@ -20,8 +20,7 @@ pub(super) fn keys() -> Vec<Key> {
             boolean(),
             |s| &mut s.leader_election.leader_elect,
             "Whether this process stands for election where its role and the settings of `azure` allow it. `false` is what \
-             `--role=agent` is. The Lease is `kube-system/headgate-leader`. Its times are fixed, because candidates with \
-             different times could lead at the same time.",
+             `--role=agent` is.",
         ),
         Key::new(
             "azure.imdsEndpoint",
@@ -34,23 +33,19 @@ pub(super) fn keys() -> Vec<Key> {
             "azure.configFile",
             optional(file()),
             |s| &mut s.azure.config_file,
-            "The cloud provider's configuration, `azure.json`, read as cloud-provider-azure reads it (YAML or JSON, \
-             keys in any case, unknown keys ignored). Only root can read a node's own `/etc/kubernetes/azure.json`, \
-             and headgate does not run as root: the chart mounts a Secret instead. Without a file, \
-             and without `azure.configSecret`, this process does not stand for election and sends no request to \
-             Azure. The file is read at the start, where a mistake ends the process with exit code 2, and again at \
-             the start of each term and every minute of it. One key is headgate's own: \
-             `enableLoadBalancerAdminState` (default true; false means `adminState.mode: off`).",
+            "The cloud provider's configuration, `azure.json`, read as cloud-provider-azure reads it. Without it, and without \
+             `azure.configSecret`, this process does not stand for election and sends no request to Azure. It is read at the start, \
+             where a mistake ends the process with exit code 2, and every minute of a term. One key is headgate's own: \
+             `enableLoadBalancerAdminState` (false means `adminState.mode: off`).",
         )
         .flag("--azure-config-file"),
         Key::new(
             "azure.configSecret",
             optional(secret_name()),
             |s| &mut s.azure.config_secret,
-            "A Secret, `NAMESPACE/NAME`, whose key `cloud-config` wins over `azure.configFile`, key by key, or \
-             replaces it (`cloudConfigType` in the file selects `file`, `secret` or `merge`). The leader reads it at \
-             the start of each term and every minute of it, and needs the right to `get` it. If it is set, the start \
-             of the process checks only that the file is readable.",
+            "A Secret, `NAMESPACE/NAME`, whose key `cloud-config` wins over `azure.configFile`, key by key, or replaces it \
+             (`cloudConfigType` in the file selects `file`, `secret` or `merge`). The leader reads it every minute and needs the \
+             right to `get` it. In the chart: `azure.configSecret`.",
         ),
         Key::new(
             "azure.clusterName",
@@ -63,23 +58,18 @@ pub(super) fn keys() -> Vec<Key> {
             "azure.preemptEvents",
             boolean(),
             |s| &mut s.azure.preempt_events,
-            "Whether the leader turns a genuine `PreemptScheduled` event of a Node, as AKS emits it, into the taint \
-             `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`. Only the controllers of \
-             the controllers may write other Nodes: where a pod of the DaemonSet leads, it does nothing and \
-             records the event `ControllerRequired`. `node.scheduledEvents` is faster; both record the notice in the same \
-             annotation, so either may come first. Only Nodes with a label of spot VMs are \
-             tainted, at most five in a minute. Who may create events in the namespace `default` can have such Nodes tainted: \
-             every kubelet may.",
+            "Whether the leader turns an event `PreemptScheduled` of a Node with a label of spot VMs, as AKS emits it, into the \
+             taint `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`, at most five in a minute. \
+             `node.scheduledEvents` is faster. It needs the controllers. **Risk**: who may create events in `default`, every \
+             kubelet among them, can have such Nodes tainted.",
         ),
         Key::new(
             "maintenance.enabled",
             boolean(),
             |s| &mut s.maintenance.enabled,
-            "Whether the leader acts on NodeMaintenances and Evacuations: nodes leave their load balancers, verified by a read, \
-             before the first pod is evicted. It needs `maintenance.enabled` of the chart (the kinds, policies and rights) and \
-             the controllers: where a pod of the DaemonSet leads, it does nothing and \
-             records the event `ControllerRequired`. Without Azure the gates follow `node.markerProbes`. docs/maintenance.md is the \
-             guide.",
+            "Whether the leader acts on NodeMaintenances: nodes leave their load balancers, verified by a read, before the first \
+             pod is evicted. In the chart: `maintenance.enabled`; it needs the controllers. \
+             Guide: docs/guides/maintenance.md.",
         ),
         Key::new(
             "maintenance.maxConcurrentNodes",
@@ -129,9 +119,9 @@ pub(super) fn keys() -> Vec<Key> {
             "adminState.mode",
             words(&AdminStateMode::ALL, AdminStateMode::as_str),
             |s| &mut s.admin_state.mode,
-            "What the leader does with admin states. `enforce` writes them. `observe` computes what it would write, \
-             which `headgate status` and the metric `headgate_pool_desired_down` show, and writes no pool. `off` \
-             restores every `Down` that headgate set, and then writes nothing. docs/admin-state.md is the guide.",
+            "What the leader does with admin states. `enforce` writes them. `observe` computes them, which `headgate status` and \
+             `headgate_pool_desired_down` show, and writes no pool. `off` restores every `Down` that headgate set, and then writes \
+             nothing.",
         ),
         Key::new(
             "adminState.foreignDown",
@@ -145,93 +135,81 @@ pub(super) fn keys() -> Vec<Key> {
             "adminState.listFailureTimeout",
             duration(MINUTE, HOUR),
             |s| &mut s.admin_state.list_failure_timeout,
-            "For how long lists of load balancers that are due, or the tokens for them, may fail before the leader looks \
-             for a successor. Its term ends when another candidate volunteers, which none does that gave up a term for \
-             the same reason in the last 10 min; otherwise the leader goes on trying. Time for which ARM throttles \
-             requests does not count. From `1m` to `1h`.",
+            "For how long lists of load balancers, or tokens for them, may fail before the leader looks for a successor, which has \
+             to volunteer; otherwise the leader goes on trying. Throttled time does not count. From `1m` to `1h`.",
         ),
         Key::new(
             "adminState.staleNodesTimeout",
             duration(2 * MINUTE, HOUR),
             |s| &mut s.admin_state.stale_nodes_timeout,
-            "For how long the leader follows Nodes that the API server does not confirm, because they cannot be listed or \
-             watched. After that it writes no admin states, so that what is set stays, records the event \
-             `LoadBalancerAdminStateNodesStale` on its own Node, and goes on when a list or watch succeeds. The mode `off` \
-             gives back nevertheless. The members of Local Services' pools stay as well, also while Services or \
-             EndpointSlices are not confirmed. From `2m` to `1h`.",
+            "For how long the leader follows Nodes that the API server does not confirm. After that it writes no admin states and \
+             no members, with the event `LoadBalancerAdminStateNodesStale`, until a list or watch succeeds. The mode `off` gives \
+             back nevertheless. From `2m` to `1h`.",
         ),
         Key::new(
             "adminState.leaseBypass",
             duration(Duration::ZERO, 30 * SECOND),
             |s| &mut s.admin_state.lease_bypass,
-            "From how long before the eviction of a node on (`NotBefore` of a notice that `node.scheduledEvents` or \
-             `azure.preemptEvents` has recorded) the leader sets the node `Down` without waiting for the Lease that it shares with \
-             cloud-controller-manager. Everything else waits. **Risk**: the holder of the Lease writes pools without \
-             `If-Match`, so it may undo the `Down`, and its operation and headgate's may reject each other. From `0s`, which means \
-             never, to `30s`.",
+            "From how long before an announced eviction on the leader sets the node `Down` without waiting for the Lease that it \
+             shares with cloud-controller-manager. Everything else waits. **Risk**: the holder of the Lease writes pools without \
+             `If-Match`, so it may undo the `Down`, and the two operations may reject each other. From `0s`, which means never, to \
+             `30s`.",
         ),
         Key::new(
             "localPools.enabled",
             words(&Enabled::ALL, Enabled::as_str),
             |s| &mut s.local_pools.enabled,
-            "Whether the leader updates the members of backend pools of Services with `externalTrafficPolicy: Local`, \
-             which have pools of their own where there are several Standard load balancers. `auto` means yes where \
-             `azure.json` has `multipleStandardLoadBalancerConfigurations`, which is where \
-             cloud-controller-manager's own updater runs. It needs the rights of the controllers. \
-             docs/local-pools.md is the guide.",
+            "Whether the leader updates the members of the backend pools that Services with `externalTrafficPolicy: Local` have of \
+             their own. `auto`: where `azure.json` has `multipleStandardLoadBalancerConfigurations`. Guide: \
+             docs/concepts/local-services.md.",
         ),
         Key::new(
             "localPools.interval",
             duration(Duration::ZERO, HOUR),
             |s| &mut s.local_pools.interval,
-            "Time from one tick of these updates to the next, up to `1h`. `0s` means \
-             `loadBalancerBackendPoolUpdateIntervalInSeconds` of `azure.json`, which is 30 s where it is missing.",
+            "Time from one round of these updates to the next, up to `1h`. `0s` means \
+             `loadBalancerBackendPoolUpdateIntervalInSeconds` of `azure.json`, or 30 s.",
         ),
         Key::new(
             "localPools.resyncInterval",
             duration(30 * SECOND, 24 * HOUR),
             |s| &mut s.local_pools.resync_interval,
-            "After this time at the latest the load balancers are listed and every pool is compared again, and an update \
-             that was given up is tried again. From `30s` to `24h`.",
+            "After this time at the latest every pool is compared again, and an update that was given up is tried again. From `30s` \
+             to `24h`.",
         ),
         Key::new(
             "localPools.endpoints",
             words(&EndpointSelection::ALL, EndpointSelection::as_str),
             |s| &mut s.local_pools.endpoints,
-            "The endpoints whose nodes are members: `all`, as cloud-controller-manager counts them, or only those that \
-             are `ready`. `ready` needs `localPools.enabled: 'on'`, because cloud-controller-manager's updater adds \
-             the others again.",
+            "The endpoints whose nodes are members: `all`, as cloud-controller-manager counts them, or `ready`, which needs \
+             `localPools.enabled: 'on'`, because cloud-controller-manager adds the others again.",
         ),
         Key::new(
             "guard.minimumInService",
             int_or_percent(0),
             |s| &mut s.guard.minimum_in_service,
-            "How many entries of each backend pool that a load-balancing rule uses stay in service, whatever the signals: \
-             a number, or a percentage of the pool's entries such as `20%`, rounded up. If fewer entries can serve (not \
-             `Down`, on a Ready Node without a signal, also of `signals.health` where a rule probes headgate), the leader holds back entries of Ready Nodes: it does not set \
-             them `Down`, and records a hold on their Nodes, with which their agents answer 200. It never holds back a \
-             Node that is out of service, shut down, being deleted or evicted. Holds need the controllers \
-             and `adminState.mode: enforce`; without a leader there is no guard. `0` disables it.",
+            "How many entries of each backend pool that a rule uses stay in service, whatever the signals: a number, or a \
+             percentage of the pool's entries such as `20%`, rounded up; `0` disables it. If fewer can serve, the leader keeps \
+             entries of Ready Nodes in service and records a hold on their Nodes, with which their agents answer 200. It never \
+             keeps a Node that is out of service, shut down, being deleted or evicted. It needs the controllers and \
+             `adminState.mode: enforce`.",
         ),
         Key::new(
             "guard.maxNewDown",
             int_or_percent(1),
             |s| &mut s.guard.max_new_down,
-            "How many entries of each backend pool the leader sets `Down` within 5 minutes, at most, for signals that do not announce the \
-             end of the machine by themselves: a cordon, a condition, a label or an annotation that the settings list, and \
-             `headgate.dev/maintenance`. A number, or a percentage of the pool's entries, rounded down, but at least one. The others wait in the order \
-             of age, as held entries do. Nodes with any other signal, an eviction notice or a deletion never wait. `100%` \
-             disables it.",
+            "How many entries of each backend pool become `Down` within 5 minutes, at most, for signals that may be a mistake: a \
+             cordon, a matcher of conditions, labels or annotations, and `headgate.dev/maintenance`. A number, or a percentage \
+             rounded down, at least one; `100%` disables it. The others wait in the order of age.",
         ),
         Key::new(
             "marker.mode",
             words(&MarkerMode::ALL, MarkerMode::as_str),
             |s| &mut s.marker.mode,
-            "Whether the leader writes the Node condition `headgate.dev/OutOfLoadBalancers`, by which `kubectl wait` and other tools \
-             know that a node with a signal has left its load balancers. `off`: it does not. `adminState`: it does, from what it \
-             read of every managed load balancer, and the agents make the condition `Unknown` when no leader has confirmed it \
-             for 3 min. It needs the controllers and `outOfLoadBalancers.enabled` of the chart. docs/integrations.md \
-             is the guide.",
+            "`adminState`: the leader writes the Node condition `headgate.dev/OutOfLoadBalancers`, by which tools know that a node \
+             with a signal has left its load balancers; without a confirmation for 3 min the agents make it `Unknown`. In the \
+             chart: `outOfLoadBalancers.enabled`; it needs the controllers. Reasons: \
+             docs/reference/events.md.",
         ),
     ]
 }

@@ -12,25 +12,23 @@ pub(super) fn keys() -> Vec<Key> {
             "notifications.urlFile",
             optional(file()),
             |s| &mut s.notifications.url_file,
-            "A file with the http or https URL to which notices are sent with POST, usually from a mounted Secret: the URL \
-             is a secret, and no log, metric or error has it. It is read for each attempt. With null nothing is sent. \
-             docs/webhook.md is the guide.",
+            "A file with the http or https URL to which notices are sent with POST, usually from a mounted Secret: the URL is a \
+             secret. It is read for each attempt. With null nothing is sent. Guide: docs/guides/monitoring.md.",
         ),
         Key::new(
             "notifications.events",
             event_names(),
             |s| &mut s.notifications.events,
-            "The events that are sent. Each agent reports `NodeSignalled` and `NodeSignalsEnded` of its own node; the leader \
-             reports the reasons of its Kubernetes events, such as `LoadBalancerAdminStateDown` (out of rotation) and \
-             `LoadBalancerAdminStateNone` (returned). The list replaces the whole default. An empty list sends all.",
+            "The events that are sent: `NodeSignalled` and `NodeSignalsEnded` of the agents, and reasons of the leader's Kubernetes \
+             events. The list replaces the default. An empty list sends all.",
         ),
         Key::new(
             "notifications.template",
             notification_template(),
             |s| &mut s.notifications.template,
-            "The body in the language of Jinja, with the fields `event`, `time`, `kind`, `namespace`, `name`, `warning`, `note`, \
-             `signals` and `reporter`, such as `{\"text\": {{ (name ~ \": \" ~ note) | tojson }}}`. With null the body is a \
-             JSON object of these fields. The start of the process checks the template with an example.",
+            "The body in the language of Jinja, such as `{\"text\": {{ (name ~ \": \" ~ note) | tojson }}}`, checked at the start. \
+             With null the body is a JSON object of all fields: `event`, `time`, `kind`, `namespace`, `name`, `warning`, `note`, \
+             `signals`, `reporter`.",
         ),
         Key::new(
             "notifications.contentType",
@@ -42,8 +40,8 @@ pub(super) fn keys() -> Vec<Key> {
             "notifications.caFile",
             optional(file()),
             |s| &mut s.notifications.authorities_file,
-            "A file with the certificate authorities that the receiver's certificate is verified with, in PEM form. With null \
-             those of the image apply, or those in the file that `SSL_CERT_FILE` names.",
+            "A file with the certificate authorities of the receiver, in PEM form. With null those of the image apply, or those in \
+             the file that `SSL_CERT_FILE` names.",
         ),
         Key::new(
             "notifications.retryTimeout",

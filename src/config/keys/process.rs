@@ -39,48 +39,40 @@ pub(super) fn keys() -> Vec<Key> {
             "signals.health",
             signal_matchers(),
             |s| &mut s.signals.health.matchers,
-            "Taint keys that make `/healthz` of a node answer 503 if the node has one of them, whatever the taint's \
-             value and effect. The list replaces the whole default. Besides keys it may have matchers: \
-             `{taint: example.com/*}` (how the key begins), `{condition: {type: T, status: \"True\", reason: R, \
-             messagePrefix: P}}` (reason and messagePrefix may be left out), `{label: {key: K, value: V}}` and \
-             `{annotation: {key: K, value: V}}` (without value: any), `{unschedulable: true, for: 10s}` (a cordon that \
-             has lasted so long, 0s to 1h). docs/signals.md has examples and risks. \
-             Cordon, NotReady and `DeletionCandidateOfClusterAutoscaler` are signals only if you list them.",
+            "Taint keys that make `/healthz` answer 503, whatever the taint's value and effect. The list replaces the default. \
+             Besides keys it may have matchers: `{taint: example.com/*}`, `{condition: {type: T, status: \"True\", reason: R, \
+             messagePrefix: P}}`, `{label: {key: K, value: V}}`, `{annotation: {key: K, value: V}}`, `{unschedulable: true, for: \
+             10s}`. Guide: docs/concepts/how-it-works.md.",
         ),
         Key::new(
             "signals.healthBuiltIn",
             built_in_signals(&BuiltInSignal::ALL),
             |s| &mut s.signals.health.built_in,
-            "The built-in signals that make `/healthz` answer 503: `deletionTimestamp` (the Node is being deleted), \
-             `nodeShutdown` (kubelet's graceful shutdown), and with `node.scheduledEvents` what Azure announces of this VM: \
-             `azurePreempt` (its eviction), `azureTerminate` (the scale set deletes it), `azureRedeploy` (it moves to another machine), \
-             `azureReboot` (it restarts). The last three also taint the Node where they are listed. The list replaces the whole default. With an empty list here and in \
-             `signals.health`, `/healthz` depends on kube-proxy alone.",
+            "The built-in signals that make `/healthz` answer 503: `deletionTimestamp` (the Node is being deleted), `nodeShutdown` \
+             (kubelet's graceful shutdown), and with `node.scheduledEvents` what Azure announces of this VM: `azurePreempt` (its \
+             eviction), `azureTerminate` (the scale set deletes it), `azureRedeploy` (it moves to another machine), `azureReboot` (it \
+             restarts). The last three also taint the Node where they are listed. The list replaces the default. With an empty list \
+             here and in `signals.health`, `/healthz` depends on kube-proxy alone.",
         ),
         Key::new(
             "signals.adminState",
             signal_matchers(),
             |s| &mut s.signals.admin_state.matchers,
-            "Taint keys that take the node's addresses out of its load balancers' backend pools, whatever the \
-             taint's value and effect: the leader sets their `adminState` to `Down`, and restores it when the last \
-             of these signals is gone. The list replaces the whole default, and may have the same matchers as \
-             `signals.health`. It has an effect only if \
-             `azure.configFile` or `azure.configSecret` is set.",
+            "Taint keys and matchers as in `signals.health`, for which the leader sets the node `Down` in its load balancers' \
+             backend pools. The list replaces the default. It has an effect only with `azure.configFile` or `azure.configSecret`.",
         ),
         Key::new(
             "signals.adminStateBuiltIn",
             built_in_signals(&BuiltInSignal::IN_NODE_OBJECT),
             |s| &mut s.signals.admin_state.built_in,
-            "The built-in signals that take the node's addresses out of its load balancers' backend pools: \
-             `deletionTimestamp`, `nodeShutdown`. The list replaces the whole default. The leader sees no `azurePreempt`; \
-             it acts on the taint that follows.",
+            "The same for built-in signals: `deletionTimestamp`, `nodeShutdown`. The leader sees no `azurePreempt`; it acts on the \
+             taint that follows.",
         ),
         Key::new(
             "logging.format",
             words(&LogFormat::ALL, LogFormat::as_str),
             |s| &mut s.logging.format,
-            "The format of the logs on standard error: `text`, `json`, or `auto`, which is text on a terminal and JSON \
-             otherwise. docs/logs.md describes the fields of each line.",
+            "The format of the logs on standard error: `text`, `json`, or `auto`, which is text on a terminal and JSON otherwise.",
         ),
         Key::new(
             "logging.filter",
@@ -94,12 +86,10 @@ pub(super) fn keys() -> Vec<Key> {
             "telemetry.otlpEndpoint",
             optional(otlp_endpoint()),
             |s| &mut s.otlp_endpoint,
-            "Base address of an OpenTelemetry collector. headgate exports a span for each reconcile (docs/logs.md), for \
-             each call to ARM and for each of its attempts: OTLP as protobuf over HTTP, to the path `/v1/traces` below this address; the usual \
-             port is 4318. With null the environment variable `OTEL_EXPORTER_OTLP_ENDPOINT` applies; without both, \
-             nothing is exported. A slow or missing collector loses spans: up to 2,048 wait in a queue, and further \
-             ones are dropped. Needs a program built with the feature `otlp`, as the image is with `--build-arg \
-             FEATURES=otlp`; without the feature, only null is allowed.",
+            "Base address of an OpenTelemetry collector that gets a span for each reconcile and each call to ARM: OTLP as protobuf \
+             over HTTP, at `/v1/traces` below it, usually on port 4318. With null `OTEL_EXPORTER_OTLP_ENDPOINT` applies; without \
+             both nothing is exported. Spans beyond 2,048 in the queue are dropped. Needs a program built with the feature `otlp`, \
+             as the image is with `--build-arg FEATURES=otlp`; otherwise only null is allowed.",
         ),
     ]
 }

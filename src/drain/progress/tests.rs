@@ -73,7 +73,10 @@ fn each_change_of_a_drain_is_a_line() {
     let evacuating = node(0, 1, "Evacuating", out("Out"), blocker);
     let with_blocker = "node/one: 1 pod left, 1 of them evacuating; out of its load balancers since 2026-01-02T03:00:05Z; \
         1 pod is blocked: shop/web-0 since 2026-01-02T03:00:10Z: PodDisruptionBudget web allows 0 disruptions";
-    assert_eq!(lines(&mut progress, 75, &evacuating), (vec![with_blocker.to_owned()], None));
+    assert_eq!(
+        lines(&mut progress, 75, &evacuating),
+        (vec![with_blocker.to_owned()], None)
+    );
 
     assert_eq!(progress.remind(at(100)), Vec::<String>::new(), "too early");
     assert_eq!(progress.remind(at(105)), [with_blocker]);

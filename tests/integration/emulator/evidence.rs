@@ -1,4 +1,4 @@
-//! The table of evidence in docs/azure-emulator.md: every row has a mark that is explained, and names tests that exist.
+//! The table of evidence in lab/azure-emulator/README.md: every row has a mark that is explained, and names tests that exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -49,7 +49,7 @@ fn tests() -> BTreeSet<String> {
 
 #[test]
 fn every_behaviour_has_a_mark_and_existing_tests() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/azure-emulator.md");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("lab/azure-emulator/README.md");
     let text = fs::read_to_string(file).unwrap();
     let (before, rest) = text.split_once("<!-- evidence:begin -->").unwrap();
     let (table, _) = rest.split_once("<!-- evidence:end -->").unwrap();

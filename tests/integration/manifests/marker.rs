@@ -1,5 +1,5 @@
 //! The Node condition `headgate.dev/OutOfLoadBalancers` on the real API server, with the shipped rights: `kubectl wait` on it, who may
-//! write it, and the agents that write it after failed probes. The commands are those of `docs/integrations.md`.
+//! write it, and the agents that write it after failed probes. The commands are those of `docs/guides/spot-and-upgrades.md`.
 
 use std::path::Path;
 use std::process::Command;

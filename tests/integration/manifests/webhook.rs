@@ -1,14 +1,16 @@
-//! The mounts and settings that docs/webhook.md offers: they fit both workloads, and the program accepts them.
+//! The mounts and settings that docs/guides/monitoring.md offers: they fit both workloads, and the program accepts them.
 
 use serde_json::{Value, json};
 
 use super::rendering::{folder, hardened};
 use super::{only, overlay_of, render, settings, text};
 
-/// The blocks of YAML in the page.
+/// The blocks of YAML in the section of the page.
 fn blocks() -> Vec<String> {
-    let page = text("docs/webhook.md");
-    let blocks = page.split("```yaml\n").skip(1);
+    let page = text("docs/guides/monitoring.md");
+    let (_, section) = page.split_once("\n## Webhook notifications\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let blocks = section.split("```yaml\n").skip(1);
     blocks
         .map(|block| block.split("```").next().unwrap().to_owned())
         .collect()

@@ -25,7 +25,7 @@ fn template() -> Value {
         "status": {"capacity": room, "allocatable": room}}]})
 }
 
-/// Starts it as measured in docs/autoscalers.md: its flags change only what comes before the hard taint.
+/// Starts it as measured in docs/guides/autoscalers.md: its flags change only what comes before the hard taint.
 async fn start(cluster: &Cluster) -> Process {
     let program = program("CLUSTER_AUTOSCALER_DIR", "cluster-autoscaler", HELP);
     let config = json!({"apiVersion": "v1alpha1", "readNodesFrom": "configmap", "configmap": {"name": "kwok-provider-templates"},

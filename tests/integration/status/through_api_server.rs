@@ -26,9 +26,9 @@ fn succeed(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The rights that docs/status.md lists.
+/// The rights that docs/guides/troubleshooting.md lists.
 fn documented_rights() -> String {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/status.md")).unwrap();
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guides/troubleshooting.md")).unwrap();
     let rights = page
         .split("```yaml\n")
         .find(|block| block.contains("kind: ClusterRole\n"));

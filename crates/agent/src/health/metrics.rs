@@ -1,5 +1,5 @@
 //! The metrics of the health port. The counters have kube-proxy's names without its prefix
-//! (docs/decisions.md 2), and names of headgate's own.
+//! (docs/dev/decisions.md 2), and names of headgate's own.
 
 use headgate_core::clock::Clock;
 use headgate_core::telemetry::MetricTable;

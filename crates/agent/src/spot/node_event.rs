@@ -1,6 +1,6 @@
 //! The leader's side of an eviction notice: the edit of a Node for a notice in its events, and for the end of one. Pure.
 //!
-//! Taint and record are those of the node's own path (docs/decisions.md 13), so whichever of the two acts first, the other finds the
+//! Taint and record are those of the node's own path (docs/dev/decisions.md 13), so whichever of the two acts first, the other finds the
 //! notice recorded. A taint of headgate's is removed when the machine has booted again, or when a condition that reports evictions has
 //! become `False` since the taint was added.
 

@@ -2,7 +2,7 @@
 //! starts.
 //!
 //! A write is complete when a later read shows it, because Azure has reported success without a change. That read is the
-//! caller's, who needs the whole load balancer for the next write (docs/decisions.md 9). A PUT whose response is lost is
+//! caller's, who needs the whole load balancer for the next write (docs/dev/decisions.md 9). A PUT whose response is lost is
 //! sent again with the same `If-Match`. If the first one had its effect, ARM rejects the second with 412, so a write has
 //! its effect once at most.
 

@@ -1,7 +1,7 @@
 //! Publishes the holds that should be on Nodes: new ones are written and renewed, those that are over removed. Pure but for the channels.
 //!
 //! Invariants: a hold names the UID of its Node, and is written from a read of it with a permit of the term. So it never reaches another
-//! Node of the same name, and one of a leader whose term is over never replaces what the next leader wrote (docs/decisions.md 67). The
+//! Node of the same name, and one of a leader whose term is over never replaces what the next leader wrote (docs/dev/decisions.md 67). The
 //! agent lets a hold end by itself if no renewal arrives. A leader without the right to write other Nodes writes nothing, and reports it
 //! with the first hold of its term.
 

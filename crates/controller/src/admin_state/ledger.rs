@@ -1,5 +1,5 @@
 //! The ledger: which `Down` is headgate's, from before it is written until no stale write can bring it back. Pure but for
-//! `store` (docs/decisions.md 10, 30).
+//! `store` (docs/dev/decisions.md 10, 30).
 //!
 //! It is one `ConfigMap`, so that it outlives a Node: a Node that is created again under the same name and address finds its
 //! entry `Down`, and nothing on the Node says who set it. It never contains target states; those are computed from the Nodes.

@@ -1,5 +1,5 @@
 //! The load balancers that the ledger names and no list shows: read by their ids, so that headgate's `Down` there is given back,
-//! and so that a ledger entry ends only on proof (docs/decisions.md 52).
+//! and so that a ledger entry ends only on proof (docs/dev/decisions.md 52).
 //!
 //! A load balancer is missing from a list if it was deleted, and also if `azure.json` or `azure.clusterName` names others than
 //! before. What is read here is never set `Down`.

@@ -1,6 +1,6 @@
 //! Why an update failed, as far as the updater has to know.
 //!
-//! The ARM client has the one table of error classes (docs/decisions.md 11), and this module does not depend on it: the caller passes
+//! The ARM client has the one table of error classes (docs/dev/decisions.md 11), and this module does not depend on it: the caller passes
 //! the class as plain data.
 
 use tokio::time::Instant;

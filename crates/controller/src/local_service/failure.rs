@@ -1,5 +1,5 @@
 //! Converts the error of a write or read into the outcome of a batch. Pure: the classes are `headgate-azure`'s, the same as for admin
-//! states (docs/decisions.md 11).
+//! states (docs/dev/decisions.md 11).
 
 use headgate_azure::{ArmError, ErrorClass};
 use tokio::time::Instant;

@@ -45,7 +45,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers the metrics, whose names are in docs/metrics.md.
+    /// Registers the metrics, whose names are in docs/reference/metrics.md.
     #[must_use]
     pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
         let mut table = registry.into();

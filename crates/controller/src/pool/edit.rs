@@ -148,7 +148,7 @@ impl PoolEdit {
         })
     }
 
-    /// Whether it sets an entry `Down`. Such edits are written first (docs/decisions.md 32).
+    /// Whether it sets an entry `Down`. Such edits are written first (docs/dev/decisions.md 32).
     #[must_use]
     pub fn sets_down(&self) -> bool {
         self.admin_states.iter().any(|change| change.to == AdminState::Down)

@@ -1,7 +1,7 @@
 //! When a `Down` is written without waiting for the shared Lease: shortly before the eviction of its node. Pure but for the clock.
 //!
 //! Off by default (`adminState.leaseBypass`). Only the `Down`s of nodes with an eviction notice are written so; everything else waits. The
-//! risk is in docs/admin-state.md.
+//! risk is in docs/concepts/how-it-works.md.
 
 use std::time::Duration;
 

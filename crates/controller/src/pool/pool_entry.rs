@@ -2,7 +2,7 @@
 //!
 //! An entry with an address belongs to the Node with that `InternalIP`, compared as an address and not as text. An entry with a
 //! network interface belongs to the Node on that virtual machine, by its `providerID`. The entry's name counts only if it
-//! has neither (docs/decisions.md 31), or if several Nodes claim the address (`entry_owner`).
+//! has neither (docs/dev/decisions.md 31), or if several Nodes claim the address (`entry_owner`).
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};

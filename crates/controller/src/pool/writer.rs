@@ -1,6 +1,6 @@
 //! The one writer of a load balancer's pools: what its [`Planner`] plans is written, one PUT for each changed pool.
 //!
-//! Invariants (docs/decisions.md 9, 33): each PUT is planned from a read and carries the etag of that read, so that no other
+//! Invariants (docs/dev/decisions.md 9, 33): each PUT is planned from a read and carries the etag of that read, so that no other
 //! writer's change is lost. The read is of the whole load balancer, but between writes of members of a large one (`single_pools`). Nothing is sent while ARM is busy with the load balancer, without the shared
 //! Lease, or after the term. A write counts when a read shows it. After any failure the next step is a read; there is
 //! no state to repair. Level-triggered: a planned change that is no longer due is not sent.

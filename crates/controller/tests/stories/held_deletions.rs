@@ -1,6 +1,6 @@
 //! Autoscalers that wait until a node has left its load balancers, with the leader and the agent of the node in paused time.
 //!
-//! Cluster Autoscaler and Karpenter are models with the measured times (docs/autoscalers.md): the former reads the annotation before it
+//! Cluster Autoscaler and Karpenter are models with the measured times (docs/guides/autoscalers.md): the former reads the annotation before it
 //! decides, waits 5 s after its taint, and then looks every 5 s for 2 min at most; the latter waits for a pod.
 
 use std::time::Duration;

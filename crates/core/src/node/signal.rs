@@ -10,7 +10,7 @@
 //!
 //! The compiler then requires a name and an explanation for the variant; a variant other than a taint also belongs in
 //! `Signal::BUILT_IN`. Everything here is pure. Taints count by key
-//! (upstream: `NodeEligible` in kube-proxy; docs/decisions.md 1). Cordon, `NotReady` and
+//! (upstream: `NodeEligible` in kube-proxy; docs/dev/decisions.md 1). Cordon, `NotReady` and
 //! `DeletionCandidateOfClusterAutoscaler` are no signals unless the settings list them, because operators cordon whole clusters.
 
 use std::fmt;
@@ -22,7 +22,7 @@ use super::names::{
 };
 use super::spot_notice::AzureNotice;
 
-/// The taint keys that are signals unless the settings list others (docs/decisions.md 1).
+/// The taint keys that are signals unless the settings list others (docs/dev/decisions.md 1).
 pub const DEFAULT_SIGNAL_TAINTS: [&str; 6] = [
     AUTOSCALER_TAINT,
     OUT_OF_SERVICE_TAINT,

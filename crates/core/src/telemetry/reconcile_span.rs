@@ -229,15 +229,18 @@ mod tests {
 
     #[test]
     fn each_span_and_field_is_documented() {
-        let page = include_str!("../../../../docs/logs.md");
+        let page = include_str!("../../../../docs/guides/monitoring.md");
         for kind in Reconciled::ALL {
             let name = kind.span_name();
-            assert!(page.contains(&format!("| `{name}` |")), "docs/logs.md has no {name}");
+            assert!(
+                page.contains(&format!("| `{name}` |")),
+                "docs/guides/monitoring.md has no {name}"
+            );
             let span = kind.span(Reconcile::default);
             for field in span.metadata().into_iter().flat_map(tracing::Metadata::fields) {
                 assert!(
                     page.contains(&format!("`{field}`")),
-                    "docs/logs.md has no {field} of {name}"
+                    "docs/guides/monitoring.md has no {field} of {name}"
                 );
             }
         }

@@ -1,5 +1,5 @@
 //! The ARM lock: the Lease that cloud-controller-manager holds around each of its reconciles, and headgate around its writes
-//! (docs/decisions.md 14).
+//! (docs/dev/decisions.md 14).
 //!
 //! Invariants: the writers of this process share one hold, which is counted; the last one to leave releases it. A hold admits no
 //! new writes after 30 s. A writer that is dropped has left. The next leader acquires or releases the hold of a crashed one,
@@ -172,7 +172,7 @@ impl ArmLock {
         }
     }
 
-    /// Permits writes for `valid_for` without a hold, whatever process has one (docs/decisions.md 84). Other writers do not respect it: one that
+    /// Permits writes for `valid_for` without a hold, whatever process has one (docs/dev/decisions.md 84). Other writers do not respect it: one that
     /// holds the Lease may overwrite what is written, and is not made to drop its caches.
     pub fn bypass(&self, valid_for: Duration) -> LockGuard {
         tracing::warn!(

@@ -449,9 +449,12 @@ async fn a_selector_of_all_nodes_is_warned_of() {
 async fn who_changes_the_cordon_of_a_maintenance_is_warned() {
     let cluster = guarded().await;
     let client = cluster.client();
-    let annotations = |is_ours: bool| match is_ours {
-        true => json!({"headgate.dev/unschedulable-before-maintenance": "false"}),
-        false => json!({}),
+    let annotations = |is_ours: bool| {
+        if is_ours {
+            json!({"headgate.dev/unschedulable-before-maintenance": "false"})
+        } else {
+            json!({})
+        }
     };
     for (name, is_ours) in [("maintained", true), ("cordoned", false)] {
         let node =

@@ -142,7 +142,7 @@ async fn a_machine_of_cluster_api_waits_until_its_node_is_out() {
     let mut world = world(&["one", "two"]).await;
     let hooks = || HOOKS.into_iter().map(|hook| (hook.to_owned(), json!("")));
     for name in ["one", "two"] {
-        let mut annotations = Map::from_iter(hooks());
+        let mut annotations = hooks().collect::<Map<_, _>>();
         annotations.insert(
             "pre-drain.delete.hook.machine.cluster.x-k8s.io/other".to_owned(),
             json!(""),

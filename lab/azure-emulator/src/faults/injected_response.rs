@@ -2,7 +2,7 @@
 //! known from Azure.
 //!
 //! Bodies by code follow what was published (throttling, a referenced resource that is not ready, a stale etag) and
-//! name the resources of the request. docs/azure-emulator.md says how sure each one is.
+//! name the resources of the request. lab/azure-emulator/README.md says how sure each one is.
 
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};

@@ -1,10 +1,10 @@
-//! The load balancer's model for the page: the table of docs/drill.md, so that both say the same.
+//! The load balancer's model for the page: the table of lab/drill/README.md, so that both say the same.
 
 use std::fmt::Write as _;
 
 use super::page::escape;
 
-const DOCUMENT: &str = include_str!("../../../../docs/drill.md");
+const DOCUMENT: &str = include_str!("../../../../lab/drill/README.md");
 const HEADING: &str = "## The load balancer's model";
 
 /// The cells of one row.

@@ -368,7 +368,7 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     world.control_plane.stop().await;
 }
 
-/// What the leader made at run time is left, and docs/helm.md has the commands that delete it.
+/// What the leader made at run time is left, and docs/guides/upgrade-uninstall.md has the commands that delete it.
 async fn only_the_commands_of_the_page_are_left_to_run(administrator: &Caller, before: &[String]) {
     let left = || -> Vec<String> {
         let names = objects(administrator).into_iter();
@@ -379,7 +379,7 @@ async fn only_the_commands_of_the_page_are_left_to_run(administrator: &Caller, b
         format!("lease.coordination.k8s.io/{OWN}"),
     ];
     assert_eq!(left(), expected);
-    let page = text("docs/helm.md");
+    let page = text("docs/guides/upgrade-uninstall.md");
     let (_, section) = page.split_once("\n## Uninstall\n").unwrap();
     for command in section.lines().filter_map(|line| line.strip_prefix("kubectl ")) {
         let words = command.split('#').next().unwrap().split_whitespace();

@@ -249,7 +249,7 @@ fn values_reach_the_objects() {
     let rules: Vec<String> = rules.map(ToString::to_string).collect();
     assert_eq!(rules.len(), 2);
     assert!(
-        rules[0].contains("\"https://git.example.com/headgate/docs/runbooks/Headgate"),
+        rules[0].contains("\"https://git.example.com/headgate/docs/reference/runbooks.md#headgate"),
         "{rules:?}"
     );
     let policy = only(&objects, "NetworkPolicy");

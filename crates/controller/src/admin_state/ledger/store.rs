@@ -1,6 +1,6 @@
 //! The ledger's `ConfigMap`: read at the start of a term, written when the ledger has changed, and verified while it has entries.
 //!
-//! Invariants (docs/decisions.md 53): every write names the resourceVersion that was read last, so that a leader whose term is over
+//! Invariants (docs/dev/decisions.md 53): every write names the resourceVersion that was read last, so that a leader whose term is over
 //! cannot undo what a later leader recorded. After a conflict, or a write without an answer, the `ConfigMap` is read again and the
 //! changes of this term are made in what it contains. Each write has a higher generation than what was read or written before: a
 //! `ConfigMap` that was deleted, is older than that, or is no ledger any more, is replaced by the ledger of this term.

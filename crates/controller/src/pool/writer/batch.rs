@@ -17,7 +17,7 @@ use super::documents::{Document, Documents};
 use super::single_pools::SinglePools;
 use super::{IntentNotRecorded, Observation, Outcome, Phase, Planner, PoolWriter, READ_TIMEOUT, State};
 
-/// Reads in a row that do not show a write, all under the hold of the write; then ARM has ignored it (docs/decisions.md 57).
+/// Reads in a row that do not show a write, all under the hold of the write; then ARM has ignored it (docs/dev/decisions.md 57).
 const MAX_READS_WITHOUT_WRITE: u32 = 2;
 /// Between these reads: ARM may be late.
 const READ_BACK_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
 //! Whole fleets in paused time: how many reads candidates send, and how long a killed leader leaves the fleet without one, also with
-//! clocks that are wrong by up to five minutes (docs/decisions.md 7).
+//! clocks that are wrong by up to five minutes (docs/dev/decisions.md 7).
 
 use std::time::Duration;
 

@@ -1,0 +1,120 @@
+//! The reference of the command line, from its definition: what several commands share is written once.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use clap::{Arg, ArgAction, Command};
+
+/// In how many commands an argument must be the same to be written once for all of them.
+const SHARED_BY: usize = 2;
+
+/// What `--help` shows of an argument, on one line.
+fn line(arg: &Arg) -> String {
+    let mut text = String::from("- ");
+    if let Some(short) = arg.get_short() {
+        write!(text, "`-{short}`, ").unwrap();
+    }
+    write!(text, "`{arg}`: {}", help(arg.get_long_help().or(arg.get_help()))).unwrap();
+    let values: Vec<String> = match arg.get_action() {
+        ArgAction::Set | ArgAction::Append => arg
+            .get_possible_values()
+            .iter()
+            .filter(|value| !value.is_hide_set())
+            .map(|value| match value.get_help() {
+                Some(meaning) => format!("`{}` ({})", value.get_name(), help(Some(meaning))),
+                None => format!("`{}`", value.get_name()),
+            })
+            .collect(),
+        _ => Vec::new(),
+    };
+    if !values.is_empty() {
+        write!(text, "; {}", values.join(", ")).unwrap();
+    }
+    let defaults: Vec<String> = arg
+        .get_default_values()
+        .iter()
+        .map(|value| format!("`{}`", value.to_string_lossy()))
+        .collect();
+    if arg.get_action().takes_values() && !defaults.is_empty() {
+        write!(text, " [default: {}]", defaults.join(", ")).unwrap();
+    }
+    text
+}
+
+/// The paragraphs of a help text on one line.
+fn help(text: Option<&clap::builder::StyledStr>) -> String {
+    let text = text.map(ToString::to_string).unwrap_or_default();
+    let paragraphs = text.split("\n\n").map(|paragraph| {
+        let words: Vec<&str> = paragraph.split_whitespace().collect();
+        words.join(" ").trim_end_matches('.').to_owned()
+    });
+    paragraphs.collect::<Vec<_>>().join(". ")
+}
+
+/// The arguments of a command that are its own affair.
+fn arguments(command: &Command) -> impl Iterator<Item = &Arg> {
+    let shown = |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
+    command.get_arguments().filter(shown)
+}
+
+/// The commands that are not hidden.
+fn commands(root: &Command) -> Vec<&Command> {
+    let shown = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
+    root.get_subcommands().filter(shown).collect()
+}
+
+/// The page.
+pub(super) fn reference(mut root: Command) -> String {
+    root.build();
+    let commands = commands(&root);
+    let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for arg in commands.iter().flat_map(|command| arguments(command)) {
+        *counts.entry((arg.to_string(), line(arg))).or_default() += 1;
+    }
+    // Of several arguments with one name, the one that most commands have.
+    let is_shared = |arg: &Arg| {
+        let name = arg.to_string();
+        let most = counts
+            .iter()
+            .filter(|((other, _), _)| *other == name)
+            .map(|(_, count)| *count);
+        let count = counts[&(name.clone(), line(arg))];
+        !arg.is_positional() && count >= SHARED_BY && most.max() == Some(count)
+    };
+    let mut page = String::from(
+        "# Command line\n\n<!-- Generated from src/cli by `make docs`; a test compares it. -->\n\n\
+         Every command and flag of `headgate`, as `--help` shows them. Exit codes of all commands: 0 success, 1 a failure, 2 wrong \
+         arguments or settings, and what a command says of itself.\n\n## Flags of several commands\n\n",
+    );
+    let mut written: Vec<String> = Vec::new();
+    for arg in commands.iter().flat_map(|command| arguments(command)) {
+        let line = line(arg);
+        if is_shared(arg) && !written.contains(&line) {
+            writeln!(page, "{line}").unwrap();
+            written.push(line);
+        }
+    }
+    for command in commands {
+        let usage = command.clone().render_usage().to_string();
+        let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage);
+        write!(page, "\n## `headgate {}`\n\n", command.get_name()).unwrap();
+        writeln!(
+            page,
+            "{}\n\n```\n{usage}\n```\n",
+            help(command.get_long_about().or(command.get_about()))
+        )
+        .unwrap();
+        let (shared, own): (Vec<&Arg>, Vec<&Arg>) = arguments(command).partition(|arg| is_shared(arg));
+        for arg in own {
+            writeln!(page, "{}", line(arg)).unwrap();
+        }
+        let names: Vec<String> = shared
+            .iter()
+            .map(|arg| format!("`--{}`", arg.get_long().unwrap_or(arg.get_id().as_str())))
+            .collect();
+        if !names.is_empty() {
+            writeln!(page, "- also {}", names.join(", ")).unwrap();
+        }
+    }
+    page
+}
