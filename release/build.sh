@@ -124,7 +124,7 @@ python3 release/oci.py --version="$version" --revision="$revision" --created="$S
   "${program_arguments[@]}" --dockerfile=Dockerfile --output="$work/image"
 archive "$out/headgate-$version-image.oci.tar.gz" "$work/image" .
 archive "$out/headgate-$version-manifests.tar.gz" . manifests
-for crd in manifests/components/maintenance/crds/*.yaml; do
+for crd in charts/headgate/files/crds/*.yaml; do
   printf -- '---\n'
   cat -- "$crd"
 done >"$out/headgate-$version-crds.yaml"

@@ -281,7 +281,7 @@ fn work_context(
             max_new_down: settings.guard.max_new_down,
             health_port: settings.healthz_bind_address.port(),
             health_rules: settings.signals.health.clone(),
-            // The policy admits only the ServiceAccount of manifests/components/controller.
+            // The policy admits only the ServiceAccount of the controllers.
             may_write_holds: context.placement == CandidatePlacement::Replicas,
         },
         list_failure_timeout: settings.admin_state.list_failure_timeout,

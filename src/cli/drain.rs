@@ -32,7 +32,7 @@ const MAX_PLAN_BYTES: u64 = 1024 * 1024;
 ///
 /// Waits until all pods have left all nodes, and prints a line whenever something has changed on a node: the pods that are left, what it
 /// waits for, also for how many connections, and what blocks which pod. The leader's maintenance controllers do the work, so
-/// the drain goes on when this command ends. They need maintenance.enabled and manifests/components/maintenance. `headgate undrain`
+/// the drain goes on when this command ends. They need maintenance.enabled. `headgate undrain`
 /// ends or cancels the maintenance and makes the nodes schedulable again. `headgate plan` shows beforehand what a drain does.
 ///
 /// Exit codes: 0 drained, or created with --wait=false; 1 refused, not drained within --timeout, or ended before the nodes were drained;
@@ -60,7 +60,7 @@ pub(super) struct Arguments {
     reason: Option<String>,
 
     /// Let headgate restart the rollout of Deployments whose pods a PodDisruptionBudget protects because it needs all replicas, so that
-    /// replacements start first. Needs manifests/components/rollout
+    /// replacements start first. Needs maintenance.rollout of the chart
     #[arg(long)]
     rollout: bool,
 

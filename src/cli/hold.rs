@@ -24,7 +24,7 @@ const TIMED_OUT: EventKind = EventKind::warning("TerminationHoldTimedOut", "Hold
 /// Keep this pod after SIGTERM until its node has left its load balancers, so that Karpenter waits with the instance
 ///
 /// Karpenter terminates an instance once the pods on it that do not tolerate karpenter.sh/disrupted are gone. Run this
-/// command in such a pod on each node (manifests/components/hold). It ends when the Node has the condition
+/// command in such a pod on each node (delayTermination.karpenter of the chart). It ends when the Node has the condition
 /// headgate.dev/OutOfLoadBalancers=True and no condition that says that connections still pass through it, at once if nothing removes the node, and after --timeout otherwise.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {

@@ -159,7 +159,7 @@ impl Progress {
 /// After [`UNANSWERED_AFTER`] without a change by a controller.
 pub(super) fn unanswered_line(name: &str) -> String {
     format!(
-        "nodemaintenance/{name}: no controller has answered yet. Is maintenance.enabled set, and does a pod of components/controller lead? \
+        "nodemaintenance/{name}: no controller has answered yet. Is maintenance.enabled set, and does a controller lead? \
          headgate status shows the leader"
     )
 }

@@ -22,9 +22,7 @@ pub enum DrainError {
     #[error("there is no Node {0:?}; `kubectl get nodes` lists them")]
     NoSuchNode(String),
     /// The cluster has no `NodeMaintenance`s.
-    #[error(
-        "the cluster does not have NodeMaintenances; apply manifests/components/maintenance, and set maintenance.enabled"
-    )]
+    #[error("the cluster does not have NodeMaintenances; install headgate with maintenance.enabled")]
     NotInstalled,
     /// The name is taken.
     #[error(

@@ -8,8 +8,8 @@ use std::process::Command;
 use headgate_test_kubernetes::scratch;
 use serde_json::Value;
 
-/// The components with rules.
-const COMPONENTS: [&str; 2] = ["alerts", "alerts-azure"];
+/// The files of rules.
+const FILES: [&str; 2] = ["agents", "leader"];
 
 fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -23,13 +23,13 @@ fn yaml(path: &str) -> Value {
     serde_yaml::from_str(&text(path)).unwrap()
 }
 
-/// The rules of a component, as Prometheus' own file has them.
-fn spec(component: &str) -> Value {
-    yaml(&format!("manifests/components/{component}/prometheusrule.yaml"))["spec"].clone()
+/// The rules of a file, as Prometheus' own file has them.
+fn spec(file: &str) -> Value {
+    yaml(&format!("charts/headgate/files/alerts/{file}.yaml"))
 }
 
 fn rules() -> Vec<Value> {
-    let groups = COMPONENTS.map(|component| spec(component)["groups"].as_array().unwrap().clone());
+    let groups = FILES.map(|name| spec(name)["groups"].as_array().unwrap().clone());
     let groups = groups.concat();
     groups
         .iter()
@@ -92,9 +92,9 @@ fn promtool(directory: &Path, arguments: &[&str]) {
 #[test]
 fn promtool_passes_the_rule_tests() {
     let directory = scratch("alerts");
-    for component in COMPONENTS {
-        let file = format!("{component}.rules.yaml");
-        std::fs::write(directory.join(&file), spec(component).to_string()).unwrap();
+    for name in FILES {
+        let file = format!("{name}.rules.yaml");
+        std::fs::write(directory.join(&file), spec(name).to_string()).unwrap();
         promtool(&directory, &["check", "rules", &file]);
     }
     for name in ["agents.yaml", "azure.yaml"] {
@@ -106,10 +106,10 @@ fn promtool_passes_the_rule_tests() {
 #[test]
 fn a_rule_test_fails_where_its_rule_is_wrong() {
     let directory = scratch("alerts");
-    let wrong = spec("alerts")
+    let wrong = spec("agents")
         .to_string()
         .replace("absent(headgate_build_info)", "absent(headgate_leader)");
-    std::fs::write(directory.join("alerts.rules.yaml"), wrong).unwrap();
+    std::fs::write(directory.join("agents.rules.yaml"), wrong).unwrap();
     std::fs::copy(repository("tests/alerts/agents.yaml"), directory.join("agents.yaml")).unwrap();
     let mut command = Command::new("promtool");
     let output = command

@@ -18,7 +18,7 @@ use crate::sandbox::command::Sandbox;
 mod drawing;
 mod prometheus;
 
-const FOLDER: &str = "manifests/components/dashboards";
+const FOLDER: &str = "charts/headgate/files/dashboards";
 /// Timeout of each wait, long enough for an election on a busy machine.
 const SOON: Duration = Duration::from_mins(2);
 /// What no node of a sandbox does: be maintained, be evicted, fail. Queries of these may have no answer.

@@ -60,7 +60,7 @@ fn azure_json(emulator: &Emulator, directory: &Path) -> PathBuf {
 
 /// Applies the kinds, and waits until the API server has them.
 async fn apply_kinds(control_plane: &ControlPlane, client: &Client) {
-    let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/components/maintenance/crds");
+    let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/headgate/files/crds");
     let applied = kubectl(control_plane.kubeconfig())
         .args(["apply", "-f"])
         .arg(crds)

@@ -3,7 +3,7 @@
 //! for the agent (`rights`) and the leader (`leader`) and each is needed, that their policies hold
 //! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`, `leader_work`, `holds`), that maintenances run with their rights (`maintenance`) and restart rollouts (`rollout`), what the hardened overlay adds (`hardened`),
 //! the Node condition that other tools wait for (`marker`),
-//! the Helm chart that renders the same objects (`chart`), and the ports that the `NetworkPolicy` opens (`network_policy`), what makes autoscalers wait (`autoscalers`),
+//! the Helm chart (`chart`) that renders them (`rendering`), and the ports that the `NetworkPolicy` opens (`network_policy`), what makes autoscalers wait (`autoscalers`),
 //! what `headgate check` finds with them and with faults (`check`),
 //! the mounts of the webhook's URL (`webhook`), and the kinds of the Prometheus operator (`prometheus_operator`).
 
@@ -15,6 +15,8 @@ use headgate::config::{HEALTHZ_PORT, METRICS_PORT, Settings};
 use headgate_test_kubernetes::assets;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
+
+use self::rendering::{folder, hardened, merged, on_nodes, rendered};
 
 mod apply;
 mod automatic;
@@ -36,6 +38,7 @@ mod network_policy;
 mod policy;
 mod preempt_events;
 mod prometheus_operator;
+pub(crate) mod rendering;
 mod rights;
 mod rollout;
 mod settings;
@@ -83,18 +86,6 @@ fn only<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     }
 }
 
-/// The folders of the manifests with a kustomization of a kind, in their order.
-fn of_kind(kind: &str) -> Vec<String> {
-    let found = files().into_iter().filter_map(|(path, text)| {
-        let folder = path.strip_suffix("/kustomization.yaml")?;
-        let says = text.lines().any(|line| line == format!("kind: {kind}"));
-        says.then(|| folder.to_owned())
-    });
-    let mut folders: Vec<String> = found.collect();
-    folders.sort();
-    folders
-}
-
 /// All files of the manifests, by their paths in there.
 fn files() -> Vec<(String, String)> {
     let root = repository("manifests");
@@ -114,39 +105,19 @@ fn files() -> Vec<(String, String)> {
     found
 }
 
-/// An overlay of `text`, in which `@/` is the manifests' folder, with further files, in a fresh directory.
-fn overlay_of(text: &str, others: &[(&str, &str)]) -> PathBuf {
+/// An overlay of a folder, which `text` names `@`, with further files, in a fresh directory.
+fn overlay_of(folder: &Path, text: &str, others: &[(&str, &str)]) -> PathBuf {
     let directory = headgate_test_kubernetes::scratch("overlay").canonicalize().unwrap();
-    let root = settings::relative(&directory, &repository("manifests"));
-    let text = text.replace("@/", &format!("{}/", root.display()));
+    let folder = settings::relative(&directory, folder);
+    let text = text.replace('@', &folder.display().to_string());
     for (name, text) in [("kustomization.yaml", text.as_str())].iter().chain(others) {
         std::fs::write(directory.join(name), text).unwrap();
     }
     directory
 }
 
-/// The example of another namespace with these components, or on another folder than `base`.
-fn moved(on: &str, components: &[&str]) -> PathBuf {
-    let mut text = text("manifests/examples/other-namespace/kustomization.yaml");
-    assert!(
-        text.contains("  - ../../base\n") && text.contains("\npatches:\n"),
-        "{text}"
-    );
-    text = text.replace("../../base\n", &format!("@/{on}\n"));
-    if !components.is_empty() {
-        let list: Vec<String> = components
-            .iter()
-            .map(|name| format!("  - @/components/{name}\n"))
-            .collect();
-        let list = list.concat();
-        text = text.replace("\npatches:\n", &format!("\ncomponents:\n{list}patches:\n"));
-    }
-    let namespace = self::text("manifests/examples/other-namespace/namespace.yaml");
-    overlay_of(&text, &[("namespace.yaml", &namespace)])
-}
-
 fn base() -> Vec<Value> {
-    render(&repository("manifests/base"))
+    render(&repository("manifests/healthz"))
 }
 
 /// The part of `whole` that has the keys of `part`.
@@ -280,7 +251,7 @@ fn the_daemonset_matches_the_commands_paths_and_probes_of_the_program() {
 
 #[test]
 fn ports_and_versions_match_the_program() {
-    let objects = render(&repository("manifests/examples/podmonitor"));
+    let objects = render(&folder(&json!({"podMonitor": {"enabled": true}})));
     let monitor = only(&objects, "PodMonitor")["spec"]["podMetricsEndpoints"][0].to_string();
     let port = format!(":{METRICS_PORT}\"");
     assert_eq!(
@@ -305,8 +276,8 @@ fn ports_and_versions_match_the_program() {
             let tag = line.strip_prefix("newTag: ");
             tag.or_else(|| line.strip_prefix("app.kubernetes.io/version: "))
         });
-        let versions: Vec<&str> = found.collect();
-        let wanted = file == "README.md" || file.starts_with("examples/") && text.contains("\nimages:");
+        let versions: Vec<&str> = found.map(|version| version.trim_matches('"')).collect();
+        let wanted = file == "README.md" || file.ends_with("/headgate.yaml");
         assert!(versions.len() >= usize::from(wanted), "{file}");
         assert!(versions.iter().all(|found| *found == version), "{file}: {versions:?}");
     }
@@ -315,12 +286,13 @@ fn ports_and_versions_match_the_program() {
 
 #[test]
 fn another_namespace_keeps_the_roles_for_events_and_leases_in_place() {
-    for (on, components) in [
-        ("base", [].as_slice()),
-        ("base", &["azure"]),
-        ("overlays/hardened", &["spot"]),
+    let notices = json!({"evictionNotices": {"enabled": true}});
+    for (values, expected) in [
+        (json!({}), 1),
+        (merged(hardened(), on_nodes()), 2),
+        (merged(hardened(), notices), 3),
     ] {
-        let objects = render(&moved(on, components));
+        let objects = rendered("headgate", &values, &["--no-hooks"]);
         let mut roles = 0;
         for object in &objects {
             let name = object["metadata"]["name"].as_str().unwrap();
@@ -347,7 +319,7 @@ fn another_namespace_keeps_the_roles_for_events_and_leases_in_place() {
             if !namespace.is_empty() {
                 assert_eq!(
                     object["metadata"]["namespace"], namespace,
-                    "{on}: {} {name}",
+                    "{values}: {} {name}",
                     object["kind"]
                 );
             }
@@ -359,7 +331,6 @@ fn another_namespace_keeps_the_roles_for_events_and_leases_in_place() {
                 );
             }
         }
-        let expected = 1 + usize::from(!components.is_empty()) + usize::from(on != "base");
-        assert_eq!(roles, expected, "{on} {components:?}");
+        assert_eq!(roles, expected, "{values}");
     }
 }

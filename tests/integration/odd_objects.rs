@@ -297,7 +297,7 @@ async fn what_the_api_server_accepts_is_decoded_or_skipped() {
         .and_then(|text| text.parse().ok());
     let control_plane = own_control_plane().await;
     let client = Client::try_from(control_plane.client_config()).unwrap();
-    let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/components/maintenance/crds");
+    let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/headgate/files/crds");
     let applied = kubectl(control_plane.kubeconfig())
         .arg("apply")
         .arg("-f")

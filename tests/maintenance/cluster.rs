@@ -42,7 +42,7 @@ impl Cluster {
         control_plane.start_scheduler().unwrap();
         control_plane.start_kwok(KUBELET).unwrap();
         let client = Client::try_from(control_plane.client_config()).unwrap();
-        let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/components/maintenance/crds");
+        let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/headgate/files/crds");
         let mut apply = kubectl(control_plane.kubeconfig());
         let applied = apply.args(["apply", "-f"]).arg(crds).output().unwrap();
         assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));

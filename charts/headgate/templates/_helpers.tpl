@@ -7,11 +7,23 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels of a component. */}}
-{{- define "headgate.labels" -}}
+{{/* Labels of the pods of a component. */}}
+{{- define "headgate.podLabels" -}}
 app.kubernetes.io/name: headgate
+app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: headgate
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels of the objects of a component. */}}
+{{- define "headgate.labels" -}}
+{{ include "headgate.podLabels" . }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{/* A mode of the values as text: YAML reads a bare `off` as false. */}}
@@ -19,27 +31,110 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- if kindIs "bool" . -}}off{{- else -}}{{ . }}{{- end -}}
 {{- end -}}
 
-{{/* settings.yaml: what the features need, and the user's settings, which win. */}}
+{{/* true or false: `.value`, or where it is `auto`, `.default`. */}}
+{{- define "headgate.resolve" -}}
+{{- if eq (toString .value) "auto" -}}{{ .default }}{{- else -}}{{ .value }}{{- end -}}
+{{- end -}}
+
+{{/* What is on, from the profile and the values that override it: every template reads this and not the values. */}}
+{{- define "headgate.features" -}}
+{{- $values := .Values -}}
+{{- $monitoring := .Capabilities.APIVersions.Has "monitoring.coreos.com/v1/PodMonitor" -}}
+{{- $managed := .Capabilities.APIVersions.Has "azmonitoring.coreos.com/v1/PodMonitor" -}}
+{{- $azure := ne $values.profile "healthz" -}}
+{{- $controllers := and (or $azure $values.maintenance.enabled) (not $values.azure.leaderOnNodes) -}}
+{{- $protects := and $azure $controllers -}}
+{{- $waits := or $values.maintenance.enabled (eq (toString $values.delayTermination.clusterAutoscaler) "true") (eq (toString $values.delayTermination.karpenter) "true") -}}
+{{- $condition := eq (include "headgate.resolve" (dict "value" $values.outOfLoadBalancers.enabled "default" (or $protects $waits))) "true" -}}
+{{- $cordon := include "headgate.resolve" (dict "value" $values.signals.cordon "default" (ternary "10s" "false" (eq $values.profile "aks"))) -}}
+{{- $delays := and $protects $condition -}}
+{{- $monitor := include "headgate.resolve" (dict "value" $values.podMonitor.enabled "default" (and $azure (or $monitoring $managed))) -}}
+{{- $groups := list -}}
+{{- if eq $monitor "true" -}}
+{{- if or $monitoring (not $managed) }}{{- $groups = append $groups "monitoring.coreos.com" }}{{- end -}}
+{{- if $managed }}{{- $groups = append $groups "azmonitoring.coreos.com" }}{{- end -}}
+{{- end -}}
+{{- $rule := and $azure (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1/PrometheusRule") -}}
+{{- $identity := $values.azure.workloadIdentity -}}
+{{- if eq $identity "auto" }}{{- $identity = ternary "token" "none" (ne $values.azure.clientId "") }}{{- end -}}
+{{- $secret := $values.azure.existingSecret -}}
+{{- if and (not $secret) (include "headgate.azureJson" .) }}{{- $secret = "headgate-azure" }}{{- end -}}
+azure: {{ $azure }}
+controllers: {{ $controllers }}
+identity: {{ ternary $identity "none" $azure }}
+secret: {{ ternary $secret "" $azure | quote }}
+configSecret: {{ ternary $values.azure.configSecret "" $azure | quote }}
+condition: {{ ternary (ternary "leader" "probes" $azure) "none" $condition }}
+clusterAutoscaler: {{ include "headgate.resolve" (dict "value" $values.delayTermination.clusterAutoscaler "default" $delays) }}
+karpenter: {{ include "headgate.resolve" (dict "value" $values.delayTermination.karpenter "default" $delays) }}
+evictionNotices: {{ include "headgate.resolve" (dict "value" $values.evictionNotices.enabled "default" $azure) }}
+connections: {{ include "headgate.resolve" (dict "value" $values.connections.enabled "default" $azure) }}
+kubeletShutdown: {{ include "headgate.resolve" (dict "value" $values.signals.kubeletShutdown "default" $azure) }}
+cordon: {{ ternary "" $cordon (eq $cordon "false") | quote }}
+managedPrometheus: {{ $managed }}
+podMonitors: {{ toJson $groups }}
+prometheusRule: {{ include "headgate.resolve" (dict "value" $values.prometheusRule.enabled "default" $rule) }}
+{{- end -}}
+
+{{/* azure.json from the values; nothing without any. With the webhook the identity is in the pod's environment. */}}
+{{- define "headgate.azureJson" -}}
+{{- $azure := .Values.azure -}}
+{{- $json := dict -}}
+{{- range $key, $value := dict "tenantId" $azure.tenantId "subscriptionId" $azure.subscriptionId "resourceGroup" $azure.resourceGroup -}}
+{{- if $value }}{{- $_ := set $json $key $value }}{{- end -}}
+{{- end -}}
+{{- if and $azure.clientId (ne $azure.workloadIdentity "webhook") }}{{- $_ := set $json "aadClientId" $azure.clientId }}{{- end -}}
+{{- $json = mergeOverwrite $json (deepCopy $azure.config) -}}
+{{- if $json }}{{ mergeOverwrite (dict "cloud" $azure.cloud) $json | toPrettyJson }}{{- end -}}
+{{- end -}}
+
+{{/* The taints that are signals for admin states by default. A test compares them with the program's. */}}
+{{- define "headgate.defaultSignals" -}}
+- ToBeDeletedByClusterAutoscaler
+- node.kubernetes.io/out-of-service
+- node.cloudprovider.kubernetes.io/shutdown
+- cloudprovider.azure.microsoft.com/draining
+- karpenter.sh/disrupted
+- headgate.dev/maintenance
+{{- end -}}
+
+{{/* settings.yaml: what the features need, and the user's settings, which win. To the user's lists of signals the features' are added. */}}
 {{- define "headgate.settings" -}}
+{{- $on := include "headgate.features" . | fromYaml -}}
 {{- $settings := dict "apiVersion" "config.headgate.dev/v1alpha1" "kind" "HeadgateConfiguration" -}}
 {{- $node := dict -}}
-{{- if .Values.spot.enabled }}{{- $_ := set $node "scheduledEvents" true }}{{- end -}}
-{{- if .Values.connections.enabled }}{{- $_ := set $node "countConnections" true }}{{- end -}}
+{{- if $on.evictionNotices }}{{- $_ := set $node "scheduledEvents" true }}{{- end -}}
+{{- if $on.connections }}{{- $_ := set $node "countConnections" true }}{{- end -}}
+{{- if eq $on.condition "probes" }}{{- $_ := set $node "markerProbes" (int .Values.outOfLoadBalancers.probes) }}{{- end -}}
 {{- $serviceHealth := include "headgate.mode" .Values.serviceHealth -}}
 {{- if ne $serviceHealth "off" }}{{- $_ := set $node "serviceHealth" $serviceHealth }}{{- end -}}
 {{- if $node }}{{- $_ := set $settings "node" $node }}{{- end -}}
-{{- if and .Values.azure.enabled .Values.azure.configSecret -}}
-{{- $_ := set $settings "azure" (dict "configSecret" (printf "kube-system/%s" .Values.azure.configSecret)) -}}
-{{- end -}}
-{{- if .Values.marker.enabled }}{{- $_ := set $settings "marker" (dict "mode" "adminState") }}{{- end -}}
-{{- if .Values.holdDeletion.clusterAutoscaler }}
-{{- $_ := set $settings "holdDeletion" (dict "clusterAutoscaler" "candidates") -}}
-{{- end -}}
+{{- $azure := dict -}}
+{{- with $on.configSecret }}{{- $_ := set $azure "configSecret" (printf "kube-system/%s" .) }}{{- end -}}
+{{- with ternary .Values.azure.clusterName "" $on.azure }}{{- $_ := set $azure "clusterName" . }}{{- end -}}
+{{- if $azure }}{{- $_ := set $settings "azure" $azure }}{{- end -}}
+{{- if eq $on.condition "leader" }}{{- $_ := set $settings "marker" (dict "mode" "adminState") }}{{- end -}}
+{{- if $on.clusterAutoscaler }}{{- $_ := set $settings "holdDeletion" (dict "clusterAutoscaler" "candidates") }}{{- end -}}
 {{- if .Values.maintenance.enabled }}{{- $_ := set $settings "maintenance" (dict "enabled" true) }}{{- end -}}
 {{- if and .Values.maintenance.enabled .Values.maintenance.automatic }}
 {{- $_ := set $settings.maintenance "automatic" .Values.maintenance.automatic -}}
 {{- end -}}
-{{- toYaml (mergeOverwrite $settings (deepCopy .Values.settings)) -}}
+{{- if .Values.notifications.secretName }}{{- $_ := set $settings "notifications" (dict "urlFile" "/etc/headgate-webhook/url") }}{{- end -}}
+{{- $settings = mergeOverwrite $settings (deepCopy .Values.settings) -}}
+{{- $signals := $settings.signals | default dict -}}
+{{- if $on.kubeletShutdown -}}
+{{- $list := ternary $signals.adminStateBuiltIn (list "deletionTimestamp") (hasKey $signals "adminStateBuiltIn") -}}
+{{- $_ := set $signals "adminStateBuiltIn" (append $list "nodeShutdown" | uniq) -}}
+{{- end -}}
+{{- if $on.cordon -}}
+{{- $list := ternary $signals.adminState (include "headgate.defaultSignals" . | fromYamlArray) (hasKey $signals "adminState") -}}
+{{- $has := false -}}
+{{- range $list }}{{- if and (kindIs "map" .) (hasKey . "unschedulable") }}{{- $has = true }}{{- end }}{{- end -}}
+{{- if not $has }}{{- $list = append $list (dict "unschedulable" true "for" $on.cordon) }}{{- end -}}
+{{- $_ := set $signals "adminState" $list -}}
+{{- end -}}
+{{- if $signals }}{{- $_ := set $settings "signals" $signals }}{{- end -}}
+{{- toYaml $settings -}}
 {{- end -}}
 
 {{/* The port of /metrics, from settings.metricsBindAddress. */}}
@@ -47,44 +142,26 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- regexFind "[0-9]+$" (.Values.settings.metricsBindAddress | default "[::]:10457") -}}
 {{- end -}}
 
-{{/* Whether the leader is one of the controllers' pods: wherever something may lead, unless the agents are to. */}}
-{{- define "headgate.controllers" -}}
-{{- if and (or .Values.azure.enabled .Values.maintenance.enabled) (not .Values.azure.leaderOnNodes) -}}true{{- end -}}
-{{- end -}}
-
 {{/* The name of the settings' ConfigMap has a hash of its content: a pod never reads settings of another version. */}}
 {{- define "headgate.settingsName" -}}
 headgate-settings-{{ include "headgate.settings" . | sha256sum | trunc 10 }}
 {{- end -}}
 
-{{/* Whether the pods of `.role` (agent or controller) may lead. */}}
-{{- define "headgate.mayLead" -}}
-{{- if and .root.Values.azure.enabled (or (eq .role "controller") .root.Values.azure.leaderOnNodes) -}}true{{- end -}}
+{{/* What differs between the pods of `.role` (agent or controller): their values, and the credential of those that may lead. */}}
+{{- define "headgate.pod" -}}
+{{- $on := include "headgate.features" .root | fromYaml -}}
+{{- $mayLead := and $on.azure (or (eq .role "controller") (not $on.controllers)) -}}
+mayLead: {{ $mayLead }}
+secret: {{ ternary $on.secret "" $mayLead | quote }}
+identity: {{ ternary $on.identity "none" $mayLead }}
 {{- end -}}
 
 {{/* Annotations that roll the pods when a file that they read at the start changes. */}}
 {{- define "headgate.checksums" -}}
-{{- if and (include "headgate.mayLead" .) .root.Values.azure.secretName .root.Values.azure.config }}
-checksum/azure: {{ .root.Values.azure.config | toJson | sha256sum | quote }}
+{{- $pod := include "headgate.pod" . | fromYaml -}}
+{{- if and $pod.secret (not .root.Values.azure.existingSecret) }}
+checksum/azure: {{ include "headgate.azureJson" .root | sha256sum | quote }}
 {{- end }}
-{{- end -}}
-
-{{/* Security context of all pods. */}}
-{{- define "headgate.podSecurityContext" -}}
-runAsNonRoot: true
-# Two processes share a port only under the same user.
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-seccompProfile:
-  type: RuntimeDefault
-{{- end -}}
-
-{{- define "headgate.containerSecurityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
 {{- end -}}
 
 {{/* Environment of the agents and the controllers. */}}
@@ -99,11 +176,18 @@ capabilities:
       fieldPath: metadata.name
 - name: MALLOC_ARENA_MAX
   value: "2"
-{{- if and (include "headgate.mayLead" .) (eq (include "headgate.mode" .root.Values.azure.workloadIdentity.mode) "token") }}
+{{- if eq (include "headgate.pod" . | fromYaml).identity "token" }}
 - name: AZURE_FEDERATED_TOKEN_FILE
   value: /var/run/secrets/azure/token
 {{- end }}
-{{- with .extra }}
+{{- $proxy := .root.Values.proxy }}
+{{- range $name, $value := dict "HTTPS_PROXY" $proxy.https "HTTP_PROXY" $proxy.http "NO_PROXY" $proxy.exclude }}
+{{- if $value }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- end }}
+{{- with .values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
@@ -135,22 +219,31 @@ livenessProbe:
   readOnly: true
 - name: state
   mountPath: /var/lib/headgate
-{{- if and (include "headgate.mayLead" .) (eq (include "headgate.mode" .root.Values.azure.workloadIdentity.mode) "token") }}
+{{- if eq (include "headgate.pod" . | fromYaml).identity "token" }}
 - name: azure-token
   mountPath: /var/run/secrets/azure
   readOnly: true
 {{- end }}
+{{- if .root.Values.notifications.secretName }}
+- name: webhook
+  mountPath: /etc/headgate-webhook
+  readOnly: true
+{{- end }}
+{{- with .values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "headgate.volumes" -}}
+{{- $pod := include "headgate.pod" . | fromYaml -}}
 - name: settings
-{{- if and (include "headgate.mayLead" .) .root.Values.azure.secretName }}
+{{- if $pod.secret }}
   projected:
     sources:
       - configMap:
           name: {{ include "headgate.settingsName" .root }}
       - secret:
-          name: {{ .root.Values.azure.secretName }}
+          name: {{ $pod.secret }}
           items:
             - key: azure.json
               path: azure.json
@@ -163,7 +256,7 @@ livenessProbe:
 - name: state
   emptyDir:
     sizeLimit: 4Mi
-{{- if and (include "headgate.mayLead" .) (eq (include "headgate.mode" .root.Values.azure.workloadIdentity.mode) "token") }}
+{{- if eq $pod.identity "token" }}
 - name: azure-token
   projected:
     sources:
@@ -172,51 +265,14 @@ livenessProbe:
           expirationSeconds: 3600
           path: token
 {{- end }}
-{{- end -}}
-
-{{/*
-The objects of a file in files/, a copy of one in manifests/ (`make docs` copies them, a test compares them): in the release's
-namespace, but for Roles, whose namespaces are fixed, and with the labels of `component` if there is one. `rules` are added to
-the role `rulesOf` (KIND/NAME); `subject` replaces the name of each subject; `annotations` are set; a DaemonSet gets the
-image of the values, and `tolerations` besides its own.
-*/}}
-{{- define "headgate.objects" -}}
-{{- $root := .root -}}
-{{- $text := $root.Files.Get (printf "files/%s" .file) -}}
-{{- if not $text }}{{- fail (printf "the chart has no files/%s" .file) }}{{- end -}}
-{{- range $document := regexSplit "(?m)^---$" $text -1 -}}
-{{- $object := fromYaml $document -}}
-{{- if hasKey $object "Error" }}{{- fail (printf "files/%s: %s" $.file $object.Error) }}{{- end -}}
-{{- if hasKey $object "kind" -}}
-{{- $metadata := $object.metadata -}}
-{{- if and (hasKey $metadata "namespace") (not (has $object.kind (list "Role" "RoleBinding"))) -}}
-{{- $_ := set $metadata "namespace" $root.Release.Namespace -}}
-{{- end -}}
-{{- with $.component -}}
-{{- $labels := include "headgate.labels" (dict "root" $root "component" .) | fromYaml -}}
-{{- $_ := set $metadata "labels" (mergeOverwrite (default dict $metadata.labels) $labels) -}}
-{{- end -}}
-{{- with $.labels }}{{- $_ := set $metadata "labels" (mergeOverwrite (default dict $metadata.labels) (deepCopy .)) -}}{{- end -}}
-{{- with $.annotations }}{{- $_ := set $metadata "annotations" (mergeOverwrite (default dict $metadata.annotations) (deepCopy .)) -}}{{- end -}}
-{{- range $subject := default list $object.subjects -}}
-{{- $_ := set $subject "namespace" $root.Release.Namespace -}}
-{{- with $.subject }}{{- $_ := set $subject "name" . }}{{- end -}}
-{{- end -}}
-{{- if eq $object.kind "DaemonSet" -}}
-{{- $template := $object.spec.template -}}
-{{- $_ := set $template.metadata "labels" (deepCopy $metadata.labels) -}}
-{{- with $.tolerations }}{{- $_ := set $template.spec "tolerations" (concat $template.spec.tolerations .) }}{{- end -}}
-{{- with $root.Values.imagePullSecrets }}{{- $_ := set $template.spec "imagePullSecrets" . }}{{- end -}}
-{{- $container := first $template.spec.containers -}}
-{{- $_ := set $container "image" (include "headgate.image" $root) -}}
-{{- with $root.Values.image.pullPolicy }}{{- $_ := set $container "imagePullPolicy" . }}{{- end -}}
-{{- end -}}
-{{- if $.ingressFrom }}{{- $_ := set (first $object.spec.ingress) "from" $.ingressFrom }}{{- end -}}
-{{- if and $.rules (eq (printf "%s/%s" $object.kind $metadata.name) $.rulesOf) -}}
-{{- $_ := set $object "rules" (concat $object.rules $.rules) -}}
+{{- with .root.Values.notifications.secretName }}
+# Optional, so that a Secret that is made later keeps no pod from its node.
+- name: webhook
+  secret:
+    secretName: {{ . }}
+    optional: true
 {{- end }}
----
-{{ toYaml $object }}
-{{- end }}
+{{- with .values.extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}

@@ -1,7 +1,7 @@
 //! Whether the leader may write Nodes other than its own.
 //!
-//! Invariant: only a process of `manifests/components/controller` may, because its `ServiceAccount` has no token on every node;
-//! the policy `headgate-nodes` refuses all others (docs/dev/decisions.md 54). A feature that writes other Nodes checks this at the start
+//! Invariant: only a process of the controllers may, because its `ServiceAccount` has no token on every node;
+//! the policy `headgate-nodes` refuses all others (docs/decisions.md 54). A feature that writes other Nodes checks this at the start
 //! of each term, and does nothing after a refusal. The writes themselves are left to the feature.
 
 use headgate_kubernetes::leader::CandidatePlacement;
@@ -12,8 +12,8 @@ const REFUSED: EventKind = EventKind::warning("ControllerRequired", "WriteNode")
 /// The leader may not write Nodes other than its own.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{feature} writes other Nodes, which only the ServiceAccount headgate-controller may: add manifests/components/controller, or \
-     use manifests/overlays/hardened"
+    "{feature} writes other Nodes, which only the ServiceAccount headgate-controller may: let controllers lead \
+     (azure.leaderOnNodes: false in the chart)"
 )]
 pub struct ControllerRequired {
     feature: &'static str,

@@ -68,7 +68,7 @@ pub(super) fn keys() -> Vec<Key> {
             boolean(),
             |s| &mut s.maintenance.enabled,
             "Whether the leader acts on NodeMaintenances: nodes leave their load balancers, verified by a read, before the first \
-             pod is evicted. In the chart: `maintenance.enabled`; it needs `manifests/components/maintenance` and the controllers. \
+             pod is evicted. In the chart: `maintenance.enabled`; it needs the controllers. \
              Guide: docs/guides/maintenance.md.",
         ),
         Key::new(
@@ -92,7 +92,7 @@ pub(super) fn keys() -> Vec<Key> {
              and its connections are gone). Load balancers first, then the pods in \
              order, and after half of the time all pods; grace periods are cut to what is left. Such a maintenance does not wait for \
              `maintenance.maxConcurrentNodes`, and counts. It is deleted when the Node is gone or the cause is. It needs \
-             `manifests/components/automatic`, and `machine` `manifests/components/cluster-api`; `terminate` also `azureTerminate` in `signals.healthBuiltIn`.",
+             `maintenance.automatic` of the chart; `terminate` also `azureTerminate` in `signals.healthBuiltIn`.",
         ),
         Key::new(
             "maintenance.shutdownGracePeriod",
@@ -208,7 +208,7 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.marker.mode,
             "`adminState`: the leader writes the Node condition `headgate.dev/OutOfLoadBalancers`, by which tools know that a node \
              with a signal has left its load balancers; without a confirmation for 3 min the agents make it `Unknown`. In the \
-             chart: `marker.enabled`; it needs the controllers and `manifests/components/marker`. Reasons: \
+             chart: `outOfLoadBalancers.enabled`; it needs the controllers. Reasons: \
              docs/reference/events.md.",
         ),
     ]

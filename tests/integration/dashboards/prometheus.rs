@@ -33,12 +33,8 @@ impl Prometheus {
             .map(|node| json!({"targets": [node["metrics"]], "labels": {"node": node["name"]}}))
             .collect();
         let mut rules = Vec::new();
-        for component in ["alerts", "alerts-azure"] {
-            let path = super::repository(&format!("manifests/components/{component}/prometheusrule.yaml"));
-            let rule: Value = serde_yaml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-            let file = directory.join(format!("{component}.yaml"));
-            std::fs::write(&file, rule["spec"].to_string()).unwrap();
-            rules.push(file);
+        for file in ["agents", "leader"] {
+            rules.push(super::repository(&format!("charts/headgate/files/alerts/{file}.yaml")));
         }
         let config = json!({"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "rule_files": rules,
             "scrape_configs": [{"job_name": "kube-system/headgate", "static_configs": targets}]});

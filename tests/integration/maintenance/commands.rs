@@ -358,7 +358,7 @@ async fn a_drain_is_planned_created_followed_and_explained() {
     populate(&client).await;
     let (code, error) = headgate.fails(&["drain", "node-1"]);
     assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains("apply manifests/components/maintenance"), "{error}");
+    assert!(error.contains("install headgate with maintenance.enabled"), "{error}");
     protect(&client).await;
     let plan = headgate.file(
         "plan",

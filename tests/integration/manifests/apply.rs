@@ -9,8 +9,10 @@ use headgate_test_kubernetes::{eventually, kubectl, own_control_plane};
 use serde_json::{Value, json};
 
 use super::caller::{ApiRequest, Caller};
+use super::prometheus_operator::definitions;
+use super::rendering::{PROFILES, folder, hardened};
 use super::settings::overlay;
-use super::{SOON, of_kind, repository, stdout_of};
+use super::{SOON, repository, stdout_of};
 
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 pub(super) const PODS: &str = "/api/v1/namespaces/kube-system/pods";
@@ -22,16 +24,6 @@ pub(super) async fn with_controllers() -> (ControlPlane, Caller) {
     control_plane.start_controller_manager(&arguments).unwrap();
     let administrator = Caller::administrator(&control_plane);
     (control_plane, administrator)
-}
-
-/// The CRD `PodMonitor` of the Prometheus operator, without a schema.
-fn podmonitor_definition() -> Value {
-    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    json!({"metadata": {"name": "podmonitors.monitoring.coreos.com"}, "spec": {
-        "group": "monitoring.coreos.com", "scope": "Namespaced",
-        "names": {"kind": "PodMonitor", "listKind": "PodMonitorList", "plural": "podmonitors", "singular": "podmonitor"},
-        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
-    }})
 }
 
 /// The result for each object: the last word of each line of kubectl's output.
@@ -57,56 +49,30 @@ pub(super) fn in_folder(caller: &Caller, verb: &[&str], folder: &Path) -> Comman
 #[tokio::test]
 async fn each_overlay_applies_reapplies_unchanged_and_is_deleted_completely() {
     let (control_plane, administrator) = with_controllers().await;
-    let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    administrator
-        .done(&ApiRequest::post(crds, podmonitor_definition()))
-        .await;
-    eventually(SOON, "PodMonitors are served", async || {
-        match administrator
-            .ask(&ApiRequest::get("/apis/monitoring.coreos.com/v1/podmonitors"))
-            .await
-        {
-            (200, _) => Ok(()),
-            (_, body) => Err(body.to_string()),
-        }
-    })
-    .await;
-    let folders = [
-        ("base", 11),
-        ("examples/autoscalers", 36),
-        ("examples/azure-workload-identity", 18),
-        ("examples/azure-workload-identity-webhook", 18),
-        ("examples/hardened", 26),
-        ("examples/marker", 28),
-        ("examples/no-kube-proxy", 11),
-        ("examples/other-namespace", 12),
-        ("examples/podmonitor", 12),
-        ("examples/spot", 13),
-        ("overlays/hardened", 25),
-    ];
-    assert_eq!(
-        folders.map(|(folder, _)| folder.to_owned()).to_vec(),
-        of_kind("Kustomization"),
-        "none is left out"
-    );
+    let definitions = definitions();
+    for verb in [
+        ["create"].as_slice(),
+        &["wait", "--for=condition=Established", "--timeout=60s"],
+    ] {
+        stdout_of(
+            kubectl(&administrator.kubeconfig)
+                .args(verb)
+                .arg("-f")
+                .arg(&definitions),
+        );
+    }
+    let folders = [("healthz", 11), ("azure", 38), ("aks", 38), ("everything", 72)];
+    assert_eq!(folders.map(|(folder, _)| folder), PROFILES, "none is left out");
     for (folder, objects) in folders {
         let path = repository("manifests").join(folder);
         let run = |verb: &[&str]| outcomes(&mut in_folder(&administrator, verb, &path));
-        // A dry run creates no namespace, so objects in it cannot be dry_run.
-        if path.join("namespace.yaml").exists() {
-            stdout_of(
-                kubectl(&administrator.kubeconfig)
-                    .args(["apply", "-f"])
-                    .arg(path.join("namespace.yaml")),
-            );
-        }
         let dry = run(&["apply", "--dry-run=server"]);
         assert_eq!(dry, vec!["run)"; objects], "{folder}");
         let made = run(&["apply"]);
         assert_eq!(made.len(), objects, "{folder}");
         assert!(
-            made.iter().filter(|outcome| *outcome != "created").count() <= 1,
-            "all but the namespace are new in {folder}: {made:?}"
+            made.iter().all(|outcome| outcome == "created"),
+            "all are new in {folder}: {made:?}"
         );
         assert_eq!(run(&["apply"]), vec!["unchanged"; objects], "{folder}");
         let gone = run(&["delete", "--timeout=60s", "-o", "name"]);
@@ -119,11 +85,7 @@ async fn each_overlay_applies_reapplies_unchanged_and_is_deleted_completely() {
 }
 
 async fn admission_policy_expressions_pass_type_checking(administrator: &Caller) {
-    stdout_of(&mut in_folder(
-        administrator,
-        &["apply"],
-        &repository("manifests/overlays/hardened"),
-    ));
+    stdout_of(&mut in_folder(administrator, &["apply"], &folder(&hardened())));
     let mut wrong = administrator.get(&format!("{POLICIES}/headgate-nodes")).await;
     wrong["metadata"] = json!({"name": "wrong"});
     wrong["spec"]["validations"] = json!([{"expression": "object.spec.nosuchfield == 1"}]);
@@ -151,7 +113,7 @@ async fn admission_policy_expressions_pass_type_checking(administrator: &Caller)
 pub(super) async fn node(administrator: &Caller, name: &str, labels: Value, spec: Value) {
     let node = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
     administrator.done(&ApiRequest::post("/api/v1/nodes", node)).await;
-    let room = json!({"cpu": "1", "memory": "1Gi", "pods": "10"});
+    let room = json!({"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi", "pods": "10"});
     let status = json!({"status": {"capacity": room, "allocatable": room,
         "conditions": [{"type": "Ready", "status": "True"}]}});
     administrator
@@ -223,7 +185,7 @@ async fn the_daemonset_pod_runs_on_a_cordoned_node_and_surges_on_new_settings() 
     stdout_of(&mut in_folder(
         &administrator,
         &["apply"],
-        &repository("manifests/base"),
+        &repository("manifests/healthz"),
     ));
     let pods = placed(&administrator, 1).await;
     let old = &pods[0];

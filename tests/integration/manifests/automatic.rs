@@ -1,5 +1,5 @@
 //! A maintenance that the leader creates for a node that is taken, with a token of the controllers and the rights of
-//! `components/automatic`: they suffice, each is needed, and the policy allows no other maintenance.
+//! `maintenance.automatic`: they suffice, each is needed, and the policy allows no other maintenance.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn automatic(administrator: &Caller, name: &str, of: &str) -> Value {
 
 #[tokio::test]
 async fn permissions_of_the_component_suffice_for_a_node_that_is_taken_and_its_policy_allows_no_more() {
-    let (control_plane, administrator, caller, own, drained) = maintained(&["maintenance", "automatic"]).await;
+    let (control_plane, administrator, caller, own, drained) = maintained(json!({"automatic": ["preempt"]})).await;
     each_permission_is_needed(&administrator, &caller, &drained).await;
     the_policy_allows_no_other_maintenance(&administrator, &caller, &own, &drained).await;
     a_node_is_taken_and_given_back(&administrator, &caller, &own, &drained).await;

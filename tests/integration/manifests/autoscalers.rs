@@ -1,6 +1,7 @@
 //! What makes autoscalers wait, on the real API server with the shipped rights: the annotation of an agent for Cluster Autoscaler here, the
-//! pod of `components/hold` for Karpenter in `hold`.
+//! pod for Karpenter in `hold`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
@@ -12,17 +13,22 @@ use serde_json::{Value, json};
 use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, apply};
 use super::leader::LEASES;
 use super::leader_policy::{dry_run, refused};
+use super::rendering::{delays, folder, hardened_with_identity, merged, with_condition};
 use super::rights::{RBAC, events_in, node, wait_for_status};
-use super::{SOON, repository, stdout_of, text};
+use super::{SOON, stdout_of, text};
 use crate::harness::AgentOptions;
 use crate::harness::agent::Agent;
 
 mod hold;
 
-const EXAMPLE: &str = "manifests/examples/autoscalers";
 const HARD_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 /// Longer than the agent takes to react, on a busy machine.
 const STABLE: Duration = Duration::from_secs(2);
+
+/// Both autoscalers are delayed.
+fn delaying() -> PathBuf {
+    folder(&merged(hardened_with_identity(), delays()))
+}
 
 /// The agent's request, which is not carried out.
 fn annotate(name: &str, annotation: &str) -> ApiRequest {
@@ -85,7 +91,10 @@ async fn deletions_are_delayed_with_the_rights_of_the_component() {
 }
 
 async fn the_right_to_delay_deletions_is_needed_and_limited(control_plane: &ControlPlane, administrator: &Caller) {
-    apply(&administrator.kubeconfig, &repository("manifests/examples/marker"));
+    apply(
+        &administrator.kubeconfig,
+        &folder(&merged(hardened_with_identity(), with_condition())),
+    );
     let own = create_node(&administrator.client, "delayed").await;
     let other = create_node(&administrator.client, "other").await;
     let agent = acting_on(control_plane, AGENT, &own).await;
@@ -97,7 +106,7 @@ async fn the_right_to_delay_deletions_is_needed_and_limited(control_plane: &Cont
         "{status} {body}"
     );
 
-    apply(&administrator.kubeconfig, &repository(EXAMPLE));
+    apply(&administrator.kubeconfig, &delaying());
     let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
     eventually(SOON, "the policies are in force", async || {
         refused(&controller, &foreign, "these leases").await
@@ -245,6 +254,6 @@ async fn a_delay_ends_with_its_timeout_and_needs_the_component(control_plane: &C
         }
     })
     .await;
-    let hint = "manifests/components/delay-deletion grants";
+    let hint = "delayTermination.clusterAutoscaler of the chart grants";
     assert_eq!(agent.log().matches(hint).count(), 1, "{}", agent.log());
 }

@@ -13,7 +13,8 @@ use kube::client::Body;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::{repository, stdout_of};
+use super::rendering::folder;
+use super::stdout_of;
 use crate::node::with_token;
 
 /// A service account of the manifests.
@@ -201,9 +202,9 @@ impl Caller {
     }
 }
 
-/// Applies a folder of the manifests.
-pub(super) fn install(kubeconfig: &Path, folder: &str) {
-    apply(kubeconfig, &repository("manifests").join(folder));
+/// Applies what the chart renders.
+pub(super) fn install(kubeconfig: &Path, values: &Value) {
+    apply(kubeconfig, &folder(values));
 }
 
 /// Applies a folder.

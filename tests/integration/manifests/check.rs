@@ -9,16 +9,21 @@ use headgate_sandbox::nodes;
 use headgate_test_kubernetes::{eventually, own_control_plane, scratch};
 use serde_json::{Value, json};
 
+use super::SOON;
 use super::caller::{ApiRequest, CONTROLLER, Caller, acting_on, install};
+use super::rendering::{delays, folder, hardened_with_identity, merged};
 use super::rights::{node, remove_verb, restore_rules};
-use super::{SOON, repository};
 use crate::emulator::emulator_process::Emulator;
 use crate::harness::http;
 
 const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
 const NETWORK: &str = "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/virtualNetworks/nodes";
-const OVERLAY: &str = "examples/autoscalers";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+
+/// The values of the installation.
+fn delaying() -> Value {
+    merged(hardened_with_identity(), delays())
+}
 
 /// A cluster with headgate's manifests, a Service, and what the emulators need.
 struct Cluster {
@@ -39,7 +44,7 @@ impl Cluster {
         let control_plane = own_control_plane().await;
         let administrator = Caller::administrator(&control_plane);
         nodes::register(&administrator.client, 2, "check").await.unwrap();
-        install(&administrator.kubeconfig, OVERLAY);
+        install(&administrator.kubeconfig, &delaying());
         // No controller runs, so the DaemonSets want no pod.
         let pods = json!({"status": {"replicas": 2, "readyReplicas": 2, "updatedReplicas": 2}});
         let controllers = "/apis/apps/v1/namespaces/kube-system/deployments/headgate-controller/status";
@@ -143,7 +148,7 @@ fn command(kubeconfig: &Path, azure: &Azure, flags: &[&str]) -> Command {
     command.arg("check").arg("--kubeconfig").arg(kubeconfig);
     command.arg("--azure-config-file").arg(&azure.azure_json);
     if !flags.contains(&"--config") {
-        let settings = repository("manifests").join(OVERLAY).join("settings.yaml");
+        let settings = folder(&delaying()).join("settings.yaml");
         command.arg("--config").arg(settings);
     }
     command.args(flags).stdin(Stdio::null());
@@ -259,7 +264,7 @@ async fn faults_in_the_cluster(cluster: &Cluster, azure: &Azure) {
     );
     cluster.finds(azure, &["--cluster-name", "other"], &fault).await;
     let settings = scratch("check-settings").join("settings.yaml");
-    let text = std::fs::read_to_string(repository("manifests").join(OVERLAY).join("settings.yaml")).unwrap();
+    let text = std::fs::read_to_string(folder(&delaying()).join("settings.yaml")).unwrap();
     std::fs::write(&settings, format!("{text}\nmaintenance: {{enabled: true}}\n")).unwrap();
     let found = cluster.wrong(azure, &["--config", settings.to_str().unwrap()]);
     let ids: Vec<_> = found.iter().map(|finding| finding["id"].as_str().unwrap()).collect();

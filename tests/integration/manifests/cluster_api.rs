@@ -1,4 +1,4 @@
-//! A Machine of Cluster API that waits for its node, with a token of the controllers and the rights of `components/cluster-api`: they suffice,
+//! A Machine of Cluster API that waits for its node, with a token of the controllers and the rights of `maintenance.automatic` with `machine`: they suffice,
 //! each is needed, and the policy allows no other change of a Machine. Cluster API's controllers are not here: the kind is a stub with the
 //! fields of `cluster.x-k8s.io/v1beta2` that are read, and a finalizer stands for the machine controller.
 
@@ -48,8 +48,7 @@ async fn create_machine(administrator: &Caller, name: &str, of: &str) -> String 
 
 #[tokio::test]
 async fn permissions_of_the_component_suffice_to_release_a_machine_and_its_policy_allows_no_more() {
-    let (control_plane, administrator, caller, own, drained) =
-        maintained(&["maintenance", "automatic", "cluster-api"]).await;
+    let (control_plane, administrator, caller, own, drained) = maintained(json!({"automatic": ["machine"]})).await;
     create_kind(&administrator).await;
     let machine = create_machine(&administrator, "machine", &drained).await;
     let dry = format!("{machine}?dryRun=All");

@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 
 use super::apply::{PODS, in_folder, node, ready, with_controllers};
 use super::caller::{ApiRequest, Caller};
-use super::{SOON, assert_says, base, only, render, repository, stdout_of};
+use super::rendering::{self, folder, hardened_with_identity, leading_agents};
+use super::{SOON, assert_says, base, only, render, stdout_of};
 
 fn hardened() -> Vec<Value> {
-    render(&repository("manifests/overlays/hardened"))
+    render(&folder(&rendering::hardened()))
 }
 
 fn words(value: &Value) -> Vec<String> {
@@ -29,25 +30,25 @@ fn the_hardened_daemonset_differs_from_base_only_in_its_role() {
 
 #[test]
 fn each_workload_sets_its_role_with_valid_arguments() {
-    for (folder, kind, role) in [
-        ("base", "DaemonSet", "all"),
-        ("examples/azure-workload-identity", "DaemonSet", "all"),
-        ("examples/hardened", "DaemonSet", "agent"),
-        ("examples/hardened", "Deployment", "controller"),
+    for (values, kind, role) in [
+        (json!({}), "DaemonSet", "all"),
+        (leading_agents(), "DaemonSet", "all"),
+        (hardened_with_identity(), "DaemonSet", "agent"),
+        (hardened_with_identity(), "Deployment", "controller"),
     ] {
-        let objects = render(&repository("manifests").join(folder));
+        let objects = render(&folder(&values));
         let workload = only(&objects, kind);
-        assert_eq!(workload["metadata"]["labels"]["headgate.dev/role"], role, "{folder}");
+        assert_eq!(workload["metadata"]["labels"]["headgate.dev/role"], role, "{values}");
         let arguments = words(&workload["spec"]["template"]["spec"]["containers"][0]["args"]);
         let roles: Vec<&str> = arguments
             .iter()
             .filter_map(|word| word.strip_prefix("--role="))
             .collect();
-        assert_eq!(roles.first().copied().unwrap_or("all"), role, "{folder}");
+        assert_eq!(roles.first().copied().unwrap_or("all"), role, "{values}");
         let line = ["/headgate".to_owned()].into_iter().chain(arguments);
         let line = line.chain(["--node-name=n".to_owned()]);
         let parsed = headgate::cli::definition().try_get_matches_from(line);
-        parsed.unwrap_or_else(|error| panic!("{folder} {kind}: {error}"));
+        parsed.unwrap_or_else(|error| panic!("{values} {kind}: {error}"));
     }
 }
 
@@ -178,7 +179,7 @@ async fn controllers_are_scheduled_apart_on_unsignalled_nodes_and_evicted_one_by
     stdout_of(&mut in_folder(
         &administrator,
         &["apply"],
-        &repository("manifests/examples/hardened"),
+        &folder(&hardened_with_identity()),
     ));
     // Agents run on every Node; one controller is pending, because two must not share a Node.
     eventually(SOON, "three agents", async || {
@@ -254,7 +255,7 @@ async fn pod_security_restricted_admits_controllers_and_rejects_agents_for_host_
     administrator
         .done(&ApiRequest::post("/api/v1/namespaces", namespace))
         .await;
-    let objects = render(&repository("manifests/examples/hardened"));
+    let objects = render(&folder(&hardened_with_identity()));
     let path = "/api/v1/namespaces/restricted/pods";
     for (kind, complaint) in [
         ("Deployment", None),

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::SOON;
 use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, install};
+use super::rendering::hardened;
 use super::rights::{RBAC, node, wait_for_status};
 
 const HOLD: &str = "headgate.dev/hold";
@@ -32,7 +33,7 @@ async fn refused(caller: &Caller, ask: &ApiRequest) -> Result<(), String> {
 async fn only_the_leaders_own_account_writes_holds() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
-    install(&administrator.kubeconfig, "overlays/hardened");
+    install(&administrator.kubeconfig, &hardened());
     let name = create_node(&administrator.client, "holds").await;
     let path = node(&name);
     let leader = acting_on(&control_plane, CONTROLLER, &name).await;

@@ -8,13 +8,19 @@ use headgate_test_kubernetes::scratch;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
-use super::{only, render, repository, text};
+use super::rendering::{folder, hardened_with_identity, leading_agents, merged};
+use super::{only, render, text};
 
 const CLIENT: &str = "00000000-0000-0000-0000-000000000003";
 const FLAG: &str = "--azure-config-file=";
 
-fn example(name: &str) -> Vec<Value> {
-    render(&repository("manifests/examples").join(name))
+fn webhook() -> Value {
+    let webhook = json!({"azure": {"workloadIdentity": "webhook"}});
+    merged(leading_agents(), webhook)
+}
+
+fn objects_of(values: &Value) -> Vec<Value> {
+    render(&folder(values))
 }
 
 fn pod<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
@@ -88,9 +94,12 @@ fn loaded(objects: &[Value], kind: &str, more: &[(&str, &str)]) -> AzureJson {
 }
 
 #[test]
-fn the_workload_identity_component_projects_the_token() {
-    for (name, kind) in [("azure-workload-identity", "DaemonSet"), ("hardened", "Deployment")] {
-        let objects = example(name);
+fn workload_identity_projects_the_token() {
+    for (values, kind) in [
+        (leading_agents(), "DaemonSet"),
+        (hardened_with_identity(), "Deployment"),
+    ] {
+        let objects = objects_of(&values);
         let taken = loaded(&objects, kind, &[]);
         let Credential::WorkloadIdentity { client_id, token_file } = &taken.credential else {
             panic!("{:?}", taken.credential)
@@ -105,8 +114,8 @@ fn the_workload_identity_component_projects_the_token() {
 }
 
 #[test]
-fn the_webhook_example_matches_what_the_webhook_injects() {
-    let objects = example("azure-workload-identity-webhook");
+fn pods_match_what_the_webhook_injects() {
+    let objects = objects_of(&webhook());
     let account = &only(&objects, "ServiceAccount")["metadata"]["annotations"];
     assert_eq!(account, &json!({"azure.workload.identity/client-id": CLIENT}));
     let template = &only(&objects, "DaemonSet")["spec"]["template"];
@@ -127,7 +136,7 @@ fn the_webhook_example_matches_what_the_webhook_injects() {
 
 #[test]
 fn role_agent_has_no_azure_configuration() {
-    let hardened = example("hardened");
+    let hardened = objects_of(&hardened_with_identity());
     let agent = pod(&hardened, "DaemonSet").to_string();
     for word in ["azure", "AZURE", "secret"] {
         assert!(!agent.contains(word), "{word}: {agent}");
@@ -137,9 +146,9 @@ fn role_agent_has_no_azure_configuration() {
 #[test]
 fn pods_that_can_lead_have_a_larger_memory_limit() {
     let memory = |objects: &[Value], kind| pod(objects, kind)["containers"][0]["resources"]["limits"]["memory"].clone();
-    assert_eq!(memory(&example("azure-workload-identity"), "DaemonSet"), "256Mi");
-    assert_eq!(memory(&example("hardened"), "Deployment"), "256Mi");
-    assert_eq!(memory(&example("hardened"), "DaemonSet"), "64Mi");
+    assert_eq!(memory(&objects_of(&leading_agents()), "DaemonSet"), "256Mi");
+    assert_eq!(memory(&objects_of(&hardened_with_identity()), "Deployment"), "256Mi");
+    assert_eq!(memory(&objects_of(&hardened_with_identity()), "DaemonSet"), "64Mi");
 }
 
 /// The examples of `azure.json` in the README for the other kinds of credential.

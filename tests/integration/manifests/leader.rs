@@ -17,8 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::caller::{AGENT, Account, ApiRequest, CONTROLLER, Caller, acting_on, apply};
 use super::leader_updates::a_leader_writes_nothing_else_into_its_objects;
+use super::rendering::{folder, folder_in, hardened, hardened_with_identity, leading_agents, merged, on_nodes};
 use super::rights::{RBAC, events_in, node, remove_verb, restore_rules, wait_for_status};
-use super::{SOON, moved, overlay_of, repository};
+use super::{SOON, overlay_of};
 
 pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 pub(super) const MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
@@ -192,10 +193,18 @@ fn ways_to_lead() -> [(PathBuf, Account); 3] {
         namespace: "headgate",
         ..AGENT
     };
+    let moved = overlay_of(
+        &folder_in("headgate", &merged(hardened(), on_nodes())),
+        "resources: [\"@\", namespace.yaml]\n",
+        &[(
+            "namespace.yaml",
+            "{apiVersion: v1, kind: Namespace, metadata: {name: headgate}}\n",
+        )],
+    );
     [
-        (repository("manifests/examples/azure-workload-identity"), AGENT),
-        (repository("manifests/examples/hardened"), CONTROLLER),
-        (moved("base", &["leader"]), elsewhere),
+        (folder(&leading_agents()), AGENT),
+        (folder(&hardened_with_identity()), CONTROLLER),
+        (moved, elsewhere),
     ]
 }
 
@@ -369,12 +378,13 @@ async fn refused_to_a_hardened_agent(administrator: &Caller, agent: &Caller, own
 
 #[tokio::test]
 async fn reading_the_azure_config_secret_needs_its_own_role() {
-    for (on, components, account) in [
-        ("base", "  - @/components/leader\n", AGENT),
-        ("overlays/hardened", "", CONTROLLER),
+    let secret = json!({"azure": {"configSecret": "azure-cloud-provider"}});
+    let no_file = merged(secret.clone(), json!({"azure": {"existingSecret": ""}}));
+    for (values, account) in [
+        (merged(merged(hardened(), on_nodes()), no_file), AGENT),
+        (merged(hardened(), secret), CONTROLLER),
     ] {
-        let text = format!("resources: [\"@/{on}\"]\ncomponents:\n{components}  - @/components/azure-config-secret\n");
-        let (control_plane, administrator, name, leader) = scene(&overlay_of(&text, &[]), account).await;
+        let (control_plane, administrator, name, leader) = scene(&folder(&values), account).await;
         for secret in ["azure-cloud-provider", "another"] {
             let body = json!({"metadata": {"name": secret}, "stringData": {"cloud-config": "{}"}});
             administrator.done(&ApiRequest::post(SECRETS, body)).await;
@@ -398,7 +408,7 @@ async fn reading_the_azure_config_secret_needs_its_own_role() {
             let agent = acting_on(&control_plane, AGENT, &name).await;
             assert_eq!(agent.ask(&ApiRequest::get(&wanted)).await.0, 403);
         }
-        // The component's rule is the last one.
+        // Its rule is the last one.
         let role = format!("{RBAC}/namespaces/kube-system/roles/headgate-leader");
         let mut rules = administrator.get(&role).await["rules"].clone();
         let last = rules.as_array_mut().unwrap().pop().unwrap();

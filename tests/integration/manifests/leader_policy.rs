@@ -4,10 +4,11 @@
 use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use serde_json::{Value, json};
 
+use super::SOON;
 use super::caller::{AGENT, Account, ApiRequest, CONTROLLER, Caller, acting_on, install};
 use super::leader::{LEASES, MAPS, new_objects, scene};
+use super::rendering::{folder, hardened, merged};
 use super::rights::{RBAC, node};
-use super::{SOON, overlay_of};
 
 const OTHER: Account = Account {
     namespace: "kube-system",
@@ -38,7 +39,7 @@ pub(super) async fn refused(caller: &Caller, ask: &ApiRequest, words: &str) -> R
 async fn the_leader_policy_allows_creating_its_leases_and_config_map_only() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
-    install(&administrator.kubeconfig, "overlays/hardened");
+    install(&administrator.kubeconfig, &hardened());
     let accounts = "/api/v1/namespaces/kube-system/serviceaccounts";
     administrator.done(&named(accounts, &json!({"name": OTHER.name}))).await;
     let role = json!({"metadata": {"name": "test-only"}, "rules": [
@@ -98,12 +99,12 @@ async fn the_leader_policy_allows_creating_its_leases_and_config_map_only() {
     control_plane.stop().await;
 }
 
-/// With the spot component, RBAC permits an agent to patch any Node.
+/// With eviction notices, RBAC permits an agent to patch any Node.
 #[tokio::test]
 async fn an_agent_with_spot_taints_only_its_own_node() {
-    for (on, account) in [("base", AGENT), ("overlays/hardened", CONTROLLER)] {
-        let text = format!("resources: [\"@/{on}\"]\ncomponents: [\"@/components/spot\"]\n");
-        let (control_plane, administrator, own, caller) = scene(&overlay_of(&text, &[]), account).await;
+    let notices = json!({"evictionNotices": {"enabled": true}});
+    for (values, account) in [(notices.clone(), AGENT), (merged(hardened(), notices), CONTROLLER)] {
+        let (control_plane, administrator, own, caller) = scene(&folder(&values), account).await;
         let other = create_node(&administrator.client, "other").await;
         let (agent, controller) = if account == AGENT {
             (caller, None)

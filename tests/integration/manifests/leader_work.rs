@@ -6,10 +6,11 @@ use std::time::Duration;
 use headgate_test_kubernetes::eventually;
 use serde_json::json;
 
+use super::SOON;
 use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, apply};
 use super::leader::{LEASES, LEDGER, LOCK, MAPS, OWN};
 use super::leader_policy::{dry_run, refused};
-use super::{SOON, overlay_of, repository};
+use super::rendering::{folder, hardened, merged, on_nodes};
 use crate::harness::AgentOptions;
 use crate::status::world::World;
 
@@ -37,7 +38,7 @@ async fn down(world: &World, nodes: &[&str]) {
 async fn nothing_leads_before_its_policies_are_in_force() {
     let world = World::start().await;
     let administrator = Caller::administrator(&world.control_plane);
-    let folder = repository("manifests/overlays/hardened");
+    let folder = folder(&hardened());
     apply(&administrator.kubeconfig, &folder);
     let caller = acting_on(&world.control_plane, CONTROLLER, "node-1").await;
     let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
@@ -89,7 +90,7 @@ async fn nothing_leads_before_its_policies_are_in_force() {
 /// Where the leader runs on all nodes; where it is apart, `marker` runs one.
 #[tokio::test]
 async fn a_leader_with_a_pod_token_takes_a_node_out_and_back() {
-    let folder = overlay_of("resources: [\"@/base\"]\ncomponents: [\"@/components/leader\"]\n", &[]);
+    let folder = folder(&merged(hardened(), on_nodes()));
     let world = World::start().await;
     let administrator = Caller::administrator(&world.control_plane);
     apply(&administrator.kubeconfig, &folder);

@@ -1,4 +1,4 @@
-//! Maintenances on the real API server, with a token of the controllers and the rights that `components/maintenance` ships: they
+//! Maintenances on the real API server, with a token of the controllers and the rights that `maintenance.enabled` ships: they
 //! suffice for a whole maintenance, each is needed, and the policy allows a cordon and own conditions to no other account.
 
 use std::sync::Arc;
@@ -21,10 +21,11 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::SOON;
 use super::caller::{Account, ApiRequest, CONTROLLER, Caller, acting_on};
 use super::leader::{Right, is_needed, scene};
+use super::rendering::{folder, hardened_with_identity, merged};
 use super::rights::{node, wait_for_status};
-use super::{SOON, overlay_of};
 
 pub(super) const MAINTENANCES: &str = "/apis/headgate.dev/v1alpha1/nodemaintenances";
 const EVACUATIONS: &str = "/apis/headgate.dev/v1alpha1/namespaces/kube-system/evacuations";
@@ -33,11 +34,14 @@ const BUDGETS: &str = "/apis/policy/v1/namespaces/kube-system/poddisruptionbudge
 const UPGRADE_STATUS: &str = "kubernetes.azure.com/upgrade-status";
 const ROLE: &str = "clusterroles/headgate-maintenance";
 
-/// The hardened example with components, a leader's token, and a node to drain.
-pub(super) async fn maintained(components: &[&str]) -> (ControlPlane, Caller, Caller, String, String) {
-    let components: Vec<_> = components.iter().map(|name| format!("@/components/{name}")).collect();
-    let overlay = format!("resources: [\"@/examples/hardened\"]\ncomponents: {components:?}\n");
-    let (control_plane, administrator, own, leader) = scene(&overlay_of(&overlay, &[]), CONTROLLER).await;
+/// Controllers that act on maintenances with these values below `maintenance`, a leader's token, and a node to drain.
+pub(super) async fn maintained(more: Value) -> (ControlPlane, Caller, Caller, String, String) {
+    let values = merged(
+        json!({"maintenance": {"enabled": true, "keepCRDs": false}}),
+        json!({"maintenance": more}),
+    );
+    let folder = folder(&merged(hardened_with_identity(), values));
+    let (control_plane, administrator, own, leader) = scene(&folder, CONTROLLER).await;
     let drained = create_node(&administrator.client, "drained").await;
     for path in [MAINTENANCES, EVACUATIONS] {
         wait_for_status(&leader, ApiRequest::get(&format!("{path}?limit=1")), 200).await;
@@ -233,7 +237,7 @@ impl Drop for Leader {
 
 #[tokio::test]
 async fn permissions_of_the_controllers_suffice_for_a_maintenance_and_are_all_needed() {
-    let (control_plane, administrator, caller, own, drained) = maintained(&["maintenance"]).await;
+    let (control_plane, administrator, caller, own, drained) = maintained(json!({})).await;
     a_maintenance_runs(&administrator, &caller, &own, &drained).await;
     each_permission_is_needed_and_the_policy_allows_no_more(&control_plane, &administrator, &caller, &drained).await;
     control_plane.stop().await;

@@ -16,11 +16,12 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::SOON;
 use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, apply};
 use super::leader::LEASES;
 use super::leader_policy::{dry_run, refused};
+use super::rendering::{folder, hardened, hardened_with_identity, merged, with_condition};
 use super::rights::{node, wait_for_status};
-use super::{SOON, repository};
 use crate::harness::{AgentOptions, settings_file};
 use crate::status::world::World;
 
@@ -86,7 +87,10 @@ fn mark(name: &str) -> ApiRequest {
 async fn kubectl_waits_for_the_marker_of_a_leader_with_a_pod_token() {
     let world = World::start().await;
     let administrator = Caller::administrator(&world.control_plane);
-    apply(&administrator.kubeconfig, &repository("manifests/examples/marker"));
+    apply(
+        &administrator.kubeconfig,
+        &folder(&merged(hardened_with_identity(), with_condition())),
+    );
     let controller = acting_on(&world.control_plane, CONTROLLER, "node-1").await;
     let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
     eventually(SOON, "role and policy are in force", async || {
@@ -150,7 +154,7 @@ async fn kubectl_waits_for_the_marker_of_a_leader_with_a_pod_token() {
 async fn the_right_to_write_the_marker_is_needed_and_limited() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
-    apply(&administrator.kubeconfig, &repository("manifests/overlays/hardened"));
+    apply(&administrator.kubeconfig, &folder(&hardened()));
     let own = create_node(&administrator.client, "marked").await;
     let other = create_node(&administrator.client, "other").await;
     let agent = acting_on(&control_plane, AGENT, &own).await;
@@ -163,7 +167,10 @@ async fn the_right_to_write_the_marker_is_needed_and_limited() {
             "{status} {body}"
         );
     }
-    apply(&administrator.kubeconfig, &repository("manifests/examples/marker"));
+    apply(
+        &administrator.kubeconfig,
+        &folder(&merged(hardened_with_identity(), with_condition())),
+    );
     for (caller, name, expected) in [
         (&agent, &own, 200),
         (&agent, &other, 403),

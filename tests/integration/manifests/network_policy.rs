@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use headgate::config::{METRICS_PORT, Settings};
 use serde_json::{Value, json};
 
-use super::{only, render, repository};
+use super::rendering::{folder, hardened};
+use super::{only, render};
 
 /// The ports of a list of rules, with the addresses to which a rule limits them.
 fn ports(rules: &Value) -> BTreeSet<(u64, String, Option<String>)> {
@@ -24,7 +25,7 @@ fn ports(rules: &Value) -> BTreeSet<(u64, String, Option<String>)> {
 
 #[test]
 fn network_policy_opens_the_ports_of_the_controllers() {
-    let objects = render(&repository("manifests/overlays/hardened"));
+    let objects = render(&folder(&hardened()));
     let policy = only(&objects, "NetworkPolicy");
     let spec = &policy["spec"];
     assert_eq!(spec["policyTypes"], json!(["Ingress", "Egress"]));

@@ -105,7 +105,7 @@ async fn refused(caller: &Caller, ask: ApiRequest, words: &str) {
 async fn the_node_policy_holds_whatever_rbac_grants() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
-    install(&administrator.kubeconfig, "base");
+    install(&administrator.kubeconfig, &json!({}));
     create_nodes(&administrator).await;
     grant_everything(&administrator).await;
     let agent = agent_on(&control_plane, "n1").await;

@@ -12,10 +12,11 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::SOON;
 use super::caller::{ApiRequest, CONTROLLER, Caller};
 use super::leader::scene;
+use super::rendering::{folder, hardened_with_identity};
 use super::rights::{RBAC, node, wait_for_status};
-use super::{SOON, repository};
 
 const DRAINING: &str = "cloudprovider.azure.microsoft.com/draining";
 const EVENTS: &str = "/api/v1/namespaces/default/events";
@@ -109,7 +110,7 @@ async fn refused_without_the_right(administrator: &Caller, leader: &Caller, name
 
 #[tokio::test]
 async fn a_controllers_token_turns_genuine_events_into_the_taint_once() {
-    let (control_plane, administrator, _, leader) = scene(&repository("manifests/examples/hardened"), CONTROLLER).await;
+    let (control_plane, administrator, _, leader) = scene(&folder(&hardened_with_identity()), CONTROLLER).await;
     let name = create_node(&administrator.client, "spot").await;
     let status = json!({"status": {"nodeInfo": {"bootID": "boot-1", "machineID": "", "systemUUID": "", "kernelVersion": "", "osImage": "",
         "containerRuntimeVersion": "", "kubeletVersion": "", "kubeProxyVersion": "", "operatingSystem": "", "architecture": ""}}});

@@ -5,19 +5,28 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use headgate_test_kubernetes::{kubectl, own_control_plane, scratch};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{repository, stdout_of, text};
+use super::rendering::{hardened, merged, rendered};
+use super::{only, repository, stdout_of};
 
-/// Files of components, each with one object of the operator's kinds.
-const FILES: [&str; 3] = [
-    "manifests/components/alerts/prometheusrule.yaml",
-    "manifests/components/alerts-azure/prometheusrule.yaml",
-    "manifests/components/podmonitor/podmonitor.yaml",
-];
+/// The objects of the operator's kinds.
+fn objects() -> Vec<Value> {
+    let values = json!({"podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}});
+    let mut objects = rendered("kube-system", &merged(hardened(), values), &[]);
+    objects.retain(|object| object["apiVersion"] == "monitoring.coreos.com/v1");
+    objects
+}
+
+/// A file with an object.
+fn file_of(object: &str) -> PathBuf {
+    let file = scratch("operator").join("object.yaml");
+    std::fs::write(&file, object).unwrap();
+    file
+}
 
 /// The directory with the operator's CRDs, which tests/prometheus-operator/build.sh prints.
-fn definitions() -> PathBuf {
+pub(super) fn definitions() -> PathBuf {
     let script = repository("tests/prometheus-operator/build.sh");
     let output = Command::new(&script).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -56,29 +65,32 @@ async fn operator_accepts_monitors_and_rules_and_keeps_every_field() {
     stdout_of(&mut run(&established, Some(&definitions)));
 
     let strict = ["create", "--validate=strict", "-o", "json"];
-    for file in FILES {
-        let created: Value = serde_json::from_str(&stdout_of(&mut run(&strict, Some(&repository(file))))).unwrap();
-        let given: Value = serde_yaml::from_str(&text(file)).unwrap();
+    let objects = objects();
+    assert_eq!(objects.len(), 3);
+    for given in &objects {
+        let file = file_of(&given.to_string());
+        let created: Value = serde_json::from_str(&stdout_of(&mut run(&strict, Some(&file)))).unwrap();
         assert_eq!(
             without_defaults(&created["spec"], &given["spec"]),
             given["spec"],
-            "{file}"
+            "{given}"
         );
     }
 
     // The validation is the operator's: a field that it does not have, and a value that it refuses.
-    let podmonitor = text(FILES[2]).replace("name: headgate\n  namespace", "name: other\n  namespace");
+    let mut podmonitor = only(&objects, "PodMonitor").clone();
+    podmonitor["metadata"]["name"] = json!("other");
+    let podmonitor = serde_yaml::to_string(&podmonitor).unwrap();
     for (from, to, expected) in [
         (
             "  selector:\n",
             "  unknownField: 1\n  selector:\n",
             "unknown field \"spec.unknownField\"",
         ),
-        ("targetLabel: node", "action: nowhere", "Unsupported value: \"nowhere\""),
+        ("action: replace", "action: nowhere", "Unsupported value: \"nowhere\""),
     ] {
         assert!(podmonitor.contains(from), "{podmonitor}");
-        let file = scratch("podmonitor").join("podmonitor.yaml");
-        std::fs::write(&file, podmonitor.replacen(from, to, 1)).unwrap();
+        let file = file_of(&podmonitor.replacen(from, to, 1));
         let output = run(&strict, Some(&file)).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && errors.contains(expected), "{errors}");

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::SOON;
 use super::caller::{ApiRequest, Caller, agent_on, install};
+use super::rendering::without_kube_proxy;
 use crate::harness::AgentOptions;
 use crate::harness::agent::Agent;
 use crate::harness::http;
@@ -92,7 +93,7 @@ fn taken() -> (TcpListener, SocketAddr) {
 async fn permissions_of_an_agent_suffice_allow_nothing_more_and_are_all_needed() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
-    install(&administrator.kubeconfig, "base");
+    install(&administrator.kubeconfig, &json!({}));
     an_agent_token_cannot_change_nodes(&control_plane, &administrator).await;
     a_pod_token_has_every_permission_that_the_agent_needs(&control_plane, &administrator).await;
     headgate_why_needs_permission_to_get_nodes(&control_plane, &administrator).await;
@@ -100,7 +101,7 @@ async fn permissions_of_an_agent_suffice_allow_nothing_more_and_are_all_needed()
     // Events about Nodes, with a role in `default`.
     events_need_permission_in_their_namespace(&control_plane, &administrator, ROLE, "default").await;
 
-    install(&administrator.kubeconfig, "examples/no-kube-proxy");
+    install(&administrator.kubeconfig, &without_kube_proxy());
     service_health_needs_each_permission_of_its_component(&control_plane, &administrator).await;
     counting_connections_needs_to_list_and_watch_services(&control_plane, &administrator).await;
     // Events about Services, wherever they are.
@@ -324,7 +325,7 @@ async fn service_health_needs_each_permission_of_its_component(control_plane: &C
     }
 }
 
-/// `components/connections` grants the same as `components/service-health` for Services.
+/// `connections.enabled` grants the same as `serviceHealth` for Services.
 async fn counting_connections_needs_to_list_and_watch_services(control_plane: &ControlPlane, administrator: &Caller) {
     for verb in ["list", "watch"] {
         let question = format!("/api/v1/services?timeoutSeconds=1&watch={}", verb == "watch");

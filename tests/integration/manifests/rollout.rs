@@ -1,4 +1,4 @@
-//! The restart of a rollout with a token of the controllers and the rights of `components/rollout`: they suffice, each is needed, and the
+//! The restart of a rollout with a token of the controllers and the rights of `maintenance.rollout`: they suffice, each is needed, and the
 //! policy allows no other change of a Deployment.
 
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ async fn create_deployment(administrator: &Caller, name: &str, on: &str) {
 
 #[tokio::test]
 async fn permissions_of_the_component_suffice_for_a_restart_and_its_policy_allows_no_more() {
-    let (control_plane, administrator, caller, own, drained) = maintained(&["maintenance", "rollout"]).await;
+    let (control_plane, administrator, caller, own, drained) = maintained(json!({"rollout": true})).await;
     create_deployment(&administrator, "web", &drained).await;
     let web = format!("{DEPLOYMENTS}/web");
     each_permission_is_needed(&administrator, &caller, &web).await;

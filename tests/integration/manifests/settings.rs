@@ -55,10 +55,12 @@ fn uncommented(file: &str) -> (String, BTreeSet<String>) {
 #[test]
 fn the_shipped_settings_list_every_key_with_its_default() {
     let objects = base();
-    let file = only(&objects, "ConfigMap")["data"]["settings.yaml"].as_str().unwrap();
+    let shipped = only(&objects, "ConfigMap")["data"]["settings.yaml"].as_str().unwrap();
     let defaults = Settings::default().to_yaml();
-    assert_eq!(in_effect(file), defaults);
-    let (yaml, found) = uncommented(file);
+    assert_eq!(in_effect(shipped), defaults);
+    let file = text("manifests/settings.yaml");
+    assert_eq!(in_effect(&file), defaults);
+    let (yaml, found) = uncommented(&file);
     assert_eq!(found, names());
     assert_eq!(in_effect(&yaml), defaults);
     // Each key alone, in case one is valid only together with another.
@@ -98,8 +100,8 @@ pub(super) fn overlay(settings: &str) -> PathBuf {
         panic!("no YAML in the README")
     };
     let (ours, theirs) = (
-        relative(&directory, &repository("manifests/base")),
-        "../headgate/manifests/base",
+        relative(&directory, &repository("manifests/healthz")),
+        "../headgate/manifests/healthz",
     );
     assert!(first.contains(theirs), "{first}");
     let whole = first.replace(theirs, ours.to_str().unwrap()) + &others.concat();

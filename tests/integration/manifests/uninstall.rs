@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::caller::{ApiRequest, Caller, apply, install};
 use super::leader::{LEDGER, MAPS};
+use super::rendering::{folder, hardened};
 use super::{overlay_of, stdout_of, text};
 
 /// The commands, without their comments.
@@ -32,12 +33,12 @@ fn the_ledger_is_deleted_last() {
 async fn deleting_earlier_settings_leaves_the_ledger() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
-    install(&administrator.kubeconfig, "overlays/hardened");
-    let overlay = "resources: [\"@/overlays/hardened\"]\nconfigMapGenerator:\n  - name: headgate-settings\n    namespace: kube-system\n    \
+    install(&administrator.kubeconfig, &hardened());
+    let overlay = "resources: [\"@\"]\nconfigMapGenerator:\n  - name: headgate-settings\n    namespace: kube-system\n    \
                    behavior: replace\n    files: [settings.yaml]\n";
     apply(
         &administrator.kubeconfig,
-        &overlay_of(overlay, &[("settings.yaml", "stateDir: /a\n")]),
+        &overlay_of(&folder(&hardened()), overlay, &[("settings.yaml", "stateDir: /a\n")]),
     );
     // As the leader of an earlier version created it; a newer one leaves the name label out.
     let ledger = json!({"metadata": {"name": LEDGER, "labels": {"app.kubernetes.io/name": "headgate"}},

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::rendering::{folder, hardened};
 use super::{only, overlay_of, render, settings, text};
 
 /// The blocks of YAML in the section of the page.
@@ -21,10 +22,9 @@ fn webhook_snippets_mount_the_secret_and_are_accepted() {
     let [patches, first, json_template, plain_template] = &blocks[..] else {
         panic!("{blocks:?}")
     };
-    let overlay = format!(
-        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n  - @/overlays/hardened\n{patches}"
-    );
-    let objects = render(&overlay_of(&overlay, &[]));
+    let overlay =
+        format!("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [\"@\"]\n{patches}");
+    let objects = render(&overlay_of(&folder(&hardened()), &overlay, &[]));
     let mut path = String::new();
     for kind in ["DaemonSet", "Deployment"] {
         let pod = &only(&objects, kind)["spec"]["template"]["spec"];

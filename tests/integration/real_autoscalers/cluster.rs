@@ -115,7 +115,7 @@ impl Cluster {
             tasks,
         };
         for name in ["base-1", "base-2"] {
-            let room = json!({"cpu": "2", "memory": "8Gi", "pods": "110"});
+            let room = json!({"cpu": "2", "memory": "8Gi", "ephemeral-storage": "8Gi", "pods": "110"});
             let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}}, "status": {"capacity": room, "allocatable": room}});
             cluster.apply(&node).await;
@@ -135,13 +135,11 @@ impl Cluster {
         cluster
     }
 
-    /// Installs the `DaemonSet` of the component, and plays the kubelets of its pods.
+    /// Installs the `DaemonSet` that delays Karpenter, and plays the kubelets of its pods.
     async fn install_hold(&mut self) {
-        let component = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/components/hold");
-        for file in ["serviceaccount.yaml", "rbac.yaml", "daemonset.yaml"] {
-            self.kubectl(&["apply", "-f", component.join(file).to_str().unwrap()])
-                .await;
-        }
+        let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/aks/headgate.yaml");
+        let ours = "--selector=app.kubernetes.io/component=hold";
+        self.kubectl(&["apply", "-f", manifests.to_str().unwrap(), ours]).await;
         self.tasks.spawn(held_pods::run(Arc::clone(&self.shared)));
     }
 

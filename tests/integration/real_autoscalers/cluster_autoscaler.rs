@@ -17,7 +17,7 @@ const SLOW: &str = "7s";
 
 /// The node that Cluster Autoscaler makes from.
 fn template() -> Value {
-    let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
+    let room = json!({"cpu": "4", "memory": "8Gi", "ephemeral-storage": "8Gi", "pods": "110"});
     let labels = json!({(NODE_GROUP): "workers", "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
         "kubernetes.io/hostname": "template"});
     json!({"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Node",

@@ -1,4 +1,4 @@
-//! Plays kubelet for the pods of `components/hold`: each runs the real `headgate hold`, gets SIGTERM when the pod is deleted, and the pod
+//! Plays kubelet for the pods of the delay of Karpenter: each runs the real `headgate hold`, gets SIGTERM when the pod is deleted, and the pod
 //! is gone when the process has ended.
 
 use std::collections::BTreeMap;

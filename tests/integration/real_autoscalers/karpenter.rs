@@ -1,5 +1,5 @@
 //! The real Karpenter with its kwok provider removes a node: consolidation of an empty one, deletion of a `NodeClaim` and of a
-//! Node; with and without `components/hold`.
+//! Node; with and without its delay.
 
 use std::sync::Arc;
 

@@ -1,6 +1,4 @@
-//! The permissions of the spot component, with a token bound to the own Node: only the taint can be written.
-
-use std::path::PathBuf;
+//! The permissions that eviction notices need, with a token bound to the own Node: only the taint can be written.
 
 use headgate_test_kubernetes::kubectl;
 use headgate_test_kubernetes::{eventually, own_control_plane};
@@ -12,6 +10,7 @@ use serde_json::json;
 
 use super::imds::{Fault, Imds, document, event};
 use super::{LATER, LATER_STILL, SOON, answers, boot, create, metric, options, tainted};
+use crate::manifests::rendering::folder;
 use crate::node::with_token;
 
 /// A token for the service account `headgate`, bound to a Pod on `node`, as kubelet asks for it.
@@ -33,12 +32,12 @@ async fn pod_token(client: &Client, node: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_spot_component_allows_only_the_draining_taint() {
+async fn eviction_notices_allow_only_the_draining_taint() {
     let control_plane = own_control_plane().await;
     let client = Client::try_from(control_plane.client_config()).unwrap();
     let imds = Imds::start().await;
     create(&client, "spot-rights").await;
-    let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("manifests/examples/spot");
+    let example = folder(&json!({"evictionNotices": {"enabled": true}}));
     let applied = kubectl(control_plane.kubeconfig())
         .args(["apply", "-k"])
         .arg(example)
@@ -74,7 +73,7 @@ async fn the_spot_component_allows_only_the_draining_taint() {
     boot(&client, "spot-rights", "boot-2").await;
     tainted(&client, "spot-rights", false).await;
 
-    // Without the component: one log message, a counter, and the signal still counts.
+    // Without the right: one log message, a counter, and the signal still counts.
     let mut command = kubectl(control_plane.kubeconfig());
     let deleted = command
         .args(["delete", "clusterrolebinding", "headgate-spot"])
@@ -96,7 +95,10 @@ async fn the_spot_component_allows_only_the_draining_taint() {
     .await;
     answers(&agent, SOON, &["azurePreempt"]).await;
     assert_eq!(
-        agent.log().matches("manifests/components/spot grants").count(),
+        agent
+            .log()
+            .matches("evictionNotices.enabled of the chart grants")
+            .count(),
         1,
         "{}",
         agent.log()

@@ -203,7 +203,7 @@ fn held_back_note(hold: &DesiredHold, guard: &GuardSettings) -> String {
     if hold.probes_headgate && !guard.may_write_holds {
         note.push_str(
             " /healthz of this node still answers 503, so health probes take it out: only a leader of \
-             manifests/components/controller may record a hold on a Node.",
+             headgate-controller may record a hold on a Node.",
         );
     }
     if hold.probes_headgate && hold.record(Timestamp::UNIX_EPOCH).is_none() {

@@ -153,7 +153,7 @@ async fn leader_without_the_right_to_write_holds_says_so() {
     cluster.settle(&["node-2"]).await;
     assert_eq!(annotation(&cluster, 1).await, None);
     let notes = cluster.notes(HELD_BACK, "node-1").await;
-    assert!(notes[0].contains("manifests/components/controller"), "{notes:?}");
+    assert!(notes[0].contains("only a leader of headgate-controller"), "{notes:?}");
     let refusals = cluster.world.events().await;
     let refusals = refusals.iter().filter(|(reason, ..)| reason == "ControllerRequired");
     assert_eq!(refusals.count(), 1);

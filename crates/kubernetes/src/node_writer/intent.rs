@@ -62,9 +62,9 @@ impl NodeField {
     /// What gives an agent the right to write the field, for its log.
     pub(super) fn grant(self) -> &'static str {
         match self {
-            Self::DeletionDelay => "; the component manifests/components/delay-deletion grants patch on nodes",
-            Self::DrainingTaint => "; the component manifests/components/spot grants patch on nodes",
-            Self::Connections => "; the component manifests/components/marker grants patch on nodes/status",
+            Self::DeletionDelay => "; delayTermination.clusterAutoscaler of the chart grants patch on nodes",
+            Self::DrainingTaint => "; evictionNotices.enabled of the chart grants patch on nodes",
+            Self::Connections => "; outOfLoadBalancers.enabled of the chart grants patch on nodes/status",
             Self::Hold | Self::Maintenance | Self::MaintenanceConditions | Self::Marker | Self::UpgradeStatus => "",
         }
     }

@@ -14,8 +14,9 @@ pub(super) const MAINTENANCES: &str = "/apis/headgate.dev/v1alpha1/nodemaintenan
 pub(super) const EVACUATIONS: &str = "/apis/headgate.dev/v1alpha1/namespaces/default/evacuations";
 pub(super) const SOON: Duration = Duration::from_mins(1);
 
-pub(super) fn component() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/components/maintenance")
+/// A file or folder of the repository.
+pub(super) fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
 pub(super) fn succeeded(output: &Output) -> String {
@@ -29,7 +30,7 @@ pub(super) async fn cluster() -> &'static Cluster {
     let cluster = control_plane();
     READY
         .get_or_init(|| async {
-            let crds = component().join("crds");
+            let crds = repository("charts/headgate/files/crds");
             succeeded(&cluster.kubectl().args(["apply", "-f"]).arg(crds).output().unwrap());
             let client = cluster.client();
             for path in [MAINTENANCES, EVACUATIONS] {

@@ -1,11 +1,14 @@
 //! Who may do what, by the admission policies.
 
-use headgate_test_kubernetes::{Cluster, eventually};
+use std::path::PathBuf;
+
+use headgate_test_kubernetes::{Cluster, eventually, scratch};
 use kube::Client;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::cluster::{EVACUATIONS, MAINTENANCES, SOON, cluster, component, judge, request, request_as, succeeded};
+use crate::cluster::{EVACUATIONS, MAINTENANCES, SOON, cluster, judge, repository, request, request_as, succeeded};
 
 /// May write the kinds, and delete the nodes `n-0` to `n-19` and the pod `web`.
 const SOME: &str = "some-nodes";
@@ -19,13 +22,37 @@ const CONTROLLER: &str = "system:serviceaccount:kube-system:headgate-controller"
 /// May delete all pods.
 const OTHER_CONTROLLER: &str = "system:serviceaccount:other:headgate-controller";
 
+/// What else the controllers may change: Deployments and Machines.
+const OTHERS: [&str; 5] = [
+    "headgate-deployments",
+    "headgate-machines",
+    "headgate-automatic",
+    "headgate-cluster-api",
+    "headgate-rollout",
+];
+
+/// A file with the objects about maintenances whose kinds begin with this.
+fn shipped(kind: &str) -> PathBuf {
+    let text = std::fs::read_to_string(repository("manifests/everything/headgate.yaml")).unwrap();
+    let objects = serde_yaml::Deserializer::from_str(&text).map(|document| Value::deserialize(document).unwrap());
+    let ours = objects.filter(|object| {
+        let is_of_maintenances = object["metadata"]["labels"]["app.kubernetes.io/component"] == "maintenance";
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        is_of_maintenances && object["kind"].as_str().unwrap_or_default().starts_with(kind) && !OTHERS.contains(&name)
+    });
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": ours.collect::<Vec<_>>()});
+    let file = scratch("shipped").join("objects.json");
+    std::fs::write(&file, list.to_string()).unwrap();
+    file
+}
+
 /// The cluster with the policies in force and the users' rights.
 async fn guarded() -> &'static Cluster {
     static READY: OnceCell<()> = OnceCell::const_new();
     let cluster = cluster().await;
     READY
         .get_or_init(|| async {
-            let policies = component().join("policies.yaml");
+            let policies = shipped("ValidatingAdmissionPolicy");
             succeeded(&cluster.kubectl().args(["apply", "-f"]).arg(policies).output().unwrap());
             let client = cluster.client();
             let kinds = json!({"apiGroups": ["headgate.dev"], "resources": ["*"], "verbs": ["*"]});
@@ -299,7 +326,7 @@ async fn roles_for_people_and_evacuators_allow_what_they_are_for() {
     const ADMIN: &str = "headgate-nodemaintenances-admin";
     const PODS: &str = "headgate-evacuations-view";
     let cluster = guarded().await;
-    let rbac = component().join("rbac.yaml");
+    let rbac = shipped("ClusterRole");
     succeeded(&cluster.kubectl().args(["apply", "-f"]).arg(rbac).output().unwrap());
     let client = cluster.client();
     for role in [EVACUATOR, VIEW, ADMIN, PODS] {

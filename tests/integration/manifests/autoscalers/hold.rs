@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::super::caller::{Account, ApiRequest, Caller, acting_on, apply};
 use super::super::rights::{RBAC, node, wait_for_status};
-use super::super::{assert_says, render, repository};
-use super::{EXAMPLE, SOON, STABLE, event_reasons, set_taints, until_event};
+use super::super::{assert_says, render};
+use super::{SOON, STABLE, delaying, event_reasons, set_taints, until_event};
 
 const HOLD: Account = Account {
     namespace: "kube-system",
@@ -74,7 +74,7 @@ async fn mark(administrator: &Caller, name: &str, status: &str) {
 async fn the_process_holds_a_node_that_karpenter_removes_until_it_is_out() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
-    apply(&administrator.kubeconfig, &repository(EXAMPLE));
+    apply(&administrator.kubeconfig, &delaying());
     let name = create_node(&administrator.client, "held").await;
     let caller = acting_on(&control_plane, HOLD, &name).await;
     wait_for_status(&caller, ApiRequest::get("/api/v1/nodes"), 200).await;
@@ -138,7 +138,7 @@ async fn the_process_holds_a_node_that_karpenter_removes_until_it_is_out() {
 
 #[test]
 fn the_daemonset_is_one_that_karpenter_waits_for() {
-    let objects = render(&repository(EXAMPLE));
+    let objects = render(&delaying());
     let daemonset = objects
         .iter()
         .find(|object| object["kind"] == "DaemonSet" && object["metadata"]["name"] == "headgate-hold")

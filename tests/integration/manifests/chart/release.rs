@@ -11,10 +11,11 @@ use headgate_test_kubernetes::{eventually, is_kubernetes_1_30, kubectl, own_cont
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::{SOON, chart, helm, stdout_of, text, values_file};
+use super::{SOON, aks, chart, helm, merged, profile, stdout_of, text, values_file};
 use crate::manifests::caller::{Account, ApiRequest, CONTROLLER, Caller, acting_on};
 use crate::manifests::leader::{LEASES, LEDGER, MAPS, OWN};
 use crate::manifests::leader_policy::{dry_run, refused};
+use crate::manifests::prometheus_operator::definitions;
 use crate::status::world::World;
 
 const EARLIER: &str = "0.0.9";
@@ -52,8 +53,9 @@ fn helm_as(administrator: &Caller, arguments: &[&str]) -> Command {
 }
 
 fn hardened(mode: &str) -> Value {
-    json!({"azure": {"enabled": true}, "settings": {"adminState": {"mode": mode}},
-        "image": {"repository": "registry.example.com/headgate"}})
+    let values =
+        json!({"settings": {"adminState": {"mode": mode}}, "image": {"repository": "registry.example.com/headgate"}});
+    merged(aks(), values)
 }
 
 /// Installs or upgrades, and returns what helm printed.
@@ -161,6 +163,45 @@ async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
         .filter(|name| !before.contains(name))
         .collect();
     assert_eq!(after, crds, "only the CRDs are left, as maintenance.keepCRDs says");
+    control_plane.stop().await;
+}
+
+/// Each way to install: as the file of values says, from a bare cluster to a bare cluster.
+#[tokio::test]
+async fn each_profile_is_installed_upgraded_rolled_back_and_uninstalled() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    let create = |file: &Path| stdout_of(kubectl(&administrator.kubeconfig).args(["create", "-f"]).arg(file));
+    let before = objects(&administrator);
+    let versions = async || {
+        let workload = administrator.get(DAEMONSET).await;
+        let image = workload["spec"]["template"]["spec"]["containers"][0]["image"].clone();
+        image.as_str().unwrap().rsplit_once(':').unwrap().1.to_owned()
+    };
+    let mut monitored = Vec::new();
+    for name in ["healthz", "azure", "aks", "no-azure", "everything"] {
+        if name == "everything" {
+            create(&definitions());
+        }
+        // No kubelet runs the hook.
+        let bare = json!({"uninstall": {"restore": false}, "maintenance": {"keepCRDs": false}});
+        let values = merged(profile(name), bare);
+        apply(&administrator, "install", &earlier_package(), &values);
+        let installed = objects(&administrator);
+        assert!(installed.len() > before.len(), "{name}");
+        apply(&administrator, "upgrade", &chart(), &values);
+        assert_eq!(versions().await, env!("CARGO_PKG_VERSION"), "{name}");
+        stdout_of(&mut helm_as(&administrator, &["rollback", "headgate", "1"]));
+        assert_eq!(versions().await, EARLIER, "{name}");
+        if name == "everything" {
+            let list = ["get", "podmonitors,prometheusrules", "--all-namespaces", "-o", "name"];
+            let listed = stdout_of(kubectl(&administrator.kubeconfig).args(list));
+            monitored = listed.lines().map(ToOwned::to_owned).collect();
+        }
+        stdout_of(&mut helm_as(&administrator, &["uninstall", "headgate"]));
+        assert_eq!(objects(&administrator), before, "{name}");
+    }
+    assert_eq!(monitored.len(), 3, "{monitored:?}");
     control_plane.stop().await;
 }
 

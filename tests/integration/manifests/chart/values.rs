@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{chart, helm, only, rendered, stdout_of, template, text, tools, values_file};
+use super::{aks, chart, helm, merged, only, rendered, stdout_of, template, text, tools, values_file};
 
 #[test]
 fn helm_lint_accepts_the_chart() {
-    let all = json!({"azure": {"enabled": true}, "serviceHealth": "path",
-        "spot": {"enabled": true}, "marker": {"enabled": true}, "maintenance": {"enabled": true}, "podMonitor": {"enabled": true}});
+    let all = json!({"profile": "aks", "azure": {"existingSecret": "a"}, "serviceHealth": "path", "maintenance": {"enabled": true},
+        "podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}, "dashboards": {"enabled": true}});
     for values in [json!({}), all] {
         let mut lint = helm(&["lint", "--strict", "--quiet"]);
         lint.arg(chart()).arg("--values").arg(values_file(&values));
@@ -29,18 +29,26 @@ fn values_that_cannot_work_are_refused_by_name() {
             "terminationGracePeriodSeconds",
         ),
         (json!({"serviceHealth": "on"}), "serviceHealth"),
-        (json!({"azure": {"enabled": "yes"}}), "enabled"),
-        (json!({"azure": {"workloadIdentity": {"mode": "pod"}}}), "mode"),
+        (json!({"profile": "gke"}), "profile"),
+        (json!({"connections": {"enabled": "yes"}}), "enabled"),
+        (json!({"signals": {"cordon": true}}), "cordon"),
+        (json!({"signals": {"cordon": "soon"}}), "cordon"),
+        (json!({"azure": {"workloadIdentity": "pod"}}), "workloadIdentity"),
+        (
+            json!({"agent": {"securityContext": {"privileged": "no"}}}),
+            "privileged",
+        ),
+        (json!({"controller": {"affinity": {"nodeAfinity": {}}}}), "nodeAfinity"),
         (json!({"settings": {"adminState": {"mode": "dry-run"}}}), "mode"),
         (json!({"settings": {"adminstate": {"mode": "observe"}}}), "adminstate"),
         (json!({"settings": {"node": {"shutdownDelay": 5}}}), "shutdownDelay"),
         (json!({"uninstall": {"timeout": "soon"}}), "timeout"),
         (
-            json!({"azure": {"enabled": true, "secretName": "Azure_Config"}}),
-            "secretName",
+            json!({"profile": "aks", "azure": {"existingSecret": "Azure_Config"}}),
+            "existingSecret",
         ),
         (
-            json!({"azure": {"enabled": true, "configSecret": "-azure"}}),
+            json!({"profile": "aks", "azure": {"configSecret": "-azure"}}),
             "configSecret",
         ),
         (json!({"imagePullSecrets": [{"nmae": "registry"}]}), "imagePullSecrets"),
@@ -54,7 +62,7 @@ fn values_that_cannot_work_are_refused_by_name() {
         ),
         (
             json!({"settings": {"node": {"scheduledEvents": true}}}),
-            "settings.node.scheduledEvents needs the value spot.enabled",
+            "settings.node.scheduledEvents needs the value evictionNotices.enabled",
         ),
         (
             json!({"settings": {"node": {"serviceHealth": "path"}}}),
@@ -70,23 +78,44 @@ fn values_that_cannot_work_are_refused_by_name() {
         ),
         (
             json!({"settings": {"marker": {"mode": "adminState"}}}),
-            "settings.marker.mode needs the value marker.enabled",
+            "settings.marker.mode needs the value outOfLoadBalancers.enabled",
         ),
         (
             json!({"settings": {"holdDeletion": {"clusterAutoscaler": "candidates"}}}),
-            "settings.holdDeletion.clusterAutoscaler needs the value holdDeletion.clusterAutoscaler",
+            "settings.holdDeletion.clusterAutoscaler needs the value delayTermination.clusterAutoscaler",
         ),
         (
-            json!({"azure": {"enabled": true}, "settings": {"azure": {"configSecret": "kube-system/other"}}}),
+            merged(aks(), json!({"settings": {"marker": {"mode": "off"}}})),
+            "settings.marker.mode contradicts outOfLoadBalancers.enabled",
+        ),
+        (
+            json!({"settings": {"node": {"markerProbes": 3}}}),
+            "settings.node.markerProbes needs the values profile healthz and outOfLoadBalancers.enabled",
+        ),
+        (
+            merged(
+                aks(),
+                json!({"settings": {"azure": {"configSecret": "kube-system/other"}}}),
+            ),
             "settings.azure.configSecret needs the value azure.configSecret",
         ),
         (
-            json!({"azure": {"enabled": true, "leaderOnNodes": true}, "maintenance": {"enabled": true}}),
+            merged(
+                aks(),
+                json!({"azure": {"leaderOnNodes": true}, "maintenance": {"enabled": true}}),
+            ),
             "azure.leaderOnNodes excludes maintenance.enabled",
         ),
         (
-            json!({"maintenance": {"enabled": true}}),
-            "azure.enabled or settings.node.markerProbes",
+            json!({"maintenance": {"enabled": true}, "outOfLoadBalancers": {"enabled": false}}),
+            "maintenance.enabled needs outOfLoadBalancers.enabled",
+        ),
+        (
+            merged(
+                aks(),
+                json!({"outOfLoadBalancers": {"enabled": false}, "delayTermination": {"karpenter": true}}),
+            ),
+            "delayTermination needs outOfLoadBalancers.enabled",
         ),
         (
             json!({"maintenance": {"automatic": ["preempt"]}}),
@@ -101,16 +130,19 @@ fn values_that_cannot_work_are_refused_by_name() {
             "maintenance.rollout needs maintenance.enabled",
         ),
         (
-            json!({"azure": {"enabled": true, "leaderOnNodes": true}, "marker": {"enabled": true}}),
-            "marker.enabled needs",
+            merged(
+                aks(),
+                json!({"azure": {"leaderOnNodes": true}, "outOfLoadBalancers": {"enabled": true}}),
+            ),
+            "azure.leaderOnNodes excludes outOfLoadBalancers.enabled",
         ),
         (
-            json!({"azure": {"enabled": true, "secretName": ""}}),
-            "azure.secretName or azure.configSecret",
+            json!({"azure": {"tenantId": "t"}}),
+            "profile healthz does not use azure.*: set profile to aks",
         ),
         (
-            json!({"azure": {"enabled": true, "workloadIdentity": {"mode": "webhook"}}}),
-            "needs azure.workloadIdentity.clientId",
+            merged(aks(), json!({"azure": {"workloadIdentity": "webhook"}})),
+            "workloadIdentity webhook needs azure.clientId",
         ),
     ] {
         let output = template("kube-system", &values, &[]);
@@ -121,8 +153,7 @@ fn values_that_cannot_work_are_refused_by_name() {
 
 #[test]
 fn maintenances_are_installed_without_azure() {
-    let values = json!({"maintenance": {"enabled": true},
-        "settings": {"node": {"markerProbes": 3}}});
+    let values = json!({"maintenance": {"enabled": true}});
     let objects = rendered("kube-system", &values, &[]);
     let controller = &only(&objects, "Deployment")["spec"]["template"]["spec"];
     assert_eq!(
@@ -170,7 +201,8 @@ fn values_reach_the_objects() {
         "agent": {"maxSurge": "10%", "extraEnv": [{"name": "A", "value": "b"}], "podLabels": {"l": "1"}, "podAnnotations": {"a": "1"},
             "nodeSelector": {"pool": "x"}, "resources": {"limits": {"memory": "1Gi"}}},
         "controller": {"replicas": 3, "extraTolerations": [{"key": "system"}]},
-        "azure": {"enabled": true},
+        "profile": "aks", "azure": {"existingSecret": "headgate-azure"}, "outOfLoadBalancers": {"enabled": false},
+        "evictionNotices": {"enabled": false}, "connections": {"enabled": false}, "signals": {"kubeletShutdown": false, "cordon": false},
         "podMonitor": {"enabled": true, "labels": {"release": "prometheus"}},
         "prometheusRule": {"enabled": true, "runbookBase": "https://git.example.com/headgate/"},
         "networkPolicy": {"ingressFrom": [{"podSelector": {}}]},
@@ -199,7 +231,10 @@ fn values_reach_the_objects() {
     assert_eq!(pod["nodeSelector"], json!({"kubernetes.io/os": "linux", "pool": "x"}));
     let container = &pod["containers"][0];
     assert_eq!(container["env"][3], json!({"name": "A", "value": "b"}));
-    assert_eq!(container["resources"]["limits"], json!({"memory": "1Gi"}));
+    assert_eq!(
+        container["resources"]["limits"],
+        json!({"memory": "1Gi", "ephemeral-storage": "512Mi"})
+    );
     assert_eq!(deployment["spec"]["replicas"], 3);
     let controller = &deployment["spec"]["template"]["spec"];
     assert_eq!(
@@ -233,8 +268,8 @@ fn values_reach_the_objects() {
 #[test]
 fn changed_settings_and_credentials_roll_the_pods_that_read_them() {
     let with = |delay: &str, tenant: &str| {
-        let values = json!({"azure": {"enabled": true, "config": {"tenantId": tenant}},
-            "settings": {"node": {"shutdownDelay": delay}}});
+        let values = json!({"profile": "aks", "delayTermination": {"karpenter": false},
+            "azure": {"tenantId": tenant, "subscriptionId": "s", "resourceGroup": "r", "clientId": "c"}, "settings": {"node": {"shutdownDelay": delay}}});
         let objects = rendered("kube-system", &values, &["--no-hooks"]);
         let name = only(&objects, "ConfigMap")["metadata"]["name"]
             .as_str()

@@ -16,10 +16,11 @@ use serde_json::json;
 use super::{SOON, body, local, object, statusz, web};
 use crate::harness::agent::Agent;
 use crate::harness::{AgentOptions, http, in_network_namespace};
+use crate::manifests::rendering::{folder, without_kube_proxy};
 use crate::node::with_token;
 
 fn example() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/examples/no-kube-proxy")
+    folder(&without_kube_proxy())
 }
 
 #[test]
