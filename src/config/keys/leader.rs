@@ -68,7 +68,7 @@ pub(super) fn keys() -> Vec<Key> {
             boolean(),
             |s| &mut s.maintenance.enabled,
             "Whether the leader acts on NodeMaintenances: nodes leave their load balancers, verified by a read, before the first \
-             pod is evicted. In the chart: `maintenance.enabled`; it needs `manifests/components/maintenance` and the controllers. \
+             pod is evicted. In the chart: `maintenance.enabled`. \
              Guide: docs/guides/maintenance.md.",
         ),
         Key::new(
@@ -207,8 +207,7 @@ pub(super) fn keys() -> Vec<Key> {
             words(&MarkerMode::ALL, MarkerMode::as_str),
             |s| &mut s.marker.mode,
             "`adminState`: the leader writes the Node condition `headgate.dev/OutOfLoadBalancers`, by which tools know that a node \
-             with a signal has left its load balancers; without a confirmation for 3 min the agents make it `Unknown`. In the \
-             chart: `marker.enabled`; it needs the controllers and `manifests/components/marker`. Reasons: \
+             with a signal has left its load balancers; without a confirmation for 3 min the agents make it `Unknown`. In the chart: `outOfLoadBalancers.enabled`; it needs the controllers. Reasons: \
              docs/reference/events.md.",
         ),
     ]

@@ -44,8 +44,7 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.service_health,
             "Health of single Services with `externalTrafficPolicy: Local`: 200 if the node has a ready endpoint. `off`: not \
              served. `path`: at `/healthz/services/NAMESPACE/NAME` of the health port. `nodePorts`: on each Service's \
-             `healthCheckNodePort`, one socket for each IP family; only for nodes without kube-proxy. In the chart: \
-             `serviceHealth`; it needs `manifests/components/service-health`. Guide: docs/guides/health-checks.md.",
+             `healthCheckNodePort`, one socket for each IP family; only for nodes without kube-proxy. In the chart: `serviceHealth`. Guide: docs/guides/health-checks.md.",
         ),
         Key::new(
             "node.serviceDrain",
@@ -60,7 +59,7 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.count_connections,
             "Whether the established connections through the node are counted while it has a signal. Whatever headgate delays until \
              the node has left its load balancers then also waits while the Node condition `headgate.dev/ConnectionsDrained` is \
-             `False`, each with its own bound. In the chart: `connections.enabled`; it needs `manifests/components/connections`. \
+             `False`, each with its own bound. In the chart: `connections.enabled`. \
              Guide: docs/guides/autoscalers.md.",
         ),
         Key::new(
@@ -86,7 +85,7 @@ pub(super) fn keys() -> Vec<Key> {
              `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`. Both end 60 s after the event is gone, and 15 \
              min after its `NotBefore` without a confirmation; the taint also ends after a reboot. `Terminate`, `Redeploy` and \
              `Reboot` do the same where `signals.healthBuiltIn` lists them; the value of the taint is then `terminate`, `redeploy` \
-             or `reboot`. headgate approves no event. In the chart: `spot.enabled`; it needs `manifests/components/spot`. Guide: \
+             or `reboot`. headgate approves no event. In the chart: `evictionNotices.enabled`. Guide: \
              docs/guides/spot-and-upgrades.md.",
         ),
         Key::new(
@@ -95,8 +94,7 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.marker.probes,
             "Where no leader manages Azure: after how many probes of `/healthz` in a row that were answered with 503 the agent \
              writes the Node condition `headgate.dev/OutOfLoadBalancers` as `True` (`0` to `100`; `0` writes none). Set it to the \
-             load balancer's threshold, times the number of load balancers that probe the node. It needs \
-             `manifests/components/marker`, and excludes `marker.mode: adminState`, `azure.configFile` and `azure.configSecret`.",
+             load balancer's threshold, times the number of load balancers that probe the node. In the chart: `outOfLoadBalancers`. It excludes `marker.mode: adminState`, `azure.configFile` and `azure.configSecret`.",
         ),
         Key::new(
             "node.proxy.healthzUrl",
@@ -125,9 +123,7 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.hold_deletion.cluster_autoscaler,
             "`candidates`: Cluster Autoscaler waits with the termination of a machine until the node has left its load balancers. \
              The agent sets the annotation `delay-deletion.cluster-autoscaler.kubernetes.io/headgate` on its own Node from the soft \
-             taint `DeletionCandidateOfClusterAutoscaler` on. It has no effect where soft taints are off. In the chart: \
-             `holdDeletion.clusterAutoscaler`; it needs `manifests/components/delay-deletion`, and `marker.mode: adminState` or \
-             `node.markerProbes`. Guide: docs/guides/autoscalers.md.",
+             taint `DeletionCandidateOfClusterAutoscaler` on. It has no effect where soft taints are off. In the chart: `delayTermination.clusterAutoscaler`. It needs `marker.mode: adminState` or `node.markerProbes`. Guide: docs/guides/autoscalers.md.",
         ),
         Key::new(
             "holdDeletion.timeout",
