@@ -2,12 +2,13 @@
 //! pod for Karpenter in `hold`.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
 use headgate_core::node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION};
 use headgate_sandbox::control_plane::ControlPlane;
-use headgate_test_kubernetes::{create_node, eventually, kubectl, own_control_plane};
+use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use serde_json::{Value, json};
 
 use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, apply};
@@ -15,7 +16,7 @@ use super::leader::LEASES;
 use super::leader_policy::{dry_run, refused};
 use super::rendering::{delays, folder, hardened_with_identity, merged, with_condition};
 use super::rights::{RBAC, events_in, node, wait_for_status};
-use super::{SOON, stdout_of, text};
+use super::{SOON, stdout_of};
 use crate::harness::AgentOptions;
 use crate::harness::agent::Agent;
 
@@ -205,7 +206,7 @@ async fn an_agent_delays_cluster_autoscaler_until_the_node_is_out(
     .await;
     assert!(event_reasons(administrator, &name).await.is_empty());
 
-    // A roll keeps the annotation, and the command of the README removes it.
+    // A roll keeps the annotation, and `headgate clean-nodes` removes it.
     set_taints(administrator, &name, &[CANDIDATE_TAINT]).await;
     until_delayed(administrator, &name, true).await;
     assert!(agent.stop(SOON).await.success());
@@ -214,14 +215,12 @@ async fn an_agent_delays_cluster_autoscaler_until_the_node_is_out(
         is_delayed(administrator, &name).await,
         "an agent that stops removes nothing"
     );
-    let readme = text("manifests/README.md");
-    let commands = readme.lines().filter(|line| line.contains(DELETION_DELAY_ANNOTATION));
-    let command = commands
-        .filter(|line| line.starts_with("kubectl annotate"))
-        .collect::<Vec<_>>();
-    assert_eq!(command.len(), 1, "{command:?}");
-    let arguments = command[0].split('#').next().unwrap().trim().split(' ').skip(1);
-    stdout_of(kubectl(&administrator.kubeconfig).args(arguments));
+    let mut clean = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    stdout_of(
+        clean
+            .args(["clean-nodes", "--kubeconfig"])
+            .arg(&administrator.kubeconfig),
+    );
     assert!(!is_delayed(administrator, &name).await);
 }
 

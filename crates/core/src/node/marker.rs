@@ -104,13 +104,13 @@ impl MarkerFact {
         })
     }
 
-    /// How long a confirmation counts: [`MARKER_TTL`], or twice the time that the message gives until the next one.
+    /// How long a confirmation counts: as `usual`, or twice the time that the message gives until the next one.
     #[must_use]
-    pub fn ttl(&self) -> Duration {
+    pub fn ttl(&self, usual: Duration) -> Duration {
         let given = self.message.strip_prefix(CONFIRMED_AGAIN);
         let given = given.and_then(|rest| rest.split_once(" s. ")?.0.parse().ok());
         let given = Duration::from_secs(given.unwrap_or_default());
-        given.saturating_mul(2).clamp(MARKER_TTL, MAX_MARKER_TTL)
+        given.saturating_mul(2).min(MAX_MARKER_TTL).max(usual)
     }
 
     /// Whether it says that the node has left its load balancers.
@@ -161,7 +161,7 @@ mod tests {
                 message: condition.message,
                 ..MarkerFact::default()
             };
-            assert_eq!(fact.ttl().as_secs(), seconds, "{}", fact.message);
+            assert_eq!(fact.ttl(MARKER_TTL).as_secs(), seconds, "{}", fact.message);
         }
     }
 }

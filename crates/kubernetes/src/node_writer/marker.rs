@@ -204,7 +204,7 @@ fn observe(
             .map_or(Duration::ZERO, |at| age_by_wall_clock(at, now))
     };
     observed.observe(shown.filter(MarkerFact::needs_confirmation), age, now);
-    observed.expires_at(observed.value().map_or(ttl, |shown| shown.ttl().max(ttl)))
+    observed.expires_at(observed.value().map_or(ttl, |shown| shown.ttl(ttl)))
 }
 
 /// Makes the condition of the Node `name` `Unknown` when nothing has confirmed it for `ttl`. Never ends by itself.
@@ -240,7 +240,7 @@ pub async fn expire_marker(
 
 /// The end of a condition that the Node shows.
 fn expired(uid: String, shown: MarkerFact, ttl: Duration) -> NodeIntent {
-    let ttl = shown.ttl().max(ttl);
+    let ttl = shown.ttl(ttl);
     let unknown = MarkerCondition {
         status: MarkerStatus::Unknown,
         reason: "NotConfirmed",
@@ -349,7 +349,7 @@ mod tests {
         let mut node = Node::default();
         own.edit.edit(&mut node, Timestamp::now());
         let shown = node.status.unwrap().conditions.unwrap().iter().find_map(read).unwrap();
-        assert_eq!(shown.ttl(), Duration::from_secs(500));
+        assert_eq!(shown.ttl(MARKER_TTL), Duration::from_secs(500));
         let ended = MarkerState::without_signal("u".to_owned(), None);
         let mut node = Node::default();
         ended.intent(5000).edit.edit(&mut node, Timestamp::now());

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use headgate_core::clock::{Moment, Observed, age_by_wall_clock, whole_seconds};
 use headgate_core::node::{
-    MARKER_HELD_BACK, MARKER_NO_SIGNAL, MarkerFact, MarkerStatus, NodeTraffic, TrafficByNode, Unproved,
+    MARKER_HELD_BACK, MARKER_NO_SIGNAL, MARKER_TTL, MarkerFact, MarkerStatus, NodeTraffic, TrafficByNode, Unproved,
 };
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -39,7 +39,7 @@ impl ProbeMarkers {
             };
             let mut observed = before.remove(node).unwrap_or_default();
             // Without a readable time, it counts as expired.
-            let ttl = marker.ttl();
+            let ttl = marker.ttl(MARKER_TTL);
             let age = |shown: &MarkerFact| shown.confirmed_at.map_or(ttl, |at| age_by_wall_clock(at, now));
             observed.observe(Some(marker.clone()), age, now);
             let expires_at = observed.expires_at(ttl).unwrap_or(now.mono);
@@ -72,7 +72,7 @@ fn observation(marker: &MarkerFact, is_expired: bool, now: Timestamp) -> NodeTra
         }
         _ if is_expired => unknown(format!(
             "its agent has not confirmed the condition headgate.dev/OutOfLoadBalancers for {} s",
-            marker.ttl().as_secs()
+            marker.ttl(MARKER_TTL).as_secs()
         )),
         (MarkerStatus::True, PROBES_FAILED) => {
             let since = marker.since.unwrap_or(now);

@@ -28,11 +28,8 @@ fn has(objects: &[Value], kind: &str, name: &str) -> bool {
 
 /// The settings, which the program accepts.
 fn settings_of(objects: &[Value]) -> Value {
-    let maps = objects.iter().filter(|object| object["kind"] == "ConfigMap");
-    let text = maps
-        .filter_map(|map| map["data"]["settings.yaml"].as_str())
-        .next()
-        .unwrap();
+    let mut maps = objects.iter().filter(|object| object["kind"] == "ConfigMap");
+    let text = maps.find_map(|map| map["data"]["settings.yaml"].as_str()).unwrap();
     settings::in_effect(text);
     let mut settings: Value = serde_yaml::from_str(text).unwrap();
     for key in ["apiVersion", "kind"] {
@@ -41,7 +38,7 @@ fn settings_of(objects: &[Value]) -> Value {
     settings
 }
 
-/// A DaemonSet by its name.
+/// A `DaemonSet` by its name.
 fn daemonset<'a>(objects: &'a [Value], name: &str) -> &'a Value {
     let mut found = objects.iter().filter(|object| object["kind"] == "DaemonSet");
     found.find(|object| object["metadata"]["name"] == name).unwrap()

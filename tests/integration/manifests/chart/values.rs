@@ -17,9 +17,17 @@ fn helm_lint_accepts_the_chart() {
     }
 }
 
+fn assert_refused(rows: impl IntoIterator<Item = (Value, &'static str)>) {
+    for (values, named) in rows {
+        let output = template("kube-system", &values, &[]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains(named), "{values}: {errors}");
+    }
+}
+
 #[test]
 fn values_that_cannot_work_are_refused_by_name() {
-    for (values, named) in [
+    assert_refused([
         (json!({"imgae": {}}), "imgae"),
         (json!({"image": {"digest": "sha256:1"}}), "digest"),
         (json!({"agent": {"maxSurge": 0}}), "maxSurge"),
@@ -56,6 +64,12 @@ fn values_that_cannot_work_are_refused_by_name() {
             json!({"agent": {"priorityClassName": "Very High"}}),
             "priorityClassName",
         ),
+    ]);
+}
+
+#[test]
+fn values_that_contradict_each_other_are_refused_by_name() {
+    assert_refused([
         (
             json!({"settings": {"maintenance": {"enabled": true}}}),
             "settings.maintenance.enabled needs the value maintenance.enabled",
@@ -144,11 +158,7 @@ fn values_that_cannot_work_are_refused_by_name() {
             merged(aks(), json!({"azure": {"workloadIdentity": "webhook"}})),
             "workloadIdentity webhook needs azure.clientId",
         ),
-    ] {
-        let output = template("kube-system", &values, &[]);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && errors.contains(named), "{values}: {errors}");
-    }
+    ]);
 }
 
 #[test]
