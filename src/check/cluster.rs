@@ -1,5 +1,7 @@
 //! The API server: its version, the kinds that it serves, and whether it shows the Nodes. Pure.
 
+use headgate_maintenance::automatic::Cause;
+
 use super::finding::Finding;
 use super::{Server, World};
 use crate::config::Settings;
@@ -35,6 +37,12 @@ pub(super) const KINDS: &[Kind] = &[
         plural: "evacuations",
         is_needed: |settings| settings.maintenance.enabled,
         install: "install the CustomResourceDefinitions of this version of headgate, or set maintenance.enabled: false",
+    },
+    Kind {
+        version: "cluster.x-k8s.io/v1beta2",
+        plural: "machines",
+        is_needed: |settings| settings.maintenance.automatic.causes.contains(&Cause::Machine),
+        install: "upgrade Cluster API to a version that serves it, or take machine out of maintenance.automatic",
     },
 ];
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use headgate_core::node::CORDON_ANNOTATION;
 use headgate_kubernetes::{Decoded, split_list};
 use headgate_maintenance::api::{NodeMaintenance, Stage};
+use headgate_maintenance::automatic::is_automatic;
 use headgate_maintenance::selection::selects;
 use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorTerm};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
@@ -76,7 +77,7 @@ pub async fn undrain(
     let nodes = Api::<Decoded<NodeObject>>::all(client.clone());
     let all_nodes = bounded(nodes.list(&ListParams::default())).await;
     let (all_nodes, _) = split_list(all_nodes.map_err(|refusal| refusal.about("Nodes cannot be listed".to_owned()))?);
-    let given = given_nodes(request, &all_nodes)?;
+    let mut given = given_nodes(request, &all_nodes)?;
     let api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
     let maintenances = match bounded(api.list(&ListParams::default())).await {
         Ok(list) => split_list(list).0,
@@ -88,6 +89,13 @@ pub async fn undrain(
         let name = ending.object.name_any();
         let verb = end(&api, ending).await?;
         line(&format!("nodemaintenance.headgate.dev/{name} {verb}"));
+    }
+    for (node, name) in taken(&maintenances, &all_nodes) {
+        if given.remove(&node) {
+            line(&format!(
+                "node/{node} stays out: it is about to be taken (nodemaintenance/{name})"
+            ));
+        }
     }
     if !request.wait {
         return Ok(());
@@ -151,6 +159,25 @@ struct Ending<'a> {
     rest: Option<NodeSelector>,
 }
 
+fn in_progress(object: &NodeMaintenance) -> bool {
+    matches!(object.spec.stage, Stage::Cordon | Stage::Drain)
+}
+
+/// The nodes that are about to be taken, with the names of the leader's maintenances. One that is ended would be created again.
+fn taken<'a>(
+    maintenances: &'a [NodeMaintenance],
+    all_nodes: &'a [NodeObject],
+) -> impl Iterator<Item = (String, String)> + 'a {
+    let automatic = maintenances
+        .iter()
+        .filter(|object| in_progress(object))
+        .filter(|object| is_automatic(object));
+    automatic.flat_map(|object| {
+        let names = names_of(&object.spec.node_selector, all_nodes);
+        names.into_iter().map(|node| (node, object.name_any()))
+    })
+}
+
 /// What is done for the given nodes. A node that is in no maintenance needs nothing.
 fn decide<'a>(
     maintenances: &'a [NodeMaintenance],
@@ -158,8 +185,8 @@ fn decide<'a>(
     given: &BTreeSet<String>,
 ) -> Result<Vec<Ending<'a>>, UndrainError> {
     let mut endings = Vec::new();
-    let in_progress = |object: &&NodeMaintenance| matches!(object.spec.stage, Stage::Cordon | Stage::Drain);
-    for object in maintenances.iter().filter(in_progress) {
+    let is_of_people = |object: &&NodeMaintenance| in_progress(object) && !is_automatic(object);
+    for object in maintenances.iter().filter(is_of_people) {
         let name = object.name_any();
         let nodes = names_of(&object.spec.node_selector, all_nodes);
         let Some(node) = nodes.intersection(given).next() else {
@@ -362,6 +389,29 @@ mod tests {
         assert!(by_labels.contains("node b as well; nothing was ended"), "{by_labels}");
         let foreign = refused(&[maintenance("kernel", "Cordon", "team", &named(&["a"]))]);
         assert!(foreign.contains("kubectl delete hgnm kernel"), "{foreign}");
+    }
+
+    #[test]
+    fn the_leaders_maintenance_of_a_node_that_is_taken_is_left_alone() {
+        let all = [node("a", "x"), node("b", "x")];
+        let mut automatic = maintenance("automatic-a", "Drain", "", &named(&["a"]));
+        automatic
+            .labels_mut()
+            .insert("headgate.dev/automatic".to_owned(), "preempt".to_owned());
+        automatic.metadata.owner_references =
+            serde_json::from_value(json!([{"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "u"}])).unwrap();
+        let both = [automatic, maintenance("m", "Drain", "drain", &named(&["b"]))];
+        let given = ["a".to_owned(), "b".to_owned()].into();
+        let endings = decide(&both, &all, &given).unwrap();
+        assert_eq!(
+            endings
+                .iter()
+                .map(|ending| ending.object.name_any())
+                .collect::<Vec<_>>(),
+            ["m"]
+        );
+        let taken: Vec<_> = taken(&both, &all).collect();
+        assert_eq!(taken, [("a".to_owned(), "automatic-a".to_owned())]);
     }
 
     #[test]

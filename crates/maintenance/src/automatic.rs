@@ -75,7 +75,10 @@ impl Cause {
             Self::Preempt => is_announced(AzureNotice::Preempt),
             Self::Terminate => is_announced(AzureNotice::Terminate),
             Self::Shutdown => node.shutting_down,
-            Self::Autoscaler => node.has_taint(AUTOSCALER_TAINT) || node.has_taint(KARPENTER_TAINT),
+            // Karpenter's taint comes before the replacement, and goes where there is none: it drains once it has deleted the Node.
+            Self::Autoscaler => {
+                node.has_taint(AUTOSCALER_TAINT) || (node.has_taint(KARPENTER_TAINT) && node.is_deleting)
+            }
             Self::Machine => machines.iter().any(|machine| machine.node == node.name),
         }
     }
@@ -104,6 +107,14 @@ impl Cause {
 #[must_use]
 pub fn is_automatic(maintenance: &NodeMaintenance) -> bool {
     cause_label(maintenance).is_some() && owner(maintenance).is_some()
+}
+
+/// Whether its deadline is a guess: nothing announces when the machine ends, and it may stay for longer.
+#[must_use]
+pub fn is_deadline_guessed(maintenance: &NodeMaintenance) -> bool {
+    let is_guess = |cause: Cause| matches!(cause, Cause::Autoscaler | Cause::Machine);
+    let mut guesses = Cause::ALL.into_iter().filter(|cause| is_guess(*cause));
+    guesses.any(|cause| cause_label(maintenance) == Some(cause.as_str()))
 }
 
 fn cause_label(maintenance: &NodeMaintenance) -> Option<&str> {
@@ -158,10 +169,17 @@ pub(crate) fn changes(
     };
     let left = known.into_iter().filter(|(node, one)| !is_kept(node, one));
     let left = left.filter(|(_, one)| one.metadata.deletion_timestamp.is_none());
-    actions.extend(left.map(|(_, one)| Action::DeleteMaintenance {
-        maintenance: one.metadata.name.clone().unwrap_or_default(),
-    }));
+    actions.extend(left.filter_map(|(_, one)| end(settings, one)));
     actions
+}
+
+/// The end of a maintenance whose cause is gone. With the setting goes the right to delete it, but not the one to give the node back.
+fn end(settings: &AutomaticMaintenances, object: &NodeMaintenance) -> Option<Action> {
+    let maintenance = object.metadata.name.clone().unwrap_or_default();
+    if !settings.causes.is_empty() {
+        return Some(Action::DeleteMaintenance { maintenance });
+    }
+    (object.spec.stage != Stage::Complete).then_some(Action::SetStageComplete { maintenance })
 }
 
 /// The deadline that is announced now, where the maintenance has another one. A cause without a time keeps the deadline from moving away.

@@ -10,6 +10,7 @@ use headgate_core::node::Node;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::{NodeMaintenance, Stage};
+use crate::automatic::is_deadline_guessed;
 use crate::selection::selects;
 
 /// What a pod has at least to end. With 0 the API server would forget it while its containers run.
@@ -24,6 +25,15 @@ pub fn of_node<'a>(node: &Node, maintenances: impl IntoIterator<Item = &'a NodeM
         .filter_map(at)
         .min();
     of_maintenances.into_iter().chain(node.eviction_deadline()).min()
+}
+
+/// When a node is gone, as somebody has announced. By a guess alone no pod loses its grace period.
+#[must_use]
+pub fn announced_for_node<'a>(
+    node: &Node,
+    maintenances: impl IntoIterator<Item = &'a NodeMaintenance>,
+) -> Option<Timestamp> {
+    of_node(node, maintenances.into_iter().filter(|one| !is_deadline_guessed(one)))
 }
 
 /// Whether all pods of the node leave at once: half of the time of a maintenance has passed.
@@ -86,6 +96,7 @@ mod tests {
 
     use super::*;
     use crate::api::NodeMaintenanceSpec;
+    use crate::api::names::AUTOMATIC_LABEL;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -106,6 +117,7 @@ mod tests {
             name: name.to_owned(),
             taints: vec![Taint::new(DRAINING_TAINT, "NoSchedule")],
             notice: notice.map(|second| RecordedNotice {
+                is_tainted: true,
                 not_before: Some(at(second)),
                 ..RecordedNotice::default()
             }),
@@ -135,6 +147,24 @@ mod tests {
                 expected.map(at),
                 "{node:?} {maintenances:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_guess_announces_nothing() {
+        for (label, expected) in [
+            (None, Some(60)),
+            (Some("preempt"), Some(60)),
+            (Some("shutdown"), Some(60)),
+            (Some("autoscaler"), None),
+            (Some("machine"), None),
+        ] {
+            let mut one = maintenance(Stage::Drain, 0, Some(60));
+            one.metadata.labels = label.map(|label| [(AUTOMATIC_LABEL.to_owned(), label.to_owned())].into());
+            assert_eq!(of_node(&node("one", None), [&one]), Some(at(60)), "{label:?}");
+            let announced = |notice| announced_for_node(&node("one", notice), [&one]);
+            assert_eq!(announced(None), expected.map(at), "{label:?}");
+            assert_eq!(announced(Some(30)), Some(at(30)), "{label:?}");
         }
     }
 

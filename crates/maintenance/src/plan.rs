@@ -29,6 +29,7 @@ use jiff::Timestamp;
 
 use crate::api::Stage;
 use crate::automatic;
+use crate::automatic::is_automatic;
 use crate::deadline::hurries_from;
 use crate::snapshot::{PodFacts, Snapshot};
 
@@ -204,9 +205,14 @@ fn evacuation_changes<'a>(view: &View<'a>) -> (Vec<Action>, Vec<(Option<&'a str>
 
 /// The Machines that wait for headgate no longer: their nodes are out of the load balancers, as the gates say, or gone.
 fn released_machines<'a>(view: &'a View<'_>) -> impl Iterator<Item = Action> + 'a {
-    let is_released = |node: &str| {
+    // Whoever completes the maintenance of a node that is taken does not wait for it.
+    let is_completed = |node: &str| {
+        let mut completed = view.maintenances.iter().filter(|one| one.phase == Phase::Complete);
+        completed.any(|one| is_automatic(one.object) && one.nodes.contains(node))
+    };
+    let is_released = move |node: &str| {
         let has_gate = view.gates.keys().any(|(_, of)| *of == node);
-        !view.nodes.contains_key(node) || (has_gate && view.is_open(node))
+        !view.nodes.contains_key(node) || (has_gate && view.is_open(node)) || is_completed(node)
     };
     let machines = view.snapshot.machines.iter().flatten();
     let released = machines.filter(move |machine| machine.is_held && is_released(&machine.node));

@@ -86,11 +86,11 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.maintenance.automatic.causes,
             "For which nodes the leader creates a NodeMaintenance `automatic-NODE`, with a deadline: `preempt` and `terminate` (Azure has \
              announced it, and the notice is recorded on the Node; until its `NotBefore`), `shutdown` (kubelet shuts the node down), \
-             `autoscaler` (the taint `ToBeDeletedByClusterAutoscaler` or `karpenter.sh/disrupted`), `machine` (a Machine of Cluster API in \
+             `autoscaler` (the taint `ToBeDeletedByClusterAutoscaler`, or `karpenter.sh/disrupted` on a Node that is being deleted), `machine` (a Machine of Cluster API in \
              the same cluster is deleted; it waits where it has the annotation `pre-drain.delete.hook.machine.cluster.x-k8s.io/headgate` or \
              `pre-terminate.delete.hook.machine.cluster.x-k8s.io/headgate`, which the leader removes once the node is out of its load balancers \
              and its connections are gone). Load balancers first, then the pods in \
-             order, and after half of the time all pods; grace periods are cut to what is left. Such a maintenance does not wait for \
+             order, and after half of the time all pods; grace periods are cut to what is left of an announced time. Such a maintenance does not wait for \
              `maintenance.maxConcurrentNodes`, and counts. It is deleted when the Node is gone or the cause is. It needs \
              `maintenance.automatic` of the chart; `terminate` also `azureTerminate` in `signals.healthBuiltIn`.",
         ),

@@ -98,6 +98,7 @@ mod tests {
                 name: format!("n{number}"),
                 uid: format!("u{number}"),
                 notice: Some(RecordedNotice {
+                    is_tainted: true,
                     not_before: after.map(|after| Timestamp::from_second(NOW + after).unwrap()),
                     ..RecordedNotice::default()
                 }),

@@ -206,7 +206,7 @@ impl NodeReader {
             labels: self.labels(labels),
             hold: NodeHold::from_annotations(&annotations, &uid),
             uid,
-            notice: RecordedNotice::from_annotations(&annotations),
+            notice: RecordedNotice::from_annotations(&annotations).map(|notice| notice.tainted_by(&spec.taints)),
             was_unschedulable: annotations.get(CORDON_ANNOTATION).map(|value| value == "true"),
             is_kept_from_scale_down: annotations.contains_key(SCALE_DOWN_ANNOTATION),
             is_upgrade_paused: annotations.contains_key(UPGRADE_PAUSED_ANNOTATION),
@@ -355,10 +355,12 @@ impl Node {
         self.notice?.not_before
     }
 
-    /// The notice that is recorded, if it counts: while its taint is there.
+    /// The notice that is recorded, if it counts: while its taint is there. Without the notice's value the taint is somebody else's, and
+    /// says nothing of a notice that may long have ended.
     #[must_use]
     pub fn present_notice(&self) -> Option<RecordedNotice> {
-        self.notice.filter(|_| self.has_taint(DRAINING_TAINT))
+        self.notice
+            .filter(|notice| notice.is_tainted && self.has_taint(DRAINING_TAINT))
     }
 
     /// When the node is expected to be gone, or to restart, for one with a notice that counts.

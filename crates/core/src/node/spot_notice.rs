@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::names::{EVICTION_TAINT_VALUE, SPOT_NOTICE_ANNOTATION};
+use super::names::{DRAINING_TAINT, EVICTION_TAINT_VALUE, SPOT_NOTICE_ANNOTATION};
+use super::object::Taint;
 use crate::telemetry::words;
 
 words! {
@@ -61,6 +62,9 @@ pub struct RecordedNotice {
     /// When it happens at the earliest (Azure's `NotBefore`); `None` if the notice came without a time.
     #[serde(default)]
     pub not_before: Option<Timestamp>,
+    /// Whether the draining taint was read with the value of this notice.
+    #[serde(skip)]
+    pub is_tainted: bool,
 }
 
 impl RecordedNotice {
@@ -68,6 +72,17 @@ impl RecordedNotice {
     #[must_use]
     pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Option<Self> {
         serde_json::from_str(annotations.get(SPOT_NOTICE_ANNOTATION)?).ok()
+    }
+
+    /// The same notice beside these taints.
+    #[must_use]
+    pub(super) fn tainted_by(self, taints: &[Taint]) -> Self {
+        let value = Some(self.event_type.taint_value());
+        let is_of_notice = |taint: &Taint| taint.key == DRAINING_TAINT && taint.value.as_deref() == value;
+        Self {
+            is_tainted: taints.iter().any(is_of_notice),
+            ..self
+        }
     }
 }
 
@@ -80,7 +95,11 @@ mod tests {
         let at = "2026-04-11T22:26:58Z";
         let notice = |event_type, at: Option<&str>| {
             let not_before = at.map(|at| at.parse().unwrap());
-            Some(RecordedNotice { event_type, not_before })
+            Some(RecordedNotice {
+                event_type,
+                not_before,
+                is_tainted: false,
+            })
         };
         for (text, expected) in [
             (

@@ -114,7 +114,7 @@ impl DaemonSetEvacuator {
                 is_hurried: deadline::hurries(node, maintenances.values(), now.wall),
                 reason: wanted.map_or("", |wanted| wanted.reason),
             };
-            let cut = GracePeriodCut::of(pod, deadline::of_node(node, maintenances.values()), now.wall);
+            let cut = GracePeriodCut::of(pod, deadline::announced_for_node(node, maintenances.values()), now.wall);
             let grace_period = cut.map_or(pod.grace_period, GracePeriodCut::granted);
             match evacuate(evacuation, &pod.facts, state, grace_period, whole_seconds(now.wall)) {
                 DaemonSetStep::Leave => {}

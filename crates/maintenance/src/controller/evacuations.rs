@@ -176,9 +176,12 @@ impl EvacuationController {
         let pods: HashMap<&str, &CachedPod> = pods.by_uid();
         let nodes = self.caches.nodes.borrow();
         let maintenances = self.caches.maintenances.borrow_and_update();
-        let deadline = |pod: &CachedPod| {
+        // When the pod's node is expected to be gone, and when that is announced.
+        let deadlines = |pod: &CachedPod| {
             let node = nodes.as_ref()?.get(&pod.facts.node)?;
-            deadline::of_node(node, maintenances.iter().flat_map(BTreeMap::values))
+            let maintenances = || maintenances.iter().flat_map(BTreeMap::values);
+            let announced = deadline::announced_for_node(node, maintenances());
+            Some((deadline::of_node(node, maintenances())?, announced))
         };
         let budgets = self.caches.budgets.borrow_and_update();
         let uids: BTreeSet<_> = evacuations
@@ -193,19 +196,19 @@ impl EvacuationController {
             }
             let memory = self.memories.entry(evacuation.uid().unwrap_or_default()).or_default();
             let pod = pods.get(evacuation.spec.pod_ref.uid.as_str()).copied();
-            let deadline = pod.and_then(deadline);
+            let deadlines = pod.and_then(deadlines);
             let created = evacuation.metadata.creation_timestamp.as_ref();
             let turns_end = pod
-                .zip(deadline)
+                .zip(deadlines)
                 .zip(created)
-                .map(|((pod, deadline), created)| deadline::turns_end(created.0, pod.grace_period, deadline));
+                .map(|((pod, (at, _)), created)| deadline::turns_end(created.0, pod.grace_period, at));
             let budgets = budgets.iter().flat_map(BTreeMap::values);
             match memory.due_at(evacuation, pod, turns_end, budgets, now.wall, now.mono) {
                 Some(at) if at <= now.mono => due.push(Due {
                     evacuation: evacuation.clone(),
                     pod: pod.map(|pod| pod.facts.clone()),
                     turns_end,
-                    cut: pod.and_then(|pod| GracePeriodCut::of(pod, deadline, now.wall)),
+                    cut: pod.and_then(|pod| GracePeriodCut::of(pod, deadlines?.1, now.wall)),
                 }),
                 Some(at) => wake_at = wake_at.min(at),
                 None => {}
@@ -276,10 +279,13 @@ impl Memory {
                     .as_ref()
                     .map_or(0, |status| status.failed_eviction_counter);
                 let evict_at = *self.evict_at.get_or_insert_with(|| now + pause(failures));
-                // There is no time for long pauses before a deadline.
-                let has_room = turns_end.is_some() || (self.waits_for_budget && have_room(budgets, pod));
+                let has_room = self.waits_for_budget && have_room(budgets, pod);
+                // Near a deadline there is no time for long pauses.
+                let hurries_at =
+                    turns_end.map(|end| now + Duration::try_from(end.duration_since(wall)).unwrap_or_default());
                 let earliest = self.last_eviction.map_or(now, |last| last + SHORTEST_PAUSE);
-                Some(if has_room { evict_at.min(earliest) } else { evict_at })
+                let sooner = hurries_at.into_iter().chain(has_room.then_some(now)).min();
+                Some(sooner.map_or(evict_at, |sooner| evict_at.min(sooner.max(earliest))))
             }
             Step::Finish { .. } | Step::SetProtection { .. } | Step::SetEvacuators(_) | Step::UpdateStatus(_) => {
                 Some(now)

@@ -211,6 +211,8 @@ async fn changes_and_deletions_need_the_right_as_well() {
     let reason = json!({"spec": {"reason": "disk"}});
     let each = "needs the right to delete each of its nodes";
     let finalizer = json!({"metadata": {"finalizers": ["headgate.dev/maintenance-completion"]}});
+    let owner =
+        json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n-0", "uid": "u"}]}});
     let narrower = json!({"spec": maintenance("", &["n-0"])["spec"]});
     let wider = json!({"spec": maintenance("", &["n-0", "other"])["spec"]});
     for (user, method, path, patch, refused) in [
@@ -219,6 +221,15 @@ async fn changes_and_deletions_need_the_right_as_well() {
         (NONE, "PATCH", &mine, &json!({}), ""),
         (NONE, "PATCH", &mine, &json!({"metadata": {"labels": {"a": "b"}}}), ""),
         (NONE, "PATCH", &mine, &finalizer, each),
+        // With both, headgate would take it for its own, and delete it.
+        (
+            NONE,
+            "PATCH",
+            &mine,
+            &json!({"metadata": {"labels": {"headgate.dev/automatic": "preempt"}}}),
+            each,
+        ),
+        (NONE, "PATCH", &mine, &owner, each),
         (SOME, "PATCH", &mine, &reason, ""),
         (SOME, "PATCH", &kept, &reason, each),
         (SOME, "PATCH", &kept, &narrower, each),

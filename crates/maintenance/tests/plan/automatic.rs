@@ -40,7 +40,11 @@ fn world(causes: &[Cause]) -> World {
 
 fn announce(node: &mut Node, event_type: AzureNotice, not_before: Option<Timestamp>) {
     node.taints.push(Taint::new(DRAINING_TAINT, "NoSchedule"));
-    node.notice = Some(RecordedNotice { event_type, not_before });
+    node.notice = Some(RecordedNotice {
+        event_type,
+        not_before,
+        is_tainted: true,
+    });
 }
 
 fn automatic(world: &World) -> Vec<&NodeMaintenance> {
@@ -101,7 +105,10 @@ fn each_cause_has_its_deadline() {
         ),
         (
             "Karpenter",
-            Box::new(|node| node.taints.push(Taint::new(KARPENTER_TAINT, "NoSchedule"))),
+            Box::new(|node| {
+                node.taints.push(Taint::new(KARPENTER_TAINT, "NoSchedule"));
+                node.is_deleting = true;
+            }),
             Cause::Autoscaler,
             600,
             "Karpenter removes the node",
@@ -165,8 +172,35 @@ fn reboots_and_notices_that_ended_take_no_node() {
 }
 
 #[test]
+fn neither_karpenters_plan_nor_somebodys_taint_beside_an_old_notice_takes_a_node() {
+    let mut world = world(&Cause::ALL);
+    world.node("one").taints.push(Taint::new(KARPENTER_TAINT, "NoSchedule"));
+    let past = world.now - SignedDuration::from_hours(100);
+    announce(world.node("two"), AzureNotice::Preempt, Some(past));
+    world.node("two").notice.as_mut().unwrap().is_tainted = false;
+    world.settle();
+    assert!(automatic(&world).is_empty());
+}
+
+#[test]
+fn it_is_completed_where_the_setting_is_switched_off() {
+    let mut world = world(&Cause::ALL);
+    let at = world.now + SignedDuration::from_secs(30);
+    announce(world.node("one"), AzureNotice::Preempt, Some(at));
+    world.settle();
+    assert!(world.node("one").unschedulable);
+    // The right to delete went with the setting.
+    world.snapshot.automatic = settings(&[]);
+    world.settle();
+    assert_eq!(automatic(&world)[0].spec.stage, Stage::Complete);
+    let node = world.node("one");
+    assert!(!node.unschedulable && node.was_unschedulable.is_none() && node.maintenance_taint.is_none());
+    assert!(world.evacuated_pods().is_empty());
+}
+
+#[test]
 fn it_ends_with_the_notice_or_the_node() {
-    for ends in ["withdrawn", "gone", "created again", "switched off"] {
+    for ends in ["withdrawn", "gone", "created again"] {
         let mut world = world(&Cause::ALL);
         let at = world.now + SignedDuration::from_secs(30);
         announce(world.node("one"), AzureNotice::Preempt, Some(at));
@@ -174,7 +208,6 @@ fn it_ends_with_the_notice_or_the_node() {
         assert!(world.node("one").unschedulable);
         match ends {
             "withdrawn" => world.node("one").taints.clear(),
-            "switched off" => world.snapshot.automatic = settings(&[]),
             "gone" => world.snapshot.nodes.retain(|node| node.name != "one"),
             _ => {
                 let fresh = Node {
@@ -329,6 +362,27 @@ fn a_machine_is_held_until_its_node_is_out() {
     world.snapshot.machines = Some(Vec::new());
     world.settle();
     assert!(automatic(&world).is_empty() && !world.node("one").unschedulable);
+}
+
+#[test]
+fn a_machine_is_released_where_its_maintenance_is_completed() {
+    let mut world = world(&[Cause::Machine]);
+    let in_service = NodeTraffic::InService {
+        detail: "pool web".to_owned(),
+    };
+    world.observe("one", in_service);
+    let held = DeletedMachine {
+        name: "of-one".to_owned(),
+        node: "one".to_owned(),
+        is_held: true,
+        ..DeletedMachine::default()
+    };
+    world.snapshot.machines = Some(vec![held]);
+    world.settle();
+    assert!(world.snapshot.machines.iter().flatten().all(|machine| machine.is_held));
+    world.snapshot.maintenances[0].spec.stage = Stage::Complete;
+    world.settle();
+    assert!(world.snapshot.machines.iter().flatten().all(|machine| !machine.is_held));
 }
 
 /// What happens to one of two nodes.

@@ -267,6 +267,7 @@ fn a_node_that_the_guard_holds_back_passes_under_either_policy() {
 pub(super) fn announce_eviction(world: &mut World, node: &str) {
     let at = world.now + SignedDuration::from_secs(30);
     world.node(node).notice = Some(RecordedNotice {
+        is_tainted: true,
         not_before: Some(at),
         ..RecordedNotice::default()
     });

@@ -61,7 +61,7 @@ async fn before_an_eviction_notice_ends_half_of_the_time_is_the_load_balancers()
         .change::<k8s_openapi::api::core::v1::Node>("", "one", |node| {
             let record = json!({"eventId": "A1", "notBefore": not_before}).to_string();
             node["metadata"]["annotations"]["headgate.dev/spot-notice"] = json!(record);
-            let taint = json!({"key": "cloudprovider.azure.microsoft.com/draining", "effect": "NoSchedule"});
+            let taint = json!({"key": "cloudprovider.azure.microsoft.com/draining", "value": "spot-eviction", "effect": "NoSchedule"});
             node["spec"]["taints"].as_array_mut().unwrap().push(taint);
         });
     sleep(25 * SECOND).await;

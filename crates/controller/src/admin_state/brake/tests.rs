@@ -141,6 +141,7 @@ fn what_announces_the_end_of_the_machine_never_waits() {
         match index {
             1 => {
                 node.notice = Some(RecordedNotice {
+                    is_tainted: true,
                     not_before: Some(Timestamp::UNIX_EPOCH),
                     ..RecordedNotice::default()
                 });

@@ -249,9 +249,12 @@ fn what_maintenances_read_is_kept_for_them_only() {
 #[test]
 fn notice_is_a_deadline_while_its_taint_is_there() {
     let notice = r#"{"eventId": "A1", "notBefore": "2026-01-02T03:04:05Z"}"#;
-    let taint = json!([{"key": DRAINING_TAINT, "effect": "NoSchedule"}]);
+    let taint = json!([{"key": DRAINING_TAINT, "value": "spot-eviction", "effect": "NoSchedule"}]);
     for (taints, record, expected) in [
         (&taint, notice, Some("2026-01-02T03:04:05Z")),
+        // Somebody else's, beside a notice that may long have ended.
+        (&json!([{"key": DRAINING_TAINT, "effect": "NoSchedule"}]), notice, None),
+        (&json!([{"key": DRAINING_TAINT, "value": "reboot"}]), notice, None),
         (&json!([]), notice, None),
         (&taint, "{}", None),
     ] {
