@@ -256,11 +256,21 @@ async fn end(api: &Api<Decoded<NodeMaintenance>>, ending: &Ending<'_>) -> Result
             Err(refusal) => Err(refusal.about(format!("NodeMaintenance {name} was not deleted"))),
         };
     };
-    let patch = json!({"metadata": {"resourceVersion": object.resource_version()}, "spec": {"nodeSelector": rest}});
-    let patched = bounded(api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch))).await;
+    // Not its version: the controllers write its status at any time.
+    let patch = json!([
+        {"op": "test", "path": "/metadata/uid", "value": object.uid()},
+        {"op": "test", "path": "/spec/nodeSelector", "value": object.spec.node_selector},
+        {"op": "replace", "path": "/spec/nodeSelector", "value": rest},
+    ]);
+    let what = || format!("NodeMaintenance {name} was not changed");
+    let patch = serde_json::from_value(patch).map_err(|error| DrainError::Request {
+        what: what(),
+        error: error.to_string(),
+    })?;
+    let patched = bounded(api.patch(&name, &PatchParams::default(), &Patch::Json::<()>(patch))).await;
     match patched {
         Ok(_) => Ok("keeps its other nodes"),
-        Err(refusal) => Err(refusal.about(format!("NodeMaintenance {name} was not changed"))),
+        Err(refusal) => Err(refusal.about(what())),
     }
 }
 
