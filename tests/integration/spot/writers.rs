@@ -160,6 +160,10 @@ async fn concurrent_writes_to_the_node_are_preserved() {
         let (admin, (reads, writes)) = (admin.clone(), counted.clone());
         async move {
             let reading = request.method() == "GET";
+            if !reading {
+                // Before its effect can be seen.
+                writes.fetch_add(1, Ordering::SeqCst);
+            }
             let response = admin.send(request).await?;
             if reading {
                 let number = reads.fetch_add(1, Ordering::SeqCst);
@@ -168,8 +172,6 @@ async fn concurrent_writes_to_the_node_are_preserved() {
                         {"key": format!("example.com/new-{number}"), "effect": "NoSchedule"}]);
                     patch(&admin, "spot-conflict", json!({"spec": {"taints": taints}})).await;
                 }
-            } else {
-                writes.fetch_add(1, Ordering::SeqCst);
             }
             Ok::<_, kube::Error>(response)
         }
