@@ -53,9 +53,9 @@ pub struct DenyAssignment {
     pub is_for_scope_only: bool,
     /// What it denies.
     pub permissions: Vec<Permission>,
-    /// To whom.
+    /// The principals that it denies them to.
     principals: Vec<Principal>,
-    /// And to whom not.
+    /// Those among them that it leaves out.
     excluded: Vec<Principal>,
 }
 
@@ -139,7 +139,7 @@ impl DenyAssignment {
     }
 }
 
-/// Whom a token is for, as its payload says. It is not verified: ARM does that.
+/// The principal of a token, as its payload says. The signature is not verified: ARM does that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenClaims {
     /// The object id of the service principal or managed identity; empty if the token has none.
