@@ -86,7 +86,7 @@ drill-picture: build-tools namespace-tools ## run the drill of the README's pict
 
 .PHONY: test
 test: build-tools namespace-tools browser prometheus-tools azure-clients helm krew static-binary ## run all tests, with the real control plane and the static binary
-	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo test --locked --workspace $(ARGS)
+	assets=$$($(control_plane)); export KUBEBUILDER_ASSETS=$$assets; $(if $(ARGS),cargo test --locked --workspace $(ARGS),tests/all.sh)
 
 .PHONY: lint
 lint: build-tools lint-tools client-tools ## check formatting, clippy with and without spans, licences, banned and unused dependencies, Go, Python, workflows, the book

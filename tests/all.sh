@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Runs every test of the workspace, in two halves side by side: the tests of the integration binaries wait for clusters
+# most of the time, all others compute. A target that is added is in the second half by itself.
+set -euo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+
+tests() { cargo test --locked --workspace "$@"; }
+
+tests --no-run
+mapfile -t targets < <(cargo metadata --locked --no-deps --format-version 1 | python3 -c '
+import json, sys
+targets = (target for package in json.load(sys.stdin)["packages"] for target in package["targets"])
+print(*sorted({target["name"] for target in targets if target["kind"] == ["test"] and target["name"] != "integration"}), sep="\n")')
+
+log=$(mktemp)
+others() {
+  tests --lib --bins "${targets[@]/#/--test=}" --no-fail-fast && tests --doc
+}
+others >"$log" 2>&1 &
+others=$!
+trap 'kill "$others" 2>/dev/null || true; rm -f -- "$log"' EXIT
+
+code=0
+tests --test integration || code=$?
+wait "$others" || code=$?
+cat -- "$log"
+exit "$code"
