@@ -75,13 +75,15 @@ impl TargetStates {
         let (mut deleted, mut changed) = (Vec::new(), Vec::new());
         let mut known = self.nodes.iter().peekable();
         for node in nodes.values() {
+            // Most are: without a look at what the pointer points to.
+            if known.next_if(|known| Arc::ptr_eq(known, node)).is_some() {
+                continue;
+            }
             while let Some(gone) = known.next_if(|known| known.name < node.name) {
                 deleted.push(gone.name.clone());
             }
-            let same = known.next_if(|known| known.name == node.name);
-            if same.is_none_or(|same| !Arc::ptr_eq(same, node)) {
-                changed.push(Arc::clone(node));
-            }
+            known.next_if(|known| known.name == node.name);
+            changed.push(Arc::clone(node));
         }
         deleted.extend(known.map(|gone| gone.name.clone()));
         for name in deleted {
