@@ -122,7 +122,6 @@ pub struct RunningAgent {
     leader_election: Option<LeaderElection>,
     tasks: Tasks,
     listeners: Listeners,
-    stopping: watch::Sender<bool>,
     health_bound: watch::Sender<BindState>,
     stop_operations: CancellationToken,
     settings: Settings,
@@ -194,7 +193,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         heartbeat: heartbeat.clone(),
         tasks: tasks.started(),
         node_name: node_name.clone(),
-        proxy_server: settings.proxy.healthz_authority.clone(),
+        proxy_server: settings.kube_proxy.healthz_authority.clone(),
         services: channels
             .services
             .view(&service_reporters, inputs.clone())
@@ -274,7 +273,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
     let node_watch = headgate_agent::own_node::watch_own_node(
         client.clone(),
         node_name.clone(),
-        settings.signals.health.clone(),
+        settings.signals.health(),
         channels.reports,
         metrics.node,
         node_reporter,
@@ -324,7 +323,6 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         leader_election,
         tasks,
         listeners,
-        stopping: channels.stopping,
         health_bound: channels.health_bound,
         stop_operations,
         settings,
@@ -336,15 +334,15 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
 
 /// Whether the process stands for election. Without Azure only a controller does, for maintenances.
 fn is_candidate(role: Role, settings: &Settings) -> bool {
-    role.may_lead() && settings.allows_election() || role == Role::Controller && settings.leads_maintenances_alone()
+    role.may_lead() && settings.azure.is_configured() || role == Role::Controller && settings.leads_maintenances_alone()
 }
 
 /// What proves the policies for the rights that this process uses.
 fn canaries(role: Role, settings: &Settings, node_name: &str) -> Vec<Canary> {
     let writes_own_node = role.answers_probes()
-        && (settings.azure.scheduled_events
-            || settings.marker.writer() != MarkerWriter::None
-            || settings.hold_deletion.cluster_autoscaler_timeout().is_some());
+        && (settings.azure.polls_scheduled_events()
+            || settings.out_of_load_balancers.writer() != MarkerWriter::None
+            || settings.cluster_autoscaler_delay.is_some());
     let leads = is_candidate(role, settings);
     let node = (writes_own_node || leads).then(|| Canary::Node(node_name.to_owned()));
     node.into_iter().chain(leads.then_some(Canary::Lease)).collect()
@@ -404,8 +402,7 @@ impl RunningAgent {
         error
     }
 
-    /// Stops the agent: releases the Lease while `/healthz` answers 503 for `shutdownDelay`, hands over the health
-    /// port, and stops the other tasks.
+    /// Stops the agent: releases the Lease, hands over the health port, and stops the other tasks.
     ///
     /// # Errors
     /// When a listener panicked while it closed.
@@ -418,19 +415,9 @@ impl RunningAgent {
         if let Some(note) = note {
             tracing::warn!("{note}");
         }
-        let drain = async {
-            if !self.settings.shutdown_delay.is_zero() && self.health.is_some() {
-                tracing::info!(delay = ?self.settings.shutdown_delay, "stopping: /healthz answers 503 first");
-                self.stopping.send_replace(true);
-                tokio::time::sleep(self.settings.shutdown_delay).await;
-            }
-        };
-        let release_lease = async {
-            if let Some(leader_election) = &self.leader_election {
-                leader_election.release_lease().await;
-            }
-        };
-        tokio::join!(drain, release_lease);
+        if let Some(leader_election) = &self.leader_election {
+            leader_election.release_lease().await;
+        }
         let health = match &mut self.health {
             Some(health) => {
                 tracing::info!("stopping: handing over the health port");

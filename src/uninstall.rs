@@ -1,4 +1,4 @@
-//! What has to happen before headgate is deleted from a cluster: maintenances are over, the instances that may lead get the mode `off`,
+//! What has to happen before headgate is deleted from a cluster: maintenances are over, the instances that may lead get the mode `Disabled`,
 //! and the ledger ends up without a standing entry.
 //!
 //! Maintenances come first: a drain needs admin states, and a command that runs out of time because of one has changed nothing.
@@ -14,7 +14,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use headgate_controller::admin_state::{Ledger, LedgerError, LedgerStage, read_ledger};
+use headgate_controller::admin_state::{AdminStateMode, Ledger, LedgerError, LedgerStage, read_ledger};
 use headgate_core::telemetry::first_names;
 use headgate_kubernetes::Decoded;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
@@ -124,7 +124,7 @@ pub(crate) enum UninstallError {
     },
 }
 
-/// Waits until maintenances have left nothing, sets the mode `off`, rolls the workload, and waits until the rollout is complete and the
+/// Waits until maintenances have left nothing, sets the mode `Disabled`, rolls the workload, and waits until the rollout is complete and the
 /// ledger has no standing entry. Reports to `progress` each new reason to wait. May be repeated.
 ///
 /// # Errors
@@ -151,7 +151,10 @@ pub(crate) async fn prepare_uninstall(
         }
         set_mode_off(request).await?;
         roll(request).await?;
-        progress(&format!("adminState.mode is off, and {} restarts", request.workload));
+        progress(&format!(
+            "adminState.mode is Disabled, and {} restarts",
+            request.workload
+        ));
         while is_waiting(missing(request).await, &mut progress) {
             sleep(POLL_INTERVAL).await;
         }
@@ -175,7 +178,7 @@ async fn set_mode_off(request: &UninstallRequest) -> Result<(), UninstallError> 
         source,
     })?;
     let text = map.data.as_ref().and_then(|data| data.get(SETTINGS_KEY));
-    let settings = with_mode_off(text.map_or("", String::as_str));
+    let settings = with_mode_disabled(text.map_or("", String::as_str));
     let settings = settings.map_err(|why| UninstallError::Settings {
         name: format!("{}/{}", request.namespace, request.settings),
         why,
@@ -243,8 +246,8 @@ async fn missing(request: &UninstallRequest) -> Option<String> {
     }
 }
 
-/// The settings with `adminState.mode: off`. Comments are lost.
-fn with_mode_off(text: &str) -> Result<String, String> {
+/// The settings with `adminState.mode: Disabled`. Comments are lost.
+fn with_mode_disabled(text: &str) -> Result<String, String> {
     let parsed: Value = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
     let mut settings = match parsed {
         Value::Null => Mapping::new(),
@@ -260,7 +263,7 @@ fn with_mode_off(text: &str) -> Result<String, String> {
     let Value::Mapping(section) = section else {
         return Err("adminState is not a mapping".to_owned());
     };
-    section.insert("mode".into(), "off".into());
+    section.insert("mode".into(), AdminStateMode::Disabled.as_str().into());
     serde_yaml::to_string(&settings).map_err(|error| error.to_string())
 }
 
@@ -306,23 +309,19 @@ mod tests {
     #[test]
     fn settings_with_the_mode_off_keep_everything_else() {
         for (before, after) in [
-            ("", "adminState:\n  mode: off\n"),
-            ("# only a comment\n", "adminState:\n  mode: off\n"),
-            ("{}\n", "adminState:\n  mode: off\n"),
-            ("adminState:\n", "adminState:\n  mode: off\n"),
+            ("", "adminState:\n  mode: Disabled\n"),
+            ("# only a comment\n", "adminState:\n  mode: Disabled\n"),
+            ("{}\n", "adminState:\n  mode: Disabled\n"),
+            ("adminState:\n", "adminState:\n  mode: Disabled\n"),
             (
-                "stateDir: /a\nadminState: {foreignDown: restore, mode: observe}\n",
-                "stateDir: /a\nadminState:\n  foreignDown: restore\n  mode: off\n",
+                "logFormat: Text\nadminState: {foreignDown: Restore, mode: Observe}\n",
+                "logFormat: Text\nadminState:\n  foreignDown: Restore\n  mode: Disabled\n",
             ),
         ] {
-            let off = with_mode_off(before).unwrap();
-            let shown = off.replace("'off'", "off").replace("\"off\"", "off");
-            assert_eq!(shown, after, "{before:?}");
-            let again: Value = serde_yaml::from_str(&off).unwrap();
-            assert_eq!(again["adminState"]["mode"], Value::from("off"));
+            assert_eq!(with_mode_disabled(before).unwrap(), after, "{before:?}");
         }
         for wrong in ["[1]", "adminState: [1]", "a: b: c"] {
-            with_mode_off(wrong).unwrap_err();
+            with_mode_disabled(wrong).unwrap_err();
         }
     }
 

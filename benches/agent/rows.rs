@@ -56,7 +56,7 @@ pub(crate) const ROWS: &[Benchmark<World>] = &[
     },
     Benchmark {
         name: "service-health-memory",
-        about: "memory of the agent beside 2,000 Services with serviceHealth off, path and nodePorts, beside kube-proxy's",
+        about: "memory of the agent beside 2,000 Services with serviceHealthChecks Disabled, Path and NodePorts, beside kube-proxy's",
         measure: |world| Box::pin(service_memory::measure(world)),
     },
 ];

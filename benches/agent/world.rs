@@ -83,7 +83,7 @@ impl World {
             directory: directory.path().join("agent"),
             log: directory.path().join("headgate.log"),
             settings: format!(
-                "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nnode:\n  proxy: {{healthzUrl: 'http://{}'}}\n",
+                "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nkubeProxyHealthzUrl: 'http://{}'\n",
                 proxy.healthz
             ),
             healthz: (Ipv4Addr::LOCALHOST, 0).into(),

@@ -13,7 +13,7 @@ use headgate_azure::{ArmClient, ArmClientOptions, Endpoints, Identity, ResourceG
 use headgate_azure::{Credential, Secret};
 use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, Policy, TargetSource};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
-use headgate_controller::local_service::{self, LocalPoolsSettings, LocalPoolsTarget};
+use headgate_controller::local_service::{self, LocalPoolsTarget};
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers, node_store};
 use headgate_core::clock::Clock;
@@ -254,10 +254,9 @@ async fn lead(
         guard: admin_state::GuardSettings::DISABLED,
         list_failure_timeout: Duration::from_mins(2),
         stale_nodes_timeout: Duration::from_mins(5),
-        lease_bypass: Duration::ZERO,
         node_name: "bench".to_owned(),
         metrics: metrics.admin_state,
-        local_pools: LocalPoolsSettings::default(),
+        local_pools: headgate_controller::local_pools::LocalServicePools::default(),
         local_pools_metrics: metrics.local_pools,
         lock_metrics: metrics.lock,
         preempt_events: None,

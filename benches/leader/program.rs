@@ -33,13 +33,12 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts one in this role and waits until it leads and knows every pool. `settings` continues the section `node`, then the file.
+    /// Starts one in this role and waits until it leads and knows every pool. `settings` continues the file.
     pub(crate) async fn start(world: &mut World, azure: &Azure, role: &str, settings: &str) -> anyhow::Result<Self> {
         world.forget_ledger().await?;
         let directory = world.leader_directory()?;
         let settings = format!(
-            "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nazure: {{configFile: {}}}\nnode:\n  proxy: {{healthzUrl: off}}\n{settings}",
-            azure.config_file()?.display()
+            "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nkubeProxyHealthzUrl: Disabled\n{settings}"
         );
         let (settings_file, addresses) = (directory.join("settings.yaml"), directory.join("addresses.json"));
         fs::write(&settings_file, settings)?;
@@ -54,6 +53,7 @@ impl Program {
             ("--kubeconfig", &world.kubeconfig()),
             ("--state-dir", &directory),
             ("--config", &settings_file),
+            ("--azure-config-file", &azure.config_file()?),
             ("--addresses-file", &addresses),
         ] {
             command.arg(flag).arg(path);

@@ -71,7 +71,7 @@ async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
         directory: directory.join("agent"),
         log: directory.join("headgate.log"),
         settings:
-            "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nnode: {proxy: {healthzUrl: off}}\n"
+            "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nkubeProxyHealthzUrl: Disabled\n"
                 .to_owned(),
         healthz: (Ipv4Addr::LOCALHOST, 0).into(),
         arguments: Vec::new(),

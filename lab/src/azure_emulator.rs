@@ -72,7 +72,7 @@ const fn loopback(port: u16) -> SocketAddr {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    headgate_core::telemetry::install_logs(headgate_core::telemetry::LogOptions::default());
+    headgate_core::telemetry::install_logs(headgate_core::telemetry::LogFormat::default());
     let options = Options {
         listen: arguments.listen,
         tls_listen: arguments.tls_listen,

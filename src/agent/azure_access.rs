@@ -223,21 +223,14 @@ fn sources<'a>(file: Option<&'a Path>, secret: Option<&'a str>) -> ConfigSources
 /// Every mistake, each with its origin, key, value and what is allowed; never the value of a secret.
 pub fn check_azure_settings(settings: &Settings, role: Role) -> Result<(), SettingsError> {
     let azure = &settings.azure;
-    if role == Role::Controller && !settings.leader_election.leader_elect {
-        return Err(SettingsError(vec![Violation {
-            origin: format!("--role={}", role.as_str()),
-            key: Some("leaderElection.leaderElect".to_owned()),
-            message: "\"false\" leaves nothing to be done; allowed: true".to_owned(),
-        }]));
-    }
     match (&azure.config_file, &azure.config_secret) {
-        _ if !role.may_lead() || !settings.leader_election.leader_elect => Ok(()),
+        _ if !role.may_lead() => Ok(()),
         (None, None) if role.answers_probes() || settings.leads_maintenances_alone() => Ok(()),
         (None, None) => Err(SettingsError(vec![Violation {
+            line: None,
             origin: format!("--role={}", role.as_str()),
-            key: Some("azure.configFile".to_owned()),
-            message: "null leaves nothing to be done; allowed: the path of an azure.json, or azure.configSecret"
-                .to_owned(),
+            key: Some("azure.configSecret".to_owned()),
+            message: "null leaves nothing to be done; allowed: the name of a Secret, or --azure-config-file".to_owned(),
         }])),
         (Some(file), Some(_)) => AzureJson::check_readable(file),
         // The Secret needs a request to the API server.
@@ -254,6 +247,7 @@ fn validate_for_leader(config: &AzureJson, origin: &str, imds: &str) -> Result<(
     let mut mistakes = Vec::new();
     let mut wrong = |key: &str, message: String| {
         mistakes.push(Violation {
+            line: None,
             origin: origin.to_owned(),
             key: Some(key.to_owned()),
             message,
@@ -289,7 +283,7 @@ fn validate_for_leader(config: &AzureJson, origin: &str, imds: &str) -> Result<(
         Err(error @ (IdentityError::MissingTenant | IdentityError::InvalidTenant(_))) => {
             wrong("tenantId", format!("{error}; allowed: the tenant's GUID or domain"));
         }
-        Err(error @ IdentityError::InvalidImds(_)) => wrong("azure.imdsEndpoint", error.to_string()),
+        Err(error @ IdentityError::InvalidImds(_)) => wrong("--imds-endpoint", error.to_string()),
     }
     if mistakes.is_empty() {
         Ok(())
@@ -331,8 +325,8 @@ mod tests {
         assert_eq!(
             checked(None, false, Role::Controller),
             [
-                "--role=controller: azure.configFile: null leaves nothing to be done; allowed: the path of an azure.json, or \
-              azure.configSecret"
+                "--role=controller: azure.configSecret: null leaves nothing to be done; allowed: the name of a Secret, or \
+                 --azure-config-file"
             ]
         );
     }

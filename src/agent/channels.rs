@@ -21,7 +21,6 @@ use crate::config::Settings;
 pub(super) struct Channels {
     pub(super) reports: watch::Sender<NodeReport>,
     pub(super) proxy: watch::Sender<ProxyStatus>,
-    pub(super) stopping: watch::Sender<bool>,
     pub(super) azure: scheduled_events::Channels,
     pub(super) last_change: watch::Sender<Option<LastChange>>,
     pub(super) health_bound: watch::Sender<BindState>,
@@ -36,13 +35,12 @@ impl Channels {
     pub(super) fn new(settings: &Settings, remembered: Option<RememberedState>, clock: &Clock) -> Self {
         let report = NodeReport::initial(
             remembered.map(|state| state.known),
-            &settings.signals.health,
+            &settings.signals.health(),
             clock.now(),
         );
         Self {
             reports: watch::Sender::new(report),
-            proxy: watch::Sender::new(ProxyStatus::new(settings.proxy.health_timeout)),
-            stopping: watch::Sender::new(false),
+            proxy: watch::Sender::new(ProxyStatus::new(settings.kube_proxy.health_timeout)),
             azure: scheduled_events::Channels::new(settings, clock),
             last_change: watch::Sender::new(None),
             health_bound: watch::Sender::new(BindState::Waiting),
@@ -57,7 +55,6 @@ impl Channels {
         VerdictInputs {
             node: self.reports.subscribe(),
             proxy: self.proxy.subscribe(),
-            stopping: self.stopping.subscribe(),
             notices: self.azure.notices.subscribe(),
         }
     }
@@ -108,7 +105,7 @@ impl Metrics {
             listeners.init_listener("healthz");
             listeners.init_proxy_headers("healthz");
         }
-        let node = headgate_agent::own_node::Metrics::register(&mut registry, reports, settings.signals.health.clone());
+        let node = headgate_agent::own_node::Metrics::register(&mut registry, reports, settings.signals.health());
         let node_writes = NodeWriteMetrics::register(&mut registry);
         let notifications = headgate_agent::notify::Metrics::register(&mut registry);
         let leads = if role.may_lead() { &mut registry } else { &mut hidden };

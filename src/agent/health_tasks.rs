@@ -79,7 +79,7 @@ impl HealthTasks<'_> {
         tasks.spawn_endless("node-writer", policies.before(writer.run(intents.clone())));
         let delay = DeletionDelayTask {
             node_name: node_name.to_owned(),
-            timeout: settings.hold_deletion.cluster_autoscaler_timeout(),
+            timeout: settings.cluster_autoscaler_delay,
             reports: reports.clone(),
             intents: intents.field(NodeField::DeletionDelay),
             events: events.clone(),
@@ -131,7 +131,8 @@ impl HealthTasks<'_> {
         let (directory, name) = (settings.state_dir.clone(), node_name.to_owned());
         let store = headgate_agent::own_node::store_reports(reports.clone(), directory, name, clock.clone());
         tasks.spawn_endless("remembered-state", store);
-        let poll = headgate_agent::health::poll_kube_proxy(settings.proxy.clone(), publishers.proxy, clock.clone());
+        let poll =
+            headgate_agent::health::poll_kube_proxy(settings.kube_proxy.clone(), publishers.proxy, clock.clone());
         tasks.spawn_endless("kube-proxy-poll", poll);
         tasks.spawn_endless(
             "verdict-changes",
@@ -151,7 +152,7 @@ impl HealthTasks<'_> {
         intents: FieldIntents,
     ) {
         let (name, reports) = (self.node_name.to_owned(), self.inputs.node.clone());
-        let has_marker = self.settings.marker.writer() != MarkerWriter::None;
+        let has_marker = self.settings.out_of_load_balancers.writer() != MarkerWriter::None;
         let intents = has_marker.then_some(intents);
         let Some(exchange) = exchange else {
             if let Some(intents) = intents {
@@ -178,7 +179,7 @@ impl HealthTasks<'_> {
 
     fn spawn_marker(&mut self, tasks: &mut Tasks, services: &service_health::Channels, intents: FieldIntents) {
         let name = self.node_name.to_owned();
-        match self.settings.marker.writer() {
+        match self.settings.out_of_load_balancers.writer() {
             MarkerWriter::None => {}
             MarkerWriter::Leader => {
                 let reports = self.inputs.node.clone();

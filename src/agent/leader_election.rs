@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use headgate_controller::admin_state::{self, GuardSettings, Policy, WorkError};
+use headgate_controller::admin_state::{self, GuardSettings, WorkError};
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::node_store;
@@ -189,8 +189,8 @@ fn nodes(context: &LeaderContext, metrics: &WorkMetrics) -> (NodeStore, impl Fut
     let reporter = WatchReporter::new("nodes", errors, context.clock.clone());
     let reporter = reporter.with_events(Some(context.events.clone()));
     let reader = NodeReader {
-        rules: settings.signals.admin_state.clone(),
-        health_rules: settings.signals.health.clone(),
+        rules: settings.signals.admin_state(),
+        health_rules: settings.signals.health(),
         detail,
     };
     node_store(&context.client, reporter, reader)
@@ -255,10 +255,10 @@ fn work_context(
     let settings = &context.settings;
     let events = context.events.clone();
     let other_nodes = OtherNodes::new(events.clone(), context.placement);
-    let marker = (settings.marker.writer() == MarkerWriter::Leader).then(|| other_nodes.clone());
+    let marker = (settings.out_of_load_balancers.writer() == MarkerWriter::Leader).then(|| other_nodes.clone());
     let preempt_events = settings
         .azure
-        .preempt_events
+        .reads_node_events()
         .then(|| admin_state::PreemptEventsFeature {
             task: PreemptEvents {
                 client: context.client.clone(),
@@ -272,25 +272,21 @@ fn work_context(
         client: context.client.clone(),
         nodes: stores.nodes,
         services: stores.services,
-        policy: Policy {
-            mode: settings.admin_state.mode,
-            foreign_down: settings.admin_state.foreign_down,
-        },
+        policy: settings.admin_state,
         guard: GuardSettings {
             minimum_in_service: settings.guard.minimum_in_service,
             max_new_down: settings.guard.max_new_down,
             health_port: settings.healthz_bind_address.port(),
-            health_rules: settings.signals.health.clone(),
+            health_rules: settings.signals.health(),
             // The policy admits only the ServiceAccount of the controllers.
             may_write_holds: context.placement == CandidatePlacement::Replicas,
         },
-        list_failure_timeout: settings.admin_state.list_failure_timeout,
-        lease_bypass: settings.admin_state.lease_bypass,
-        stale_nodes_timeout: settings.admin_state.stale_nodes_timeout,
+        list_failure_timeout: admin_state::LIST_FAILURE_TIMEOUT,
+        stale_nodes_timeout: admin_state::STALE_NODES_TIMEOUT,
         node_name: context.node_name.clone(),
         events,
         metrics: metrics.admin_state,
-        local_pools: settings.local_pools,
+        local_pools: settings.local_service_pools,
         local_pools_metrics: metrics.local_pools,
         lock_metrics: metrics.lock,
         clock: context.clock.clone(),

@@ -12,6 +12,7 @@ use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, M
 use tokio::sync::watch;
 
 use super::leader_election::{LeaderContext, Stores};
+use crate::config::MarkerWriter;
 
 /// The setting that enables them.
 const FEATURE: &str = "maintenance.enabled";
@@ -31,10 +32,12 @@ pub(super) async fn run(
 }
 
 /// Runs the controllers in a cluster whose load balancers no leader reads, until the term is handed over. Their gates follow what the agents
-/// write after failed probes (`node.markerProbes`).
+/// write after failed probes (`outOfLoadBalancers.failedProbes`).
 pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: Metrics, stores: Stores) {
-    if context.settings.marker.probes == 0 {
-        tracing::warn!("neither Azure nor node.markerProbes is configured: no drain is confirmed by load balancers");
+    if !matches!(context.settings.out_of_load_balancers.writer(), MarkerWriter::Probes(_)) {
+        tracing::warn!(
+            "neither Azure nor outOfLoadBalancers.source is configured: no drain is confirmed by load balancers"
+        );
     }
     let handed_over = term.clone();
     let controllers = async {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use headgate_agent::health::VerdictInputs;
 use headgate_agent::notify::{Metrics, Notice, Notifier, Webhook, deliver, queue};
 use headgate_core::clock::Clock;
-use headgate_core::node::{Signal, Source};
+use headgate_core::node::Source;
+use headgate_http::client::TrustedRoots;
 use headgate_http::proxies::Proxies;
 use headgate_kubernetes::EventObserver;
 use tokio::time::sleep;
@@ -33,7 +34,7 @@ pub(super) fn start(tasks: &mut Tasks, settings: &Settings, metrics: Metrics, cl
     let (notifier, notices) = queue(&settings, &metrics);
     tasks.spawn_endless("notifications", async move {
         let webhook = loop {
-            match Webhook::new(&settings, Proxies::from_env()) {
+            match Webhook::new(&settings, Proxies::from_env(), &TrustedRoots::System) {
                 Ok(Some(webhook)) => break webhook,
                 Ok(None) => return std::future::pending::<()>().await,
                 Err(error) => tracing::error!(%error, "webhook not set up"),
@@ -68,12 +69,10 @@ pub(super) fn observer(notifier: Notifier, reporter: String, clock: Clock) -> Ev
 /// Reports the first and the last signal of the own Node, until the process stops. What is known at the start is reported by
 /// no notice, because an earlier process did.
 pub(super) async fn report_signals(mut inputs: VerdictInputs, notifier: Notifier, node: String, clock: Clock) {
-    let stopping = Signal::Stopping.to_string();
     let mut was_signalled = None;
     loop {
         let verdict = inputs.verdict(clock.now());
-        let mut signals = verdict.signals.clone();
-        signals.retain(|signal| *signal != stopping);
+        let signals = verdict.signals.clone();
         let is_signalled = !signals.is_empty();
         if verdict.source != Source::None && was_signalled != Some(is_signalled) {
             if was_signalled.is_some() {

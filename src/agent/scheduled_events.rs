@@ -38,17 +38,12 @@ pub(super) struct Channels {
 
 impl Channels {
     pub(super) fn new(settings: &Settings, clock: &Clock) -> Self {
+        let rules = settings.signals.health();
         Self {
             settings: settings.azure.clone(),
             signals: AzureNotice::ALL
                 .into_iter()
-                .filter(|notice| {
-                    settings
-                        .signals
-                        .health
-                        .built_in
-                        .contains(&BuiltInSignal::Azure(*notice))
-                })
+                .filter(|notice| rules.built_in.contains(&BuiltInSignal::Azure(*notice)))
                 .collect(),
             clock: clock.clone(),
             snapshots: watch::Sender::default(),
@@ -58,7 +53,9 @@ impl Channels {
 
     /// The snapshots, if Scheduled Events are enabled.
     pub(super) fn enabled_snapshots(&self) -> Option<watch::Receiver<EventsSnapshot>> {
-        self.settings.scheduled_events.then(|| self.snapshots.subscribe())
+        self.settings
+            .polls_scheduled_events()
+            .then(|| self.snapshots.subscribe())
     }
 
     /// Starts the tasks. If Scheduled Events are disabled, one task keeps the channels open, and another one removes the taint of a
@@ -78,7 +75,7 @@ impl Channels {
             snapshots,
             notices,
         } = self;
-        if !settings.scheduled_events {
+        if !settings.polls_scheduled_events() {
             snapshots.send_replace(EventsSnapshot::without_documents());
         }
         let reconcile = headgate_agent::spot::reconcile_taint(
@@ -89,7 +86,7 @@ impl Channels {
             clock.clone(),
         );
         tasks.spawn_endless("spot-taint", reconcile);
-        if !settings.scheduled_events {
+        if !settings.polls_scheduled_events() {
             tasks.spawn_endless("azure-notices", async move {
                 tokio::join!(notices.closed(), snapshots.closed());
             });

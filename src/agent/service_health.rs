@@ -1,5 +1,5 @@
 //! Service health in the agent: which parts of it run, on which runtime, and its part of `/statusz`. With
-//! `serviceHealth: off` nothing runs, and no Service is watched.
+//! `serviceHealthChecks: Disabled` nothing runs, and no Service is watched.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,7 +29,6 @@ use crate::config::{ServiceHealth, Settings};
 /// The channels of service health.
 pub(super) struct Channels {
     mode: ServiceHealth,
-    is_drain_enabled: bool,
     tables: watch::Sender<Option<Arc<ServiceTable>>>,
     ports: watch::Sender<PortStates>,
     answers: ServiceAnswers,
@@ -71,7 +70,6 @@ impl Channels {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
             mode: settings.service_health,
-            is_drain_enabled: settings.service_drain,
             tables: watch::Sender::new(None),
             ports: watch::Sender::default(),
             answers: ServiceAnswers::default(),
@@ -83,13 +81,12 @@ impl Channels {
         ServiceDrains {
             inputs,
             reads: self.reads.subscribe(),
-            is_enabled: self.is_drain_enabled,
         }
     }
 
     /// The Services whose probes this process answers; `None` if it answers none.
     pub(super) fn kept_services(&self, inputs: VerdictInputs) -> Option<KeptServicesView> {
-        (self.mode != ServiceHealth::Off).then(|| KeptServicesView {
+        (self.mode != ServiceHealth::Disabled).then(|| KeptServicesView {
             drains: self.drains(inputs),
             tables: self.tables.subscribe(),
             answers: self.answers.clone(),
@@ -98,7 +95,7 @@ impl Channels {
     }
 
     pub(super) fn register_metrics<'a>(&self, registry: impl Into<MetricTable<'a>>) -> Metrics {
-        let by_service = (self.mode != ServiceHealth::Off).then(|| self.answers.clone());
+        let by_service = (self.mode != ServiceHealth::Disabled).then(|| self.answers.clone());
         Metrics::register(registry, self.tables.subscribe(), self.ports.subscribe(), by_service)
     }
 
@@ -135,7 +132,7 @@ impl Channels {
         let reader = DrainReader {
             client: client.clone(),
             node_name: node_name.to_owned(),
-            rules: settings.signals.health.clone(),
+            rules: settings.signals.health(),
             relies_on_signalled: !settings.has_azure_leader(),
             inputs,
             tables: self.tables.subscribe(),
@@ -144,7 +141,7 @@ impl Channels {
             clock,
         };
         let extras = match self.mode {
-            ServiceHealth::Off => return HealthThreadExtras::default(),
+            ServiceHealth::Disabled => return HealthThreadExtras::default(),
             ServiceHealth::Path => HealthThreadExtras {
                 routes: Some(ExtraRoutes {
                     router: routes.path_router(),
@@ -161,7 +158,6 @@ impl Channels {
                 tasks.announce("service-ports");
                 let server = NodePortServer {
                     routes,
-                    selection: settings.node_port_addresses.clone(),
                     sockets: SystemSockets,
                     state: self.ports,
                 };

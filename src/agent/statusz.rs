@@ -212,7 +212,7 @@ impl fmt::Display for AgentStatus {
             .map(|proxy| (proxy, &proxy.server, proxy.last_updated))
         {
             None => {}
-            Some((_, None, _)) => writeln!(f, "kube-proxy not polled (node.proxy.healthzUrl: off)")?,
+            Some((_, None, _)) => writeln!(f, "kube-proxy not polled (kubeProxyHealthzUrl: Disabled)")?,
             Some((_, Some(server), None)) => writeln!(f, "kube-proxy {server} has not answered yet, ignored")?,
             Some((proxy, Some(server), Some(updated))) => {
                 let state = health(proxy.healthy);

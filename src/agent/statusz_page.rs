@@ -167,7 +167,7 @@ fn proxy(statusz: &AgentStatus) -> Markup {
             th { "kube-proxy" }
             td {
                 @match (&proxy.server, proxy.last_updated) {
-                    (None, _) => "not polled (node.proxy.healthzUrl: off)",
+                    (None, _) => "not polled (kubeProxyHealthzUrl: Disabled)",
                     (Some(server), None) => { (server) " has not answered yet, ignored" }
                     (Some(server), Some(updated)) => {
                         (server) " " (health(proxy.healthy)) ", last update " (Past(updated, statusz.current_time))

@@ -53,7 +53,7 @@ fn cluster_autoscaler(container: &ContainerSpec, settings: &Settings) -> Vec<Fin
             .unwrap_or(default)
     };
     let mut findings = Vec::new();
-    let Some(hold) = settings.hold_deletion.cluster_autoscaler_timeout() else {
+    let Some(hold) = settings.cluster_autoscaler_delay else {
         let delay = duration("node-delete-delay-after-taint", DEFAULT_DELETE_DELAY);
         if delay < PROBES_TIME {
             let what = format!(
@@ -61,7 +61,7 @@ fn cluster_autoscaler(container: &ContainerSpec, settings: &Settings) -> Vec<Fin
                 format_duration(delay),
                 format_duration(PROBES_TIME)
             );
-            let do_ = "set holdDeletion.clusterAutoscaler: candidates, or --node-delete-delay-after-taint to the probes' time and that of the longest \
+            let do_ = "set delayTermination.clusterAutoscaler, or --node-delete-delay-after-taint to the probes' time and that of the longest \
                        drain";
             findings.push(Finding::warning(what, do_));
         }
@@ -69,18 +69,21 @@ fn cluster_autoscaler(container: &ContainerSpec, settings: &Settings) -> Vec<Fin
     };
     if container.flag("max-bulk-soft-taint-count") == Some("0") {
         findings.push(Finding::failure(
-            "it sets no soft taints (--max-bulk-soft-taint-count=0), so holdDeletion.clusterAutoscaler has no effect",
+            "it sets no soft taints (--max-bulk-soft-taint-count=0), so delayTermination.clusterAutoscaler has no effect",
             "remove the flag, or set --node-delete-delay-after-taint instead",
         ));
     }
     let timeout = duration("node-deletion-delay-timeout", DEFAULT_DELAY_TIMEOUT);
     if timeout < hold {
         let what = format!(
-            "it ends every delay after {} (--node-deletion-delay-timeout), before holdDeletion.timeout of {}",
+            "it ends every delay after {} (--node-deletion-delay-timeout), before delayTermination.clusterAutoscaler of {}",
             format_duration(timeout),
             format_duration(hold)
         );
-        findings.push(Finding::warning(what, "raise the flag, or lower holdDeletion.timeout"));
+        findings.push(Finding::warning(
+            what,
+            "raise the flag, or lower delayTermination.clusterAutoscaler",
+        ));
     }
     findings
 }

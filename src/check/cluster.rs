@@ -41,7 +41,7 @@ pub(super) const KINDS: &[Kind] = &[
     Kind {
         version: "cluster.x-k8s.io/v1beta2",
         plural: "machines",
-        is_needed: |settings| settings.maintenance.automatic.causes.contains(&Cause::Machine),
+        is_needed: |settings| settings.maintenance.automatic.causes.contains_key(&Cause::Machine),
         install: "upgrade Cluster API to a version that serves it, or take machine out of maintenance.automatic",
     },
 ];

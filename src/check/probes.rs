@@ -159,7 +159,7 @@ fn probe_finding(rule: &OwnedRule<'_>, settings: &Settings) -> Option<Finding> {
         )),
         ProbeTarget::Elsewhere => Some(Finding::failure(
             format!(
-                "its probe {shown} does not reach headgate, and adminState.mode is not enforce: no signal takes nodes out"
+                "its probe {shown} does not reach headgate, and adminState.mode is not Enforce: no signal takes nodes out"
             ),
             annotate(port),
         )),
@@ -181,7 +181,7 @@ fn probe_finding(rule: &OwnedRule<'_>, settings: &Settings) -> Option<Finding> {
 /// What becomes of a probe of headgate's port other than `/healthz`.
 fn wrong_probe(protocol: &str, path: &str) -> &'static str {
     if path.starts_with("/healthz/services/") {
-        "gets 404 with node.serviceHealth other than path: the whole backend goes down"
+        "gets 404 with serviceHealthChecks other than Path: the whole backend goes down"
     } else if protocol.eq_ignore_ascii_case("https") {
         "the port has no TLS: the whole backend goes down"
     } else if protocol.eq_ignore_ascii_case("http") && path != "/livez" {
@@ -267,7 +267,7 @@ pub(super) fn check_local_services(world: &World) -> Vec<Finding> {
         let port = service.spec.health_check_node_port;
         if opens_ports && has_kube_proxy {
             let what = format!("kube-proxy owns its health check node port {port}, so headgate cannot open it");
-            let do_ = "set node.serviceHealth: path, and point the Service's probe at headgate's port and the path /healthz/services/NAMESPACE/NAME; nodePorts is for nodes \
+            let do_ = "set serviceHealthChecks: Path, and point the Service's probe at headgate's port and the path /healthz/services/NAMESPACE/NAME; nodePorts is for nodes \
                        without kube-proxy";
             return Some(Finding::failure(what, do_).about(object(service)));
         }
@@ -282,7 +282,7 @@ pub(super) fn check_local_services(world: &World) -> Vec<Finding> {
         let what = format!(
             "keeps sending to a node with signals until its last endpoint there is gone: {owner} answers its health check node port {port}"
         );
-        let do_ = "set node.serviceHealth: path and point the Service's probe at headgate's port and the path /healthz/services/NAMESPACE/NAME; on Azure \
+        let do_ = "set serviceHealthChecks: Path and point the Service's probe at headgate's port and the path /healthz/services/NAMESPACE/NAME; on Azure \
                    admin states do it instead";
         Some(Finding::failure(what, do_).about(object(service)))
     };

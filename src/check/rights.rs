@@ -154,15 +154,16 @@ pub(super) fn needed(settings: &Settings, account: &Account) -> Vec<Right> {
         (namespace, ""),
         &["create", "patch"],
     );
-    match settings.marker.writer() {
+    match settings.out_of_load_balancers.writer() {
         MarkerWriter::None => {}
-        MarkerWriter::Leader => rights.add("marker.mode", "", "nodes/status", &["patch"]),
-        MarkerWriter::Probes(_) => rights.add("node.markerProbes", "", "nodes/status", &["patch"]),
+        MarkerWriter::Leader | MarkerWriter::Probes(_) => {
+            rights.add("outOfLoadBalancers.source", "", "nodes/status", &["patch"]);
+        }
     }
     if role.answers_probes() {
         add_for_agents(&mut rights, settings);
     }
-    let leads_azure = settings.leader_election.leader_elect && (account.has_azure || settings.azure.is_configured());
+    let leads_azure = account.has_azure || settings.azure.is_configured();
     if role.may_lead() && leads_azure {
         add_for_leaders(&mut rights, settings);
     }
@@ -173,19 +174,19 @@ pub(super) fn needed(settings: &Settings, account: &Account) -> Vec<Right> {
 }
 
 fn add_for_agents(rights: &mut Rights, settings: &Settings) {
-    if settings.azure.scheduled_events {
-        rights.add("node.scheduledEvents", "", "nodes", &["patch"]);
+    if settings.azure.polls_scheduled_events() {
+        rights.add("evictionNotices", "", "nodes", &["patch"]);
     }
-    if settings.hold_deletion.cluster_autoscaler_timeout().is_some() {
-        rights.add("holdDeletion.clusterAutoscaler", "", "nodes", &["patch"]);
+    if settings.cluster_autoscaler_delay.is_some() {
+        rights.add("delayTermination.clusterAutoscaler", "", "nodes", &["patch"]);
     }
     if settings.count_connections {
-        rights.add("node.countConnections", "", "services", &["list", "watch"]);
+        rights.add("connections.count", "", "services", &["list", "watch"]);
     }
-    if settings.service_health != ServiceHealth::Off {
-        rights.add("node.serviceHealth", "", "services", &["list", "watch"]);
+    if settings.service_health != ServiceHealth::Disabled {
+        rights.add("serviceHealthChecks", "", "services", &["list", "watch"]);
         rights.add(
-            "node.serviceHealth",
+            "serviceHealthChecks",
             "discovery.k8s.io",
             "endpointslices",
             &["list", "watch"],
@@ -218,8 +219,8 @@ fn add_for_leaders(rights: &mut Rights, settings: &Settings) {
 
 fn add_for_controllers(rights: &mut Rights, settings: &Settings) {
     rights.add("holds of the guard", "", "nodes", &["patch"]);
-    if settings.azure.preempt_events {
-        rights.add_in("azure.preemptEvents", "", "events", ("default", ""), &["list", "watch"]);
+    if settings.azure.reads_node_events() {
+        rights.add_in("evictionNotices", "", "events", ("default", ""), &["list", "watch"]);
     }
     if settings.maintenance.enabled {
         let why = "maintenance.enabled";
@@ -237,7 +238,7 @@ fn add_for_controllers(rights: &mut Rights, settings: &Settings) {
             let verbs = ["create", "delete", "automate"];
             rights.add(why, MAINTENANCE, "nodemaintenances", &verbs);
         }
-        if causes.contains(&Cause::Machine) {
+        if causes.contains_key(&Cause::Machine) {
             rights.add(why, "cluster.x-k8s.io", "machines", &["list", "watch", "patch"]);
         }
     }

@@ -1,6 +1,7 @@
 //! Broken worlds: the one fault of each is named, and nothing in a whole one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use headgate_azure::{DenyAssignment, LoadBalancer, LoadBalancerId, Permission, TokenClaims};
 use headgate_controller::admin_state::AdminStateMode;
@@ -12,7 +13,7 @@ use super::finding::State;
 use super::rights::{Account, needed};
 use super::*;
 use crate::agent::Role;
-use crate::config::{ClusterAutoscalerHold, MarkerMode, ServiceHealth};
+use crate::config::{ConditionSource, NoticeSource, ServiceHealth};
 use crate::status::Detail;
 
 mod worlds;
@@ -84,8 +85,8 @@ fn program(image: &str, command: &[&str]) -> Value {
 /// A cluster with Azure in which all is well.
 fn whole() -> World {
     let mut settings = Settings::default();
-    settings.marker.mode = MarkerMode::AdminState;
-    settings.hold_deletion.cluster_autoscaler = ClusterAutoscalerHold::Candidates;
+    settings.out_of_load_balancers.source = ConditionSource::AdminState;
+    settings.cluster_autoscaler_delay = Some(Duration::from_mins(2));
     let everything = || {
         vec![Permission {
             actions: vec!["*".to_owned()],
@@ -194,8 +195,7 @@ fn account(role: Role) -> Account {
 fn whole_without_azure() -> World {
     let mut world = whole();
     world.azure = None;
-    world.settings.marker.mode = MarkerMode::Off;
-    world.settings.marker.probes = 2;
+    world.settings.out_of_load_balancers.source = ConditionSource::FailedProbes;
     let annotated = json!({"namespace": "default", "name": "web", "uid": UID, "annotations": {
         "service.beta.kubernetes.io/port_443_health-probe_protocol": "http",
         "service.beta.kubernetes.io/port_443_health-probe_port": "10456",
@@ -304,7 +304,7 @@ fn rights_follow_from_settings_and_role() {
     ] {
         assert_eq!(has(&settings, role, right), expected, "{role:?} {right}");
     }
-    settings.azure.scheduled_events = true;
+    settings.azure.eviction_notices = [NoticeSource::ScheduledEvents].into();
     settings.maintenance.enabled = true;
     settings.service_health = ServiceHealth::Path;
     assert!(has(&settings, Role::Agent, "patch nodes"));
@@ -315,14 +315,14 @@ fn rights_follow_from_settings_and_role() {
         Role::Controller,
         "automate nodemaintenances.headgate.dev"
     ));
-    settings.maintenance.automatic.causes = [headgate_maintenance::automatic::Cause::Machine].into();
+    settings.maintenance.automatic.causes = [(headgate_maintenance::automatic::Cause::Machine, None)].into();
     assert!(has(
         &settings,
         Role::Controller,
         "automate nodemaintenances.headgate.dev"
     ));
     assert!(has(&settings, Role::Controller, "patch machines.cluster.x-k8s.io"));
-    settings.admin_state.mode = AdminStateMode::Off;
+    settings.admin_state.mode = AdminStateMode::Disabled;
     settings.azure.config_secret = Some("kube-system/azure".parse().unwrap());
     assert!(has(&settings, Role::All, "get secrets azure in kube-system"));
 }

@@ -144,7 +144,7 @@ impl Arguments {
         let flags = [
             (
                 "--healthz-bind-address",
-                "node.healthzBindAddress",
+                "healthzBindAddress",
                 &self.healthz_bind_address,
             ),
             (
@@ -154,8 +154,8 @@ impl Arguments {
             ),
             ("--bind-address-hard-fail", "bindAddressHardFail", &hard_fail),
             ("--state-dir", "stateDir", &self.state_dir),
-            ("--imds-endpoint", "azure.imdsEndpoint", &self.imds_endpoint),
-            ("--azure-config-file", "azure.configFile", &self.azure_config_file),
+            ("--imds-endpoint", "imdsEndpoint", &self.imds_endpoint),
+            ("--azure-config-file", "azureConfigFile", &self.azure_config_file),
         ];
         let overrides: Vec<_> = flags
             .into_iter()

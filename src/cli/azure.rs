@@ -54,7 +54,7 @@ impl AzureArguments {
     pub fn settings(&self) -> Result<Settings, Failure> {
         let file = self.azure_config_file.as_deref().map(absolute);
         let flags = [
-            ("--azure-config-file", "azure.configFile", &file),
+            ("--azure-config-file", "azureConfigFile", &file),
             ("--azure-config-secret", "azure.configSecret", &self.azure_config_secret),
             ("--cluster-name", "azure.clusterName", &self.cluster_name),
         ];
@@ -76,7 +76,7 @@ impl AzureArguments {
     ) -> Result<Result<ClusterTarget, String>, Failure> {
         if !settings.azure.is_configured() {
             return Ok(Err(
-                "give --azure-config-file or --azure-config-secret, or a --config that has one of them".to_owned(),
+                "give --azure-config-file or --azure-config-secret, or a --config with azure.configSecret".to_owned(),
             ));
         }
         let access = AzureAccess {

@@ -23,7 +23,7 @@ mod counter;
 /// Counts in the kernel's connection table what was sent to an address of a Service of type LoadBalancer, or to its node port on this
 /// node, whichever node its endpoint is on. Run it on the node, in its network namespace, with the capability `CAP_NET_ADMIN`.
 /// Connections of load balancers' probes (on Azure), of the node itself and of its pods do not count. With `--agent-socket` it counts
-/// for the agent of the same pod, which has no such capability (`node.countConnections`).
+/// for the agent of the same pod, which has no such capability (`connections.count`).
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Name of the Node that this process runs on

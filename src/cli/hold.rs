@@ -42,7 +42,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    headgate_core::telemetry::install_logs(headgate_core::telemetry::LogOptions::default());
+    headgate_core::telemetry::install_logs(headgate_core::telemetry::LogFormat::default());
     let runtime = build_runtime()?;
     let outcome = runtime.block_on(async {
         let kubeconfig = kubeconfig(arguments.kubeconfig.as_ref()).map_err(Failure::settings)?;

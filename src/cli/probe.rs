@@ -4,7 +4,7 @@
 //! reach the other one. Exit codes: 0 the agent is live or ready, 1 it is not, and the agent's answer is printed.
 
 use std::io::{Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -25,10 +25,6 @@ pub(super) struct Arguments {
     /// What to ask: whether a restart could help (livez), or whether the agent serves its node (readyz)
     #[arg(value_enum)]
     question: Endpoint,
-
-    /// Settings file of the agent, for its stateDir
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
 
     /// State directory of the agent [default: /var/lib/headgate]
     #[arg(long, value_name = "DIR")]
@@ -58,7 +54,7 @@ pub(super) struct Answer {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let state_dir = FlagOverride::given("--state-dir", "stateDir", arguments.state_dir.as_deref());
-    let settings = config::load(arguments.config.as_deref(), state_dir.as_slice()).map_err(Failure::settings)?;
+    let settings = config::load(None, state_dir.as_slice()).map_err(Failure::settings)?;
     let path = arguments.question.path();
     let socket = settings.state_dir.join(PROBE_SOCKET_FILE);
     let answer = request(&socket, path, None).map_err(Failure::runtime)?;

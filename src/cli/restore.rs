@@ -27,7 +27,7 @@ const MAX_WAIT: Duration = Duration::from_hours(1);
 /// Set the pool entries that headgate set Down back to None, by its ledger: for when headgate is or will be removed
 ///
 /// Leaves alone what others set Down, and entries of no Node. The command is refused while a leader is alive, which would
-/// set nodes with a signal Down again. Set adminState.mode: off for the agents instead (the leader then restores all
+/// set nodes with a signal Down again. Set adminState.mode: Disabled for the agents instead (the leader then restores all
 /// entries itself), or remove headgate first.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -202,8 +202,8 @@ fn refuse_beside_leader(leader: Option<&LeaderStatus>, wait: Option<Duration>) -
     {
         None => Ok(()),
         Some(holder) => bail!(
-            "{holder} leads, and in adminState.mode enforce it would set nodes with a signal Down again. Set \
-             adminState.mode: off for the agents, and the leader restores all entries itself; or remove headgate first, and \
+            "{holder} leads, and in adminState.mode Enforce it would set nodes with a signal Down again. Set \
+             adminState.mode: Disabled for the agents, and the leader restores all entries itself; or remove headgate first, and \
              run this command again; or give --wait DURATION to wait until there is no leader"
         ),
     }
@@ -253,7 +253,7 @@ mod tests {
         };
         let error = refuse_beside_leader(Some(&leader), None).unwrap_err().to_string();
         assert!(
-            error.contains("n1_0a leads") && error.contains("adminState.mode: off"),
+            error.contains("n1_0a leads") && error.contains("adminState.mode: Disabled"),
             "{error}"
         );
         assert!(refuse_beside_leader(Some(&leader), Some(DEFAULT_LEASE_WAIT)).is_ok());

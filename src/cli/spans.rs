@@ -1,11 +1,10 @@
 //! Installs the logs of the process and, if configured, the export of spans.
 
-use headgate_core::telemetry::LogOptions;
 #[cfg(feature = "otlp")]
 use headgate_http::proxies::Proxies;
 use tokio::runtime::Handle;
 
-use crate::config::Settings;
+use crate::config::{Settings, otlp_traces_url};
 
 /// The export of spans, if any.
 pub(super) struct Spans {
@@ -17,7 +16,7 @@ impl Spans {
     /// Installs logs and the export of spans. An export that cannot start is logged; the agent runs without it.
     #[cfg(feature = "otlp")]
     pub(super) fn install(settings: &Settings, node: &str, runtime: &Handle) -> Self {
-        let url = settings.otlp_traces_url(&|name| std::env::var(name).ok());
+        let url = otlp_traces_url(&|name| std::env::var(name).ok());
         let started = match &url {
             Ok(Some(url)) => {
                 headgate_http::otlp::TraceExporter::start(url, node, Proxies::from_env(), runtime.clone()).map(Some)
@@ -30,7 +29,7 @@ impl Spans {
                 .ok()
                 .and_then(Option::as_ref)
                 .map(headgate_http::otlp::TraceExporter::layer),
-            log_options(settings),
+            settings.log_format,
         );
         if let Err(variable) = url {
             tracing::warn!(
@@ -48,8 +47,8 @@ impl Spans {
     /// Installs logs. This program cannot export spans.
     #[cfg(not(feature = "otlp"))]
     pub(super) fn install(settings: &Settings, _: &str, _: &Handle) -> Self {
-        headgate_core::telemetry::install_logs(log_options(settings));
-        if settings.otlp_traces_url(&|name| std::env::var(name).ok()) != Ok(None) {
+        headgate_core::telemetry::install_logs(settings.log_format);
+        if otlp_traces_url(&|name| std::env::var(name).ok()) != Ok(None) {
             tracing::warn!("spans not exported: this program was built without the feature otlp");
         }
         Self {}
@@ -68,12 +67,5 @@ impl Spans {
     pub(super) fn shutdown(self) -> std::future::Ready<()> {
         let Self {} = self;
         std::future::ready(())
-    }
-}
-
-fn log_options(settings: &Settings) -> LogOptions<'_> {
-    LogOptions {
-        format: settings.logging.format,
-        filter: settings.logging.filter.as_deref(),
     }
 }

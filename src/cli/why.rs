@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let access = arguments.agents.access();
         let read = async || {
             let statusz = arguments.statusz.clone();
-            let explanation = why::explain_node(&client, node, &access, statusz, &settings.signals.health).await;
+            let explanation = why::explain_node(&client, node, &access, statusz, &settings.signals.health()).await;
             explanation.map_err(Failure::runtime)
         };
         Box::pin(output::show(arguments.output, &arguments.watch, read)).await

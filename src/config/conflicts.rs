@@ -2,82 +2,83 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use headgate_agent::notify::Template;
-use headgate_controller::local_pools::resolve_selection;
-
-use super::{MarkerMode, MarkerWriter, Settings};
+use super::{ConditionSource, Settings};
 
 /// The conflicts between validated settings: a key and the message of its violation.
 pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static str, String)> {
+    [
+        shared_port(settings),
+        own_health_server(settings),
+        contradicting_signal(settings),
+        second_writer(settings),
+        endless_delay(settings),
+        unused_causes(settings),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+type Conflict = Option<(&'static str, String)>;
+
+/// Both listeners would bind, because ports are shared between processes, and each would get half of the requests.
+fn shared_port(settings: &Settings) -> Conflict {
     let (health, operations) = (settings.healthz_bind_address, settings.metrics_bind_address);
-    // Both listeners would bind, because ports are shared between processes, and each would get half of the requests.
-    let shared = (health.port() == operations.port() && health.port() != 0).then(|| {
-        let message = format!(
-            "port {} is also the port of node.healthzBindAddress; allowed: another port",
-            operations.port()
-        );
-        ("metricsBindAddress", message)
-    });
-    // headgate would poll itself, and its own 503 would never end.
-    let authority = settings.proxy.healthz_authority.as_deref();
-    let own = authority.filter(|authority| is_own_address(authority, health)).map(|authority| {
-        let message = format!(
-            "\"http://{authority}\" is where headgate itself listens (node.healthzBindAddress {health}); allowed: where kube-proxy \
-             listens, on another port, or off"
-        );
-        ("node.proxy.healthzUrl", message)
-    });
-    let local_pools = &settings.local_pools;
-    let selection = resolve_selection(local_pools.enabled, local_pools.endpoints);
-    let fought_over = selection.err().map(|error| ("localPools.endpoints", error.to_string()));
-    // Both would write the condition of a Node, and contradict each other.
+    let is_shared = health.port() == operations.port() && health.port() != 0;
+    let message = format!(
+        "port {} is also the port of healthzBindAddress; allowed: another port",
+        operations.port()
+    );
+    is_shared.then_some(("metricsBindAddress", message))
+}
+
+/// headgate would poll itself, and its own 503 would never end.
+fn own_health_server(settings: &Settings) -> Conflict {
+    let health = settings.healthz_bind_address;
+    let authority = settings.kube_proxy.healthz_authority.as_deref()?;
+    let message = format!(
+        "\"http://{authority}\" is where headgate itself listens (healthzBindAddress {health}); allowed: where kube-proxy listens, on \
+         another port, or Disabled"
+    );
+    is_own_address(authority, health).then_some(("kubeProxyHealthzUrl", message))
+}
+
+/// Neither list would win.
+fn contradicting_signal(settings: &Settings) -> Conflict {
+    let signal = settings.signals.contradiction()?.as_str();
+    let message =
+        format!("{signal} is not allowed beside signals.disabled, which names it, too; allowed: one of the two");
+    Some(("signals.extra", message))
+}
+
+/// Both would write the condition of a Node, and contradict each other.
+fn second_writer(settings: &Settings) -> Conflict {
     let azure = &settings.azure;
     let leader = [
-        ("marker.mode adminState", settings.marker.mode == MarkerMode::AdminState),
-        ("azure.configFile", azure.config_file.is_some()),
+        ("--azure-config-file", azure.config_file.is_some()),
         ("azure.configSecret", azure.config_secret.is_some()),
     ];
-    let leader = leader
-        .into_iter()
-        .find(|(_, is_set)| *is_set && settings.marker.probes > 0);
-    let second_writer = leader.map(|(key, _)| {
-        let message = format!(
-            "{} is not allowed beside {key}: a leader manages Azure; allowed: 0, with marker.mode adminState for a condition that \
-             the leader writes",
-            settings.marker.probes
-        );
-        ("node.markerProbes", message)
-    });
-    // Nothing but the timeout would end the delay.
-    let is_delayed = settings.hold_deletion.cluster_autoscaler_timeout().is_some();
-    let unconfirmed = (is_delayed && settings.marker.writer() == MarkerWriter::None).then(|| {
-        let message = "candidates is not allowed without the condition headgate.dev/OutOfLoadBalancers, which ends the delay; allowed: off, \
-                       or candidates with marker.mode adminState or node.markerProbes";
-        ("holdDeletion.clusterAutoscaler", message.to_owned())
-    });
-    let all = shared.into_iter().chain(own).chain(fought_over);
-    all.chain(second_writer)
-        .chain(unconfirmed)
-        .chain(unused_causes(settings))
-        .chain(no_json(settings))
+    let (name, _) = leader.into_iter().find(|(_, is_set)| *is_set)?;
+    let message =
+        format!("FailedProbes is not allowed beside {name}: a leader manages Azure; allowed: AdminState, Disabled");
+    let is_second = settings.out_of_load_balancers.source == ConditionSource::FailedProbes;
+    is_second.then_some(("outOfLoadBalancers.source", message))
+}
+
+/// Nothing but its own end would end the delay.
+fn endless_delay(settings: &Settings) -> Conflict {
+    let is_unconfirmed = settings.out_of_load_balancers.source == ConditionSource::Disabled;
+    let is_endless = settings.cluster_autoscaler_delay.is_some() && is_unconfirmed;
+    let message = "a delay is not allowed without the condition headgate.dev/OutOfLoadBalancers, which ends it; allowed: null, or a delay \
+                   with outOfLoadBalancers.source";
+    is_endless.then(|| ("delayTermination.clusterAutoscaler", message.to_owned()))
 }
 
 /// Nobody acts on a maintenance that nobody may create.
-fn unused_causes(settings: &Settings) -> Option<(&'static str, String)> {
+fn unused_causes(settings: &Settings) -> Conflict {
     let maintenance = &settings.maintenance;
     let is_unused = !maintenance.enabled && !maintenance.automatic.causes.is_empty();
     let message = "a cause is not allowed without maintenance.enabled; allowed: an empty list";
     is_unused.then(|| ("maintenance.automatic", message.to_owned()))
-}
-
-/// A body that is called JSON must be JSON.
-fn no_json(settings: &Settings) -> Option<(&'static str, String)> {
-    let notifications = &settings.notifications;
-    let media_type = notifications.content_type.split(';').next().unwrap_or_default().trim();
-    let is_json = media_type.ends_with("/json") || media_type.ends_with("+json");
-    let error = Template::new(notifications.template.as_str(), is_json).err()?;
-    let message = format!("{error}; or set notifications.contentType to that of the body, such as text/plain");
-    Some(("notifications.template", message))
 }
 
 /// Whether a request to `authority` may come to a listener at `address`.
@@ -112,80 +113,88 @@ mod tests {
     #[test]
     fn conflicting_settings() {
         for (text, key) in [
-            ("localPools: {endpoints: ready}\n", Some("localPools.endpoints")),
-            ("localPools: {endpoints: ready, enabled: on}\n", None),
-            ("node: {markerProbes: 2}\n", None),
+            ("outOfLoadBalancers: {source: FailedProbes}\n", None),
+            ("outOfLoadBalancers: {source: AdminState}\n", None),
             (
-                "node: {markerProbes: 2}\nmarker: {mode: adminState}\n",
-                Some("node.markerProbes"),
+                "outOfLoadBalancers: {source: FailedProbes}\nazure: {configSecret: a/b}\n",
+                Some("outOfLoadBalancers.source"),
             ),
             (
-                "node: {markerProbes: 2}\nazure: {configFile: /a}\n",
-                Some("node.markerProbes"),
-            ),
-            (
-                "node: {markerProbes: 2}\nazure: {configSecret: a/b}\n",
-                Some("node.markerProbes"),
-            ),
-            (
-                "node: {markerProbes: 0}\nmarker: {mode: adminState}\nazure: {configFile: /a}\n",
-                None,
-            ),
-            ("node: {markerProbes: 101}\n", Some("node.markerProbes")),
-            (
-                "holdDeletion: {clusterAutoscaler: candidates}\n",
-                Some("holdDeletion.clusterAutoscaler"),
-            ),
-            ("holdDeletion: {clusterAutoscaler: off}\n", None),
-            (
-                "holdDeletion: {clusterAutoscaler: candidates}\nnode: {markerProbes: 2}\n",
+                "outOfLoadBalancers: {source: AdminState, failedProbes: 7}\nazure: {configSecret: a/b}\n",
                 None,
             ),
             (
-                "holdDeletion: {clusterAutoscaler: candidates}\nmarker: {mode: adminState}\n",
+                "outOfLoadBalancers: {failedProbes: 101}\n",
+                Some("outOfLoadBalancers.failedProbes"),
+            ),
+            (
+                "outOfLoadBalancers: {failedProbes: 0}\n",
+                Some("outOfLoadBalancers.failedProbes"),
+            ),
+            (
+                "delayTermination: {clusterAutoscaler: 2m}\n",
+                Some("delayTermination.clusterAutoscaler"),
+            ),
+            ("delayTermination: {clusterAutoscaler: null}\n", None),
+            (
+                "delayTermination: {clusterAutoscaler: 10m}\noutOfLoadBalancers: {source: FailedProbes}\n",
                 None,
             ),
             (
-                "holdDeletion: {clusterAutoscaler: always}\n",
-                Some("holdDeletion.clusterAutoscaler"),
+                "delayTermination: {clusterAutoscaler: 10s}\noutOfLoadBalancers: {source: AdminState}\n",
+                None,
             ),
-            ("holdDeletion: {timeout: 9s}\n", Some("holdDeletion.timeout")),
-            ("holdDeletion: {timeout: 11m}\n", Some("holdDeletion.timeout")),
-            ("holdDeletion: {timeout: 10m}\n", None),
             (
-                "node: {healthzBindAddress: 127.0.0.1:1}\nmetricsBindAddress: 127.0.0.1:1\n",
+                "delayTermination: {clusterAutoscaler: true}\n",
+                Some("delayTermination.clusterAutoscaler"),
+            ),
+            (
+                "delayTermination: {clusterAutoscaler: 9s}\n",
+                Some("delayTermination.clusterAutoscaler"),
+            ),
+            (
+                "delayTermination: {clusterAutoscaler: 11m}\n",
+                Some("delayTermination.clusterAutoscaler"),
+            ),
+            (
+                "signals: {disabled: [spot], extra: [{signal: spot, for: [health]}]}\n",
+                Some("signals.extra"),
+            ),
+            (
+                "signals: {disabled: [spot], extra: [{signal: cordon, for: [health]}]}\n",
+                None,
+            ),
+            (
+                "healthzBindAddress: 127.0.0.1:1\nmetricsBindAddress: 127.0.0.1:1\n",
                 Some("metricsBindAddress"),
             ),
             (
-                "node: {healthzBindAddress: \"[::]:1\"}\nmetricsBindAddress: 127.0.0.1:1\n",
+                "healthzBindAddress: \"[::]:1\"\nmetricsBindAddress: 127.0.0.1:1\n",
                 Some("metricsBindAddress"),
             ),
             (
-                "node: {healthzBindAddress: 127.0.0.1:0}\nmetricsBindAddress: 127.0.0.1:0\n",
+                "healthzBindAddress: 127.0.0.1:0\nmetricsBindAddress: 127.0.0.1:0\n",
+                None,
+            ),
+            ("healthzBindAddress: \"[::]:10256\"\n", Some("kubeProxyHealthzUrl")),
+            (
+                "healthzBindAddress: 10.0.0.1:9\nkubeProxyHealthzUrl: \"http://localhost:9\"\n",
+                Some("kubeProxyHealthzUrl"),
+            ),
+            (
+                "healthzBindAddress: 10.0.0.1:9\nkubeProxyHealthzUrl: \"http://10.0.0.1:9\"\n",
+                Some("kubeProxyHealthzUrl"),
+            ),
+            (
+                "healthzBindAddress: 10.0.0.1:9\nkubeProxyHealthzUrl: \"http://10.0.0.2:9\"\n",
                 None,
             ),
             (
-                "node: {healthzBindAddress: \"[::]:10256\"}\n",
-                Some("node.proxy.healthzUrl"),
-            ),
-            (
-                "node: {healthzBindAddress: 10.0.0.1:9, proxy: {healthzUrl: \"http://localhost:9\"}}\n",
-                Some("node.proxy.healthzUrl"),
-            ),
-            (
-                "node: {healthzBindAddress: 10.0.0.1:9, proxy: {healthzUrl: \"http://10.0.0.1:9\"}}\n",
-                Some("node.proxy.healthzUrl"),
-            ),
-            (
-                "node: {healthzBindAddress: 10.0.0.1:9, proxy: {healthzUrl: \"http://10.0.0.2:9\"}}\n",
+                "healthzBindAddress: \"[::]:10256\"\nkubeProxyHealthzUrl: \"http://127.0.0.1:10258\"\n",
                 None,
             ),
             (
-                "node: {healthzBindAddress: \"[::]:10256\", proxy: {healthzUrl: \"http://127.0.0.1:10258\"}}\n",
-                None,
-            ),
-            (
-                "node: {healthzBindAddress: \"[::]:10256\", proxy: {healthzUrl: off}}\n",
+                "healthzBindAddress: \"[::]:10256\"\nkubeProxyHealthzUrl: Disabled\n",
                 None,
             ),
         ] {
@@ -194,27 +203,20 @@ mod tests {
     }
 
     #[test]
-    fn conflicting_notifications() {
+    fn wrong_notifications() {
         for (text, key) in [
+            ("notifications: {template: \"{{ note }}\"}\n", None),
+            ("notifications: {template: \"{{ note | tojson }}\"}\n", None),
             (
-                "notifications: {template: \"{{ note }}\"}\n",
+                "notifications: {template: '{\"text\": {{ note }}}'}\n",
                 Some("notifications.template"),
             ),
             (
-                "notifications: {template: \"{{ note }}\", contentType: text/plain}\n",
-                None,
-            ),
-            ("notifications: {template: \"{{ note | tojson }}\"}\n", None),
-            (
-                "notifications: {template: \"{{ nothing }}\", contentType: text/plain}\n",
+                "notifications: {template: \"{{ nothing }}\"}\n",
                 Some("notifications.template"),
             ),
             ("notifications: {events: [node]}\n", Some("notifications.events")),
             ("notifications: {events: []}\n", None),
-            (
-                "notifications: {contentType: \"a\\nb/c\"}\n",
-                Some("notifications.contentType"),
-            ),
             ("notifications: {urlFile: relative}\n", Some("notifications.urlFile")),
         ] {
             assert_eq!(first_conflict(text).as_deref(), key, "{text}");

@@ -1,4 +1,5 @@
-//! The table of settings: one row for each key, with how its value is written, where it is kept, and its meaning.
+//! The table of settings: one row for each key, with how its value is written, where it is kept, and its meaning. What a process needs of
+//! its own, and tests, has a flag only.
 //!
 //! Everything else about settings derives from this table: loading, suggestions for unknown keys, the settings that the
 //! process logs at its start, the reference and the JSON schema. To add a setting, add a row.
@@ -67,7 +68,6 @@ impl Key {
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
-const HOUR: Duration = Duration::from_hours(1);
 
 /// Every setting, in the order of the reference.
 pub(super) fn keys() -> impl Iterator<Item = &'static Key> {
@@ -78,6 +78,12 @@ pub(super) fn keys() -> impl Iterator<Item = &'static Key> {
             .collect()
     });
     KEYS.iter()
+}
+
+/// What has a flag and no key in the file.
+pub(super) fn flags() -> impl Iterator<Item = &'static Key> {
+    static FLAGS: LazyLock<Vec<Key>> = LazyLock::new(process::flags);
+    FLAGS.iter()
 }
 
 /// The key at a dotted path.

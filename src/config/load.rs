@@ -3,16 +3,17 @@
 //! The file becomes a YAML value, whose keys are then visited one by one, because a typed reader stops at the first
 //! unknown key. No other module of the agent reads YAML.
 
+use std::cell::Cell;
 use std::path::Path;
 
-use headgate_core::settings::{Printable, SettingsError, Violation, describe_value, read_text_file};
+use headgate_core::settings::{Printable, SettingsError, Violation, describe_value, line_at, read_text_file};
 use serde_yaml::{Mapping, Value};
 
 use super::Settings;
 use super::conflicts::conflicts;
-use super::keys::{Key, find, is_section, keys};
+use super::keys::{Key, find, flags, is_section, keys};
 use super::suggestion::unknown_key;
-use super::value::InvalidValue;
+use super::value::{InvalidItem, InvalidValue};
 use super::version::{HEADER, check_version, header};
 
 /// A flag that overrides a key of the file.
@@ -38,28 +39,55 @@ impl FlagOverride {
 /// Loads settings: defaults, then the file, then the flags.
 ///
 /// # Errors
-/// Every violation in the file and the flags, each with its origin, key, value and what is allowed.
+/// Every violation in the file and the flags, each with its origin, line, key, value and what is allowed.
 pub fn load(file: Option<&Path>, overrides: &[FlagOverride]) -> Result<Settings, SettingsError> {
     let mut loader = Loader::default();
-    if let Some(path) = file {
-        let origin = path.display().to_string();
-        match read_text_file(path, "a YAML file, as in the settings reference").and_then(|text| parse(&text)) {
-            Ok(document) => loader.apply_document(&origin, &document),
-            Err(message) => loader.violations.push(Violation {
-                origin,
-                key: None,
-                message,
-            }),
-        }
+    let source = file.and_then(|path| loader.read(path));
+    if let Some(source) = &source {
+        loader.apply_document(source);
     }
     for flag in overrides {
         let value = Value::String(flag.value.clone());
-        match find(flag.key) {
-            Some(key) => loader.set(flag.flag, key, &value),
+        let key = find(flag.key).or_else(|| flags().find(|key| key.path == flag.key));
+        match key {
+            Some(key) => loader.set(flag.flag, key, &value, |_| None),
             None => loader.violations.push(unknown_key(flag.flag, flag.key, &value)),
         }
     }
-    loader.finish(file)
+    loader.finish(source.as_ref())
+}
+
+/// The violations of a file that get a line. Each costs a walk through the file.
+const MAX_LINES: usize = 100;
+
+/// A settings file.
+struct Source {
+    origin: String,
+    text: String,
+    document: Mapping,
+    lines: Cell<usize>,
+}
+
+impl Source {
+    /// The line of the entry at these numbers in the sections; with `item`, of that item of its list.
+    fn line(&self, place: &[usize], item: Option<usize>) -> Option<usize> {
+        self.lines.set(self.lines.get() + 1);
+        let path = [place, item.as_slice()].concat();
+        (self.lines.get() <= MAX_LINES)
+            .then(|| line_at(&self.text, &path))
+            .flatten()
+    }
+
+    /// The line of a dotted key, if the file has it.
+    fn line_of(&self, key: &str) -> Option<usize> {
+        let (mut section, mut place) = (Some(&self.document), Vec::new());
+        for name in key.split('.') {
+            let mapping = section?;
+            place.push(mapping.keys().position(|key| key.as_str() == Some(name))?);
+            section = mapping.get(name).and_then(Value::as_mapping);
+        }
+        self.line(&place, None)
+    }
 }
 
 /// Parses a document into its top-level keys. An empty document has none.
@@ -87,22 +115,49 @@ struct Loader {
 }
 
 impl Loader {
-    fn apply_document(&mut self, origin: &str, document: &Mapping) {
-        self.violations.extend(check_version(origin, document));
-        self.apply_section(origin, "", document);
+    fn read(&mut self, path: &Path) -> Option<Source> {
+        let origin = path.display().to_string();
+        let read = read_text_file(path, "a YAML file, as in the settings reference")
+            .and_then(|text| parse(&text).map(|document| (text, document)));
+        match read {
+            Ok((text, document)) => Some(Source {
+                origin,
+                text,
+                document,
+                lines: Cell::new(0),
+            }),
+            Err(message) => {
+                self.violations.push(Violation {
+                    origin,
+                    key: None,
+                    line: None,
+                    message,
+                });
+                None
+            }
+        }
     }
 
-    fn apply_section(&mut self, origin: &str, prefix: &str, section: &Mapping) {
-        for (name, value) in section {
+    fn apply_document(&mut self, source: &Source) {
+        let version = check_version(&source.origin, &source.document);
+        self.violations.extend(version.map(|violation| Violation {
+            line: violation.key.as_deref().and_then(|key| source.line_of(key)),
+            ..violation
+        }));
+        self.apply_section(source, "", &source.document, &[]);
+    }
+
+    fn apply_section(&mut self, source: &Source, prefix: &str, section: &Mapping, above: &[usize]) {
+        for (number, (name, value)) in section.iter().enumerate() {
+            let place = [above, &[number]].concat();
             let name = match name {
                 Value::String(name) if !name.is_empty() => name,
                 other => {
-                    let key = (!prefix.is_empty()).then(|| prefix.to_owned());
-                    let message = format!("{} is not a key; allowed: names", describe_value(other));
                     self.violations.push(Violation {
-                        origin: origin.to_owned(),
-                        key,
-                        message,
+                        origin: source.origin.clone(),
+                        key: (!prefix.is_empty()).then(|| prefix.to_owned()),
+                        line: source.line(&place, None),
+                        message: format!("{} is not a key; allowed: names", describe_value(other)),
                     });
                     continue;
                 }
@@ -113,44 +168,51 @@ impl Loader {
                 format!("{prefix}.{name}")
             };
             match (value, find(&path)) {
-                (Value::Mapping(inner), _) if is_section(&path) => self.apply_section(origin, &path, inner),
-                (_, Some(key)) => self.set(origin, key, value),
+                (Value::Mapping(inner), _) if is_section(&path) => self.apply_section(source, &path, inner, &place),
+                (_, Some(key)) => self.set(&source.origin, key, value, |item| source.line(&place, item)),
                 // Both were checked before.
                 _ if HEADER.iter().any(|(key, _)| *key == path) => {}
-                _ => self.violations.push(unknown_key(origin, &path, value)),
+                _ => self.violations.push(Violation {
+                    line: source.line(&place, None),
+                    ..unknown_key(&source.origin, &path, value)
+                }),
             }
         }
     }
 
-    fn set(&mut self, origin: &str, key: &Key, value: &Value) {
+    /// Sets a key; `line` finds the line of its value, or of an item of that.
+    fn set(&mut self, origin: &str, key: &Key, value: &Value, line: impl Fn(Option<usize>) -> Option<usize>) {
         let messages = match (key.set)(&mut self.settings, value) {
             Ok(()) => Vec::new(),
             Err(InvalidValue::Value(allowed)) => {
-                vec![format!("{} is not allowed; allowed: {allowed}", describe_value(value))]
+                let message = format!("{} is not allowed; allowed: {allowed}", describe_value(value));
+                vec![(None, message)]
             }
             Err(InvalidValue::Items(items)) => items
                 .iter()
                 .map(|item| {
-                    format!(
-                        "item {}, {}, is not allowed; allowed: {}",
-                        item.number, item.shown, item.allowed
-                    )
+                    let InvalidItem { number, shown, allowed } = item;
+                    let message = format!("item {number}, {shown}, is not allowed; allowed: {allowed}");
+                    (Some(number - 1), message)
                 })
                 .collect(),
         };
-        self.violations.extend(messages.into_iter().map(|message| Violation {
-            origin: origin.to_owned(),
-            key: Some(key.path.to_owned()),
-            message,
-        }));
+        self.violations
+            .extend(messages.into_iter().map(|(item, message)| Violation {
+                origin: origin.to_owned(),
+                key: Some(key.path.to_owned()),
+                line: line(item),
+                message,
+            }));
     }
 
-    fn finish(mut self, file: Option<&Path>) -> Result<Settings, SettingsError> {
+    fn finish(mut self, source: Option<&Source>) -> Result<Settings, SettingsError> {
         if self.violations.is_empty() {
-            let origin = file.map_or_else(|| "settings".to_owned(), |path| path.display().to_string());
+            let origin = source.map_or("settings", |source| &source.origin);
             let conflicts = conflicts(&self.settings).map(|(key, message)| Violation {
-                origin: origin.clone(),
+                origin: origin.to_owned(),
                 key: Some(key.to_owned()),
+                line: source.and_then(|source| source.line_of(key)),
                 message,
             });
             self.violations = conflicts.collect();

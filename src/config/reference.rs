@@ -15,11 +15,12 @@ pub fn reference() -> String {
         "# Settings\n\n\
          <!-- Generated from src/config/keys by `make docs`; a test compares it. -->\n\n\
          `headgate agent --config FILE` reads one YAML document. Flags win over the file, the file over the defaults \
-         below. Durations carry their unit (`500ms`, `5s`, `1m30s`). `--check-config` reports every mistake at once \
-         and prints the settings in effect; a mistake ends the process with exit code 2.\n\n\
+         below. Durations carry their unit (`500ms`, `5s`, `1m30s`). `--check-config` reports every mistake with its \
+         line and prints the settings in effect; a mistake ends the process with exit code 2.\n\n\
          The document is a `HeadgateConfiguration` of `config.headgate.dev/v1alpha1`; editors and CI can check it with its JSON \
-         schema, `docs/reference/settings.schema.json`. Settings of every process come first, then those of the agent on a node (`node`), \
-         then those of the leader. Null means the same as omission, and only settings whose default is null may be null.\n\n\
+         schema, `docs/reference/settings.schema.json`. Settings of every process come first, then those of the agent on a node, \
+         then those of the leader. Null means the same as omission, and only settings whose default is null may be null. What has \
+         a flag only is in docs/reference/cli.md.\n\n\
          The defaults, as a file:\n\n```yaml\n",
     );
     text.push_str(&defaults.to_yaml());

@@ -3,7 +3,7 @@
 use headgate_core::settings::{Violation, describe_value};
 use serde_yaml::Value;
 
-use super::keys::{is_section, keys};
+use super::keys::{flags, is_section, keys};
 
 /// The sections above a dotted path, the outermost first.
 fn sections(path: &'static str) -> impl Iterator<Item = &'static str> {
@@ -27,21 +27,33 @@ pub(super) fn nearest(path: &str) -> Option<&'static str> {
 /// The violation of a key that does not exist, or of a section that is none.
 pub(super) fn unknown_key(origin: &str, path: &str, value: &Value) -> Violation {
     let value = describe_value(value);
+    let flag = flags().find(|key| key.path == path).and_then(|key| key.flag);
     let message = if is_section(path) {
         let inner = keys().filter_map(|key| key.path.strip_prefix(path)?.strip_prefix('.'));
         let inner = inner.collect::<Vec<_>>().join(", ");
         format!("{value} is not allowed; allowed: a section with {inner}")
+    } else if let Some(flag) = flag {
+        format!(
+            "this is the flag {flag} of headgate agent and no key; allowed: {}",
+            known()
+        )
     } else if let Some(nearest) = nearest(path) {
         format!(
-            "did you mean {nearest}? This key is not known (value: {value}); allowed: those in docs/reference/settings.md"
+            "did you mean {nearest}? This key is not known (value: {value}); allowed: {}",
+            known()
         )
     } else {
-        let known = keys().map(|key| key.path).collect::<Vec<_>>().join(", ");
-        format!("this key is not known (value: {value}); allowed: {known}")
+        format!("this key is not known (value: {value}); allowed: {}", known())
     };
     Violation {
         origin: origin.to_owned(),
         key: Some(path.to_owned()),
+        line: None,
         message,
     }
+}
+
+/// All keys.
+fn known() -> String {
+    keys().map(|key| key.path).collect::<Vec<_>>().join(", ")
 }

@@ -7,6 +7,7 @@
 mod lists;
 mod servers;
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -18,11 +19,8 @@ use serde_yaml::Value;
 
 use super::SecretName;
 
-pub(super) use lists::{address_ranges, built_in_signals, causes, event_names, prefixes, signal_matchers};
-pub(super) use servers::parse_collector;
-pub(super) use servers::{
-    bind_address, content_type, health_server, http_server, notification_template, otlp_endpoint,
-};
+pub(super) use lists::{causes, event_names, extra_signals, known_signals, notice_sources, prefixes};
+pub(super) use servers::{bind_address, health_server, http_server, notification_template};
 
 /// Why the value of a setting is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,38 +138,30 @@ pub(super) fn duration(min: Duration, max: Duration) -> ValueType<Duration> {
     )
 }
 
-/// One of several words. YAML 1.1 reads an `off` without quotes as false, and an `on` as true.
+/// The word of a feature that is switched off, among values of another type.
+const DISABLED: &str = "Disabled";
+
+/// One of several words.
 pub(super) fn words<T: Copy + PartialEq + Send + Sync>(all: &'static [T], word: fn(T) -> &'static str) -> ValueType<T> {
-    let names = || all.iter().map(|value| word(*value));
-    let mut schema: Vec<_> = names().map(|name| json!(name)).collect();
-    schema.extend(names().any(|name| name == "off").then_some(json!(false)));
-    schema.extend(names().any(|name| name == "on").then_some(json!(true)));
-    let allowed = format!("one of {}", names().collect::<Vec<_>>().join(", "));
-    ValueType::new(
-        json!({ "enum": schema }),
-        move |value| {
-            let given = match value {
-                Value::Bool(false) => "off",
-                Value::Bool(true) => "on",
-                value => value.as_str().unwrap_or_default(),
-            };
-            let found = all.iter().copied().find(|value| word(*value) == given);
-            found.ok_or_else(|| allowed.clone())
-        },
-        move |value| Value::from(word(*value)),
+    let names: Vec<_> = all.iter().map(|value| word(*value)).collect();
+    ValueType::text(
+        json!({ "enum": names }),
+        format!("one of {}", names.join(", ")),
+        move |given| all.iter().copied().find(|value| word(*value) == given),
+        move |value| word(*value).to_owned(),
     )
 }
 
-/// A whole number from 0 to `max`.
-pub(super) fn number(max: u32) -> ValueType<u32> {
+/// A whole number from 1 to `max`.
+pub(super) fn positive_number(max: u32) -> ValueType<NonZeroU32> {
     ValueType::new(
-        json!({ "type": "integer", "minimum": 0, "maximum": max }),
+        json!({ "type": "integer", "minimum": 1, "maximum": max }),
         move |value| {
             let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-            let number = number.filter(|number| *number <= max);
-            number.ok_or_else(|| format!("a whole number from 0 to {max}"))
+            let number = number.filter(|number| *number <= max).and_then(NonZeroU32::new);
+            number.ok_or_else(|| format!("a whole number from 1 to {max}"))
         },
-        |number| Value::from(*number),
+        |number| Value::from(number.get()),
     )
 }
 
@@ -203,6 +193,27 @@ pub(super) fn int_or_percent(least: u32) -> ValueType<IntOrPercent> {
         |value| match value {
             IntOrPercent::Int(count) => Value::from(*count),
             percent @ IntOrPercent::Percent(_) => Value::String(percent.to_string()),
+        },
+    )
+}
+
+/// The same, or `Disabled`, which is none.
+pub(super) fn int_or_percent_or_disabled() -> ValueType<IntOrPercent> {
+    let ValueType { parse, show, schema } = int_or_percent(1);
+    ValueType::new(
+        json!({ "anyOf": [schema, { "const": DISABLED }] }),
+        move |value| {
+            if value.as_str() == Some(DISABLED) {
+                return Ok(IntOrPercent::Int(0));
+            }
+            parse(value).map_err(|invalid| match invalid {
+                InvalidValue::Value(allowed) => InvalidValue::Value(format!("{DISABLED}, {allowed}")),
+                items @ InvalidValue::Items(_) => items,
+            })
+        },
+        move |value| match value {
+            IntOrPercent::Int(0) => Value::from(DISABLED),
+            value => show(value),
         },
     )
 }
@@ -245,16 +256,6 @@ pub(super) fn cluster_name() -> ValueType<String> {
         // A number is a name, too.
         move |value| scalar_text(value).filter(is_name).ok_or_else(|| allowed.to_owned()),
         |name| Value::from(name.as_str()),
-    )
-}
-
-/// Levels of logs by target.
-pub(super) fn log_filter() -> ValueType<String> {
-    ValueType::text(
-        any_text(),
-        "levels by target, such as info or warn,headgate=debug",
-        |text| headgate_core::telemetry::is_log_filter(text).then(|| text.to_owned()),
-        String::clone,
     )
 }
 

@@ -18,6 +18,7 @@ pub(super) fn check_version(origin: &str, document: &Mapping) -> impl Iterator<I
             None => format!("is missing; allowed: {allowed}"),
         };
         Some(Violation {
+            line: None,
             origin: origin.to_owned(),
             key: Some(key.to_owned()),
             message,

@@ -132,9 +132,9 @@ pub(crate) struct PoolPreviewRow {
     pub leaving: usize,
     /// Entries that would not be `Down`.
     pub remaining: usize,
-    /// How many entries `guard.minimumInService` keeps in service, by the given settings.
+    /// How many entries `adminState.minimumInService` keeps in service, by the given settings.
     pub minimum_in_service: usize,
-    /// How many entries `guard.maxNewDown` lets go within 5 minutes, by the given settings.
+    /// How many entries `adminState.maxNewDown` lets go within 5 minutes, by the given settings.
     pub max_new_down: usize,
     /// The nodes of the leaving entries.
     pub nodes: Vec<String>,

@@ -108,7 +108,7 @@ fn pools_text(preview: &Preview, detail: Detail) -> String {
     if gate.connections == ConnectionsPolicy::Wait {
         let _ = writeln!(
             text,
-            "   Where agents count connections (node.countConnections), pods also wait for the last one, {} s longer at most.",
+            "   Where agents count connections (connections.count), pods also wait for the last one, {} s longer at most.",
             gate.connections_timeout_seconds
         );
     }
@@ -226,7 +226,7 @@ fn notes(preview: &Preview, detail: Detail) -> Vec<String> {
     }
     for pool in preview.pools.iter().filter(|pool| pool.is_below_minimum()) {
         notes.push(format!(
-            "{}/{} would have {} entries in service, and guard.minimumInService keeps {}: the leader holds nodes back, and their pods \
+            "{}/{} would have {} entries in service, and adminState.minimumInService keeps {}: the leader holds nodes back, and their pods \
              leave only after loadBalancer.confirmationTimeoutSeconds ({} s).",
             pool.load_balancer,
             pool.pool,
@@ -237,7 +237,7 @@ fn notes(preview: &Preview, detail: Detail) -> Vec<String> {
     }
     for pool in preview.pools.iter().filter(|pool| pool.leaving > pool.max_new_down) {
         notes.push(format!(
-            "{}/{} loses {} entries, and guard.maxNewDown lets {} of them go within 5 min: the others wait, and so do their pods.",
+            "{}/{} loses {} entries, and adminState.maxNewDown lets {} of them go within 5 min: the others wait, and so do their pods.",
             pool.load_balancer, pool.pool, pool.leaving, pool.max_new_down
         ));
     }

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetState, TargetStates};
-use headgate_controller::local_pools::{NodeIndex, PoolStatus, ServiceStatus, Updater};
+use headgate_controller::local_pools::{LocalServicePools, NodeIndex, PoolStatus, ServiceStatus, Updater};
 use headgate_controller::local_service::{
-    EffectiveSettings, LocalPoolsSettings, QueuedUpdate, ServiceIndex, SlimEndpointSlice, apply_nodes,
-    convert_load_balancer,
+    EffectiveSettings, QueuedUpdate, ServiceIndex, SlimEndpointSlice, apply_nodes, convert_load_balancer,
 };
 use headgate_controller::pool::Listing;
 use headgate_core::service::{IpFamily, NamespacedName, Service, ServiceObject};
@@ -168,7 +167,7 @@ impl ListedServices {
 
 /// What the rows are computed from, besides Services and `EndpointSlices`.
 pub(super) struct LocalPoolsRequest<'a> {
-    pub(super) settings: &'a LocalPoolsSettings,
+    pub(super) setting: LocalServicePools,
     pub(super) target: &'a ClusterTarget,
     pub(super) listing: &'a Listing,
     pub(super) desired: &'a TargetStates,
@@ -180,7 +179,7 @@ pub(super) fn take_local_pools(
     request: &LocalPoolsRequest<'_>,
     listed: Result<ListedServices, String>,
 ) -> LocalPoolsSnapshot {
-    let Some(effective) = EffectiveSettings::new(request.settings, &request.target.local_pools) else {
+    let Some(effective) = EffectiveSettings::new(request.setting, &request.target.local_pools) else {
         return LocalPoolsSnapshot::default();
     };
     let ListedServices { services, slices } = match listed {
@@ -351,7 +350,7 @@ pub(crate) fn explain_service(service: &str, snapshot: &LocalPoolsSnapshot) -> S
         (Some(error), ..) => return format!("Service {name}: not known: {}.\n", escape_line(error)),
         (None, false, _) => {
             return format!(
-                "Service {name}: headgate updates no pools of Local Services: localPools.enabled is off, or azure.json has no \
+                "Service {name}: headgate updates no pools of Local Services: localServicePools is Disabled, or azure.json has no \
                  multipleStandardLoadBalancerConfigurations.\n"
             );
         }

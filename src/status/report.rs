@@ -24,7 +24,7 @@ pub(crate) struct StatusReport {
     pub leader: Option<LeaderStatus>,
     /// Why the leader's Lease could not be read.
     pub leader_error: Option<String>,
-    /// `enforce`, `observe` or `off`, by the given settings.
+    /// `Enforce`, `Observe` or `Disabled`, by the given settings.
     pub mode: &'static str,
     /// `keep` or `restore`, by the given settings.
     pub foreign_down: &'static str,
@@ -34,7 +34,7 @@ pub(crate) struct StatusReport {
     pub ledger_error: Option<String>,
     /// Why it is unknown which Nodes serve the rules of Local Services.
     pub services_error: Option<String>,
-    /// `guard.minimumInService`, by the given settings.
+    /// `adminState.minimumInService`, by the given settings.
     pub minimum_in_service: String,
     /// The agents' health port, by the given settings.
     pub health_port: u16,
@@ -196,7 +196,7 @@ pub(crate) struct EntryRow {
     pub becomes: Option<&'static str>,
     /// Whether the guard keeps the entry in service although its Node has a signal.
     pub held_back: bool,
-    /// Whether it does only until `guard.maxNewDown` lets more entries become `Down`.
+    /// Whether it does only until `adminState.maxNewDown` lets more entries become `Down`.
     pub waiting: bool,
     /// The Local Services, as `NAMESPACE/NAME`, for whose rules it does.
     pub held_for: Vec<String>,
@@ -244,7 +244,7 @@ pub(crate) struct PoolRow {
     pub down: usize,
     /// The number of entries whose target state is `Down`.
     pub desired_down: usize,
-    /// The number of entries that `guard.minimumInService` keeps in service although their Nodes have signals.
+    /// The number of entries that `adminState.minimumInService` keeps in service although their Nodes have signals.
     pub held_back: usize,
     /// The entries that are `Down` and belong to no Node; headgate leaves them alone.
     pub down_without_node: Vec<String>,

@@ -84,7 +84,7 @@ pub(crate) struct ClusterSnapshot {
     pub policy: Policy,
     /// How many entries of each pool stay in service, by the given settings.
     pub minimum_in_service: IntOrPercent,
-    /// `guard.maxNewDown`.
+    /// `adminState.maxNewDown`.
     pub max_new_down: IntOrPercent,
     /// The agents' health port, by the given settings.
     pub health_port: u16,
@@ -111,12 +111,9 @@ pub(crate) async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<Cluste
     } = request;
     let target = azure.as_ref().ok().cloned();
     let exclude_control_plane = azure.as_ref().is_ok_and(|reached| reached.exclude_control_plane);
-    let mut policy = Policy {
-        mode: settings.admin_state.mode,
-        foreign_down: settings.admin_state.foreign_down,
-    };
+    let mut policy = settings.admin_state;
     if azure.as_ref().is_ok_and(|reached| !reached.is_admin_state_enabled) {
-        policy.mode = AdminStateMode::Off;
+        policy.mode = AdminStateMode::Disabled;
     }
     let ledger_and_azure = async {
         let ledger = read_ledger(client.clone()).await;
@@ -138,8 +135,8 @@ pub(crate) async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<Cluste
     );
     let now = clock.now();
     let reader = NodeReader {
-        rules: settings.signals.admin_state.clone(),
-        health_rules: settings.signals.health.clone(),
+        rules: settings.signals.admin_state(),
+        health_rules: settings.signals.health(),
         ..NodeReader::default()
     };
     let mut desired = TargetStates::new(exclude_control_plane);
@@ -153,7 +150,7 @@ pub(crate) async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<Cluste
     let local_pools = match (&target, &azure) {
         (Some(target), Ok(azure)) => {
             let request = LocalPoolsRequest {
-                settings: &settings.local_pools,
+                setting: settings.local_service_pools,
                 target,
                 listing: &azure.listing,
                 desired: &desired,
@@ -176,7 +173,7 @@ pub(crate) async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<Cluste
         minimum_in_service: settings.guard.minimum_in_service,
         max_new_down: settings.guard.max_new_down,
         health_port: settings.healthz_bind_address.port(),
-        health_rules: settings.signals.health.clone(),
+        health_rules: settings.signals.health(),
     })
 }
 

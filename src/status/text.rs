@@ -281,7 +281,7 @@ fn format_entry(report: &StatusReport, entry: &EntryRow, is_wide: bool) -> Strin
         None => {}
     }
     if entry.waiting {
-        text.push_str(" waits for guard.maxNewDown");
+        text.push_str(" waits for adminState.maxNewDown");
     } else if entry.held_back {
         text.push_str(" held back");
         if !entry.held_for.is_empty() {

@@ -153,7 +153,11 @@ struct Port {
 
 impl Port {
     fn open(peer: &Peer) -> Self {
-        const EXPECTED: [ProxyProtocol; 3] = [ProxyProtocol::Off, ProxyProtocol::Optional, ProxyProtocol::Required];
+        const EXPECTED: [ProxyProtocol; 3] = [
+            ProxyProtocol::Disabled,
+            ProxyProtocol::Optional,
+            ProxyProtocol::Required,
+        ];
         let limits = Limits {
             proxy_protocol: EXPECTED[peer.proxy_protocol],
             ..Limits::HEALTH

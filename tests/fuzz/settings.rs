@@ -9,14 +9,14 @@ use crate::mutated_corpus;
 
 const WORDS: &[&[u8]] = &[
     b"apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\n",
-    b"node:\n  ",
+    b"connections:\n  ",
     b"healthzBindAddress: ",
     b"proxyProtocol: ",
-    b"signals:\n  health: ",
-    b"proxy:\n  ",
-    b"pollInterval: ",
-    b"off",
-    b"required",
+    b"signals:\n  extra: ",
+    b"outOfLoadBalancers:\n  ",
+    b"failedProbes: ",
+    b"Disabled",
+    b"Required",
     b"true",
     b"~",
     b"[]",
@@ -89,7 +89,7 @@ fn printed_settings_load_again_and_mistakes_name_the_allowed_values() {
 #[test]
 fn flags_and_file_values_parse_alike() {
     const FLAGS: [(&str, &str); 4] = [
-        ("--healthz-bind-address", "node.healthzBindAddress"),
+        ("--healthz-bind-address", "healthzBindAddress"),
         ("--metrics-bind-address", "metricsBindAddress"),
         ("--bind-address-hard-fail", "bindAddressHardFail"),
         ("--state-dir", "stateDir"),
@@ -113,10 +113,7 @@ fn flags_and_file_values_parse_alike() {
                     };
                     let found = (mistake.origin.as_str(), mistake.key.as_deref());
                     // A valid value may contradict a default; the violation is then about the whole.
-                    let contradicts = matches!(
-                        found,
-                        ("settings", Some("metricsBindAddress" | "node.proxy.healthzUrl"))
-                    );
+                    let contradicts = matches!(found, ("settings", Some("metricsBindAddress" | "kubeProxyHealthzUrl")));
                     assert!(found == (flag, Some(key)) || contradicts, "{mistake}");
                     assert!(mistake.message.contains("allowed: "), "{mistake}");
                 }

@@ -224,8 +224,8 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
                 accepted.push(listener.accept().await.unwrap());
             }
         });
-        let settings = "node: {proxy: {healthzUrl: off}, countConnections: true}\nmarker: {mode: adminState}\n\
-                        holdDeletion: {clusterAutoscaler: candidates}\n";
+        let settings = "kubeProxyHealthzUrl: Disabled\nconnections: {count: true}\noutOfLoadBalancers: {source: AdminState}\n\
+                        delayTermination: {clusterAutoscaler: 2m}\n";
         let agent = AgentOptions::new(&node, control_plane.kubeconfig())
             .settings(settings)
             .start()
@@ -323,7 +323,7 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
             "reason": "ConnectionsOpen", "message": "9 connections pass through this node."}]}}),
         )
         .await;
-        let settings = "node: {proxy: {healthzUrl: off}}\nmarker: {mode: adminState}\n";
+        let settings = "kubeProxyHealthzUrl: Disabled\noutOfLoadBalancers: {source: AdminState}\n";
         let agent = AgentOptions::new(&node, control_plane.kubeconfig())
             .settings(settings)
             .start()

@@ -140,7 +140,7 @@ async fn follows_its_taint(node: &str, root: &Path, environment: &[(&str, &str)]
         command
     };
     let settings = settings_file(
-        "node: {healthzBindAddress: 127.0.0.1:0, proxy: {healthzUrl: off}}\nmetricsBindAddress: 127.0.0.1:0\n",
+        "healthzBindAddress: 127.0.0.1:0\nkubeProxyHealthzUrl: Disabled\nmetricsBindAddress: 127.0.0.1:0\n",
     );
     let mut command = headgate();
     command.args(["agent", "--node-name", node, "--config=/etc/headgate/settings.yaml"]);

@@ -85,7 +85,7 @@ struct Instance {
 }
 
 impl Instance {
-    /// Starts a program for a Node of its own, with `azure.configFile` set.
+    /// Starts a program for a Node of its own, with an `azure.json`.
     async fn start(program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         Self::start_in(scratch("leading"), program, arguments, environment).await
     }
@@ -103,7 +103,7 @@ impl Instance {
         };
         let text = r#"{"subscriptionId": "s", "resourceGroup": "g", "useManagedIdentityExtension": true}"#;
         let azure = file("azure.json", text);
-        let settings = file("settings.yaml", &settings_file("node: {proxy: {healthzUrl: off}}\n"));
+        let settings = file("settings.yaml", &settings_file("kubeProxyHealthzUrl: Disabled\n"));
         let mut command = Command::new(program);
         command
             .current_dir(&directory)

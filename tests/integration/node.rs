@@ -134,7 +134,7 @@ async fn configured_signal_lists_replace_the_defaults() {
     let cluster = control_plane();
     let client = cluster.client();
     let node = create_node(&client, "own-list").await;
-    let settings = "node: {proxy: {healthzUrl: off}}\nsignals: {health: [example.com/going]}\n";
+    let settings = "kubeProxyHealthzUrl: Disabled\nsignals: {disabled: [cluster-autoscaler], extra: [{taint: example.com/going, for: [health]}]}\n";
     let agent = AgentOptions::new(&node, &cluster.kubeconfig)
         .settings(settings)
         .start()

@@ -36,7 +36,7 @@ fn settings_file(settings: &str) -> PathBuf {
 
 #[test]
 fn every_mistake_is_reported_at_once_with_exit_code_2() {
-    let file = settings_file("node: {shutdownDelay: soon, proxy: {healthTimout: 5s}}\n");
+    let file = settings_file("delayTermination: {clusterAutoscaler: soon}\noutOfLoadBalancers: {failedProbs: 5}\n");
     let file = file.to_str().unwrap();
     for check in [&["--check-config"][..], &[]] {
         let mut arguments = vec![
@@ -54,9 +54,11 @@ fn every_mistake_is_reported_at_once_with_exit_code_2() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         for part in [
             "3 mistakes in the settings",
-            &format!("{file}: node.shutdownDelay: \"soon\" is not allowed; allowed: a duration"),
             &format!(
-                "{file}: node.proxy.healthTimout: did you mean node.proxy.healthTimeout? This key is not known (value: \"5s\")"
+                "{file}:3: delayTermination.clusterAutoscaler: \"soon\" is not allowed; allowed: null, or a duration"
+            ),
+            &format!(
+                "{file}:4: outOfLoadBalancers.failedProbs: did you mean outOfLoadBalancers.failedProbes? This key is not known (value: the number 5)"
             ),
             "--metrics-bind-address: metricsBindAddress: \"nowhere\" is not allowed; allowed: an IP address",
         ] {
@@ -109,29 +111,29 @@ fn every_mistake_in_azure_json_is_reported_at_once_with_exit_code_2() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(
-        said.contains("--role=controller: azure.configFile: null leaves nothing"),
+        said.contains("--role=controller: azure.configSecret: null leaves nothing"),
         "{said}"
     );
 }
 
 #[test]
 fn check_config_prints_the_settings_in_effect() {
-    let file = settings_file("node: {shutdownDelay: 7s}\nstateDir: /a\n");
+    let file = settings_file("logFormat: Text\nmetricsBindAddress: 127.0.0.1:1\n");
     let output = headgate(&[
         "agent",
         "--config",
         file.to_str().unwrap(),
-        "--state-dir",
-        "/b",
+        "--metrics-bind-address",
+        "127.0.0.1:2",
         "--check-config",
     ]);
     assert_eq!(output.status.code(), Some(0));
     let printed: Value = serde_yaml::from_slice(&output.stdout).unwrap();
     assert_eq!(
-        (&printed["node"]["shutdownDelay"], &printed["stateDir"]),
-        (&json!("7s"), &json!("/b"))
+        (&printed["logFormat"], &printed["metricsBindAddress"]),
+        (&json!("Text"), &json!("127.0.0.1:2"))
     );
-    assert_eq!(printed["signals"]["health"].as_array().unwrap().len(), 6);
+    assert_eq!(printed["signals"], json!({"disabled": [], "extra": []}));
 }
 
 #[test]

@@ -134,8 +134,8 @@ async fn the_agent_replaces_the_health_probe_proxy() {
             [Some(400), None, None],
         ),
     ];
-    for (mode, setting) in ["off", "optional", "required"].into_iter().enumerate() {
-        let settings = format!("node: {{proxy: {{healthzUrl: off}}, proxyProtocol: {setting}}}\n");
+    for (mode, setting) in ["Disabled", "Optional", "Required"].into_iter().enumerate() {
+        let settings = format!("kubeProxyHealthzUrl: Disabled\nproxyProtocol: {setting}\n");
         let agent = AgentOptions::new(&node, &cluster.kubeconfig)
             .settings(&settings)
             .start()
@@ -158,8 +158,8 @@ async fn the_agent_replaces_the_health_probe_proxy() {
         for outcome in ["v1", "v2", "none", "missing", "invalid", "oversized", "half"] {
             let named = |name: &str| cases.iter().filter(|(_, outcome, _)| *outcome == name).count();
             let want = match (setting, outcome) {
-                ("off", _) | ("required", "none") => 0,
-                ("required", "missing") => named("none"),
+                ("Disabled", _) | ("Required", "none") => 0,
+                ("Required", "missing") => named("none"),
                 (_, outcome) => named(outcome),
             };
             let series = format!("headgate_listener_proxy_headers_total{{listener=\"healthz\",outcome=\"{outcome}\"}}");
@@ -179,7 +179,7 @@ async fn a_truncated_proxy_header_is_counted() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "proxy-half").await;
     let agent = AgentOptions::new(&node, &cluster.kubeconfig)
-        .settings("node: {proxy: {healthzUrl: off}, proxyProtocol: required}\n")
+        .settings("kubeProxyHealthzUrl: Disabled\nproxyProtocol: Required\n")
         .start()
         .await;
     for bytes in [&V1[..20], &V2[..3], b""] {

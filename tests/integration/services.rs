@@ -7,13 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex as SyncMutex, MutexGuard};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use headgate_agent::health::services::Cidr;
 use headgate_agent::health::{ProxyStatus, VerdictInputs};
 use headgate_agent::health::{
     services::Metrics, services::NodePortServer, services::PortStates, services::ServiceDrains, services::ServiceIndex,
@@ -52,7 +51,6 @@ struct FakeSockets(Arc<SyncMutex<FakeSocketsState>>);
 struct FakeSocketsState {
     open: BTreeMap<SocketAddr, mpsc::UnboundedSender<DuplexStream>>,
     taken: BTreeSet<SocketAddr>,
-    local: Vec<IpAddr>,
     attempts: usize,
 }
 
@@ -68,10 +66,6 @@ impl Sockets for FakeSockets {
         let (hand, handed) = mpsc::unbounded_channel();
         inside.open.insert(address, hand);
         Ok(InMemoryListener(Mutex::new(handed)))
-    }
-
-    fn local_addresses(&self) -> io::Result<Vec<IpAddr>> {
-        Ok(self.inside().local.clone())
     }
 }
 
@@ -115,7 +109,7 @@ struct Server {
     serving: JoinHandle<Result<(), ServeError>>,
     path: Router,
     registry: Registry,
-    _others: (watch::Sender<NodeReport>, watch::Sender<bool>),
+    _others: watch::Sender<NodeReport>,
 }
 
 /// Splits `namespace/name`.
@@ -153,7 +147,7 @@ fn slices(key: &str, kind: &str, count: u8) -> Vec<SlimEndpointSlice> {
 }
 
 impl Server {
-    fn new(selection: &[&str], local: &[&str]) -> Self {
+    fn new() -> Self {
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
         let node = watch::Sender::new(NodeReport::initial(
             None,
@@ -161,11 +155,9 @@ impl Server {
             clock.now(),
         ));
         let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_secs(10)));
-        let stopping = watch::Sender::new(false);
         let inputs = VerdictInputs {
             node: node.subscribe(),
             proxy: proxy.subscribe(),
-            stopping: stopping.subscribe(),
             notices: watch::Sender::default().subscribe(),
         };
         let tables = watch::Sender::new(None);
@@ -178,17 +170,14 @@ impl Server {
             drains: ServiceDrains {
                 inputs,
                 reads: watch::Sender::new(None).subscribe(),
-                is_enabled: true,
             },
             metrics,
             clock,
         };
         let sockets = FakeSockets::default();
-        sockets.inside().local = local.iter().map(|ip| ip.parse().unwrap()).collect();
         let path = routes.clone().path_router();
         let node_ports = NodePortServer {
             routes,
-            selection: selection.iter().map(|range| range.parse::<Cidr>().unwrap()).collect(),
             sockets: sockets.clone(),
             state,
         };
@@ -204,13 +193,13 @@ impl Server {
             stop,
             path,
             registry,
-            _others: (node, stopping),
+            _others: node,
         }
     }
 
     /// Lists no Services and no EndpointSlices.
-    async fn synced(selection: &[&str], local: &[&str]) -> Self {
-        let mut server = Self::new(selection, local);
+    async fn synced() -> Self {
+        let mut server = Self::new();
         server.sync_endpoints(&[]).await;
         server.sync_services(&[]).await;
         server

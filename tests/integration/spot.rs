@@ -61,7 +61,7 @@ async fn patch(client: &Client, name: &str, patch: Value) {
 
 fn options(node: &str, kubeconfig: &std::path::Path, imds: &Imds) -> AgentOptions {
     AgentOptions::new(node, kubeconfig)
-        .settings("node: {proxy: {healthzUrl: off}, scheduledEvents: true}\n")
+        .settings("kubeProxyHealthzUrl: Disabled\nevictionNotices: [ScheduledEvents]\n")
         .argument(&format!("--imds-endpoint=http://{}", imds.address))
 }
 

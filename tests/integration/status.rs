@@ -173,7 +173,7 @@ async fn restored(world: &World) {
     world.lead("node-3_0a1b").await;
     let error = refused(&world.with_azure(&["restore", "--yes"]), 1);
     assert!(
-        error.contains("node-3_0a1b leads") && error.contains("adminState.mode: off"),
+        error.contains("node-3_0a1b leads") && error.contains("adminState.mode: Disabled"),
         "{error}"
     );
     let error = refused(&world.with_azure(&["restore", "--yes", "--wait", "3s"]), 1);

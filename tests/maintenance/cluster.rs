@@ -210,18 +210,18 @@ fn controllers(emulator: &Emulator, kubeconfig: &Path, logs: &Path) -> Vec<(Agen
         "resourceGroup": "cluster"});
     let file = logs.join("azure.json");
     std::fs::write(&file, azure.to_string()).unwrap();
-    let config = |node: &&str| AgentConfig {
+    let config = |node: &&str| {
+        AgentConfig {
         program: PathBuf::from(env!("CARGO_BIN_EXE_headgate")),
         node: (*node).to_owned(),
         kubeconfig: kubeconfig.to_owned(),
         directory: logs.join(node),
         log: logs.join(format!("{node}.log")),
-        settings: format!(
-            "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nmaintenance: {{enabled: true}}\nguard: {{maxNewDown: 100%}}\nazure: {{configFile: {}}}\n",
-            file.display()
-        ),
+        settings: "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nmaintenance: {enabled: true}\nadminState: {maxNewDown: 100%}\n"
+            .to_owned(),
         healthz: ([127, 0, 0, 1], 0).into(),
-        arguments: Vec::new(),
+        arguments: vec![format!("--azure-config-file={}", file.display())],
+    }
     };
     LEADERS.iter().map(|node| (config(node), None)).collect()
 }

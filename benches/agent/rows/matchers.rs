@@ -86,20 +86,16 @@ fn settings() -> String {
     let conditions = (0..MATCHERS_OF_EACH_KIND).map(|number| {
         json!({"condition": {"type": format!("Bench{number}"), "status": "True", "messagePrefix": "Preempt Scheduled:"}})
     });
-    let keys = [
-        "ToBeDeletedByClusterAutoscaler",
-        "node.kubernetes.io/out-of-service",
-        "headgate.dev/maintenance",
-    ];
-    let all: Vec<Value> = keys
-        .into_iter()
-        .map(Value::from)
-        .chain(taints)
+    let all: Vec<Value> = taints
         .chain(labels)
         .chain(annotations)
         .chain(conditions)
+        .map(|mut entry| {
+            entry["for"] = json!(["health", "adminState"]);
+            entry
+        })
         .collect();
-    format!("signals: {}\n", json!({"health": all, "adminState": all}))
+    format!("signals: {}\n", json!({"extra": all}))
 }
 
 /// Gives the Node everything that the matchers read, without a match.

@@ -63,12 +63,12 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     answers(port, "/")
         .await
         .context("kube-proxy on the last Service's port")?;
-    let off = mode(world, &objects, "off", None).await?;
+    let off = mode(world, &objects, "Disabled", None).await?;
     let at_path = "/healthz/services/default/web-1999";
-    let path = mode(world, &objects, "path", Some((None, at_path))).await?;
+    let path = mode(world, &objects, "Path", Some((None, at_path))).await?;
     let kube_proxy = memory(world.kube_proxy)?;
     world.stop_kube_proxy().await;
-    let node_ports = mode(world, &objects, "nodePorts", Some((Some(port), "/"))).await?;
+    let node_ports = mode(world, &objects, "NodePorts", Some((Some(port), "/"))).await?;
 
     let peer = mebibytes(kube_proxy.resident);
     let mut checks = Vec::new();
@@ -107,10 +107,12 @@ async fn mode(
     mode: &'static str,
     last: Option<(Option<SocketAddr>, &str)>,
 ) -> anyhow::Result<Measured> {
-    let (process, agent): (Process, Server) = world.start_with(mode, &format!("  serviceHealth: {mode}\n")).await?;
+    let (process, agent): (Process, Server) = world
+        .start_with(mode, &format!("serviceHealthChecks: {mode}\n"))
+        .await?;
     if let Some((port, path)) = last {
         let known = answers(port.unwrap_or(agent.healthz), path).await;
-        known.with_context(|| format!("the agent with serviceHealth: {mode}"))?;
+        known.with_context(|| format!("the agent with serviceHealthChecks: {mode}"))?;
     }
     tokio::time::sleep(SETTLE_TIMEOUT).await;
     let listed = memory(agent)?;

@@ -20,7 +20,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     world.nodes(SHAPE.all_nodes()).await?;
     let uids = SHAPE.create(&world.client).await?;
-    let off = one(world, &uids, "localPools: {enabled: 'off'}\n", false).await?;
+    let off = one(world, &uids, "localServicePools: Disabled\n", false).await?;
     let on = one(world, &uids, "", true).await?;
     delete(&world.client).await?;
     let check = |figure, of: fn(&Memory) -> u64, budget| {

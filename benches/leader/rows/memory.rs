@@ -33,7 +33,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
         }
     };
     services::create(&world.client, node).await?;
-    let with_services = one(world, "all", "  serviceHealth: path\n").await?;
+    let with_services = one(world, "all", "serviceHealthChecks: Path\n").await?;
     for (name, memory, figures) in [
         (
             "withServices",

@@ -26,11 +26,6 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* A mode of the values as text: YAML reads a bare `off` as false. */}}
-{{- define "headgate.mode" -}}
-{{- if kindIs "bool" . -}}off{{- else -}}{{ . }}{{- end -}}
-{{- end -}}
-
 {{/* true or false: `.value`, or where it is `auto`, `.default`. */}}
 {{- define "headgate.resolve" -}}
 {{- if eq (toString .value) "auto" -}}{{ .default }}{{- else -}}{{ .value }}{{- end -}}
@@ -76,6 +71,15 @@ podMonitors: {{ toJson $groups }}
 prometheusRule: {{ include "headgate.resolve" (dict "value" $values.prometheusRule.enabled "default" $rule) }}
 {{- end -}}
 
+{{/* The names in maintenance.automatic, as JSON. */}}
+{{- define "headgate.causes" -}}
+{{- $names := list -}}
+{{- range .Values.maintenance.automatic -}}
+{{- if kindIs "map" . }}{{- $names = append $names .cause }}{{- else }}{{- $names = append $names . }}{{- end -}}
+{{- end -}}
+{{- toJson $names -}}
+{{- end -}}
+
 {{/* azure.json from the values; nothing without any. With the webhook the identity is in the pod's environment. */}}
 {{- define "headgate.azureJson" -}}
 {{- $azure := .Values.azure -}}
@@ -88,33 +92,23 @@ prometheusRule: {{ include "headgate.resolve" (dict "value" $values.prometheusRu
 {{- if $json }}{{ mergeOverwrite (dict "cloud" $azure.cloud) $json | toPrettyJson }}{{- end -}}
 {{- end -}}
 
-{{/* The taints that are signals for admin states by default. A test compares them with the program's. */}}
-{{- define "headgate.defaultSignals" -}}
-- ToBeDeletedByClusterAutoscaler
-- node.kubernetes.io/out-of-service
-- node.cloudprovider.kubernetes.io/shutdown
-- cloudprovider.azure.microsoft.com/draining
-- karpenter.sh/disrupted
-- headgate.dev/maintenance
-{{- end -}}
-
-{{/* settings.yaml: what the features need, and the user's settings, which win. To the user's lists of signals the features' are added. */}}
+{{/* settings.yaml: what the features need, and the user's settings, which win. To the user's list of signals the features' are added. */}}
 {{- define "headgate.settings" -}}
 {{- $on := include "headgate.features" . | fromYaml -}}
 {{- $settings := dict "apiVersion" "config.headgate.dev/v1alpha1" "kind" "HeadgateConfiguration" -}}
-{{- $node := dict -}}
-{{- if $on.evictionNotices }}{{- $_ := set $node "scheduledEvents" true }}{{- end -}}
-{{- if $on.connections }}{{- $_ := set $node "countConnections" true }}{{- end -}}
-{{- if eq $on.condition "probes" }}{{- $_ := set $node "markerProbes" (int .Values.outOfLoadBalancers.probes) }}{{- end -}}
-{{- $serviceHealth := include "headgate.mode" .Values.serviceHealth -}}
-{{- if ne $serviceHealth "off" }}{{- $_ := set $node "serviceHealth" $serviceHealth }}{{- end -}}
-{{- if $node }}{{- $_ := set $settings "node" $node }}{{- end -}}
+{{- if $on.evictionNotices }}{{- $_ := set $settings "evictionNotices" (list "ScheduledEvents") }}{{- end -}}
+{{- if $on.connections }}{{- $_ := set $settings "connections" (dict "count" true) }}{{- end -}}
+{{- if eq $on.condition "probes" -}}
+{{- $_ := set $settings "outOfLoadBalancers" (dict "source" "FailedProbes" "failedProbes" (int .Values.outOfLoadBalancers.probes)) -}}
+{{- else if eq $on.condition "leader" -}}
+{{- $_ := set $settings "outOfLoadBalancers" (dict "source" "AdminState") -}}
+{{- end -}}
+{{- if ne .Values.serviceHealthChecks "Disabled" }}{{- $_ := set $settings "serviceHealthChecks" .Values.serviceHealthChecks }}{{- end -}}
 {{- $azure := dict -}}
 {{- with $on.configSecret }}{{- $_ := set $azure "configSecret" (printf "kube-system/%s" .) }}{{- end -}}
 {{- with ternary .Values.azure.clusterName "" $on.azure }}{{- $_ := set $azure "clusterName" . }}{{- end -}}
 {{- if $azure }}{{- $_ := set $settings "azure" $azure }}{{- end -}}
-{{- if eq $on.condition "leader" }}{{- $_ := set $settings "marker" (dict "mode" "adminState") }}{{- end -}}
-{{- if $on.clusterAutoscaler }}{{- $_ := set $settings "holdDeletion" (dict "clusterAutoscaler" "candidates") }}{{- end -}}
+{{- if $on.clusterAutoscaler }}{{- $_ := set $settings "delayTermination" (dict "clusterAutoscaler" "2m") }}{{- end -}}
 {{- if .Values.maintenance.enabled }}{{- $_ := set $settings "maintenance" (dict "enabled" true) }}{{- end -}}
 {{- if and .Values.maintenance.enabled .Values.maintenance.automatic }}
 {{- $_ := set $settings.maintenance "automatic" .Values.maintenance.automatic -}}
@@ -122,17 +116,16 @@ prometheusRule: {{ include "headgate.resolve" (dict "value" $values.prometheusRu
 {{- if .Values.notifications.secretName }}{{- $_ := set $settings "notifications" (dict "urlFile" "/etc/headgate-webhook/url") }}{{- end -}}
 {{- $settings = mergeOverwrite $settings (deepCopy .Values.settings) -}}
 {{- $signals := $settings.signals | default dict -}}
-{{- if $on.kubeletShutdown -}}
-{{- $list := ternary $signals.adminStateBuiltIn (list "deletionTimestamp") (hasKey $signals "adminStateBuiltIn") -}}
-{{- $_ := set $signals "adminStateBuiltIn" (append $list "nodeShutdown" | uniq) -}}
+{{- $extra := $signals.extra | default list -}}
+{{- $named := $signals.disabled | default list -}}
+{{- range $extra }}{{- if kindIs "map" . }}{{- $named = append $named (.signal | default "") }}{{- end }}{{- end -}}
+{{- if and $on.kubeletShutdown (not (has "kubelet-shutdown" $named)) -}}
+{{- $extra = append $extra (dict "signal" "kubelet-shutdown" "for" (list "health" "adminState")) -}}
 {{- end -}}
-{{- if $on.cordon -}}
-{{- $list := ternary $signals.adminState (include "headgate.defaultSignals" . | fromYamlArray) (hasKey $signals "adminState") -}}
-{{- $has := false -}}
-{{- range $list }}{{- if and (kindIs "map" .) (hasKey . "unschedulable") }}{{- $has = true }}{{- end }}{{- end -}}
-{{- if not $has }}{{- $list = append $list (dict "unschedulable" true "for" $on.cordon) }}{{- end -}}
-{{- $_ := set $signals "adminState" $list -}}
+{{- if and $on.cordon (not (has "cordon" $named)) -}}
+{{- $extra = append $extra (dict "signal" "cordon" "after" $on.cordon "for" (list "adminState")) -}}
 {{- end -}}
+{{- if $extra }}{{- $_ := set $signals "extra" $extra }}{{- end -}}
 {{- if $signals }}{{- $_ := set $settings "signals" $signals }}{{- end -}}
 {{- toYaml $settings -}}
 {{- end -}}

@@ -18,4 +18,4 @@ pub use metrics::Metrics;
 pub use notice::Notice;
 pub use settings::NotificationSettings;
 pub use template::{Template, TemplateError};
-pub use webhook::{AttemptError, Webhook, WebhookError};
+pub use webhook::{AttemptError, Webhook};

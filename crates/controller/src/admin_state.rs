@@ -52,6 +52,6 @@ pub use preempt_feature::PreemptEventsFeature;
 pub use recorded::read_recorded_once;
 pub use restore_work::{OwnedEntry, RestoreContext, RestoreError, RestoreOutcome, restore};
 pub use rule_guard::HeldFor;
-pub use settings::{AdminStateMode, AdminStateSettings, ForeignDown};
+pub use settings::{AdminStateMode, ForeignDown, LIST_FAILURE_TIMEOUT, STALE_NODES_TIMEOUT};
 pub use target_states::{SignalledNodes, TargetState, TargetStates};
 pub use work::{WorkContext, WorkError, run};

@@ -32,7 +32,7 @@ mod settle;
 mod updater;
 
 pub use batch::{Batch, DueBatches};
-pub use coexistence::{CloudConfig, Enabled, PreConfigured, RejectedSelection, is_active, resolve_selection};
+pub use coexistence::{CloudConfig, LocalServicePools, PreConfigured, is_active};
 pub use counters::{Counters, QueueStatus};
 pub use difference::{Entry, EntryAddress, MemberDifference, MemberRejection, compare};
 pub use event::{EventReason, ServiceEvent};

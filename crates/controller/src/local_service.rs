@@ -24,6 +24,6 @@ pub use objects::{SlimEndpointSlice, apply_nodes};
 pub use observation::convert_load_balancer;
 pub use reporter::Reporter;
 pub use service_index::{LocalService, ServiceIndex, Unknown};
-pub use settings::{EffectiveSettings, LocalPoolsSettings, LocalPoolsTarget};
+pub use settings::{EffectiveSettings, LocalPoolsTarget};
 pub use tick::Ticks;
 pub use watch::{Freshness, ServiceFeed, SharedUpdater, watch_services};

@@ -8,8 +8,7 @@
 //! writer sends one PUT for each [`PoolEdit`], whatever it changes.
 //!
 //! `view` is what a load balancer's document says, `pool_entry` matches the two, `listing` lists
-//! the load balancers, `by_id` reads single ones, `load_balancer_read` also those that are too large, `writer` writes one of them, `lease_bypass` says when it does not wait for the shared
-//! Lease.
+//! the load balancers, `by_id` reads single ones, `load_balancer_read` also those that are too large, `writer` writes one of them.
 
 mod by_id;
 mod edit;
@@ -17,7 +16,6 @@ mod entry_owner;
 mod fingerprint;
 mod interface_cache;
 mod interface_lookups;
-mod lease_bypass;
 mod listing;
 mod load_balancer_read;
 mod node_object;
@@ -34,7 +32,6 @@ pub use fingerprint::{Fingerprint, FingerprintSet};
 pub use headgate_core::node::{Claimed, Node as ClusterNode, NodeIndex, Taint};
 pub use interface_cache::{InterfaceCache, UnreadablePool};
 pub(crate) use interface_lookups::look_up_interfaces;
-pub(crate) use lease_bypass::LeaseBypass;
 pub use listing::{ListOutage, ListRequest, ListScope, Listing, ManagedLoadBalancers, RecordedPools, list_on_request};
 pub use node_object::{node_store, read_node};
 pub use pool_entry::{EntryKey, MachineId, NodeMatcher, PoolEntry};

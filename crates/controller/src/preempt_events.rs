@@ -1,6 +1,6 @@
 //! Eviction notices in Node events: the leader turns a genuine `PreemptScheduled` event into the draining taint.
 //!
-//! It is for clusters whose agents do not poll the metadata service (`node.scheduledEvents`). Invariants: a notice taints a Node once,
+//! It is for clusters whose agents do not poll the metadata service (`evictionNotices`). Invariants: a notice taints a Node once,
 //! because the Node's annotation records it by the same write; only a Node that says that its VM is a spot VM gets the taint, and at most
 //! five in a minute; only a process of the controllers writes, which `other_nodes` checks. What a message means and what changes
 //! in a Node is left to `headgate_agent::spot`.

@@ -6,6 +6,7 @@
 //! `/healthz` answers because of a report is up to `headgate_agent::health`. [`Signal`] is the place to add a signal.
 
 mod hold;
+mod known_signals;
 mod marker;
 mod matcher;
 mod names;
@@ -19,6 +20,7 @@ mod spot_notice;
 mod traffic;
 
 pub use hold::{HOLD_TTL, NodeHold, ObservedHold};
+pub use known_signals::{Effect, ExtraSignal, ExtraSource, KnownSignal, SignalSettings};
 pub use marker::{
     MARKER_HELD_BACK, MARKER_NO_SIGNAL, MARKER_TTL, MAX_MARKER_MESSAGE_BYTES, MarkerCondition, MarkerFact, MarkerStatus,
 };

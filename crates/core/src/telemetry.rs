@@ -17,7 +17,7 @@ mod words;
 pub use crate::words;
 pub use build_info::{VERSION, register_build_info};
 pub use first_names::first_names;
-pub use logs::{LogFormat, LogOptions, error_chain, install_logs, install_logs_with, is_log_filter};
+pub use logs::{LogFormat, error_chain, install_logs, install_logs_with};
 pub use metric_table::{ByLabel, MetricTable};
 pub use metric_types::{DescribedFamily, UnsuffixedCounter};
 pub use metrics_text::{MetricsFormat, encode_metrics};

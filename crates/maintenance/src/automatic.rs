@@ -4,7 +4,7 @@
 //! or that the settings give it. It is deleted when the Node is gone or no chosen cause is left. The objects are the only state: the label
 //! says that headgate created one, the owner which Node it is for. Maintenances of others are never touched.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headgate_core::node::{AUTOSCALER_TAINT, AzureNotice, KARPENTER_TAINT, Node};
@@ -43,28 +43,36 @@ words! {
 /// Which nodes get a maintenance, and how long it has where nothing announces the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AutomaticMaintenances {
-    /// The causes that count.
-    pub causes: BTreeSet<Cause>,
-    /// kubelet's `shutdownGracePeriod`.
-    pub shutdown_grace_period: Duration,
-    /// How long an autoscaler, or Cluster API, drains a node at most.
-    pub autoscaler_drain_timeout: Duration,
+    /// The causes that count, each with the time that it has from the creation of its maintenance on, if that is not the default.
+    pub causes: BTreeMap<Cause, Option<Duration>>,
+}
+
+impl Cause {
+    /// The time that a cause has unless the settings give it another; `None` where the notice has the time.
+    #[must_use]
+    pub const fn default_timeout(self) -> Option<Duration> {
+        match self {
+            Self::Preempt | Self::Terminate => None,
+            Self::Shutdown => Some(Duration::from_secs(30)),
+            // The default of Cluster Autoscaler's --max-graceful-termination-sec.
+            Self::Autoscaler | Self::Machine => Some(Duration::from_mins(10)),
+        }
+    }
 }
 
 impl AutomaticMaintenances {
     /// Why the node is taken, for the causes that count.
     pub fn causes_of(&self, node: &Node, machines: &[DeletedMachine]) -> impl Iterator<Item = Cause> {
-        self.causes.iter().copied().filter(|cause| cause.takes(node, machines))
+        self.causes.keys().copied().filter(|cause| cause.takes(node, machines))
     }
 
     /// The time that a cause has; `None` where it says so itself.
     fn time_of(&self, cause: Cause) -> SignedDuration {
-        let configured = match cause {
-            Cause::Preempt | Cause::Terminate => return STARTED_NOTICE,
-            Cause::Shutdown => self.shutdown_grace_period,
-            Cause::Autoscaler | Cause::Machine => self.autoscaler_drain_timeout,
+        let Some(default) = cause.default_timeout() else {
+            return STARTED_NOTICE;
         };
-        SignedDuration::try_from(configured).unwrap_or(SignedDuration::MAX)
+        let configured = self.causes.get(&cause).copied().flatten();
+        SignedDuration::try_from(configured.unwrap_or(default)).unwrap_or(SignedDuration::MAX)
     }
 }
 
@@ -162,7 +170,7 @@ pub(crate) fn changes(
         });
     }
     let is_kept = |(name, uid): &(&str, &str), one: &NodeMaintenance| {
-        let is_for = |cause: Cause| settings.causes.contains(&cause) && cause_label(one) == Some(cause.as_str());
+        let is_for = |cause: Cause| settings.causes.contains_key(&cause) && cause_label(one) == Some(cause.as_str());
         let is_down = || nodes.get(name).is_some_and(|node| node.uid == *uid && !node.ready);
         // What is not listed yet may still be there; and kubelet does not say any more that it has shut down.
         (is_for(Cause::Machine) && machines.is_none()) || (is_for(Cause::Shutdown) && is_down())

@@ -32,7 +32,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The address of the agents' `/healthz`: a free port.
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// The agents' settings. There is no kube-proxy.
-const SETTINGS: &str = "# Written by headgate-lab sandbox.\napiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nnode: {proxy: {healthzUrl: off}}\n";
+const SETTINGS: &str = "# Written by headgate-lab sandbox.\napiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nkubeProxyHealthzUrl: Disabled\n";
 
 /// The components that are running.
 #[derive(Debug, Default)]
@@ -137,20 +137,19 @@ impl Components {
                 // In a given cluster they could become leader instead of agents whose Azure is real; beside workloads the
                 // controllers lead.
                 let is_candidate = self.given_cluster.is_none() && !options.has_workloads;
-                let file = is_candidate
-                    .then(|| write_azure_json(&node_directory, arm, &node.name))
-                    .transpose()?;
-                let arguments = if options.has_workloads {
-                    vec!["--role=agent".to_owned()]
-                } else {
-                    Vec::new()
-                };
+                let mut arguments = Vec::new();
+                if is_candidate {
+                    arguments.push(write_azure_json(&node_directory, arm, &node.name)?);
+                }
+                if options.has_workloads {
+                    arguments.push("--role=agent".to_owned());
+                }
                 Ok(AgentConfig {
                     program: options.program.clone(),
                     kubeconfig: self.kubeconfig.clone(),
                     directory: node_directory,
                     log: directory.logs().join(format!("agent-{}.log", node.name)),
-                    settings: settings(file.as_deref()),
+                    settings: SETTINGS.to_owned(),
                     healthz: ANY_PORT,
                     arguments,
                     node: node.name,
@@ -194,15 +193,15 @@ impl Components {
         for (number, node) in nodes.first().into_iter().chain(nodes.last()).enumerate() {
             let name = format!("controller-{}", number + 1);
             let own = directory.controller(&name);
-            let file = write_azure_json(&own, arm, &name)?;
+            let azure = write_azure_json(&own, arm, &name)?;
             let config = AgentConfig {
                 program: options.program.clone(),
                 kubeconfig: self.kubeconfig.clone(),
                 directory: own,
                 log: directory.logs().join(format!("{name}.log")),
-                settings: format!("{}{}", settings(Some(&file)), workloads::CONTROLLER_SETTINGS),
+                settings: format!("{SETTINGS}{}", workloads::CONTROLLER_SETTINGS),
                 healthz: ANY_PORT,
-                arguments: Vec::new(),
+                arguments: vec![azure],
                 node: node.name.clone(),
             };
             self.controllers.push(config.start_controller().await?);
@@ -322,27 +321,16 @@ impl Components {
     }
 }
 
-/// Writes the `azure.json` of a node's agent, with the node in its user agent.
-fn write_azure_json(directory: &Path, arm: SocketAddr, node: &str) -> Result<PathBuf, AgentError> {
+/// Writes the `azure.json` of a node's agent, with the node in its user agent. The argument that names it makes the agent a candidate for
+/// leader.
+fn write_azure_json(directory: &Path, arm: SocketAddr, node: &str) -> Result<String, AgentError> {
     let file = directory.join("azure.json");
     let text = azure::azure_json(arm, Some(&arm_callers::user_agent(node)));
     let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&file, text));
     match written {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(format!("--azure-config-file={}", file.display())),
         Err(source) => Err(AgentError::Write { path: file, source }),
     }
-}
-
-/// The settings of an agent. With an `azure.json` it is a candidate for leader.
-fn settings(azure_json: Option<&Path>) -> String {
-    let azure = azure_json.map(|file| {
-        // A JSON string is valid YAML.
-        format!(
-            "azure: {{configFile: {}}}\n",
-            serde_json::Value::from(file.to_string_lossy())
-        )
-    });
-    format!("{SETTINGS}{}", azure.unwrap_or_default())
 }
 
 async fn with_timeout<T>(server: &str, action: &'static str, work: impl Future<Output = T>) -> Result<T, SandboxError> {

@@ -30,8 +30,8 @@ pub(super) const NAMESPACE: &str = "shop";
 pub(super) const MAINTENANCES: [&str; 2] = ["maintenance-a", "maintenance-b"];
 /// The Nodes whose kubelets kwok plays: all of a sandbox.
 pub(super) const KWOK_LABEL: &str = SANDBOX_LABEL;
-/// The controllers' settings. Of a few nodes, `guard.maxNewDown` would let one go in five minutes by default.
-pub(super) const CONTROLLER_SETTINGS: &str = "maintenance: {enabled: true}\nguard: {maxNewDown: 100%}\n";
+/// The controllers' settings. Of a few nodes, `adminState.maxNewDown` would let one go in five minutes by default.
+pub(super) const CONTROLLER_SETTINGS: &str = "maintenance: {enabled: true}\nadminState: {maxNewDown: 100%}\n";
 /// For all pods to run.
 const START_TIMEOUT: Duration = Duration::from_mins(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);

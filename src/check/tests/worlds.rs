@@ -100,7 +100,7 @@ const BROKEN: &[Broken] = &[
         id: "rights",
         state: State::Failure,
         object: "serviceaccount/kube-system/headgate-agent",
-        what: "may not patch nodes, which holdDeletion.clusterAutoscaler needs",
+        what: "may not patch nodes, which delayTermination.clusterAutoscaler needs",
     },
     Broken {
         break_it: |world| {
@@ -306,7 +306,7 @@ const BROKEN: &[Broken] = &[
         what: "its livenessProbe asks headgate's :10456/healthz",
     },
     Broken {
-        break_it: |world| world.settings.hold_deletion.cluster_autoscaler = ClusterAutoscalerHold::Off,
+        break_it: |world| world.settings.cluster_autoscaler_delay = None,
         id: "autoscalers",
         state: State::Warning,
         object: "deployment/kube-system/cluster-autoscaler",
@@ -331,7 +331,7 @@ const BROKEN: &[Broken] = &[
         id: "autoscalers",
         state: State::Warning,
         object: "deployment/kube-system/cluster-autoscaler",
-        what: "ends every delay after 1m (--node-deletion-delay-timeout), before holdDeletion.timeout of 2m",
+        what: "ends every delay after 1m (--node-deletion-delay-timeout), before delayTermination.clusterAutoscaler of 2m",
     },
     Broken {
         break_it: |world| {

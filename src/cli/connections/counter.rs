@@ -16,7 +16,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Counts until a signal ends the process.
 pub(super) fn run(socket: &Path) -> Result<(), Failure> {
-    headgate_core::telemetry::install_logs(headgate_core::telemetry::LogOptions::default());
+    headgate_core::telemetry::install_logs(headgate_core::telemetry::LogFormat::default());
     tracing::info!(
         version = headgate_core::telemetry::VERSION,
         socket = %socket.display(),

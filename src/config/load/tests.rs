@@ -3,6 +3,8 @@
 use std::io::Write as _;
 use std::time::Duration;
 
+use headgate_maintenance::automatic::Cause;
+
 use super::super::suggestion::nearest;
 use super::*;
 
@@ -39,31 +41,34 @@ fn empty_file_means_defaults() {
 
 #[test]
 fn printed_settings_can_be_loaded() {
-    let settings = from("node: {shutdownDelay: 5s, proxy: {healthzUrl: off}}\nsignals: {health: [a.io/b]}\n").unwrap();
-    assert_eq!(settings.shutdown_delay, Duration::from_secs(5));
-    assert_eq!(settings.proxy.healthz_authority, None);
+    let text = "kubeProxyHealthzUrl: Disabled\ndelayTermination: {clusterAutoscaler: 1m30s}\noutOfLoadBalancers: {source: FailedProbes}\n\
+        adminState: {minimumInService: Disabled}\nmaintenance: {enabled: true, automatic: [preempt, {cause: shutdown, timeout: 1m}]}\n";
+    let settings = from(text).unwrap();
+    assert_eq!(settings.cluster_autoscaler_delay, Some(Duration::from_secs(90)));
+    assert_eq!(settings.kube_proxy.healthz_authority, None);
     assert_eq!(whole(&settings.to_yaml()), Ok(settings));
     assert_eq!(whole(&Settings::default().to_yaml()), Ok(Settings::default()));
 }
 
 #[test]
-fn all_violations_are_reported_together() {
+fn all_violations_are_reported_together_each_with_its_line() {
     let violations = from(
-        "node:\n  healthzBindAddress: nowhere\n  shutdownDelay: 5\n  proxi: {}\n  proxy:\n    pollIntervall: 1s\n    \
-         healthTimeout: 0s\nsignals: off\nstateDir:\n7: x\n'': y\n",
+        "healthzBindAddress: nowhere\ndelayTermination:\n  # of old\n  clusterAutoscaler: 5\nconections: {}\noutOfLoadBalancers:\n  \
+         failedProbess: 1s\n  failedProbes: '2'\nsignals: off\nlogFormat:\n7: x\n'': y\nstateDir: /a\n",
     )
     .unwrap_err();
     let lines: Vec<String> = violations.0.iter().map(ToString::to_string).collect();
     let starts = [
-        "f.yaml: node.healthzBindAddress: \"nowhere\" is not allowed; allowed: an IP address with a port",
-        "f.yaml: node.shutdownDelay: \"5\" is not allowed; allowed: a duration from 0s to 10m",
-        "f.yaml: node.proxi: did you mean node.proxy? This key is not known (value: a section); allowed: those in docs/",
-        "f.yaml: node.proxy.pollIntervall: did you mean node.proxy.pollInterval? This key is not known (value: \"1s\")",
-        "f.yaml: node.proxy.healthTimeout: \"0s\" is not allowed; allowed: a duration from 1s to 1h",
-        "f.yaml: signals: \"off\" is not allowed; allowed: a section with health, healthBuiltIn, adminState, adminStateBuiltIn",
-        "f.yaml: stateDir: nothing is not allowed; allowed: an absolute path",
-        "f.yaml: \"7\" is not a key",
-        "f.yaml: \"\" is not a key",
+        "f.yaml:3: healthzBindAddress: \"nowhere\" is not allowed; allowed: an IP address with a port",
+        "f.yaml:6: delayTermination.clusterAutoscaler: the number 5 is not allowed; allowed: null, or a duration from 10s to 10m",
+        "f.yaml:7: conections: did you mean connections? This key is not known (value: a section); allowed: metricsBindAddress, ",
+        "f.yaml:9: outOfLoadBalancers.failedProbess: did you mean outOfLoadBalancers.failedProbes? This key is not known (value: \"1s\")",
+        "f.yaml:10: outOfLoadBalancers.failedProbes: \"2\" is not allowed; allowed: a whole number from 1 to 100",
+        "f.yaml:11: signals: \"off\" is not allowed; allowed: a section with disabled, extra",
+        "f.yaml:12: logFormat: nothing is not allowed; allowed: one of Auto, Text, JSON",
+        "f.yaml:13: the number 7 is not a key",
+        "f.yaml:14: \"\" is not a key",
+        "f.yaml:15: stateDir: this is the flag --state-dir of headgate agent and no key; allowed: ",
     ];
     assert_eq!(lines.len(), starts.len(), "{lines:#?}");
     for (line, start) in lines.iter().zip(starts) {
@@ -72,14 +77,21 @@ fn all_violations_are_reported_together() {
 }
 
 #[test]
+fn a_file_full_of_mistakes_is_read_in_time() {
+    let text: String = (0..2_000).map(|number| format!("k{number}: 1\n")).collect();
+    let violations = from(&text).unwrap_err().0;
+    assert_eq!(violations.len(), 2_000);
+    assert_eq!((violations[99].line, violations[100].line), (Some(102), None));
+}
+
+#[test]
 fn unknown_key_suggests_the_nearest_one() {
     for (path, meant) in [
-        ("healthTimeout", Some("node.proxy.healthTimeout")),
+        ("failedProbes", Some("outOfLoadBalancers.failedProbes")),
         ("signal", Some("signals")),
-        ("nod", Some("node")),
-        ("node.proxi", Some("node.proxy")),
-        ("healthzbindaddress", Some("node.healthzBindAddress")),
-        ("node.proxy.healthzURL", Some("node.proxy.healthzUrl")),
+        ("connection", Some("connections")),
+        ("healthzbindaddress", Some("healthzBindAddress")),
+        ("kubeProxyHealthzURL", Some("kubeProxyHealthzUrl")),
         ("a", None),
         ("replicas", None),
         ("<<", None),
@@ -92,11 +104,12 @@ fn unknown_key_suggests_the_nearest_one() {
 fn minimum_in_service_is_a_number_or_a_percentage() {
     use headgate_core::settings::IntOrPercent::{self, Int, Percent};
     let minimum = |value: &str| {
-        let loaded = from(&format!("guard: {{minimumInService: {value}}}\n"));
+        let loaded = from(&format!("adminState: {{minimumInService: {value}}}\n"));
         loaded.map(|settings| settings.guard.minimum_in_service).ok()
     };
     for (value, expected) in [
-        ("0", Some(Int(0))),
+        ("Disabled", Some(Int(0))),
+        ("0", None),
         ("5000", Some(Int(5000))),
         ("'7'", Some(Int(7))),
         ("1%", Some(Percent(1))),
@@ -116,127 +129,123 @@ fn minimum_in_service_is_a_number_or_a_percentage() {
     }
     let guard = from("").unwrap().guard;
     assert_eq!((guard.minimum_in_service, guard.max_new_down), (Int(1), Percent(25)));
-    let max_new_down =
-        |value: &str| from(&format!("guard: {{maxNewDown: {value}}}\n")).map(|settings| settings.guard.max_new_down);
+    let max_new_down = |value: &str| {
+        from(&format!("adminState: {{maxNewDown: {value}}}\n")).map(|settings| settings.guard.max_new_down)
+    };
     assert_eq!(max_new_down("3").ok(), Some(Int(3)));
     assert_eq!(max_new_down("100%").ok(), Some(IntOrPercent::ALL));
     assert!(max_new_down("0").is_err(), "nothing would ever become Down");
 }
 
 #[test]
-fn every_invalid_item_of_a_list_is_reported() {
-    let violations = from("signals: {health: [a.io/b, key=value, a.io/b, 7]}\n").unwrap_err();
-    let lines: Vec<String> = violations.0.iter().map(ToString::to_string).collect();
-    let key = "a taint key such as example.com/draining";
-    let wanted = [
-        format!(
-            "f.yaml: signals.health: item 2, \"key=value\", is not allowed; allowed: {key}, without value and effect"
-        ),
-        "f.yaml: signals.health: item 3, \"a.io/b\", is not allowed; allowed: each taint key once".to_owned(),
-        format!(
-            "f.yaml: signals.health: item 4, \"7\", is not allowed; allowed: {key}, or a matcher: {key}, {{taint: "
-        ),
-    ];
-    assert_eq!(lines[..2], wanted[..2]);
-    assert!(lines.len() == 3 && lines[2].starts_with(&wanted[2]), "{lines:?}");
-}
-
-#[test]
-fn matchers_and_built_in_signals_are_read_and_shown() {
-    let text = "signals:\n  health:\n  - a.io/b\n  - taint: aws-node-termination-handler/*\n  - condition: {type: VMEventScheduled, \
-        status: 'True', messagePrefix: 'Preempt Scheduled:'}\n  - label: {key: a.io/c, value: d}\n  - annotation: {key: a.io/e}\n  \
-        - {unschedulable: true, for: 30s}\n  healthBuiltIn: [azurePreempt]\n  adminState: []\n  adminStateBuiltIn: [nodeShutdown, deletionTimestamp]\n";
-    let settings = from(text).unwrap();
-    let names: Vec<_> = settings
-        .signals
-        .health
-        .matchers
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    let wanted = [
-        "a.io/b",
-        "aws-node-termination-handler/*",
-        "condition:VMEventScheduled=True,message=Preempt Scheduled:*",
-        "label:a.io/c=d",
-        "annotation:a.io/e",
-        "unschedulable",
-    ];
-    assert_eq!(names, wanted);
-    assert_eq!(
-        settings.signals.health.built_in,
-        [headgate_core::node::BuiltInSignal::Azure(
-            headgate_core::node::AzureNotice::Preempt
-        )]
-        .into()
-    );
-    assert_eq!(settings.signals.admin_state.built_in.len(), 2);
-    assert_eq!(whole(&settings.to_yaml()).unwrap(), settings, "{}", settings.to_yaml());
-    let none = from("signals: {health: [], healthBuiltIn: []}\n")
-        .unwrap()
-        .signals
-        .health;
-    assert_eq!(none, headgate_core::node::SignalRules::default());
-}
-
-#[test]
-fn wrong_matchers_name_key_value_and_what_is_allowed() {
-    let text = "signals:\n  health: [{taint: '*'}, {label: {key: a}}, {label: {key: a}}, {unschedulable: true, for: 2h}]\n  \
-        healthBuiltIn: [deletion]\n  adminState: off\n  adminStateBuiltIn: [azurePreempt, nodeShutdown, nodeShutdown]\n";
+fn every_invalid_item_of_a_list_is_reported_with_its_line() {
+    let text = "signals:\n  extra:\n  - {taint: a.io/b, for: [health]}\n  - {taint: 'key=value', for: [health]}\n  -\n    taint: a.io/b\n    \
+        for: [adminState]\n  - 7\n";
     let lines: Vec<String> = from(text).unwrap_err().0.iter().map(ToString::to_string).collect();
     let wanted = [
-        "signals.health: item 1, {\"taint\":\"*\"}, is not allowed; allowed: a taint key such as example.com/draining, or how it begins",
-        "signals.health: item 3, {\"label\":{\"key\":\"a\"}}, is not allowed; allowed: each matcher once; label:a is listed before",
-        "signals.health: item 4, {\"unschedulable\":true,\"for\":\"2h\"}, is not allowed; allowed: a duration from 0s to 1h",
-        "signals.healthBuiltIn: item 1, \"deletion\", is not allowed; allowed: one of deletionTimestamp, nodeShutdown, \
-         azurePreempt, azureTerminate, azureRedeploy, azureReboot",
-        "signals.adminState: \"off\" is not allowed; allowed: a list of taint keys and other matchers",
-        "signals.adminStateBuiltIn: item 1, \"azurePreempt\", is not allowed; allowed: one of deletionTimestamp, nodeShutdown",
-        "signals.adminStateBuiltIn: item 3, \"nodeShutdown\", is not allowed; allowed: each signal once",
+        "f.yaml:6: signals.extra: item 2, {\"taint\":\"key=value\",\"for\":[\"health\"]}, is not allowed; allowed: a taint key such as \
+         example.com/draining, or how it begins",
+        "f.yaml:8: signals.extra: item 3, {\"taint\":\"a.io/b\",\"for\":[\"adminState\"]}, is not allowed; allowed: each signal once; a.io/b \
+         is listed before",
+        "f.yaml:10: signals.extra: item 4, the number 7, is not allowed; allowed: an entry such as {taint: ",
     ];
     assert_eq!(lines.len(), wanted.len(), "{lines:#?}");
     for (line, wanted) in lines.iter().zip(wanted) {
-        assert!(line.starts_with(&format!("f.yaml: {wanted}")), "{line}");
+        assert!(line.starts_with(wanted), "{line}");
+    }
+}
+
+#[test]
+fn signals_are_read_and_shown() {
+    let text = "signals:\n  disabled: [karpenter, preempt]\n  extra:\n  - {taint: 'a.io/*', for: [health]}\n  - condition: {type: \
+        VMEventScheduled, status: 'True', messagePrefix: 'Preempt Scheduled:'}\n    for: [health]\n  - {label: {key: a.io/c, value: d}, for: \
+        [adminState]}\n  - {annotation: {key: a.io/e}, for: [health, adminState]}\n  - {signal: cordon, after: 30s, for: [health]}\n  \
+        - {signal: kubelet-shutdown, for: [adminState]}\n  - {signal: nth, for: [health]}\n";
+    let settings = from(text).unwrap();
+    let names = |rules: headgate_core::node::SignalRules| -> Vec<String> {
+        rules.matchers.iter().map(ToString::to_string).skip(5).collect()
+    };
+    let wanted = [
+        "unschedulable",
+        "aws-node-termination-handler/*",
+        "a.io/*",
+        "condition:VMEventScheduled=True,message=Preempt Scheduled:*",
+        "annotation:a.io/e",
+    ];
+    assert_eq!(names(settings.signals.health()), wanted);
+    assert_eq!(
+        names(settings.signals.admin_state()),
+        ["label:a.io/c=d", "annotation:a.io/e"]
+    );
+    assert_eq!(settings.signals.health().built_in.len(), 1);
+    assert_eq!(settings.signals.admin_state().built_in.len(), 2);
+    assert_eq!(whole(&settings.to_yaml()).unwrap(), settings, "{}", settings.to_yaml());
+}
+
+#[test]
+fn wrong_signals_name_key_value_and_what_is_allowed() {
+    let text = "signals:\n  disabled: [deletion, deletions, deletion]\n  extra: [{signal: deletions, for: [health]}, {label: {key: a}, for: \
+        [health]}, {label: {key: a}, for: [health]}, {signal: cordon, after: 2h, for: [health]}]\n";
+    let lines: Vec<String> = from(text).unwrap_err().0.iter().map(ToString::to_string).collect();
+    let wanted = [
+        "4: signals.disabled: item 2, \"deletions\", is not allowed; allowed: one of cluster-autoscaler, out-of-service, ",
+        "4: signals.disabled: item 3, \"deletion\", is not allowed; allowed: each signal once",
+        "5: signals.extra: item 1, {\"signal\":\"deletions\",\"for\":[\"health\"]}, is not allowed; allowed: a signal that is one of ",
+        "5: signals.extra: item 3, {\"label\":{\"key\":\"a\"},\"for\":[\"health\"]}, is not allowed; allowed: each signal once; label:a is listed \
+         before",
+        "5: signals.extra: item 4, {\"signal\":\"cordon\",\"after\":\"2h\",\"for\":[\"health\"]}, is not allowed; allowed: a duration from 0s to 1h",
+    ];
+    assert_eq!(lines.len(), wanted.len(), "{lines:#?}");
+    for (line, wanted) in lines.iter().zip(wanted) {
+        assert!(line.starts_with(&format!("f.yaml:{wanted}")), "{line}");
     }
 }
 
 #[test]
 fn causes_of_maintenances_need_somebody_who_acts_on_them() {
-    let settings = from("maintenance: {enabled: true, automatic: [machine, preempt]}\n")
-        .unwrap()
-        .maintenance
-        .automatic;
-    assert_eq!(settings.causes.len(), 2);
-    assert_eq!(settings.shutdown_grace_period, Duration::from_secs(30));
+    let settings =
+        from("maintenance: {enabled: true, automatic: [machine, {cause: shutdown, timeout: 1m}]}\n").unwrap();
+    let causes = settings.maintenance.automatic.causes;
+    assert_eq!(
+        causes,
+        [(Cause::Machine, None), (Cause::Shutdown, Some(Duration::from_mins(1)))].into()
+    );
     for (text, wanted) in [
         (
             "maintenance: {automatic: [preempt]}\n",
-            "maintenance.automatic: a cause is not allowed without maintenance.enabled; allowed: an empty list",
+            "a cause is not allowed without maintenance.enabled; allowed: an empty list",
         ),
         (
             "maintenance: {enabled: true, automatic: [spot]}\n",
-            "maintenance.automatic: item 1, \"spot\", is not allowed; allowed: one of preempt, terminate, shutdown, autoscaler, machine",
+            "item 1, \"spot\", is not allowed; allowed: one of preempt, terminate, shutdown, autoscaler, machine, or {cause: ",
         ),
         (
             "maintenance: {enabled: true, automatic: [preempt, preempt]}\n",
-            "maintenance.automatic: item 2, \"preempt\", is not allowed; allowed: each cause once",
+            "item 2, \"preempt\", is not allowed; allowed: each cause once",
         ),
         (
-            "maintenance: {enabled: true, shutdownGracePeriod: 0s}\n",
-            "maintenance.shutdownGracePeriod: \"0s\" is not allowed; allowed: a duration from 1s to 1h",
+            "maintenance: {enabled: true, automatic: [{cause: shutdown, timeout: 0s}]}\n",
+            "item 1, {\"cause\":\"shutdown\",\"timeout\":\"0s\"}, is not allowed; allowed: a duration from 1s to 24h",
+        ),
+        (
+            "maintenance: {enabled: true, automatic: [{cause: preempt, timeout: 1m}]}\n",
+            "item 1, {\"cause\":\"preempt\",\"timeout\":\"1m\"}, is not allowed; allowed: one of preempt, ",
         ),
     ] {
         let lines: Vec<String> = from(text).unwrap_err().0.iter().map(ToString::to_string).collect();
         let [line] = &lines[..] else { panic!("{lines:#?}") };
-        assert!(line.starts_with(&format!("f.yaml: {wanted}")), "{line}");
+        assert!(
+            line.starts_with(&format!("f.yaml:3: maintenance.automatic: {wanted}")),
+            "{line}"
+        );
     }
 }
 
 #[test]
 fn broken_yaml_names_the_line() {
-    let violations = from("stateDir: /a\n  bindAddressHardFail: [\n").unwrap_err();
+    let violations = from("logFormat: Text\n  signals: [\n").unwrap_err();
     assert!(violations.0[0].message.contains("line 4"), "{violations}");
-    let violations = from("stateDir: /a\nstateDir: /b\n").unwrap_err();
+    let violations = from("logFormat: Text\nlogFormat: JSON\n").unwrap_err();
     assert!(violations.0[0].message.contains("duplicate"), "{violations}");
     assert!(
         whole("- a\n")
@@ -249,17 +258,20 @@ fn broken_yaml_names_the_line() {
 #[test]
 fn flags_win_over_the_file() {
     let file = file(&format!(
-        "{HEADER}stateDir: /file\nnode: {{healthzBindAddress: 127.0.0.1:1}}\n"
+        "{HEADER}metricsBindAddress: 127.0.0.1:2\nhealthzBindAddress: 127.0.0.1:1\n"
     ));
-    let flag = |value: &str| FlagOverride {
-        flag: "--state-dir",
-        key: "stateDir",
+    let flag = |flag: &'static str, key: &'static str, value: &str| FlagOverride {
+        flag,
+        key,
         value: value.to_owned(),
     };
-    let settings = load(Some(file.path()), &[flag("/flag")]).unwrap();
+    let address = flag("--metrics-bind-address", "metricsBindAddress", "127.0.0.1:3");
+    let directory = flag("--state-dir", "stateDir", "/flag");
+    let settings = load(Some(file.path()), &[address, directory]).unwrap();
     assert_eq!(settings.state_dir, Path::new("/flag"));
+    assert_eq!(settings.metrics_bind_address.to_string(), "127.0.0.1:3");
     assert_eq!(settings.healthz_bind_address.to_string(), "127.0.0.1:1");
-    let violations = load(None, &[flag("relative")]).unwrap_err();
+    let violations = load(None, &[flag("--state-dir", "stateDir", "relative")]).unwrap_err();
     assert!(
         violations
             .to_string()
@@ -288,10 +300,10 @@ fn missing_or_huge_file_is_a_violation() {
 fn no_setting_is_the_word_none() {
     let printed = Settings::default().to_yaml();
     assert!(
-        printed.starts_with(HEADER) && !printed.contains("none") && printed.contains("configFile: null"),
+        printed.starts_with(HEADER) && !printed.contains("none") && printed.contains("configSecret: null"),
         "{printed}"
     );
-    let error = from("azure: {configFile: none}\n").unwrap_err();
+    let error = from("notifications: {urlFile: none}\n").unwrap_err();
     assert_eq!(
         error.0[0].message,
         "\"none\" is not allowed; allowed: null, or the absolute path of a file, such as /etc/kubernetes/azure.json"
@@ -307,28 +319,28 @@ fn version_and_kind_come_together_and_have_one_value() {
     for (text, wanted) in [
         (
             "apiVersion: config.headgate.dev/v1alpha1\n",
-            "kind: is missing; allowed: HeadgateConfiguration",
+            " kind: is missing; allowed: HeadgateConfiguration",
         ),
         (
             "kind: HeadgateConfiguration\n",
-            "apiVersion: is missing; allowed: config.headgate.dev/v1alpha1",
+            " apiVersion: is missing; allowed: config.headgate.dev/v1alpha1",
         ),
         (
             "apiVersion: config.headgate.dev/v2\nkind: HeadgateConfiguration\n",
-            "apiVersion: \"config.headgate.dev/v2\" is not allowed; allowed: config.headgate.dev/v1alpha1",
+            "1: apiVersion: \"config.headgate.dev/v2\" is not allowed; allowed: config.headgate.dev/v1alpha1",
         ),
         (
             "apiVersion: config.headgate.dev/v1alpha1\nkind: [a]\n",
-            "kind: a list is not allowed; allowed: HeadgateConfiguration",
+            "2: kind: a list is not allowed; allowed: HeadgateConfiguration",
         ),
         (
             "apiVersion:\nkind: HeadgateConfiguration\n",
-            "apiVersion: nothing is not allowed; allowed: ",
+            "1: apiVersion: nothing is not allowed; allowed: ",
         ),
     ] {
         let lines = lines(whole(text));
         assert!(
-            lines.len() == 1 && lines[0].starts_with(&format!("f.yaml: {wanted}")),
+            lines.len() == 1 && lines[0].starts_with(&format!("f.yaml:{wanted}")),
             "{text}: {lines:?}"
         );
     }
@@ -336,7 +348,7 @@ fn version_and_kind_come_together_and_have_one_value() {
 
 #[test]
 fn a_file_without_version_and_kind_is_a_mistake() {
-    for text in ["", "# nothing\n", "stateDir: /a\n"] {
+    for text in ["", "# nothing\n", "logFormat: Text\n"] {
         let lines = lines(whole(text));
         assert_eq!(
             lines,
@@ -351,31 +363,53 @@ fn a_file_without_version_and_kind_is_a_mistake() {
 
 #[test]
 fn null_means_omission_where_a_setting_is_optional_only() {
-    let text = "azure: {configFile: null, configSecret: ~}\ntelemetry: {otlpEndpoint: }\nlogging: {filter: }\n";
+    let text = "azure: {configSecret: ~}\nnotifications: {template: }\ndelayTermination: {clusterAutoscaler: null}\n";
     assert_eq!(from(text), Ok(Settings::default()));
-    let lines = lines(from("stateDir:\nnode:\n"));
+    let lines = lines(from("logFormat:\nconnections:\n"));
     assert!(
-        lines[0].starts_with("f.yaml: stateDir: nothing is not allowed; allowed: an absolute path"),
+        lines[0].starts_with("f.yaml:3: logFormat: nothing is not allowed; allowed: one of Auto"),
         "{lines:?}"
     );
     assert!(
-        lines[1].starts_with("f.yaml: node: nothing is not allowed; allowed: a section with healthzBindAddress, "),
+        lines[1].starts_with("f.yaml:4: connections: nothing is not allowed; allowed: a section with count, "),
         "{lines:?}"
     );
 }
 
 #[test]
 fn conflicts_name_a_key_that_the_file_may_not_have() {
-    let key = |text: &str| from(text).unwrap_err().0[0].key.clone();
-    let present = "node: {markerProbes: 2}\nmarker: {mode: adminState}\n";
-    assert_eq!(key(present).as_deref(), Some("node.markerProbes"));
-    let not_in_the_file = "node: {healthzBindAddress: '[::]:10256'}\n";
-    assert_eq!(key(not_in_the_file).as_deref(), Some("node.proxy.healthzUrl"));
+    let conflict = |text: &str| from(text).unwrap_err().0[0].clone();
+    let present = conflict("azure: {configSecret: a/b}\noutOfLoadBalancers:\n  source: FailedProbes\n");
+    assert_eq!(
+        (present.key.as_deref(), present.line),
+        (Some("outOfLoadBalancers.source"), Some(5))
+    );
+    let not_in_the_file = conflict("healthzBindAddress: '[::]:10256'\n");
+    assert_eq!(
+        (not_in_the_file.key.as_deref(), not_in_the_file.line),
+        (Some("kubeProxyHealthzUrl"), None)
+    );
+}
+
+#[test]
+fn there_are_28_keys() {
+    fn leaves(value: &Value) -> usize {
+        value
+            .as_mapping()
+            .map_or(1, |section| section.values().map(leaves).sum())
+    }
+    let printed: Value = serde_yaml::from_str(&Settings::default().to_yaml()).unwrap();
+    let count = leaves(&printed) - HEADER.lines().count();
+    assert_eq!(
+        (count, keys().count()),
+        (28, 28),
+        "a new key takes the place of another one"
+    );
 }
 
 #[test]
 fn every_path_is_of_one_key() {
-    let mut paths: Vec<_> = keys().map(|key| key.path).collect();
+    let mut paths: Vec<_> = keys().chain(flags()).map(|key| key.path).collect();
     let count = paths.len();
     paths.sort_unstable();
     paths.dedup();

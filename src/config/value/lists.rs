@@ -1,16 +1,17 @@
-//! Values that are lists. Each replaces its default as a whole, and every invalid item is reported.
+//! Values that are lists. Every invalid item is reported.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use headgate_agent::connections::Prefix;
-use headgate_agent::health::services::Cidr;
-use headgate_core::node::{BuiltInSignal, SignalMatcher};
-use headgate_core::settings::{Printable, describe_value};
+use headgate_core::node::{Effect, ExtraSignal, KnownSignal};
+use headgate_core::settings::{Printable, describe_value, format_duration, parse_duration};
 use headgate_maintenance::automatic::Cause;
 use serde_json::{Map, json};
 use serde_yaml::Value;
 
 use super::{InvalidItem, InvalidValue, ValueType, any_text, duration_schema};
+use crate::config::NoticeSource;
 
 /// Of an invalid section in a list.
 const MAX_SHOWN_CHARS: usize = 200;
@@ -70,88 +71,159 @@ fn describe_item(item: &Value) -> String {
     format!("{}{rest}", Printable(&shown))
 }
 
-/// Taint keys and other matchers, none twice.
-pub(in crate::config) fn signal_matchers() -> ValueType<Vec<SignalMatcher>> {
-    let with = |required: &[&str], optional: &[&str]| {
+/// Names of signals.
+pub(in crate::config) fn known_signals() -> ValueType<BTreeSet<KnownSignal>> {
+    word_set(&KnownSignal::ALL, KnownSignal::as_str, "each signal once")
+}
+
+/// Sources of Azure's notices.
+pub(in crate::config) fn notice_sources() -> ValueType<BTreeSet<NoticeSource>> {
+    word_set(&NoticeSource::ALL, NoticeSource::as_str, "each source once")
+}
+
+/// Entries of `signals.extra`, none twice.
+pub(in crate::config) fn extra_signals() -> ValueType<Vec<ExtraSignal>> {
+    let entry = |kind: &str, inner: serde_json::Value, effects: &[Effect]| {
+        let effects: Vec<_> = effects.iter().map(|effect| effect.as_str()).collect();
+        json!({ "type": "object", "additionalProperties": false, "required": [kind, "for"], "properties": {
+            kind: inner, "for": { "type": "array", "minItems": 1, "items": { "enum": effects } } } })
+    };
+    let fields = |required: &[&str], optional: &[&str]| {
         let all = required.iter().chain(optional);
         let properties: Map<_, _> = all.map(|name| ((*name).to_owned(), any_text())).collect();
         json!({ "type": "object", "additionalProperties": false, "required": required, "properties": properties })
     };
-    let only = |name: &str, inner: serde_json::Value| json!({ "type": "object", "additionalProperties": false, "required": [name], "properties": { name: inner } });
-    let cordon = json!({
-        "type": "object", "additionalProperties": false, "required": ["unschedulable"],
-        "properties": { "unschedulable": { "const": true }, "for": duration_schema() },
-    });
-    let matchers = [
-        any_text(),
-        only("taint", any_text()),
-        only("condition", with(&["type", "status"], &["reason", "messagePrefix"])),
-        only("label", with(&["key"], &["value"])),
-        only("annotation", with(&["key"], &["value"])),
+    let names = |effects: &[Effect]| {
+        let named = KnownSignal::ALL
+            .into_iter()
+            .filter(|signal| signal.allowed_effects() == effects);
+        let names: Vec<_> = named.map(KnownSignal::as_str).collect();
+        json!({ "enum": names })
+    };
+    let mut cordon = entry("signal", json!({ "const": KnownSignal::Cordon.as_str() }), &Effect::ALL);
+    cordon["properties"]["after"] = duration_schema();
+    let entries = [
+        entry("signal", names(&Effect::ALL), &Effect::ALL),
+        entry("signal", names(&[Effect::Health]), &[Effect::Health]),
         cordon,
+        entry("taint", any_text(), &Effect::ALL),
+        entry(
+            "condition",
+            fields(&["type", "status"], &["reason", "messagePrefix"]),
+            &Effect::ALL,
+        ),
+        entry("label", fields(&["key"], &["value"]), &Effect::ALL),
+        entry("annotation", fields(&["key"], &["value"]), &Effect::ALL),
     ];
     list(
-        json!({ "type": "array", "uniqueItems": true, "items": { "anyOf": matchers } }),
-        "a list of taint keys and other matchers; it replaces the default list as a whole".to_owned(),
+        json!({ "type": "array", "uniqueItems": true, "items": { "anyOf": entries } }),
+        "a list of entries such as {signal: cordon, for: [adminState]} or {taint: example.com/*, for: [health]}"
+            .to_owned(),
         |item, seen| {
-            // A key of YAML that JSON does not have is shown as no matcher.
-            let matcher = SignalMatcher::parse(&serde_json::to_value(item).unwrap_or_default())?;
-            if seen.insert(matcher.to_string()) {
-                Ok(matcher)
-            } else if matches!(matcher, SignalMatcher::Taint(_)) {
-                Err("each taint key once".to_owned())
+            // A key of YAML that JSON does not have is shown as no entry.
+            let extra = ExtraSignal::parse(&serde_json::to_value(item).unwrap_or_default())?;
+            if seen.insert(extra.name()) {
+                Ok(extra)
             } else {
-                Err(format!("each matcher once; {matcher} is listed before"))
+                Err(format!("each signal once; {} is listed before", extra.name()))
             }
         },
-        |matcher| serde_yaml::to_value(matcher.to_value()).unwrap_or_default(),
+        |extra| serde_yaml::to_value(extra.to_value()).unwrap_or_default(),
     )
 }
 
-/// Some of these built-in signals, none twice.
-pub(in crate::config) fn built_in_signals(allowed: &'static [BuiltInSignal]) -> ValueType<BTreeSet<BuiltInSignal>> {
-    word_set(allowed, |built_in| built_in.signal().to_string(), "each signal once")
+/// Of a time that a cause has.
+const MIN_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_TIMEOUT: Duration = Duration::from_hours(24);
+
+/// Causes of maintenances, each with the time that it has, if it is not the default.
+pub(in crate::config) fn causes() -> ValueType<BTreeMap<Cause, Option<Duration>>> {
+    let names = |causes: &mut dyn Iterator<Item = Cause>| causes.map(Cause::as_str).collect::<Vec<_>>();
+    let all = names(&mut Cause::ALL.into_iter());
+    let timed = names(&mut Cause::ALL.into_iter().filter(|cause| cause.default_timeout().is_some()));
+    let allowed = format!(
+        "one of {}, or {{cause: {}, timeout: 1m}}",
+        all.join(", "),
+        timed.join(" or ")
+    );
+    let with_timeout = json!({ "type": "object", "additionalProperties": false, "required": ["cause", "timeout"],
+        "properties": { "cause": { "enum": timed }, "timeout": duration_schema() } });
+    let ValueType { parse, show, schema } = list(
+        json!({ "type": "array", "uniqueItems": true, "items": { "anyOf": [{ "enum": all }, with_timeout] } }),
+        format!("a list of {}", all.join(", ")),
+        move |item, seen| {
+            let (cause, timeout) = parse_cause(item).map_err(|detail| detail.unwrap_or_else(|| allowed.clone()))?;
+            if seen.insert(cause.as_str().to_owned()) {
+                Ok((cause, timeout))
+            } else {
+                Err("each cause once".to_owned())
+            }
+        },
+        |(cause, timeout)| match timeout {
+            None => Value::from(cause.as_str()),
+            Some(timeout) => {
+                let fields = [
+                    ("cause", cause.as_str().to_owned()),
+                    ("timeout", format_duration(*timeout)),
+                ];
+                Value::Mapping(
+                    fields
+                        .into_iter()
+                        .map(|(key, value)| (key.into(), value.into()))
+                        .collect(),
+                )
+            }
+        },
+    );
+    ValueType::new(
+        schema,
+        move |value| Ok::<_, InvalidValue>(parse(value)?.into_iter().collect()),
+        move |causes: &BTreeMap<_, _>| show(&causes.iter().map(|(cause, timeout)| (*cause, *timeout)).collect()),
+    )
 }
 
-/// Causes of maintenances.
-pub(in crate::config) fn causes() -> ValueType<BTreeSet<Cause>> {
-    word_set(&Cause::ALL, |cause| cause.as_str().to_owned(), "each cause once")
+/// A cause, or one with a time; an error says what is allowed if it is about the time.
+fn parse_cause(item: &Value) -> Result<(Cause, Option<Duration>), Option<String>> {
+    let named = |value: &Value| {
+        Cause::ALL
+            .into_iter()
+            .find(|cause| value.as_str() == Some(cause.as_str()))
+    };
+    let Value::Mapping(fields) = item else {
+        return named(item).map(|cause| (cause, None)).ok_or(None);
+    };
+    let cause = fields
+        .get("cause")
+        .and_then(named)
+        .filter(|cause| cause.default_timeout().is_some());
+    let (Some(cause), Some(timeout), 2) = (cause, fields.get("timeout"), fields.len()) else {
+        return Err(None);
+    };
+    let timeout = parse_duration(timeout.as_str().unwrap_or_default(), MIN_TIMEOUT, MAX_TIMEOUT);
+    timeout.map(|timeout| (cause, Some(timeout))).map_err(Some)
 }
 
 /// Some of several words, each of them once.
 fn word_set<T: Copy + Ord + Send + Sync>(
     allowed: &'static [T],
-    name: fn(&T) -> String,
+    name: fn(T) -> &'static str,
     once: &'static str,
 ) -> ValueType<BTreeSet<T>> {
-    let names: Vec<_> = allowed.iter().map(name).collect();
+    let names: Vec<_> = allowed.iter().map(|word| name(*word)).collect();
     let all = names.join(", ");
     set(list(
         json!({ "type": "array", "uniqueItems": true, "items": { "enum": names } }),
-        format!("a list of {all}; it replaces the default list as a whole"),
+        format!("a list of {all}"),
         move |item, seen| {
-            let found = allowed.iter().find(|word| item.as_str() == Some(&name(word)));
+            let found = allowed.iter().copied().find(|word| item.as_str() == Some(name(*word)));
             match found {
                 None => Err(format!("one of {all}")),
-                Some(word) if !seen.insert(name(word)) => Err(once.to_owned()),
-                Some(word) => Ok(*word),
+                Some(word) if !seen.insert(name(word).to_owned()) => Err(once.to_owned()),
+                Some(word) => Ok(word),
             }
         },
-        move |word| Value::String(name(word)),
+        move |word| Value::from(name(*word)),
     ))
-}
-
-/// Address ranges.
-pub(in crate::config) fn address_ranges() -> ValueType<Vec<Cidr>> {
-    list(
-        json!({ "type": "array", "items": any_text() }),
-        "a list of address ranges, such as [10.0.0.0/8, \"2001:db8::/32\"]".to_owned(),
-        |item, _| {
-            let range = item.as_str().and_then(|text| text.parse().ok());
-            range.ok_or_else(|| "an address range, such as 10.0.0.0/8 or 2001:db8::/32".to_owned())
-        },
-        |range: &Cidr| Value::String(range.to_string()),
-    )
 }
 
 /// Sources of connections.

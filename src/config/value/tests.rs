@@ -63,7 +63,7 @@ fn http_servers() {
         ("https://127.0.0.1", None),
         ("http://user@127.0.0.1", None),
         ("127.0.0.1:80", None),
-        ("off", None),
+        ("Disabled", None),
         ("", None),
     ] {
         assert_eq!(parse(&http_server(), given).as_deref(), want, "{given}");
@@ -76,7 +76,8 @@ fn health_servers() {
         ("http://127.0.0.1:10256", Ok(Some("127.0.0.1:10256"))),
         ("http://localhost:10256/", Ok(Some("localhost:10256"))),
         ("http://[::1]:10256", Ok(Some("[::1]:10256"))),
-        ("off", Ok(None)),
+        ("Disabled", Ok(None)),
+        ("off", Err(())),
         ("http://127.0.0.1:10256/livez", Err(())),
         ("https://127.0.0.1:10256", Err(())),
         ("http://127.0.0.1", Err(())),
@@ -96,13 +97,13 @@ fn health_servers() {
 #[test]
 fn service_health_modes() {
     let modes = words(&ServiceHealth::ALL, ServiceHealth::as_str);
-    assert_eq!((modes.parse)(&Value::Bool(false)), Ok(ServiceHealth::Off));
+    assert!((modes.parse)(&Value::Bool(false)).is_err());
     for (given, want) in [
-        ("off", Some(ServiceHealth::Off)),
-        ("path", Some(ServiceHealth::Path)),
-        ("nodePorts", Some(ServiceHealth::NodePorts)),
-        ("nodeports", None),
-        ("false", None),
+        ("Disabled", Some(ServiceHealth::Disabled)),
+        ("Path", Some(ServiceHealth::Path)),
+        ("NodePorts", Some(ServiceHealth::NodePorts)),
+        ("nodePorts", None),
+        ("off", None),
         ("", None),
     ] {
         assert_eq!(parse(&modes, given), want, "{given}");
@@ -145,29 +146,31 @@ fn admin_states() {
         Err(InvalidValue::Value(text.to_owned()))
     }
     let mode = words(&AdminStateMode::ALL, AdminStateMode::as_str);
-    assert_eq!((mode.parse)(&Value::Bool(false)), Ok(AdminStateMode::Off));
-    assert_eq!((mode.parse)(&string("observe")), Ok(AdminStateMode::Observe));
-    assert_eq!((mode.parse)(&string("on")), allowed("one of enforce, observe, off"));
+    assert_eq!((mode.parse)(&string("Observe")), Ok(AdminStateMode::Observe));
+    assert_eq!(
+        (mode.parse)(&string("off")),
+        allowed("one of Enforce, Observe, Disabled")
+    );
     let foreign_down = words(&ForeignDown::ALL, ForeignDown::as_str);
-    assert_eq!((foreign_down.parse)(&string("restore")), Ok(ForeignDown::Restore));
+    assert_eq!((foreign_down.parse)(&string("Restore")), Ok(ForeignDown::Restore));
     assert_eq!(
         (foreign_down.parse)(&Value::Bool(false)),
-        allowed("one of keep, restore")
+        allowed("one of Keep, Restore")
     );
 }
 
 #[test]
-fn ranges_of_addresses() {
-    let cidrs = address_ranges().parse;
+fn sources_of_connections() {
+    let sources = prefixes().parse;
     let list = |items: &[&str]| Value::Sequence(items.iter().copied().map(string).collect());
-    assert_eq!(cidrs(&list(&[])), Ok(Vec::new()));
+    assert_eq!(sources(&list(&[])), Ok(Vec::new()));
     assert_eq!(
-        cidrs(&list(&["127.0.0.0/8", "::1/128"])).map(|ranges| ranges.len()),
+        sources(&list(&["127.0.0.0/8", "::1"])).map(|prefixes| prefixes.len()),
         Ok(2)
     );
-    let Err(InvalidValue::Items(invalid)) = cidrs(&list(&["127.0.0.0/8", "all"])) else {
-        panic!("all is not a range")
+    let Err(InvalidValue::Items(invalid)) = sources(&list(&["127.0.0.0/8", "all"])) else {
+        panic!("all is no prefix")
     };
     assert_eq!((invalid[0].number, invalid[0].shown.as_str()), (2, "\"all\""));
-    assert!(cidrs(&string("127.0.0.0/8")).is_err());
+    assert!(sources(&string("127.0.0.0/8")).is_err());
 }

@@ -94,8 +94,8 @@ fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
         taken_at: Timestamp::UNIX_EPOCH,
         leader: None,
         leader_error: None,
-        mode: "enforce",
-        foreign_down: "keep",
+        mode: "Enforce",
+        foreign_down: "Keep",
         azure_error: None,
         ledger_error: None,
         services_error: None,
@@ -311,12 +311,12 @@ fn pools_lose_the_entries_that_are_not_down_yet() {
         assert_eq!((pool.down, pool.leaving, pool.remaining), expected, "{states:?}");
         assert_eq!(pool.is_below_minimum(), is_below, "{states:?} {minimum}");
         assert_eq!(
-            render(&preview, Detail::Narrow).contains("guard.minimumInService"),
+            render(&preview, Detail::Narrow).contains("adminState.minimumInService"),
             is_below
         );
         // A quarter of three is none, and one is the least.
         assert_eq!(
-            render(&preview, Detail::Narrow).contains("guard.maxNewDown lets 1 of them go"),
+            render(&preview, Detail::Narrow).contains("adminState.maxNewDown lets 1 of them go"),
             pool.leaving > 1
         );
     }

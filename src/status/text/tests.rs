@@ -109,8 +109,8 @@ pub(in super::super) fn report() -> StatusReport {
             candidates: Some(3),
         }),
         leader_error: None,
-        mode: "enforce",
-        foreign_down: "keep",
+        mode: "Enforce",
+        foreign_down: "Keep",
         azure_error: None,
         ledger_error: None,
         services_error: None,
@@ -147,7 +147,7 @@ pub(in super::super) fn report() -> StatusReport {
 fn narrow_text() {
     let expected = "\
 Leader:        n3_0a since 1970-01-01T00:06:40Z (10m), term 7, renewed 1s ago
-Admin states:  mode enforce, foreign Down: keep
+Admin states:  mode Enforce, foreign Down: Keep
 
 NODE   /healthz   SIGNALS     1              2
 n1     503        drain, +1   Down ours      None→Down pending

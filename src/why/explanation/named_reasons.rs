@@ -17,12 +17,12 @@ const STEPS: usize = 40;
 
 fn rules() -> SignalRules {
     let matchers = [
-        json!("ToBeDeletedByClusterAutoscaler"),
+        json!({"taint": "ToBeDeletedByClusterAutoscaler"}),
         json!({"taint": "example.com/leaving-*"}),
         json!({"label": {"key": "example.com/state", "value": "leaving"}}),
         json!({"annotation": {"key": "example.com/leaving"}}),
         json!({"condition": {"type": "VMEventScheduled", "status": "True", "messagePrefix": "Preempt Scheduled:"}}),
-        json!({"unschedulable": true, "for": "10s"}),
+        json!({"signal": "cordon", "after": "10s"}),
     ];
     SignalRules {
         matchers: matchers

@@ -242,7 +242,6 @@ fn every_signal_is_explained_with_its_end() {
     for name in headgate_core::node::DEFAULT_SIGNAL_TAINTS.iter().chain(&[
         "deletionTimestamp",
         "nodeShutdown",
-        "headgateStopping",
         "azurePreempt",
         "example.com/mine",
     ]) {
@@ -256,7 +255,7 @@ fn every_signal_is_explained_with_its_end() {
             "{text}"
         );
         assert!(text.contains("\n    Ends with "), "{text}");
-        let listed = text.contains("listed in signals.health");
+        let listed = text.contains("listed in the settings under signals.extra");
         assert_eq!(listed, *name == "example.com/mine", "{text}");
     }
 }
@@ -376,12 +375,7 @@ fn failing_watch_is_a_note() {
 
 #[test]
 fn signal_that_the_node_no_longer_has_is_a_note() {
-    let signals = [
-        "karpenter.sh/disrupted",
-        "azurePreempt",
-        "headgateStopping",
-        "example.com/mine",
-    ];
+    let signals = ["karpenter.sh/disrupted", "azurePreempt", "example.com/mine"];
     let (sent, text) = text(Ok(agent(503, &signals, Source::Watch, 200)), Ok(api(&[], false, false)));
     assert_eq!(sent, NewConnections::No);
     assert!(

@@ -25,13 +25,13 @@ impl AgentOptions {
             kubeconfig: kubeconfig.to_owned(),
             log: directory.join("agent.log"),
             directory,
-            settings: super::settings_file("node: {proxy: {healthzUrl: off}}\n"),
+            settings: super::settings_file("kubeProxyHealthzUrl: Disabled\n"),
             healthz: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             arguments: Vec::new(),
         })
     }
 
-    /// Replaces the settings, which must then set `node: {proxy: {healthzUrl: …}}` themselves.
+    /// Replaces the settings, which must then set `kubeProxyHealthzUrl` themselves.
     pub(crate) fn settings(self, yaml: &str) -> Self {
         self.settings_file(super::settings_file(yaml))
     }

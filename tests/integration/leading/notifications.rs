@@ -80,7 +80,7 @@ fn agent_options(node: &str, receiver: &Receiver, more: &str) -> AgentOptions {
     let file = options.directory().join("url");
     std::fs::write(&file, format!("http://{}/{SECRET}\n", receiver.address)).unwrap();
     options.settings(&format!(
-        "node: {{proxy: {{healthzUrl: off}}}}\nnotifications: {{urlFile: {}{more}}}\n",
+        "kubeProxyHealthzUrl: Disabled\nnotifications: {{urlFile: {}{more}}}\n",
         file.display()
     ))
 }

@@ -53,7 +53,7 @@ async fn arm_and_the_webhook_are_reached_through_the_proxy_of_the_environment() 
     write(
         "settings.yaml",
         &settings_file(&format!(
-            "node: {{proxy: {{healthzUrl: off}}}}\nnotifications: {notifications}\n"
+            "kubeProxyHealthzUrl: Disabled\nnotifications: {notifications}\n"
         )),
     );
     let environment = [("ALL_PROXY", proxy.as_str()), ("NO_PROXY", "excluded.invalid")];

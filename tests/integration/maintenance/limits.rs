@@ -11,7 +11,7 @@ use super::{Controller, SOON, api, apply_kinds, populate};
 
 fn settings(max: &str) -> String {
     format!(
-        "node: {{proxy: {{healthzUrl: off}}, markerProbes: 2}}\nmaintenance: {{enabled: true, maxConcurrentNodes: {max}}}\n"
+        "kubeProxyHealthzUrl: Disabled\noutOfLoadBalancers: {{source: FailedProbes, failedProbes: 2}}\nmaintenance: {{enabled: true, maxConcurrentNodes: {max}}}\n"
     )
 }
 

@@ -11,8 +11,7 @@ use super::{Controller, SOON, api, apply_kinds, drain, is_drained, populate};
 use crate::harness::agent::Agent;
 use crate::harness::{AgentOptions, http};
 
-const SETTINGS: &str =
-    "node: {proxy: {healthzUrl: off}, markerProbes: 2, serviceHealth: path}\nmaintenance: {enabled: true}\n";
+const SETTINGS: &str = "kubeProxyHealthzUrl: Disabled\nserviceHealthChecks: Path\noutOfLoadBalancers: {source: FailedProbes, failedProbes: 2}\nmaintenance: {enabled: true}\n";
 
 /// The Service `default/web` with a ready endpoint on each of these nodes.
 async fn serve_on(client: &Client, nodes: &[&str]) {

@@ -7,7 +7,7 @@ use kube::{Api, Client};
 use super::{Controller, SOON, api, apply_kinds, drain, is_drained, populate};
 use crate::harness::AgentOptions;
 
-const SETTINGS: &str = "node: {proxy: {healthzUrl: off}, markerProbes: 2}\nmaintenance: {enabled: true}\n";
+const SETTINGS: &str = "kubeProxyHealthzUrl: Disabled\noutOfLoadBalancers: {source: FailedProbes, failedProbes: 2}\nmaintenance: {enabled: true}\n";
 
 #[tokio::test]
 async fn without_azure_pods_leave_once_the_agent_has_seen_enough_probes_fail() {

@@ -193,7 +193,11 @@ async fn the_daemonset_pod_runs_on_a_cordoned_node_and_surges_on_new_settings() 
     assert_eq!(old["spec"]["priority"], 2_000_001_000, "system-node-critical");
     ready(&administrator, old).await;
 
-    stdout_of(&mut in_folder(&administrator, &["apply"], &overlay("stateDir: /a\n")));
+    stdout_of(&mut in_folder(
+        &administrator,
+        &["apply"],
+        &overlay("logFormat: Text\n"),
+    ));
     let pods = placed(&administrator, 2).await;
     let new = pods
         .iter()

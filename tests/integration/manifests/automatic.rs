@@ -1,8 +1,6 @@
 //! A maintenance that the leader creates for a node that is taken, with a token of the controllers and the rights of
 //! `maintenance.automatic`: they suffice, each is needed, and the policy allows no other maintenance.
 
-use std::time::Duration;
-
 use headgate_maintenance::automatic::{AutomaticMaintenances, Cause};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -137,9 +135,7 @@ async fn a_node_is_taken_and_given_back(administrator: &Caller, caller: &Caller,
             "containers": [{"name": "c", "image": "none"}]}});
     administrator.done(&ApiRequest::post(PODS, pod)).await;
     let automatic = AutomaticMaintenances {
-        causes: [Cause::Preempt].into(),
-        shutdown_grace_period: Duration::from_secs(30),
-        autoscaler_drain_timeout: Duration::from_mins(10),
+        causes: [(Cause::Preempt, None)].into(),
     };
     let leader = Leader::start_with(caller, own, automatic);
     let at = Timestamp::now() + SignedDuration::from_mins(10);

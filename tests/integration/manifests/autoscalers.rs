@@ -153,10 +153,11 @@ async fn the_right_to_delay_deletions_is_needed_and_limited(control_plane: &Cont
     );
 }
 
-async fn start_agent(name: &str, caller: &Caller, hold_deletion: &str) -> Agent {
+async fn start_agent(name: &str, caller: &Caller, delay: &str) -> Agent {
     let options = AgentOptions::new(name, &caller.kubeconfig);
-    let settings =
-        format!("node: {{proxy: {{healthzUrl: 'off'}}, markerProbes: 1}}\nholdDeletion: {{{hold_deletion}}}\n");
+    let settings = format!(
+        "kubeProxyHealthzUrl: Disabled\noutOfLoadBalancers: {{source: FailedProbes, failedProbes: 1}}\ndelayTermination: {{clusterAutoscaler: {delay}}}\n"
+    );
     options.settings(&settings).start().await
 }
 
@@ -167,7 +168,7 @@ async fn an_agent_delays_cluster_autoscaler_until_the_node_is_out(
     let name = create_node(&administrator.client, "delays").await;
     let caller = acting_on(control_plane, AGENT, &name).await;
     wait_for_status(&caller, annotate(&name, DELETION_DELAY_ANNOTATION), 200).await;
-    let agent = start_agent(&name, &caller, "clusterAutoscaler: candidates").await;
+    let agent = start_agent(&name, &caller, "2m").await;
     assert!(!is_delayed(administrator, &name).await);
 
     // The soft taint comes and is withdrawn, and comes again.
@@ -228,7 +229,7 @@ async fn a_delay_ends_with_its_timeout_and_needs_the_component(control_plane: &C
     let name = create_node(&administrator.client, "bound").await;
     let caller = acting_on(control_plane, AGENT, &name).await;
     wait_for_status(&caller, annotate(&name, DELETION_DELAY_ANNOTATION), 200).await;
-    let agent = start_agent(&name, &caller, "clusterAutoscaler: candidates, timeout: 10s").await;
+    let agent = start_agent(&name, &caller, "10s").await;
     set_taints(administrator, &name, &[CANDIDATE_TAINT]).await;
     until_delayed(administrator, &name, true).await;
     set_taints(administrator, &name, &[CANDIDATE_TAINT, HARD_TAINT]).await;

@@ -85,9 +85,7 @@ async fn permissions_of_the_component_suffice_to_release_a_machine_and_its_polic
     }
 
     let automatic = AutomaticMaintenances {
-        causes: [Cause::Machine].into(),
-        shutdown_grace_period: Duration::from_secs(30),
-        autoscaler_drain_timeout: Duration::from_mins(1),
+        causes: [(Cause::Machine, Some(Duration::from_mins(1)))].into(),
     };
     let leader = Leader::start_with(&caller, &own, automatic);
     let path = format!("{MAINTENANCES}/automatic-{drained}");

@@ -115,7 +115,7 @@ fn controllers_tolerate_no_drain_signal() {
     let objects = hardened();
     let pod = &only(&objects, "Deployment")["spec"]["template"]["spec"];
     let signals = Settings::default().signals;
-    let matchers = [signals.health.matchers, signals.admin_state.matchers].concat();
+    let matchers = [signals.health().matchers, signals.admin_state().matchers].concat();
     let mut keys: Vec<String> = matchers.iter().map(ToString::to_string).collect();
     keys.push("node.kubernetes.io/unschedulable".to_owned());
     for toleration in pod["tolerations"].as_array().unwrap() {

@@ -53,7 +53,7 @@ async fn reason(administrator: &Caller, name: &str) -> String {
 fn controller_process(caller: &Caller, azure_json: &Path) -> Process {
     let directory = scratch("marker");
     let settings = directory.join("settings.yaml");
-    std::fs::write(&settings, settings_file("marker: {mode: adminState}\n")).unwrap();
+    std::fs::write(&settings, settings_file("outOfLoadBalancers: {source: AdminState}\n")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
     command.current_dir(&directory).env_remove("KUBECONFIG");
     command.args([
@@ -208,7 +208,7 @@ async fn an_agent_without_a_leader_writes_the_marker_after_failed_probes(
     let caller = acting_on(control_plane, AGENT, &name).await;
     wait_for_status(&caller, mark(&name), 200).await;
     let options = AgentOptions::new(&name, &caller.kubeconfig);
-    let settings = "node: {proxy: {healthzUrl: off}, markerProbes: 2}\n";
+    let settings = "kubeProxyHealthzUrl: Disabled\noutOfLoadBalancers: {source: FailedProbes, failedProbes: 2}\n";
     let agent = options.settings(settings).start().await;
     let taint = ["taint", "node", &name, "headgate.dev/maintenance=:NoSchedule"];
     run_kubectl(administrator, &taint).await;

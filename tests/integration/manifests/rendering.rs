@@ -130,8 +130,8 @@ pub(super) fn delays() -> Value {
 
 /// Nodes without kube-proxy: its port, and the Services' `healthCheckNodePort`s.
 pub(crate) fn without_kube_proxy() -> Value {
-    json!({"serviceHealth": "nodePorts",
-        "settings": {"node": {"healthzBindAddress": "[::]:10256", "proxy": {"healthzUrl": "off"}}}})
+    json!({"serviceHealthChecks": "NodePorts",
+        "settings": {"healthzBindAddress": "[::]:10256", "kubeProxyHealthzUrl": "Disabled"}})
 }
 
 /// A new folder with what the chart renders in kube-system.

@@ -301,7 +301,7 @@ async fn service_health_needs_each_permission_of_its_component(control_plane: &C
             let name = create_node(&administrator.client, &format!("{resource}-{verb}")).await;
             let caller = agent_on(control_plane, &name).await;
             wait_for_status(&caller, ApiRequest::get(&question), 200).await;
-            let settings = "node: {proxy: {healthzUrl: off}, serviceHealth: path}\n";
+            let settings = "kubeProxyHealthzUrl: Disabled\nserviceHealthChecks: Path\n";
             let options = AgentOptions::new(&name, &caller.kubeconfig).settings(settings);
             let agent = options.start().await;
             let followed = async || {
@@ -325,7 +325,7 @@ async fn service_health_needs_each_permission_of_its_component(control_plane: &C
     }
 }
 
-/// `connections.enabled` grants the same as `serviceHealth` for Services.
+/// `connections.enabled` grants the same as `serviceHealthChecks` for Services.
 async fn counting_connections_needs_to_list_and_watch_services(control_plane: &ControlPlane, administrator: &Caller) {
     for verb in ["list", "watch"] {
         let question = format!("/api/v1/services?timeoutSeconds=1&watch={}", verb == "watch");
@@ -335,7 +335,7 @@ async fn counting_connections_needs_to_list_and_watch_services(control_plane: &C
         let path = format!("/api/v1/nodes/{name}");
         administrator.done(&ApiRequest::merge(&path, taints)).await;
         let caller = agent_on(control_plane, &name).await;
-        let settings = "node: {proxy: {healthzUrl: off}, countConnections: true}\n";
+        let settings = "kubeProxyHealthzUrl: Disabled\nconnections: {count: true}\n";
         let options = AgentOptions::new(&name, &caller.kubeconfig).settings(settings);
         let says = async |agent: &Agent, text: &str| {
             let seen = async || {

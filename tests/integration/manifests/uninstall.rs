@@ -38,7 +38,7 @@ async fn deleting_earlier_settings_leaves_the_ledger() {
                    behavior: replace\n    files: [settings.yaml]\n";
     apply(
         &administrator.kubeconfig,
-        &overlay_of(&folder(&hardened()), overlay, &[("settings.yaml", "stateDir: /a\n")]),
+        &overlay_of(&folder(&hardened()), overlay, &[("settings.yaml", "logFormat: Text\n")]),
     );
     // As the leader of an earlier version created it; a newer one leaves the name label out.
     let ledger = json!({"metadata": {"name": LEDGER, "labels": {"app.kubernetes.io/name": "headgate"}},

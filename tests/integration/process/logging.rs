@@ -8,10 +8,8 @@ use serde_json::{Value, json};
 use super::{headgate, settings_file};
 
 /// What an agent writes to standard error that cannot bind its metrics address.
-fn log(settings: &str) -> String {
-    let file = settings_file(&format!(
-        "metricsBindAddress: 192.0.2.1:1\nbindAddressHardFail: true\n{settings}"
-    ));
+fn log(settings: &str, levels: &str) -> String {
+    let file = settings_file(&format!("metricsBindAddress: 192.0.2.1:1\n{settings}"));
     let directory = scratch("logging");
     let kubeconfig = directory.join("kubeconfig");
     let cluster = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -19,7 +17,15 @@ fn log(settings: &str) -> String {
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
     std::fs::write(&kubeconfig, cluster.to_string()).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command.args(["agent", "--node-name", "n", "--healthz-bind-address", "127.0.0.1:0"]);
+    command.args([
+        "agent",
+        "--node-name",
+        "n",
+        "--healthz-bind-address",
+        "127.0.0.1:0",
+        "--bind-address-hard-fail",
+    ]);
+    command.env("RUST_LOG", levels);
     for (flag, path) in [
         ("--config", &file),
         ("--kubeconfig", &kubeconfig),
@@ -34,11 +40,11 @@ fn log(settings: &str) -> String {
 }
 
 #[test]
-fn logging_settings_choose_format_and_levels() {
-    let text = log("logging: {format: text}\n");
+fn the_format_is_a_setting_and_levels_are_in_the_environment() {
+    let text = log("logFormat: Text\n", "");
     assert!(text.contains(" INFO ") && text.contains("starting"), "{text}");
-    for settings in ["", "logging: {format: json}\n"] {
-        let text = log(settings);
+    for settings in ["", "logFormat: JSON\n"] {
+        let text = log(settings, "");
         let first: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         assert_eq!(
             (&first["level"], &first["message"]),
@@ -46,31 +52,17 @@ fn logging_settings_choose_format_and_levels() {
             "{text}"
         );
     }
-    let text = log("logging: {format: text, filter: error}\n");
+    let text = log("logFormat: Text\n", "error");
     assert!(!text.contains("INFO"), "{text}");
 }
 
 #[test]
 fn check_config_prints_a_settings_file() {
-    let file = settings_file("node: {proxy: {pollInterval: 2s}}\nazure: {configFile: null}\n");
+    let file = settings_file("outOfLoadBalancers: {failedProbes: 2}\nazure: {configSecret: null}\n");
     let output = headgate(&["agent", "--check-config", "--config", file.to_str().unwrap()]);
     assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]));
     let again = scratch("settings").join("settings.yaml");
     std::fs::write(&again, &output.stdout).unwrap();
     let once_more = headgate(&["agent", "--check-config", "--config", again.to_str().unwrap()]);
     assert_eq!((once_more.status.code(), once_more.stdout), (Some(0), output.stdout));
-}
-
-#[test]
-fn a_controller_that_may_not_lead_is_a_mistake() {
-    let file = settings_file("leaderElection: {leaderElect: false}\n");
-    let file = file.to_str().unwrap();
-    for (role, code) in [("controller", 2), ("all", 0), ("agent", 0)] {
-        let output = headgate(&["agent", "--check-config", "--role", role, "--config", file]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{role}: {said}");
-        let wanted =
-            "--role=controller: leaderElection.leaderElect: \"false\" leaves nothing to be done; allowed: true";
-        assert_eq!(said.contains(wanted), code == 2, "{said}");
-    }
 }

@@ -24,7 +24,7 @@ fn with_taken_port(
     addresses: Option<&Path>,
 ) -> (std::process::Child, PathBuf) {
     let directory = scratch("taken");
-    let settings = settings_file("node: {proxy: {healthzUrl: off}}\nmetricsBindAddress: 127.0.0.1:0\n");
+    let settings = settings_file("kubeProxyHealthzUrl: Disabled\nmetricsBindAddress: 127.0.0.1:0\n");
     let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
     command
         .arg("agent")

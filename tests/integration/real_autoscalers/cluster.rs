@@ -255,7 +255,7 @@ impl Cluster {
 fn start_leader(shared: &Shared) -> Process {
     let directory = scratch("leader");
     let settings = directory.join("settings.yaml");
-    std::fs::write(&settings, settings_file("marker: {mode: adminState}\n")).unwrap();
+    std::fs::write(&settings, settings_file("outOfLoadBalancers: {source: AdminState}\n")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
     command.current_dir(&directory).env_remove("KUBECONFIG");
     command.args([
@@ -352,9 +352,9 @@ async fn serve_node(shared: Arc<Shared>, name: String, has_agent: bool) {
     if !has_agent {
         return std::future::pending().await;
     }
-    let hold = if shared.holds { "candidates" } else { "off" };
+    let hold = if shared.holds { "2m" } else { "null" };
     let settings = format!(
-        "node: {{proxy: {{healthzUrl: off}}}}\nmarker: {{mode: adminState}}\nholdDeletion: {{clusterAutoscaler: {hold}}}\n"
+        "kubeProxyHealthzUrl: Disabled\noutOfLoadBalancers: {{source: AdminState}}\ndelayTermination: {{clusterAutoscaler: {hold}}}\n"
     );
     let options = AgentOptions::new(&name, &shared.kubeconfig).settings(&settings);
     let agent = options.argument("--role=agent").start().await;

@@ -1,5 +1,5 @@
 //! The real Cluster Autoscaler with its kwok provider removes a node: empty, with a pod, and with a rollback; with and without
-//! `holdDeletion.clusterAutoscaler`.
+//! `delayTermination.clusterAutoscaler`.
 
 use std::time::Duration;
 

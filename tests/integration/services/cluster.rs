@@ -287,12 +287,12 @@ async fn service_health_follows_the_real_endpoint_slice_controller() {
     let client = Client::try_from(control_plane.client_config()).unwrap();
     let (here, there) = (create_node(&client, "here").await, create_node(&client, "there").await);
     let options = |mode: &str| {
-        let settings = format!("node: {{proxy: {{healthzUrl: off}}, serviceHealth: {mode}}}\n");
+        let settings = format!("kubeProxyHealthzUrl: Disabled\nserviceHealthChecks: {mode}\n");
         AgentOptions::new(&here, control_plane.kubeconfig()).settings(&settings)
     };
     let story = Story {
-        at_path: options("path").start().await,
-        on_port: options("nodePorts").start().await,
+        at_path: options("Path").start().await,
+        on_port: options("NodePorts").start().await,
         services: Api::default_namespaced(client.clone()),
         pods: Api::default_namespaced(client.clone()),
         client,

@@ -15,7 +15,7 @@ const MAX_CONNECTIONS: usize = 512;
 
 #[tokio::test(start_paused = true)]
 async fn all_service_ports_share_one_connection_limit() {
-    let mut server = Server::synced(&[], &[]).await;
+    let mut server = Server::synced().await;
     let keys: Vec<(String, u16)> = (0..SERVICES).map(|n| (format!("a/s{n}"), 30000 + n)).collect();
     let services: Vec<_> = keys.iter().map(|(key, port)| (key.as_str(), *port)).collect();
     let counts: Vec<_> = keys.iter().map(|(key, _)| (key.as_str(), 1)).collect();

@@ -27,12 +27,14 @@ async fn asked_for(mode: &str) -> BTreeSet<String> {
     let directory = scratch("watched");
     let file = directory.join("settings.yaml");
     let settings = format!(
-        "node: {{proxy: {{healthzUrl: off}}, healthzBindAddress: 127.0.0.1:0, serviceHealth: {mode}}}\nmetricsBindAddress: 127.0.0.1:0\nstateDir: {}\n",
-        directory.display()
+        "kubeProxyHealthzUrl: Disabled\nhealthzBindAddress: 127.0.0.1:0\nserviceHealthChecks: {mode}\nmetricsBindAddress: 127.0.0.1:0\n"
     );
     std::fs::write(&file, settings_file(&settings)).unwrap();
     let running = agent::start(AgentParts {
-        settings: config::load(Some(&file), &[]).unwrap(),
+        settings: config::Settings {
+            state_dir: directory,
+            ..config::load(Some(&file), &[]).unwrap()
+        },
         role: Role::All,
         node_name: "n".to_owned(),
         pod_name: None,
@@ -49,9 +51,9 @@ async fn asked_for(mode: &str) -> BTreeSet<String> {
 #[tokio::test]
 async fn services_are_watched_only_where_their_health_is_served() {
     let nodes = "/api/v1/nodes".to_owned();
-    assert_eq!(asked_for("off").await, [nodes.clone()].into());
+    assert_eq!(asked_for("Disabled").await, [nodes.clone()].into());
     let services = ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"].map(ToOwned::to_owned);
     let all: BTreeSet<_> = services.into_iter().chain([nodes]).collect();
-    assert_eq!(asked_for("path").await, all);
-    assert_eq!(asked_for("nodePorts").await, all);
+    assert_eq!(asked_for("Path").await, all);
+    assert_eq!(asked_for("NodePorts").await, all);
 }

@@ -7,33 +7,10 @@ use tokio::time::sleep;
 
 use super::{Server, ask, assert_answer, body, service, slices};
 
-/// Upstream resolves the addresses once, and listens on all where none is found.
-#[tokio::test(start_paused = true)]
-async fn service_ports_follow_the_selected_addresses() {
-    let mut server = Server::synced(&["192.0.2.0/24", "2001:db8::/32"], &["127.0.0.1", "::1"]).await;
-    server
-        .list_services(vec![service("a/b", 9376, &["10.0.0.1", "fd00::1"])])
-        .await;
-    assert_eq!(server.sockets.open().len(), 0, "none is not all");
-    let local = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-    for (addresses, open) in [
-        (local(&["192.0.2.7"]), vec!["192.0.2.7:9376"]),
-        (
-            local(&["192.0.2.7", "192.0.2.8", "2001:db8::7", "fe80::1"]),
-            vec!["192.0.2.7:9376", "192.0.2.8:9376", "[2001:db8::7]:9376"],
-        ),
-        (local(&["192.0.2.8"]), vec!["192.0.2.8:9376"]),
-    ] {
-        server.sockets.inside().local = addresses;
-        sleep(Duration::from_secs(7)).await;
-        assert_eq!(server.sockets.open(), open);
-    }
-}
-
 /// Not tested upstream, where two families did not work until after 1.35.
 #[tokio::test(start_paused = true)]
 async fn each_family_has_its_own_socket_and_count() {
-    let mut server = Server::synced(&[], &[]).await;
+    let mut server = Server::synced().await;
     let dual = service("a/b", 9376, &["10.0.0.1", "fd00::1"]);
     server
         .list_services(vec![dual, service("c/d", 9377, &["fd00::2"])])
@@ -72,7 +49,7 @@ async fn each_family_has_its_own_socket_and_count() {
 /// In kube-proxy a request to a server whose Service is gone gets an empty 200.
 #[tokio::test(start_paused = true)]
 async fn an_open_connection_to_a_service_just_removed_gets_503() {
-    let mut server = Server::synced(&[], &[]).await;
+    let mut server = Server::synced().await;
     server.sync_endpoints(&[("a/b", 2), ("c/d", 1)]).await;
     server.sync_services(&[("a/b", 9376), ("c/d", 9377)]).await;
     let mut removed = server.sockets.connect("0.0.0.0:9376");
@@ -92,7 +69,7 @@ async fn an_open_connection_to_a_service_just_removed_gets_503() {
 /// Not tested upstream. Upstream publishes an event once; here the port is retried.
 #[tokio::test(start_paused = true)]
 async fn a_port_that_cannot_be_opened_is_tried_every_5_s_and_at_each_change() {
-    let mut server = Server::synced(&[], &[]).await;
+    let mut server = Server::synced().await;
     server.sockets.taken("0.0.0.0:9376", true);
     server.sync_endpoints(&[("a/b", 2)]).await;
     server.sync_services(&[("a/b", 9376)]).await;
@@ -122,7 +99,7 @@ async fn a_port_that_cannot_be_opened_is_tried_every_5_s_and_at_each_change() {
 /// Not tested upstream.
 #[tokio::test(start_paused = true)]
 async fn two_services_on_one_port() {
-    let mut server = Server::synced(&[], &[]).await;
+    let mut server = Server::synced().await;
     server.sync_endpoints(&[("z/first", 1), ("a/second", 2)]).await;
     server.sync_services(&[("z/first", 9376)]).await;
     server.sync_services(&[("z/first", 9376), ("a/second", 9376)]).await;
@@ -135,7 +112,7 @@ async fn two_services_on_one_port() {
 
 #[tokio::test(start_paused = true)]
 async fn every_method_and_path_of_a_port_gets_the_same_answer() {
-    let mut server = Server::synced(&[], &[]).await;
+    let mut server = Server::synced().await;
     server.sync_endpoints(&[("a/b", 2)]).await;
     server.sync_services(&[("a/b", 9376)]).await;
     for line in [
@@ -159,7 +136,7 @@ async fn every_method_and_path_of_a_port_gets_the_same_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn the_service_path_serves_only_services_that_need_it() {
-    let mut server = Server::new(&[], &[]);
+    let mut server = Server::new();
     let unknown = server.at_path(Method::GET, "/healthz/services/a/b").await;
     assert_eq!(unknown, (503, body("a/b", 0, true)), "nothing is listed yet");
     assert!(!server.ports.borrow().tried, "and no port is opened");

@@ -6,7 +6,7 @@ use super::Server;
 
 #[tokio::test(start_paused = true)]
 async fn test_server() {
-    let mut server = Server::new(&[], &[]);
+    let mut server = Server::new();
     server.sync_services(&[]).await;
     assert_eq!(server.services(), 0);
     server.sync_endpoints(&[]).await;
@@ -105,20 +105,4 @@ async fn test_server() {
     server.stop.cancel();
     server.serving.await.unwrap().unwrap();
     assert_eq!(server.sockets.open().len(), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn test_server_with_selective_listening_address() {
-    let mut server = Server::new(&["127.0.0.0/8"], &["127.0.0.1", "192.0.2.7", "::1", "2001:db8::7"]);
-    server.sync_services(&[]).await;
-    server.sync_endpoints(&[]).await;
-    server.sync_endpoints(&[("a/b", 93)]).await;
-    assert_eq!((server.services(), server.sockets.open().len()), (0, 0));
-    server.sync_endpoints(&[]).await;
-    server.sync_services(&[("a/b", 9376)]).await;
-    assert_eq!(
-        (server.services(), server.sockets.open()),
-        (1, vec!["127.0.0.1:9376".to_owned()])
-    );
-    server.expect("a/b", "127.0.0.1:9376", 0, true).await;
 }

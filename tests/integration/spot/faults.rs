@@ -172,7 +172,7 @@ async fn an_agent_without_the_feature_removes_the_taint_of_a_notice_that_has_pas
         )
         .await;
         let agent = AgentOptions::new(name, &cluster.kubeconfig)
-            .settings("node: {proxy: {healthzUrl: off}}\n")
+            .settings("kubeProxyHealthzUrl: Disabled\n")
             .start()
             .await;
         if goes {

@@ -51,7 +51,7 @@ async fn pools_of_a_local_service_are_compared_with_its_endpoints() {
         "{inactive}"
     );
     let settings = scratch("local-pools").join("settings.yaml");
-    std::fs::write(&settings, settings_file("localPools: {enabled: 'on'}\n")).unwrap();
+    std::fs::write(&settings, settings_file("localServicePools: AllEndpoints\n")).unwrap();
     let on = ["--config", settings.to_str().unwrap()];
     let text = stdout_of(why(&on));
     println!("{text}");

@@ -171,7 +171,7 @@ mod tests {
     }
 
     fn texts(node: &NodeReport, proxy: &ProxyStatus, now: Moment) -> [(u16, String); 2] {
-        let verdict = verdict(node, proxy, false, now);
+        let verdict = verdict(node, proxy, now);
         [healthz_answer(&verdict), livez_answer(&verdict)]
             .map(|a| (a.status.as_u16(), String::from_utf8(a.body).unwrap()))
     }
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn notice_is_a_signal_among_others() {
         let now = at("2026-01-02T03:04:05Z");
-        let verdict = |node: &NodeReport| verdict(node, &ProxyStatus::new(Duration::from_mins(1)), false, now);
+        let verdict = |node: &NodeReport| verdict(node, &ProxyStatus::new(Duration::from_mins(1)), now);
         let notices = BTreeMap::from([(Signal::Azure(AzureNotice::Preempt), now.wall)]);
         let alone = verdict(&node(&[], now)).with_notices(&notices);
         assert_eq!(alone.signals, ["azurePreempt"]);
@@ -244,18 +244,5 @@ mod tests {
             verdict(&node(&["drain"], now)).with_notices(&BTreeMap::new()).signals,
             ["drain"]
         );
-    }
-
-    #[test]
-    fn stopping_is_a_signal() {
-        let now = at("2026-01-02T03:04:05Z");
-        let verdict = verdict(
-            &node(&["drain"], now),
-            &ProxyStatus::new(Duration::from_mins(1)),
-            true,
-            now,
-        );
-        assert_eq!(verdict.signals, ["drain", "headgateStopping"]);
-        assert!(!verdict.is_healthz_ok() && verdict.is_livez_ok());
     }
 }

@@ -28,7 +28,7 @@ const FORGET_INTERVAL: Duration = Duration::from_mins(5);
 pub struct ProbesMarker {
     /// The name of the own Node.
     pub node_name: String,
-    /// The probes in a row that must have been answered with 503: `node.markerProbes`.
+    /// The probes in a row that must have been answered with 503: `outOfLoadBalancers.failedProbes`.
     pub required: NonZeroU32,
     /// The signals of the node.
     pub inputs: VerdictInputs,
@@ -137,11 +137,10 @@ mod tests {
         let clock = Clock::System;
         let node = watch::Sender::new(NodeReport::initial(None, &SignalRules::default_health(), clock.now()));
         let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
-        let (stopping, notices) = (watch::Sender::new(false), watch::Sender::new(BTreeMap::new()));
+        let notices = watch::Sender::new(BTreeMap::new());
         let inputs = VerdictInputs {
             node: node.subscribe(),
             proxy: proxy.subscribe(),
-            stopping: stopping.subscribe(),
             notices: notices.subscribe(),
         };
         let last_change = watch::Sender::new(None).subscribe();
@@ -151,7 +150,6 @@ mod tests {
             drains: ServiceDrains {
                 inputs: inputs.clone(),
                 reads: watch::Sender::new(None).subscribe(),
-                is_enabled: true,
             },
             tables: tables.subscribe(),
             answers: answers.clone(),

@@ -6,7 +6,6 @@
 //! (`drain`), so that a Service whose endpoints are all on draining nodes stays available. The answers are served at a path of
 //! the health port, or on the Services' own node ports where no other process opens them.
 
-mod cidr;
 mod drain;
 mod drain_reader;
 mod index;
@@ -20,7 +19,6 @@ mod slim_objects;
 mod sockets;
 mod watch;
 
-pub use cidr::Cidr;
 pub use drain::{DrainReads, HoldReason, ServiceDrain};
 pub use drain_reader::DrainReader;
 pub use index::{ServedService, ServiceIndex, ServiceTable};

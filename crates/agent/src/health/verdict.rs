@@ -19,8 +19,6 @@ pub struct VerdictInputs {
     pub node: watch::Receiver<NodeReport>,
     /// What is known of kube-proxy.
     pub proxy: watch::Receiver<ProxyStatus>,
-    /// Whether this process stops and drains its node first.
-    pub stopping: watch::Receiver<bool>,
     /// Signals that are not in the Node object, each with its start.
     pub notices: watch::Receiver<BTreeMap<Signal, Timestamp>>,
 }
@@ -45,7 +43,7 @@ impl VerdictInputs {
     #[must_use]
     pub fn verdict(&self, now: Moment) -> Verdict {
         let (node, notices) = (self.node.borrow(), self.notices.borrow());
-        let mut verdict = verdict(&node, &self.proxy.borrow(), *self.stopping.borrow(), now).with_notices(&notices);
+        let mut verdict = verdict(&node, &self.proxy.borrow(), now).with_notices(&notices);
         if !verdict.is_eligible() && node.hold.is_some() {
             let signals: Vec<_> = verdict.signals.iter().map(String::as_str).collect();
             verdict.is_held = node.is_held(&signals, now.mono);
@@ -55,11 +53,10 @@ impl VerdictInputs {
 }
 
 #[must_use]
-pub(super) fn verdict(node: &NodeReport, proxy: &ProxyStatus, is_stopping: bool, now: Moment) -> Verdict {
-    let stopping = is_stopping.then_some(&Signal::Stopping);
+pub(super) fn verdict(node: &NodeReport, proxy: &ProxyStatus, now: Moment) -> Verdict {
     Verdict {
         at: now,
-        signals: node.signals().keys().chain(stopping).map(ToString::to_string).collect(),
+        signals: node.signals().keys().map(ToString::to_string).collect(),
         source: node.source,
         proxy: proxy.health(now),
         is_held: false,
@@ -108,12 +105,11 @@ mod tests {
 
     const DRAIN: &str = "headgate.dev/maintenance";
 
-    fn inputs(report: NodeReport, stopping: bool, notices: &[Signal], now: Moment) -> VerdictInputs {
+    fn inputs(report: NodeReport, notices: &[Signal], now: Moment) -> VerdictInputs {
         let notices = notices.iter().map(|signal| (signal.clone(), now.wall)).collect();
         VerdictInputs {
             node: watch::Sender::new(report).subscribe(),
             proxy: watch::Sender::new(ProxyStatus::new(Duration::from_mins(1))).subscribe(),
-            stopping: watch::Sender::new(stopping).subscribe(),
             notices: watch::Sender::new(notices).subscribe(),
         }
     }
@@ -146,7 +142,7 @@ mod tests {
                 mono: now.mono + after,
                 ..now
             };
-            inputs(report(&[DRAIN], now), false, &[], now).verdict(later)
+            inputs(report(&[DRAIN], now), &[], now).verdict(later)
         };
         let held = verdict(Duration::ZERO);
         assert!(held.is_healthz_ok() && !held.is_eligible());
@@ -164,12 +160,10 @@ mod tests {
     fn hold_covers_neither_other_signals_nor_those_of_the_agent() {
         let now = Clock::System.now();
         let is_ok = |inputs: &VerdictInputs| inputs.verdict(now).is_healthz_ok();
-        assert!(is_ok(&inputs(report(&[DRAIN], now), false, &[], now)));
-        assert!(!is_ok(&inputs(report(&[DRAIN, "other"], now), false, &[], now)));
-        assert!(!is_ok(&inputs(report(&[DRAIN], now), true, &[], now)));
+        assert!(is_ok(&inputs(report(&[DRAIN], now), &[], now)));
+        assert!(!is_ok(&inputs(report(&[DRAIN, "other"], now), &[], now)));
         assert!(!is_ok(&inputs(
             report(&[DRAIN], now),
-            false,
             &[Signal::Azure(AzureNotice::Preempt)],
             now
         )));

@@ -55,7 +55,6 @@ pub async fn publish_verdict_changes(
         let is_running = tokio::select! {
             changed = inputs.node.changed() => changed.is_ok(),
             changed = inputs.proxy.changed() => changed.is_ok(),
-            changed = inputs.stopping.changed() => changed.is_ok(),
             changed = inputs.notices.changed() => changed.is_ok(),
             () = sleep(EVALUATION_INTERVAL) => true,
         };

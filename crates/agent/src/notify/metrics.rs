@@ -35,7 +35,7 @@ impl Metrics {
             notices: table.by_label(
                 "headgate_notifications",
                 "Notices for the webhook that have ended, by outcome: delivered, rejected by the receiver for good, expired after \
-                 notifications.retryTimeout, or dropped because the queue was full",
+                 10 min, or dropped because the queue was full",
                 "outcome",
                 Outcome::ALL.map(Outcome::as_str),
             ),

@@ -15,17 +15,11 @@ pub struct NotificationSettings {
     pub events: BTreeSet<String>,
     /// The body.
     pub template: Template,
-    /// The `Content-Type` of the body.
-    pub content_type: String,
-    /// A file with the authorities that are trusted instead of the system's.
-    pub authorities_file: Option<PathBuf>,
-    /// For how long a notice is tried again.
+    /// For how long a notice is tried again; no setting.
     pub retry_timeout: Duration,
 }
 
 impl NotificationSettings {
-    /// The content type of a JSON body.
-    pub const JSON: &'static str = "application/json";
     /// The events that are sent by default: what happens to a node, without failures that the leader retries.
     pub const DEFAULT_EVENTS: [&'static str; 4] = [
         "NodeSignalled",
@@ -47,8 +41,6 @@ impl Default for NotificationSettings {
             url_file: None,
             events: Self::DEFAULT_EVENTS.map(str::to_owned).into(),
             template: Template::default(),
-            content_type: Self::JSON.to_owned(),
-            authorities_file: None,
             retry_timeout: Duration::from_mins(10),
         }
     }

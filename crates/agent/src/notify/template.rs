@@ -13,6 +13,8 @@ const MAX_STEPS: u64 = 50_000;
 /// The largest template and the largest body.
 const MAX_BYTES: usize = 64 * 1024;
 const NAME: &str = "notifications.template";
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Why a template cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,7 +22,7 @@ pub enum TemplateError {
     /// The syntax is wrong, or a field or filter is not known.
     #[error("{0}")]
     Invalid(String),
-    /// The body would not be JSON, although the content type says so.
+    /// The body begins as JSON and is none.
     #[error("it renders no JSON ({0}); encode each text, as in {{\"text\": {{{{ note | tojson }}}}}}")]
     NotJson(String),
     /// It is larger than the limit.
@@ -29,31 +31,53 @@ pub enum TemplateError {
 }
 
 /// A checked template. The empty one renders the notice itself as JSON.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Template(String);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    text: String,
+    content_type: &'static str,
+}
+
+impl Default for Template {
+    fn default() -> Self {
+        Self {
+            text: String::new(),
+            content_type: JSON,
+        }
+    }
+}
 
 impl Template {
-    /// Compiles a template and renders an example. With `is_json` the result must be JSON.
+    /// Compiles a template and renders an example, which says what the body is: JSON or text. What begins with a brace is meant to be JSON.
     ///
     /// # Errors
-    /// When it cannot be compiled or rendered, or the result is no JSON or too large.
-    pub fn new(text: &str, is_json: bool) -> Result<Self, TemplateError> {
+    /// When it cannot be compiled or rendered, or the result is too large, or begins as JSON and is none.
+    pub fn new(text: &str) -> Result<Self, TemplateError> {
         if text.len() > MAX_BYTES {
             return Err(TemplateError::TooLarge);
         }
-        let template = Self(text.to_owned());
+        let mut template = Self {
+            text: text.to_owned(),
+            content_type: JSON,
+        };
         let body = template.render(&Notice::example())?;
-        if is_json {
-            let parsed: Result<serde_json::Value, _> = serde_json::from_str(&body);
-            parsed.map_err(|error| TemplateError::NotJson(error.to_string()))?;
+        match serde_json::from_str::<serde_json::Value>(&body) {
+            Ok(_) => {}
+            Err(error) if body.trim_start().starts_with('{') => return Err(TemplateError::NotJson(error.to_string())),
+            Err(_) => template.content_type = TEXT,
         }
         Ok(template)
+    }
+
+    /// The `Content-Type` of the bodies.
+    #[must_use]
+    pub fn content_type(&self) -> &'static str {
+        self.content_type
     }
 
     /// The text of the template.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 
     /// The body for a notice.
@@ -61,13 +85,13 @@ impl Template {
     /// # Errors
     /// When it is too large, or takes too many steps.
     pub fn render(&self, notice: &Notice) -> Result<String, TemplateError> {
-        let body = if self.0.is_empty() {
+        let body = if self.text.is_empty() {
             serde_json::to_string(notice).map_err(|error| TemplateError::Invalid(error.to_string()))?
         } else {
             let mut environment = Environment::new();
             environment.set_undefined_behavior(UndefinedBehavior::Strict);
             environment.set_fuel(Some(MAX_STEPS));
-            let rendered = environment.render_named_str(NAME, &self.0, Serde(notice));
+            let rendered = environment.render_named_str(NAME, &self.text, Serde(notice));
             rendered.map_err(|error| TemplateError::Invalid(headgate_core::telemetry::error_chain(&error)))?
         };
         if body.len() > MAX_BYTES {
@@ -83,38 +107,38 @@ mod tests {
 
     #[test]
     fn templates_are_checked_and_rendered() {
-        for (text, is_json, expected) in [
-            ("", true, Ok(serde_json::to_string(&Notice::example()).unwrap())),
-            ("{{ event }} {{ name }}", false, Ok("NodeSignalled node-1".to_owned())),
+        for (text, content_type, expected) in [
+            ("", JSON, Ok(serde_json::to_string(&Notice::example()).unwrap())),
+            ("{{ event }} {{ name }}", TEXT, Ok("NodeSignalled node-1".to_owned())),
             (
                 r#"{"text": {{ note | tojson }}}"#,
-                true,
+                JSON,
                 Ok(r#"{"text": "a \"quoted\" \\ word\nand a second line"}"#.to_owned()),
             ),
             (
                 "{% for signal in signals %}[{{ signal }}]{% endfor %}{% if warning %}!{% endif %}",
-                false,
+                TEXT,
                 Ok("[headgate.dev/maintenance][deletionTimestamp]".to_owned()),
             ),
-            (r#"{"text": "{{ note }}"}"#, true, Err("it renders no JSON")),
-            ("{{ nothing }}", false, Err("undefined")),
-            ("{{ note | nothing }}", false, Err("nothing")),
-            ("{% if %}", false, Err("syntax error")),
-            ("{% for a in range(100000) %}{{ a }}{% endfor %}", false, Err("")),
-            ("{% include 'x' %}", false, Err("")),
+            (r#"{"text": "{{ note }}"}"#, JSON, Err("it renders no JSON")),
+            ("{{ nothing }}", TEXT, Err("undefined")),
+            ("{{ note | nothing }}", TEXT, Err("nothing")),
+            ("{% if %}", TEXT, Err("syntax error")),
+            ("{% for a in range(100000) %}{{ a }}{% endfor %}", TEXT, Err("")),
+            ("{% include 'x' %}", TEXT, Err("")),
         ] {
-            let rendered = Template::new(text, is_json).and_then(|template| template.render(&Notice::example()));
+            let rendered = Template::new(text).and_then(|template| {
+                assert_eq!(template.content_type(), content_type, "{text}");
+                template.render(&Notice::example())
+            });
             match (rendered, expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{text}"),
                 (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{text}: {error}"),
                 (found, expected) => panic!("{text}: {found:?} where {expected:?} is expected"),
             }
         }
-        assert_eq!(
-            Template::new(&"x".repeat(MAX_BYTES + 1), false),
-            Err(TemplateError::TooLarge)
-        );
+        assert_eq!(Template::new(&"x".repeat(MAX_BYTES + 1)), Err(TemplateError::TooLarge));
         let doubled = "{{ note * 5000 }}";
-        assert!(Template::new(doubled, false).is_err(), "a body without bound");
+        assert!(Template::new(doubled).is_err(), "a body without bound");
     }
 }

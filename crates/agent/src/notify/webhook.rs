@@ -29,29 +29,8 @@ const LIMITS: Limits = Limits {
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The largest URL file.
 const MAX_URL_BYTES: u64 = 4096;
-/// The largest file of authorities.
-const MAX_AUTHORITIES_BYTES: u64 = 1024 * 1024;
 /// The longest wait that a receiver can request.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(10);
-
-/// Why the webhook cannot be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum WebhookError {
-    /// The file of authorities cannot be read.
-    #[error("notifications.caFile {path} cannot be read: {source}")]
-    ReadAuthorities {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system call.
-        source: io::Error,
-    },
-    /// The file has no usable certificate.
-    #[error("notifications.caFile {0} has no certificate in PEM form; name a bundle of certificate authorities")]
-    NoAuthorities(PathBuf),
-    /// TLS cannot be set up.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-}
 
 /// Why an attempt failed. The text is for logs: it has neither the URL nor the answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,7 +48,7 @@ pub enum AttemptError {
     #[error("the proxy of HTTPS_PROXY or HTTP_PROXY did not connect to the receiver")]
     Proxy,
     /// The certificate is not trusted, or TLS failed otherwise.
-    #[error("TLS failed; check the receiver's certificate and notifications.caFile")]
+    #[error("TLS failed; check the receiver's certificate, and the authorities in the file of SSL_CERT_FILE")]
     Tls,
     /// There was no complete answer in time.
     #[error("no answer within {} s", ATTEMPT_TIMEOUT.as_secs())]
@@ -149,29 +128,18 @@ impl Webhook {
     ///
     /// # Errors
     /// When there are no authorities to trust.
-    pub fn new(settings: &NotificationSettings, proxies: Proxies) -> Result<Option<Self>, WebhookError> {
+    pub fn new(
+        settings: &NotificationSettings,
+        proxies: Proxies,
+        roots: &TrustedRoots,
+    ) -> Result<Option<Self>, TlsError> {
         let Some(url_file) = settings.url_file.clone() else {
             return Ok(None);
         };
-        let roots = match &settings.authorities_file {
-            None => TrustedRoots::System,
-            Some(path) => TrustedRoots::Pem(read_limited(path, MAX_AUTHORITIES_BYTES).map_err(|source| {
-                WebhookError::ReadAuthorities {
-                    path: path.clone(),
-                    source,
-                }
-            })?),
-        };
-        let client = HttpClient::new(&roots, proxies, LIMITS).map_err(|error| match &settings.authorities_file {
-            Some(path) if matches!(error, TlsError::Pem(_)) => WebhookError::NoAuthorities(path.clone()),
-            _ => error.into(),
-        })?;
-        let content_type = HeaderValue::from_str(&settings.content_type)
-            .unwrap_or_else(|_| HeaderValue::from_static(NotificationSettings::JSON));
         Ok(Some(Self {
-            client,
+            client: HttpClient::new(roots, proxies, LIMITS)?,
             url_file,
-            content_type,
+            content_type: HeaderValue::from_static(settings.template.content_type()),
         }))
     }
 

@@ -76,7 +76,7 @@ impl DelayTarget {
 /// From observations of the own Node to what should be on it.
 #[derive(Debug)]
 pub struct DeletionDelay {
-    /// `holdDeletion.timeout`; `None` if the setting is off.
+    /// `delayTermination.clusterAutoscaler`; `None` if the setting is off.
     timeout: Option<Duration>,
     /// The value of the hard taint.
     deletion_mark: Observed<String>,

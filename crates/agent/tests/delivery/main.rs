@@ -10,7 +10,6 @@
 mod receiver;
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use headgate_agent::notify::{
     AttemptError, Metrics, Notice, NotificationSettings, Notifier, Template, Webhook, deliver, queue,
 };
 use headgate_core::clock::Clock;
+use headgate_http::client::TrustedRoots;
 use headgate_http::proxies::Proxies;
 use hyper_util::client::proxy::matcher::Matcher;
 use jiff::Timestamp;
@@ -45,6 +45,7 @@ struct World {
     directory: tempfile::TempDir,
     settings: NotificationSettings,
     proxies: Proxies,
+    roots: TrustedRoots,
     metrics: Metrics,
     registry: Registry,
 }
@@ -64,20 +65,21 @@ impl World {
             directory,
             settings,
             proxies: Proxies::from(Matcher::builder().build()),
+            roots: TrustedRoots::System,
             metrics,
             registry,
         }
     }
 
-    fn file(&self, name: &str, content: &str) -> PathBuf {
-        let path = self.directory.path().join(name);
-        std::fs::write(&path, content).unwrap();
-        path
+    fn file(&self, name: &str, content: &str) {
+        std::fs::write(self.directory.path().join(name), content).unwrap();
     }
 
     fn start(&self) -> Notifier {
         let (notifier, notices) = queue(&self.settings, &self.metrics);
-        let webhook = Webhook::new(&self.settings, self.proxies.clone()).unwrap().unwrap();
+        let webhook = Webhook::new(&self.settings, self.proxies.clone(), &self.roots)
+            .unwrap()
+            .unwrap();
         let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
         let send = move |body| {
             let webhook = webhook.clone();
@@ -130,13 +132,15 @@ async fn a_notice_arrives_as_json_or_as_the_template_says() {
     let mut world = World::new(&receiver.url());
     world.start().notify(notice("NodeSignalled"));
     world.wait(DELIVERED, 1).await;
-    world.settings.template = Template::new(r#"{"text": {{ (name ~ ": " ~ note) | tojson }}}"#, true).unwrap();
-    world.settings.content_type = "application/vnd.example+json".to_owned();
+    world.settings.template = Template::new(r#"{"text": {{ (name ~ ": " ~ note) | tojson }}}"#).unwrap();
     world.start().notify(notice("NodeSignalled"));
     world.wait(DELIVERED, 2).await;
+    world.settings.template = Template::new("{{ name }}: {{ note }}").unwrap();
+    world.start().notify(notice("NodeSignalled"));
+    world.wait(DELIVERED, 3).await;
 
-    let [first, second] = &receiver.requests()[..] else {
-        panic!("two requests")
+    let [first, second, third] = &receiver.requests()[..] else {
+        panic!("three requests")
     };
     assert_eq!(first.path, SECRET_PATH);
     assert_eq!(first.content_type, "application/json");
@@ -147,8 +151,10 @@ async fn a_notice_arrives_as_json_or_as_the_template_says() {
             "warning": false, "note": "out of its load balancers", "signals": ["deletionTimestamp"], "reporter": "node-2",
         })
     );
-    assert_eq!(second.content_type, "application/vnd.example+json");
+    assert_eq!(second.content_type, "application/json");
     assert_eq!(second.body, r#"{"text": "node-1: out of its load balancers"}"#);
+    assert_eq!(third.content_type, "text/plain; charset=utf-8");
+    assert_eq!(third.body, "node-1: out of its load balancers");
     assert_eq!(world.count("headgate_notifications_queued"), 0);
 }
 
@@ -280,7 +286,9 @@ async fn a_notice_expires_or_is_rejected_and_the_next_one_is_sent() {
 async fn the_url_file_is_read_for_each_attempt() {
     let (first, second) = (Receiver::plain(&[404, 503]).await, Receiver::plain(&[]).await);
     let world = World::new("");
-    let webhook = Webhook::new(&world.settings, world.proxies.clone()).unwrap().unwrap();
+    let webhook = Webhook::new(&world.settings, world.proxies.clone(), &world.roots)
+        .unwrap()
+        .unwrap();
     assert_eq!(webhook.send(String::new()).await, Err(AttemptError::UrlFile));
     world.file("url", &first.url());
     assert_eq!(webhook.send(String::new()).await, Err(status(404, None)));
@@ -315,7 +323,7 @@ async fn certificates_are_verified() {
     world.start().notify(notice("NodeSignalled"));
     world.wait(EXPIRED, 1).await;
     assert_eq!((world.count(&failures("tls")), receiver.requests().len()), (1, 0));
-    world.settings.authorities_file = Some(world.file("ca.pem", &authority));
+    world.roots = TrustedRoots::Pem(authority.into_bytes());
     world.start().notify(notice("NodeSignalled"));
     world.wait(DELIVERED, 1).await;
     assert_eq!(receiver.requests().len(), 1);
@@ -324,12 +332,6 @@ async fn certificates_are_verified() {
     world.start().notify(notice("NodeSignalled"));
     world.wait(EXPIRED, 2).await;
     assert_eq!((world.count(&failures("tls")), receiver.requests().len()), (2, 1));
-
-    world.settings.authorities_file = Some(world.file("empty.pem", ""));
-    let error = Webhook::new(&world.settings, world.proxies.clone())
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("has no certificate"), "{error}");
 }
 
 #[tokio::test]
@@ -339,7 +341,7 @@ async fn a_proxy_is_used_for_both_schemes() {
     let proxy = Proxy::start(true).await;
     let remote = |receiver: &Receiver| receiver.url().replace("127.0.0.1", "receiver.invalid");
     let mut world = World::new(&remote(&receiver));
-    world.settings.authorities_file = Some(world.file("ca.pem", &authority));
+    world.roots = TrustedRoots::Pem(authority.into_bytes());
     world.proxies = proxy.proxies();
     let notifier = world.start();
     notifier.notify(notice("NodeSignalled"));
@@ -370,7 +372,9 @@ async fn errors_have_no_part_of_the_url() {
         "secret-without-a-scheme".to_owned(),
     ] {
         let world = World::new(&url);
-        let webhook = Webhook::new(&world.settings, world.proxies.clone()).unwrap().unwrap();
+        let webhook = Webhook::new(&world.settings, world.proxies.clone(), &world.roots)
+            .unwrap()
+            .unwrap();
         let error = webhook.send(String::new()).await.unwrap_err();
         let shown = format!("{error} {error:?} {webhook:?}");
         for part in ["secret", "/hook", "127.0.0.1", "password", SECRET_PATH] {

@@ -39,7 +39,7 @@ pub(crate) struct Agent {
     health: Router,
     tasks: JoinSet<()>,
     /// The writer stops when one of them is dropped.
-    _senders: (watch::Sender<ProxyStatus>, watch::Sender<bool>, watch::Sender<Notices>),
+    _senders: (watch::Sender<ProxyStatus>, watch::Sender<Notices>),
 }
 
 pub(crate) struct World {
@@ -128,12 +128,10 @@ fn start_agent(fake: &FakeApi, clock: &Clock) -> Agent {
     let rules = SignalRules::default_health();
     let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
     let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
-    let stopping = watch::Sender::new(false);
     let notices = watch::Sender::new(Notices::new());
     let inputs = VerdictInputs {
         node: reports.subscribe(),
         proxy: proxy.subscribe(),
-        stopping: stopping.subscribe(),
         notices: notices.subscribe(),
     };
     let mut registry = Registry::default();
@@ -168,6 +166,6 @@ fn start_agent(fake: &FakeApi, clock: &Clock) -> Agent {
         faults,
         health: router(inputs, metrics, clock.clone()),
         tasks,
-        _senders: (proxy, stopping, notices),
+        _senders: (proxy, notices),
     }
 }

@@ -36,6 +36,7 @@ impl Fields {
         match read_text_file(path, "an azure.json, as cloud-provider-azure reads it") {
             Ok(text) => self.overlay(&origin, &text, violations),
             Err(message) => violations.push(Violation {
+                line: None,
                 origin,
                 key: None,
                 message,
@@ -47,6 +48,7 @@ impl Fields {
     pub(super) fn overlay(&mut self, origin: &str, text: &str, violations: &mut Vec<Violation>) {
         let mut violation = |message: String| {
             violations.push(Violation {
+                line: None,
                 origin: origin.to_owned(),
                 key: None,
                 message,
@@ -135,6 +137,7 @@ impl Fields {
                 Printable(&describe_value(&field.value)).to_string()
             };
             violations.push(Violation {
+                line: None,
                 origin: field.origin.clone(),
                 key: Some(key.to_owned()),
                 message: format!("{shown} is not allowed; allowed: {allowed}"),

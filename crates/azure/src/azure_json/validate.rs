@@ -108,6 +108,7 @@ fn credential(fields: &Fields, violations: &mut Vec<Violation>) -> Credential {
     if federated {
         let Some(token_file) = token_file else {
             violations.push(Violation {
+                line: None,
                 origin: fields.origin("useFederatedWorkloadIdentityExtension"),
                 key: Some("aadFederatedTokenFile".to_owned()),
                 message: "workload identity needs it; allowed: the path of a projected service account token"
@@ -140,6 +141,7 @@ fn credential(fields: &Fields, violations: &mut Vec<Violation>) -> Credential {
         _ => {
             if certificate.is_some() {
                 violations.push(Violation {
+                    line: None,
                     origin: fields.origin("aadClientCertPath"),
                     key: Some("aadClientCertPath".to_owned()),
                     message:
@@ -182,6 +184,7 @@ fn load_balancers(fields: &Fields, pool_type: BackendPoolType, violations: &mut 
         );
     }
     violations.extend(found.into_iter().map(|message| Violation {
+        line: None,
         origin: fields.origin(key),
         key: Some(key.to_owned()),
         message,

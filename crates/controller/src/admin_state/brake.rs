@@ -1,4 +1,4 @@
-//! The brake: signals that do not announce the end of the machine by themselves set no more than `guard.maxNewDown` of a pool's
+//! The brake: signals that do not announce the end of the machine by themselves set no more than `adminState.maxNewDown` of a pool's
 //! entries `Down` within [`WINDOW`], the oldest signals first. A cordon, a condition, a label or a maintenance may be a mistake that
 //! meets every node at once. Pure.
 //!

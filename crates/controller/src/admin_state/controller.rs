@@ -33,7 +33,7 @@ use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
 use crate::local_service::{Members, ServiceIndex};
-use crate::pool::{InterfaceCache, LeaseBypass, ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
+use crate::pool::{InterfaceCache, ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
 
 /// The values that the design of cloud-provider-azure gives these labels.
 const LABELS: WriterLabels = WriterLabels {
@@ -201,7 +201,7 @@ impl Controller<'_> {
         let targets = self.targets.borrow();
         let has_signals = targets.as_ref().is_some_and(|targets| targets.has_signal_periods());
         drop(targets);
-        let is_off = self.policy.mode == AdminStateMode::Off;
+        let is_off = self.policy.mode == AdminStateMode::Disabled;
         let max_age = if !self.ledger.ledger().is_empty() {
             Some(RESYNC_INTERVAL)
         } else if is_off {
@@ -326,10 +326,6 @@ impl Controller<'_> {
                 term: self.term.clone(),
                 listings,
                 interfaces: self.interfaces.clone(),
-                bypass: LeaseBypass {
-                    before_eviction: self.context.lease_bypass,
-                    clock: self.context.clock.clone(),
-                },
                 labels: LABELS,
             };
             tasks.spawn(TaskName::PoolWriter(id.clone()), writer.run(planner));
@@ -360,7 +356,7 @@ impl Controller<'_> {
         }
         self.report_holds(&reads);
         let report_at = self.publish_traffic(&reads);
-        if self.policy.mode != AdminStateMode::Off {
+        if self.policy.mode != AdminStateMode::Disabled {
             for event in self.contested.evaluate(&targets.nodes, Instant::now()) {
                 self.record_event(event);
             }
@@ -427,7 +423,7 @@ impl Controller<'_> {
         let guard = &self.context.guard;
         let holds = match self.policy.mode {
             AdminStateMode::Enforce => desired_holds(reads, &self.unplanned(targets), guard),
-            AdminStateMode::Observe | AdminStateMode::Off => DesiredHolds::new(),
+            AdminStateMode::Observe | AdminStateMode::Disabled => DesiredHolds::new(),
         };
         let mut events = self.hold_tracker.evaluate(&holds, guard);
         if self.policy.mode == AdminStateMode::Enforce {

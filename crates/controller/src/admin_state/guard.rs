@@ -2,7 +2,7 @@
 //!
 //! Azure's load balancer does not fail open: a pool whose entries are all `Down`, or all fail their probe, serves nothing.
 //! An entry can serve if it is not `Down` and its Node is Ready, carries no signal and is not excluded from load balancers.
-//! Where probes reach headgate, the signals of `signals.health` count for that as well, from their first observation: agents count
+//! Where probes reach headgate, the signals for `/healthz` count for that as well, from their first observation: agents count
 //! by their own clocks, so one that must last may count for them before it counts for the leader.
 //! If fewer than the minimum can serve, entries whose Nodes' signals are all revocable are held back: of Ready Nodes, and of those
 //! that are not Ready but not lost yet ([`TargetStates`]), which come last.
@@ -28,13 +28,13 @@ use headgate_core::settings::IntOrPercent;
 /// The settings of the guard, and what it needs of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardSettings {
-    /// The setting `guard.minimumInService`.
+    /// The setting `adminState.minimumInService`.
     pub minimum_in_service: IntOrPercent,
-    /// The setting `guard.maxNewDown`.
+    /// The setting `adminState.maxNewDown`.
     pub max_new_down: IntOrPercent,
     /// The agents' health port, by which probes of headgate are recognized.
     pub health_port: u16,
-    /// The settings `signals.health` and `signals.healthBuiltIn`: with which signals an agent answers 503.
+    /// With which signals an agent answers 503.
     pub health_rules: SignalRules,
     /// Whether this process has the service account that may record holds on Nodes.
     pub may_write_holds: bool,

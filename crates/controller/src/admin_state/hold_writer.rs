@@ -58,7 +58,7 @@ pub(super) async fn report_refusal(other_nodes: OtherNodes, mut holds: watch::Re
     let is_due = holds.wait_for(is_due).await.is_ok();
     if is_due {
         // The check has logged and recorded the refusal.
-        let _refusal = other_nodes.check("guard.minimumInService");
+        let _refusal = other_nodes.check("adminState.minimumInService");
     }
     std::future::pending::<()>().await;
 }

@@ -196,7 +196,7 @@ fn held_back_note(hold: &DesiredHold, guard: &GuardSettings) -> String {
     let signals: Vec<_> = hold.signals.iter().map(String::as_str).collect();
     let mut note = format!(
         "Kept in service in {pools} despite {}: without this node, fewer than {} of its addresses would serve \
-         (guard.minimumInService).",
+         (adminState.minimumInService).",
         signals.join(", "),
         guard.minimum_in_service
     );

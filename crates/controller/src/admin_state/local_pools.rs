@@ -52,14 +52,14 @@ pub(super) fn start(
         work.local_pools_metrics.clone(),
         work.clock.clone(),
     );
-    let settings = EffectiveSettings::new(&work.local_pools, &context.target.local_pools);
+    let settings = EffectiveSettings::new(work.local_pools, &context.target.local_pools);
     let updater = settings
         .as_ref()
         .map(|settings| SharedUpdater::new(Updater::new(settings.updater)));
     // The guard counts the Nodes that serve a rule; markers and maintenances ask whether any Service wants a load balancer.
     let is_guarded = work.guard.minimum_in_service != IntOrPercent::Int(0);
     let is_needed = is_guarded || work.marker.is_some() || work.traffic.is_some();
-    if updater.is_none() && (!is_needed || context.policy.mode == AdminStateMode::Off) {
+    if updater.is_none() && (!is_needed || context.policy.mode == AdminStateMode::Disabled) {
         return None;
     }
     let services = work.services.read();

@@ -27,7 +27,7 @@ pub(super) async fn publish_markers(
     intents: FieldIntents,
     mut markers: watch::Receiver<Arc<Markers>>,
 ) {
-    if other_nodes.check("marker.mode").is_err() {
+    if other_nodes.check("outOfLoadBalancers.source").is_err() {
         return std::future::pending().await;
     }
     loop {

@@ -116,12 +116,12 @@ const POOL_GAUGES: [PoolGauge; 6] = [
     },
     PoolGauge {
         name: "headgate_pool_held_back",
-        help: "Entries of a backend pool that the guard keeps in service although their Nodes have a signal, for guard.minimumInService or for a rule of a Local Service; on the leader only.",
+        help: "Entries of a backend pool that the guard keeps in service although their Nodes have a signal, for adminState.minimumInService or for a rule of a Local Service; on the leader only.",
         value: |pool| pool.held_back,
     },
     PoolGauge {
         name: "headgate_pool_waiting",
-        help: "Entries of a backend pool whose Nodes have a signal, and that stay in service until guard.maxNewDown lets more of them become Down; on the leader only.",
+        help: "Entries of a backend pool whose Nodes have a signal, and that stay in service until adminState.maxNewDown lets more of them become Down; on the leader only.",
         value: |pool| pool.waiting,
     },
 ];
@@ -166,7 +166,7 @@ impl Collector for GaugeCollector {
             let seconds = value(&values).map_or(0, Timestamp::as_second);
             ConstGauge::new(seconds).encode(descriptor)?;
         }
-        let help = "Nodes with a signal of signals.adminState, by signal; a Node with several counts under each. On the leader only.";
+        let help = "Nodes with a signal for admin states, by signal; a Node with several counts under each. On the leader only.";
         let mut family =
             encoder.encode_descriptor("headgate_admin_state_signalled_nodes", help, None, MetricType::Gauge)?;
         for (signal, count) in &values.nodes_by_signal {

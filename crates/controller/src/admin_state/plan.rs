@@ -5,7 +5,7 @@
 //! | yes | `None` | | `Down` |
 //! | yes | `Down` | | stays |
 //! | no | `Down` | yes | `None` |
-//! | no | `Down` | no | stays, or `None` with `adminState.foreignDown: restore` |
+//! | no | `Down` | no | stays, or `None` with `adminState.foreignDown: Restore` |
 //! | | `Up`, or an unknown value | | stays |
 //!
 //! The guard holds entries back (see `guard` and `rule_guard`): their target state is `None` although the Node has a signal for admin states or for
@@ -33,7 +33,7 @@ use crate::pool::{AdminStateChange, ClusterNode, EntryKey, InterfaceCache, LoadB
 use headgate_core::settings::IntOrPercent;
 
 /// What the leader may change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Whether admin states are written at all.
     pub mode: AdminStateMode,
@@ -136,7 +136,7 @@ pub struct PoolCounts {
     pub eligible: usize,
     /// Entries that the guard keeps in service although their Nodes have signals.
     pub held_back: usize,
-    /// Entries that stay in service for a while, because `guard.maxNewDown` others become `Down` first.
+    /// Entries that stay in service for a while, because `adminState.maxNewDown` others become `Down` first.
     pub waiting: usize,
     /// Whether a rule of the pool probes headgate.
     pub probes_headgate: bool,
@@ -160,7 +160,7 @@ pub fn plan(view: &LoadBalancerView, inputs: &PlanInputs<'_>) -> Plan {
     let signalled = inputs.targets.signalled_nodes(inputs.now.mono);
     let is_guarded = !inputs.guard.settings.is_disabled()
         && inputs.is_configured
-        && inputs.policy.mode != AdminStateMode::Off
+        && inputs.policy.mode != AdminStateMode::Disabled
         && inputs.targets.stale_since().is_none();
     let guarded = is_guarded.then(|| inputs.targets.guarded_nodes(inputs.now.mono));
     for pool in &view.pools {

@@ -12,7 +12,7 @@ use super::target_states::TargetStates;
 use crate::other_nodes::OtherNodes;
 use crate::preempt_events::PreemptEvents;
 
-/// The feature `azure.preemptEvents`, and whether this process may write other Nodes.
+/// The feature `evictionNotices`, and whether this process may write other Nodes.
 #[derive(Clone)]
 pub struct PreemptEventsFeature {
     /// The task.
@@ -28,7 +28,7 @@ pub(super) async fn preempt_events(
     mut targets: watch::Receiver<Option<Arc<TargetStates>>>,
 ) {
     let PreemptEventsFeature { task, other_nodes } = feature;
-    if other_nodes.check("azure.preemptEvents").is_err() {
+    if other_nodes.check("evictionNotices").is_err() {
         return std::future::pending().await;
     }
     let tainted = watch::Sender::<BTreeSet<String>>::default();

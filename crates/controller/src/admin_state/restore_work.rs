@@ -26,16 +26,16 @@ use super::nodes::{TargetStatesConfig, publish_target_states};
 use super::plan::{EntryStatus, Policy};
 use super::planner::{LoadBalancerPlanner, LoadBalancerStatus};
 use super::recorded::read_recorded_once;
-use super::settings::{AdminStateMode, AdminStateSettings, ForeignDown};
+use super::settings::{AdminStateMode, ForeignDown, STALE_NODES_TIMEOUT};
 use super::target_states::TargetStates;
 use crate::pool::{
-    InterfaceCache, LastError, LeaseBypass, ListRequest, Listing, PoolWriter, RecordedPools, WriterLabels,
-    list_on_request, look_up_interfaces, node_store,
+    InterfaceCache, LastError, ListRequest, Listing, PoolWriter, RecordedPools, WriterLabels, list_on_request,
+    look_up_interfaces, node_store,
 };
 
 /// The plan of the mode `off`: `None` for every `Down` in the ledger.
 const RESTORE_POLICY: Policy = Policy {
-    mode: AdminStateMode::Off,
+    mode: AdminStateMode::Disabled,
     foreign_down: ForeignDown::Keep,
 };
 /// For the release of the shared Lease at the end. A Lease that is not released expires, or passes to the next leader.
@@ -217,7 +217,7 @@ fn spawn_lists(term: &Term, context: &RestoreContext, ledger: &LedgerStore, task
     let config = TargetStatesConfig {
         nodes,
         exclude_control_plane: context.target.exclude_control_plane,
-        stale_timeout: AdminStateSettings::default().stale_nodes_timeout,
+        stale_timeout: STALE_NODES_TIMEOUT,
         clock: context.clock.clone(),
     };
     tasks.spawn(publish_target_states(config, sender));
@@ -308,7 +308,6 @@ async fn work(
             term: term.clone(),
             listings: listings.clone(),
             interfaces: interfaces.clone(),
-            bypass: LeaseBypass::never(context.clock.clone()),
             labels: LABELS,
         };
         tasks.spawn(writer.run(planner));

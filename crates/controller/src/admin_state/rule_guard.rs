@@ -30,13 +30,13 @@ const MAX_SERVICES_NAMED: usize = 4;
 /// Why the guard keeps an entry in service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldFor {
-    /// Fewer than `guard.minimumInService` others can serve.
+    /// Fewer than `adminState.minimumInService` others can serve.
     pub minimum: bool,
     /// The Services, as `NAMESPACE/NAME`, whose rules no other entry serves.
     pub services: BTreeSet<String>,
     /// A rule may need the entry, but the serving Nodes are not known.
     pub unknown: Option<Unknown>,
-    /// `guard.maxNewDown` lets no more entries of the pool go for now.
+    /// `adminState.maxNewDown` lets no more entries of the pool go for now.
     pub brake: bool,
 }
 
@@ -81,7 +81,7 @@ impl HeldFor {
             .unknown
             .map(|why| format!("a rule of a Local Service may need it, and {why}"));
         let brake = self.brake.then(|| {
-            "guard.maxNewDown sets no more entries of the pool Down within 5 min, and older signals come first"
+            "adminState.maxNewDown sets no more entries of the pool Down within 5 min, and older signals come first"
                 .to_owned()
         });
         let reasons: Vec<_> = [minimum, services, unknown, brake].into_iter().flatten().collect();

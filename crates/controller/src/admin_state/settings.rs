@@ -1,4 +1,4 @@
-//! The settings `adminState.*`.
+//! The settings `adminState.*`, and what has no setting beside them.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ words! {
     pub enum AdminStateMode {
         /// It writes admin states.
         #[default]
-        Enforce = "enforce",
+        Enforce = "Enforce",
         /// It computes and shows what it would write, and writes nothing.
-        Observe = "observe",
+        Observe = "Observe",
         /// It restores every `Down` in the ledger, and writes nothing else.
-        Off = "off",
+        Disabled = "Disabled",
     }
 }
 
@@ -24,36 +24,13 @@ words! {
     pub enum ForeignDown {
         /// It stays as it is.
         #[default]
-        Keep = "keep",
+        Keep = "Keep",
         /// It becomes `None` if its node has no signal.
-        Restore = "restore",
+        Restore = "Restore",
     }
 }
 
-/// The settings under `adminState`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AdminStateSettings {
-    /// The setting `adminState.mode`: whether changes are written.
-    pub mode: AdminStateMode,
-    /// The setting `adminState.foreignDown`: what happens to a `Down` of others.
-    pub foreign_down: ForeignDown,
-    /// The setting `adminState.listFailureTimeout`.
-    pub list_failure_timeout: Duration,
-    /// The setting `adminState.staleNodesTimeout`.
-    pub stale_nodes_timeout: Duration,
-    /// The setting `adminState.leaseBypass`: how long before the eviction of a node its `Down` does not wait for the shared Lease; zero
-    /// is never.
-    pub lease_bypass: Duration,
-}
-
-impl Default for AdminStateSettings {
-    fn default() -> Self {
-        Self {
-            mode: AdminStateMode::default(),
-            foreign_down: ForeignDown::default(),
-            list_failure_timeout: Duration::from_mins(2),
-            stale_nodes_timeout: Duration::from_mins(5),
-            lease_bypass: Duration::ZERO,
-        }
-    }
-}
+/// For how long lists of load balancers, or tokens for them, may fail before the leader looks for a successor.
+pub const LIST_FAILURE_TIMEOUT: Duration = Duration::from_mins(2);
+/// For how long the leader follows Nodes that the API server does not confirm.
+pub const STALE_NODES_TIMEOUT: Duration = Duration::from_mins(5);

@@ -37,7 +37,11 @@ impl TargetState {
     /// The target state in a mode: `off` never targets `Down`.
     #[must_use]
     pub fn in_mode(self, mode: AdminStateMode) -> Self {
-        if mode == AdminStateMode::Off { Self::None } else { self }
+        if mode == AdminStateMode::Disabled {
+            Self::None
+        } else {
+            self
+        }
     }
 }
 

@@ -47,7 +47,7 @@ impl LastReads<'_> {
 
     /// Why the reads prove nothing about any Node.
     fn unread(&self) -> Option<Unproved> {
-        if self.mode == AdminStateMode::Off {
+        if self.mode == AdminStateMode::Disabled {
             return Some(Unproved::ModeOff);
         }
         if let Some(since) = self.targets.stale_since() {
@@ -123,8 +123,8 @@ fn in_service_traffic(mode: AdminStateMode, node: &ClusterNode, entries: &[&Entr
     }
     let because = match (mode, node.exempting_label()) {
         (_, Some(label)) => format!("; the label {label} keeps headgate from setting it Down"),
-        (AdminStateMode::Observe, None) => "; adminState.mode is observe".to_owned(),
-        (AdminStateMode::Enforce | AdminStateMode::Off, None) => {
+        (AdminStateMode::Observe, None) => "; adminState.mode is Observe".to_owned(),
+        (AdminStateMode::Enforce | AdminStateMode::Disabled, None) => {
             match HeldFor::union(serving.iter().copied()).reason() {
                 reason if reason.is_empty() => reason,
                 reason => format!("; {reason}"),

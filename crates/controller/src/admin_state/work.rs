@@ -41,7 +41,8 @@ use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
-use crate::local_service::{self, LocalPoolsSettings, ServiceIndex};
+use crate::local_pools::LocalServicePools;
+use crate::local_service::{self, ServiceIndex};
 use crate::other_nodes::OtherNodes;
 use crate::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request, look_up_interfaces};
 
@@ -73,7 +74,7 @@ const LEDGER_REJECTED: EventKind = EventKind::warning("LoadBalancerAdminStateLed
 pub struct WorkContext {
     /// A client of the API server that does not retry by itself.
     pub client: Client,
-    /// All Nodes, read by [`read_node`](crate::pool::read_node) with `signals.adminState` and `signals.adminStateBuiltIn` as signals.
+    /// All Nodes, read by [`read_node`](crate::pool::read_node) with the signals for admin states.
     pub nodes: NodeStore,
     /// All Services of type `LoadBalancer`.
     pub services: ServiceStore,
@@ -83,10 +84,8 @@ pub struct WorkContext {
     pub guard: GuardSettings,
     /// For how long lists of load balancers may fail before the leader looks for a successor.
     pub list_failure_timeout: Duration,
-    /// For how long admin states follow Nodes that the API server does not confirm: `adminState.staleNodesTimeout`.
+    /// For how long admin states follow Nodes that the API server does not confirm.
     pub stale_nodes_timeout: Duration,
-    /// How long before the eviction of a node its `Down` does not wait for the shared Lease: `adminState.leaseBypass`.
-    pub lease_bypass: Duration,
     /// The Node that this process runs on.
     pub node_name: String,
     /// Records events on Nodes.
@@ -94,7 +93,7 @@ pub struct WorkContext {
     /// The metrics of admin states.
     pub metrics: Metrics,
     /// Whether and how pools of Local Services are updated.
-    pub local_pools: LocalPoolsSettings,
+    pub local_pools: LocalServicePools,
     /// The metrics of these updates.
     pub local_pools_metrics: local_service::Metrics,
     /// The metrics of the shared Lease.
@@ -294,7 +293,7 @@ fn spawn_hold_writer(
 fn effective_policy(policy: Policy, target: &ClusterTarget) -> Policy {
     let is_off = !target.is_admin_state_enabled;
     Policy {
-        mode: if is_off { AdminStateMode::Off } else { policy.mode },
+        mode: if is_off { AdminStateMode::Disabled } else { policy.mode },
         ..policy
     }
 }
@@ -346,7 +345,7 @@ async fn work_with(
     }
     let policy = effective_policy(context.policy, &target);
     // To forget what is `Down`, an operator turns the mode `off` and deletes the ledger.
-    ledger.set_accepts_loss(policy.mode == AdminStateMode::Off);
+    ledger.set_accepts_loss(policy.mode == AdminStateMode::Disabled);
     let list_requests = watch::Sender::new(ListRequest {
         number: 0,
         relaxed_number: 0,

@@ -13,16 +13,29 @@ use headgate_core::telemetry::words;
 use crate::local_pools::selection::EndpointSelection;
 
 words! {
-    /// The setting `localPools.enabled`: whether this process updates pools of Local Services.
+    /// The setting `localServicePools`: whether this process updates pools of Local Services, and whose nodes are members.
     #[derive(Default)]
-    pub enum Enabled {
-        /// On where cloud-controller-manager runs its own updater.
+    pub enum LocalServicePools {
+        /// Updated where cloud-controller-manager runs its own updater, and as it does.
         #[default]
-        Auto = "auto",
-        /// Pools are always updated.
-        On = "on",
-        /// Pools are never updated.
-        Off = "off",
+        Auto = "Auto",
+        /// Always updated, with the nodes of all endpoints.
+        AllEndpoints = "AllEndpoints",
+        /// Always updated, with the nodes of ready endpoints only.
+        ReadyEndpoints = "ReadyEndpoints",
+        /// Never updated.
+        Disabled = "Disabled",
+    }
+}
+
+impl LocalServicePools {
+    /// The endpoints that make their node a member.
+    #[must_use]
+    pub fn selection(self) -> EndpointSelection {
+        match self {
+            Self::ReadyEndpoints => EndpointSelection::Ready,
+            Self::Auto | Self::AllEndpoints | Self::Disabled => EndpointSelection::All,
+        }
     }
 }
 
@@ -38,35 +51,13 @@ pub struct CloudConfig {
 /// Whether pools are updated. With `Auto`, this is the condition under which cloud-controller-manager runs its updater: the
 /// SKU is standard and at least one load balancer is configured in `multipleStandardLoadBalancerConfigurations`.
 #[must_use]
-pub fn is_active(enabled: Enabled, config: &CloudConfig) -> bool {
+pub fn is_active(setting: LocalServicePools, config: &CloudConfig) -> bool {
     let sku = config.load_balancer_sku.as_deref().filter(|sku| !sku.is_empty());
     let is_standard = sku.is_none_or(|sku| sku.eq_ignore_ascii_case("standard"));
-    match enabled {
-        Enabled::Auto => is_standard && config.load_balancer_configurations > 0,
-        Enabled::On => true,
-        Enabled::Off => false,
-    }
-}
-
-/// `localPools.endpoints: ready` without `localPools.enabled: on`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "localPools.endpoints: ready needs localPools.enabled: on, because cloud-controller-manager's updater counts every \
-     endpoint and would add the others again"
-)]
-pub struct RejectedSelection;
-
-/// Checks the setting `localPools.endpoints` against `localPools.enabled`.
-///
-/// # Errors
-/// [`EndpointSelection::Ready`] without [`Enabled::On`].
-pub fn resolve_selection(
-    enabled: Enabled,
-    selection: EndpointSelection,
-) -> Result<EndpointSelection, RejectedSelection> {
-    match (enabled, selection) {
-        (_, EndpointSelection::All) | (Enabled::On, EndpointSelection::Ready) => Ok(selection),
-        (Enabled::Auto | Enabled::Off, EndpointSelection::Ready) => Err(RejectedSelection),
+    match setting {
+        LocalServicePools::Auto => is_standard && config.load_balancer_configurations > 0,
+        LocalServicePools::AllEndpoints | LocalServicePools::ReadyEndpoints => true,
+        LocalServicePools::Disabled => false,
     }
 }
 
@@ -117,21 +108,19 @@ mod tests {
                 load_balancer_sku: sku.map(str::to_owned),
                 load_balancer_configurations: configurations,
             };
-            assert_eq!(is_active(Enabled::Auto, &config), is_auto, "{config:?}");
-            assert!(is_active(Enabled::On, &config));
-            assert!(!is_active(Enabled::Off, &config));
+            assert_eq!(is_active(LocalServicePools::Auto, &config), is_auto, "{config:?}");
+            assert!(is_active(LocalServicePools::AllEndpoints, &config));
+            assert!(is_active(LocalServicePools::ReadyEndpoints, &config));
+            assert!(!is_active(LocalServicePools::Disabled, &config));
         }
     }
 
     #[test]
-    fn ready_endpoints_only_need_an_explicit_on() {
-        use EndpointSelection::{All, Ready};
-        for enabled in [Enabled::Auto, Enabled::On, Enabled::Off] {
-            assert_eq!(resolve_selection(enabled, All), Ok(All));
+    fn only_an_explicit_choice_leaves_endpoints_out() {
+        for setting in LocalServicePools::ALL {
+            let leaves_out = setting.selection() == EndpointSelection::Ready;
+            assert_eq!(leaves_out, setting == LocalServicePools::ReadyEndpoints, "{setting:?}");
         }
-        assert_eq!(resolve_selection(Enabled::On, Ready), Ok(Ready));
-        assert_eq!(resolve_selection(Enabled::Auto, Ready), Err(RejectedSelection));
-        assert_eq!(resolve_selection(Enabled::Off, Ready), Err(RejectedSelection));
     }
 
     #[test]

@@ -13,8 +13,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headgate_core::telemetry::words;
-
 use crate::local_pools::nodes::NodeIndex;
 use crate::local_pools::objects::{EndpointSlice, Node};
 use crate::local_pools::operation::{DesiredMember, DesiredMembers};
@@ -23,16 +21,14 @@ use headgate_core::service::IpFamily;
 /// The most members of one family that a node gives, as a node writes its own addresses.
 const MAX_NODE_ADDRESSES: usize = 4;
 
-words! {
-    /// The endpoints that make their node a member.
-    #[derive(Default)]
-    pub enum EndpointSelection {
-        /// Every endpoint, whatever its conditions, as cloud-controller-manager counts them.
-        #[default]
-        All = "all",
-        /// Endpoints that are ready. cloud-controller-manager's updater would add the others again.
-        Ready = "ready",
-    }
+/// The endpoints that make their node a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EndpointSelection {
+    /// Every endpoint, whatever its conditions, as cloud-controller-manager counts them.
+    #[default]
+    All,
+    /// Endpoints that are ready. cloud-controller-manager's updater would add the others again.
+    Ready,
 }
 
 /// Why a node with an endpoint is not a member.

@@ -36,16 +36,13 @@ impl Default for MaxRetries {
     }
 }
 
-/// The time between two ticks: `localPools.interval` where it is set, otherwise
-/// `loadBalancerBackendPoolUpdateIntervalInSeconds`, where absent, 0 and negative mean 30 s.
+/// The time between two ticks: `loadBalancerBackendPoolUpdateIntervalInSeconds`, where absent, 0 and negative mean 30 s.
 #[must_use]
-pub fn update_interval(own_setting: Option<Duration>, config_seconds: Option<i64>) -> Duration {
-    let own = own_setting.filter(|interval| !interval.is_zero());
+pub fn update_interval(config_seconds: Option<i64>) -> Duration {
     let seconds = config_seconds
         .and_then(|seconds| u64::try_from(seconds).ok())
         .filter(|seconds| *seconds > 0);
-    own.or(seconds.map(Duration::from_secs))
-        .unwrap_or(DEFAULT_UPDATE_INTERVAL)
+    seconds.map_or(DEFAULT_UPDATE_INTERVAL, Duration::from_secs)
 }
 
 #[cfg(test)]
@@ -68,20 +65,8 @@ mod tests {
 
     #[test]
     fn intervals() {
-        let seconds = Duration::from_secs;
-        for (own, config, interval) in [
-            (None, None, 30),
-            (None, Some(0), 30),
-            (None, Some(-5), 30),
-            (None, Some(7), 7),
-            (Some(3), Some(7), 3),
-            (Some(0), Some(7), 7),
-        ] {
-            assert_eq!(
-                update_interval(own.map(seconds), config),
-                seconds(interval),
-                "{own:?} {config:?}"
-            );
+        for (config, interval) in [(None, 30), (Some(0), 30), (Some(-5), 30), (Some(7), 7)] {
+            assert_eq!(update_interval(config), Duration::from_secs(interval), "{config:?}");
         }
     }
 }

@@ -6,32 +6,11 @@ use std::time::Duration;
 use headgate_azure::AzureJson;
 
 use crate::local_pools::{
-    CloudConfig, Enabled, EndpointSelection, MaxRetries, PreConfigured, UpdaterSettings, is_active, update_interval,
+    CloudConfig, LocalServicePools, MaxRetries, PreConfigured, UpdaterSettings, is_active, update_interval,
 };
 
-/// The settings under `localPools`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LocalPoolsSettings {
-    /// The setting `localPools.enabled`.
-    pub enabled: Enabled,
-    /// The setting `localPools.interval`; zero for the interval of `azure.json`.
-    pub interval: Duration,
-    /// The setting `localPools.resyncInterval`.
-    pub resync_interval: Duration,
-    /// The setting `localPools.endpoints`.
-    pub endpoints: EndpointSelection,
-}
-
-impl Default for LocalPoolsSettings {
-    fn default() -> Self {
-        Self {
-            enabled: Enabled::default(),
-            interval: Duration::ZERO,
-            resync_interval: Duration::from_mins(5),
-            endpoints: EndpointSelection::default(),
-        }
-    }
-}
+/// After this time at the latest every pool is compared again, and an update that was given up is tried again.
+const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
 
 /// What `azure.json` says about pools of Local Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,17 +62,17 @@ pub struct EffectiveSettings {
 }
 
 impl EffectiveSettings {
-    /// From the settings and `azure.json`; `None` if pools of Local Services are not updated.
+    /// From the setting and `azure.json`; `None` if pools of Local Services are not updated.
     #[must_use]
-    pub fn new(settings: &LocalPoolsSettings, target: &LocalPoolsTarget) -> Option<Self> {
-        is_active(settings.enabled, &target.cloud).then(|| Self {
-            interval: update_interval(Some(settings.interval), target.interval_seconds),
-            resync_interval: settings.resync_interval,
+    pub fn new(setting: LocalServicePools, target: &LocalPoolsTarget) -> Option<Self> {
+        is_active(setting, &target.cloud).then(|| Self {
+            interval: update_interval(target.interval_seconds),
+            resync_interval: RESYNC_INTERVAL,
             updater: UpdaterSettings {
-                selection: settings.endpoints,
+                selection: setting.selection(),
                 max_retries: MaxRetries::from_config(target.max_retries),
                 pre_configured: target.pre_configured,
-                resync_interval: settings.resync_interval,
+                resync_interval: RESYNC_INTERVAL,
                 ..UpdaterSettings::default()
             },
         })
@@ -105,13 +84,14 @@ mod tests {
     use headgate_azure::ConfigSources;
 
     use super::*;
+    use crate::local_pools::EndpointSelection;
 
-    fn effective(text: &str, settings: &LocalPoolsSettings) -> Option<EffectiveSettings> {
+    fn effective(text: &str, setting: LocalServicePools) -> Option<EffectiveSettings> {
         let config = AzureJson::load(ConfigSources {
             secret: Some(text),
             ..ConfigSources::default()
         });
-        EffectiveSettings::new(settings, &LocalPoolsTarget::new(&config.unwrap()))
+        EffectiveSettings::new(setting, &LocalPoolsTarget::new(&config.unwrap()))
     }
 
     const SEVERAL: &str = "loadBalancerBackendPoolConfigurationType: nodeIP\n\
@@ -119,9 +99,9 @@ mod tests {
 
     #[test]
     fn updater_follows_azure_json_unless_the_settings_differ() {
-        let auto = LocalPoolsSettings::default();
-        assert_eq!(effective("{}", &auto), None);
-        let found = effective(SEVERAL, &auto).unwrap();
+        let auto = LocalServicePools::default();
+        assert_eq!(effective("{}", auto), None);
+        let found = effective(SEVERAL, auto).unwrap();
         assert_eq!(
             (found.interval, found.updater.max_retries.get(), found.resync_interval),
             (Duration::from_secs(30), 3, Duration::from_mins(5))
@@ -130,24 +110,19 @@ mod tests {
             "{SEVERAL}loadBalancerBackendPoolUpdateIntervalInSeconds: 7\nloadBalancerBackendPoolUpdateMaxRetries: 0\n\
              preConfiguredBackendPoolLoadBalancerTypes: Internal"
         );
-        let found = effective(&text, &auto).unwrap();
+        let found = effective(&text, auto).unwrap();
         assert_eq!(
             (found.interval, found.updater.max_retries.get()),
             (Duration::from_secs(7), 0)
         );
         assert_eq!(found.updater.pre_configured, PreConfigured::Internal);
-        let on = LocalPoolsSettings {
-            enabled: Enabled::On,
-            interval: Duration::from_secs(3),
-            ..auto
-        };
-        assert_eq!(effective(&text, &on).unwrap().interval, Duration::from_secs(3));
-        assert!(effective("{}", &on).is_some());
-        let off = LocalPoolsSettings {
-            enabled: Enabled::Off,
-            ..auto
-        };
-        assert_eq!(effective(SEVERAL, &off), None);
+        assert!(effective("{}", LocalServicePools::AllEndpoints).is_some());
+        let ready = effective(&text, LocalServicePools::ReadyEndpoints).unwrap();
+        assert_eq!(
+            (ready.interval, ready.updater.selection),
+            (found.interval, EndpointSelection::Ready)
+        );
+        assert_eq!(effective(SEVERAL, LocalServicePools::Disabled), None);
     }
 
     #[test]

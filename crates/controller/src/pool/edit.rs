@@ -136,18 +136,6 @@ impl PoolEdit {
         })
     }
 
-    /// The `Down`s of Nodes whose eviction is near, without members; `None` if there are none.
-    #[must_use]
-    pub fn urgent_downs(&self, is_near: impl Fn(&ClusterNode) -> bool) -> Option<Self> {
-        let urgent = |change: &&AdminStateChange| change.to == AdminState::Down && is_near(&change.node);
-        let admin_states: Vec<_> = self.admin_states.iter().filter(urgent).cloned().collect();
-        (!admin_states.is_empty()).then(|| Self {
-            pool: self.pool.clone(),
-            admin_states,
-            members: None,
-        })
-    }
-
     /// Whether it sets an entry `Down`. Such edits are written first (docs/dev/decisions.md 32).
     #[must_use]
     pub fn sets_down(&self) -> bool {

@@ -26,7 +26,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::edit::PoolEdit;
 use super::interface_cache::InterfaceCache;
-use super::lease_bypass::{BYPASS_TTL, LeaseBypass};
 use super::listing::Listing;
 use super::pool_entry::EntryKey;
 use super::retry::LastError;
@@ -110,8 +109,6 @@ pub(crate) struct PoolWriter {
     pub(crate) listings: watch::Receiver<Arc<Listing>>,
     /// The machines of network interfaces; what is new leads to a new plan.
     pub(crate) interfaces: watch::Receiver<Arc<InterfaceCache>>,
-    /// When the Lease is not waited for.
-    pub(crate) bypass: LeaseBypass,
     /// Label values of the metrics.
     pub(crate) labels: WriterLabels,
 }
@@ -197,8 +194,7 @@ impl PoolWriter {
                     span.run(step).await
                 }
                 Phase::AwaitingLease(request) if !edits.is_empty() => {
-                    let bypass_at = self.bypass.due_at(&edits);
-                    self.await_lease(request, bypass_at, &mut state, &mut planner).await
+                    self.await_lease(request, &mut state, &mut planner).await
                 }
                 without_lease => {
                     // If nothing is due any more, this leaves the queue.
@@ -213,9 +209,8 @@ impl PoolWriter {
                         self.wait_for_change(&mut planner, retry_at).await;
                         Phase::Idle
                     } else {
-                        let bypass_at = self.bypass.due_at(&edits);
                         let request = self.request_lease(edits);
-                        self.await_lease(request, bypass_at, &mut state, &mut planner).await
+                        self.await_lease(request, &mut state, &mut planner).await
                     }
                 }
             };
@@ -257,12 +252,10 @@ impl PoolWriter {
         }
     }
 
-    /// Waits for the Lease, and reads the load balancer with it; or for a change, which leads to another plan. From `bypass_at` on it
-    /// does not wait for the Lease.
+    /// Waits for the Lease, and reads the load balancer with it; or for a change, which leads to another plan.
     async fn await_lease<P: Planner>(
         &mut self,
         mut request: LeaseRequest,
-        bypass_at: Option<Instant>,
         state: &mut State,
         planner: &mut P,
     ) -> Phase {
@@ -271,7 +264,6 @@ impl PoolWriter {
             acquired = &mut request.acquired => acquired,
             () = planner.changed() => return Phase::AwaitingLease(request),
             () = changed(&mut self.listings) => return Phase::AwaitingLease(request),
-            () = sleep_until(bypass_at.unwrap_or_else(Instant::now)), if bypass_at.is_some() => Ok(self.lock.bypass(BYPASS_TTL)),
         };
         let LeaseRequest { span, plan, .. } = request;
         match acquired {

@@ -262,7 +262,7 @@ async fn throttled_leader_keeps_its_term_and_the_next_leader_obeys_the_deadline(
 
 #[tokio::test(start_paused = true)]
 async fn rest_and_the_mode_off_are_no_failure() {
-    for mode in [AdminStateMode::Enforce, AdminStateMode::Off] {
+    for mode in [AdminStateMode::Enforce, AdminStateMode::Disabled] {
         let foreign_down = ForeignDown::Keep;
         let pair = Pair::led_by_a(Policy { mode, foreign_down }).await;
         sleep(SECOND).await;

@@ -1,4 +1,4 @@
-//! `guard.minimumInService`: what leader and agents together leave in service, whatever the signals.
+//! `adminState.minimumInService`: what leader and agents together leave in service, whatever the signals.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -185,7 +185,10 @@ async fn maintenance_of_every_node_takes_a_quarter_of_the_pool_at_a_time() {
     sleep(200 * SECOND).await;
     assert_eq!(down(&cluster), 2);
     let notes = cluster.notes(HELD_BACK, "node-7").await;
-    assert!(notes.iter().any(|note| note.contains("guard.maxNewDown")), "{notes:?}");
+    assert!(
+        notes.iter().any(|note| note.contains("adminState.maxNewDown")),
+        "{notes:?}"
+    );
     sleep(60 * SECOND).await;
     assert_eq!(down(&cluster), 4, "five minutes later, and one list");
     // A node that goes away anyway does not wait.
@@ -193,7 +196,7 @@ async fn maintenance_of_every_node_takes_a_quarter_of_the_pool_at_a_time() {
     sleep(10 * SECOND).await;
     assert_eq!(down(&cluster), 5);
     sleep(10 * 60 * SECOND).await;
-    assert_eq!(down(&cluster), 7, "guard.minimumInService keeps one");
+    assert_eq!(down(&cluster), 7, "adminState.minimumInService keeps one");
     assert_eq!(healthy(&cluster, 8).await.len(), 1);
 }
 

@@ -1,4 +1,4 @@
-//! `guard.minimumInService` and the signals of `signals.health`: of all kinds, also those that agents alone follow, and those that
+//! `adminState.minimumInService` and the signals for `/healthz`: of all kinds, also those that agents alone follow, and those that
 //! agents count by their own clocks.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,12 +101,12 @@ impl Agents {
 #[tokio::test(start_paused = true)]
 async fn signal_of_any_kind_that_only_agents_follow_leaves_one_in_service() {
     let mut cluster = cluster(
-        &[json!(MAINTENANCE)],
+        &[json!({"taint": MAINTENANCE})],
         &[
             json!({"taint": "aws-node-termination-handler/*"}),
             json!({"label": {"key": "example.com/state", "value": "leaving"}}),
             json!({"annotation": {"key": "example.com/leaving"}}),
-            json!({"unschedulable": true, "for": "0s"}),
+            json!({"signal": "cordon", "after": "0s"}),
         ],
     )
     .await;
@@ -161,7 +161,7 @@ async fn signal_of_any_kind_that_only_agents_follow_leaves_one_in_service() {
 
 #[tokio::test(start_paused = true)]
 async fn cordoned_cluster_stays_in_service_while_the_leader_changes() {
-    let cordons = [json!({"unschedulable": true, "for": "60s"})];
+    let cordons = [json!({"signal": "cordon", "after": "60s"})];
     let mut cluster = cluster(&cordons, &cordons).await;
     cluster.lead(ENFORCE).await;
     let mut agents = Agents::default();
@@ -182,7 +182,7 @@ async fn cordoned_cluster_stays_in_service_while_the_leader_changes() {
 
 #[tokio::test(start_paused = true)]
 async fn new_leader_brings_a_cordoned_cluster_back_before_it_has_counted() {
-    let cordons = [json!({"unschedulable": true, "for": "10m"})];
+    let cordons = [json!({"signal": "cordon", "after": "10m"})];
     let mut cluster = cluster(&cordons, &cordons).await;
     let mut agents = Agents::default();
     for number in 1..=NODES {
@@ -202,7 +202,7 @@ async fn new_leader_brings_a_cordoned_cluster_back_before_it_has_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn held_node_is_not_set_down_before_its_cordon_has_lasted() {
-    let cordons = [json!({"unschedulable": true, "for": "60s"})];
+    let cordons = [json!({"signal": "cordon", "after": "60s"})];
     let mut cluster = cluster(&cordons, &cordons).await;
     cluster.lead(ENFORCE).await;
     let mut agents = Agents::default();

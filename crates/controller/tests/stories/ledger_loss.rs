@@ -125,7 +125,7 @@ async fn mode_off_accepts_the_deletion() {
     cluster.stop().await;
     cluster.fault("PUT", "", None, &json!({"answer": {"status": 403}}));
     let off = Policy {
-        mode: AdminStateMode::Off,
+        mode: AdminStateMode::Disabled,
         ..ENFORCE
     };
     cluster.lead(off).await;

@@ -19,7 +19,6 @@ mod held_deletions;
 mod ignored_writes;
 mod invariants;
 mod large_clusters;
-mod lease_bypass;
 mod ledger_loss;
 mod ledger_proof;
 mod local_pools;

@@ -100,7 +100,7 @@ async fn heartbeats_and_other_facts_cost_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn cordon_counts_once_it_has_lasted_also_for_a_new_leader() {
-    let mut cluster = cluster(&[json!({"unschedulable": true, "for": "10s"})]).await;
+    let mut cluster = cluster(&[json!({"signal": "cordon", "after": "10s"})]).await;
     let cordon = |is_cordoned: bool| move |node: &mut Value| node["spec"]["unschedulable"] = json!(is_cordoned);
     cluster.node(2, cordon(true));
     sleep(9 * SECOND).await;
@@ -126,7 +126,7 @@ async fn cordon_counts_once_it_has_lasted_also_for_a_new_leader() {
 
 #[tokio::test(start_paused = true)]
 async fn deletion_is_no_signal_where_it_is_switched_off() {
-    let cluster = cluster(&[json!("drain")]).await;
+    let cluster = cluster(&[json!({"taint": "drain"})]).await;
     cluster.node(2, |node| {
         node["metadata"]["finalizers"] = json!(["example.com/keep"]);
         node["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");

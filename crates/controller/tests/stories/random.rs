@@ -31,7 +31,7 @@ const POOLS: [(&str, &str); 3] = [
 ];
 /// Runs unless `HEADGATE_STORIES` says otherwise.
 const DEFAULT_RUNS: u64 = 40;
-/// `guard.minimumInService` of a run.
+/// `adminState.minimumInService` of a run.
 const MINIMUMS: [IntOrPercent; 4] = [
     IntOrPercent::Int(1),
     IntOrPercent::Int(2),

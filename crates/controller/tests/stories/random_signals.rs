@@ -46,7 +46,7 @@ const QUIET_BOUND: Duration = Duration::from_secs(20);
 const DISTURBED_BOUND: Duration = Duration::from_mins(4);
 /// From the last fault or change of the leader until the short bound holds.
 const QUIET_AFTER: Duration = Duration::from_secs(90);
-/// `holdDeletion.timeout` of the agents.
+/// `delayTermination.clusterAutoscaler` of the agents.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(40);
 const HARD_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 const SETTLE_TIME: Duration = Duration::from_mins(6);
@@ -59,7 +59,7 @@ fn rules() -> SignalRules {
         json!({"condition": {"type": "VMEventScheduled", "status": "True", "messagePrefix": "Preempt Scheduled:"}}),
         json!({"label": {"key": "example.com/state", "value": "leaving"}}),
         json!({"annotation": {"key": "example.com/leaving"}}),
-        json!({"unschedulable": true, "for": "5s"}),
+        json!({"signal": "cordon", "after": "5s"}),
     ];
     rules
         .matchers

@@ -202,7 +202,7 @@ async fn mode_off_gives_back_without_nodes() {
     let mut story = Story::new(ENFORCE).await;
     story.leader.stop().await;
     let policy = Policy {
-        mode: AdminStateMode::Off,
+        mode: AdminStateMode::Disabled,
         ..ENFORCE
     };
     // Nothing is given back while ARM refuses writes, so the `Down` is still there when the Nodes are stale.

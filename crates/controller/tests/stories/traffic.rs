@@ -201,8 +201,8 @@ async fn lists_that_fail_make_it_unknown_until_they_succeed() {
 #[tokio::test(start_paused = true)]
 async fn modes_that_set_nothing_down_say_so() {
     for (mode, expected) in [
-        (AdminStateMode::Observe, "; adminState.mode is observe"),
-        (AdminStateMode::Off, "adminState.mode is off"),
+        (AdminStateMode::Observe, "; adminState.mode is Observe"),
+        (AdminStateMode::Disabled, "adminState.mode is Disabled"),
     ] {
         let policy = Policy { mode, ..ENFORCE };
         let scene = Scene::new(TestCluster::without_leader(2, &two_load_balancers(2)).await, policy).await;

@@ -12,7 +12,8 @@ use headgate_azure::{Credential, RateLimits, Secret};
 use headgate_azure_emulator::{Emulator, Settings};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{ClusterTarget, GuardSettings, Policy};
-use headgate_controller::local_service::{LocalPoolsSettings, LocalPoolsTarget};
+use headgate_controller::local_pools::LocalServicePools;
+use headgate_controller::local_service::LocalPoolsTarget;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_core::clock::Clock;
 use headgate_core::node::{SignalRules, TrafficByNode};
@@ -59,21 +60,19 @@ pub(crate) struct World {
     /// The values of `cloudProviderRateLimit*` in `azure.json`.
     pub(crate) rate_limits: Option<RateLimits>,
     pub(crate) intercept: Option<Intercept>,
-    /// `adminState.listFailureTimeout`.
+    /// For how long lists may fail.
     pub(crate) list_failure_timeout: Duration,
-    /// `adminState.leaseBypass`.
-    pub(crate) lease_bypass: Duration,
     /// Whether leaders write the marker.
     pub(crate) marker: bool,
     /// What `azure.json` says about pools of Local Services.
     pub(crate) local_pools: LocalPoolsTarget,
-    /// The settings under `localPools`.
-    pub(crate) local_pools_settings: LocalPoolsSettings,
+    /// The setting `localServicePools`.
+    pub(crate) local_pools_settings: LocalServicePools,
     /// What leaders take as a signal.
     pub(crate) rules: SignalRules,
     /// Why leaders cannot connect to ARM.
     pub(crate) arm_unreachable: Option<&'static str>,
-    /// `guard.minimumInService`; disabled unless a story is about it.
+    /// `adminState.minimumInService`; disabled unless a story is about it.
     pub(crate) guard: GuardSettings,
     /// The size limit of lists and load balancers, for clients that are made from now on.
     pub(crate) max_streamed_bytes: Option<usize>,
@@ -178,8 +177,7 @@ impl World {
             intercept: None,
             list_failure_timeout: Duration::from_mins(2),
             local_pools: LocalPoolsTarget::default(),
-            local_pools_settings: LocalPoolsSettings::default(),
-            lease_bypass: Duration::ZERO,
+            local_pools_settings: LocalServicePools::default(),
             marker: false,
             rules: SignalRules::default_admin_state(),
             arm_unreachable: None,

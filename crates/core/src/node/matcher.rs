@@ -1,4 +1,5 @@
-//! Which facts of a Node object are signals: the matchers and built-in signals of `signals.health` or `signals.adminState`. Pure.
+//! Which facts of a Node object are signals: the matchers and built-in signals that count for one purpose. Pure. `known_signals` makes
+//! them from the settings.
 //!
 //! To add a kind of matcher, add a variant to [`SignalMatcher`] here. The compiler then requires its form in the settings
 //! ([`SignalMatcher::parse`] and [`SignalMatcher::to_value`]), its name, and how it is found in a [`Node`]; what it means to an operator
@@ -11,23 +12,26 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::known_signals::SignalSettings;
 use super::object::Taint;
 use super::reader::Node;
 use super::signal::Signal;
 use super::spot_notice::AzureNotice;
 use crate::settings::{format_duration, is_qualified_name, parse_duration};
 
-/// How long a node must be cordoned unless the matcher says otherwise.
-const DEFAULT_UNSCHEDULABLE_FOR: Duration = Duration::from_secs(10);
+/// The name of a cordon in the settings.
+const CORDON: &str = "cordon";
+/// How long a node must be cordoned unless the entry says otherwise.
+pub(super) const DEFAULT_UNSCHEDULABLE_FOR: Duration = Duration::from_secs(10);
 const MAX_UNSCHEDULABLE_FOR: Duration = Duration::from_hours(1);
 /// Bounds the texts that become part of a signal's name.
 const MAX_TEXT_BYTES: usize = 256;
-/// The forms of a matcher, for errors.
-const FORMS: &str = "a taint key such as example.com/draining, {taint: example.com/draining}, {taint: example.com/*}, \
-    {condition: {type: T, status: \"True\", reason: R, messagePrefix: P}}, {label: {key: K, value: V}}, \
-    {annotation: {key: K, value: V}} or {unschedulable: true, for: 10s}";
+/// The forms of an entry of `signals.extra`, for errors.
+pub(super) const FORMS: &str = "{taint: example.com/draining, for: [health, adminState]}, {taint: example.com/*, …}, \
+    {condition: {type: T, status: \"True\", reason: R, messagePrefix: P}, …}, {label: {key: K, value: V}, …}, \
+    {annotation: {key: K, value: V}, …} or {signal: cordon, after: 10s, …}";
 
-/// One entry of `signals.health` or `signals.adminState`.
+/// What finds a signal in a Node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SignalMatcher {
     /// A taint with this key, whatever its value and effect.
@@ -149,29 +153,19 @@ impl SignalMatcher {
         }
     }
 
-    /// Reads one entry of a list in the settings.
+    /// Reads what an entry of `signals.extra` finds: the entry without its `for`. Of the signals with a name only a cordon has a matcher's
+    /// form of its own.
     ///
     /// # Errors
     /// What is allowed, in words.
     pub fn parse(value: &Value) -> Result<Self, String> {
-        let fields = match value {
-            Value::String(key) if !is_qualified_name(key) => {
-                return Err("a taint key such as example.com/draining, without value and effect".to_owned());
-            }
-            Value::String(key) => return Ok(Self::Taint(key.clone())),
-            Value::Object(fields) => fields,
-            _ => {
-                return Err(format!(
-                    "a taint key such as example.com/draining, or a matcher: {FORMS}"
-                ));
-            }
-        };
-        let kinds = ["taint", "condition", "label", "annotation", "unschedulable"];
+        let fields = value.as_object().ok_or_else(|| format!("an entry such as {FORMS}"))?;
+        let kinds = ["signal", "taint", "condition", "label", "annotation"];
         let mut given = kinds.into_iter().filter_map(|kind| Some((kind, fields.get(kind)?)));
         let (Some((kind, value)), None) = (given.next(), given.next()) else {
-            return Err(format!("a matcher with exactly one kind: {FORMS}"));
+            return Err(format!("an entry with exactly one of {}: {FORMS}", kinds.join(", ")));
         };
-        let others: &[&str] = if kind == "unschedulable" { &["for"] } else { &[] };
+        let others: &[&str] = if kind == "signal" { &["after"] } else { &[] };
         if let Some(unknown) = fields
             .keys()
             .find(|field| *field != kind && !others.contains(&field.as_str()))
@@ -183,7 +177,7 @@ impl SignalMatcher {
             "condition" => ConditionMatcher::parse(value).map(Self::Condition),
             "label" => parse_key(value, kind, is_label_value).map(Self::Label),
             "annotation" => parse_key(value, kind, is_short_text).map(Self::Annotation),
-            _ => parse_unschedulable(value, fields.get("for")),
+            _ => parse_cordon(value, fields.get("after")),
         }
     }
 
@@ -191,12 +185,12 @@ impl SignalMatcher {
     #[must_use]
     pub fn to_value(&self) -> Value {
         match self {
-            Self::Taint(key) => json!(key),
+            Self::Taint(key) => json!({"taint": key}),
             Self::TaintPrefix(prefix) => json!({"taint": format!("{prefix}*")}),
             Self::Condition(condition) => json!({"condition": condition.to_value()}),
             Self::Label(label) => json!({"label": label.to_value()}),
             Self::Annotation(annotation) => json!({"annotation": annotation.to_value()}),
-            Self::Unschedulable(after) => json!({"unschedulable": true, "for": format_duration(*after)}),
+            Self::Unschedulable(after) => json!({"signal": CORDON, "after": format_duration(*after)}),
         }
     }
 }
@@ -307,14 +301,17 @@ fn parse_key(value: &Value, kind: &str, is_value: fn(&str) -> bool) -> Result<Ke
     }
 }
 
-fn parse_unschedulable(value: &Value, after: Option<&Value>) -> Result<SignalMatcher, String> {
-    if *value != Value::Bool(true) {
-        return Err("{unschedulable: true}; leave the matcher out to ignore cordons".to_owned());
+fn parse_cordon(value: &Value, after: Option<&Value>) -> Result<SignalMatcher, String> {
+    if value.as_str() != Some(CORDON) {
+        return Err(format!("the signal {CORDON}; only it has `after`"));
     }
     let after = match after {
         None => Ok(DEFAULT_UNSCHEDULABLE_FOR),
-        Some(Value::String(text)) => parse_duration(text, Duration::ZERO, MAX_UNSCHEDULABLE_FOR),
-        Some(_) => parse_duration("", Duration::ZERO, MAX_UNSCHEDULABLE_FOR),
+        Some(value) => parse_duration(
+            value.as_str().unwrap_or_default(),
+            Duration::ZERO,
+            MAX_UNSCHEDULABLE_FOR,
+        ),
     };
     after.map(SignalMatcher::Unschedulable)
 }
@@ -328,7 +325,7 @@ fn is_label_value(text: &str) -> bool {
     text.is_empty() || text.len() <= 63 && !text.contains('/') && is_qualified_name(text)
 }
 
-/// A signal that is no matcher and can be switched off by itself.
+/// A signal that is no matcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BuiltInSignal {
     /// The Node object is being deleted.
@@ -349,14 +346,6 @@ impl BuiltInSignal {
         Self::Azure(AzureNotice::Redeploy),
         Self::Azure(AzureNotice::Reboot),
     ];
-    /// Those that make `/healthz` answer 503 unless the settings list others.
-    pub const HEALTH_DEFAULT: [Self; 3] = [
-        Self::DeletionTimestamp,
-        Self::NodeShutdown,
-        Self::Azure(AzureNotice::Preempt),
-    ];
-    /// Those that are in the Node object, where a leader finds them.
-    pub const IN_NODE_OBJECT: [Self; 2] = [Self::DeletionTimestamp, Self::NodeShutdown];
 
     /// The signal.
     #[must_use]
@@ -396,19 +385,16 @@ impl SignalRules {
         }
     }
 
-    /// The default of `signals.health` and `signals.healthBuiltIn`.
+    /// What makes `/healthz` answer 503 by default.
     #[must_use]
     pub fn default_health() -> Self {
-        Self::new(super::signal::DEFAULT_SIGNAL_TAINTS, &BuiltInSignal::HEALTH_DEFAULT)
+        SignalSettings::default().health()
     }
 
-    /// The default of `signals.adminState` and `signals.adminStateBuiltIn`.
+    /// What the leader sets a node `Down` for by default.
     #[must_use]
     pub fn default_admin_state() -> Self {
-        Self::new(
-            super::signal::DEFAULT_SIGNAL_TAINTS,
-            &[BuiltInSignal::DeletionTimestamp],
-        )
+        SignalSettings::default().admin_state()
     }
 
     /// The signals of a Node, each with how long it must last before it counts.

@@ -1,7 +1,7 @@
 //! Drain signals: what means that a node is about to go away. This file is the place to add one.
 //!
-//! - A taint: add its key to [`DEFAULT_SIGNAL_TAINTS`] and its meaning to [`Signal::explanation`]. Operators can list
-//!   other keys in the setting `signals`.
+//! - A taint: give it a name in `known_signals.rs`, and its meaning to [`Signal::explanation`]; one that counts by default also belongs in
+//!   [`DEFAULT_SIGNAL_TAINTS`]. Operators can add other keys in the setting `signals.extra`.
 //! - Another field of the Node: add it to `NodeObject` and [`Node`](super::Node), add a variant to [`Signal`], and a kind
 //!   of matcher or a built-in signal to `matcher.rs`, which has its form in the settings and finds it. Health answers, the leader,
 //!   `why`, `status`, metrics and the remembered state follow from these.
@@ -22,7 +22,7 @@ use super::names::{
 };
 use super::spot_notice::AzureNotice;
 
-/// The taint keys that are signals unless the settings list others (docs/dev/decisions.md 1).
+/// The taint keys that are signals unless the settings disable them (docs/dev/decisions.md 1).
 pub const DEFAULT_SIGNAL_TAINTS: [&str; 6] = [
     AUTOSCALER_TAINT,
     OUT_OF_SERVICE_TAINT,
@@ -57,8 +57,6 @@ pub enum Signal {
     Unschedulable,
     /// Azure announces in Scheduled Events what happens to this VM.
     Azure(AzureNotice),
-    /// This process stops and drains its node for `shutdownDelay`.
-    Stopping,
 }
 
 /// What a signal means to an operator, in whole sentences or clauses of English.
@@ -72,14 +70,13 @@ pub struct SignalExplanation {
 
 impl Signal {
     /// The signals that are not taints; their names are not taint keys.
-    const BUILT_IN: [Self; 8] = [
+    const BUILT_IN: [Self; 7] = [
         Self::Deletion,
         Self::Shutdown,
         Self::Azure(AzureNotice::Preempt),
         Self::Azure(AzureNotice::Terminate),
         Self::Azure(AzureNotice::Redeploy),
         Self::Azure(AzureNotice::Reboot),
-        Self::Stopping,
         Self::Unschedulable,
     ];
 
@@ -95,7 +92,6 @@ impl Signal {
             Self::Azure(AzureNotice::Terminate) => "azureTerminate",
             Self::Azure(AzureNotice::Redeploy) => "azureRedeploy",
             Self::Azure(AzureNotice::Reboot) => "azureReboot",
-            Self::Stopping => "headgateStopping",
         }
     }
 
@@ -109,7 +105,7 @@ impl Signal {
             Self::Azure(notice) => !notice.is_final(),
             // What reports another condition is not known; it may announce the end of the machine.
             Self::Condition(name) => [DRAIN_CONDITION, MAINTENANCE_CONDITION].contains(&condition_type(name)),
-            Self::Deletion | Self::Shutdown | Self::Stopping => false,
+            Self::Deletion | Self::Shutdown => false,
         }
     }
 
@@ -119,7 +115,7 @@ impl Signal {
     pub fn announces_end(&self) -> bool {
         match self {
             Self::Taint(key) => ![MAINTENANCE_TAINT, MEDIK8S_TAINT].contains(&key.as_str()),
-            Self::Deletion | Self::Shutdown | Self::Azure(_) | Self::Stopping => true,
+            Self::Deletion | Self::Shutdown | Self::Azure(_) => true,
             Self::Condition(name) => condition_type(name) == SHUTDOWN_CONDITION,
             Self::Label(_) | Self::Annotation(_) | Self::Unschedulable => false,
         }
@@ -155,29 +151,25 @@ impl Signal {
                 },
                 "the end of the notice in Scheduled Events".to_owned(),
             ),
-            Self::Stopping => (
-                "headgate is stopping and drains the node for its shutdownDelay.",
-                "the start of the next headgate on this node".to_owned(),
-            ),
             Self::Condition(name) => (
                 match condition_type(name) {
                     DRAIN_CONDITION => "Somebody drains the node, says the condition of KEP-5683.",
                     MAINTENANCE_CONDITION => "The node is in maintenance, says the condition of KEP-5683.",
                     SHUTDOWN_CONDITION => "kubelet shuts the node down, says the condition of KEP-5683.",
-                    _ => "The Node has this condition, which is listed in the settings under signals.",
+                    _ => "The Node has this condition, which is listed in the settings under signals.extra.",
                 },
                 "a change of the condition by the component that reports it".to_owned(),
             ),
             Self::Label(name) => (
-                "The Node has this label, which is listed in the settings under signals.",
+                "The Node has this label, which is listed in the settings under signals.extra.",
                 removal(node_name, "label", name),
             ),
             Self::Annotation(name) => (
-                "The Node has this annotation, which is listed in the settings under signals.",
+                "The Node has this annotation, which is listed in the settings under signals.extra.",
                 removal(node_name, "annotation", name),
             ),
             Self::Unschedulable => (
-                "The node is cordoned, which is listed in the settings under signals.",
+                "The node is cordoned, which is listed in the settings under signals.extra.",
                 format!("the end of the cordon: kubectl uncordon {node_name}"),
             ),
             Self::Taint(key) => match key.as_str() {
@@ -203,7 +195,7 @@ impl Signal {
                     "medik8s' Node Maintenance Operator drains the node.",
                     "the end of its NodeMaintenance of the group nodemaintenance.medik8s.io".to_owned(),
                 ),
-                _ => ("This taint is listed in signals.health.", untaint()),
+                _ => ("This taint is listed in the settings under signals.extra.", untaint()),
             },
         };
         SignalExplanation {
@@ -430,7 +422,6 @@ mod tests {
             Signal::Azure(AzureNotice::Terminate),
             Signal::Azure(AzureNotice::Redeploy),
             Signal::Azure(AzureNotice::Reboot),
-            Signal::Stopping,
             Signal::Unschedulable,
             Signal::Taint("a.io/b".into()),
             Signal::Condition("condition:A=True".into()),

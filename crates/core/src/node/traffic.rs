@@ -38,7 +38,7 @@ pub type TrafficByNode = BTreeMap<String, NodeTraffic>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unproved {
     /// The leader sets no Node `Down`.
-    #[error("adminState.mode is off")]
+    #[error("adminState.mode is Disabled")]
     ModeOff,
     /// The Nodes are known as of then only.
     #[error("the leader's list of Nodes is stale since {0:.0}")]

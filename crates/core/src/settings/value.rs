@@ -27,11 +27,13 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", Printable(&text.replace('\\', "\\\\").replace('"', "\\\"")))
 }
 
-/// A value as a violation shows it.
+/// A value as a violation shows it, with its type: only a text has quotes.
 #[must_use]
 pub fn describe_value(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),
+        Value::Number(number) => format!("the number {number}"),
+        Value::Bool(flag) => format!("the boolean {flag}"),
         Value::Sequence(_) => "a list".to_owned(),
         Value::Mapping(_) => "a section".to_owned(),
         Value::Tagged(_) => "a tagged value".to_owned(),

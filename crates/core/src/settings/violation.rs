@@ -1,4 +1,4 @@
-//! Violations: settings that are not allowed, each with its source, key, value and what is allowed.
+//! Violations: settings that are not allowed, each with its source, line, key, value and what is allowed.
 
 use std::fmt;
 
@@ -9,16 +9,22 @@ pub struct Violation {
     pub origin: String,
     /// The dotted key; `None` if the whole file is the problem.
     pub key: Option<String>,
+    /// The line in the file, from 1; `None` if no line has the setting.
+    pub line: Option<usize>,
     /// The value and what is allowed.
     pub message: String,
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.key {
-            Some(key) => write!(f, "{}: {}: {}", self.origin, Printable(key), self.message),
-            None => write!(f, "{}: {}", self.origin, self.message),
+        f.write_str(&self.origin)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
         }
+        if let Some(key) = &self.key {
+            write!(f, ": {}", Printable(key))?;
+        }
+        write!(f, ": {}", self.message)
     }
 }
 
@@ -80,7 +86,7 @@ mod tests {
     #[test]
     fn long_and_multiline_text_is_shortened() {
         for (text, shown) in [
-            ("proxy.pollInterval", "proxy.pollInterval"),
+            ("adminState.mode", "adminState.mode"),
             ("größe", "größe"),
             ("a\nb\u{1b}[31m\0", "a\\nb\\u{1b}[31m\\u{0}"),
             (&"x".repeat(200), &"x".repeat(200)),

@@ -18,56 +18,37 @@ crate::telemetry::words! {
     pub enum LogFormat {
         /// Text on a terminal, JSON otherwise.
         #[default]
-        Auto = "auto",
+        Auto = "Auto",
         /// Text, with colours on a terminal only.
-        Text = "text",
+        Text = "Text",
         /// One JSON object a line.
-        Json = "json",
+        Json = "JSON",
     }
 }
 
-/// What is logged, and how.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LogOptions<'a> {
-    /// Text or JSON.
-    pub format: LogFormat,
-    /// Levels by target; `RUST_LOG` wins, and `None` is the default.
-    pub filter: Option<&'a str>,
-}
-
-/// Whether a text names levels by target, in the form of `RUST_LOG`.
-#[must_use]
-pub fn is_log_filter(text: &str) -> bool {
-    !text.trim().is_empty() && EnvFilter::try_new(text).is_ok()
-}
-
 /// Installs the log output of the process. A second call has no effect.
-pub fn install_logs(options: LogOptions<'_>) {
-    install_logs_with(None::<tracing_subscriber::layer::Identity>, options);
+pub fn install_logs(format: LogFormat) {
+    install_logs_with(None::<tracing_subscriber::layer::Identity>, format);
 }
 
 /// Installs the log output of the process together with a layer that exports spans. A second call has no effect.
-pub fn install_logs_with<L>(spans: Option<L>, options: LogOptions<'_>)
+pub fn install_logs_with<L>(spans: Option<L>, format: LogFormat)
 where
     L: Layer<Registry> + Send + Sync,
 {
     // The only possible failure is that a subscriber is installed already.
     let _ = tracing_subscriber::registry()
         .with(spans)
-        .with(output(options))
+        .with(output(format))
         .try_init();
 }
 
-fn output<S>(options: LogOptions<'_>) -> Box<dyn Layer<S> + Send + Sync>
+fn output<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'span> LookupSpan<'span>,
 {
-    let configured = || options.filter.and_then(|filter| EnvFilter::try_new(filter).ok());
-    let filter = EnvFilter::try_from_default_env()
-        .ok()
-        .or_else(configured)
-        .unwrap_or_else(|| EnvFilter::new(DEFAULT_FILTER));
-    layer(options.format, filter, io::stderr().is_terminal(), io::stderr)
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+    layer(format, filter, io::stderr().is_terminal(), io::stderr)
 }
 
 /// Lines with the fields of the spans that they are in.
@@ -113,23 +94,4 @@ pub fn error_chain(error: &dyn Error) -> String {
         source = cause.source();
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn log_filters() {
-        for (text, good) in [
-            ("info", true),
-            ("warn,headgate=debug", true),
-            ("headgate[term]=trace", true),
-            ("", false),
-            (" ", false),
-            ("headgate=loud", false),
-        ] {
-            assert_eq!(is_log_filter(text), good, "{text}");
-        }
-    }
 }

@@ -43,7 +43,7 @@ impl Limits {
         write_timeout: Duration::from_secs(10),
         // Longer than most probe intervals, and well within a Pod's termination grace period of 30 s.
         linger_timeout: Duration::from_secs(10),
-        proxy_protocol: ProxyProtocol::Off,
+        proxy_protocol: ProxyProtocol::Disabled,
     };
 
     /// For the operations port and the probe socket, which serve a few scrapers and operators.

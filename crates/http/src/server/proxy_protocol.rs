@@ -20,11 +20,11 @@ words! {
     /// Whether a connection begins with a PROXY protocol header, version 1 or 2.
     pub enum ProxyProtocol {
         /// A connection starts with a request; one that starts with a header gets 400.
-        Off = "off",
+        Disabled = "Disabled",
         /// A connection may start with a header; without one it is plain HTTP.
-        Optional = "optional",
+        Optional = "Optional",
         /// A connection starts with a header; one without it is closed.
-        Required = "required",
+        Required = "Required",
     }
 }
 
@@ -87,7 +87,7 @@ impl Drop for HalfHeaderGuard<'_> {
 impl ExpectedPrefix {
     pub(super) fn new(setting: ProxyProtocol, counters: impl FnOnce() -> HeaderCounters) -> Self {
         let is_required = match setting {
-            ProxyProtocol::Off => return Self::NoHeader,
+            ProxyProtocol::Disabled => return Self::NoHeader,
             ProxyProtocol::Optional => false,
             ProxyProtocol::Required => true,
         };

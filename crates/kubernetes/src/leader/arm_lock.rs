@@ -51,17 +51,9 @@ pub struct ArmLock {
 #[must_use = "dropping it leaves the hold"]
 pub struct LockGuard {
     lock: ArmLock,
-    part: Part,
+    /// The number of the hold.
+    hold: u64,
     has_left: bool,
-}
-
-/// What a guard permits writes by.
-#[derive(Clone, Copy, Debug)]
-enum Part {
-    /// The hold with this number.
-    Hold(u64),
-    /// Nothing but the time: see [`ArmLock::bypass`].
-    Bypass { until: Instant },
 }
 
 /// Why the lock was not acquired.
@@ -164,29 +156,11 @@ impl ArmLock {
         match entered {
             Ok(Some(hold)) => Ok(LockGuard {
                 lock: self.clone(),
-                part: Part::Hold(hold),
+                hold,
                 has_left: false,
             }),
             Ok(None) => Err(self.obstacle()),
             Err(_) => Err(LockError::Stopped { lease: self.lease() }),
-        }
-    }
-
-    /// Permits writes for `valid_for` without a hold, whatever process has one (docs/dev/decisions.md 84). Other writers do not respect it: one that
-    /// holds the Lease may overwrite what is written, and is not made to drop its caches.
-    pub fn bypass(&self, valid_for: Duration) -> LockGuard {
-        tracing::warn!(
-            lease = &*self.name,
-            ?valid_for,
-            "arm lock bypassed, an eviction is near"
-        );
-        self.metrics.bypassed();
-        LockGuard {
-            lock: self.clone(),
-            part: Part::Bypass {
-                until: Instant::now() + valid_for,
-            },
-            has_left: false,
         }
     }
 
@@ -220,40 +194,26 @@ impl LockGuard {
     /// Whether new writes may begin: the hold is younger than 30 s and, as far as is known, not lost.
     #[must_use]
     pub fn accepts_writes(&self) -> bool {
-        match self.part {
-            Part::Hold(hold) => self.lock.holds.accepts_writes(hold, Instant::now()),
-            Part::Bypass { until } => Instant::now() < until,
-        }
+        self.lock.holds.accepts_writes(self.hold, Instant::now())
     }
 
     /// A function that returns whether the hold is neither lost nor expired, as far as is known. A write that waits in a queue
     /// calls it right before it is sent.
     pub fn held_check(&self) -> impl Fn() -> bool + Send + Sync + use<> {
-        let (holds, part) = (Arc::clone(&self.lock.holds), self.part);
-        move || match part {
-            Part::Hold(hold) => holds.is_held(hold, Instant::now()),
-            Part::Bypass { until } => Instant::now() < until,
-        }
-    }
-
-    /// Whether it permits writes without a hold.
-    #[must_use]
-    pub fn is_bypass(&self) -> bool {
-        matches!(self.part, Part::Bypass { .. })
+        let (holds, hold) = (Arc::clone(&self.lock.holds), self.hold);
+        move || holds.is_held(hold, Instant::now())
     }
 
     /// Records that something was, or may have been, written to ARM. The release then names headgate as the previous holder, so
     /// that cloud-controller-manager drops its caches.
     pub fn mark_written(&mut self) {
-        if let Part::Hold(hold) = self.part {
-            self.lock.holds.mark_written(hold);
-        }
+        self.lock.holds.mark_written(self.hold);
     }
 
     /// Leaves the hold. The last writer waits up to 3 s for the release of the Lease.
     pub async fn release(mut self) {
         self.has_left = true;
-        let Part::Hold(hold) = self.part else { return };
+        let hold = self.hold;
         if self.lock.holds.leave(hold) {
             let mut changes = self.lock.changes.clone();
             let is_released = || self.lock.holds.is_released_or_in_use(hold).then_some(());
@@ -268,10 +228,8 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if let Part::Hold(hold) = self.part
-            && !self.has_left
-        {
-            self.lock.holds.leave(hold);
+        if !self.has_left {
+            self.lock.holds.leave(self.hold);
         }
     }
 }

@@ -176,7 +176,7 @@ pub struct LoadBalancerGate {
     #[serde(default = "LoadBalancerGate::default_connections_drain_seconds")]
     #[schemars(range(min = 0, max = 86400))]
     pub connections_drain_seconds: i32,
-    /// Whether the first Evacuation also waits for the connections that the node's agent counts (node.countConnections). Wait: until it
+    /// Whether the first Evacuation also waits for the connections that the node's agent counts (connections.count). Wait: until it
     /// counts none, where it counts. Ignore: it does not wait.
     #[serde(default)]
     pub connections: ConnectionsPolicy,

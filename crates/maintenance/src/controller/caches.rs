@@ -46,7 +46,7 @@ impl Caches {
         let maintenances = watch_all(tasks, TaskName::Maintenances, "nodemaintenances", context, Some);
         let pods = watch::Sender::new(PodCache::default());
         let (maintained_nodes, located_nodes) = (watch::Sender::default(), watch::Sender::default());
-        let machines = context.automatic.causes.contains(&Cause::Machine);
+        let machines = context.automatic.causes.contains_key(&Cause::Machine);
         let machines =
             machines.then(|| watch_all(tasks, TaskName::Machines, "machines", context, DeletedMachine::read).objects);
         let caches = Self {

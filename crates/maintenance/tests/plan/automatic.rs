@@ -18,11 +18,14 @@ use proptest::prelude::*;
 
 use crate::world::World;
 
+/// The time of a cause, where it is not the default.
+fn time(cause: Cause) -> Option<Duration> {
+    (cause == Cause::Shutdown).then_some(Duration::from_secs(40))
+}
+
 fn settings(causes: &[Cause]) -> AutomaticMaintenances {
     AutomaticMaintenances {
-        causes: causes.iter().copied().collect(),
-        shutdown_grace_period: Duration::from_secs(40),
-        autoscaler_drain_timeout: Duration::from_mins(10),
+        causes: causes.iter().map(|cause| (*cause, time(*cause))).collect(),
     }
 }
 

@@ -1,7 +1,5 @@
 //! Nodes that are taken: from the notice to the last pod, and back where the notice is withdrawn.
 
-use std::time::Duration;
-
 use headgate_core::node::{DRAINING_TAINT, SPOT_NOTICE_ANNOTATION};
 use headgate_maintenance::automatic::{AutomaticMaintenances, Cause};
 use headgate_maintenance::machine::{HOOKS, MachineObject};
@@ -20,9 +18,7 @@ const AUTOMATIC: &str = "automatic-one";
 async fn world(nodes: &[&str]) -> World {
     let mut world = World::new(nodes).await;
     world.automatic = AutomaticMaintenances {
-        causes: Cause::ALL.into(),
-        shutdown_grace_period: Duration::from_secs(30),
-        autoscaler_drain_timeout: Duration::from_mins(10),
+        causes: Cause::ALL.map(|cause| (cause, None)).into(),
     };
     world
 }

@@ -56,7 +56,7 @@ async fn pods_leave_after_enough_failed_probes_and_the_drain_window() {
     let (world, _leader) = draining(&json!({"connectionsDrainSeconds": 30})).await;
     sleep(10 * MINUTE).await;
     assert!(
-        message(&world).contains("which its agent writes with node.markerProbes"),
+        message(&world).contains("which its agent writes with outOfLoadBalancers.failedProbes"),
         "{}",
         message(&world)
     );

@@ -14,9 +14,11 @@ impl Cluster {
     pub(super) fn start_controllers(&self) -> Result<Option<Process>, ClusterError> {
         let settings = match self.settings.headgate {
             HeadgatePart::MaintenanceControllers => {
-                json!({"maintenance": {"enabled": true}, "node": {"markerProbes": self.marker_probes()}})
+                let mut settings = json!({"maintenance": {"enabled": true}});
+                self.set_condition(&mut settings);
+                settings
             }
-            HeadgatePart::Controllers => json!({"marker": {"mode": "adminState"}}),
+            HeadgatePart::Controllers => json!({"outOfLoadBalancers": {"source": "AdminState"}}),
             HeadgatePart::Nothing | HeadgatePart::Health | HeadgatePart::AdminState => return Ok(None),
         };
         let directory = self.directory.path().join("controllers");

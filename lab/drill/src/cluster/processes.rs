@@ -42,9 +42,11 @@ impl Cluster {
         self.settings.headgate == HeadgatePart::MaintenanceControllers && self.settings.policy == TrafficPolicy::Local
     }
 
-    /// `node.markerProbes`: as many failed probes in a row as take a node out.
-    pub(super) fn marker_probes(&self) -> u32 {
-        if self.answers_for_service() { 2 } else { 0 }
+    /// Has agents write the condition where their answers say when a node is out: after as many failed probes in a row as take it out.
+    pub(super) fn set_condition(&self, settings: &mut Value) {
+        if self.answers_for_service() {
+            settings["outOfLoadBalancers"] = json!({"source": "FailedProbes", "failedProbes": 2});
+        }
     }
 
     fn counter(&self, node: usize) -> CounterConfig {
@@ -77,29 +79,34 @@ impl Cluster {
     fn agent(&self, node: usize) -> Result<AgentConfig, ClusterError> {
         let name = azure::name(node);
         let directory = self.agent_directory(node);
-        let mut settings = json!({"node": {"scheduledEvents": self.settings.polls_scheduled_events}});
+        let notices: &[&str] = if self.settings.polls_scheduled_events {
+            &["ScheduledEvents"]
+        } else {
+            &[]
+        };
+        let mut settings = json!({"evictionNotices": notices});
+        let mut arguments = Vec::new();
         if let (HeadgatePart::AdminState, Some(emulator)) = (self.settings.headgate, &self.emulator) {
             let file = directory.join("azure.json");
             write(&file, &azure::azure_json(emulator.arm))?;
-            settings["azure"] = json!({"configFile": file});
+            arguments.push(format!("--azure-config-file={}", file.display()));
         }
-        match self.settings.negative_control {
-            Some(NegativeControl::LeaderOff) => settings["leaderElection"] = json!({"leaderElect": false}),
-            Some(NegativeControl::Observe) => settings["adminState"] = json!({"mode": "observe"}),
-            Some(NegativeControl::ArmRefuses) | None => {}
+        if self.settings.negative_control == Some(NegativeControl::Observe) {
+            settings["adminState"] = json!({"mode": "Observe"});
         }
         if self.answers_for_service() {
-            settings["node"]["serviceHealth"] = json!("path");
-            settings["node"]["markerProbes"] = json!(self.marker_probes());
+            settings["serviceHealthChecks"] = json!("Path");
         }
+        self.set_condition(&mut settings);
         if let Some(delay) = self.settings.deletion_delay {
-            settings["node"]["countConnections"] = json!(true);
             // The drill connects to node ports before a run, as a TCP probe does.
-            settings["node"]["excludedSources"] = json!([PROBE_SOURCE]);
-            settings["marker"] = json!({"mode": "adminState"});
-            settings["leaderElection"] = json!({"leaderElect": false});
-            settings["holdDeletion"] =
-                json!({"clusterAutoscaler": "candidates", "timeout": hold_timeout(delay.timeout)});
+            settings["connections"] = json!({"count": true, "excludedSources": [PROBE_SOURCE]});
+            settings["outOfLoadBalancers"] = json!({"source": "AdminState"});
+            settings["delayTermination"] = json!({"clusterAutoscaler": longest_delay(delay.timeout)});
+        }
+        if self.settings.deletion_delay.is_some() || self.settings.negative_control == Some(NegativeControl::LeaderOff)
+        {
+            arguments.push("--role=agent".to_owned());
         }
         Ok(AgentConfig {
             program: self.settings.program.clone(),
@@ -107,15 +114,15 @@ impl Cluster {
             log: self.logs.join(format!("agent-{name}.log")),
             settings: settings_file(settings),
             healthz: SocketAddr::from(([0, 0, 0, 0], HEADGATE_HEALTH_PORT)),
-            arguments: Vec::new(),
+            arguments,
             directory,
             node: name,
         })
     }
 }
 
-/// `holdDeletion.timeout` for an autoscaler that waits this long, within what the setting allows.
-fn hold_timeout(deletion_delay_timeout: Duration) -> String {
+/// `delayTermination.clusterAutoscaler` for an autoscaler that waits this long, within what the setting allows.
+fn longest_delay(deletion_delay_timeout: Duration) -> String {
     let seconds = deletion_delay_timeout.as_secs().clamp(10, 600);
     format!("{seconds}s")
 }

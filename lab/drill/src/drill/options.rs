@@ -29,9 +29,9 @@ pub enum KubeProxyPart {
 /// What of headgate is broken in a drill, which shows that a requirement of the drill can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum NegativeControl {
-    /// `leaderElection.leaderElect: false` on all nodes.
+    /// `--role=agent` on all nodes.
     LeaderOff,
-    /// `adminState.mode: observe`: the leader writes nothing.
+    /// `adminState.mode: Observe`: the leader writes nothing.
     Observe,
     /// ARM answers every PUT with 403.
     ArmRefuses,

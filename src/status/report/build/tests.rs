@@ -205,7 +205,7 @@ fn what_is_not_enforced_is_not_pending_down() {
         Ok(view(&[(1, "None"), (2, "Down")])),
         &[("10.0.0.2", LedgerStage::Down)],
     );
-    found.policy.mode = AdminStateMode::Off;
+    found.policy.mode = AdminStateMode::Disabled;
     let report = report(&found);
     let becomes: Vec<_> = entries(&report).into_iter().map(|(.., becomes)| becomes).collect();
     assert_eq!(becomes, [None, Some("None")], "off restores what headgate set");

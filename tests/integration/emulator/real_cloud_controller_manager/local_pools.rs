@@ -46,15 +46,16 @@ struct Followed {
 fn start_headgate(fixture: &Fixture, kubeconfig: &std::path::Path) -> Process {
     let directory = &fixture.emulator.directory;
     let settings = directory.join("settings.yaml");
-    let azure = format!(
-        "azure: {{imdsEndpoint: 'http://{}', clusterName: {CLUSTER}}}\n",
-        fixture.emulator.arm
-    );
-    std::fs::write(&settings, settings_file(&azure)).unwrap();
+    std::fs::write(
+        &settings,
+        settings_file(&format!("azure: {{clusterName: {CLUSTER}}}\n")),
+    )
+    .unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
     command.current_dir(directory).env_remove("KUBECONFIG");
     command.args(["agent", "--role=controller", "--node-name", "node-1"]);
     command.args(["--metrics-bind-address", "127.0.0.1:0"]);
+    command.arg(format!("--imds-endpoint=http://{}", fixture.emulator.arm));
     for (flag, file) in [
         ("--kubeconfig", kubeconfig),
         ("--config", &settings),

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use headgate::config::Settings;
 use serde_json::{Value, json};
 
 use super::{LABELS, aks, helm, merged, only, profile, rendered, stdout_of, template};
@@ -56,10 +55,18 @@ fn pods(objects: &[Value]) -> Vec<(String, Value)> {
     templates.collect()
 }
 
+fn kubelet_shutdown() -> Value {
+    json!({"signal": "kubelet-shutdown", "for": ["health", "adminState"]})
+}
+
+fn cordon(after: &str) -> Value {
+    json!({"signal": "cordon", "after": after, "for": ["adminState"]})
+}
+
 /// What protects in Azure: the settings, and the objects with the rights.
 fn protection(cluster: &str) -> Value {
-    let settings = json!({"marker": {"mode": "adminState"}, "holdDeletion": {"clusterAutoscaler": "candidates"},
-        "node": {"scheduledEvents": true, "countConnections": true}, "signals": {"adminStateBuiltIn": ["deletionTimestamp", "nodeShutdown"]}});
+    let settings = json!({"outOfLoadBalancers": {"source": "AdminState"}, "delayTermination": {"clusterAutoscaler": "2m"},
+        "evictionNotices": ["ScheduledEvents"], "connections": {"count": true}, "signals": {"extra": [kubelet_shutdown()]}});
     match cluster {
         "" => settings,
         name => merged(settings, json!({"azure": {"clusterName": name}})),
@@ -75,19 +82,8 @@ fn each_profile_switches_on_what_protects() {
     let azure = with("azure", json!({}));
     assert_eq!(settings_of(&azure), protection("my-cluster"));
     let aks = with("aks", json!({}));
-    let mut signals: Vec<Value> = Settings::default()
-        .signals
-        .admin_state
-        .matchers
-        .iter()
-        .map(|matcher| json!(matcher.to_string()))
-        .collect();
-    signals.push(json!({"unschedulable": true, "for": "10s"}));
-    assert_eq!(
-        settings_of(&aks),
-        merged(protection(""), json!({"signals": {"adminState": signals}})),
-        "the list of the chart is that of the program"
-    );
+    let signals = json!({"signals": {"extra": [kubelet_shutdown(), cordon("10s")]}});
+    assert_eq!(settings_of(&aks), merged(protection(""), signals));
     for objects in [&azure, &aks] {
         assert_eq!(only(objects, "Deployment")["spec"]["replicas"], 2);
         for (kind, name) in [
@@ -123,12 +119,12 @@ fn one_value_switches_each_feature_off() {
     for (values, setting, gone) in [
         (
             merged(delays_off, json!({"outOfLoadBalancers": {"enabled": false}})),
-            "/marker",
+            "/outOfLoadBalancers",
             vec!["ClusterRole headgate-marker", "ClusterRoleBinding headgate-marker"],
         ),
         (
             json!({"delayTermination": {"clusterAutoscaler": false}}),
-            "/holdDeletion",
+            "/delayTermination",
             vec![
                 "ClusterRole headgate-delay-deletion",
                 "ClusterRoleBinding headgate-delay-deletion",
@@ -141,20 +137,15 @@ fn one_value_switches_each_feature_off() {
         ),
         (
             json!({"evictionNotices": {"enabled": false}}),
-            "/node/scheduledEvents",
+            "/evictionNotices",
             vec!["ClusterRole headgate-spot", "ClusterRoleBinding headgate-spot"],
         ),
+        (json!({"connections": {"enabled": false}}), "/connections", vec![]),
         (
-            json!({"connections": {"enabled": false}}),
-            "/node/countConnections",
+            json!({"signals": {"kubeletShutdown": false, "cordon": false}}),
+            "/signals",
             vec![],
         ),
-        (
-            json!({"signals": {"kubeletShutdown": false}}),
-            "/signals/adminStateBuiltIn",
-            vec![],
-        ),
-        (json!({"signals": {"cordon": false}}), "/signals/adminState", vec![]),
         (
             json!({"networkPolicy": {"enabled": false}}),
             "",
@@ -174,24 +165,27 @@ fn one_value_switches_each_feature_off() {
     // The condition alone is enough: what waits for it goes with it.
     let after = with("aks", json!({"outOfLoadBalancers": {"enabled": false}}));
     assert!(!has(&after, "DaemonSet", "headgate-hold"));
-    assert_eq!(settings_of(&after).pointer("/holdDeletion"), None);
+    assert_eq!(settings_of(&after).pointer("/delayTermination"), None);
 }
 
 #[test]
 fn signals_of_a_profile_are_added_to_the_users() {
-    let own = json!({"settings": {"signals": {"adminState": ["example.com/a"], "adminStateBuiltIn": []}}});
+    let extra = |values: Value| settings_of(&with("aks", values))["signals"]["extra"].clone();
+    let taint = json!({"taint": "example.com/a", "for": ["health"]});
+    let own = json!({"settings": {"signals": {"disabled": ["spot"], "extra": [taint]}}});
     assert_eq!(
         settings_of(&with("aks", own))["signals"],
-        json!({"adminState": ["example.com/a", {"unschedulable": true, "for": "10s"}], "adminStateBuiltIn": ["nodeShutdown"]})
+        json!({"disabled": ["spot"], "extra": [taint, kubelet_shutdown(), cordon("10s")]})
     );
-    let own = json!({"settings": {"signals": {"adminState": [{"unschedulable": true, "for": "1m"}]}}});
-    assert_eq!(
-        settings_of(&with("aks", own))["signals"]["adminState"],
-        json!([{"unschedulable": true, "for": "1m"}])
-    );
-    let other = settings_of(&with("azure", json!({"signals": {"cordon": "30s"}})));
-    let list = other["signals"]["adminState"].as_array().unwrap();
-    assert_eq!(list.last().unwrap(), &json!({"unschedulable": true, "for": "30s"}));
+    // What the user says of a signal counts.
+    let own = json!({"settings": {"signals": {"extra": [cordon("1m")]}}});
+    assert_eq!(extra(own), json!([cordon("1m"), kubelet_shutdown()]));
+    let own = json!({"settings": {"signals": {"disabled": ["kubelet-shutdown"]}}});
+    assert_eq!(extra(own), json!([cordon("10s")]));
+    let one = json!({"signals": {"cordon": false}});
+    assert_eq!(extra(one), json!([kubelet_shutdown()]));
+    let one = json!({"signals": {"kubeletShutdown": false, "cordon": "30s"}});
+    assert_eq!(extra(one), json!([cordon("30s")]));
 }
 
 #[test]

@@ -92,7 +92,7 @@ async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
     let surge =
         async || administrator.get(DAEMONSET).await["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"].clone();
 
-    let mut observing = hardened("observe");
+    let mut observing = hardened("Observe");
     observing["uninstall"] = json!({"restore": false});
     let notes = apply(&administrator, "install", &earlier_package(), &observing);
     for check in [
@@ -100,7 +100,7 @@ async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
         "rollout status deployment/headgate-controller",
         "get lease headgate-leader",
         "headgate status --all",
-        "adminState.mode is observe",
+        "adminState.mode is Observe",
         "get secret headgate-azure",
     ] {
         assert!(notes.contains(check), "{check}: {notes}");
@@ -112,11 +112,11 @@ async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
         );
     }
     assert_eq!(surge().await, 2);
-    assert!(settings().await.contains("observe"));
+    assert!(settings().await.contains("Observe"));
     let installed = objects(&administrator);
 
     // A newer version, another setting, one more feature.
-    let mut enforcing = merged_maintenance(hardened("enforce"));
+    let mut enforcing = merged_maintenance(hardened("Enforce"));
     enforcing["uninstall"] = json!({"restore": false});
     apply(&administrator, "upgrade", &chart(), &enforcing);
     let version = env!("CARGO_PKG_VERSION");
@@ -127,7 +127,7 @@ async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
         );
     }
     assert_eq!(surge().await, 1);
-    assert!(settings().await.contains("enforce"));
+    assert!(settings().await.contains("Enforce"));
     let with_maintenance = objects(&administrator);
     assert!(
         with_maintenance
@@ -143,7 +143,7 @@ async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
         format!("registry.example.com/headgate:{EARLIER}")
     );
     assert_eq!(surge().await, 2);
-    assert!(settings().await.contains("observe"));
+    assert!(settings().await.contains("Observe"));
     let rolled_back = administrator.get(DEPLOYMENT).await["spec"]["template"]["spec"]["volumes"].clone();
     assert_ne!(rolled_back, volumes, "earlier settings roll the pods");
     let mut left = objects(&administrator);
@@ -282,7 +282,7 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     let world = World::start().await;
     let administrator = Caller::administrator(&world.control_plane);
     let before = objects(&administrator);
-    apply(&administrator, "install", &chart(), &hardened("enforce"));
+    apply(&administrator, "install", &chart(), &hardened("Enforce"));
     let pod = acting_on(&world.control_plane, CONTROLLER, "node-1").await;
     let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
     eventually(SOON, "role and policy are in force", async || {
@@ -337,7 +337,10 @@ async fn an_uninstall_first_gives_back_what_is_down() {
 
     // A pod with the new settings leads.
     let settings = settings(&administrator).await;
-    assert!(settings.contains("off") && !settings.contains("enforce"), "{settings}");
+    assert!(
+        settings.contains("Disabled") && !settings.contains("Enforce"),
+        "{settings}"
+    );
     let successor = controller(&administrator, &pod, &world).await;
     let output = run_hook(&administrator, &uninstaller, None).await;
     let said = String::from_utf8_lossy(&output.stderr);

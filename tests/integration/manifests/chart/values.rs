@@ -6,7 +6,7 @@ use super::{aks, chart, helm, merged, only, rendered, stdout_of, template, text,
 
 #[test]
 fn helm_lint_accepts_the_chart() {
-    let all = json!({"profile": "aks", "azure": {"existingSecret": "a"}, "serviceHealth": "path", "maintenance": {"enabled": true},
+    let all = json!({"profile": "aks", "azure": {"existingSecret": "a"}, "serviceHealthChecks": "Path", "maintenance": {"enabled": true},
         "podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}, "dashboards": {"enabled": true}});
     for values in [json!({}), all] {
         let mut lint = helm(&["lint", "--strict", "--quiet"]);
@@ -36,7 +36,7 @@ fn values_that_cannot_work_are_refused_by_name() {
             json!({"agent": {"terminationGracePeriodSeconds": 5}}),
             "terminationGracePeriodSeconds",
         ),
-        (json!({"serviceHealth": "on"}), "serviceHealth"),
+        (json!({"serviceHealthChecks": "on"}), "serviceHealthChecks"),
         (json!({"profile": "gke"}), "profile"),
         (json!({"connections": {"enabled": "yes"}}), "enabled"),
         (json!({"signals": {"cordon": true}}), "cordon"),
@@ -48,8 +48,11 @@ fn values_that_cannot_work_are_refused_by_name() {
         ),
         (json!({"controller": {"affinity": {"nodeAfinity": {}}}}), "nodeAfinity"),
         (json!({"settings": {"adminState": {"mode": "dry-run"}}}), "mode"),
-        (json!({"settings": {"adminstate": {"mode": "observe"}}}), "adminstate"),
-        (json!({"settings": {"node": {"shutdownDelay": 5}}}), "shutdownDelay"),
+        (json!({"settings": {"adminstate": {"mode": "Observe"}}}), "adminstate"),
+        (
+            json!({"settings": {"outOfLoadBalancers": {"failedProbes": 0}}}),
+            "failedProbes",
+        ),
         (json!({"uninstall": {"timeout": "soon"}}), "timeout"),
         (
             json!({"profile": "aks", "azure": {"existingSecret": "Azure_Config"}}),
@@ -75,36 +78,39 @@ fn values_that_contradict_each_other_are_refused_by_name() {
             "settings.maintenance.enabled needs the value maintenance.enabled",
         ),
         (
-            json!({"settings": {"node": {"scheduledEvents": true}}}),
-            "settings.node.scheduledEvents needs the value evictionNotices.enabled",
+            json!({"settings": {"evictionNotices": ["NodeEvents", "ScheduledEvents"]}}),
+            "settings.evictionNotices needs the value evictionNotices.enabled",
         ),
         (
-            json!({"settings": {"node": {"serviceHealth": "path"}}}),
-            "settings.node.serviceHealth needs the value serviceHealth",
+            json!({"settings": {"serviceHealthChecks": "Path"}}),
+            "settings.serviceHealthChecks needs the value serviceHealthChecks",
         ),
         (
-            json!({"settings": {"node": {"countConnections": true}}}),
-            "settings.node.countConnections needs the value connections.enabled",
+            json!({"settings": {"connections": {"count": true}}}),
+            "settings.connections.count needs the value connections.enabled",
         ),
         (
-            json!({"serviceHealth": "path", "settings": {"node": {"serviceHealth": "nodePorts"}}}),
-            "settings.node.serviceHealth needs the value serviceHealth",
+            json!({"serviceHealthChecks": "Path", "settings": {"serviceHealthChecks": "NodePorts"}}),
+            "settings.serviceHealthChecks needs the value serviceHealthChecks",
         ),
         (
-            json!({"settings": {"marker": {"mode": "adminState"}}}),
-            "settings.marker.mode needs the value outOfLoadBalancers.enabled",
+            json!({"settings": {"outOfLoadBalancers": {"source": "AdminState"}}}),
+            "settings.outOfLoadBalancers.source contradicts the values profile and outOfLoadBalancers.enabled",
         ),
         (
-            json!({"settings": {"holdDeletion": {"clusterAutoscaler": "candidates"}}}),
-            "settings.holdDeletion.clusterAutoscaler needs the value delayTermination.clusterAutoscaler",
+            json!({"settings": {"delayTermination": {"clusterAutoscaler": "2m"}}}),
+            "settings.delayTermination.clusterAutoscaler needs the value delayTermination.clusterAutoscaler",
         ),
         (
-            merged(aks(), json!({"settings": {"marker": {"mode": "off"}}})),
-            "settings.marker.mode contradicts outOfLoadBalancers.enabled",
+            merged(
+                aks(),
+                json!({"settings": {"outOfLoadBalancers": {"source": "Disabled"}}}),
+            ),
+            "settings.outOfLoadBalancers.source contradicts the values",
         ),
         (
-            json!({"settings": {"node": {"markerProbes": 3}}}),
-            "settings.node.markerProbes needs the values profile healthz and outOfLoadBalancers.enabled",
+            json!({"settings": {"outOfLoadBalancers": {"source": "FailedProbes"}}}),
+            "settings.outOfLoadBalancers.source contradicts the values",
         ),
         (
             merged(
@@ -136,7 +142,7 @@ fn values_that_contradict_each_other_are_refused_by_name() {
             "maintenance.automatic needs maintenance.enabled",
         ),
         (
-            json!({"maintenance": {"enabled": true}, "settings": {"node": {"markerProbes": 2}, "maintenance": {"automatic": ["preempt"]}}}),
+            json!({"maintenance": {"enabled": true}, "settings": {"maintenance": {"automatic": ["preempt"]}}}),
             "settings.maintenance.automatic needs the value maintenance.automatic",
         ),
         (
@@ -207,7 +213,7 @@ fn values_reach_the_objects() {
     let values = json!({
         "image": {"repository": "localhost:5000/headgate", "digest": format!("sha256:{}", "a".repeat(64)), "pullPolicy": "Always"},
         "imagePullSecrets": [{"name": "registry"}],
-        "settings": {"metricsBindAddress": "[::]:9999", "adminState": {"mode": "observe"}},
+        "settings": {"metricsBindAddress": "[::]:9999", "adminState": {"mode": "Observe"}},
         "agent": {"maxSurge": "10%", "extraEnv": [{"name": "A", "value": "b"}], "podLabels": {"l": "1"}, "podAnnotations": {"a": "1"},
             "nodeSelector": {"pool": "x"}, "resources": {"limits": {"memory": "1Gi"}}},
         "controller": {"replicas": 3, "extraTolerations": [{"key": "system"}]},
@@ -270,16 +276,16 @@ fn values_reach_the_objects() {
     assert_eq!(
         settings,
         json!({"apiVersion": "config.headgate.dev/v1alpha1", "kind": "HeadgateConfiguration",
-            "metricsBindAddress": "[::]:9999", "adminState": {"mode": "observe"}})
+            "metricsBindAddress": "[::]:9999", "adminState": {"mode": "Observe"}})
     );
 }
 
 /// A pod keeps the name of its settings, so one of before a change never reads those of after it.
 #[test]
 fn changed_settings_and_credentials_roll_the_pods_that_read_them() {
-    let with = |delay: &str, tenant: &str| {
+    let with = |probes: u32, tenant: &str| {
         let values = json!({"profile": "aks", "delayTermination": {"karpenter": false},
-            "azure": {"tenantId": tenant, "subscriptionId": "s", "resourceGroup": "r", "clientId": "c"}, "settings": {"node": {"shutdownDelay": delay}}});
+            "azure": {"tenantId": tenant, "subscriptionId": "s", "resourceGroup": "r", "clientId": "c"}, "settings": {"outOfLoadBalancers": {"failedProbes": probes}}});
         let objects = rendered("kube-system", &values, &["--no-hooks"]);
         let name = only(&objects, "ConfigMap")["metadata"]["name"]
             .as_str()
@@ -292,11 +298,11 @@ fn changed_settings_and_credentials_roll_the_pods_that_read_them() {
         };
         (of("DaemonSet"), of("Deployment"))
     };
-    let (agent, controller) = with("0s", "a");
-    assert_eq!(with("0s", "a"), (agent.clone(), controller.clone()));
-    let other = with("1s", "a");
+    let (agent, controller) = with(3, "a");
+    assert_eq!(with(3, "a"), (agent.clone(), controller.clone()));
+    let other = with(4, "a");
     assert!(other.0 != agent && other.1 != controller);
-    let other = with("0s", "b");
+    let other = with(3, "b");
     assert!(
         other.0 == agent && other.1 != controller,
         "only the controllers have the Secret"

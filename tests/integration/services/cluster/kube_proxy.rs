@@ -32,10 +32,9 @@ fn the_settings_example_is_accepted() {
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let settings: serde_yaml::Value = serde_yaml::from_slice(&output.stdout).unwrap();
-    let node = &settings["node"];
-    assert_eq!(node["healthzBindAddress"], "[::]:10256");
-    assert_eq!(node["proxy"]["healthzUrl"], "off");
-    assert_eq!(node["serviceHealth"], "nodePorts");
+    assert_eq!(settings["healthzBindAddress"], "[::]:10256");
+    assert_eq!(settings["kubeProxyHealthzUrl"], "Disabled");
+    assert_eq!(settings["serviceHealthChecks"], "NodePorts");
 }
 
 /// A kubeconfig for headgate's service account with the rights of the manifests, and no others.
@@ -85,7 +84,7 @@ async fn failure_is_reported(client: &Client, agent: &Agent, node: &str, service
     );
     let text = http::get(agent.metrics_address(), "/statusz").await.unwrap().text();
     assert!(
-        text.contains("services   nodePorts: 1, 0 ports open, 1 failed"),
+        text.contains("services   NodePorts: 1, 0 ports open, 1 failed"),
         "{text}"
     );
     let metrics = agent.metrics().await;
@@ -175,7 +174,7 @@ fn comparable(answer: &http::Response) -> (String, Vec<(String, String)>, String
 }
 
 /// The real kube-proxy has the port: headgate's path answers the same to the byte, and a second agent in the mode
-/// `nodePorts` opens the port once kube-proxy is gone.
+/// `NodePorts` opens the port once kube-proxy is gone.
 #[test]
 fn service_health_beside_kube_proxy() {
     in_network_namespace(
@@ -189,11 +188,11 @@ fn service_health_beside_kube_proxy() {
             let service = object(web(&json!({"healthCheckNodePort": 31235})));
             services.create(&PostParams::default(), &service).await.unwrap();
             let start = async |mode: &str| {
-                let settings = format!("node: {{proxy: {{healthzUrl: \"http://{proxy}\"}}, serviceHealth: {mode}}}\n");
+                let settings = format!("kubeProxyHealthzUrl: \"http://{proxy}\"\nserviceHealthChecks: {mode}\n");
                 let options = AgentOptions::new(&node, control_plane.kubeconfig()).settings(&settings);
                 options.start().await
             };
-            let at_path = start("path").await;
+            let at_path = start("Path").await;
 
             let slices = Api::<EndpointSlice>::default_namespaced(client.clone());
             let conditions = json!({"ready": false, "serving": true, "terminating": true});
@@ -229,7 +228,7 @@ fn service_health_beside_kube_proxy() {
                 .await;
             }
 
-            let on_port = start("nodePorts").await;
+            let on_port = start("NodePorts").await;
             eventually(SOON, "the port is kube-proxy's", async || {
                 let status = statusz(&on_port).await["services"].clone();
                 if status["failedPorts"][0]["port"] == 31235 {

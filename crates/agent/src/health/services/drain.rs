@@ -147,8 +147,6 @@ pub enum ServiceDrain {
 /// Why the answer about a Service does not fail although the node has signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldReason {
-    /// The setting says so.
-    SwitchedOff,
     /// The leader keeps the node in service.
     Leader,
     /// The other nodes are not read yet, or could not be read lately.
@@ -160,7 +158,6 @@ pub enum HoldReason {
 impl fmt::Display for HoldReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::SwitchedOff => "node.serviceDrain is false",
             Self::Leader => "held back: the leader keeps the node in service",
             Self::NotRead => "held back: the other nodes with a ready endpoint could not be read within 30 s",
             Self::LastServing => "held back: last serving node",

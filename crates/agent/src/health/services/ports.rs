@@ -18,8 +18,6 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::super::ip_family::PerFamily;
-use super::cidr::Cidr;
 use super::index::ServiceTable;
 use super::service_routes::ServiceRoutes;
 use super::sockets::Sockets;
@@ -74,8 +72,6 @@ pub struct PortFailure {
 pub struct NodePortServer<S> {
     /// What the ports answer.
     pub routes: ServiceRoutes,
-    /// The ranges of local addresses to listen on; empty for all addresses.
-    pub selection: Vec<Cidr>,
     /// The machine's sockets, or a test's.
     pub sockets: S,
     /// Receives each change of the ports.
@@ -102,8 +98,8 @@ struct OpenPorts {
     connection_limit: ConnectionLimit,
 }
 
-/// The ports that should be open: each Service's port in each of its families, on `addresses`. Pure.
-fn target_ports(table: &ServiceTable, addresses: &PerFamily<Vec<IpAddr>>) -> BTreeMap<PortKey, TargetPort> {
+/// The ports that should be open: each Service's port in each of its families, on all addresses of the family. Pure.
+fn target_ports(table: &ServiceTable) -> BTreeMap<PortKey, TargetPort> {
     let with_port = table.iter().filter(|(_, served)| served.service.port != 0);
     let ports = with_port.flat_map(|(key, served)| {
         let service = &served.service;
@@ -115,36 +111,19 @@ fn target_ports(table: &ServiceTable, addresses: &PerFamily<Vec<IpAddr>>) -> BTr
                 service: Arc::clone(key),
                 family,
             };
-            let addresses = addresses.get(family).iter();
+            let ip: IpAddr = match family {
+                IpFamily::IPv4 => Ipv4Addr::UNSPECIFIED.into(),
+                IpFamily::IPv6 => Ipv6Addr::UNSPECIFIED.into(),
+            };
             let target = TargetPort {
                 uid: service.uid.clone(),
                 port: service.port,
-                addresses: addresses.map(|ip| SocketAddr::new(*ip, service.port)).collect(),
+                addresses: vec![SocketAddr::new(ip, service.port)],
             };
             (key, target)
         })
     });
-    ports.filter(|(_, target)| !target.addresses.is_empty()).collect()
-}
-
-/// The addresses to listen on: the wildcard addresses, or the machine's own addresses in the selected ranges. Pure.
-fn select_addresses(selection: &[Cidr], local: &[IpAddr]) -> PerFamily<Vec<IpAddr>> {
-    if selection.is_empty() {
-        return PerFamily {
-            v4: vec![Ipv4Addr::UNSPECIFIED.into()],
-            v6: vec![Ipv6Addr::UNSPECIFIED.into()],
-        };
-    }
-    let mut addresses = PerFamily::<Vec<IpAddr>>::default();
-    for ip in local {
-        // A link-local address is incomplete without its interface, and no load balancer probes one.
-        let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        let of_family = addresses.get_mut_by_address(*ip);
-        if !is_link_local && selection.iter().any(|range| range.contains(*ip)) && !of_family.contains(ip) {
-            of_family.push(*ip);
-        }
-    }
-    addresses
+    ports.collect()
 }
 
 impl<S: Sockets> NodePortServer<S> {
@@ -164,8 +143,7 @@ impl<S: Sockets> NodePortServer<S> {
             if let Some(table) = table {
                 self.reconcile(&table, &mut open);
             }
-            // The machine may also get a selected address after the Service.
-            let needs_retry = !self.state.borrow().failed.is_empty() || !self.selection.is_empty();
+            let needs_retry = !self.state.borrow().failed.is_empty();
             tokio::select! {
                 () = stop.cancelled() => break,
                 changed = tables.changed() => if changed.is_err() {
@@ -188,15 +166,7 @@ impl<S: Sockets> NodePortServer<S> {
 
     /// Closes the ports that should not be open, and opens those that should.
     fn reconcile(&self, table: &ServiceTable, open: &mut OpenPorts) {
-        let local = if self.selection.is_empty() {
-            Vec::new()
-        } else {
-            self.sockets.local_addresses().unwrap_or_else(|error| {
-                tracing::warn!(%error, "addresses of the machine not read");
-                Vec::new()
-            })
-        };
-        let targets = target_ports(table, &select_addresses(&self.selection, &local));
+        let targets = target_ports(table);
         open.ports.retain(|key, port| {
             let is_target = targets
                 .get(key)
@@ -316,27 +286,5 @@ fn flatten_outcome(ended: Result<Result<(), ServeError>, tokio::task::JoinError>
             listener: LISTENER_NAME,
             source,
         }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn selected_addresses() {
-        let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
-        let local = ips(&["127.0.0.1", "192.0.2.7", "192.0.2.7", "::1", "fe80::1", "2001:db8::7"]);
-        for (ranges, v4, v6) in [
-            (&[][..], &["0.0.0.0"][..], &["::"][..]),
-            (&["127.0.0.0/8"], &["127.0.0.1"], &[]),
-            (&["0.0.0.0/0"], &["127.0.0.1", "192.0.2.7"], &[]),
-            (&["192.0.2.0/24", "::/0"], &["192.0.2.7"], &["::1", "2001:db8::7"]),
-            (&["198.51.100.0/24"], &[], &[]),
-        ] {
-            let selection: Vec<Cidr> = ranges.iter().map(|range| range.parse().unwrap()).collect();
-            let found = select_addresses(&selection, &local);
-            assert_eq!((found.v4, found.v6), (ips(v4), ips(v6)), "{ranges:?}");
-        }
     }
 }

@@ -6,7 +6,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use headgate_core::clock::Moment;
-use headgate_core::node::Signal;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -23,8 +22,6 @@ pub struct ServiceDrains {
     pub inputs: VerdictInputs,
     /// What is known of the other nodes.
     pub reads: watch::Receiver<Option<Arc<DrainReads>>>,
-    /// The setting `node.serviceDrain`.
-    pub is_enabled: bool,
 }
 
 /// Why a load balancer keeps sending connections of a Service to a node with signals.
@@ -68,9 +65,6 @@ impl ServiceDrains {
     #[must_use]
     pub fn drain(&self, service: &NamespacedName, now: Moment) -> ServiceDrain {
         let own = own_state(&self.inputs, now.mono);
-        if !self.is_enabled && own != OwnState::Eligible {
-            return ServiceDrain::HeldBack(HoldReason::SwitchedOff);
-        }
         let reads = self.reads.borrow();
         let node = self.inputs.node.borrow();
         let reads = reads.as_deref().filter(|reads| reads.continues_with(node.signals()));
@@ -108,7 +102,6 @@ impl KeptServicesView {
 /// The own state, from all sources of signals.
 pub(super) fn own_state(inputs: &VerdictInputs, now: Instant) -> OwnState {
     let (report, notices) = (inputs.node.borrow(), inputs.notices.borrow());
-    let stopping = inputs.stopping.borrow().then_some(&Signal::Stopping);
-    let others: Vec<_> = notices.keys().chain(stopping).collect();
+    let others: Vec<_> = notices.keys().collect();
     OwnState::read(&report, &others, now)
 }

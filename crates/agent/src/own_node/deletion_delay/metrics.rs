@@ -26,7 +26,7 @@ impl DeletionDelayMetrics {
         };
         registry.register(
             "headgate_deletion_delay_timeouts",
-            "Deletions of the own node by Cluster Autoscaler for which the annotation was removed because holdDeletion.timeout was over",
+            "Deletions of the own node by Cluster Autoscaler for which the annotation was removed because delayTermination.clusterAutoscaler was over",
             metrics.timeouts.clone(),
         );
         registry.register_collector(Box::new(DelayCollector(reports)));

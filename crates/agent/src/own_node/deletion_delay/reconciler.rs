@@ -24,7 +24,7 @@ const TIMED_OUT: EventKind = EventKind::warning("DeletionDelayTimedOut", "DelayD
 pub struct DeletionDelayTask {
     /// The name of the own Node.
     pub node_name: String,
-    /// `holdDeletion.timeout`; `None` if the setting is off.
+    /// `delayTermination.clusterAutoscaler`; `None` if the setting is off.
     pub timeout: Option<Duration>,
     /// What is known of the own Node.
     pub reports: watch::Receiver<NodeReport>,
@@ -98,7 +98,7 @@ impl DeletionDelayTask {
         };
         let seconds = self.timeout.unwrap_or_default().as_secs();
         let note = format!(
-            "headgate no longer delays the deletion of the node by Cluster Autoscaler: {what} {seconds} s (holdDeletion.timeout): {waits_for}"
+            "headgate no longer delays the deletion of the node by Cluster Autoscaler: {what} {seconds} s (delayTermination.clusterAutoscaler): {waits_for}"
         );
         tracing::warn!(node = self.node_name, timeout = ?self.timeout, waits_for, "deletion of the node no longer delayed");
         let about = self.events.own_node(observed.map(|node| &*node.uid));

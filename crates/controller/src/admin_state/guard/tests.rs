@@ -372,7 +372,7 @@ fn mode_off_holds_nothing() {
         targets: &target_states(&cluster.nodes, cluster.now),
         ledger: &ledger(&[]),
         policy: Policy {
-            mode: AdminStateMode::Off,
+            mode: AdminStateMode::Disabled,
             ..POLICY
         },
         guard: GuardInputs {

@@ -125,7 +125,7 @@ fn what_a_rule_needs_turns_no_answer_and_what_waits_does() {
     });
     let waits = waits.unwrap();
     assert!(
-        waits.probes_headgate && waits.reason.contains("guard.maxNewDown"),
+        waits.probes_headgate && waits.reason.contains("adminState.maxNewDown"),
         "{waits:?}"
     );
     assert_eq!(waits.pools, ["lb/a".to_owned(), "lb/b".to_owned()].into());
@@ -145,7 +145,7 @@ fn event_is_recorded_once_for_each_hold() {
     assert_eq!(
         events[0].note,
         "Kept in service in lb/a, lb/b despite drain: without this node, fewer than 1 of its addresses would serve \
-         (guard.minimumInService)."
+         (adminState.minimumInService)."
     );
     assert!(tracker.evaluate(&both, &GUARD).is_empty());
     assert!(tracker.evaluate(&DesiredHolds::new(), &GUARD).is_empty());

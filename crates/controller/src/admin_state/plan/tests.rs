@@ -116,7 +116,11 @@ fn load_balancer_that_is_not_configured_is_only_given_back() {
 fn modes_and_foreign_down_limit_the_plan() {
     let policy = |mode, foreign_down| Policy { mode, foreign_down };
     let ours = Some(LedgerStage::Down);
-    let (enforce, observe, off) = (AdminStateMode::Enforce, AdminStateMode::Observe, AdminStateMode::Off);
+    let (enforce, observe, off) = (
+        AdminStateMode::Enforce,
+        AdminStateMode::Observe,
+        AdminStateMode::Disabled,
+    );
     let (keep, restore) = (ForeignDown::Keep, ForeignDown::Restore);
     for (taints, from, stage, policy, to) in [
         (&[][..], "Down", None, policy(enforce, restore), "None"),

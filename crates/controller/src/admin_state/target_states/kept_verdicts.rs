@@ -42,12 +42,12 @@ fn step() -> impl Strategy<Value = Step> {
 /// The rules of three versions of the settings.
 fn rules(version: usize) -> SignalRules {
     let all = [
-        json!("example.com/drain"),
+        json!({"taint": "example.com/drain"}),
         json!({"taint": "example.com/leaving-*"}),
         json!({"label": {"key": "state", "value": "leaving"}}),
         json!({"annotation": {"key": "leaving"}}),
         json!({"condition": {"type": "VMEventScheduled", "status": "True", "messagePrefix": "Preempt"}}),
-        json!({"unschedulable": true, "for": "20s"}),
+        json!({"signal": "cordon", "after": "20s"}),
     ];
     let chosen = match version {
         0 => &all[..],

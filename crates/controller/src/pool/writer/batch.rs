@@ -187,7 +187,6 @@ impl PoolWriter {
         state: &mut State,
         planner: &mut P,
     ) -> Phase {
-        let edits = self.bypass.permitted(edits, &batch.guard);
         let edits = if state.attempts.deferred_until(&edits).is_some() {
             edits.into_iter().filter_map(PoolEdit::members_only).collect()
         } else {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
 use headgate_controller::admin_state::{GuardSettings, Policy};
-use headgate_controller::local_pools::CloudConfig;
-use headgate_controller::local_service::{LocalPoolsSettings, LocalPoolsTarget};
+use headgate_controller::local_pools::{CloudConfig, LocalServicePools};
+use headgate_controller::local_service::LocalPoolsTarget;
 use headgate_controller::pool::ListScope;
 use headgate_core::clock::Clock;
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
@@ -38,7 +38,7 @@ pub(crate) struct Options {
     pub(crate) nodes: usize,
     pub(crate) load_balancers: Vec<Value>,
     pub(crate) target: LocalPoolsTarget,
-    pub(crate) settings: LocalPoolsSettings,
+    pub(crate) settings: LocalServicePools,
     pub(crate) operation_delay: Duration,
     pub(crate) policy: Policy,
     pub(crate) guard: GuardSettings,
@@ -54,7 +54,7 @@ impl Default for Options {
             nodes: 4,
             load_balancers: vec![load_balancer("kubernetes", &[("default-web", entries([1], false))])],
             target: several_load_balancers(),
-            settings: LocalPoolsSettings::default(),
+            settings: LocalServicePools::default(),
             operation_delay: Duration::ZERO,
             policy: ENFORCE,
             guard: GuardSettings::DISABLED,

@@ -1,4 +1,4 @@
-//! `guard.minimumInService` above 0 where members change: no PUT leaves a pool without the entries that the guard keeps in
+//! `adminState.minimumInService` above 0 where members change: no PUT leaves a pool without the entries that the guard keeps in
 //! service, although nodes with signals join as `Down`.
 
 use headgate_controller::admin_state::GuardSettings;

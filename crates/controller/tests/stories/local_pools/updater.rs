@@ -1,8 +1,8 @@
 //! One story for each way in which an update of a pool ends: applied, retried, parked, final, dropped. The rules themselves are
 //! tested in `crates/controller/tests/rules`, and what each error of ARM means in `local_service::failure`.
 
-use headgate_controller::local_pools::Enabled;
-use headgate_controller::local_service::{LocalPoolsSettings, LocalPoolsTarget};
+use headgate_controller::local_pools::LocalServicePools;
+use headgate_controller::local_service::LocalPoolsTarget;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -253,13 +253,9 @@ async fn pool_of_interfaces_is_rejected_with_an_event() {
 
 #[tokio::test(start_paused = true)]
 async fn inactive_updater_leaves_pools_alone() {
-    let off = LocalPoolsSettings {
-        enabled: Enabled::Off,
-        ..LocalPoolsSettings::default()
-    };
     for (target, settings) in [
-        (LocalPoolsTarget::default(), LocalPoolsSettings::default()),
-        (several_load_balancers(), off),
+        (LocalPoolsTarget::default(), LocalServicePools::Auto),
+        (several_load_balancers(), LocalServicePools::Disabled),
     ] {
         let cluster = LocalCluster::with(Options {
             target,

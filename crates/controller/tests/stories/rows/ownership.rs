@@ -13,7 +13,7 @@ const OBSERVE: Policy = Policy {
     ..ENFORCE
 };
 const OFF: Policy = Policy {
-    mode: AdminStateMode::Off,
+    mode: AdminStateMode::Disabled,
     ..ENFORCE
 };
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_controller::admin_state::{
-    self, AdminStateSettings, ClusterConnection, ClusterTarget, Policy, TargetSource,
+    self, ClusterConnection, ClusterTarget, Policy, STALE_NODES_TIMEOUT, TargetSource,
 };
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
@@ -123,8 +123,7 @@ impl Leader {
             policy,
             guard: world.guard.clone(),
             list_failure_timeout: world.list_failure_timeout,
-            lease_bypass: world.lease_bypass,
-            stale_nodes_timeout: AdminStateSettings::default().stale_nodes_timeout,
+            stale_nodes_timeout: STALE_NODES_TIMEOUT,
             node_name: name.to_owned(),
             metrics,
             local_pools: world.local_pools_settings,

@@ -99,17 +99,17 @@ fn each_kind_finds_its_facts_and_nothing_else() {
         ),
         (by_key, label("example.com/leaving", ""), None),
         (
-            r#"{"unschedulable": true}"#,
+            r#"{"signal": "cordon"}"#,
             json!({"metadata": {}, "spec": {"unschedulable": true}}),
             Some("unschedulable"),
         ),
         (
-            r#"{"unschedulable": true}"#,
+            r#"{"signal": "cordon"}"#,
             json!({"metadata": {}, "spec": {"unschedulable": false}}),
             None,
         ),
         (r#"{"taint": "a.io/b"}"#, taint("a.io/b"), Some("a.io/b")),
-        (r#""a.io/b""#, taint("a.io/bc"), None),
+        (r#"{"taint": "a.io/b"}"#, taint("a.io/bc"), None),
     ];
     for (matcher, node, want) in cases {
         let rules = rules(&[matcher]);
@@ -132,9 +132,9 @@ fn each_kind_finds_its_facts_and_nothing_else() {
 #[test]
 fn names_stand_for_matchers() {
     for (matcher, name) in [
-        (r#""a.io/b""#, "a.io/b"),
+        (r#"{"taint": "a.io/b"}"#, "a.io/b"),
         (r#"{"taint": "a.io/*"}"#, "a.io/*"),
-        (r#"{"unschedulable": true, "for": "1m"}"#, "unschedulable"),
+        (r#"{"signal": "cordon", "after": "1m"}"#, "unschedulable"),
         (r#"{"label": {"key": "a"}}"#, "label:a"),
     ] {
         assert_eq!(parse(matcher).unwrap().to_string(), name);
@@ -177,12 +177,13 @@ fn an_annotation_with_a_long_value_is_a_signal_by_its_key_alone() {
 #[test]
 fn wrong_matchers_say_what_is_allowed() {
     for (text, allowed) in [
-        ("7", "or a matcher:"),
-        ("null", "or a matcher:"),
-        (r#""key=value""#, "without value and effect"),
-        ("{}", "exactly one kind"),
-        (r#"{"taint": "a", "label": {"key": "b"}}"#, "exactly one kind"),
-        (r#"{"taint": "a", "for": "10s"}"#, "no field \"for\" beside taint"),
+        ("7", "an entry such as"),
+        ("null", "an entry such as"),
+        (r#""a.io/b""#, "an entry such as"),
+        ("{}", "exactly one of"),
+        (r#"{"taint": "a", "label": {"key": "b"}}"#, "exactly one of"),
+        (r#"{"unschedulable": true}"#, "exactly one of"),
+        (r#"{"taint": "a", "after": "10s"}"#, "no field \"after\" beside taint"),
         (r#"{"taint": "*"}"#, "how it begins"),
         (r#"{"taint": "a.io/b*c"}"#, "how it begins"),
         (r#"{"taint": "a.io/b=v"}"#, "how it begins"),
@@ -212,9 +213,9 @@ fn wrong_matchers_say_what_is_allowed() {
             r#"{"annotation": {"key": "a", "values": "a"}}"#,
             "key: example.com/name",
         ),
-        (r#"{"unschedulable": false}"#, "leave the matcher out"),
-        (r#"{"unschedulable": true, "for": "2h"}"#, "a duration from 0s to 1h"),
-        (r#"{"unschedulable": true, "for": 10}"#, "a duration from 0s to 1h"),
+        (r#"{"signal": "spot", "after": "1s"}"#, "the signal cordon"),
+        (r#"{"signal": "cordon", "after": "2h"}"#, "a duration from 0s to 1h"),
+        (r#"{"signal": "cordon", "after": 10}"#, "a duration from 0s to 1h"),
     ] {
         let error = parse(text).unwrap_err();
         assert!(error.contains(allowed), "{text}: {error}");

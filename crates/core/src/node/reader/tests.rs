@@ -140,12 +140,12 @@ fn health_signals_have_the_names_that_the_agent_uses() {
         "status": {"conditions": [{"type": "Ready", "status": "True"},
             {"type": "DiskPressure", "status": "True", "reason": "Full", "message": "disk is full"}]}});
     let matchers = [
-        json!("headgate.dev/maintenance"),
+        json!({"taint": "headgate.dev/maintenance"}),
         json!({"taint": "aws-node-termination-handler/*"}),
         json!({"condition": {"type": "DiskPressure", "status": "True", "messagePrefix": "disk"}}),
         json!({"label": {"key": "example.com/state", "value": "leaving"}}),
         json!({"annotation": {"key": "example.com/leaving"}}),
-        json!({"unschedulable": true, "for": "1h"}),
+        json!({"signal": "cordon", "after": "1h"}),
     ];
     let rules = SignalRules {
         matchers: matchers

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use headgate_core::telemetry::MetricTable;
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
@@ -26,7 +25,6 @@ fn wait_histogram() -> Histogram {
 pub struct LockMetrics {
     waits: Family<Labels, Histogram, fn() -> Histogram>,
     watch_errors: WatchErrorCounter,
-    bypasses: Counter,
 }
 
 impl LockMetrics {
@@ -45,19 +43,11 @@ impl LockMetrics {
                 "headgate_arm_lock_watch_errors",
                 "Errors of the watch of the Lease that headgate shares with cloud-controller-manager, by reason",
             ),
-            bypasses: table.metric(
-                "headgate_arm_lock_bypasses",
-                "Attempts to write to ARM without the Lease that headgate shares with cloud-controller-manager, because an eviction is near",
-            ),
         }
     }
 
     pub(super) fn watch_errors(&self) -> WatchErrorCounter {
         self.watch_errors.clone()
-    }
-
-    pub(super) fn bypassed(&self) {
-        self.bypasses.inc();
     }
 
     pub(super) fn waited(&self, lock: &str, caller: &'static str, wait: Duration) {

@@ -203,7 +203,11 @@ fn own_state_follows_from_the_node_and_the_hold() {
         (&report(false, |_| {}), &[][..], OwnState::Eligible),
         (&signalled, &[], OwnState::Signalled),
         (&signalled, &[&Signal::Azure(AzureNotice::Preempt)], OwnState::Ending),
-        (&report(false, |_| {}), &[&Signal::Stopping], OwnState::Ending),
+        (
+            &report(false, |_| {}),
+            &[&Signal::Azure(AzureNotice::Terminate)],
+            OwnState::Ending,
+        ),
         (&report(true, |node| node.ends = true), &[], OwnState::Ending),
         (
             &report(true, |node| node.excluded = Some("label")),

@@ -265,7 +265,7 @@ fn what_is_not_proved_is_not_out() {
         (
             "off",
             Scenario {
-                mode: AdminStateMode::Off,
+                mode: AdminStateMode::Disabled,
                 ..new()
             },
             "AdminStateOff",
