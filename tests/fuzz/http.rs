@@ -175,7 +175,6 @@ impl Port {
             node: watch::Sender::new(report).subscribe(),
             proxy: watch::Sender::new(ProxyStatus::new(Duration::from_mins(1))).subscribe(),
             notices: watch::Sender::default().subscribe(),
-            stopping: watch::Sender::new(false).subscribe(),
         };
         let mut registry = Registry::default();
         let metrics = server::Metrics::register(&mut registry);

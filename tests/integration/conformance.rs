@@ -28,7 +28,6 @@ struct Server {
     clock: Clock,
     node: watch::Sender<NodeReport>,
     proxy: watch::Sender<ProxyStatus>,
-    _stopping: watch::Sender<bool>,
     path: &'static str,
     counts: [u64; 2],
 }
@@ -42,11 +41,9 @@ impl Server {
             clock.now(),
         ));
         let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_secs(10)));
-        let stopping = watch::Sender::new(false);
         let inputs = VerdictInputs {
             node: node.subscribe(),
             proxy: proxy.subscribe(),
-            stopping: stopping.subscribe(),
             notices: watch::Sender::default().subscribe(),
         };
         let mut registry = Registry::default();
@@ -60,7 +57,6 @@ impl Server {
             clock,
             node,
             proxy,
-            _stopping: stopping,
             path,
             counts: [0, 0],
         }
