@@ -230,7 +230,7 @@ fn sources<'a>(file: Option<&'a Path>, secret: Option<&'a str>) -> ConfigSources
 ///
 /// # Errors
 /// Every mistake, each with its origin, key, value and what is allowed; never the value of a secret.
-pub fn check_azure_settings(settings: &Settings, role: Role) -> Result<(), SettingsError> {
+pub(crate) fn check_azure_settings(settings: &Settings, role: Role) -> Result<(), SettingsError> {
     let azure = &settings.azure;
     if role == Role::Controller && !settings.leader_election.leader_elect {
         return Err(SettingsError(vec![Violation {
