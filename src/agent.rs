@@ -58,7 +58,7 @@ use tasks::Tasks;
 pub use addresses::BoundAddresses;
 pub(crate) use azure_access::check_azure_settings;
 pub use azure_access::{ArmConnectError, ArmConnection, AzureAccess};
-pub use leader_election::LeaderContext;
+use leader_election::LeaderContext;
 pub(crate) use probe_socket::{PROBE_SOCKET_FILE, connect as connect_probe_socket};
 pub use role::Role;
 

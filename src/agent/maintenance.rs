@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_core::node::TrafficByNode;
+use headgate_kubernetes::TermStores;
 use headgate_kubernetes::leader::Term;
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run as run_controllers};
 use tokio::sync::watch;
 
-use super::leader_election::{LeaderContext, Stores};
+use super::leader_election::LeaderContext;
 
 /// The setting that enables them.
 const FEATURE: &str = "maintenance.enabled";
@@ -21,7 +22,7 @@ pub(super) async fn run(
     term: Term,
     context: &LeaderContext,
     metrics: Metrics,
-    stores: Stores,
+    stores: TermStores,
     traffic: watch::Receiver<Arc<TrafficByNode>>,
 ) {
     let source = LoadBalancerSource::Reads(traffic);
@@ -32,7 +33,7 @@ pub(super) async fn run(
 
 /// Runs the controllers in a cluster whose load balancers no leader reads, until the term is handed over. Their gates follow what the agents
 /// write after failed probes (`node.markerProbes`).
-pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: Metrics, stores: Stores) {
+pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: Metrics, stores: TermStores) {
     if context.settings.marker.probes == 0 {
         tracing::warn!("neither Azure nor node.markerProbes is configured: no drain is confirmed by load balancers");
     }
@@ -54,7 +55,7 @@ pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: 
 fn controllers_context(
     context: &LeaderContext,
     metrics: Metrics,
-    stores: Stores,
+    stores: TermStores,
     load_balancers: LoadBalancerSource,
 ) -> Option<MaintenanceContext> {
     let events = context.events.clone();
