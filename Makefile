@@ -39,8 +39,9 @@ drill: build-tools namespace-tools ## what connections lose while nodes go away:
 	assets=$$($(control_plane)); cargo build --locked; drill() { HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" "$$@"; }; \
 	$(if $(ARGS),drill $(ARGS),$(drill_table))
 
-# Some 20 minutes on two cores. Agents poll for notices once a second at any speed, so spot is shortened less.
+# More than 20 minutes on two cores. In mass half of the nodes go at once: three, and two. Agents poll for notices once a second at any speed, so spot is shortened less.
 drill_table = for scenario in scale-down maintenance mass; do drill --scenario $$scenario --runs 2; done; \
+	drill --scenario mass --nodes 4 --runs 2; drill --scenario local --runs 2; \
 	drill --scenario api-outage --strategy kube-proxy,healthz,admin-state,headgate; \
 	drill --scenario spot --speed 3; drill --scenario spot --speed 2 --notice 10s; \
 	drill --scenario scale-down --delete-delay 30s --runs 2; \

@@ -56,9 +56,10 @@ use policies::Policies;
 use tasks::Tasks;
 
 pub use addresses::BoundAddresses;
-pub use azure_access::{ArmConnectError, ArmConnection, AzureAccess, check_azure_settings};
-pub use leader_election::LeaderContext;
-pub use probe_socket::{PROBE_SOCKET_FILE, connect as connect_probe_socket};
+pub(crate) use azure_access::check_azure_settings;
+pub use azure_access::{ArmConnectError, ArmConnection, AzureAccess};
+use leader_election::LeaderContext;
+pub(crate) use probe_socket::{PROBE_SOCKET_FILE, connect as connect_probe_socket};
 pub use role::Role;
 
 /// What an agent is started with.

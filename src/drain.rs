@@ -11,9 +11,9 @@ mod request;
 mod selector;
 mod undrain;
 
-pub use follow::{FollowError, FollowRequest, Followed, follow};
-pub use manifest::{ManifestError, ManifestRequest, PlanFile, node_names};
-pub use progress::{Outcome, Progress};
-pub use request::{Created, DrainError, create};
-pub use selector::NodeQuery;
-pub use undrain::{UndrainError, UndrainRequest, undrain};
+pub(crate) use follow::{FollowError, FollowRequest, follow};
+pub(crate) use manifest::{ManifestRequest, PlanFile, node_names};
+pub(crate) use progress::Outcome;
+pub(crate) use request::{Created, create};
+pub(crate) use selector::NodeQuery;
+pub(crate) use undrain::{UndrainError, UndrainRequest, undrain};

@@ -12,7 +12,7 @@ mod check;
 pub mod cli;
 pub mod config;
 mod connections;
-pub mod drain;
+mod drain;
 mod preview;
 pub mod readable_objects;
 mod status;

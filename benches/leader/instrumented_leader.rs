@@ -15,14 +15,14 @@ use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, P
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::local_service::{self, LocalPoolsTarget};
 use headgate_controller::other_nodes::OtherNodes;
-use headgate_controller::pool::{ListScope, ManagedLoadBalancers, node_store};
+use headgate_controller::pool::{ListScope, ManagedLoadBalancers, read_node};
 use headgate_core::clock::Clock;
 use headgate_core::node::{NodeReader, NodeReport, SignalRules};
 use headgate_core::telemetry::MetricsFormat;
 use headgate_http::client::TrustedRoots;
 use headgate_http::proxies::Proxies;
 use headgate_kubernetes::leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
-use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter, WatchReporter, service_store};
+use headgate_kubernetes::{NodeWriteMetrics, TermAccess, TermStores, WatchReporter};
 use headgate_test_kubernetes::event_sink;
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request, Response};
@@ -231,22 +231,30 @@ async fn lead(
         rules: signals.rules,
         ..NodeReader::default()
     };
-    let watched = {
-        let (client, clock, errors) = (client.clone(), clock.clone(), metrics.admin_state.watch_errors());
+    let access = {
+        let (client, clock) = (client.clone(), clock.clone());
+        let (node_errors, service_errors) = (metrics.admin_state.watch_errors(), metrics.local_pools.watch_errors());
+        let node_writes = metrics.node_writes;
         move || {
-            let reporter = WatchReporter::new("nodes", errors.clone(), clock.clone());
-            node_store(&client, reporter, reader.clone())
+            let reader = reader.clone();
+            TermAccess {
+                client: client.clone(),
+                clock: clock.clone(),
+                read_node: move |node| read_node(node, &reader),
+                node_reporter: WatchReporter::new("nodes", node_errors.clone(), clock.clone()),
+                service_reporter: WatchReporter::new("services", service_errors.clone(), clock.clone()),
+                node_writes: node_writes.clone(),
+            }
         }
     };
-    let services = {
-        let (client, clock, errors) = (client.clone(), clock.clone(), metrics.local_pools.watch_errors());
-        move || service_store(&client, WatchReporter::new("services", errors.clone(), clock.clone()))
-    };
-    let parts = admin_state::WorkContext {
-        events,
-        client,
-        nodes: watched().0,
-        services: services().0,
+    let (admin_state_metrics, local_pools_metrics, lock_metrics) =
+        (metrics.admin_state, metrics.local_pools, metrics.lock);
+    let parts = move |stores: TermStores| admin_state::WorkContext {
+        events: events.clone(),
+        client: client.clone(),
+        nodes: stores.nodes,
+        services: stores.services,
+        node_intents: stores.intents,
         policy: Policy {
             mode: AdminStateMode::Enforce,
             foreign_down: ForeignDown::Keep,
@@ -255,33 +263,24 @@ async fn lead(
         list_failure_timeout: Duration::from_mins(2),
         stale_nodes_timeout: Duration::from_mins(5),
         node_name: "bench".to_owned(),
-        metrics: metrics.admin_state,
+        metrics: admin_state_metrics.clone(),
         local_pools: headgate_controller::local_pools::LocalServicePools::default(),
-        local_pools_metrics: metrics.local_pools,
-        lock_metrics: metrics.lock,
+        local_pools_metrics: local_pools_metrics.clone(),
+        lock_metrics: lock_metrics.clone(),
         preempt_events: None,
         traffic: None,
-        clock,
-        marker,
-        node_intents: NodeIntents::default(),
+        clock: clock.clone(),
+        marker: marker.clone(),
     };
     let source = FixedTarget(reached);
     let work = move |term: Term| {
-        let (source, mut parts) = (source.clone(), parts.clone());
-        parts.node_intents = NodeIntents::default();
-        let (nodes, watch_nodes) = watched();
-        parts.nodes = nodes;
-        let (services, watch_services) = services();
-        parts.services = services;
-        let writer =
-            NodeWriter::new(parts.client.clone(), metrics.node_writes.clone(), parts.clock.clone()).in_term(&term);
-        let run_writer = writer.run(parts.node_intents.clone());
+        let source = source.clone();
+        let (stores, run_stores) = term.stores(access());
+        let parts = parts(stores);
         async move {
             tokio::select! {
                 outcome = admin_state::run(term, &source, parts) => outcome,
-                () = run_writer => Ok(()),
-                () = watch_nodes => Ok(()),
-                () = watch_services => Ok(()),
+                () = run_stores => Ok(()),
             }
         }
     };

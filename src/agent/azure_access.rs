@@ -60,6 +60,9 @@ pub enum ArmConnectError {
     /// The file was not read within [`READ_TIMEOUT`].
     #[error("azure.json was not read within {} s", READ_TIMEOUT.as_secs())]
     File,
+    /// There was no connection within the caller's time limit.
+    #[error("there was no connection to Azure within {} s", .0.as_secs())]
+    Timeout(Duration),
     /// `resourceManagerEndpoint` does not work.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
@@ -117,6 +120,12 @@ impl AzureAccess {
             arm: arm.with_metrics(self.metrics.clone()),
             config,
         })
+    }
+
+    /// The same within a time limit.
+    pub(crate) async fn connect_within(&self, limit: Duration) -> Result<ArmConnection, ArmConnectError> {
+        let connected = timeout(limit, Self::connect(self)).await;
+        connected.unwrap_or(Err(ArmConnectError::Timeout(limit)))
     }
 
     /// Waits until the configuration differs from `config`. A configuration that is invalid or cannot be read does not count.
@@ -221,7 +230,7 @@ fn sources<'a>(file: Option<&'a Path>, secret: Option<&'a str>) -> ConfigSources
 ///
 /// # Errors
 /// Every mistake, each with its origin, key, value and what is allowed; never the value of a secret.
-pub fn check_azure_settings(settings: &Settings, role: Role) -> Result<(), SettingsError> {
+pub(crate) fn check_azure_settings(settings: &Settings, role: Role) -> Result<(), SettingsError> {
     let azure = &settings.azure;
     match (&azure.config_file, &azure.config_secret) {
         _ if !role.may_lead() => Ok(()),
@@ -394,6 +403,25 @@ mod tests {
         timeout(CONFIG_RELOAD_INTERVAL + READ_TIMEOUT, &mut changed)
             .await
             .unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_takes_too_long_says_so() {
+        type Answer = std::io::Result<hyper::Response<kube::client::Body>>;
+        let service = tower::service_fn(|_: hyper::Request<kube::client::Body>| std::future::pending::<Answer>());
+        let access = AzureAccess {
+            settings: AzureSettings {
+                config_secret: Some("kube-system/azure".parse().unwrap()),
+                ..Settings::default().azure
+            },
+            client: Client::new(service, "default"),
+            metrics: Metrics::default(),
+            clock: Clock::System,
+        };
+        let error = access.connect_within(Duration::from_secs(3)).await.unwrap_err();
+        assert_eq!(error.to_string(), "there was no connection to Azure within 3 s");
+        let error = access.connect_within(READ_TIMEOUT * 2).await.unwrap_err();
+        assert!(matches!(error, ArmConnectError::Secret { .. }), "{error}");
     }
 
     #[test]

@@ -15,17 +15,15 @@ use futures::future::BoxFuture;
 use headgate_controller::admin_state::{self, GuardSettings, WorkError};
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
-use headgate_controller::pool::node_store;
+use headgate_controller::pool::read_node;
 use headgate_controller::preempt_events::{self, PreemptEvents};
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeDetail, NodeReader, NodeReport, TrafficByNode};
+use headgate_core::node::{Node, NodeDetail, NodeObject, NodeReader, NodeReport, TrafficByNode};
 use headgate_kubernetes::leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term,
     candidate_identity,
 };
-use headgate_kubernetes::{
-    EventSink, NodeIntents, NodeStore, NodeWriteMetrics, NodeWriter, ServiceStore, WatchReporter, service_store,
-};
+use headgate_kubernetes::{EventSink, NodeWriteMetrics, TermAccess, TermStores, WatchReporter};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -45,21 +43,21 @@ const LEASE_RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the work of each term receives.
 #[derive(Clone)]
-pub struct LeaderContext {
+pub(super) struct LeaderContext {
     /// A client of the API server that does not retry by itself.
-    pub client: Client,
+    pub(super) client: Client,
     /// Connects to ARM; each term connects anew.
-    pub azure: AzureAccess,
+    pub(super) azure: AzureAccess,
     /// The settings of the process.
-    pub settings: Settings,
+    pub(super) settings: Settings,
     /// Where the candidates run.
-    pub placement: CandidatePlacement,
+    pub(super) placement: CandidatePlacement,
     /// The Node that this process runs on.
-    pub node_name: String,
+    pub(super) node_name: String,
     /// Records events; the observer of the leader's gets them as well.
-    pub events: EventSink,
+    pub(super) events: EventSink,
     /// The clock of the process.
-    pub clock: Clock,
+    pub(super) clock: Clock,
 }
 
 /// The candidate of this process.
@@ -151,70 +149,48 @@ pub(super) fn work(
     metrics: WorkMetrics,
 ) -> impl Fn(Term, LeaderContext) -> BoxFuture<'static, Result<(), WorkError>> + Send + Sync {
     move |term, context| {
-        let (metrics, intents) = (metrics.clone(), NodeIntents::default());
-        let writer = NodeWriter::new(
-            context.client.clone(),
-            metrics.node_writes.clone(),
-            context.clock.clone(),
-        )
-        .in_term(&term);
-        let run_writer = writer.run(intents.clone());
-        let (nodes, watch_nodes) = nodes(&context, &metrics);
-        let (services, watch_services) = services(&context, &metrics);
-        let stores = Stores {
-            nodes,
-            services,
-            intents,
-        };
+        let metrics = metrics.clone();
+        let (stores, run_stores) = term.stores(access(&context, &metrics));
         async move {
             tokio::select! {
                 outcome = controllers(term, &context, metrics, stores) => outcome,
-                () = run_writer => Ok(()),
-                () = watch_nodes => Ok(()),
-                () = watch_services => Ok(()),
+                () = run_stores => Ok(()),
             }
         }
         .boxed()
     }
 }
 
-/// All Nodes, as the controllers of a term read them, and their watch.
-fn nodes(context: &LeaderContext, metrics: &WorkMetrics) -> (NodeStore, impl Future<Output = ()> + use<>) {
+/// What a term reads and writes the cluster with.
+fn access(context: &LeaderContext, metrics: &WorkMetrics) -> TermAccess<impl Fn(NodeObject) -> Node + Send + use<>> {
     let settings = &context.settings;
-    let (detail, errors) = match (settings.azure.is_configured(), settings.maintenance.enabled) {
-        (false, _) => (NodeDetail::MaintenanceByProbes, metrics.maintenance.watch_errors()),
-        (true, true) => (NodeDetail::Maintenance, metrics.admin_state.watch_errors()),
-        (true, false) => (NodeDetail::Signals, metrics.admin_state.watch_errors()),
+    let has_azure = settings.azure.is_configured();
+    let (node_errors, service_errors) = if has_azure {
+        (metrics.admin_state.watch_errors(), metrics.local_pools.watch_errors())
+    } else {
+        (metrics.maintenance.watch_errors(), metrics.maintenance.watch_errors())
     };
-    let reporter = WatchReporter::new("nodes", errors, context.clock.clone());
-    let reporter = reporter.with_events(Some(context.events.clone()));
+    let reporter = |resource, errors| {
+        let reporter = WatchReporter::new(resource, errors, context.clock.clone());
+        reporter.with_events(Some(context.events.clone()))
+    };
     let reader = NodeReader {
         rules: settings.signals.admin_state(),
         health_rules: settings.signals.health(),
-        detail,
+        detail: match (has_azure, settings.maintenance.enabled) {
+            (false, _) => NodeDetail::MaintenanceByProbes,
+            (true, true) => NodeDetail::Maintenance,
+            (true, false) => NodeDetail::Signals,
+        },
     };
-    node_store(&context.client, reporter, reader)
-}
-
-/// All Services of type `LoadBalancer`, as the controllers of a term read them, and their watch.
-fn services(context: &LeaderContext, metrics: &WorkMetrics) -> (ServiceStore, impl Future<Output = ()> + use<>) {
-    let settings = &context.settings;
-    let errors = if settings.azure.is_configured() {
-        metrics.local_pools.watch_errors()
-    } else {
-        metrics.maintenance.watch_errors()
-    };
-    let reporter = WatchReporter::new("services", errors, context.clock.clone());
-    let reporter = reporter.with_events(Some(context.events.clone()));
-    service_store(&context.client, reporter)
-}
-
-/// What is known of the cluster, and where the controllers of a term publish what its Nodes should be.
-#[derive(Clone)]
-pub(super) struct Stores {
-    pub(super) nodes: NodeStore,
-    pub(super) services: ServiceStore,
-    pub(super) intents: NodeIntents,
+    TermAccess {
+        client: context.client.clone(),
+        clock: context.clock.clone(),
+        read_node: move |node| read_node(node, &reader),
+        node_reporter: reporter("nodes", node_errors),
+        service_reporter: reporter("services", service_errors),
+        node_writes: metrics.node_writes.clone(),
+    }
 }
 
 /// Runs the controllers of a term.
@@ -222,7 +198,7 @@ async fn controllers(
     term: Term,
     context: &LeaderContext,
     metrics: WorkMetrics,
-    stores: Stores,
+    stores: TermStores,
 ) -> Result<(), WorkError> {
     if !context.settings.azure.is_configured() {
         maintenance::run_by_probes(term, context, metrics.maintenance, stores).await;
@@ -249,7 +225,7 @@ async fn controllers(
 fn work_context(
     context: &LeaderContext,
     metrics: WorkMetrics,
-    stores: Stores,
+    stores: TermStores,
     traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
 ) -> admin_state::WorkContext {
     let settings = &context.settings;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_core::node::TrafficByNode;
+use headgate_kubernetes::TermStores;
 use headgate_kubernetes::leader::Term;
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run as run_controllers};
 use tokio::sync::watch;
 
-use super::leader_election::{LeaderContext, Stores};
+use super::leader_election::LeaderContext;
 use crate::config::MarkerWriter;
 
 /// The setting that enables them.
@@ -22,7 +23,7 @@ pub(super) async fn run(
     term: Term,
     context: &LeaderContext,
     metrics: Metrics,
-    stores: Stores,
+    stores: TermStores,
     traffic: watch::Receiver<Arc<TrafficByNode>>,
 ) {
     let source = LoadBalancerSource::Reads(traffic);
@@ -33,7 +34,7 @@ pub(super) async fn run(
 
 /// Runs the controllers in a cluster whose load balancers no leader reads, until the term is handed over. Their gates follow what the agents
 /// write after failed probes (`outOfLoadBalancers.failedProbes`).
-pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: Metrics, stores: Stores) {
+pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: Metrics, stores: TermStores) {
     if !matches!(context.settings.out_of_load_balancers.writer(), MarkerWriter::Probes(_)) {
         tracing::warn!(
             "neither Azure nor outOfLoadBalancers.source is configured: no drain is confirmed by load balancers"
@@ -57,7 +58,7 @@ pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: 
 fn controllers_context(
     context: &LeaderContext,
     metrics: Metrics,
-    stores: Stores,
+    stores: TermStores,
     load_balancers: LoadBalancerSource,
 ) -> Option<MaintenanceContext> {
     let events = context.events.clone();

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::AgentError;
 
 /// The name of the socket in the state directory.
-pub const PROBE_SOCKET_FILE: &str = "headgate.sock";
+pub(crate) const PROBE_SOCKET_FILE: &str = "headgate.sock";
 
 /// Owner and group may connect.
 const SOCKET_MODE: u32 = 0o660;
@@ -31,7 +31,7 @@ const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// When no process serves the socket.
-pub fn connect(socket: &Path) -> io::Result<UnixStream> {
+pub(crate) fn connect(socket: &Path) -> io::Result<UnixStream> {
     let address = SocketPath::new(socket)?;
     UnixStream::connect(&address.path)
 }

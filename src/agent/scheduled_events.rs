@@ -118,7 +118,7 @@ async fn report_expired_notices(
     let mut before = snapshots.borrow_and_update().clone();
     while snapshots.changed().await.is_ok() {
         let after = snapshots.borrow_and_update().clone();
-        if let Some(note) = after.expired_notice(&before).map(expired_notice_note) {
+        if let Some(note) = after.expired_notice(&before).as_ref().map(expired_notice_note) {
             events.record(own_node(&events, &reports), NOTICE_EXPIRED, note);
         }
         before = after;

@@ -221,8 +221,7 @@ async fn read_azure(client: &Client, settings: &Settings) -> Option<AzureWorld> 
         deny_assignments: None,
         load_balancers: None,
     };
-    let connected = timeout(AZURE_TIMEOUT, access.connect()).await;
-    let connected = connected.unwrap_or_else(|_| Err(crate::agent::ArmConnectError::File));
+    let connected = access.connect_within(AZURE_TIMEOUT).await;
     let target = connected.map_err(|error| error_chain(&error)).and_then(|connected| {
         let target = ClusterTarget::new(connected.arm.clone(), &connected.config, &settings.azure.cluster_name);
         target

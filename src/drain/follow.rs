@@ -24,27 +24,27 @@ const TICK: Duration = Duration::from_secs(5);
 const FOREVER: Duration = Duration::from_hours(24 * 365);
 
 /// What is followed.
-pub struct FollowRequest<'a> {
+pub(crate) struct FollowRequest<'a> {
     /// A client of the API server.
-    pub client: &'a Client,
+    pub(crate) client: &'a Client,
     /// The maintenance as it was created or found.
-    pub object: &'a NodeMaintenance,
+    pub(crate) object: &'a NodeMaintenance,
     /// How long it is followed; `None` until its end.
-    pub timeout: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// How following ended.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Followed {
+pub(crate) struct Followed {
     /// How the drain ended.
-    pub outcome: Outcome,
+    pub(crate) outcome: Outcome,
     /// The last state.
-    pub last: Box<NodeMaintenance>,
+    pub(crate) last: Box<NodeMaintenance>,
 }
 
 /// Why following ended before the drain.
 #[derive(Debug, thiserror::Error)]
-pub enum FollowError {
+pub(crate) enum FollowError {
     /// The user ended it.
     #[error("interrupted. {}", goes_on(.0))]
     Interrupted(String),
@@ -76,7 +76,7 @@ fn goes_on(name: &str) -> String {
 ///
 /// # Errors
 /// When the time is over, the user interrupts, or may not watch the maintenance.
-pub async fn follow(
+pub(crate) async fn follow(
     request: FollowRequest<'_>,
     interrupted: impl Future<Output = ()>,
     mut line: impl FnMut(&str),

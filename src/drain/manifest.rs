@@ -21,7 +21,7 @@ pub(super) const CREATED_BY: (&str, &str) = ("headgate.dev/created-by", "drain")
 
 /// Why there is no `NodeMaintenance` to send.
 #[derive(Debug, thiserror::Error)]
-pub enum ManifestError {
+pub(crate) enum ManifestError {
     /// The text is no YAML.
     #[error("the plan file is not YAML: {0}; write a NodeMaintenance as for kubectl apply")]
     Yaml(#[source] serde_yaml::Error),
@@ -63,14 +63,14 @@ pub enum ManifestError {
 
 /// A plan file that was read.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PlanFile(Map<String, Value>);
+pub(crate) struct PlanFile(Map<String, Value>);
 
 impl PlanFile {
     /// Reads the text of a plan file, as YAML or JSON.
     ///
     /// # Errors
     /// When it is no `NodeMaintenance`.
-    pub fn parse(text: &str) -> Result<Self, ManifestError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, ManifestError> {
         let file: Value = serde_yaml::from_str(text).map_err(ManifestError::Yaml)?;
         let text_of = |key: &str| file[key].as_str().unwrap_or_default().to_owned();
         let (version, kind) = (text_of("apiVersion"), text_of("kind"));
@@ -82,7 +82,7 @@ impl PlanFile {
 
     /// Whether the file names the maintenance.
     #[must_use]
-    pub fn has_name(&self) -> bool {
+    pub(crate) fn has_name(&self) -> bool {
         self.0
             .get("metadata")
             .is_some_and(|metadata| metadata["name"].is_string())
@@ -91,24 +91,24 @@ impl PlanFile {
 
 /// What a `NodeMaintenance` is made from.
 #[derive(Clone, Debug, Default)]
-pub struct ManifestRequest {
+pub(crate) struct ManifestRequest {
     /// Nodes by name, as [`node_names`] gives them.
-    pub nodes: Vec<String>,
+    pub(crate) nodes: Vec<String>,
     /// Nodes by their labels, those of later included. Excludes nodes by name.
-    pub query: Option<NodeQuery>,
+    pub(crate) query: Option<NodeQuery>,
     /// The plan file.
-    pub file: Option<PlanFile>,
+    pub(crate) file: Option<PlanFile>,
     /// The name of the maintenance; otherwise that of the file, or one that follows from the nodes.
-    pub name: Option<String>,
+    pub(crate) name: Option<String>,
     /// `spec.reason`, which wins over that of the file.
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// Whether `spec.evacuation.rollout` is `Allow`, whatever the file has.
-    pub rollout: bool,
+    pub(crate) rollout: bool,
 }
 
 /// The names of nodes without the prefixes that kubectl allows, in order, each once.
 #[must_use]
-pub fn node_names(given: &[String]) -> Vec<String> {
+pub(crate) fn node_names(given: &[String]) -> Vec<String> {
     let names: BTreeSet<_> = given
         .iter()
         .map(|name| {
@@ -127,7 +127,7 @@ impl ManifestRequest {
     ///
     /// # Errors
     /// When nodes or names are missing or given twice, or the file has a key that a `NodeMaintenance` does not have.
-    pub fn build(self) -> Result<NodeMaintenance, ManifestError> {
+    pub(crate) fn build(self) -> Result<NodeMaintenance, ManifestError> {
         let mut file = self.file.map(|file| file.0).unwrap_or_default();
         let given = Value::Object(file.clone());
         let mut spec = match file.remove("spec") {

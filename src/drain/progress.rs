@@ -21,7 +21,7 @@ const MAX_NODES_REMINDED: usize = 10;
 
 /// How a drain ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// All pods have left all nodes.
     Drained,
     /// The maintenance has `spec.dryRun`, and its status shows what would be done.
@@ -32,7 +32,7 @@ pub enum Outcome {
 
 /// What was reported of a `NodeMaintenance`.
 #[derive(Clone, Debug)]
-pub struct Progress {
+pub(crate) struct Progress {
     name: String,
     uid: Option<String>,
     started_at: Timestamp,
@@ -46,7 +46,7 @@ pub struct Progress {
 impl Progress {
     /// Nothing is reported yet of `object`.
     #[must_use]
-    pub fn new(object: &NodeMaintenance, now: Timestamp) -> Self {
+    pub(crate) fn new(object: &NodeMaintenance, now: Timestamp) -> Self {
         Self {
             name: object.metadata.name.clone().unwrap_or_default(),
             uid: object.metadata.uid.clone(),
@@ -59,7 +59,11 @@ impl Progress {
     }
 
     /// What is new with this state, and whether it is the last one. `None` stands for an object that does not exist.
-    pub fn update(&mut self, object: Option<&NodeMaintenance>, now: Timestamp) -> (Vec<String>, Option<Outcome>) {
+    pub(crate) fn update(
+        &mut self,
+        object: Option<&NodeMaintenance>,
+        now: Timestamp,
+    ) -> (Vec<String>, Option<Outcome>) {
         let Some(object) = object.filter(|object| object.metadata.uid == self.uid) else {
             return (Vec::new(), Some(Outcome::NotDrained("it was deleted".to_owned())));
         };
@@ -97,7 +101,7 @@ impl Progress {
     }
 
     /// What is waited for, where nothing has changed for [`REMIND_INTERVAL`].
-    pub fn remind(&mut self, now: Timestamp) -> Vec<String> {
+    pub(crate) fn remind(&mut self, now: Timestamp) -> Vec<String> {
         let mut lines = Vec::new();
         if self.status.is_none() {
             let is_late = elapsed(self.started_at, now) >= UNANSWERED_AFTER;
@@ -116,7 +120,7 @@ impl Progress {
 
     /// The lines of the nodes that are not drained: those of the first few, and how many more there are.
     #[must_use]
-    pub fn unfinished(&self) -> Vec<String> {
+    pub(crate) fn unfinished(&self) -> Vec<String> {
         let all = self.status.iter().flat_map(|status| &status.node_statuses);
         let unfinished: Vec<_> = all.filter(|node| !is_done(node)).collect();
         let first = unfinished.iter().take(MAX_NODES_REMINDED);

@@ -17,7 +17,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why a drain was not started.
 #[derive(Debug, thiserror::Error)]
-pub enum DrainError {
+pub(crate) enum DrainError {
     /// A node that is named does not exist.
     #[error("there is no Node {0:?}; `kubectl get nodes` lists them")]
     NoSuchNode(String),
@@ -46,21 +46,11 @@ pub enum DrainError {
 
 /// What became of the request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Created {
+pub(crate) enum Created {
     /// It is new.
     New(NodeMaintenance),
     /// The same maintenance was there already.
     Unchanged(NodeMaintenance),
-}
-
-impl Created {
-    /// The object as the API server has it.
-    #[must_use]
-    pub fn object(&self) -> &NodeMaintenance {
-        match self {
-            Self::New(object) | Self::Unchanged(object) => object,
-        }
-    }
 }
 
 /// Creates `object`, after a check that the nodes exist which were named. With `dry_run` the API server checks the request and
@@ -68,7 +58,7 @@ impl Created {
 ///
 /// # Errors
 /// When a node is missing, the name is taken by another maintenance, or the API server refuses.
-pub async fn create(
+pub(crate) async fn create(
     client: &Client,
     object: &NodeMaintenance,
     nodes: &[String],

@@ -5,21 +5,21 @@ use k8s_openapi::api::core::v1::NodeSelectorRequirement;
 
 /// Which nodes `-l` selects: those whose labels fulfil every requirement. Never empty.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NodeQuery(Vec<NodeSelectorRequirement>);
+pub(crate) struct NodeQuery(Vec<NodeSelectorRequirement>);
 
 impl NodeQuery {
     /// Reads a selector such as `pool=a,tier in (web, api),!gpu`.
     ///
     /// # Errors
     /// What is wrong with the first requirement that cannot be read, and what is allowed.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let requirements: Result<Vec<_>, _> = split_requirements(text).into_iter().map(requirement).collect();
         requirements.map(Self)
     }
 
     /// The requirements, in the order of the text.
     #[must_use]
-    pub fn requirements(&self) -> &[NodeSelectorRequirement] {
+    pub(crate) fn requirements(&self) -> &[NodeSelectorRequirement] {
         &self.0
     }
 }

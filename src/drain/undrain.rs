@@ -28,22 +28,22 @@ use super::selector::NodeQuery;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Which nodes are given back.
-pub struct UndrainRequest<'a> {
+pub(crate) struct UndrainRequest<'a> {
     /// A client of the API server.
-    pub client: &'a Client,
+    pub(crate) client: &'a Client,
     /// Nodes by name.
-    pub nodes: &'a [String],
+    pub(crate) nodes: &'a [String],
     /// Nodes by their labels, in the place of names.
-    pub query: Option<&'a NodeQuery>,
+    pub(crate) query: Option<&'a NodeQuery>,
     /// Whether to wait until the nodes are given back.
-    pub wait: bool,
+    pub(crate) wait: bool,
     /// How long; `None` without an end.
-    pub timeout: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// Why nodes are not given back.
 #[derive(Debug, thiserror::Error)]
-pub enum UndrainError {
+pub(crate) enum UndrainError {
     /// A request was refused, or a node does not exist.
     #[error(transparent)]
     Request(#[from] DrainError),
@@ -68,7 +68,7 @@ type NodeObject = PartialObjectMeta<Node>;
 ///
 /// # Errors
 /// When nothing may be ended, a request is refused, or the nodes are not given back in time.
-pub async fn undrain(
+pub(crate) async fn undrain(
     request: &UndrainRequest<'_>,
     interrupted: impl Future<Output = ()>,
     mut line: impl FnMut(&str),

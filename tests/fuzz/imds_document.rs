@@ -142,13 +142,7 @@ fn eviction_counts_at_once_and_ends_only_by_complete_documents() {
                 evicted
             );
             let before = tracker.clone();
-            tracker = before.next(
-                &events,
-                &[AzureNotice::Preempt].into(),
-                document.unreadable == 0,
-                GRACE,
-                now,
-            );
+            tracker = before.next(&events, AzureNotice::Preempt, document.unreadable == 0, GRACE, now);
             let action = node.reconcile(&tracker, now);
             if evicted {
                 let notice = tracker.notice.as_ref().expect("an eviction is tracked");

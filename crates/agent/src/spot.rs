@@ -25,7 +25,7 @@ pub use imds::poll_imds;
 pub use metrics::Metrics;
 pub use node_edit::TaintChange;
 pub use node_event::{announces_preempt, edit_for_event};
-pub use notice::{Notice, NoticeTracker, TrackedNotice, VmName};
+pub use notice::{Notice, NoticeTracker, NoticeTrackers, TrackedNotice, VmName};
 pub use preempt_message::PreemptMessage;
 pub use snapshot::{EventsSnapshot, ImdsError, ImdsErrorReason};
 pub use taint_action::{NoticeRecord, TaintAction, next_taint_action};

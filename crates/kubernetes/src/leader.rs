@@ -2,7 +2,8 @@
 //!
 //! Invariants: two terms are never valid at the same instant, however wrong clocks are and however long a process
 //! stands still. No two terms of one Lease have the same number. A write is sent only with a [`Permit`], which only a
-//! valid term issues. A candidate acquires a Lease only in the `resourceVersion` that it has read. A term ends 10 s after
+//! valid term issues. A candidate acquires a Lease only in the `resourceVersion` that it has read, or creates it where it has just
+//! created the ledger: no leader has led there. A term ends 10 s after
 //! the *start* of the holder's last successful write; a candidate acquires what it has observed unchanged for 15 s; each
 //! by its own monotonic clock. No permit is issued while that clock and the wall clock disagree about the time since. docs/dev/decisions.md 7 gives the reasons and the cost. A defect in the leader's work ends the
 //! term and not the process (docs/dev/decisions.md 8).
@@ -20,6 +21,7 @@ mod leader_status;
 mod leader_task;
 mod lease_client;
 mod lease_state;
+mod ledger;
 mod metrics;
 mod observed_lease;
 mod successor_request;
@@ -35,6 +37,7 @@ pub use fleet::{CandidatePlacement, NodeSummary};
 pub use leader_elector::{LeaderElectionConfig, LeaderElector, candidate_identity};
 pub use leader_status::LeaderStatus;
 pub use lease_state::LeaseName;
+pub use ledger::{LEDGER_NAME, new_ledger};
 pub use metrics::{CurrentTerm, LeaderMetrics};
 pub use successor_request::{Inability, InabilityReason, ThrottleDeadlines};
 pub use term::{Permit, PermitError, Term};

@@ -13,6 +13,7 @@ mod node_writer;
 mod object_name;
 mod policies;
 mod store;
+mod term_stores;
 mod watch;
 
 pub use decoded::{Decoded, Undecodable, split_list};
@@ -30,6 +31,7 @@ pub use node_writer::{
 pub use object_name::is_dns_subdomain;
 pub use policies::{Canary, missing_policies};
 pub use store::{NodeStore, Objects, Store};
+pub use term_stores::{TermAccess, TermStores};
 pub use watch::{
     UndecodableObjects, WatchErrorCounter, WatchErrorReason, WatchFailure, WatchReporter, WatchStream,
     register_undecodable_objects, watch_events, watch_object,

@@ -73,7 +73,7 @@ impl NodeWriter {
 
     /// The same for the work of a term: each write is sent with a permit of it only.
     #[must_use]
-    pub fn in_term(self, term: &Term) -> Self {
+    pub(crate) fn in_term(self, term: &Term) -> Self {
         Self {
             term: Some(term.number()),
             may_send: term.may_send(),

@@ -87,7 +87,7 @@ impl Cause {
             Self::Autoscaler => {
                 node.has_taint(AUTOSCALER_TAINT) || (node.has_taint(KARPENTER_TAINT) && node.is_deleting)
             }
-            Self::Machine => machines.iter().any(|machine| machine.node == node.name),
+            Self::Machine => machines.iter().any(|machine| machine.is_of(node)),
         }
     }
 

@@ -2,10 +2,12 @@
 //!
 //! Cluster API drains the node of a Machine once it has no pre-drain hook, and deletes the machine once it has no pre-terminate hook.
 //! headgate removes its own when the node is out of its load balancers and its connections are gone, as the gate of a maintenance says, or
-//! when there is no such Node. Who sets them, such as in the template of a MachineDeployment, asks headgate to hold the machine.
+//! when there is no such Node. A management cluster has the Machines of other clusters too: a Node belongs to the Machine that Cluster
+//! API's annotations on it name. Who sets the hooks, such as in the template of a MachineDeployment, asks headgate to hold the machine.
 
 use std::borrow::Cow;
 
+use headgate_core::node::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::core::NamespaceResourceScope;
@@ -89,6 +91,16 @@ pub struct DeletedMachine {
 }
 
 impl DeletedMachine {
+    /// Whether it is the Machine of this Node, and not of one with the same name in another cluster.
+    #[must_use]
+    pub fn is_of(&self, node: &Node) -> bool {
+        let named = node
+            .cluster_api_machine
+            .as_ref()
+            .and_then(|machine| machine.split_once('/'));
+        self.node == node.name && named == Some((self.namespace.as_str(), self.name.as_str()))
+    }
+
     /// What is read of a Machine; `None` for one that is not being deleted.
     #[must_use]
     pub fn read(machine: MachineObject) -> Option<Self> {

@@ -31,6 +31,7 @@ use crate::api::Stage;
 use crate::automatic;
 use crate::automatic::is_automatic;
 use crate::deadline::hurries_from;
+use crate::machine::DeletedMachine;
 use crate::snapshot::{PodFacts, Snapshot};
 
 use action::Action;
@@ -210,12 +211,14 @@ fn released_machines<'a>(view: &'a View<'_>) -> impl Iterator<Item = Action> + '
         let mut completed = view.maintenances.iter().filter(|one| one.phase == Phase::Complete);
         completed.any(|one| is_automatic(one.object) && one.nodes.contains(node))
     };
-    let is_released = move |node: &str| {
+    let is_released = move |machine: &DeletedMachine| {
+        let node = machine.node.as_str();
+        let is_here = view.nodes.get(node).is_some_and(|node| machine.is_of(node));
         let has_gate = view.gates.keys().any(|(_, of)| *of == node);
-        !view.nodes.contains_key(node) || (has_gate && view.is_open(node)) || is_completed(node)
+        !is_here || (has_gate && view.is_open(node)) || is_completed(node)
     };
     let machines = view.snapshot.machines.iter().flatten();
-    let released = machines.filter(move |machine| machine.is_held && is_released(&machine.node));
+    let released = machines.filter(move |machine| machine.is_held && is_released(machine));
     released.cloned().map(Action::ReleaseMachine)
 }
 

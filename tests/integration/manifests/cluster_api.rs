@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use headgate_core::node::CLUSTER_API_ANNOTATIONS;
 use headgate_maintenance::automatic::{AutomaticMaintenances, Cause};
 use headgate_maintenance::machine::HOOKS;
 use serde_json::{Value, json};
@@ -43,6 +44,11 @@ async fn create_machine(administrator: &Caller, name: &str, of: &str) -> String 
         .done(&ApiRequest::merge(&format!("{path}/status"), status))
         .await;
     administrator.done(&ApiRequest::delete(&path)).await;
+    let [namespace, machine] = CLUSTER_API_ANNOTATIONS;
+    let annotations = json!({"metadata": {"annotations": {namespace: "kube-system", machine: name}}});
+    administrator
+        .done(&ApiRequest::merge(&format!("/api/v1/nodes/{of}"), annotations))
+        .await;
     path
 }
 

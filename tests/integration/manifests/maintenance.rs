@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use headgate_controller::pool::node_store;
+use headgate_controller::pool::read_node;
 use headgate_core::clock::Clock;
 use headgate_core::node::{NodeDetail, NodeReader, NodeReport, NodeTraffic, TrafficByNode};
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_kubernetes::leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term, candidate_identity,
 };
-use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter, WatchReporter, service_store};
+use headgate_kubernetes::{NodeWriteMetrics, TermAccess, TermStores, WatchReporter};
 use headgate_maintenance::automatic::AutomaticMaintenances;
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
 use headgate_sandbox::control_plane::ControlPlane;
@@ -157,26 +157,43 @@ impl Leader {
         let mut registry = Registry::default();
         let load_balancers = watch::Sender::<Arc<TrafficByNode>>::default();
         let metrics = Metrics::register(&mut registry);
-        let reporter = WatchReporter::new("nodes", metrics.watch_errors(), clock.clone());
         let reader = NodeReader {
             detail: NodeDetail::Maintenance,
             ..NodeReader::default()
         };
-        let (nodes, watch_nodes) = node_store(&leader.client, reporter, reader);
-        let reporter = WatchReporter::new("services", metrics.watch_errors(), clock.clone());
-        let (services, watch_services) = service_store(&leader.client, reporter);
-        let context = MaintenanceContext {
-            nodes,
-            services,
-            client: leader.client.clone(),
-            events: event_sink(leader.client.clone(), own),
-            node_intents: NodeIntents::default(),
-            metrics,
-            clock: clock.clone(),
-            load_balancers: LoadBalancerSource::Reads(load_balancers.subscribe()),
-            max_concurrent_nodes: None,
-            automatic,
-            pauses_upgrades: true,
+        let node_writes = NodeWriteMetrics::register(&mut registry);
+        let access = {
+            let (client, clock, metrics) = (leader.client.clone(), clock.clone(), metrics.clone());
+            move || {
+                let reader = reader.clone();
+                let reporter = |resource| WatchReporter::new(resource, metrics.watch_errors(), clock.clone());
+                TermAccess {
+                    client: client.clone(),
+                    clock: clock.clone(),
+                    read_node: move |node| read_node(node, &reader),
+                    node_reporter: reporter("nodes"),
+                    service_reporter: reporter("services"),
+                    node_writes: node_writes.clone(),
+                }
+            }
+        };
+        let context = {
+            let (client, clock) = (leader.client.clone(), clock.clone());
+            let events = event_sink(client.clone(), own);
+            let load_balancers = load_balancers.subscribe();
+            move |stores: TermStores| MaintenanceContext {
+                nodes: stores.nodes,
+                services: stores.services,
+                node_intents: stores.intents,
+                client: client.clone(),
+                events: events.clone(),
+                metrics: metrics.clone(),
+                clock: clock.clone(),
+                load_balancers: LoadBalancerSource::Reads(load_balancers.clone()),
+                max_concurrent_nodes: None,
+                automatic: automatic.clone(),
+                pauses_upgrades: true,
+            }
         };
         let report = NodeReport::initial(None, &headgate_core::node::SignalRules::default(), clock.now());
         let reports = watch::Sender::new(report);
@@ -189,22 +206,17 @@ impl Leader {
             metrics: LeaderMetrics::default(),
             clock,
         });
-        let node_writes = NodeWriteMetrics::register(&mut registry);
         let task = tokio::spawn(async move {
             let _reports = reports;
-            let watches = tokio::spawn(async { tokio::join!(watch_nodes, watch_services) });
             let work = move |term: Term| {
-                let context = context.clone();
-                let writer =
-                    NodeWriter::new(context.client.clone(), node_writes.clone(), context.clock.clone()).in_term(&term);
+                let (stores, run_stores) = term.stores(access());
+                let context = context(stores);
                 async move {
-                    let run_writer = writer.run(context.node_intents.clone());
-                    tokio::join!(run(term, context), run_writer);
+                    tokio::join!(run(term, context), run_stores);
                     Ok::<(), String>(())
                 }
             };
             elector.run(CancellationToken::new(), work).await;
-            watches.abort();
         });
         Self {
             task,

@@ -18,7 +18,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::Timing;
 use super::document::{EventsDocument, ScheduledEvent};
 use super::metrics::Metrics;
-use super::notice::VmName;
+use super::notice::{NoticeTracker, VmName};
 use super::snapshot::{EventsSnapshot, ImdsError, ImdsErrorReason};
 
 /// The newest version of the API; it has every field that is read.
@@ -117,6 +117,10 @@ fn next_snapshot(
     grace: Duration,
     now: Moment,
 ) -> EventsSnapshot {
+    let unconfirmed = || {
+        let after = |_, tracker: &NoticeTracker| tracker.after_unconfirmed_poll(now);
+        before.trackers.map(chosen, after)
+    };
     let document = match outcome {
         Ok(document) => document,
         Err(failure) => {
@@ -128,7 +132,7 @@ fn next_snapshot(
             });
             return EventsSnapshot {
                 last_error: Some(last_error),
-                tracker: before.tracker.after_unconfirmed_poll(now),
+                trackers: unconfirmed(),
                 ..before.clone()
             };
         }
@@ -138,7 +142,7 @@ fn next_snapshot(
         // Without the VM's name, the document shows neither that a notice exists nor that one has ended.
         return EventsSnapshot {
             incarnation,
-            tracker: before.tracker.after_unconfirmed_poll(now),
+            trackers: unconfirmed(),
             last_error: None,
             ..before.clone()
         };
@@ -147,9 +151,9 @@ fn next_snapshot(
     EventsSnapshot {
         vm: Some(vm.as_str().to_owned()),
         incarnation,
-        tracker: before
-            .tracker
-            .next(&events, chosen, document.unreadable == 0, grace, now),
+        trackers: before.trackers.map(chosen, |event_type, tracker| {
+            tracker.next(&events, event_type, document.unreadable == 0, grace, now)
+        }),
         events,
         last_error: None,
     }
@@ -197,13 +201,14 @@ fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, chosen: &BTreeSe
             );
         }
     }
-    match (&before.tracker.notice, &after.tracker.notice) {
+    let tracker = after.trackers.gravest();
+    match (&before.trackers.gravest().notice, &tracker.notice) {
         (Some(known), Some(current)) if known.is_listed && !current.is_listed => {
             tracing::info!(id = known.latest.event_id, "eviction notice no longer listed");
         }
         (Some(known), None) => tracing::info!(
             id = known.latest.event_id,
-            is_confirmed = !after.tracker.is_unconfirmed,
+            is_confirmed = !tracker.is_unconfirmed,
             "eviction notice ended"
         ),
         _ => {}
@@ -401,6 +406,17 @@ mod tests {
             now,
         );
         assert_eq!((snapshot.signals().len(), snapshot.events.len()), (0, 1));
+    }
+
+    #[test]
+    fn a_graver_event_hides_no_signal() {
+        let chosen = [AzureNotice::Preempt, AzureNotice::Reboot].into();
+        let reboot = OURS.replace("Preempt", "Reboot").replace("\"a\"", "\"r\"");
+        let both = Ok(document(1, &format!("{OURS},{reboot}")));
+        let now = Clock::System.now();
+        let snapshot = next_snapshot(&EventsSnapshot::default(), both, Some(&vm()), &chosen, GRACE, now);
+        let signals: Vec<_> = snapshot.signals().into_keys().collect();
+        assert_eq!(signals, chosen.into_iter().map(Signal::Azure).collect::<Vec<_>>());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! the VM follows from the Node's `providerID`, never from the host name. A notice has an id and a time; either one
 //! identifies it, because the time disappears when the event starts and the id may be replaced.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use headgate_core::clock::Moment;
@@ -117,10 +117,10 @@ impl TrackedNotice {
     }
 }
 
-/// What the documents so far show about the end of this VM, or another event that the settings choose.
+/// What the documents so far show of events of one type, or of those of several, as [`NoticeTrackers::gravest`] says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NoticeTracker {
-    /// The gravest event, until its notice has been gone for the grace.
+    /// The event, until its notice has been gone for the grace.
     pub notice: Option<TrackedNotice>,
     /// Whether no document has listed such an event for the whole grace.
     pub is_clear: bool,
@@ -142,29 +142,26 @@ pub(super) fn confirmation_deadline(not_before: Timestamp) -> Timestamp {
 }
 
 impl NoticeTracker {
-    /// The state after a document with these events of this VM, of which those of the types `chosen` count. `is_complete` is false if
-    /// the document has events that are not readable; it then ends no notice.
+    /// The state after a document with these events of this VM, of which those of one type count. `is_complete` is false if the
+    /// document has events that are not readable; it then ends no notice.
     #[must_use]
     pub fn next(
         &self,
         events: &[ScheduledEvent],
-        chosen: &BTreeSet<AzureNotice>,
+        event_type: AzureNotice,
         is_complete: bool,
         grace: Duration,
         now: Moment,
     ) -> Self {
-        let mut listed: Vec<Notice> = events
+        let of_type = events
             .iter()
-            .filter_map(|event| {
-                Some(Notice {
-                    event_type: event.event_type.notice().filter(|notice| chosen.contains(notice))?,
-                    event_id: event.event_id.clone(),
-                    not_before: event.not_before,
-                })
-            })
-            .collect();
-        let gravest = listed.iter().map(|notice| notice.event_type).min();
-        listed.retain(|notice| Some(notice.event_type) == gravest);
+            .filter(|event| event.event_type.notice() == Some(event_type));
+        let notices = of_type.map(|event| Notice {
+            event_type,
+            event_id: event.event_id.clone(),
+            not_before: event.not_before,
+        });
+        let listed: Vec<Notice> = notices.collect();
         if listed.is_empty() {
             return if is_complete {
                 self.after_empty_document(grace, now)
@@ -229,8 +226,55 @@ impl NoticeTracker {
     }
 }
 
+/// What the documents so far show of this VM, by the type of the event. A notice of one type neither ends nor hides another's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NoticeTrackers(BTreeMap<AzureNotice, NoticeTracker>);
+
+impl NoticeTrackers {
+    /// Where nothing asks for documents: none confirms a notice that the Node has recorded.
+    #[must_use]
+    pub fn without_documents() -> Self {
+        let tracker = NoticeTracker {
+            is_unconfirmed: true,
+            ..NoticeTracker::default()
+        };
+        Self([(AzureNotice::default(), tracker)].into())
+    }
+
+    /// The state of the types `chosen`, each after a change.
+    #[must_use]
+    pub(super) fn map(
+        &self,
+        chosen: &BTreeSet<AzureNotice>,
+        change: impl Fn(AzureNotice, &NoticeTracker) -> NoticeTracker,
+    ) -> Self {
+        let initial = NoticeTracker::default();
+        let changed = |notice: &AzureNotice| (*notice, change(*notice, self.0.get(notice).unwrap_or(&initial)));
+        Self(chosen.iter().map(changed).collect())
+    }
+
+    /// The notices of all types.
+    pub fn notices(&self) -> impl Iterator<Item = &TrackedNotice> {
+        self.0.values().filter_map(|tracker| tracker.notice.as_ref())
+    }
+
+    /// The notice of the gravest type; what else is true of every type.
+    #[must_use]
+    pub fn gravest(&self) -> NoticeTracker {
+        let is_true_of_all = |is: fn(&NoticeTracker) -> bool| !self.0.is_empty() && self.0.values().all(is);
+        NoticeTracker {
+            notice: self.notices().next().cloned(),
+            is_clear: is_true_of_all(|tracker| tracker.is_clear),
+            is_unconfirmed: is_true_of_all(|tracker| tracker.is_unconfirmed),
+            ..NoticeTracker::default()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use headgate_core::clock::Clock;
 
     use super::super::document::{EventStatus, EventType};
@@ -333,10 +377,6 @@ mod tests {
         }
     }
 
-    fn preempts() -> BTreeSet<AzureNotice> {
-        [AzureNotice::Preempt].into()
-    }
-
     /// Applies documents: seconds after the start, events, and whether the document is complete.
     fn walk(steps: &[(u64, &[ScheduledEvent], bool)]) -> Vec<NoticeTracker> {
         let start = Clock::System.now();
@@ -347,7 +387,7 @@ mod tests {
                 wall: start.wall + after,
                 mono: start.mono + after,
             };
-            tracker = tracker.next(events, &preempts(), complete, GRACE, now);
+            tracker = tracker.next(events, AzureNotice::Preempt, complete, GRACE, now);
             tracker.clone()
         };
         steps.iter().map(step).collect()
@@ -405,7 +445,8 @@ mod tests {
         let listed = |not_before: Option<u64>| {
             let mut preempt = event(EventType::Preempt, "a", "", &[]);
             preempt.not_before = not_before.map(|second| at(second).wall);
-            move |second| NoticeTracker::default().next(&[preempt.clone()], &preempts(), true, GRACE, at(second))
+            let events = [preempt];
+            move |second| NoticeTracker::default().next(&events, AzureNotice::Preempt, true, GRACE, at(second))
         };
         // The time of the notice, the seconds of the failed polls, and whether it still counts after each.
         for (not_before, polls) in [
@@ -435,7 +476,7 @@ mod tests {
         let mut tracker = listed(Some(30))(0).after_unconfirmed_poll(at(1));
         tracker = tracker.after_unconfirmed_poll(at(14 * MINUTE));
         let again = event(EventType::Preempt, "a", "", &[]);
-        tracker = tracker.next(&[again], &preempts(), true, GRACE, at(15 * MINUTE));
+        tracker = tracker.next(&[again], AzureNotice::Preempt, true, GRACE, at(15 * MINUTE));
         assert!(!tracker.after_unconfirmed_poll(at(29 * MINUTE)).is_unconfirmed);
     }
 
@@ -487,7 +528,8 @@ mod tests {
                 [event_type == EventType::Preempt],
                 "{event_type:?}"
             );
-            let tracker = NoticeTracker::default().next(&events, &AzureNotice::ALL.into(), true, GRACE, now);
+            let next = |notice, tracker: &NoticeTracker| tracker.next(&events, notice, true, GRACE, now);
+            let tracker = NoticeTrackers::default().map(&AzureNotice::ALL.into(), next).gravest();
             let event_name = tracker.notice.map(|notice| notice.latest.event_type.as_str());
             let is_shown_only = [EventType::Freeze, EventType::Other].contains(&event_type);
             assert_eq!(event_name, (!is_shown_only).then_some(event_type.as_str()));
@@ -495,23 +537,42 @@ mod tests {
     }
 
     #[test]
-    fn the_gravest_event_is_tracked() {
-        let now = Clock::System.now();
+    fn a_graver_event_that_is_no_longer_listed_has_its_grace_beside_another() {
+        let start = Clock::System.now();
         let (reboot, preempt) = (
             event(EventType::Reboot, "r", "2026-01-01T00:10:00Z", &[]),
             event(EventType::Preempt, "p", "2026-01-01T00:10:00Z", &[]),
         );
-        let mut tracker = NoticeTracker::default();
-        for (events, expected) in [
-            (vec![reboot.clone()], "r"),
-            (vec![reboot.clone(), preempt.clone()], "p"),
-            (vec![preempt, reboot.clone()], "p"),
-            (vec![reboot], "r"),
+        let both = [preempt.clone(), reboot.clone()];
+        let (only_preempt, only_reboot) = (slice::from_ref(&preempt), slice::from_ref(&reboot));
+        let mut trackers = NoticeTrackers::default();
+        // The second, the document, whether it is complete, the gravest notice, whether it is listed, and all notices.
+        for (second, events, is_complete, gravest, is_listed, all) in [
+            (0, only_reboot, true, "r", true, 1),
+            (1, &[reboot.clone(), preempt.clone()], true, "p", true, 2),
+            (2, &both, true, "p", true, 2),
+            (3, only_reboot, false, "p", true, 2),
+            (4, only_reboot, true, "p", false, 2),
+            (63, only_reboot, true, "p", false, 2),
+            (64, only_reboot, true, "r", true, 1),
+            (65, only_preempt, true, "p", true, 2),
+            (125, only_preempt, true, "p", true, 1),
         ] {
-            tracker = tracker.next(&events, &AzureNotice::ALL.into(), true, GRACE, now);
+            let now = Moment {
+                wall: start.wall + Duration::from_secs(second),
+                mono: start.mono + Duration::from_secs(second),
+            };
+            let next = |notice, tracker: &NoticeTracker| tracker.next(events, notice, is_complete, GRACE, now);
+            trackers = trackers.map(&AzureNotice::ALL.into(), next);
+            let tracker = trackers.gravest();
             let notice = tracker.notice.as_ref().unwrap();
-            assert_eq!(notice.latest.event_id, expected);
-            assert!(notice.is_listed);
+            assert_eq!(
+                (notice.latest.event_id.as_str(), notice.is_listed),
+                (gravest, is_listed),
+                "{second}"
+            );
+            assert_eq!(trackers.notices().count(), all, "{second}");
+            assert!(!tracker.is_clear && !tracker.is_unconfirmed);
         }
     }
 }

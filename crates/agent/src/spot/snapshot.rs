@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::document::ScheduledEvent;
-use super::notice::{NoticeTracker, TrackedNotice};
+use super::notice::{NoticeTrackers, TrackedNotice};
 
 /// The events of this VM after the latest poll, in the form of `/statusz`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -22,9 +22,9 @@ pub struct EventsSnapshot {
     pub incarnation: Option<i64>,
     /// The events of this VM in the latest document.
     pub events: Vec<ScheduledEvent>,
-    /// The notice that follows from all documents so far.
+    /// The notices that follow from all documents so far.
     #[serde(skip)]
-    pub tracker: NoticeTracker,
+    pub trackers: NoticeTrackers,
     /// Why the last poll got no document.
     #[serde(rename = "trouble", skip_serializing_if = "Option::is_none")]
     pub last_error: Option<ImdsError>,
@@ -63,29 +63,24 @@ impl EventsSnapshot {
     /// The signals that follow, each with its start.
     #[must_use]
     pub fn signals(&self) -> BTreeMap<Signal, Timestamp> {
-        let eviction = self.tracker.notice.as_ref();
-        eviction
+        let notices = self.trackers.notices();
+        notices
             .map(|notice| (Signal::Azure(notice.latest.event_type), notice.since))
-            .into_iter()
             .collect()
     }
 
     /// The notice of the snapshot `before` that has ended without confirmation, if one has.
     #[must_use]
-    pub fn expired_notice<'a>(&self, before: &'a Self) -> Option<&'a TrackedNotice> {
-        let known = before.tracker.notice.as_ref();
-        known.filter(|_| self.tracker.notice.is_none() && self.tracker.is_unconfirmed)
+    pub fn expired_notice(&self, before: &Self) -> Option<TrackedNotice> {
+        let (known, tracker) = (before.trackers.gravest().notice, self.trackers.gravest());
+        known.filter(|_| tracker.notice.is_none() && tracker.is_unconfirmed)
     }
 
     /// What is known where nothing asks for documents: none confirms a notice that the Node has recorded.
     #[must_use]
     pub fn without_documents() -> Self {
-        let tracker = NoticeTracker {
-            is_unconfirmed: true,
-            ..NoticeTracker::default()
-        };
         Self {
-            tracker,
+            trackers: NoticeTrackers::without_documents(),
             ..Self::default()
         }
     }

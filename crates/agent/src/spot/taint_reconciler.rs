@@ -53,8 +53,8 @@ pub async fn reconcile_taint(
 fn intent(report: &NodeReport, snapshot: &EventsSnapshot, now: Timestamp) -> Option<NodeIntent> {
     let shown = report.node.as_ref()?;
     let record = NoticeRecord::from_annotations(&shown.annotations);
-    let action = next_taint_action(&snapshot.tracker, record.as_ref(), &shown.boot_id, now)?;
-    let tracker = snapshot.tracker.clone();
+    let tracker = snapshot.trackers.gravest();
+    let action = next_taint_action(&tracker, record.as_ref(), &shown.boot_id, now)?;
     Some(NodeIntent {
         uid: Some(shown.uid.clone()),
         key: format!("{action:?}"),
@@ -69,7 +69,8 @@ fn intent(report: &NodeReport, snapshot: &EventsSnapshot, now: Timestamp) -> Opt
 
 /// The time until a taint without confirmation ends.
 fn removal_delay(report: &NodeReport, snapshot: &EventsSnapshot, now: Timestamp) -> Option<Duration> {
-    let node = report.node.as_ref().filter(|_| snapshot.tracker.is_unconfirmed)?;
+    let is_unconfirmed = snapshot.trackers.gravest().is_unconfirmed;
+    let node = report.node.as_ref().filter(|_| is_unconfirmed)?;
     let deadline = NoticeRecord::from_annotations(&node.annotations)?.confirmation_deadline()?;
     Duration::try_from(deadline.duration_since(now)).ok()
 }

@@ -8,7 +8,7 @@ use headgate_kubernetes::{NodeStore, Store, WatchReporter};
 use kube::Client;
 
 /// All Nodes, and their watch.
-pub fn node_store(
+pub(crate) fn node_store(
     client: &Client,
     reporter: WatchReporter,
     reader: NodeReader,

@@ -14,7 +14,7 @@ use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, run_seeds};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::guard::GUARD;
 use super::invariants::{Invariants, check_final_state};
@@ -42,10 +42,13 @@ const MINIMUMS: [IntOrPercent; 4] = [
 const CORDON_LASTS: Duration = Duration::from_secs(20);
 /// The signal that only agents follow.
 pub(crate) const PROBE_ONLY_LABEL: &str = "example.com/probe-only";
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// By how far the wall clocks of leaders are ahead, in milliseconds.
 const WALL_OFFSETS: [i64; 8] = [0, 0, 1900, 2100, -2100, 45_000, -45_000, 3_600_000];
 /// From the end of all faults to the check: longer than the longest backoff after a terminal error.
 const SETTLE_TIME: Duration = Duration::from_mins(6);
+/// From a signal to `Down` while nothing fails, without the operation of another pool of the load balancer.
+const DOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The number of a Node that may get signals.
 fn any_node(random: &mut Random) -> usize {
@@ -67,10 +70,12 @@ struct RandomRun {
     invariants: Invariants,
     leaders: Vec<RunningLeader>,
     born: u32,
+    /// How long an operation of ARM takes, as a leader notices it.
+    operation_time: Duration,
     /// Whether the whole cluster had a signal. From then on a `Down` on a quiet node may be headgate's.
     had_cluster_signal: bool,
     /// Reads of another writer, which it may write back: path, document, time.
-    foreign_reads: Vec<(String, Value, tokio::time::Instant)>,
+    foreign_reads: Vec<(String, Value, Instant)>,
     /// An earlier text of the ledger.
     ledger_backup: Option<String>,
     /// What happened so far, for the message of a failure.
@@ -100,6 +105,7 @@ impl RandomRun {
             admin_state_none: *random.pick(&[AdminStateNone::Omitted, AdminStateNone::Shown]),
             ..Settings::default()
         };
+        let operation_time = settings.operation_delay + Duration::from_secs(settings.poll_retry_after);
         let (client, _) = fake.client();
         let mut world = World::new(client, clock, &resources, settings);
         let cordon = SignalMatcher::Unschedulable(CORDON_LASTS);
@@ -128,6 +134,7 @@ impl RandomRun {
             invariants,
             leaders: Vec::new(),
             born: 0,
+            operation_time,
             had_cluster_signal: false,
             foreign_reads: Vec::new(),
             ledger_backup: None,
@@ -189,9 +196,9 @@ impl RandomRun {
         let node = any_node(&mut self.random);
         let keys: &[&str] = match self.random.below(5) {
             0 | 1 => &[],
-            2 => &["node.kubernetes.io/out-of-service"],
+            2 => &[OUT_OF_SERVICE],
             3 => &["unrelated", "cloudprovider.azure.microsoft.com/draining"],
-            _ => &["ToBeDeletedByClusterAutoscaler", "node.kubernetes.io/out-of-service"],
+            _ => &["ToBeDeletedByClusterAutoscaler", OUT_OF_SERVICE],
         };
         self.note(format!("node {node}: {keys:?}"));
         if self.wait_for_api().await {
@@ -311,7 +318,7 @@ impl RandomRun {
         if self.random.below(3) == 0 {
             let document = self.world.get(&path).await;
             self.note(format!("another writer reads {pool}"));
-            self.foreign_reads.push((path, document, tokio::time::Instant::now()));
+            self.foreign_reads.push((path, document, Instant::now()));
             return;
         }
         self.foreign_reads.retain(|(.., at)| at.elapsed() < 2 * 60 * SECOND);
@@ -428,8 +435,8 @@ impl RandomRun {
         self.world.control("POST", "faults", &rule);
         let node = any_node(&mut self.random);
         if self.wait_for_api().await {
-            self.world.taint(node, &["node.kubernetes.io/out-of-service"]).await;
-            self.invariants.set_taints(node, &["node.kubernetes.io/out-of-service"]);
+            self.world.taint(node, &[OUT_OF_SERVICE]).await;
+            self.invariants.set_taints(node, &[OUT_OF_SERVICE]);
         }
         sleep(lasts).await;
         self.world.control("DELETE", "faults", &Value::Null);
@@ -554,8 +561,46 @@ impl RandomRun {
         check_final_state(&self.world, &self.invariants, &POOLS, nodes).await;
         let (puts, most) = self.invariants.puts(self.steps.len());
         assert!(puts <= most, "{puts} writes, at most {most} expected");
+        self.check_time_to_down().await;
         for running in &mut self.leaders {
             running.leader.stop().await;
+        }
+    }
+}
+
+impl RandomRun {
+    /// Without faults and other writers, a node that is about to end is `Down` soon, by one write of each pool.
+    async fn check_time_to_down(&self) {
+        for node in 1..=NODES + QUIET_NODES {
+            self.set_claims(node, &[]);
+            self.fake.change::<Node>("", &format!("node-{node}"), |object| {
+                object["spec"]["unschedulable"] = json!(false);
+                object["metadata"]["labels"] = json!({});
+            });
+            self.invariants.set_cordoned(node, false);
+            self.world.taint(node, &[]).await;
+            self.invariants.set_taints(node, &[]);
+        }
+        sleep(SETTLE_TIME).await;
+        for node in 1..=2 {
+            let name = format!("node-{node}");
+            let state = |(load_balancer, pool): (&str, &str)| self.world.states(load_balancer, pool).remove(&name);
+            let pools = POOLS.into_iter().filter(|pool| state(*pool).as_deref() == Some("None"));
+            let pools: Vec<_> = pools.collect();
+            let (before, began) = (self.invariants.puts(0).0, Instant::now());
+            self.world.taint(node, &[OUT_OF_SERVICE]).await;
+            self.invariants.set_taints(node, &[OUT_OF_SERVICE]);
+            while pools.iter().any(|pool| state(*pool).as_deref() != Some("Down")) {
+                let took = began.elapsed();
+                assert!(
+                    took <= DOWN_TIMEOUT + self.operation_time,
+                    "{name} in {pools:?}: {took:?}"
+                );
+                sleep(SECOND / 10).await;
+            }
+            sleep(60 * SECOND).await;
+            let puts = self.invariants.puts(0).0 - before;
+            assert!(puts <= pools.len(), "{puts} writes for {name} in {pools:?}");
         }
     }
 }

@@ -41,6 +41,8 @@ pub const UPGRADE_STATUS_LABEL: &str = "kubernetes.azure.com/upgrade-status";
 pub const UPGRADE_PAUSED_ANNOTATION: &str = "headgate.dev/upgrade-paused";
 /// The annotation with which Cluster Autoscaler waits. It compares the prefix; the name after it is headgate's.
 pub const DELETION_DELAY_ANNOTATION: &str = "delay-deletion.cluster-autoscaler.kubernetes.io/headgate";
+/// The annotations with which Cluster API names the Machine of a Node: its namespace, and its name.
+pub const CLUSTER_API_ANNOTATIONS: [&str; 2] = ["cluster.x-k8s.io/cluster-namespace", "cluster.x-k8s.io/machine"];
 /// The annotation that contains the record of an eviction notice as JSON.
 pub const SPOT_NOTICE_ANNOTATION: &str = "headgate.dev/spot-notice";
 

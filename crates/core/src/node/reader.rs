@@ -15,9 +15,9 @@ use super::hold::NodeHold;
 use super::marker::MarkerFact;
 use super::matcher::SignalRules;
 use super::names::{
-    AUTOSCALER_TAINT, CANDIDATE_TAINT, CONNECTIONS_CONDITION, CORDON_ANNOTATION, DELETION_DELAY_ANNOTATION,
-    DRAINING_TAINT, EXCLUDE_LABEL, MAINTENANCE_CONDITIONS, MAINTENANCE_TAINT, MARKER_CONDITION, SCALE_DOWN_ANNOTATION,
-    UPGRADE_PAUSED_ANNOTATION,
+    AUTOSCALER_TAINT, CANDIDATE_TAINT, CLUSTER_API_ANNOTATIONS, CONNECTIONS_CONDITION, CORDON_ANNOTATION,
+    DELETION_DELAY_ANNOTATION, DRAINING_TAINT, EXCLUDE_LABEL, MAINTENANCE_CONDITIONS, MAINTENANCE_TAINT,
+    MARKER_CONDITION, SCALE_DOWN_ANNOTATION, UPGRADE_PAUSED_ANNOTATION,
 };
 use super::object::{AddressObject, ConditionObject, NodeObject, Taint};
 use super::signal::Signal;
@@ -128,6 +128,9 @@ pub struct Node {
     /// Whether headgate keeps the node out of upgrades of AKS, from the Node's annotation.
     #[serde(skip)]
     pub is_upgrade_paused: bool,
+    /// The Machine of Cluster API that the Node belongs to, `NAMESPACE/NAME`, for maintenances.
+    #[serde(skip)]
+    pub cluster_api_machine: Option<String>,
     /// The signals of the reader's rules, each with how long it must last before it counts.
     #[serde(skip)]
     pub signals: BTreeMap<Signal, Duration>,
@@ -192,7 +195,9 @@ impl NodeReader {
         let NodeObject { metadata, spec, status } = object;
         let uid = metadata.uid.unwrap_or_default();
         let labels = metadata.labels.unwrap_or_default();
-        let annotations = self.annotations(metadata.annotations.unwrap_or_default());
+        let annotations = metadata.annotations.unwrap_or_default();
+        let cluster_api_machine = cluster_api_machine(&annotations).filter(|_| self.maintains());
+        let annotations = self.annotations(annotations);
         let conditions = &status.conditions;
         let is_deleting = metadata.deletion_timestamp.is_some();
         let is_internal = |entry: &&AddressObject| entry.type_ == "InternalIP";
@@ -210,6 +215,7 @@ impl NodeReader {
             was_unschedulable: annotations.get(CORDON_ANNOTATION).map(|value| value == "true"),
             is_kept_from_scale_down: annotations.contains_key(SCALE_DOWN_ANNOTATION),
             is_upgrade_paused: annotations.contains_key(UPGRADE_PAUSED_ANNOTATION),
+            cluster_api_machine,
             annotations,
             unschedulable: spec.unschedulable && (self.maintains() || self.reads(SignalRules::reads_unschedulable)),
             machine: machine_id(&spec.provider_id),
@@ -471,6 +477,13 @@ fn machine_id(provider_id: &str) -> String {
         .get(..scheme.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(scheme));
     id.filter(|_| is_azure).unwrap_or_default().to_ascii_lowercase()
+}
+
+/// The Machine that these annotations name.
+fn cluster_api_machine(annotations: &BTreeMap<String, String>) -> Option<String> {
+    let [namespace, name] = CLUSTER_API_ANNOTATIONS.map(|key| annotations.get(key));
+    let machine = format!("{}/{}", namespace?, name?);
+    (machine.len() <= MAX_ANNOTATION_BYTES).then_some(machine)
 }
 
 /// The label by which cloud-provider-azure excludes a Node from load balancers.

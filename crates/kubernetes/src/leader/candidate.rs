@@ -1,8 +1,8 @@
 //! The decisions of a candidate: from what happened, and when, to what it does next.
 //!
-//! Invariants: a candidate does one thing at a time. It writes to the term of a Lease only if it may acquire or create it, or
-//! holds it. The reads of all candidates together come at the rate that the number of candidates sets, whatever fails. A term
-//! ends at its deadline at the latest. The Lease is released after the term's work has ended, in the version that this
+//! Invariants: a candidate does one thing at a time. It creates the ledger before a Lease that does not exist. It writes to the term
+//! of a Lease only if it may acquire or create it, or holds it. The reads of all candidates together come at the rate that the number
+//! of candidates sets, whatever fails. A term ends at its deadline at the latest. The Lease is released after the term's work has ended, in the version that this
 //! candidate wrote or read as its own, and the candidate contends again only after that. Work that fails makes this
 //! instance abstain for a growing time, and the others wait too, once it has failed for them. The one other write is that of
 //! a volunteer: a candidate that finds a holder that cannot work offers to succeed it, in an annotation and nothing else.
@@ -45,9 +45,11 @@ pub(super) enum Event {
     Woke,
     /// A read returned the Lease; `None` if it does not exist.
     Read(Option<ElectionRecord>),
+    /// The ledger did not exist, and this candidate created it.
+    LedgerCreated,
     /// A write succeeded; the Lease is now like this.
     Written(ElectionRecord),
-    /// The Lease has changed since the version that a write followed.
+    /// The Lease has changed since the version that a write followed, or what was to be created exists.
     Conflict,
     /// The API server refused a request, and would refuse it again.
     Refused,
@@ -65,6 +67,8 @@ pub(super) enum Event {
 pub(super) enum Action {
     /// Read the Lease, with this deadline.
     Read(Instant),
+    /// Create the ledger, with this deadline.
+    CreateLedger(Instant),
     /// Write this record, with this deadline. Without a resourceVersion it creates the Lease.
     Write(ElectionRecord, Instant),
     /// Wait for this time, for a change of an input, or for the end of the work.
@@ -140,10 +144,15 @@ enum Phase {
         /// The time of the next regular read, which this read may precede.
         regular_read: Instant,
     },
+    /// Creates the ledger, since the Lease does not exist.
+    CreatingLedger {
+        began: Moment,
+    },
     /// Creates the Lease, without a holder.
     Creating,
     /// A write that acquires the Lease is in progress.
     Acquiring {
+        /// The start of the write, or of the creation of the ledger before it.
         began: Moment,
         term: i32,
         is_signalled: bool,
@@ -177,6 +186,8 @@ pub(super) struct Candidate {
     identity: String,
     rng: Rng,
     observed: ObservedLease,
+    /// The Lease was missing beside a ledger when it was read last.
+    is_missing_beside_ledger: bool,
     /// Failed requests one after another, while this candidate does not lead.
     failed_requests: u32,
     /// Terms of this candidate one after another whose work failed.
@@ -199,6 +210,7 @@ impl Candidate {
             identity,
             rng,
             observed: ObservedLease::default(),
+            is_missing_beside_ledger: false,
             failed_requests: 0,
             failed_terms: 0,
             signalled_terms: 0,
@@ -213,6 +225,7 @@ impl Candidate {
         let (phase, action) = match std::mem::replace(&mut self.phase, Phase::Stopped) {
             Phase::Waiting(schedule) => self.wait_for_read(schedule, inputs),
             Phase::Reading { regular_read } => self.handle_read(event, regular_read, inputs),
+            Phase::CreatingLedger { began } => self.handle_ledger_created(&event, began, inputs),
             Phase::Creating => self.handle_created(event, inputs),
             Phase::Acquiring {
                 began,
@@ -305,8 +318,10 @@ impl Candidate {
     fn wait_after_read(&mut self, regular_read: Instant, inputs: Inputs) -> Transition {
         self.failed_requests = 0;
         let (now, interval) = (inputs.now.mono, self.interval());
-        // Candidates that read at the same time would otherwise do so forever, and none in between.
-        let has_grown = interval / 2 > std::mem::replace(&mut self.last_interval, interval);
+        // Candidates that read at the same time would otherwise do so forever, and none in between. Not while their number is about to be
+        // published: the next read has to come after the leader's next renewal.
+        let before = std::mem::replace(&mut self.last_interval, interval);
+        let has_grown = interval / 2 > before && !self.is_unpublished();
         let wait = if has_grown {
             spread(&mut self.rng, interval)
         } else {
@@ -335,6 +350,7 @@ impl Candidate {
         if !found.is_released() && found.lease.holder != self.identity {
             self.signalled_terms = 0;
         }
+        self.is_missing_beside_ledger = false;
         self.observed.observe(found, inputs.now);
         if self.is_unpublished() {
             self.unpublished_reads = self.unpublished_reads.saturating_add(1);
@@ -349,11 +365,16 @@ impl Candidate {
                 None => self.wait_after_read(regular_read, inputs),
             };
         }
+        self.acquire(inputs.now, inputs)
+    }
+
+    /// Acquires the Lease as it was observed last; creates it if it does not exist.
+    fn acquire(&self, began: Moment, inputs: Inputs) -> Transition {
         let term = self.observed.next_term();
         let free = self.observed.record().cloned().unwrap_or_default();
         let acquired = free.acquired(&self.identity, term, inputs.now.wall);
         let phase = Phase::Acquiring {
-            began: inputs.now,
+            began,
             term,
             is_signalled: inputs.is_signalled,
         };
@@ -380,12 +401,38 @@ impl Candidate {
         }
     }
 
-    /// Creates the missing Lease without a holder, so that every candidate observes from when on it exists. It can be
-    /// acquired only after that.
+    /// Creates the ledger before the missing Lease, so that every term begins beside a ledger.
     fn create(&mut self, inputs: Inputs) -> Transition {
         self.observed.observe_missing();
         if inputs.is_stopping {
             return (Phase::Stopped, Action::Stop);
+        }
+        let action = Action::CreateLedger(inputs.now.mono + REQUEST_TIMEOUT);
+        (Phase::CreatingLedger { began: inputs.now }, action)
+    }
+
+    /// Creates the missing Lease. Where no ledger was, no leader has led, and the candidate that created the ledger acquires the
+    /// Lease by creating it. Elsewhere the Lease is created without a holder, so that every candidate observes from when on it
+    /// exists, and can be acquired only after that.
+    ///
+    /// The first term counts from before the ledger's creation: another candidate's cannot begin for a lease duration after that.
+    fn handle_ledger_created(&mut self, event: &Event, began: Moment, inputs: Inputs) -> Transition {
+        let is_created = *event == Event::LedgerCreated;
+        if !is_created && !matches!(event, Event::Conflict | Event::Refused) {
+            return self.wait_after_failure(false, inputs);
+        }
+        if inputs.is_stopping {
+            return (Phase::Stopped, Action::Stop);
+        }
+        let has_existed = self.observed.has_existed();
+        if is_created && !has_existed && !self.contender(inputs).is_last_choice {
+            return self.acquire(began, inputs);
+        }
+        let was_missing = std::mem::replace(&mut self.is_missing_beside_ledger, true);
+        if *event == Event::Conflict && !has_existed && !was_missing {
+            // The candidate that created the ledger may be about to create the Lease.
+            let (now, wait) = (inputs.now.mono, jittered(&mut self.rng, RETRY_PERIOD));
+            return self.wait_for_read(ReadSchedule::at(now + wait, now), inputs);
         }
         let record = ElectionRecord::unheld(self.observed.highest_term(), inputs.now.wall);
         (Phase::Creating, write_request(record, inputs))
@@ -469,7 +516,7 @@ impl Candidate {
                 return self.release(Some(held.released(inputs)), Duration::ZERO, inputs);
             }
             Event::WorkEnded(WorkOutcome::Failed) => return self.fail_term(&held, inputs),
-            Event::Woke | Event::DeadlinePassed => {}
+            Event::Woke | Event::LedgerCreated | Event::DeadlinePassed => {}
         }
         if held.stop_work_by.is_none()
             && let Some(handover) = held.due_handover(inputs)

@@ -119,6 +119,7 @@ impl LeaderElector {
             }
             event = match action {
                 Action::Read(deadline) => self.read(deadline).await,
+                Action::CreateLedger(deadline) => self.create_ledger(deadline).await,
                 Action::Write(record, deadline) => self.write(&record, deadline).await,
                 Action::Wait(until) => tokio::select! {
                     biased;
@@ -139,6 +140,13 @@ impl LeaderElector {
                 self.last_lease = lease;
                 Event::Read(record)
             }
+            Err(error) => failed(&error),
+        }
+    }
+
+    async fn create_ledger(&mut self, deadline: Instant) -> Event {
+        match self.leases.create_ledger(deadline).await {
+            Ok(()) => Event::LedgerCreated,
             Err(error) => failed(&error),
         }
     }

@@ -1,14 +1,16 @@
-//! Requests for one Lease: one at a time, each with a deadline, none repeated.
+//! Requests for one Lease and the ledger beside it: one at a time, each with a deadline, none repeated.
 //!
 //! Invariant: what a response leaves open counts as open. Therefore the client of the API server must not retry by itself.
 //! A failure is logged once until its text changes or a request succeeds.
 
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::time::{Instant, timeout_at};
 
 use super::lease_state::LeaseName;
+use super::ledger::new_ledger;
 use crate::Decoded;
 
 /// Why a request has no usable response.
@@ -26,6 +28,7 @@ pub(super) enum LeaseError {
 #[derive(Debug)]
 pub(super) struct LeaseClient {
     api: Api<Decoded<Lease>>,
+    ledgers: Api<Decoded<ConfigMap>>,
     name: String,
     /// The error that was logged last.
     last_error: Option<String>,
@@ -34,7 +37,8 @@ pub(super) struct LeaseClient {
 impl LeaseClient {
     pub(super) fn new(client: Client, lease: &LeaseName) -> Self {
         Self {
-            api: Api::namespaced(client, &lease.namespace),
+            api: Api::namespaced(client.clone(), &lease.namespace),
+            ledgers: Api::namespaced(client, &lease.namespace),
             name: lease.name.clone(),
             last_error: None,
         }
@@ -57,6 +61,14 @@ impl LeaseClient {
             "create",
             response.map_err(|_| no_response_in_time()).and_then(classify_write),
         )
+    }
+
+    /// Creates the ledger. A conflict means that it exists.
+    pub(super) async fn create_ledger(&mut self, deadline: Instant) -> Result<(), LeaseError> {
+        let (params, ledger) = (PostParams::default(), Decoded::Object(new_ledger()));
+        let response = timeout_at(deadline, self.ledgers.create(&params, &ledger)).await;
+        let created = response.map_err(|_| no_response_in_time());
+        self.log("create ledger", created.and_then(|created| classify(created.map(drop))))
     }
 
     /// Replaces the Lease in the version that `lease` names.

@@ -107,6 +107,11 @@ impl ObservedLease {
         self.highest_term.unwrap_or_default()
     }
 
+    /// Whether the Lease has ever existed, as far as was observed.
+    pub(super) fn has_existed(&self) -> bool {
+        self.highest_term.is_some()
+    }
+
     /// A number that no observed term had, or 1 after the largest number: a malformed one must not stop all elections.
     pub(super) fn next_term(&self) -> i32 {
         self.highest_term().checked_add(1).unwrap_or(1)

@@ -37,7 +37,7 @@ const DEFAULT_READ_INTERVAL: Duration = Duration::from_secs(30);
 /// second read suffices, unless the leader dies before or cannot list the Nodes.
 const MIN_UNPUBLISHED_READ_INTERVAL: Duration = Duration::from_secs(4);
 /// The first read comes within this time, so that a fleet that starts at once does not read at once.
-const FIRST_READ_WINDOW: Duration = Duration::from_secs(5);
+const FIRST_READ_WINDOW: Duration = Duration::from_secs(2);
 /// The part of an interval that jitter adds at most.
 const JITTER: f64 = 0.2;
 

@@ -37,6 +37,7 @@ fn world(causes: &[Cause]) -> World {
     for node in &mut world.snapshot.nodes {
         let node = Arc::make_mut(node);
         node.uid = format!("uid-of-{}", node.name);
+        node.cluster_api_machine = Some(format!("/of-{}", node.name));
     }
     world
 }
@@ -365,6 +366,26 @@ fn a_machine_is_held_until_its_node_is_out() {
     world.snapshot.machines = Some(Vec::new());
     world.settle();
     assert!(automatic(&world).is_empty() && !world.node("one").unschedulable);
+}
+
+#[test]
+fn a_machine_of_another_cluster_takes_no_node_and_waits_for_none() {
+    for machine in [Some("other/of-one"), Some("/of-two"), None] {
+        let mut world = world(&[Cause::Machine]);
+        world.node("one").cluster_api_machine = machine.map(str::to_owned);
+        world.snapshot.machines = Some(vec![DeletedMachine {
+            name: "of-one".to_owned(),
+            node: "one".to_owned(),
+            is_held: true,
+            ..DeletedMachine::default()
+        }]);
+        world.settle();
+        assert!(
+            automatic(&world).is_empty() && !world.node("one").unschedulable,
+            "{machine:?}"
+        );
+        assert!(world.snapshot.machines.iter().flatten().all(|machine| !machine.is_held));
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Nodes that are taken: from the notice to the last pod, and back where the notice is withdrawn.
 
-use headgate_core::node::{DRAINING_TAINT, SPOT_NOTICE_ANNOTATION};
+use std::time::Duration;
+
+use headgate_core::node::{CLUSTER_API_ANNOTATIONS, DRAINING_TAINT, SPOT_NOTICE_ANNOTATION};
 use headgate_maintenance::automatic::{AutomaticMaintenances, Cause};
 use headgate_maintenance::machine::{HOOKS, MachineObject};
 use jiff::SignedDuration;
@@ -146,6 +148,10 @@ async fn a_machine_of_cluster_api_waits_until_its_node_is_out() {
         let machine = json!({"metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations,
             "finalizers": ["machine.cluster.x-k8s.io"]}, "spec": {}, "status": {"nodeRef": {"name": name}}});
         world.create::<MachineObject>(NAMESPACE, machine).await;
+        world.fake.change::<Node>("", name, |node| {
+            let [namespace, machine] = CLUSTER_API_ANNOTATIONS;
+            node["metadata"]["annotations"] = json!({namespace: NAMESPACE, machine: name});
+        });
     }
     let annotations = |world: &World, name: &str| -> Vec<String> {
         let machine: MachineObject = world.fake.peek(NAMESPACE, name).unwrap();

@@ -10,9 +10,7 @@ use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_kubernetes::leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term,
 };
-use headgate_kubernetes::{
-    Decoded, NodeIntents, NodeWriteMetrics, NodeWriter, Store, WatchReporter, service_store, split_list,
-};
+use headgate_kubernetes::{Decoded, NodeWriteMetrics, TermAccess, TermStores, WatchReporter, split_list};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
 use headgate_maintenance::automatic::AutomaticMaintenances;
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
@@ -128,61 +126,62 @@ impl World {
             clock: self.clock.clone(),
         });
         let mut terms = elector.terms();
-        let watched = {
-            let (client, clock, errors) = (client.clone(), self.clock.clone(), self.metrics.watch_errors());
+        let access = {
+            let (client, clock) = (client.clone(), self.clock.clone());
+            let (metrics, node_writes) = (self.metrics.clone(), self.node_writes.clone());
             let reader = NodeReader {
                 detail: NodeDetail::MaintenanceByProbes,
                 ..NodeReader::default()
             };
             move || {
-                let (reporter, reader) = (
-                    WatchReporter::new("nodes", errors.clone(), clock.clone()),
-                    reader.clone(),
-                );
-                Store::new(&client, reporter, move |node| Some(Arc::new(reader.read(node))))
+                let reader = reader.clone();
+                let reporter = |resource| WatchReporter::new(resource, metrics.watch_errors(), clock.clone());
+                TermAccess {
+                    client: client.clone(),
+                    clock: clock.clone(),
+                    read_node: move |node| reader.read(node),
+                    node_reporter: reporter("nodes"),
+                    service_reporter: reporter("services"),
+                    node_writes: node_writes.clone(),
+                }
             }
         };
-        let services = {
-            let (client, clock, errors) = (client.clone(), self.clock.clone(), self.metrics.watch_errors());
-            move || service_store(&client, WatchReporter::new("services", errors.clone(), clock.clone()))
+        let context = {
+            let (events, metrics, clock) = (
+                event_sink(client.clone(), &name),
+                self.metrics.clone(),
+                self.clock.clone(),
+            );
+            let (automatic, is_probed) = (self.automatic.clone(), self.is_probed);
+            let load_balancers = self.load_balancers.subscribe();
+            move |stores: TermStores| MaintenanceContext {
+                events: events.clone(),
+                client: client.clone(),
+                nodes: stores.nodes,
+                services: stores.services,
+                node_intents: stores.intents,
+                metrics: metrics.clone(),
+                clock: clock.clone(),
+                load_balancers: if is_probed {
+                    LoadBalancerSource::Probes
+                } else {
+                    LoadBalancerSource::Reads(load_balancers.clone())
+                },
+                max_concurrent_nodes: None,
+                automatic: automatic.clone(),
+                pauses_upgrades: false,
+            }
         };
-        let context = MaintenanceContext {
-            events: event_sink(client.clone(), &name),
-            client,
-            node_intents: NodeIntents::default(),
-            metrics: self.metrics.clone(),
-            clock: self.clock.clone(),
-            nodes: watched().0,
-            services: services().0,
-            load_balancers: if self.is_probed {
-                LoadBalancerSource::Probes
-            } else {
-                LoadBalancerSource::Reads(self.load_balancers.subscribe())
-            },
-            max_concurrent_nodes: None,
-            automatic: self.automatic.clone(),
-            pauses_upgrades: false,
-        };
-        let node_writes = self.node_writes.clone();
         let task = tokio::spawn(async move {
             let _reports = reports;
             let work = move |term: Term| {
-                let mut context = context.clone();
-                context.node_intents = NodeIntents::default();
-                let (nodes, watch_nodes) = watched();
-                context.nodes = nodes;
-                let (services, watch_services) = services();
-                context.services = services;
-                let writer =
-                    NodeWriter::new(context.client.clone(), node_writes.clone(), context.clock.clone()).in_term(&term);
-                let run_writer = writer.run(context.node_intents.clone());
+                let (stores, run_stores) = term.stores(access());
+                let context = context(stores);
                 async move {
                     let handed_over = term.clone();
                     tokio::select! {
                         () = run(term, context) => {}
-                        () = run_writer => {}
-                        () = watch_nodes => {}
-                        () = watch_services => {}
+                        () = run_stores => {}
                         () = handed_over.handover_requested() => {}
                     }
                     Ok::<(), String>(())

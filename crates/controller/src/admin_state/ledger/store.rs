@@ -5,15 +5,13 @@
 //! changes of this term are made in what it contains. Each write has a higher generation than what was read or written before: a
 //! `ConfigMap` that was deleted, is older than that, or is no ledger any more, is replaced by the ledger of this term.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use headgate_kubernetes::Decoded;
-use headgate_kubernetes::leader::Term;
+use headgate_kubernetes::leader::{LEDGER_NAME, Term, new_ledger};
 use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde::{Deserialize as _, Serialize};
@@ -23,7 +21,7 @@ use tokio::time::timeout;
 
 use super::{Ledger, LedgerChange};
 
-const CONFIG_MAP: &str = "headgate-admin-state";
+const CONFIG_MAP: &str = LEDGER_NAME;
 /// The namespace of the leader's Lease, too.
 const NAMESPACE: &str = "kube-system";
 /// The only key that headgate writes.
@@ -329,18 +327,7 @@ async fn put(
     if text.len() > MAX_LEDGER_BYTES {
         return Err(LedgerError::TooLarge(text.len()));
     }
-    let mut object = last.cloned().unwrap_or_else(|| ConfigMap {
-        metadata: ObjectMeta {
-            name: Some(CONFIG_MAP.to_owned()),
-            // Not the label `name` of the installed objects: who deletes these by label must not delete the ledger.
-            labels: Some(BTreeMap::from([
-                ("app.kubernetes.io/managed-by".to_owned(), "headgate".to_owned()),
-                ("app.kubernetes.io/component".to_owned(), "ledger".to_owned()),
-            ])),
-            ..ObjectMeta::default()
-        },
-        ..ConfigMap::default()
-    });
+    let mut object = last.cloned().unwrap_or_else(new_ledger);
     object.data.get_or_insert_default().insert(DATA_KEY.to_owned(), text);
     let object = Decoded::Object(object);
     let params = PostParams::default();

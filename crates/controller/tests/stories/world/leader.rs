@@ -3,19 +3,16 @@
 use std::sync::{Arc, Mutex};
 
 use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use headgate_controller::admin_state::{
     self, ClusterConnection, ClusterTarget, Policy, STALE_NODES_TIMEOUT, TargetSource,
 };
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
-use headgate_controller::pool::{ListScope, node_store};
+use headgate_controller::pool::{ListScope, read_node};
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeReader, NodeReport, SignalRules};
+use headgate_core::node::{Node, NodeObject, NodeReader, NodeReport, SignalRules};
 use headgate_kubernetes::leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
-use headgate_kubernetes::{
-    NodeIntents, NodeWriteMetrics, NodeWriter, ServiceStore, WatchErrorCounter, WatchReporter, service_store,
-};
+use headgate_kubernetes::{EventSink, NodeWriteMetrics, TermAccess, TermStores, WatchReporter};
 use headgate_test_kubernetes::event_sink;
 use kube::Client;
 use prometheus_client::registry::Registry;
@@ -106,38 +103,44 @@ impl Leader {
             health_rules: world.guard.health_rules.clone(),
             ..NodeReader::default()
         };
-        let watched = {
-            let (client, clock, events) = (client.clone(), world.clock.clone(), events.clone());
-            let errors = metrics.watch_errors();
-            move || {
-                let reporter = WatchReporter::new("nodes", errors.clone(), clock.clone());
-                node_store(&client, reporter.with_events(Some(events.clone())), reader.clone())
+        let node_writes = NodeWriteMetrics::register(&mut registry);
+        let access = {
+            let (client, clock, events, metrics) =
+                (client.clone(), world.clock.clone(), events.clone(), metrics.clone());
+            move || term_access(&client, &clock, &events, &metrics, node_writes.clone(), reader.clone())
+        };
+        let context = {
+            let (guard, node_name, clock) = (world.guard.clone(), name.to_owned(), world.clock.clone());
+            let (local_pools_metrics, lock_metrics) = (
+                local_service::Metrics::register(&mut registry),
+                LockMetrics::register(&mut registry),
+            );
+            let (local_pools, traffic) = (world.local_pools_settings, world.traffic.clone());
+            let list_failure_timeout = world.list_failure_timeout;
+            let marker = world
+                .marker
+                .then(|| OtherNodes::new(events.clone(), CandidatePlacement::Replicas));
+            move |stores: TermStores| admin_state::WorkContext {
+                events: events.clone(),
+                client: client.clone(),
+                nodes: stores.nodes,
+                services: stores.services,
+                node_intents: stores.intents,
+                policy,
+                guard: guard.clone(),
+                list_failure_timeout,
+                stale_nodes_timeout: STALE_NODES_TIMEOUT,
+                node_name: node_name.clone(),
+                metrics: metrics.clone(),
+                local_pools,
+                local_pools_metrics: local_pools_metrics.clone(),
+                lock_metrics: lock_metrics.clone(),
+                clock: clock.clone(),
+                preempt_events: None,
+                traffic: traffic.clone(),
+                marker: marker.clone(),
             }
         };
-        let services = services(client.clone(), world.clock.clone(), metrics.watch_errors());
-        let context = admin_state::WorkContext {
-            events: events.clone(),
-            client,
-            nodes: watched().0,
-            services: services().0,
-            policy,
-            guard: world.guard.clone(),
-            list_failure_timeout: world.list_failure_timeout,
-            stale_nodes_timeout: STALE_NODES_TIMEOUT,
-            node_name: name.to_owned(),
-            metrics,
-            local_pools: world.local_pools_settings,
-            local_pools_metrics: local_service::Metrics::register(&mut registry),
-            lock_metrics: LockMetrics::register(&mut registry),
-            clock: world.clock.clone(),
-            preempt_events: None,
-            traffic: world.traffic.clone(),
-            marker: world
-                .marker
-                .then(|| OtherNodes::new(events, CandidatePlacement::Replicas)),
-            node_intents: NodeIntents::default(),
-        };
-        let node_writes = NodeWriteMetrics::register(&mut registry);
         let stop = CancellationToken::new();
         let stopping = stop.clone();
         let failures = Arc::<Mutex<Vec<String>>>::default();
@@ -145,21 +148,13 @@ impl Leader {
         let task = tokio::spawn(async move {
             let _reports = reports;
             let work = move |term: Term| {
-                let (noted, source, mut context) = (Arc::clone(&noted), source.clone(), context.clone());
-                context.node_intents = NodeIntents::default();
-                let (nodes, watch_nodes) = watched();
-                context.nodes = nodes;
-                let (services, watch_services) = services();
-                context.services = services;
-                let writer =
-                    NodeWriter::new(context.client.clone(), node_writes.clone(), context.clock.clone()).in_term(&term);
-                let run_writer = writer.run(context.node_intents.clone());
+                let (noted, source) = (Arc::clone(&noted), source.clone());
+                let (stores, run_stores) = term.stores(access());
+                let context = context(stores);
                 async move {
                     let outcome = tokio::select! {
                         outcome = admin_state::run(term, &source, context) => outcome,
-                        () = run_writer => unreachable!("it never ends"),
-                        () = watch_nodes => unreachable!("it never ends"),
-                        () = watch_services => unreachable!("it never ends"),
+                        () = run_stores => unreachable!("it never ends"),
                     };
                     if let Err(error) = &outcome {
                         noted.lock().unwrap().push(error.to_string());
@@ -201,15 +196,22 @@ impl Drop for Leader {
     }
 }
 
-/// The Services of each term, and their watch.
-fn services(
-    client: Client,
-    clock: Clock,
-    errors: WatchErrorCounter,
-) -> impl Fn() -> (ServiceStore, BoxFuture<'static, ()>) {
-    move || {
-        let reporter = WatchReporter::new("services", errors.clone(), clock.clone());
-        let (store, watch) = service_store(&client, reporter);
-        (store, watch.boxed())
+/// What each term reads and writes the cluster with.
+fn term_access(
+    client: &Client,
+    clock: &Clock,
+    events: &EventSink,
+    metrics: &admin_state::Metrics,
+    node_writes: NodeWriteMetrics,
+    reader: NodeReader,
+) -> TermAccess<impl Fn(NodeObject) -> Node + use<>> {
+    let reporter = |resource| WatchReporter::new(resource, metrics.watch_errors(), clock.clone());
+    TermAccess {
+        client: client.clone(),
+        clock: clock.clone(),
+        read_node: move |node| read_node(node, &reader),
+        node_reporter: reporter("nodes").with_events(Some(events.clone())),
+        service_reporter: reporter("services"),
+        node_writes,
     }
 }

@@ -216,7 +216,8 @@ fn excludes_the_nodes_that_cloud_provider_azure_excludes() {
 #[test]
 fn what_maintenances_read_is_kept_for_them_only() {
     let object = json!({
-        "metadata": {"name": "one", "labels": {"pool": "a"}, "annotations": {CORDON_ANNOTATION: "false", "headgate.dev/other": ""}},
+        "metadata": {"name": "one", "labels": {"pool": "a"}, "annotations": {CORDON_ANNOTATION: "false", "headgate.dev/other": "",
+            CLUSTER_API_ANNOTATIONS[0]: "ns", CLUSTER_API_ANNOTATIONS[1]: "m"}},
         "spec": {"unschedulable": true, "taints": [
             {"key": MAINTENANCE_TAINT, "value": "by-hand", "effect": "NoExecute"},
             {"key": MAINTENANCE_TAINT, "value": "uid", "effect": "NoSchedule"}]},
@@ -238,6 +239,7 @@ fn what_maintenances_read_is_kept_for_them_only() {
         assert!(node.ready && node.annotations.is_empty(), "{detail:?}");
         assert_eq!(node.was_unschedulable, Some(false));
         assert_eq!(node.maintenance_taint.as_deref(), Some("uid"));
+        assert_eq!(node.cluster_api_machine.as_deref(), maintains.then_some("ns/m"));
         let kept = (node.unschedulable, node.labels.len(), node.conditions.len());
         assert_eq!(kept, if maintains { (true, 1, 1) } else { (false, 0, 0) }, "{detail:?}");
         let message = node.conditions.get("Drained").map(|condition| condition.message.len());

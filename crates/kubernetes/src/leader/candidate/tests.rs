@@ -158,10 +158,78 @@ fn the_lease_is_released_as_it_was_written_and_only_after_the_work() {
 }
 
 #[test]
-fn a_missing_lease_is_created_first_and_acquired_later() {
+fn a_lease_without_a_ledger_is_acquired_as_it_is_created() {
     let mut scenario = Scenario::new();
     assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
-    let Action::Write(created, _) = scenario.after(10, Event::Read(None)) else {
+    assert!(matches!(scenario.after(10, Event::Read(None)), Action::CreateLedger(_)));
+    let began = scenario.inputs.now.mono;
+    let Action::Write(created, _) = scenario.after(2000, Event::LedgerCreated) else {
+        panic!("the Lease is created")
+    };
+    assert_eq!((created.lease.holder.as_str(), created.lease.transitions), ("me", 1));
+    assert_eq!(created.lease.resource_version, None);
+    scenario.after(1000, Event::Written(created));
+    assert!(
+        matches!(scenario.candidate.task_target(), TaskTarget::Run { term: 1, until, .. } if until == began + Duration::from_secs(10)),
+        "the deadline counts from before the ledger"
+    );
+}
+
+#[test]
+fn a_ledger_created_too_long_ago_begins_no_term() {
+    let mut scenario = Scenario::new();
+    assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
+    assert!(matches!(scenario.after(10, Event::Read(None)), Action::CreateLedger(_)));
+    // The process stands still.
+    let Action::Write(created, _) = scenario.after(60_000, Event::LedgerCreated) else {
+        panic!("the Lease is created")
+    };
+    assert!(matches!(scenario.after(10, Event::Written(created)), Action::Wait(_)));
+    assert_eq!(scenario.candidate.task_target(), TaskTarget::Idle);
+}
+
+/// What a candidate does whose creation of the ledger gets this response.
+fn after_ledger(change: impl FnOnce(&mut Scenario), response: Event) -> Action {
+    let mut scenario = Scenario::new();
+    change(&mut scenario);
+    scenario.after(5000, Event::Woke);
+    assert!(matches!(scenario.after(10, Event::Read(None)), Action::CreateLedger(_)));
+    scenario.after(10, response)
+}
+
+#[test]
+fn only_who_creates_the_ledger_and_knows_of_no_lease_leads_at_once() {
+    let is_held = |action: &Action| matches!(action, Action::Write(record, _) if !record.is_released());
+    let is_unheld = |action: &Action| matches!(action, Action::Write(record, _) if record.was_never_held());
+    assert!(is_held(&after_ledger(|_| (), Event::LedgerCreated)));
+    let signalled = after_ledger(|scenario| scenario.inputs.is_signalled = true, Event::LedgerCreated);
+    assert!(is_unheld(&signalled), "{signalled:?}");
+    // The Lease existed, and the ledger was deleted as well.
+    let has_led = |scenario: &mut Scenario| {
+        scenario.after(5000, Event::Woke);
+        let held = ElectionRecord::default().acquired("other", 3, scenario.inputs.now.wall);
+        assert!(matches!(scenario.after(10, Event::Read(Some(held))), Action::Wait(_)));
+    };
+    let deleted = after_ledger(has_led, Event::LedgerCreated);
+    assert!(is_unheld(&deleted), "{deleted:?}");
+    // Without the right to create it.
+    let refused = after_ledger(|_| (), Event::Refused);
+    assert!(is_unheld(&refused), "{refused:?}");
+    for response in [Event::Conflict, Event::NoResponse] {
+        assert!(matches!(after_ledger(|_| (), response), Action::Wait(Some(_))));
+    }
+}
+
+#[test]
+fn a_lease_missing_beside_a_ledger_is_created_first_and_acquired_later() {
+    let mut scenario = Scenario::new();
+    assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
+    assert!(matches!(scenario.after(10, Event::Read(None)), Action::CreateLedger(_)));
+    // Perhaps its creator creates the Lease now.
+    assert!(matches!(scenario.after(10, Event::Conflict), Action::Wait(Some(_))));
+    assert!(matches!(scenario.after(2400, Event::Woke), Action::Read(_)));
+    assert!(matches!(scenario.after(10, Event::Read(None)), Action::CreateLedger(_)));
+    let Action::Write(created, _) = scenario.after(10, Event::Conflict) else {
         panic!("the Lease is created")
     };
     assert!(created.was_never_held() && created.lease.resource_version.is_none());

@@ -31,6 +31,55 @@ fn failed_terms(election: &ElectionFixture) -> Option<String> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_first_leader_waits_for_no_lease() {
+    for count in [1, 2, 20] {
+        let election = ElectionFixture::new(count.into());
+        let _candidates = election.candidates(count);
+        let (number, holder, took) = election.leader_after(-1, MINUTE).await;
+        assert!(number == 1 && took < 3 * SECOND, "{count}: {took:?}");
+        election.pass(MINUTE).await;
+        assert_eq!(election.leader(), Some((number, holder)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_orderly_stop_of_all_the_next_leader_comes_within_three_seconds() {
+    let (election, candidates, number, _) = settled(3).await;
+    for candidate in &candidates {
+        candidate.stop();
+    }
+    election.pass(5 * SECOND).await;
+    assert!(candidates.iter().all(TestCandidate::has_ended));
+    let _next = election.candidate("next", 0);
+    let (.., took) = election.leader_after(number, MINUTE).await;
+    assert!(took < 3 * SECOND, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_kill_of_all_the_next_leader_waits_a_lease_duration_from_its_first_read() {
+    let (election, candidates, number, _) = settled(3).await;
+    for candidate in &candidates {
+        candidate.kill();
+    }
+    let _next = election.candidate("next", 0);
+    let (.., took) = election.leader_after(number, MINUTE).await;
+    assert!(took >= 15 * SECOND && took < 18 * SECOND, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_deleted_beside_its_ledger_is_waited_for() {
+    let (election, candidates, ..) = settled(1).await;
+    // It leads on until its term ends.
+    candidates[0].line.set(Fault::CutOff);
+    election.delete_lease();
+    let _new = election.candidate("new", 0);
+    election.pass(15 * SECOND).await;
+    assert_eq!(election.terms(), 1);
+    election.pass(7 * SECOND).await;
+    assert_eq!(election.leader().map(|(_, holder)| holder).as_deref(), Some("new"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stopped_leader_releases_the_lease_when_its_work_has_ended() {
     let (election, candidates, number, holder) = settled(3).await;
     named(&candidates, &holder).work.send_replace(Work::Writes(SECOND));
