@@ -130,6 +130,10 @@ stories: build-tools ## run the randomised stories of leaders and of the marker 
 	HEADGATE_STORIES=$(or $(ARGS),5000) cargo test --locked --profile fuzz -p headgate-controller -p headgate-agent --test stories --test probes_marker random_events -- --nocapture
 	HEADGATE_SEQUENCES=$${HEADGATE_SEQUENCES:-20000} cargo test --locked --profile fuzz -p headgate-controller --lib sequences -- --nocapture
 
+.PHONY: prove
+prove: build-tools ## explore the model of the protocol, optimised: every state of each configuration (docs/dev/proof.md)
+	HEADGATE_PROVE=all cargo test --locked --profile fuzz -p headgate-controller --lib protocol -- --nocapture
+
 .PHONY: soak-leader
 soak-leader: build-tools ## run a leader for SOAK_SECONDS (3600) with signals, another writer, faults of ARM and outages
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench leader-soak

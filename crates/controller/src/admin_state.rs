@@ -29,6 +29,8 @@ mod nodes;
 mod plan;
 mod planner;
 mod preempt_feature;
+#[cfg(test)]
+mod protocol;
 mod publish_limit;
 mod recorded;
 mod restore_work;

@@ -1,20 +1,27 @@
 //! Small clusters and load balancers for the tables of this module.
 
+use std::collections::HashSet;
+use std::time::Duration;
+
 use headgate_azure::{LoadBalancer, LoadBalancerId, PoolId};
 use headgate_core::clock::Moment;
 use headgate_core::node::SignalRules;
+use headgate_core::service::{NamespacedName, Service};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage};
 use super::target_states::TargetStates;
+use crate::local_pools::objects::{Endpoint, EndpointSlice};
+use crate::local_service::ServiceIndex;
 use crate::pool::{ClusterNode, EntryKey, LoadBalancerView, Taint};
 
 pub(super) const DRAIN: &str = "drain";
+pub(super) const OUT: &str = "node.kubernetes.io/out-of-service";
 const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/lb";
 
 fn rules() -> SignalRules {
-    SignalRules::new([DRAIN, "node.kubernetes.io/out-of-service"], &[])
+    SignalRules::new([DRAIN, OUT], &[])
 }
 
 pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
@@ -24,7 +31,7 @@ pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
         addresses: vec![format!("10.0.0.{number}").parse().unwrap()],
         taints: taints.iter().map(|key| Taint::new(key, "NoExecute")).collect(),
         ready: true,
-        ends: taints.contains(&"node.kubernetes.io/out-of-service"),
+        ends: taints.contains(&OUT),
         ..ClusterNode::default()
     };
     node.with_signals(&rules())
@@ -91,4 +98,69 @@ pub(super) fn ledger(entries: &[(&str, u8, LedgerStage)]) -> Ledger {
         ledger.apply(ledger_change(pool, *number, *stage));
     }
     ledger
+}
+
+/// The index of Services with these ports, and of the nodes that serve each.
+pub(super) fn local_services(services: &[(&str, u16, &[u8])], now: Moment) -> ServiceIndex {
+    let mut index = ServiceIndex::default();
+    let name = |name: &str| NamespacedName::new("default", name);
+    for (service, port, nodes) in services {
+        index.apply_service(&Service {
+            health_check_port: *port,
+            ..Service::named(name(service))
+        });
+        // One slice for each node: the first one serves longest.
+        for (order, number) in (0..).zip(*nodes) {
+            let slice = EndpointSlice {
+                name: name(&format!("{service}-{number}")),
+                service: Some((*service).to_owned()),
+                endpoints: vec![Endpoint {
+                    node_name: Some(format!("n{number}")),
+                    ready: None,
+                }],
+            };
+            index.apply_slice(&slice, now.mono + Duration::from_secs(order));
+        }
+    }
+    let services: HashSet<_> = services.iter().map(|(service, ..)| name(service)).collect();
+    index.retain_services(&services);
+    let slices = index.slice_names();
+    index.retain_slices(&slices);
+    index
+}
+
+/// A load balancer with the pool `p` of these entries, and a rule for each probe: a protocol and a port.
+pub(super) fn probed_load_balancer(entries: &[(u8, &str)], probes: &[(&str, u16)]) -> LoadBalancer {
+    let entry = |(number, state): &(u8, &str)| {
+        json!({"name": format!("n{number}"),
+            "properties": {"ipAddress": format!("10.0.0.{number}"), "adminState": state}})
+    };
+    let inside = |kind: &str, name: &str| json!({"id": format!("{ID}/{kind}/{name}")});
+    let named = |(protocol, port): &(&str, u16)| format!("{protocol}-{port}");
+    let rule = |probe| {
+        json!({"name": named(probe), "properties": {
+            "backendAddressPool": inside("backendAddressPools", "p"), "probe": inside("probes", &named(probe))}})
+    };
+    let path = |protocol: &str| {
+        if protocol == "HTTP" {
+            "/healthz/services/default/web"
+        } else {
+            "/healthz"
+        }
+    };
+    let probe = |probe: &(&str, u16)| json!({"name": named(probe), "properties": {"protocol": probe.0, "port": probe.1, "requestPath": path(probe.0)}});
+    let document = json!({"id": ID, "properties": {
+        "probes": probes.iter().map(probe).collect::<Vec<_>>(),
+        "backendAddressPools": [{"name": "p", "properties": {
+            "loadBalancerBackendAddresses": entries.iter().map(entry).collect::<Vec<_>>()}}],
+        "loadBalancingRules": probes.iter().map(rule).collect::<Vec<_>>()}});
+    LoadBalancer {
+        id: LoadBalancerId::parse(ID).unwrap(),
+        etag: None,
+        document,
+    }
+}
+
+pub(super) fn probed_view(entries: &[(u8, &str)], probes: &[(&str, u16)]) -> LoadBalancerView {
+    LoadBalancerView::new(&probed_load_balancer(entries, probes))
 }

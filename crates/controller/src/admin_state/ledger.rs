@@ -189,6 +189,16 @@ impl Ledger {
             .collect()
     }
 
+    /// This ledger, as another writer left it, with the changes that lead from `earlier` to `own`.
+    #[must_use]
+    pub(super) fn with_changes(&self, own: &Self, earlier: &Self) -> Self {
+        let mut merged = self.clone();
+        for change in own.changes_since(earlier) {
+            merged.apply(change);
+        }
+        merged
+    }
+
     /// The load balancers of its pools. A pool's id that is not one is left out.
     #[must_use]
     pub fn load_balancers(&self) -> BTreeSet<LoadBalancerId> {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use headgate_azure::{AdminState, ArmError};
 use headgate_core::clock::Clock;
+use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::guard::{GuardInputs, GuardSettings, HeldEntries};
-use super::ledger::{LedgerChange, LedgerEntry, LedgerStage, LedgerStore};
+use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage, LedgerStore};
 use super::plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, plan};
 use super::target_states::TargetStates;
 use crate::local_service::{Members, ServiceIndex, join_members};
@@ -77,9 +78,9 @@ pub(super) struct LoadBalancerPlanner {
 }
 
 /// The ledger changes before a write, and those that undo them.
-struct Intents {
-    changes: Vec<LedgerChange>,
-    undo: Vec<LedgerChange>,
+pub(super) struct Intents {
+    pub(super) changes: Vec<LedgerChange>,
+    pub(super) undo: Vec<LedgerChange>,
 }
 
 impl LoadBalancerPlanner {
@@ -120,28 +121,6 @@ impl LoadBalancerPlanner {
         };
         let plan = self.plan_view(&view, targets, interfaces);
         plan.edits.into_iter().flat_map(|edit| edit.admin_states).collect()
-    }
-
-    /// The intents of an edit: its `Down`s that are not in the ledger.
-    fn intents(&self, edit: &PoolEdit, added_downs: &[EntryKey]) -> Intents {
-        let (ledger, now) = (self.ledger.ledger(), self.clock.now().wall);
-        let downs = edit.admin_states.iter().filter(|change| change.to == AdminState::Down);
-        let downs = downs.map(|change| &change.key).chain(added_downs);
-        let intents = downs.filter_map(|key| {
-            let known = ledger.entry(&edit.pool, key);
-            // A `Down` that was written and lost is the same one, written again.
-            if known.is_some_and(|entry| entry.stage != LedgerStage::Restored) {
-                return None;
-            }
-            let intended = LedgerEntry {
-                stage: LedgerStage::Intended,
-                since: now,
-            };
-            let change = |entry| LedgerChange::new(&edit.pool, key, entry);
-            Some((change(Some(intended)), change(known)))
-        });
-        let (changes, undo) = intents.unzip();
-        Intents { changes, undo }
     }
 }
 
@@ -228,7 +207,7 @@ impl Planner for LoadBalancerPlanner {
             // The ledger has these entries already.
             return Ok(());
         }
-        let Intents { changes, undo } = self.intents(edit, added_downs);
+        let Intents { changes, undo } = intents(&self.ledger.ledger(), edit, added_downs, self.clock.now().wall);
         self.ledger.apply(changes);
         if let Err(error) = self.ledger.flush().await {
             self.ledger.apply(undo);
@@ -272,8 +251,29 @@ async fn members_changed(members: &mut Option<Members>) {
     }
 }
 
+/// The intents of an edit: its `Down`s that are not in the ledger.
+pub(super) fn intents(ledger: &Ledger, edit: &PoolEdit, added_downs: &[EntryKey], now: Timestamp) -> Intents {
+    let downs = edit.admin_states.iter().filter(|change| change.to == AdminState::Down);
+    let downs = downs.map(|change| &change.key).chain(added_downs);
+    let intents = downs.filter_map(|key| {
+        let known = ledger.entry(&edit.pool, key);
+        // A `Down` that was written and lost is the same one, written again.
+        if known.is_some_and(|entry| entry.stage != LedgerStage::Restored) {
+            return None;
+        }
+        let intended = LedgerEntry {
+            stage: LedgerStage::Intended,
+            since: now,
+        };
+        let change = |entry| LedgerChange::new(&edit.pool, key, entry);
+        Some((change(Some(intended)), change(known)))
+    });
+    let (changes, undo) = intents.unzip();
+    Intents { changes, undo }
+}
+
 /// Whether a write that failed with this error had no effect and will have none.
-fn has_no_effect(error: &ArmError) -> bool {
+pub(super) fn has_no_effect(error: &ArmError) -> bool {
     match error {
         ArmError::ErrorResponse {
             status,

@@ -240,11 +240,7 @@ impl LedgerStore {
             tracing::warn!(reason, "ledger lost, the leader writes its own");
         } else {
             self.ledger.send_if_modified(|ledger| {
-                let mut merged = found.ledger.clone();
-                let changes = ledger.changes_since(&stored.ledger);
-                for change in changes {
-                    merged.apply(change);
-                }
+                let merged = found.ledger.with_changes(ledger, &stored.ledger);
                 let is_changed = **ledger != merged;
                 *ledger = Arc::new(merged);
                 is_changed

@@ -1,85 +1,19 @@
-use std::collections::HashSet;
 use std::time::Duration;
 
-use headgate_azure::{LoadBalancer, LoadBalancerId};
 use headgate_core::clock::{Clock, Moment};
-use headgate_core::service::{NamespacedName, Service};
 use headgate_core::settings::IntOrPercent;
-use serde_json::json;
 
-use super::super::fixtures::{DRAIN, ledger, node, pool_id, target_states};
+use super::super::fixtures::{
+    DRAIN, OUT, ledger, local_services as index, node, pool_id, probed_view as view, target_states,
+};
 use super::super::guard::{GuardSettings, HeldEntries};
 use super::super::plan::{Plan, PlanInputs, Policy, plan};
 use super::super::settings::{AdminStateMode, ForeignDown};
 use super::*;
-use crate::local_pools::objects::{Endpoint, EndpointSlice};
 use crate::pool::{ClusterNode, LoadBalancerView};
 
 mod sequences;
 
-const OUT: &str = "node.kubernetes.io/out-of-service";
-const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/lb";
-
-/// The index of Services with these ports, and of the nodes that serve each.
-fn index(services: &[(&str, u16, &[u8])], now: Moment) -> ServiceIndex {
-    let mut index = ServiceIndex::default();
-    let name = |name: &str| NamespacedName::new("default", name);
-    for (service, port, nodes) in services {
-        index.apply_service(&Service {
-            health_check_port: *port,
-            ..Service::named(name(service))
-        });
-        // One slice for each node: the first one serves longest.
-        for (order, number) in (0..).zip(*nodes) {
-            let slice = EndpointSlice {
-                name: name(&format!("{service}-{number}")),
-                service: Some((*service).to_owned()),
-                endpoints: vec![Endpoint {
-                    node_name: Some(format!("n{number}")),
-                    ready: None,
-                }],
-            };
-            index.apply_slice(&slice, now.mono + Duration::from_secs(order));
-        }
-    }
-    let services: HashSet<_> = services.iter().map(|(service, ..)| name(service)).collect();
-    index.retain_services(&services);
-    let slices = index.slice_names();
-    index.retain_slices(&slices);
-    index
-}
-
-/// A pool `p` with these entries, and a rule for each probe: a protocol and a port.
-fn view(entries: &[(u8, &str)], probes: &[(&str, u16)]) -> LoadBalancerView {
-    let entry = |(number, state): &(u8, &str)| {
-        json!({"name": format!("n{number}"),
-            "properties": {"ipAddress": format!("10.0.0.{number}"), "adminState": state}})
-    };
-    let inside = |kind: &str, name: &str| json!({"id": format!("{ID}/{kind}/{name}")});
-    let named = |(protocol, port): &(&str, u16)| format!("{protocol}-{port}");
-    let rule = |probe| {
-        json!({"name": named(probe), "properties": {
-            "backendAddressPool": inside("backendAddressPools", "p"), "probe": inside("probes", &named(probe))}})
-    };
-    let path = |protocol: &str| {
-        if protocol == "HTTP" {
-            "/healthz/services/default/web"
-        } else {
-            "/healthz"
-        }
-    };
-    let probe = |probe: &(&str, u16)| json!({"name": named(probe), "properties": {"protocol": probe.0, "port": probe.1, "requestPath": path(probe.0)}});
-    let document = json!({"id": ID, "properties": {
-        "probes": probes.iter().map(probe).collect::<Vec<_>>(),
-        "backendAddressPools": [{"name": "p", "properties": {
-            "loadBalancerBackendAddresses": entries.iter().map(entry).collect::<Vec<_>>()}}],
-        "loadBalancingRules": probes.iter().map(rule).collect::<Vec<_>>()}});
-    LoadBalancerView::new(&LoadBalancer {
-        id: LoadBalancerId::parse(ID).unwrap(),
-        etag: None,
-        document,
-    })
-}
 
 struct Scene<'a> {
     nodes: Vec<ClusterNode>,
