@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds what a release consists of into a directory: static programs for amd64 and arm64, an OCI image layout of headgate for
-# both, CycloneDX bills of materials, manifests, CRDs, the chart, man pages, completions, a plugin manifest for krew and checksums.
+# both, CycloneDX bills of materials, a VEX document, manifests, CRDs, the chart (also as an OCI image layout), man pages, completions, a
+# plugin manifest for krew and checksums.
 #
 #   release/build.sh VERSION DIRECTORY
 #
@@ -114,7 +115,7 @@ for platform in "${!platforms[@]}"; do
   for program in headgate headgate-lab; do
     install -m 755 -- "$(program "$program" "$platform")" "$work/$name/$program"
   done
-  cp -r -- LICENSE "$work/man" "$work/completions" "$work/$name/"
+  cp -r -- LICENSE release/kubectl_complete-headgate "$work/man" "$work/completions" "$work/$name/"
   archive "$out/$name.tar.gz" "$work" "$name"
   bill_of_materials "$platform" . >"$out/$name.cdx.json"
   bill_of_materials "$platform" lab >"$out/headgate-lab-$version-linux-$platform.cdx.json"
@@ -131,7 +132,12 @@ done >"$out/headgate-$version-crds.yaml"
 if [[ -d charts/headgate ]]; then
   # As `helm package` does it, which writes the present time.
   archive "$out/headgate-$version-chart.tgz" charts headgate
+  touch --date="@$SOURCE_DATE_EPOCH" "$out/headgate-$version-chart.tgz" # the layout has it as the time of creation
+  "$(tests/helm/build.sh)/chart-oci-layout" "$out/headgate-$version-chart.tgz" "$work/chart" >&2
+  archive "$out/headgate-$version-chart.oci.tar.gz" "$work/chart" .
 fi
+sed -e "s/@VERSION@/$version/g" -e "s/@TIME@/$(date --date="@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)/g" release/openvex.json \
+  >"$out/headgate-$version.openvex.json"
 release/krew.sh "$version" "$out"
 (cd -- "$out" && sha256sum -- headgate-* >SHA256SUMS)
 say "done: $out"

@@ -240,6 +240,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
             client: client.clone(),
             metrics: metrics.azure,
             clock: clock.clone(),
+            may_use_az: false,
         };
         let context = LeaderContext {
             client: client.clone(),

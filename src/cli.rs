@@ -18,6 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 
 mod agent;
 pub mod azure;
+mod azure_setup;
 mod check;
 mod clean_nodes;
 pub mod cluster;
@@ -69,6 +70,7 @@ enum Command {
     Drain(drain::Arguments),
     Undrain(undrain::Arguments),
     Plan(plan::Arguments),
+    AzureSetup(azure_setup::Arguments),
     Check(check::Arguments),
     Connections(connections::Arguments),
     Hold(hold::Arguments),
@@ -118,6 +120,7 @@ pub fn run() -> ExitCode {
         Command::Drain(arguments) => drain::run(&arguments),
         Command::Undrain(arguments) => undrain::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
+        Command::AzureSetup(arguments) => azure_setup::run_command(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Connections(arguments) => connections::run(&arguments),
         Command::Hold(arguments) => hold::run(&arguments),

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use headgate_azure::{
-    ArmClient, ArmClientOptions, AzureJson, ConfigSources, EndpointError, Endpoints, Identity, IdentityError,
-    InvalidId, Metrics, Origin, ResourceGroupId, TokenCache, Transport,
+    ArmClient, ArmClientOptions, AzureJson, ConfigSources, Credential, EndpointError, Endpoints, Identity,
+    IdentityError, InvalidId, Metrics, Origin, ResourceGroupId, TokenCache, Transport,
 };
 use headgate_controller::admin_state::{ClusterConnection, ClusterTarget, TargetSource};
 use headgate_core::clock::Clock;
@@ -88,6 +88,8 @@ pub struct AzureAccess {
     pub metrics: Metrics,
     /// Wall and monotonic time.
     pub clock: Clock,
+    /// Whether `az` gives the token where the configuration has no credential: a person's command runs.
+    pub may_use_az: bool,
 }
 
 impl AzureAccess {
@@ -102,7 +104,11 @@ impl AzureAccess {
             Some(own) => Endpoints::discover(&transport, own, config.cloud_name.as_deref()).await?,
             None => Endpoints::for_cloud(config.cloud),
         };
-        let identity = Identity::new(&config.credential, config.tenant_id.as_deref(), &endpoints, &imds)?;
+        let credential = match &config.credential {
+            Credential::None if self.may_use_az => &Credential::AzureCli,
+            configured => configured,
+        };
+        let identity = Identity::new(credential, config.tenant_id.as_deref(), &endpoints, &imds)?;
         let tokens = Arc::new(TokenCache::new(identity, transport.clone(), self.clock.clone()));
         let options = ArmClientOptions {
             endpoints,
@@ -386,6 +392,7 @@ mod tests {
             client: Client::new(service, "default"),
             metrics: Metrics::default(),
             clock: Clock::System,
+            may_use_az: false,
         };
         std::fs::write(&file, GOOD).unwrap();
         let config = access.load_config().await.unwrap();

@@ -198,8 +198,8 @@ pub(super) fn check_deny_assignments(world: &World) -> Vec<Finding> {
             Denial::None => return None,
         };
         let what = format!("the deny assignment {:?} refuses writes of pools", assignment.name);
-        let do_ = "AKS: az aks update --nrg-lockdown-restriction-level Unrestricted; where that is not possible, as in AKS Automatic, admin \
-                   states cannot be set: leave Azure unconfigured and let probes of /healthz take nodes out";
+        let do_ = "AKS: az aks update --resource-group GROUP --name CLUSTER --nrg-lockdown-restriction-level Unrestricted; where that is not \
+                   possible, as in AKS Automatic, admin states cannot be set: leave Azure unconfigured and let probes of /healthz take nodes out";
         Some(Finding::failure(what, do_).with_state(state).about(&*assignment.scope))
     });
     Finding::or_ok(findings.collect(), "no deny assignment refuses writes of pools")

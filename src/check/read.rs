@@ -211,6 +211,7 @@ async fn read_azure(client: &Client, settings: &Settings) -> Option<AzureWorld> 
     let access = AzureAccess {
         settings: settings.azure.clone(),
         client: client.clone(),
+        may_use_az: true,
         metrics: Metrics::default(),
         clock: Clock::System,
     };

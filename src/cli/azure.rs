@@ -20,7 +20,7 @@ pub struct AzureArguments {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// File azure.json, as cloud-provider-azure reads it [default: none]
+    /// File azure.json, as cloud-provider-azure reads it; without a credential in it az gives the token [default: none]
     #[arg(long, value_name = "FILE")]
     azure_config_file: Option<String>,
 
@@ -82,6 +82,7 @@ impl AzureArguments {
         let access = AzureAccess {
             settings: settings.azure.clone(),
             client: client.clone(),
+            may_use_az: true,
             metrics: Metrics::default(),
             clock: Clock::System,
         };

@@ -1,8 +1,11 @@
 //! What a kubeconfig says of the caller: an exec credential program may fail or hang without delay of `/healthz`; an impersonated
-//! user is the one who asks; writes carry the program's name.
+//! user is the one who asks; writes carry the program's name; requests take its proxy.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use headgate_kubernetes::api_server::{Program, build_client, load_config};
@@ -11,6 +14,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::harness::AgentOptions;
 
@@ -29,8 +34,12 @@ fn with_program(kubeconfig: &Path, script: &str) -> PathBuf {
 
 /// The kubeconfig with its user changed.
 fn with_user(kubeconfig: &Path, change: impl FnOnce(&mut serde_yaml::Value)) -> PathBuf {
+    changed(kubeconfig, |file| change(&mut file["users"][0]["user"]))
+}
+
+fn changed(kubeconfig: &Path, change: impl FnOnce(&mut serde_yaml::Value)) -> PathBuf {
     let mut file: serde_yaml::Value = serde_yaml::from_str(&std::fs::read_to_string(kubeconfig).unwrap()).unwrap();
-    change(&mut file["users"][0]["user"]);
+    change(&mut file);
     let path = scratch("kubeconfig").join("kubeconfig");
     std::fs::write(&path, serde_yaml::to_string(&file).unwrap()).unwrap();
     path
@@ -122,4 +131,79 @@ async fn a_write_names_the_program_as_its_field_manager() {
         let managers: Vec<_> = entries.iter().filter_map(|entry| entry.manager.as_deref()).collect();
         assert!(managers.contains(&manager), "{managers:?}");
     }
+}
+
+/// A proxy that opens tunnels. Returns its address, and how many it has opened.
+async fn tunnels() -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let opened = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&opened);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let count = Arc::clone(&count);
+            tokio::spawn(async move {
+                let mut stream = BufReader::new(stream);
+                let mut lines = Vec::new();
+                while lines.last().is_none_or(|line| line != "\r\n") {
+                    let mut line = String::new();
+                    stream.read_line(&mut line).await.unwrap();
+                    lines.push(line);
+                }
+                let target = lines[0].strip_prefix("CONNECT ").unwrap().split(' ').next().unwrap();
+                let mut server = TcpStream::connect(target).await.unwrap();
+                count.fetch_add(1, Ordering::Relaxed);
+                stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+                let _ = copy_bidirectional(&mut stream, &mut server).await;
+            });
+        }
+    });
+    (address, opened)
+}
+
+#[tokio::test]
+async fn requests_take_the_proxy_of_the_kubeconfig() {
+    let cluster = control_plane();
+    let (proxy, opened) = tunnels().await;
+    let status = async |kubeconfig: &Path, environment: &[(&str, String)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+        for name in [
+            "HTTPS_PROXY",
+            "https_proxy",
+            "NO_PROXY",
+            "no_proxy",
+            "ALL_PROXY",
+            "all_proxy",
+        ] {
+            command.env_remove(name);
+        }
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
+        command
+            .args(["status", "--no-agents", "-o", "json", "--kubeconfig"])
+            .arg(kubeconfig);
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap())
+            .await
+            .unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let of_environment = [("HTTPS_PROXY", format!("http://{proxy}"))];
+    let (succeeded, errors) = status(&cluster.kubeconfig, &of_environment).await;
+    assert!(succeeded, "{errors}");
+    assert_eq!(opened.load(Ordering::Relaxed), 0, "this machine is reached directly");
+
+    let with_proxy = |url: String| {
+        changed(&cluster.kubeconfig, |file| {
+            file["clusters"][0]["cluster"]["proxy-url"] = url.into();
+        })
+    };
+    let (succeeded, errors) = status(&with_proxy(format!("http://{proxy}")), &[]).await;
+    assert!(succeeded, "{errors}");
+    assert!(opened.load(Ordering::Relaxed) > 0);
+
+    let (succeeded, errors) = status(&with_proxy(format!("socks5://user:password@{proxy}")), &[]).await;
+    assert!(
+        !succeeded && errors.contains("proxy socks5://127.0.0.1, which cannot be used"),
+        "{errors}"
+    );
+    assert!(!errors.contains("password"), "{errors}");
 }

@@ -4,7 +4,7 @@
 //! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`, `leader_work`, `holds`), that maintenances run with their rights (`maintenance`) and restart rollouts (`rollout`), what the hardened overlay adds (`hardened`),
 //! the Node condition that other tools wait for (`marker`),
 //! the Helm chart (`chart`) that renders them (`rendering`), and the ports that the `NetworkPolicy` opens (`network_policy`), what makes autoscalers wait (`autoscalers`),
-//! what `headgate check` finds with them and with faults (`check`),
+//! what `headgate check` finds with them and with faults (`check`), the commands of `headgate azure-setup` (`azure_setup`),
 //! the mounts of the webhook's URL (`webhook`), and the kinds of the Prometheus operator (`prometheus_operator`).
 
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ use self::rendering::{folder, hardened, merged, on_nodes, rendered};
 mod apply;
 mod automatic;
 mod autoscalers;
+mod azure_setup;
 mod caller;
 mod chart;
 mod check;

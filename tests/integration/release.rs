@@ -233,6 +233,38 @@ fn notes_are_the_section_of_the_version() {
     );
 }
 
+/// Whether version `found` is at least `wanted`, of three numbers each.
+fn is_at_least(found: &str, wanted: &str) -> bool {
+    let numbers = |text: &str| -> Vec<u64> { text.split('.').map(|number| number.parse().unwrap()).collect() };
+    numbers(found) >= numbers(wanted)
+}
+
+#[test]
+fn advisories_that_are_said_to_be_fixed_are_of_older_versions_than_those_in_the_program() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document: Value =
+        serde_json::from_str(&std::fs::read_to_string(root.join("release/openvex.json")).unwrap()).unwrap();
+    let lock = std::fs::read_to_string(root.join("Cargo.lock")).unwrap();
+    for statement in document["statements"].as_array().unwrap() {
+        assert_eq!(statement["status"], "fixed", "{statement}");
+        let component = statement["products"][0]["subcomponents"][0]["@id"].as_str().unwrap();
+        let crate_name = component.strip_prefix("pkg:cargo/").unwrap();
+        let notes = statement["status_notes"].as_str().unwrap();
+        let fixed = notes
+            .strip_prefix(crate_name)
+            .and_then(|rest| rest.strip_suffix(" and newer"))
+            .unwrap()
+            .trim();
+        let before = format!("name = \"{crate_name}\"\nversion = \"");
+        let versions = lock.split(before.as_str()).skip(1);
+        let versions: Vec<&str> = versions.map(|rest| rest.split('"').next().unwrap()).collect();
+        assert!(!versions.is_empty(), "{crate_name} is no dependency");
+        for version in versions {
+            assert!(is_at_least(version, fixed), "{statement}: {version}");
+        }
+    }
+}
+
 #[test]
 fn code_of_others_is_pinned_and_has_no_right_to_publish() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

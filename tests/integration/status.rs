@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::AgentOptions;
 
+mod azure_cli;
 mod formats;
 mod local_pools;
 mod through_api_server;

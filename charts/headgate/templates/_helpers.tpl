@@ -7,6 +7,24 @@
 {{- end -}}
 {{- end -}}
 
+{{/* What the names of workloads begin with. ServiceAccounts, roles and policies keep theirs, which the policies and Azure's federated
+credential name; the label app.kubernetes.io/name keeps its value, by which `headgate status` finds the agents. */}}
+{{- define "headgate.fullname" -}}
+{{- $name := "headgate" -}}
+{{- if .Values.fullnameOverride -}}
+{{- $name = .Values.fullnameOverride -}}
+{{- else if .Values.nameOverride -}}
+{{- $name = ternary .Release.Name (printf "%s-%s" .Release.Name .Values.nameOverride) (contains .Values.nameOverride .Release.Name) -}}
+{{- end -}}
+{{ $name | trunc 40 | trimSuffix "-" }}
+{{- end -}}
+
+{{/* The workload whose pods lead, as kubectl names it. */}}
+{{- define "headgate.leading" -}}
+{{- $on := include "headgate.features" . | fromYaml -}}
+{{ ternary "deployment" "daemonset" $on.controllers }}/{{ include "headgate.fullname" . }}{{ ternary "-controller" "" $on.controllers }}
+{{- end -}}
+
 {{/* Labels of the pods of a component. */}}
 {{- define "headgate.podLabels" -}}
 app.kubernetes.io/name: headgate
@@ -53,7 +71,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- $identity := $values.azure.workloadIdentity -}}
 {{- if eq $identity "auto" }}{{- $identity = ternary "token" "none" (ne $values.azure.clientId "") }}{{- end -}}
 {{- $secret := $values.azure.existingSecret -}}
-{{- if and (not $secret) (include "headgate.azureJson" .) }}{{- $secret = "headgate-azure" }}{{- end -}}
+{{- if and (not $secret) (include "headgate.azureJson" .) }}{{- $secret = printf "%s-azure" (include "headgate.fullname" .) }}{{- end -}}
 azure: {{ $azure }}
 controllers: {{ $controllers }}
 identity: {{ ternary $identity "none" $azure }}
@@ -137,7 +155,7 @@ prometheusRule: {{ include "headgate.resolve" (dict "value" $values.prometheusRu
 
 {{/* The name of the settings' ConfigMap has a hash of its content: a pod never reads settings of another version. */}}
 {{- define "headgate.settingsName" -}}
-headgate-settings-{{ include "headgate.settings" . | sha256sum | trunc 10 }}
+{{ include "headgate.fullname" . }}-settings-{{ include "headgate.settings" . | sha256sum | trunc 10 }}
 {{- end -}}
 
 {{/* What differs between the pods of `.role` (agent or controller): their values, and the credential of those that may lead. */}}

@@ -70,6 +70,9 @@ pub enum Credential {
         /// The client secret, from `aadClientSecret`.
         secret: Secret,
     },
+    /// The account with which `az` is logged in on this machine. No key of `azure.json` selects it: a person's command does where there is
+    /// no other credential.
+    AzureCli,
     /// No credential is configured.
     None,
 }

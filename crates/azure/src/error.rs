@@ -418,6 +418,9 @@ pub enum TokenError {
     /// The response is malformed.
     #[error("no token: the answer cannot be used: {0}")]
     InvalidResponse(String),
+    /// `az` gave none.
+    #[error("no token: az account get-access-token: {0}")]
+    AzureCli(String),
 }
 
 impl TokenError {
@@ -432,7 +435,7 @@ impl TokenError {
                 status: 404 | 408 | 410 | 429 | 500..=599,
                 ..
             } => ErrorClass::Retriable,
-            Self::ErrorResponse { .. } | Self::InvalidResponse(_) => ErrorClass::Terminal,
+            Self::ErrorResponse { .. } | Self::InvalidResponse(_) | Self::AzureCli(_) => ErrorClass::Terminal,
         }
     }
 }

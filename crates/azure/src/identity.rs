@@ -1,7 +1,7 @@
 //! The identity that headgate has towards Azure, and the token request that proves it.
 //!
 //! There are three kinds, each one request with one response: a client secret, workload identity (the token of a service
-//! account), and the managed identity of the virtual machine. `azure_json` rejects client certificates. [`TokenSource`]
+//! account), and the managed identity of the virtual machine. Of a fourth, a person's `az`, the [`azure_cli`] gets the token. `azure_json` rejects client certificates. [`TokenSource`]
 //! is what the request path asks for tokens; `token_cache` implements it. No token and no secret is in a log, an error, or
 //! what `Debug` writes.
 
@@ -21,6 +21,8 @@ use crate::endpoints::Endpoints;
 use crate::error::TokenError;
 use crate::transport::BufferedResponse;
 use crate::{Credential, ManagedIdentity, Secret};
+
+mod azure_cli;
 
 /// `client_assertion_type` of a service account's token (RFC 7523).
 const JWT_ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
@@ -73,6 +75,7 @@ enum Kind {
     ClientSecret { client_id: String, secret: Secret },
     WorkloadIdentity { client_id: String, token_file: PathBuf },
     ManagedIdentity,
+    AzureCli { tenant: Option<String> },
 }
 
 /// An HTTP request for a token.
@@ -104,6 +107,10 @@ impl Identity {
     ) -> Result<Self, IdentityError> {
         let (kind, uri) = match credential {
             Credential::None => return Err(IdentityError::NoCredential),
+            Credential::AzureCli => {
+                let tenant = tenant.map(ToOwned::to_owned);
+                (Kind::AzureCli { tenant }, Uri::default())
+            }
             Credential::ClientSecret { client_id, secret } => {
                 let (client_id, secret) = (client_id.clone(), secret.clone());
                 (Kind::ClientSecret { client_id, secret }, entra_uri(tenant, endpoints)?)
@@ -129,13 +136,23 @@ impl Identity {
     pub(crate) fn retried_statuses(&self) -> &'static [u16] {
         match self.kind {
             Kind::ManagedIdentity => &[404, 408, 410, 429, 500, 502, 503, 504],
-            Kind::ClientSecret { .. } | Kind::WorkloadIdentity { .. } => &[408, 429, 500, 502, 503, 504],
+            Kind::ClientSecret { .. } | Kind::WorkloadIdentity { .. } | Kind::AzureCli { .. } => {
+                &[408, 429, 500, 502, 503, 504]
+            }
         }
     }
 
     /// The host of the token endpoint, for errors.
     pub(crate) fn host(&self) -> &str {
         self.uri.host().unwrap_or_default()
+    }
+
+    /// The token of `az`; `None` if this is another identity, whose tokens come with a request.
+    pub(crate) async fn token_of_az(&self, now: Timestamp) -> Option<Result<IssuedToken, TokenError>> {
+        match &self.kind {
+            Kind::AzureCli { tenant } => Some(azure_cli::token(&self.audience, tenant.as_deref(), now).await),
+            _ => None,
+        }
     }
 
     /// Builds the request. Reads the service account's token anew, because kubelet replaces it.
@@ -155,6 +172,7 @@ impl Identity {
                 ("client_id", client_id.clone()),
                 ("client_secret", secret.expose().to_owned()),
             ],
+            Kind::AzureCli { .. } => return Err(TokenError::AzureCli("it needs no request".to_owned())),
             Kind::WorkloadIdentity { client_id, token_file } => vec![
                 ("client_id", client_id.clone()),
                 ("client_assertion_type", JWT_ASSERTION_TYPE.to_owned()),

@@ -100,6 +100,9 @@ impl TokenCache {
 
     async fn request(&self) -> Result<CachedToken, TokenError> {
         let requested_at = Instant::now();
+        if let Some(issued) = self.identity.token_of_az(self.clock.now().wall).await {
+            return issued.map(|issued| CachedToken::new(issued, requested_at));
+        }
         let request = self.identity.token_request().await?;
         let request = ArmRequest {
             method: request.method,

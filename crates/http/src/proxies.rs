@@ -24,9 +24,13 @@ use tower::{Service, ServiceExt as _};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The proxies of a process. Clones share them.
+/// The proxies of a process, or of one server. Clones share them.
 #[derive(Clone)]
-pub struct Proxies(Arc<Matcher>);
+pub struct Proxies {
+    matcher: Arc<Matcher>,
+    /// Whether addresses of this machine and of its link are reached through them, too.
+    has_near: bool,
+}
 
 /// No connection through this proxy.
 #[derive(Debug, thiserror::Error)]
@@ -43,8 +47,18 @@ impl Proxies {
         Self::from(Matcher::from_env())
     }
 
+    /// This one for every URL.
+    #[must_use]
+    pub fn always(proxy: &Uri) -> Self {
+        Self {
+            matcher: Arc::new(Matcher::builder().all(proxy.to_string()).build()),
+            has_near: true,
+        }
+    }
+
     fn intercept(&self, target: &Uri) -> Option<Intercept> {
-        self.0.intercept(target).filter(|_| !is_near(target))
+        let found = self.matcher.intercept(target);
+        found.filter(|_| self.has_near || !is_near(target))
     }
 
     /// The header that the proxy of a plain http URL asks for.
@@ -57,14 +71,17 @@ impl Proxies {
 
 impl From<Matcher> for Proxies {
     fn from(matcher: Matcher) -> Self {
-        Self(Arc::new(matcher))
+        Self {
+            matcher: Arc::new(matcher),
+            has_near: false,
+        }
     }
 }
 
 impl fmt::Debug for Proxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without passwords.
-        self.0.fmt(f)
+        self.matcher.fmt(f)
     }
 }
 
@@ -86,7 +103,9 @@ pub struct ProxyConnector {
 }
 
 impl ProxyConnector {
-    pub(crate) fn new(tcp: HttpConnector, proxies: Proxies) -> Self {
+    /// Connects with `tcp`, which must not be limited to http URLs.
+    #[must_use]
+    pub fn new(tcp: HttpConnector, proxies: Proxies) -> Self {
         Self { tcp, proxies }
     }
 }
@@ -219,6 +238,20 @@ mod tests {
             assert_eq!(proxies.intercept(&target).is_some(), is_proxied, "{url}");
             let has_header = is_proxied && url.starts_with("http:");
             assert_eq!(proxies.authorization(&target).is_some(), has_header, "{url}");
+        }
+        assert!(!format!("{proxies:?}").contains("password"));
+    }
+
+    #[test]
+    fn a_proxy_for_every_url_is_one_for_near_addresses_too() {
+        let proxies = Proxies::always(&Uri::from_static("http://user:password@proxy:3128"));
+        for url in [
+            "https://127.0.0.1:6443/",
+            "https://localhost:6443/",
+            "https://10.1.2.3/",
+        ] {
+            let found = proxies.intercept(&Uri::from_static(url)).unwrap();
+            assert!(found.basic_auth().is_some(), "{url}");
         }
         assert!(!format!("{proxies:?}").contains("password"));
     }

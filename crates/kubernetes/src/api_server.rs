@@ -14,10 +14,11 @@ mod program;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use headgate_http::proxies::{Proxies, ProxyConnector};
 use hyper::body::Incoming;
-use hyper::{Request, Response};
+use hyper::{Request, Response, Uri};
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{Connect, HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use kube::Client;
 use kube::client::{Body, ConfigExt as _};
@@ -81,12 +82,10 @@ pub enum ConnectError {
         #[source]
         source: Box<kube::config::InferConfigError>,
     },
-    /// The kubeconfig names a proxy, which this transport does not support.
-    #[error(
-        "the kubeconfig names the proxy {proxy}; headgate connects to the API server directly, so remove proxy-url"
-    )]
+    /// The kubeconfig names a proxy of a kind that this transport does not support.
+    #[error("the kubeconfig names the proxy {proxy}, which cannot be used; allowed in proxy-url: an http URL")]
     Proxy {
-        /// The URL of the proxy.
+        /// The URL of the proxy, without its user.
         proxy: String,
     },
     /// The credentials or the TLS settings cannot be used.
@@ -185,9 +184,8 @@ async fn from_file(path: &Path, options: &KubeConfigOptions) -> Result<kube::Con
 /// credentials has ended, if there is one.
 ///
 /// # Errors
-/// If the configuration names a proxy, or its credentials cannot be used.
+/// If the proxy or the credentials cannot be used.
 pub fn build_client(config: &kube::Config, program: Program) -> Result<Client, ConnectError> {
-    refuse_proxy(config)?;
     Ok(over(transport(&program.on(config))?, config))
 }
 
@@ -195,22 +193,37 @@ pub fn build_client(config: &kube::Config, program: Program) -> Result<Client, C
 /// the failure of that request.
 ///
 /// # Errors
-/// If the configuration names a proxy, or its credentials need no program and cannot be used.
+/// If the proxy cannot be used, or the credentials need no program and cannot be used.
 pub fn build_lazy_client(config: &kube::Config, program: Program) -> Result<Client, ConnectError> {
-    refuse_proxy(config)?;
     let named = program.on(config);
+    proxies(config)?;
     if exec_credentials::is_needed(config) {
         return Ok(over(LazyTransport::new(named), config));
     }
     Ok(over(transport(&named)?, config))
 }
 
-fn refuse_proxy(config: &kube::Config) -> Result<(), ConnectError> {
-    config.proxy_url.as_ref().map_or(Ok(()), |proxy| {
-        Err(ConnectError::Proxy {
-            proxy: proxy.to_string(),
-        })
-    })
+/// The proxy to the API server: that of the kubeconfig, or those of the environment. `NO_PROXY` is about the latter only.
+///
+/// kube has the environment's in `proxy_url`, too, without looking at `NO_PROXY`.
+fn proxies(config: &kube::Config) -> Result<Option<Proxies>, ConnectError> {
+    let Some(proxy) = &config.proxy_url else {
+        return Ok(None);
+    };
+    let named = ["HTTPS_PROXY", "https_proxy"].map(|name| std::env::var(name).unwrap_or_default());
+    if named
+        .iter()
+        .any(|value| value.parse::<Uri>().is_ok_and(|value| value == *proxy))
+    {
+        return Ok(Some(Proxies::from_env()));
+    }
+    if proxy.scheme_str() != Some("http") {
+        let (scheme, host) = (proxy.scheme_str().unwrap_or_default(), proxy.host().unwrap_or_default());
+        return Err(ConnectError::Proxy {
+            proxy: format!("{scheme}://{host}"),
+        });
+    }
+    Ok(Some(Proxies::always(proxy)))
 }
 
 /// Sends requests with credentials over connections that detect a dead peer.
@@ -228,8 +241,23 @@ fn transport(config: &kube::Config) -> Result<Transport, ConnectError> {
     tcp.set_keepalive(Some(KEEPALIVE_IDLE));
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
-    let tls = config.rustls_https_connector_with_connector(tcp).map_err(wrap)?;
-    let http = legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(tls);
+    let client = legacy::Client::builder(TokioExecutor::new());
+    let Some(proxies) = proxies(config)? else {
+        let tls = config.rustls_https_connector_with_connector(tcp).map_err(wrap)?;
+        return authenticated(client.build::<_, Body>(tls), config);
+    };
+    let tls = config.rustls_https_connector_with_connector(ProxyConnector::new(tcp, proxies));
+    authenticated(client.build::<_, Body>(tls.map_err(wrap)?), config)
+}
+
+/// Adds what a request needs besides the connection.
+fn authenticated<C>(http: legacy::Client<C, Body>, config: &kube::Config) -> Result<Transport, ConnectError>
+where
+    C: Connect + Clone + Send + Sync + 'static,
+{
+    let wrap = |source| ConnectError::Credentials {
+        source: Box::new(source),
+    };
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         // The User-Agent, and the user that a kubeconfig impersonates.

@@ -1,6 +1,6 @@
 """Writes requirements.txt from requirements.in: every package that pip would install, with the hashes of its wheels.
 
-For each interpreter and machine, pip reports what it would install (`--dry-run --report`).
+Its argument is the directory of both files beside this one's, by default this one's. For each interpreter and machine, pip reports what it would install (`--dry-run --report`).
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent.parent / (sys.argv[1] if len(sys.argv) > 1 else "python")
 INTERPRETERS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
 HEADER = "# Made by lock.py from requirements.in; the hashes are of the wheels for Python {} on {}.\n"

@@ -44,6 +44,7 @@ async fn azure_config_is_read_again_from_file_and_secret_for_each_connection() {
         client: control_plane().client(),
         metrics: Metrics::default(),
         clock: Clock::System,
+        may_use_az: false,
     };
     let refused = async || access.connect().await.unwrap_err();
 

@@ -1,11 +1,12 @@
 //! The Helm chart: that it refuses values that cannot work (`values`), what each profile switches on (`profiles`), that every value is
-//! documented (`readme`), and that it can be installed, upgraded, rolled back and deleted on a real API server (`release`). All with the
+//! documented (`readme`), that the page's commands lead from a bare cluster to the first `Down` (`newcomer`), and that it can be installed, upgraded, rolled back and deleted on a real API server (`release`). All with the
 //! real helm.
 
 use super::rendering::{chart, helm, merged, profile, rendered, template, tools, values_file};
 use super::{SOON, only, stdout_of, text};
 use serde_json::{Value, json};
 
+mod newcomer;
 mod profiles;
 mod readme;
 mod release;

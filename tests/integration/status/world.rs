@@ -159,21 +159,20 @@ impl World {
         assert!(stored["metadata"]["managedFields"].to_string().contains(FAR), "{text}");
     }
 
+    /// A token for ARM.
+    pub(super) async fn token(&self) -> String {
+        let answer = http::get(self.emulator.control, "/emulator/v1/token").await.unwrap();
+        answer.json()["token"].as_str().unwrap().to_owned()
+    }
+
     /// Sets these entries of a pool Down, as another client of ARM.
     pub(super) async fn down(&self, pool: &str, numbers: &[u8], v6: bool) {
-        let token = http::get(self.emulator.control, "/emulator/v1/token")
-            .await
-            .unwrap()
-            .json();
+        let token = self.token().await;
         let path = format!(
             "{GROUP}/providers/Microsoft.Network/loadBalancers/kubernetes/backendAddressPools/{pool}?api-version=2025-05-01"
         );
         let ask = async |method: &str, body: &str| {
-            let head = format!(
-                "Authorization: Bearer {}\r\nContent-Length: {}",
-                token["token"].as_str().unwrap(),
-                body.len()
-            );
+            let head = format!("Authorization: Bearer {token}\r\nContent-Length: {}", body.len());
             let arm: SocketAddr = self.emulator.arm;
             let request = format!("{method} {path} HTTP/1.1\r\nHost: {arm}\r\n{head}\r\n\r\n{body}");
             let answer = http::exchange(arm, request.as_bytes()).await.unwrap();

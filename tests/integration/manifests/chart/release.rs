@@ -1,5 +1,5 @@
-//! A release of the chart on a real API server. There is no earlier release of headgate, so the earlier version is this chart under an
-//! earlier version with other default values. No kubelet runs, so the test runs the hook's command itself, with the token of the
+//! A release of the chart on a real API server. There is no earlier release of headgate, so the earlier version is the chart before its last
+//! change, or this chart with other default values, under an earlier version. No kubelet runs, so the test runs the hook's command itself, with the token of the
 //! hook's `ServiceAccount`, and reports its end on the Job.
 
 use std::path::{Path, PathBuf};
@@ -16,14 +16,15 @@ use crate::manifests::caller::{Account, ApiRequest, CONTROLLER, Caller, acting_o
 use crate::manifests::leader::{LEASES, LEDGER, MAPS, OWN};
 use crate::manifests::leader_policy::{dry_run, refused};
 use crate::manifests::prometheus_operator::definitions;
+use crate::manifests::repository;
 use crate::status::world::World;
 
 const EARLIER: &str = "0.0.9";
 const JOB: &str = "/apis/batch/v1/namespaces/kube-system/jobs/headgate-uninstall";
-const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/kube-system/deployments/headgate-controller";
-const DAEMONSET: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets/headgate";
+pub(super) const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/kube-system/deployments/headgate-controller";
+pub(super) const DAEMONSET: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets/headgate";
 
-/// The chart under an earlier version, packaged, with another default.
+/// This chart with another default, packaged as the earlier version.
 fn earlier_package() -> PathBuf {
     let directory = scratch("earlier");
     let source = directory.join("headgate");
@@ -32,6 +33,12 @@ fn earlier_package() -> PathBuf {
     let other = values.replace("maxSurge: 1\n", "maxSurge: 2\n");
     assert_ne!(other, values);
     std::fs::write(source.join("values.yaml"), other).unwrap();
+    packaged(&source)
+}
+
+/// A chart, packaged as the earlier version beside it.
+fn packaged(source: &Path) -> PathBuf {
+    let directory = source.parent().unwrap();
     let mut package = helm(&[
         "package",
         "--version",
@@ -40,8 +47,26 @@ fn earlier_package() -> PathBuf {
         EARLIER,
         "--destination",
     ]);
-    stdout_of(package.arg(&directory).arg(&source));
+    stdout_of(package.arg(directory).arg(source));
     directory.join(format!("headgate-{EARLIER}.tgz"))
+}
+
+/// The chart as it was before its last change. Where no history has it, as in an archive of the sources, this one.
+fn previous_chart() -> PathBuf {
+    let directory = scratch("previous");
+    let script = "git diff --quiet HEAD -- charts/headgate && skip=1 || skip=0\n\
+                  commit=$(git log --format=%H --max-count=1 --skip=$skip -- charts/headgate) && [ -n \"$commit\" ] || exit 3\n\
+                  git archive \"$commit\" charts/headgate | tar --extract --directory \"$0\"";
+    let mut git = Command::new("sh");
+    git.current_dir(repository("")).args(["-c", script]).arg(&directory);
+    let output = git.output().unwrap();
+    let found = directory.join("charts/headgate");
+    if !found.join("Chart.yaml").exists() {
+        println!("no earlier chart, so this one: {output:?}");
+        stdout_of(Command::new("mkdir").arg("-p").arg(directory.join("charts")));
+        stdout_of(Command::new("cp").arg("-R").arg(chart()).arg(&found));
+    }
+    found
 }
 
 /// helm in kube-system as the administrator.
@@ -166,7 +191,7 @@ async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
     control_plane.stop().await;
 }
 
-/// Each way to install: as the file of values says, from a bare cluster to a bare cluster.
+/// Each way to install: as the file of values says, from a bare cluster to a bare cluster, by way of the chart before its last change.
 #[tokio::test]
 async fn each_profile_is_installed_upgraded_rolled_back_and_uninstalled() {
     let control_plane = own_control_plane().await;
@@ -179,14 +204,19 @@ async fn each_profile_is_installed_upgraded_rolled_back_and_uninstalled() {
         image.as_str().unwrap().rsplit_once(':').unwrap().1.to_owned()
     };
     let mut monitored = Vec::new();
+    let previous = previous_chart();
+    let package = packaged(&previous);
     for name in ["healthz", "azure", "aks", "no-azure", "everything"] {
         if name == "everything" {
             create(&definitions());
         }
         // No kubelet runs the hook.
         let bare = json!({"uninstall": {"restore": false}, "maintenance": {"keepCRDs": false}});
-        let values = merged(profile(name), bare);
-        apply(&administrator, "install", &earlier_package(), &values);
+        let values = merged(profile(name), bare.clone());
+        let file = previous.join(format!("ci/{name}-values.yaml"));
+        let earlier =
+            std::fs::read_to_string(file).map_or_else(|_| profile(name), |text| serde_yaml::from_str(&text).unwrap());
+        apply(&administrator, "install", &package, &merged(earlier, bare));
         let installed = objects(&administrator);
         assert!(installed.len() > before.len(), "{name}");
         apply(&administrator, "upgrade", &chart(), &values);
@@ -211,7 +241,7 @@ fn merged_maintenance(mut values: Value) -> Value {
 }
 
 /// The settings that the pods of the agents read.
-async fn settings(administrator: &Caller) -> String {
+pub(super) async fn settings(administrator: &Caller) -> String {
     let daemonset = administrator.get(DAEMONSET).await;
     let volumes = daemonset["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
     let name = volumes
@@ -224,7 +254,7 @@ async fn settings(administrator: &Caller) -> String {
 }
 
 /// A controller with a pod's token and the settings of the `ConfigMap`, as its pod would run. Dropping it kills the process.
-async fn controller(administrator: &Caller, pod: &Caller, world: &World) -> Process {
+pub(super) async fn controller(administrator: &Caller, pod: &Caller, world: &World) -> Process {
     let directory = scratch("release");
     std::fs::write(directory.join("settings.yaml"), settings(administrator).await).unwrap();
     let deployment = administrator.get(DEPLOYMENT).await;

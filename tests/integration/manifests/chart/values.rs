@@ -167,6 +167,57 @@ fn values_that_contradict_each_other_are_refused_by_name() {
     ]);
 }
 
+/// The policies and Azure's federated credential name the accounts, and `headgate status` finds the agents by their labels.
+#[test]
+fn names_of_workloads_are_the_users_and_those_of_accounts_and_policies_stay() {
+    let of_workloads = [
+        "ConfigMap",
+        "DaemonSet",
+        "Deployment",
+        "Job",
+        "NetworkPolicy",
+        "Pod",
+        "PodDisruptionBudget",
+        "Secret",
+    ];
+    let of = |more: Value| rendered("kube-system", &merged(super::profile("everything"), more), &[]);
+    let before = of(json!({}));
+    for (more, prefix) in [
+        (json!({"fullnameOverride": "gate"}), "gate"),
+        (json!({"nameOverride": "gate"}), "headgate-gate"),
+        (json!({"nameOverride": "head"}), "headgate"),
+        (json!({"nameOverride": "a", "fullnameOverride": "b"}), "b"),
+    ] {
+        let after = of(more);
+        assert_eq!(after.len(), before.len());
+        for (before, after) in before.iter().zip(&after) {
+            let (before_name, name) = (
+                before["metadata"]["name"].as_str().unwrap(),
+                after["metadata"]["name"].as_str().unwrap(),
+            );
+            assert_eq!(before["metadata"]["labels"], after["metadata"]["labels"], "{name}");
+            let is_of_workload = of_workloads.contains(&before["kind"].as_str().unwrap());
+            let expected = if is_of_workload {
+                before_name.replacen("headgate", prefix, 1)
+            } else {
+                before_name.to_owned()
+            };
+            assert_eq!(name, expected, "{}", before["kind"]);
+        }
+        let job = only(&after, "Job")["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+        assert!(
+            job.contains(&format!("--workload=deployment/{prefix}-controller")),
+            "{job}"
+        );
+        let volumes = only(&after, "Deployment")["spec"]["template"]["spec"]["volumes"].to_string();
+        let secret = format!("\"{prefix}-azure\"");
+        assert!(
+            volumes.contains(&secret) && volumes.contains(&format!("\"{prefix}-settings-")),
+            "{volumes}"
+        );
+    }
+}
+
 #[test]
 fn maintenances_are_installed_without_azure() {
     let values = json!({"maintenance": {"enabled": true}});
