@@ -10,6 +10,7 @@ use crate::harness::AgentOptions;
 mod formats;
 mod local_pools;
 mod through_api_server;
+mod verify;
 pub(crate) mod world;
 
 use world::World;
