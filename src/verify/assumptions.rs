@@ -70,13 +70,13 @@ pub const ASSUMPTIONS: &[Assumption] = &[
     },
     Assumption {
         id: POOLS_UPDATING,
-        question: "while ARM changes a load balancer, each of its pools shows that; matters for writes of members in load balancers of more than 4 MiB",
+        question: "while ARM changes a load balancer, each of its pools shows that (needed above 4 MiB)",
         expected: "every pool is `Updating`",
         source: "nothing is published",
     },
     Assumption {
         id: OPERATION_STATUS,
-        question: "the role may read the status of an operation; where ARM refuses it, headgate reads the pool instead",
+        question: "the role may read the status of an operation (otherwise headgate reads the pool)",
         expected: "the status is read",
         source: "the URL that Azure gives",
     },
