@@ -273,30 +273,25 @@ async fn in_cluster(
 
 /// Says what will be written.
 fn announce(arguments: &Arguments, named: &Named, is_of_cluster: bool) {
-    print_progress(&format!("{} is written:", named.load_balancer));
-    for target in named.targets() {
-        print_progress(&format!(
-            "  pool {}: entry {} becomes Down and None again, up to three times",
-            target.pool.name(),
-            target.entry
-        ));
-    }
-    if let Some(address) = arguments.spare_address {
-        print_progress(&format!(
-            "  pool {}: a member {address} is added and removed",
-            named.first.pool.name()
-        ));
-    }
-    print_progress("while an entry is Down, it gets no new connections; each time that is for some seconds");
+    let mut lines = vec![format!("{} is written:", named.load_balancer)];
+    lines.extend(named.targets().map(|target| {
+        let (pool, entry) = (target.pool.name(), &target.entry);
+        format!("  pool {pool}: entry {entry} becomes Down and None again, up to three times")
+    }));
+    let spare = arguments.spare_address.iter();
+    let pool = named.first.pool.name();
+    lines.extend(spare.map(|address| format!("  pool {pool}: a member {address} is added and removed")));
+    lines.push("while an entry is Down, it gets no new connections; each time that is for some seconds".to_owned());
     if arguments.frontend.is_some() {
         let longest = arguments.observe.as_secs();
-        print_progress(&format!(
-            "and once for up to {longest} s, with connections through the frontend"
+        lines.push(format!(
+            "once for up to {longest} s more, with connections through the frontend"
         ));
     }
     if is_of_cluster {
-        print_progress("meanwhile no agent leads, so nothing is done about signals of nodes");
+        lines.push("meanwhile no agent leads, so nothing is done about signals of nodes".to_owned());
     }
+    lines.iter().for_each(|line| print_progress(line));
 }
 
 /// Prints a line to standard error; names in it are those of others.

@@ -13,7 +13,7 @@ use headgate_azure_emulator::{AdminStateNone, Deviation, Deviations, Emulator, S
 use headgate_controller::admin_state::{SoleWriterRequest, run_as_sole_writer};
 use headgate_controller::pool::EntryKey;
 use headgate_core::clock::Clock;
-use headgate_test_kubernetes::fake::FakeApi;
+use headgate_test_kubernetes::FakeApi;
 use hyper::{Request, Response};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
