@@ -28,6 +28,7 @@ use finding::Finding;
 use rights::AccountRights;
 use workloads::Workload;
 
+pub(crate) use azure::role_actions;
 pub(crate) use read::{CheckRequest, read_world};
 pub(crate) use report::CheckReport;
 

@@ -5,7 +5,7 @@
 //! What is public is used by the subcommands of `headgate-lab`, too.
 
 use std::ffi::OsStr;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -36,6 +36,7 @@ mod restore;
 mod spans;
 mod status;
 mod undrain;
+mod verify;
 mod why;
 
 /// Exit code for wrong arguments or settings.
@@ -72,6 +73,7 @@ enum Command {
     Plan(plan::Arguments),
     AzureSetup(azure_setup::Arguments),
     Check(check::Arguments),
+    Verify(verify::Arguments),
     Connections(connections::Arguments),
     Hold(hold::Arguments),
     /// Ask the agent in this container over its Unix socket whether it is live or ready
@@ -122,6 +124,7 @@ pub fn run() -> ExitCode {
         Command::Plan(arguments) => plan::run(&arguments),
         Command::AzureSetup(arguments) => azure_setup::run_command(&arguments),
         Command::Check(arguments) => check::run(&arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
         Command::Connections(arguments) => connections::run(&arguments),
         Command::Hold(arguments) => hold::run(&arguments),
         Command::Probe(arguments) => probe::run(&arguments),
@@ -199,6 +202,22 @@ fn http_url(text: &str) -> Result<Uri, String> {
         Ok(uri)
     } else {
         Err(allowed())
+    }
+}
+
+/// Asks for confirmation on the terminal. Without a terminal, `--yes` is required. `otherwise` says what was not done.
+fn confirm(question: &str, otherwise: &'static str) -> anyhow::Result<()> {
+    if !io::stdin().is_terminal() {
+        anyhow::bail!("standard input is not a terminal, so there is no confirmation; give --yes");
+    }
+    let mut error = io::stderr().lock();
+    write!(error, "{question} [y/N] ")?;
+    error.flush()?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => anyhow::bail!(otherwise),
     }
 }
 

@@ -18,4 +18,5 @@ mod preview;
 pub mod readable_objects;
 mod status;
 mod uninstall;
+pub mod verify;
 mod why;

@@ -90,6 +90,11 @@ const ACTIONS: &[(&str, Need)] = &[
 /// What a write of an admin state is.
 const WRITE: &str = "Microsoft.Network/loadBalancers/backendAddressPools/write";
 
+/// The actions of the role.
+pub(crate) fn role_actions() -> impl Iterator<Item = &'static str> {
+    ACTIONS.iter().map(|(action, _)| *action)
+}
+
 /// The load balancers that were read.
 pub(super) fn load_balancers(world: &World) -> Option<&[Arc<LoadBalancerView>]> {
     let listed = world.azure.as_ref()?.load_balancers.as_ref()?.as_ref().ok()?;

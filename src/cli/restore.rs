@@ -1,6 +1,6 @@
 //! `headgate restore`: sets the entries that headgate set `Down` back to `None`, after a confirmation.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
@@ -17,7 +17,7 @@ use crate::status::{self, SnapshotRequest, StatusError, StatusReport};
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
-use super::{Failure, azure, build_runtime, duration_up_to, print};
+use super::{Failure, azure, build_runtime, confirm, duration_up_to, print};
 
 /// The default of `--wait`: long enough for a Lease whose holder is gone, and for one that was never held.
 const DEFAULT_LEASE_WAIT: Duration = Duration::from_mins(1);
@@ -102,7 +102,8 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
     }
     refuse_beside_leader(report.leader.as_ref(), arguments.wait).map_err(Failure::runtime)?;
     if !arguments.yes {
-        confirm(ours.len()).map_err(Failure::settings)?;
+        let question = format!("Restore these {} entries?", ours.len());
+        confirm(&question, "nothing was restored").map_err(Failure::settings)?;
     }
     print_progress("waiting for the leader's Lease, so that no leader writes meanwhile; this may take half a minute");
     let request = RestoreRequest {
@@ -206,22 +207,6 @@ fn refuse_beside_leader(leader: Option<&LeaderStatus>, wait: Option<Duration>) -
              adminState.mode: Disabled for the agents, and the leader restores all entries itself; or remove headgate first, and \
              run this command again; or give --wait DURATION to wait until there is no leader"
         ),
-    }
-}
-
-/// Asks for confirmation on the terminal. Without a terminal, `--yes` is required.
-fn confirm(count: usize) -> anyhow::Result<()> {
-    if !io::stdin().is_terminal() {
-        bail!("standard input is not a terminal, so there is no confirmation; give --yes");
-    }
-    let mut error = io::stderr().lock();
-    write!(error, "Restore these {count} entries? [y/N] ")?;
-    error.flush()?;
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer)?;
-    match answer.trim() {
-        "y" | "Y" | "yes" => Ok(()),
-        _ => bail!("nothing was restored"),
     }
 }
 

@@ -19,6 +19,19 @@ fn generated_settings_schema() {
     expect_file!["../../docs/reference/settings.schema.json"].assert_eq(&text);
 }
 
+/// The assumptions that `headgate verify` asks: a table of a page that is written by hand otherwise.
+#[test]
+fn generated_assumptions() {
+    const BEGIN: &str = "<!-- assumptions:begin -->\n";
+    const END: &str = "<!-- assumptions:end -->";
+    let text = std::fs::read_to_string("docs/concepts/limits.md").unwrap();
+    let (before, rest) = text.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    let table = headgate::verify::table();
+    let expected = format!("{before}{BEGIN}{table}{END}{after}");
+    expect_file!["../../docs/concepts/limits.md"].assert_eq(&expected);
+}
+
 /// The settings in the schema of the chart's values: one generated line of a file that is written by hand otherwise.
 #[test]
 fn generated_settings_in_the_chart() {

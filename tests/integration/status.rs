@@ -11,6 +11,7 @@ mod azure_cli;
 mod formats;
 mod local_pools;
 mod through_api_server;
+mod verify;
 pub(crate) mod world;
 
 use world::World;

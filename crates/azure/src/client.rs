@@ -41,7 +41,7 @@ pub use load_balancers::{LoadBalancerList, LoadBalancerRead, LoadBalancerText};
 pub use write::WriteOperation;
 
 /// The API version of Microsoft.Network that requests name; its traffic was recorded.
-const API_VERSION: &str = "2025-05-01";
+pub const API_VERSION: &str = "2025-05-01";
 /// Pages of one list. ARM has at most 1,000 load balancers in a region and subscription.
 const MAX_PAGES: usize = 1000;
 /// For one attempt of a request, as in cloud-provider-azure.

@@ -6,7 +6,7 @@
 //!
 //! `target_states`, `plan`, `guard`, `ledger`, `last_reads`, `transitions` and `traffic` decide; `nodes`, `planner`, `hold_writer`, `controller`,
 //! `recorded` and `work` carry out; `restore_work` is
-//! the work of a `restore` term. `local_pools` runs the updater of Local Services' pools beside it. `pool` writes the pools, `headgate_leader` decides who may.
+//! the work of a `restore` term, and `sole_writer` makes `headgate verify` the one writer. `local_pools` runs the updater of Local Services' pools beside it. `pool` writes the pools, `headgate_leader` decides who may.
 
 #[cfg(test)]
 mod autoscaler_sequences;
@@ -37,6 +37,7 @@ mod restore_work;
 mod rule_guard;
 mod rule_holds;
 mod settings;
+mod sole_writer;
 mod target_states;
 mod traffic;
 mod transitions;
@@ -55,5 +56,6 @@ pub use recorded::read_recorded_once;
 pub use restore_work::{OwnedEntry, RestoreContext, RestoreError, RestoreOutcome, restore};
 pub use rule_guard::HeldFor;
 pub use settings::{AdminStateMode, ForeignDown, LIST_FAILURE_TIMEOUT, STALE_NODES_TIMEOUT};
+pub use sole_writer::{SoleWriter, SoleWriterError, SoleWriterRequest, WriteTurn, run_as_sole_writer};
 pub use target_states::{SignalledNodes, TargetState, TargetStates};
 pub use work::{WorkContext, WorkError, run};

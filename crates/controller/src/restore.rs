@@ -5,19 +5,15 @@
 //! permit each write needs. It never takes the Lease of a leader that still renews it. The work of that term is
 //! [`admin_state::restore`].
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeReport, SignalRules};
 use headgate_core::telemetry::MetricTable;
-use headgate_kubernetes::leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
+use headgate_kubernetes::leader::{LockMetrics, Term};
 
 use crate::admin_state::{self, ClusterTarget, RestoreContext, RestoreError, RestoreOutcome};
+use crate::own_term::{OwnTermError, OwnTermRequest, run_in_own_term};
 
 /// What to restore, and how long that may take.
 pub struct RestoreRequest {
@@ -69,16 +65,12 @@ pub async fn run_restore(
         work_timeout,
         clock,
     } = request;
-    let (_reports, reports) = watch::channel(NodeReport::initial(None, &SignalRules::default(), clock.now()));
-    let elector = LeaderElector::new(headgate_kubernetes::leader::LeaderElectionConfig {
+    let term = OwnTermRequest {
         client: client.clone(),
-        lease: LeaseName::default(),
-        identity: headgate_kubernetes::leader::candidate_identity("headgate-restore"),
-        placement: CandidatePlacement::EveryNode,
-        reports,
-        metrics: LeaderMetrics::default(),
+        identity: "headgate-restore",
+        lease_timeout,
         clock: clock.clone(),
-    });
+    };
     let context = RestoreContext {
         client,
         target,
@@ -87,48 +79,14 @@ pub async fn run_restore(
         lock_metrics: LockMetrics::register(MetricTable::unregistered()),
         clock,
     };
-    let stop = CancellationToken::new();
-    let (sender, mut outcomes) = mpsc::channel(1);
-    let mut terms = elector.terms();
     let work = move |term: Term| {
-        let (context, sender) = (context.clone(), sender.clone());
-        async move {
-            let outcome = admin_state::restore(&term, &context).await;
-            // The receiver is gone after an interruption.
-            let _ = sender.send(outcome).await;
-            // Work that returns earlier counts as failed.
-            term.handover_requested().await;
-            Ok::<(), Infallible>(())
-        }
+        let context = context.clone();
+        async move { admin_state::restore(&term, &context).await }
     };
-    let mut election = std::pin::pin!(elector.run(stop.clone(), work));
-    let lease_deadline = Instant::now() + lease_timeout;
-    let mut interrupted = std::pin::pin!(interrupted);
-    let (is_elected, mut outcome) = tokio::select! {
-        () = &mut election => return Err(RestoreRequestError::TermEnded),
-        term = terms.wait_for(Option::is_some) => (term.is_ok(), Err(RestoreRequestError::TermEnded)),
-        () = sleep_until(lease_deadline) => (false, Err(RestoreRequestError::NotElected(lease_timeout))),
-        () = &mut interrupted => (false, Err(RestoreError::Interrupted.into())),
-    };
-    if is_elected {
-        outcome = tokio::select! {
-            () = &mut election => return Err(RestoreRequestError::TermEnded),
-            outcome = outcomes.recv() => match outcome {
-                Some(outcome) => outcome.map_err(RestoreRequestError::from),
-                None => Err(RestoreRequestError::TermEnded),
-            },
-            // The outcome so far arrives while the Lease is released.
-            () = &mut interrupted => Err(RestoreRequestError::TermEnded),
-        };
+    match run_in_own_term(term, interrupted, work).await {
+        Ok(outcome) => outcome.map_err(RestoreRequestError::from),
+        Err(OwnTermError::NotElected(timeout)) => Err(RestoreRequestError::NotElected(timeout)),
+        Err(OwnTermError::Interrupted) => Err(RestoreError::Interrupted.into()),
+        Err(OwnTermError::Ended) => Err(RestoreRequestError::TermEnded),
     }
-    stop.cancel();
-    // The elector bounds the release of the Lease.
-    tokio::select! {
-        () = &mut election => {}
-        Some(late) = outcomes.recv(), if outcome.is_err() => {
-            outcome = late.map_err(RestoreRequestError::from);
-            election.await;
-        }
-    }
-    outcome
 }

@@ -80,19 +80,26 @@ impl Arm<'_> {
 
     fn get(&self, request: &ArmRequest<'_>, id: &ResourceId) -> ArmResult {
         let resource = self.resource(id)?;
-        let mut shown = match child_of(resource, id) {
-            None => self.store.show(resource, self.settings.shows_none()),
+        let deviations = &self.settings.deviations;
+        let (mut shown, kind, etag) = match child_of(resource, id) {
+            None => (
+                self.store.show(resource, self.settings.shows_none()),
+                None,
+                resource.etag,
+            ),
             Some((kind, name)) => {
                 let list = resource::children(&resource.document, kind);
                 let Some(position) = resource::position(list, name) else {
                     return Err(child_not_found(resource, kind, name));
                 };
-                self.store
-                    .show_child(resource, kind, &list[position], self.settings.shows_none())
+                let child = &list[position];
+                let shown = self.store.show_child(resource, kind, child, self.settings.shows_none());
+                (shown, Some(kind), deviations.etag(resource, kind, Some(child)))
             }
         };
+        deviations.show(resource, kind, &mut shown);
         super::compute::expand(&mut shown, id, request.parameter("$expand").as_deref());
-        Ok(JsonResponse::new(StatusCode::OK, shown).etag(resource.etag))
+        Ok(JsonResponse::new(StatusCode::OK, shown).etag(etag))
     }
 
     fn put(&mut self, request: &ArmRequest<'_>, id: &ResourceId, version: &str) -> ArmResult {
@@ -117,7 +124,10 @@ impl Arm<'_> {
         let Some((kind, name)) = child_of(resource, id) else {
             return Err(not_found(id));
         };
-        etag::check(request.headers, Some(resource.etag), &resource.child_id(kind, name))?;
+        let operation = resource.operation.and_then(|id| self.store.operations.in_progress(id));
+        let child_name = (kind, name);
+        let deviations = &self.settings.deviations;
+        deviations.check_write(resource, child_name, request.headers, operation.is_some())?;
         let list = resource::children(&resource.document, kind);
         let position = resource::position(list, name);
         let before = position.and_then(|position| list[position].as_object());
@@ -153,7 +163,12 @@ impl Arm<'_> {
             let spelled = self.store.find(id).map_or(id, |resource| &resource.id);
             load_balancer::check(spelled, &document)?;
         }
-        let options = self.options(request);
+        let mut options = self.options(request);
+        if about.kind() != id.kind() {
+            options.operation_end = options
+                .operation_end
+                .or_else(|| self.settings.deviations.operation_end());
+        }
         let AcceptedWrite { created, operation } = self.store.write(id, document, "Put", about, &options);
         let shown = self.get(request, about)?;
         let status = if created { StatusCode::CREATED } else { StatusCode::OK };

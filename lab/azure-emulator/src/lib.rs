@@ -20,6 +20,7 @@ mod authorization;
 mod chunked_body;
 mod compute;
 mod control;
+mod deviations;
 mod error;
 mod etag;
 mod faults;
@@ -51,6 +52,7 @@ mod tests;
 mod throttle;
 mod tls;
 
+pub use deviations::{Deviation, Deviations};
 pub use listen::{Addresses, ListenError, Options, run};
 pub use seed::{Seed, SeedError};
 pub use settings::{AdminStateNone, Settings};

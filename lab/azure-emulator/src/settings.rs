@@ -6,6 +6,7 @@ use headgate_core::settings::format_duration;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::deviations::Deviations;
 use super::throttle::ThrottleSettings;
 
 /// The settings, as `GET /emulator/v1/settings` shows them.
@@ -24,6 +25,8 @@ pub struct Settings {
     pub admin_state_none: AdminStateNone,
     /// The limits of the token buckets.
     pub throttle: ThrottleSettings,
+    /// Assumptions about Azure that are turned false.
+    pub deviations: Deviations,
 }
 
 /// How an admin state that was set back to `None` is shown.
@@ -45,6 +48,7 @@ impl Default for Settings {
             page_size: 100,
             admin_state_none: AdminStateNone::default(),
             throttle: ThrottleSettings::default(),
+            deviations: Deviations::default(),
         }
     }
 }

@@ -14,6 +14,7 @@ mod authorization;
 mod bad_input;
 mod callers;
 mod concurrent_writers;
+mod deviations;
 mod injected_faults;
 mod nic_pools;
 mod other_resources;

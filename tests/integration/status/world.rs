@@ -192,13 +192,30 @@ impl World {
         ask("PUT", &document.to_string()).await;
     }
 
-    /// The entries that are Down, by pool.
+    /// Changes the emulator's settings.
+    pub(super) async fn set_emulator(&self, settings: &Value) {
+        let (control, body) = (self.emulator.control, settings.to_string());
+        let request = format!(
+            "PUT /emulator/v1/settings HTTP/1.1\r\nHost: {control}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let answer = http::exchange(control, request.as_bytes()).await.unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+
+    /// The entries of the cluster's load balancer that are Down, by pool.
     pub(crate) async fn all_down(&self) -> BTreeMap<String, Vec<String>> {
+        self.down_in("kubernetes").await
+    }
+
+    /// The entries of a load balancer that are Down, by pool.
+    pub(super) async fn down_in(&self, load_balancer: &str) -> BTreeMap<String, Vec<String>> {
         let state = http::get(self.emulator.control, "/emulator/v1/state")
             .await
             .unwrap()
             .json();
-        let ours = |found: &&Value| found["name"] == "kubernetes" && found["type"] == "Microsoft.Network/loadBalancers";
+        let ours =
+            |found: &&Value| found["name"] == load_balancer && found["type"] == "Microsoft.Network/loadBalancers";
         let found = state["resources"]
             .as_array()
             .unwrap()

@@ -199,6 +199,24 @@ impl ArmClient {
         }
     }
 
+    /// Reads once whether the operation still runs; `None` if nothing but the pool shows it.
+    ///
+    /// # Errors
+    /// When the operation failed or was canceled, or its status is not received before the deadline.
+    pub async fn read_operation(
+        &self,
+        operation: &WriteOperation,
+        deadline: Instant,
+    ) -> Result<Option<bool>, ArmError> {
+        let (Completion::StatusUrl(uri) | Completion::Location(uri)) = &operation.completion else {
+            return Ok(None);
+        };
+        let group = operation.pool.load_balancer().group();
+        let response = self.get("get_operation", group, uri.clone(), deadline).await?;
+        let progress = operation.completion.progress(&response)?;
+        Ok(Some(progress == Progress::Running))
+    }
+
     /// Reads the pool until ARM is not busy with it. A pool that cannot be read may be busy.
     ///
     /// # Errors

@@ -24,8 +24,10 @@ use super::{Ledger, LedgerChange};
 const CONFIG_MAP: &str = LEDGER_NAME;
 /// The namespace of the leader's Lease, too.
 const NAMESPACE: &str = "kube-system";
-/// The only key that headgate writes.
+/// The key of the leader's ledger.
 const DATA_KEY: &str = "ledger.json";
+/// The key of what `headgate verify` sets `Down` in load balancers that are not the cluster's. The leader does not read it.
+const VERIFY_DATA_KEY: &str = "verify.json";
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Reads and writes of one flush together.
 const MAX_ATTEMPTS: u32 = 6;
@@ -81,7 +83,10 @@ struct Stored {
 #[derive(Clone)]
 pub(in super::super) struct LedgerStore {
     api: Api<Decoded<ConfigMap>>,
-    term: Term,
+    /// Where it is.
+    data_key: &'static str,
+    /// `None` for what needs no leader.
+    term: Option<Term>,
     ledger: Arc<watch::Sender<Arc<Ledger>>>,
     /// Whether a `ConfigMap` that was deleted or rolled back is accepted.
     accepts_loss: Arc<AtomicBool>,
@@ -101,9 +106,21 @@ impl LedgerStore {
     /// # Errors
     /// If it cannot be read, or is not a ledger.
     pub(in super::super) async fn load(client: Client, term: Term) -> Result<Self, LedgerError> {
+        Self::load_key(client, DATA_KEY, Some(term)).await
+    }
+
+    /// Reads what `headgate verify` has recorded about load balancers that are not the cluster's.
+    ///
+    /// # Errors
+    /// As for [`Self::load`].
+    pub(in super::super) async fn load_of_verify(client: Client) -> Result<Self, LedgerError> {
+        Self::load_key(client, VERIFY_DATA_KEY, None).await
+    }
+
+    async fn load_key(client: Client, data_key: &'static str, term: Option<Term>) -> Result<Self, LedgerError> {
         let api: Api<Decoded<ConfigMap>> = Api::namespaced(client, NAMESPACE);
         let object = get(&api).await?;
-        let Contents { generation, ledger } = parse(object.as_ref())?;
+        let Contents { generation, ledger } = parse(object.as_ref(), data_key)?;
         let stored = Stored {
             object,
             ledger: ledger.clone(),
@@ -112,6 +129,7 @@ impl LedgerStore {
         };
         Ok(Self {
             api,
+            data_key,
             term,
             ledger: Arc::new(watch::Sender::new(Arc::new(ledger))),
             accepts_loss: Arc::default(),
@@ -186,12 +204,14 @@ impl LedgerStore {
             if *ledger == stored.ledger {
                 return Ok(());
             }
-            self.term.clocks_agree().await;
-            if self.term.permit().is_err() {
-                return Err(LedgerError::TermEnded);
+            if let Some(term) = &self.term {
+                term.clocks_agree().await;
+                if term.permit().is_err() {
+                    return Err(LedgerError::TermEnded);
+                }
             }
             let generation = stored.generation + 1;
-            match put(&self.api, stored.object.as_ref(), generation, &ledger).await {
+            match put(&self.api, self.data_key, stored.object.as_ref(), generation, &ledger).await {
                 Ok(object) => {
                     *stored = Stored {
                         object: Some(object),
@@ -219,7 +239,7 @@ impl LedgerStore {
     /// otherwise another writer's entries stay, and this term's changes are made again.
     fn adopt(&self, stored: &mut Stored, object: Option<ConfigMap>) -> Result<(), LedgerError> {
         let accepts_loss = self.accepts_loss.load(Ordering::Relaxed);
-        let (found, loss) = match parse(object.as_ref()) {
+        let (found, loss) = match parse(object.as_ref(), self.data_key) {
             Err(error @ LedgerError::Malformed(_)) if !accepts_loss => (Contents::default(), Some(error.to_string())),
             Err(error) => return Err(error),
             Ok(found) => {
@@ -262,7 +282,7 @@ impl LedgerStore {
 /// If the `ConfigMap` cannot be read, or is not a ledger.
 pub async fn read(client: Client) -> Result<Ledger, LedgerError> {
     let object = get(&Api::namespaced(client, NAMESPACE)).await?;
-    parse(object.as_ref()).map(|contents| contents.ledger)
+    parse(object.as_ref(), DATA_KEY).map(|contents| contents.ledger)
 }
 
 async fn get(api: &Api<Decoded<ConfigMap>>) -> Result<Option<ConfigMap>, LedgerError> {
@@ -289,8 +309,8 @@ struct Document<'a> {
     ledger: &'a Ledger,
 }
 
-fn parse(object: Option<&ConfigMap>) -> Result<Contents, LedgerError> {
-    let Some(text) = object.and_then(|object| object.data.as_ref()?.get(DATA_KEY)) else {
+fn parse(object: Option<&ConfigMap>, data_key: &str) -> Result<Contents, LedgerError> {
+    let Some(text) = object.and_then(|object| object.data.as_ref()?.get(data_key)) else {
         return Ok(Contents::default());
     };
     let malformed = |error: serde_json::Error| LedgerError::Malformed(error.to_string());
@@ -310,6 +330,7 @@ fn parse(object: Option<&ConfigMap>) -> Result<Contents, LedgerError> {
 
 async fn put(
     api: &Api<Decoded<ConfigMap>>,
+    data_key: &str,
     last: Option<&ConfigMap>,
     generation: u64,
     ledger: &Ledger,
@@ -324,7 +345,7 @@ async fn put(
         return Err(LedgerError::TooLarge(text.len()));
     }
     let mut object = last.cloned().unwrap_or_else(new_ledger);
-    object.data.get_or_insert_default().insert(DATA_KEY.to_owned(), text);
+    object.data.get_or_insert_default().insert(data_key.to_owned(), text);
     let object = Decoded::Object(object);
     let params = PostParams::default();
     let write = async {

@@ -1,0 +1,115 @@
+//! Deviations: each one turns an assumption about Azure false, for `headgate verify` and for tests. They are about single reads and
+//! writes of load balancers and pools; lists stay as they are.
+
+use std::collections::BTreeSet;
+
+use axum::http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::error::ErrorResponse;
+use super::etag::{self, Etag};
+use super::faults::action::{Effect, OperationEnd};
+use super::guids::guid_for_name;
+use super::id::same_name;
+use super::load_balancer::{KIND, POOLS};
+use super::resource::{self, ProvisioningState, Resource};
+
+/// One way in which Azure may differ from what the emulator assumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Deviation {
+    /// A write of a pool is accepted whatever its `If-Match` says.
+    IfMatchIgnored,
+    /// Pools are `Succeeded` while an operation changes their load balancer.
+    PoolsStaySucceeded,
+    /// The etag of a pool changes only with the pool.
+    PoolsHaveOwnEtags,
+    /// A write of a pool during an operation of its load balancer gets 409 `AnotherOperationInProgress`.
+    SecondWriteRefused,
+    /// What a write changed in its pool's entries is lost when a write of another pool supersedes it.
+    SupersededChangesLost,
+}
+
+/// The deviations that are on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deviations(BTreeSet<Deviation>);
+
+impl Deviations {
+    /// The deviations with this one.
+    #[must_use]
+    pub fn only(deviation: Deviation) -> Self {
+        Self(BTreeSet::from([deviation]))
+    }
+
+    fn has(&self, deviation: Deviation) -> bool {
+        self.0.contains(&deviation)
+    }
+
+    /// The etag of a child, which is that of its resource but for [`Deviation::PoolsHaveOwnEtags`].
+    pub(super) fn etag(&self, resource: &Resource, kind: &str, child: Option<&Value>) -> Etag {
+        let own = child.filter(|_| kind == POOLS && self.has(Deviation::PoolsHaveOwnEtags));
+        own.map_or(resource.etag, |pool| Etag(guid_for_name(&pool.to_string())))
+    }
+
+    /// Checks the preconditions of a write of a child, and whether it may start now.
+    ///
+    /// # Errors
+    /// 412 or 409.
+    pub(super) fn check_write(
+        &self,
+        resource: &Resource,
+        (kind, name): (&str, &str),
+        headers: &HeaderMap,
+        is_operation_in_progress: bool,
+    ) -> Result<(), ErrorResponse> {
+        if kind == POOLS && is_operation_in_progress && self.has(Deviation::SecondWriteRefused) {
+            let message = "Another operation on this or dependent resource is in progress.";
+            return Err(
+                ErrorResponse::new(StatusCode::CONFLICT, "AnotherOperationInProgress", message).without_details(),
+            );
+        }
+        if kind == POOLS && self.has(Deviation::IfMatchIgnored) {
+            return Ok(());
+        }
+        let list = resource::children(&resource.document, kind);
+        let child = resource::position(list, name).map(|position| &list[position]);
+        let current = self.etag(resource, kind, child);
+        etag::check(headers, Some(current), &resource.child_id(kind, name))
+    }
+
+    /// How the operation of a write of a pool ends, where no fault says so.
+    pub(super) fn operation_end(&self) -> Option<(OperationEnd, Effect)> {
+        let is_lost = self.has(Deviation::SupersededChangesLost);
+        is_lost.then_some((OperationEnd::Succeeded, Effect::LostWhenSuperseded))
+    }
+
+    /// Changes what a GET of a load balancer, or of a child of this kind, shows.
+    pub(super) fn show(&self, resource: &Resource, child: Option<&str>, shown: &mut Value) {
+        if self.0.is_empty() || !same_name(&resource.id.kind(), KIND) {
+            return;
+        }
+        match child {
+            None => {
+                let pools = shown.pointer_mut(&format!("/properties/{POOLS}"));
+                let pools = pools.and_then(Value::as_array_mut);
+                pools
+                    .into_iter()
+                    .flatten()
+                    .for_each(|pool| self.show_pool(resource, pool));
+            }
+            Some(POOLS) => self.show_pool(resource, shown),
+            Some(_) => {}
+        }
+    }
+
+    fn show_pool(&self, resource: &Resource, shown: &mut Value) {
+        if self.has(Deviation::PoolsStaySucceeded) {
+            shown["properties"]["provisioningState"] = ProvisioningState::Succeeded.as_str().into();
+        }
+        let list = resource::children(&resource.document, POOLS);
+        let position = resource::name_of(shown).and_then(|name| resource::position(list, name));
+        let stored = position.map(|position| &list[position]);
+        shown["etag"] = self.etag(resource, POOLS, stored).to_string().into();
+    }
+}

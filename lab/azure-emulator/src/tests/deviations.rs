@@ -1,0 +1,44 @@
+//! Deviations, which the control API turns on.
+
+use serde_json::json;
+
+use super::{Client, admin_states, load_balancer, pool_document, pool_path};
+
+#[tokio::test(start_paused = true)]
+async fn each_deviation_turns_an_assumption_false() {
+    let client = Client::new(&[load_balancer("lb1", &[("a", &["node"]), ("b", &["node"])])]);
+    let (a, b) = (pool_path("lb1", "a"), pool_path("lb1", "b"));
+    let set = |deviations: &[&str]| client.control("PUT", "settings", &json!({"deviations": deviations}));
+    assert_eq!(set(&["unknown"]).status, 400);
+    let mut down = pool_document("a", &["node"]);
+    down["properties"]["loadBalancerBackendAddresses"][0]["properties"]["adminState"] = "Down".into();
+
+    assert_eq!(client.put_if_match(&a, "\"stale\"", &down).await.status, 412);
+    set(&["ifMatchIgnored", "poolsStaySucceeded", "poolsHaveOwnEtags"]);
+    let etags = [client.get(&a).await, client.get(&b).await].map(|pool| pool.body["etag"].clone());
+    let written = client.put_if_match(&a, "\"stale\"", &down).await;
+    assert_eq!(written.status, 200);
+    let during = [client.get(&a).await, client.get(&b).await];
+    for pool in &during {
+        assert_eq!(pool.body["properties"]["provisioningState"], "Succeeded");
+        assert_eq!(pool.header("etag"), pool.body["etag"].as_str());
+    }
+    assert_ne!(during[0].body["etag"], etags[0]);
+    assert_eq!(during[1].body["etag"], etags[1]);
+
+    set(&["secondWriteRefused"]);
+    let refused = client.put(&b, &pool_document("b", &["node", "other"])).await;
+    assert_eq!((refused.status, refused.code()), (409, "AnotherOperationInProgress"));
+    client.wait_for_operation(&written).await;
+
+    set(&["supersededChangesLost"]);
+    client.put(&a, &pool_document("a", &["node", "added"])).await;
+    let newer = client.put(&b, &pool_document("b", &["node", "other"])).await;
+    client.wait_for_operation(&newer).await;
+    let state = |name: &str, state: Option<&str>| (name.to_owned(), state.map(str::to_owned));
+    assert_eq!(admin_states(&client.get(&a).await.body), [state("node", Some("Down"))]);
+    assert_eq!(
+        admin_states(&client.get(&b).await.body),
+        [state("node", None), state("other", None)]
+    );
+}

@@ -1,0 +1,256 @@
+//! The procedures, in the order in which they run; `overlap` and `role` have the last two. Each asks one or more assumptions with one or two writes.
+//!
+//! Every answer says what was seen. Where an answer would rest on what this client may have missed, such as an operation that ended before it was
+//! read, the assumption is not decided.
+
+use headgate_azure::{AdminState, ArmError, BackendAddress, Pool, ProvisioningState, WriteOperation};
+use hyper::StatusCode;
+use serde_json::Value;
+
+use super::assumptions::{
+    ETAGS, IF_MATCH_ADDRESSES, IF_MATCH_INTERFACES, OPERATION_STATUS, POOLS_UPDATING, RESTORED_STATE, WRITE_ADDRESSES,
+    WRITE_INTERFACES,
+};
+use super::report::{Answers, Verdict};
+use super::session::{Read, Session, Stop, code_of, index_of, with_state};
+
+mod overlap;
+mod role;
+
+pub(super) use overlap::second_write;
+pub(super) use role::role;
+
+/// What the entries of a pool are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PoolKind {
+    Addresses,
+    Interfaces,
+}
+
+impl PoolKind {
+    pub(super) fn new(pool: &Pool) -> Self {
+        let is_interface = |entry: BackendAddress<'_>| entry.network_interface_ip_configuration().is_some();
+        if pool.addresses().any(is_interface) {
+            Self::Interfaces
+        } else {
+            Self::Addresses
+        }
+    }
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Addresses => "addresses",
+            Self::Interfaces => "interfaces",
+        }
+    }
+
+    /// The assumptions about writes and about `If-Match` in such a pool.
+    fn assumptions(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Addresses => (WRITE_ADDRESSES, IF_MATCH_ADDRESSES),
+            Self::Interfaces => (WRITE_INTERFACES, IF_MATCH_INTERFACES),
+        }
+    }
+}
+
+/// Whether an error says that Azure does not take a request at all, rather than not now.
+fn is_refusal(error: &ArmError) -> bool {
+    const PASSING: [StatusCode; 4] = [
+        StatusCode::REQUEST_TIMEOUT,
+        StatusCode::CONFLICT,
+        StatusCode::PRECONDITION_FAILED,
+        StatusCode::TOO_MANY_REQUESTS,
+    ];
+    let status = error.status();
+    status.is_some_and(|status| status.is_client_error() && !PASSING.contains(&status))
+}
+
+fn verdict_of(error: &ArmError) -> Verdict {
+    if is_refusal(error) {
+        Verdict::False
+    } else {
+        Verdict::NotDecided
+    }
+}
+
+/// Sets the first entry `Down`. Returns whether a read shows it, with the read before.
+pub(super) async fn first_write(session: &mut Session, answers: &mut Answers) -> Result<Option<Read>, Stop> {
+    let first = session.plan.first.clone();
+    let before = session.read().await?;
+    let pool = before.pool(&first.pool)?;
+    let (id, _) = PoolKind::new(pool).assumptions();
+    let down = with_state(pool, &first.entry, AdminState::Down)?;
+    session.record(&first).await?;
+    let operation = match session.put(&down).await? {
+        Ok(operation) => operation,
+        Err(error) => {
+            answers.add(id, verdict_of(&error), format!("refused with {}", code_of(&error)));
+            return Ok(None);
+        }
+    };
+    let during = session.read().await?;
+    let is_running = read_status(session, &operation, answers).await;
+    ask_pools_updating(&during, is_running, answers);
+    if let Err(error) = session.wait(&operation).await? {
+        answers.decide(
+            id,
+            false,
+            format!("accepted, and the operation ended with {}", code_of(&error)),
+        );
+        return Ok(None);
+    }
+    session.end_turn().await;
+    let is_down = |read: &Read| read.state(&first) == Some(AdminState::Down);
+    let Some(after) = session.read_until(is_down).await? else {
+        answers.decide(id, false, "the operation succeeded, and reads do not show `Down`");
+        return Ok(None);
+    };
+    answers.decide(id, true, "accepted, and a read shows `Down`");
+    ask_etags(&before, &after, answers);
+    Ok(Some(before))
+}
+
+/// Reads the status of an operation; whether it runs, if that is known.
+async fn read_status(session: &mut Session, operation: &WriteOperation, answers: &mut Answers) -> Option<bool> {
+    match session.read_status(operation).await {
+        Ok(Some(is_running)) => {
+            answers.decide(OPERATION_STATUS, true, "the status is read");
+            Some(is_running)
+        }
+        Ok(None) => {
+            answers.add(
+                OPERATION_STATUS,
+                Verdict::NotDecided,
+                "the write has no operation to read",
+            );
+            None
+        }
+        Err(ArmError::OperationFailed { .. }) => {
+            answers.decide(OPERATION_STATUS, true, "the status is read");
+            Some(false)
+        }
+        Err(error) => {
+            let verdict = verdict_of(&error);
+            answers.add(OPERATION_STATUS, verdict, format!("refused with {}", code_of(&error)));
+            None
+        }
+    }
+}
+
+fn ask_pools_updating(during: &Read, is_running: Option<bool>, answers: &mut Answers) {
+    let is_busy = during.load_balancer.provisioning_state() == ProvisioningState::Busy;
+    let busy = |pool: &&Pool| pool.provisioning_state() == ProvisioningState::Busy;
+    let busy_pools = during.pools.iter().filter(busy).count();
+    let seen = format!("{busy_pools} of {} pools, {}", during.pools.len(), shown(is_busy));
+    if is_busy || busy_pools > 0 || is_running == Some(true) {
+        answers.decide(POOLS_UPDATING, busy_pools == during.pools.len(), seen);
+    } else {
+        answers.add(
+            POOLS_UPDATING,
+            Verdict::NotDecided,
+            "the operation ended before the read",
+        );
+    }
+}
+
+fn shown(is_busy: bool) -> &'static str {
+    if is_busy {
+        "and the load balancer"
+    } else {
+        "and not the load balancer"
+    }
+}
+
+fn ask_etags(before: &Read, after: &Read, answers: &mut Answers) {
+    let differs = before.load_balancer.etag != after.load_balancer.etag;
+    let new = |pool: &&Pool| {
+        let earlier = before.pools.iter().find(|known| known.id == pool.id);
+        earlier.is_none_or(|earlier| earlier.etag != pool.etag)
+    };
+    let pools = after.pools.iter().filter(new).count();
+    let all = after.pools.len();
+    let load_balancer = if differs { "its" } else { "not its" };
+    let seen = format!("the etags of {pools} of {all} pools differ, and {load_balancer} load balancer's");
+    answers.decide(ETAGS, differs && pools == all, seen);
+}
+
+/// Writes the pool with the etag of before the first write.
+pub(super) async fn stale_write(session: &mut Session, answers: &mut Answers, before: &Read) -> Result<(), Stop> {
+    let first = session.plan.first.clone();
+    let after = session.read().await?;
+    let (stale, current) = (before.pool(&first.pool)?, after.pool(&first.pool)?);
+    let (_, id) = PoolKind::new(current).assumptions();
+    if stale.etag == current.etag {
+        answers.add(
+            id,
+            Verdict::NotDecided,
+            "the first write did not change the pool's etag",
+        );
+        return Ok(());
+    }
+    let mut pool = with_state(current, &first.entry, AdminState::None)?;
+    pool.etag.clone_from(&stale.etag);
+    match session.put(&pool).await? {
+        Ok(operation) => {
+            answers.decide(id, false, "accepted");
+            // How it ends is not the question.
+            let _ = session.wait(&operation).await?;
+        }
+        Err(error) => {
+            let is_expected = error.status() == Some(StatusCode::PRECONDITION_FAILED);
+            let verdict = if is_expected {
+                Verdict::Holds
+            } else {
+                Verdict::NotDecided
+            };
+            answers.add(id, verdict, format!("refused with {}", code_of(&error)));
+        }
+    }
+    session.end_turn().await;
+    Ok(())
+}
+
+/// Sets the first entry back, and looks at what a read shows.
+pub(super) async fn set_back(session: &mut Session, answers: &mut Answers) -> Result<(), Stop> {
+    let first = session.plan.first.clone();
+    let read = session.read().await?;
+    if read.state(&first) == Some(AdminState::Down) {
+        let pool = with_state(read.pool(&first.pool)?, &first.entry, AdminState::None)?;
+        let sent = session.put(&pool).await?;
+        let end = match sent {
+            Ok(operation) => session.wait(&operation).await?,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = end {
+            answers.add(
+                RESTORED_STATE,
+                verdict_of(&error),
+                format!("not set back: {}", code_of(&error)),
+            );
+            return Ok(());
+        }
+        session.end_turn().await;
+    }
+    let is_back = |read: &Read| read.state(&first) != Some(AdminState::Down);
+    let Some(read) = session.read_until(is_back).await? else {
+        answers.decide(RESTORED_STATE, false, "reads still show `Down`");
+        return Ok(());
+    };
+    let pool = read.pool(&first.pool)?;
+    let index = index_of(pool, &first.entry);
+    let path = |index| format!("/properties/loadBalancerBackendAddresses/{index}/properties/adminState");
+    let state = index.and_then(|index| pool.document.pointer(&path(index)));
+    match state {
+        None | Some(Value::Null) => answers.decide(RESTORED_STATE, true, "left out"),
+        Some(state) => {
+            let state: String = state
+                .to_string()
+                .chars()
+                .filter(char::is_ascii_alphanumeric)
+                .take(20)
+                .collect();
+            answers.decide(RESTORED_STATE, false, format!("shown as `{state}`"));
+        }
+    }
+    Ok(())
+}
