@@ -239,7 +239,10 @@ impl LedgerStore {
             }
         };
         if let Some(reason) = loss.filter(|_| !accepts_loss) {
-            tracing::warn!(reason, "ledger lost, the leader writes its own");
+            tracing::warn!(
+                reason,
+                "ledger deleted or replaced by another writer; the leader writes what it knows"
+            );
         } else {
             self.ledger.send_if_modified(|ledger| {
                 let mut merged = found.ledger.clone();
