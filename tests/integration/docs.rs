@@ -1,5 +1,5 @@
 //! The commands in the README, the guides and the installation pages: each block runs in a sandbox, page after page, or its fence says
-//! `cloud` after the language: it needs Azure, a registry, a kubelet or a leader that is gone. A fence with `make` has targets of the
+//! `cloud` after the language: it needs Azure, a registry, a kubelet, or the controllers of a release. A fence with `make` has targets of the
 //! Makefile. Blocks of other pages must be shell that bash can read.
 
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ const READ_ONLY: [&str; 7] = [
     "CONTRIBUTING.md",
 ];
 /// What must stay executed, so that marks do not become the rule.
-const MIN_EXECUTED: usize = 8;
+const MIN_EXECUTED: usize = 6;
 
 /// A fenced block with commands.
 struct Block {
