@@ -23,6 +23,7 @@ mod probe_socket;
 mod role;
 mod scheduled_events;
 mod service_health;
+mod signal_events;
 mod statusz;
 mod statusz_page;
 mod tasks;
@@ -174,6 +175,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
     let (events, queue) = EventSink::new(client.clone(), node_name.clone());
     let events = events.in_pod(pod_name);
     let leader_events = events.clone().reported_by(CONTROLLER);
+    let signal_events = events.clone();
     let events = events.merged();
     let mut tasks = Tasks::new(clock.clone());
     let stop_operations = CancellationToken::new();
@@ -281,9 +283,10 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         clock.clone(),
     );
     tasks.spawn_endless("node-watch", node_watch);
-    if answers_probes && settings.notifications.url_file.is_some() {
-        let report = notifications::report_signals(inputs.clone(), notifier, node_name.clone(), clock.clone());
-        tasks.spawn_endless("signal-notices", report);
+    if answers_probes {
+        let (inputs, node) = (inputs.clone(), node_name.clone());
+        let report = notifications::report_signals(inputs, signal_events, notifier, node, clock.clone());
+        tasks.spawn_endless("signal-events", report);
     }
     let connections = channels.connections.subscribe();
     let health = match heartbeat {

@@ -145,7 +145,7 @@ impl AzureAccess {
                 Err(error) => {
                     let error = error.to_string();
                     if error != last_error {
-                        tracing::warn!(error, "azure configuration not reloaded, the last one stays in use");
+                        tracing::warn!(error, "Azure configuration not loaded again; the last one stays in use");
                     }
                     last_error = error;
                 }

@@ -176,7 +176,7 @@ async fn wait_for_sync(
             .await
             .is_err()
     {
-        tracing::warn!("Services and EndpointSlices not listed in time, requests about them are answered with 503");
+        tracing::warn!("Services and EndpointSlices not listed in time; requests about them get 503");
     }
 }
 

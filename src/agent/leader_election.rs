@@ -109,7 +109,7 @@ impl LeaderElection {
     pub(super) async fn release_lease(&self) {
         self.stop.cancel();
         if timeout(LEASE_RELEASE_TIMEOUT, self.stopped.cancelled()).await.is_err() {
-            tracing::warn!("lease not released in time, leaving it to expire");
+            tracing::info!("Lease not released in time; it expires");
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Webhook notifications of this process: when its own Node gets and loses signals, and the events of the leader.
+//! What this process reports: events and webhook notices about the signals of its own Node, and notices about the events of the leader.
 //!
 //! Nothing here is waited for: notices go into a bounded queue, and a webhook that cannot be set up is tried again and ends
 //! no process.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,16 +13,18 @@ use headgate_core::clock::Clock;
 use headgate_core::node::Source;
 use headgate_http::client::TrustedRoots;
 use headgate_http::proxies::Proxies;
-use headgate_kubernetes::EventObserver;
-use tokio::time::sleep;
+use headgate_kubernetes::{EventKind, EventObserver, EventSink};
+use tokio::time::{Instant, sleep, sleep_until};
 
+use super::own_node;
+use super::signal_events::{SignalChange, SignalEvents};
 use super::tasks::Tasks;
 use crate::config::Settings;
 
-/// The event of a Node that gets its first signal.
-const SIGNALLED: &str = "NodeSignalled";
+/// The event of a Node that gets signals.
+const SIGNALLED: EventKind = EventKind::normal("NodeSignalled", "AnswerProbes");
 /// The event of a Node that loses its last signal.
-const SIGNALS_ENDED: &str = "NodeSignalsEnded";
+const SIGNALS_ENDED: EventKind = EventKind::normal("NodeSignalsEnded", "AnswerProbes");
 /// Time between two attempts to set up the webhook.
 const SETUP_RETRY_INTERVAL: Duration = Duration::from_mins(1);
 
@@ -66,53 +69,61 @@ pub(super) fn observer(notifier: Notifier, reporter: String, clock: Clock) -> Ev
     })
 }
 
-/// Reports the first and the last signal of the own Node, until the process stops. What is known at the start is reported by
-/// no notice, because an earlier process did.
-pub(super) async fn report_signals(mut inputs: VerdictInputs, notifier: Notifier, node: String, clock: Clock) {
-    let mut was_signalled = None;
+/// Records events about the signals of the own Node, and sends them as notices, until the process stops.
+pub(super) async fn report_signals(
+    mut inputs: VerdictInputs,
+    events: EventSink,
+    notifier: Notifier,
+    node: String,
+    clock: Clock,
+) {
+    let mut reported = SignalEvents::default();
     loop {
-        let verdict = inputs.verdict(clock.now());
-        let signals = verdict.signals.clone();
-        let is_signalled = !signals.is_empty();
-        if verdict.source != Source::None && was_signalled != Some(is_signalled) {
-            if was_signalled.is_some() {
-                notifier.notify(signal_notice(&node, signals, verdict.is_healthz_ok(), &clock));
-            }
-            was_signalled = Some(is_signalled);
+        let now = clock.now();
+        let verdict = inputs.verdict(now);
+        let present: BTreeSet<String> = verdict.signals.iter().cloned().collect();
+        if verdict.source != Source::None
+            && let Some(change) = reported.next(&present, now.mono)
+        {
+            let (kind, note) = describe(&change, verdict.is_healthz_ok());
+            events.record(own_node(&events, &inputs.node), kind, note.clone());
+            notifier.notify(Notice {
+                event: kind.reason.to_owned(),
+                time: now.wall,
+                kind: "Node".to_owned(),
+                namespace: String::new(),
+                name: node.clone(),
+                warning: kind.is_warning,
+                note,
+                signals: present.iter().cloned().collect(),
+                reporter: node.clone(),
+            });
         }
+        let deadline = reported.next_deadline(&present);
         let is_running = tokio::select! {
             changed = inputs.node.changed() => changed.is_ok(),
             changed = inputs.notices.changed() => changed.is_ok(),
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => true,
         };
         if !is_running {
-            return std::future::pending::<()>().await;
+            return std::future::pending().await;
         }
     }
 }
 
-fn signal_notice(node: &str, signals: Vec<String>, is_healthz_ok: bool, clock: &Clock) -> Notice {
+fn describe(change: &SignalChange, is_healthz_ok: bool) -> (EventKind, String) {
     let code = if is_healthz_ok { 200 } else { 503 };
-    let (event, text) = if signals.is_empty() {
-        (
+    match change {
+        SignalChange::Signalled(signals) => {
+            let names = signals.join(", ");
+            (
+                SIGNALLED,
+                format!("The node has drain signals: {names}; /healthz answers {code}."),
+            )
+        }
+        SignalChange::Ended => (
             SIGNALS_ENDED,
             format!("The node has no drain signal any more; /healthz answers {code}."),
-        )
-    } else {
-        let names = signals.join(", ");
-        (
-            SIGNALLED,
-            format!("The node has drain signals: {names}; /healthz answers {code}."),
-        )
-    };
-    Notice {
-        event: event.to_owned(),
-        time: clock.now().wall,
-        kind: "Node".to_owned(),
-        namespace: String::new(),
-        name: node.to_owned(),
-        warning: false,
-        note: text,
-        signals,
-        reporter: node.to_owned(),
+        ),
     }
 }

@@ -73,25 +73,28 @@ async fn prove(client: &Client, canaries: &[Canary], events: &EventSink, reports
         .with_jitter()
         .build();
     let (mut missing_since, mut is_recorded) = (None, false);
+    let mut logged = String::new();
     loop {
         let retry_in = pauses.next().unwrap_or(MAX_PAUSE);
         match timeout(ATTEMPT_TIMEOUT, missing_policies(client, canaries)).await {
             Ok(Ok(missing)) if missing.is_empty() => return,
             Ok(Ok(missing)) => {
                 let missing = missing.join(", ");
-                tracing::warn!(
-                    policies = missing,
-                    ?retry_in,
-                    "admission policies missing, nothing is written"
-                );
+                if logged != missing {
+                    tracing::warn!(
+                        policies = missing,
+                        "admission policies missing; no Node is written and this process does not lead"
+                    );
+                    logged.clone_from(&missing);
+                }
                 let since = *missing_since.get_or_insert_with(Instant::now);
                 if !is_recorded && since.elapsed() >= EVENT_AFTER {
                     is_recorded = true;
                     events.record(own_node(events, reports), POLICY_MISSING, missing_note(&missing));
                 }
             }
-            Ok(Err(error)) => tracing::warn!(%error, ?retry_in, "admission policies not proved"),
-            Err(_) => tracing::warn!(
+            Ok(Err(error)) => tracing::info!(%error, ?retry_in, "admission policies not proved"),
+            Err(_) => tracing::info!(
                 ?retry_in,
                 "admission policies not proved: the api server does not answer"
             ),

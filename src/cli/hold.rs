@@ -94,10 +94,18 @@ impl Termination {
 /// Waits until the instance need not be held; fails, with an event on the Node, when the timeout is over.
 async fn hold(client: Client, arguments: &Arguments) -> anyhow::Result<()> {
     let Arguments { node_name, timeout, .. } = arguments;
-    tracing::info!(node = node_name, ?timeout, "SIGTERM received: holding the instance");
+    tracing::info!(
+        node = node_name,
+        ?timeout,
+        "SIGTERM received; Karpenter waits with the instance"
+    );
     let (uid, waits_for) = match hold_termination(client.clone(), node_name, *timeout, Clock::System).await {
         HoldOutcome::Released(reason) => {
-            tracing::info!(node = node_name, reason = reason.as_str(), "instance no longer held");
+            tracing::info!(
+                node = node_name,
+                reason = reason.as_str(),
+                "pod ends; Karpenter no longer waits with the instance"
+            );
             return Ok(());
         }
         HoldOutcome::TimedOut { uid, waits_for } => (uid, waits_for),

@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url';
 
 const here = dirname(fileURLToPath(import.meta.url));
 const types = join(here, 'node_modules/@grafana/schema/dist/types');
-const plugins = { timeseries: 'TimeSeries', stat: 'Stat' };
+const plugins = { timeseries: 'TimeSeries', stat: 'Stat', 'state-timeline': 'StateTimeline' };
 const files = process.argv.slice(2);
 if (files.length === 0) {
   console.error('usage: node check.mjs FILE.json...');
@@ -21,7 +21,7 @@ try {
     const dashboard = JSON.parse(readFileSync(file, 'utf8'));
     const lines = [`import type { Dashboard } from '${types}/index.gen';`];
     for (const [plugin, name] of Object.entries(plugins)) {
-      lines.push(`import type { Options as ${name} } from '${types}/raw/composable/${plugin}/panelcfg/x/types.gen';`);
+      lines.push(`import type { Options as ${name} } from '${types}/raw/composable/${plugin.replace('-', '')}/panelcfg/x/types.gen';`);
     }
     // In JSON, a member of an enumeration is its text.
     lines.push(

@@ -10,6 +10,8 @@ use serde_json::Value;
 
 /// The files of rules.
 const FILES: [&str; 2] = ["agents", "leader"];
+/// The files of rule tests.
+const TESTS: [&str; 3] = ["agents", "azure", "clusters"];
 
 fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -62,6 +64,73 @@ pub(crate) fn documented() -> BTreeSet<String> {
     names.map(|(name, _)| name.to_owned()).collect()
 }
 
+/// The labels of each family, as docs/reference/metrics.md has them.
+pub(crate) fn documented_labels() -> BTreeMap<String, BTreeSet<String>> {
+    let list = text("docs/reference/metrics.md");
+    let rows = list.lines().filter(|line| line.starts_with("| `"));
+    let row = |line: &str| {
+        let mut cells = line.split('|').map(str::trim).skip(1);
+        let name = cells.next().unwrap().trim_matches('`').to_owned();
+        let labels = cells
+            .nth(1)
+            .unwrap()
+            .split(", ")
+            .map(|label| label.trim_matches('`').to_owned());
+        (name, labels.filter(|label| !label.is_empty()).collect())
+    };
+    rows.map(row).collect()
+}
+
+/// What Prometheus and the PodMonitor add to the series of each target, and what a histogram's buckets have.
+const TARGET_LABELS: [&str; 6] = ["cluster", "instance", "job", "le", "node", "pod"];
+
+/// The labels that an expression names and no series of its metrics has: those in the braces of a metric, in lists such as `by (…)`, and
+/// `others`, which name a label of the result.
+pub(crate) fn unknown_labels(
+    expression: &str,
+    others: impl Iterator<Item = String>,
+    documented: &BTreeMap<String, BTreeSet<String>>,
+) -> BTreeSet<String> {
+    let labels = |metric: &str| {
+        let own = documented.get(metric).or_else(|| documented.get(family(metric)));
+        own.into_iter().flatten().map(String::as_str).chain(TARGET_LABELS)
+    };
+    let mut unknown = BTreeSet::new();
+    let mut rest = expression;
+    while let Some((before, after)) = rest.split_once('{') {
+        let metric = before.rsplit(|character| !is_part(character)).next().unwrap();
+        let (matchers, end) = after.split_once('}').unwrap();
+        let names = matchers
+            .split(',')
+            .map(|matcher| matcher.split(['=', '!']).next().unwrap().trim());
+        unknown.extend(
+            names
+                .filter(|name| !labels(metric).any(|label| label == *name))
+                .map(str::to_owned),
+        );
+        rest = end;
+    }
+    let lists = [" by (", " on (", " without (", " ignoring ("].map(|keyword| expression.split(keyword).skip(1));
+    let listed = lists
+        .into_iter()
+        .flatten()
+        .filter_map(|list| Some(list.split_once(')')?.0));
+    let listed = listed.flat_map(|list| list.split(',').map(|name| name.trim().to_owned()));
+    let metrics = metrics_of(expression);
+    let all: BTreeSet<&str> = metrics
+        .iter()
+        .flat_map(|metric| labels(metric))
+        .chain(TARGET_LABELS)
+        .collect();
+    let named = listed.filter(|name| !name.is_empty()).chain(others);
+    unknown.extend(named.filter(|name| !all.contains(name.as_str())));
+    unknown
+}
+
+fn is_part(character: char) -> bool {
+    character.is_ascii_alphanumeric() || "_:".contains(character)
+}
+
 /// Whether a metric is one of headgate's, or one that Prometheus adds to each target.
 pub(crate) fn exists(name: &str, documented: &BTreeSet<String>) -> bool {
     name == "up" || documented.contains(name) || documented.contains(family(name))
@@ -69,7 +138,6 @@ pub(crate) fn exists(name: &str, documented: &BTreeSet<String>) -> bool {
 
 /// The metrics that an expression reads; recording rules are not metrics.
 pub(crate) fn metrics_of(expression: &str) -> BTreeSet<String> {
-    let is_part = |character: char| character.is_ascii_alphanumeric() || "_:".contains(character);
     let words = expression.split(|character| !is_part(character));
     let ours = ["headgate_", "cloudprovider_azure_", "proxy_", "process_"];
     let names = words.filter(|word| *word == "up" || ours.iter().any(|prefix| word.starts_with(prefix)));
@@ -97,9 +165,9 @@ fn promtool_passes_the_rule_tests() {
         std::fs::write(directory.join(&file), spec(name).to_string()).unwrap();
         promtool(&directory, &["check", "rules", &file]);
     }
-    for name in ["agents.yaml", "azure.yaml"] {
-        std::fs::copy(repository("tests/alerts").join(name), directory.join(name)).unwrap();
-        promtool(&directory, &["test", "rules", name]);
+    for name in TESTS.map(|name| format!("{name}.yaml")) {
+        std::fs::copy(repository("tests/alerts").join(&name), directory.join(&name)).unwrap();
+        promtool(&directory, &["test", "rules", &name]);
     }
 }
 
@@ -124,7 +192,7 @@ fn a_rule_test_fails_where_its_rule_is_wrong() {
 
 #[test]
 fn every_alert_fires_in_a_rule_test_and_stays_quiet_in_another() {
-    let tests = ["agents", "azure"].map(|name| yaml(&format!("tests/alerts/{name}.yaml"))["tests"].clone());
+    let tests = TESTS.map(|name| yaml(&format!("tests/alerts/{name}.yaml"))["tests"].clone());
     let tests: Vec<Value> = tests
         .iter()
         .flat_map(|tests| tests.as_array().unwrap().clone())
@@ -168,7 +236,7 @@ fn every_alert_has_a_runbook_about_existing_metrics() {
             );
         }
         assert!(
-            ["warning", "critical"].contains(&alert["labels"]["severity"].as_str().unwrap()),
+            ["info", "warning", "critical"].contains(&alert["labels"]["severity"].as_str().unwrap()),
             "{name}"
         );
         let runbook = runbooks[name.strip_prefix("Headgate").unwrap()];
@@ -199,8 +267,8 @@ fn every_alert_has_a_runbook_about_existing_metrics() {
 }
 
 #[test]
-fn every_rule_reads_existing_metrics_and_recorded_series() {
-    let (rules, documented) = (rules(), documented());
+fn every_rule_reads_existing_metrics_and_labels_and_recorded_series() {
+    let (rules, documented, labels) = (rules(), documented(), documented_labels());
     let recorded: BTreeSet<&str> = rules.iter().filter_map(|rule| rule["record"].as_str()).collect();
     assert!(recorded.len() >= 5);
     for rule in &rules {
@@ -211,12 +279,35 @@ fn every_rule_reads_existing_metrics_and_recorded_series() {
                 "{metric} is not in docs/reference/metrics.md: {expression}"
             );
         }
-        for word in expression.split(|character: char| !(character.is_ascii_alphanumeric() || "_:".contains(character)))
-        {
+        let texts = rule["annotations"].to_string();
+        let templates = texts.split("$labels.").skip(1);
+        let templates = templates.map(|text| text.split(|character| !is_part(character)).next().unwrap().to_owned());
+        let unknown = unknown_labels(expression, templates, &labels);
+        assert!(unknown.is_empty(), "{unknown:?}: {rule}");
+        for word in expression.split(|character: char| !is_part(character)) {
             assert!(
                 !word.starts_with("headgate:") || recorded.contains(word),
                 "{word}: {expression}"
             );
         }
+    }
+}
+
+#[test]
+fn unknown_labels_are_found() {
+    let documented = [("headgate_a_total".to_owned(), ["code".to_owned()].into())].into();
+    for (expression, template, expected) in [
+        (
+            "sum by (cluster, code) (headgate_a_total{job=~\"x\",code!=\"1\"})",
+            "code",
+            "",
+        ),
+        ("sum by (cod) (headgate_a_total)", "code", "cod"),
+        ("headgate_a_total{cod=~\"1\"}", "code", "cod"),
+        ("a / on (cod) headgate_a_total", "code", "cod"),
+        ("headgate_a_total", "cod", "cod"),
+    ] {
+        let found = unknown_labels(expression, [template.to_owned()].into_iter(), &documented);
+        assert_eq!(found.into_iter().collect::<String>(), expected, "{expression}");
     }
 }

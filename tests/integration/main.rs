@@ -20,6 +20,7 @@ mod conformance;
 mod connections;
 mod credentials;
 mod dashboards;
+mod docs;
 mod drill;
 mod drill_report;
 mod emulator;

@@ -288,7 +288,7 @@ impl Middleware for BearerAuth {
                 // The caller gets ARM's 401, which explains more than a missing token.
                 Ok(Ok(_)) | Err(_) => Ok(response),
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, "token refresh failed after ARM rejected the token");
+                    tracing::info!(%error, "token refresh failed after ARM rejected the token");
                     Ok(response)
                 }
             }

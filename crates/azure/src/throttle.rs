@@ -172,7 +172,7 @@ impl ThrottleGates {
         let requested = parse_retry_after(response.headers(), now.wall);
         let wait = requested.unwrap_or_default().max(MIN_THROTTLE_WAIT);
         if is_rate_limited(&ErrorBody::parse(response.body())) {
-            tracing::warn!(subscription, ?kind, retry_in = ?wait, "requests throttled by ARM");
+            tracing::info!(subscription, ?kind, retry_in = ?wait, "ARM throttled requests; those of this kind wait");
             self.with_gate(subscription, kind, now.mono, |gate| gate.close(now.mono + wait));
         }
     }

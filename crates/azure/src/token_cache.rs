@@ -152,7 +152,7 @@ impl TokenCache {
                 Ok(token)
             }
             (Err(error), Some(cached)) => {
-                tracing::warn!(%error, retry_in = ?REFRESH_RETRY_INTERVAL, "token refresh failed; the present token stays in use");
+                tracing::info!(%error, retry_in = ?REFRESH_RETRY_INTERVAL, "token refresh failed; the present token stays in use");
                 let token = cached.token.clone();
                 self.store(CachedToken {
                     refresh_at: Instant::now() + REFRESH_RETRY_INTERVAL,

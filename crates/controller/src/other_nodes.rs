@@ -51,7 +51,7 @@ impl OtherNodes {
             return Ok(());
         }
         let refusal = ControllerRequired { feature };
-        tracing::warn!(feature, error = %refusal, "feature refused");
+        tracing::warn!(feature, error = %refusal, "feature not started: this process may not write other Nodes");
         let note = format!("{refusal}. It does nothing until then.");
         self.events.record(self.events.own_node(None), REFUSED, note);
         Err(refusal)

@@ -14,7 +14,7 @@ mod reconcile_span;
 mod terminal;
 mod words;
 
-pub use crate::words;
+pub use crate::{warn_if, words};
 pub use build_info::{VERSION, register_build_info};
 pub use first_names::first_names;
 pub use logs::{LogFormat, error_chain, install_logs, install_logs_with};

@@ -112,11 +112,11 @@ impl TraceExporter {
         let shutdown = tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(SHUTDOWN_TIMEOUT));
         match timeout(SHUTDOWN_TIMEOUT + EXPORT_TIMEOUT, shutdown).await {
             Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error))) => tracing::warn!(
+            Ok(Ok(Err(error))) => tracing::info!(
                 error = headgate_core::telemetry::error_chain(&error),
                 "last spans not exported"
             ),
-            Ok(Err(_)) | Err(_) => tracing::warn!("last spans not exported in time"),
+            Ok(Err(_)) | Err(_) => tracing::info!("last spans not exported in time"),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! written, after 10 s at the latest. An event that repeats one of the last six minutes counts that one up, and is none of its own. What an
 //! event says is left to those who record it.
 
+use headgate_core::telemetry::warn_if;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -214,7 +215,7 @@ impl EventSink {
     fn queue(&self, event: QueuedEvent) {
         let reason = event.kind.reason;
         if self.queue.try_send(event).is_err() {
-            tracing::warn!(reason, "event dropped, the queue is full");
+            tracing::warn!(reason, "event dropped: the queue is full");
         }
     }
 
@@ -291,8 +292,11 @@ impl QueuedEvent {
         let kind = about.and_then(|about| about.kind.clone()).unwrap_or_default();
         match timeout(WRITE_TIMEOUT, self.publish()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(reason, kind, %error, "event not written"),
-            Err(_) => tracing::warn!(reason, kind, timeout = ?WRITE_TIMEOUT, "event not written in time"),
+            Ok(Err(error)) => {
+                let is_refused = matches!(&error, kube::Error::Api(status) if matches!(status.code, 401 | 403));
+                warn_if!(is_refused, reason, kind, %error, "event not written");
+            }
+            Err(_) => tracing::info!(reason, kind, timeout = ?WRITE_TIMEOUT, "event not written in time"),
         }
     }
 

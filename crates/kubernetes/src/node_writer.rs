@@ -14,7 +14,7 @@ use futures::StreamExt as _;
 use futures::future::FutureExt as _;
 use futures::stream::FuturesUnordered;
 use headgate_core::clock::Clock;
-use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled, warn_if};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
@@ -237,7 +237,7 @@ impl NodeWriter {
                     node = name,
                     field = field.as_str(),
                     value = intent.key,
-                    "field of a node written"
+                    "field of the Node written"
                 );
             }
             intent.edit.written(before, after);
@@ -271,12 +271,16 @@ impl NodeWriter {
                 Outcome::Conflict | Outcome::Gone | Outcome::NotPermitted
             );
             if is_expected || !logged.insert((*field, failure.outcome)) {
-                tracing::debug!(node, field = field_name, outcome, error = %failure, "field of a node not written");
+                tracing::debug!(node, field = field_name, outcome, error = %failure, "field of the Node not written");
                 continue;
             }
-            let is_refused_agent = failure.outcome == Outcome::Refused && self.term.is_none();
-            let hint = if is_refused_agent { field.grant() } else { "" };
-            tracing::warn!(node, field = field_name, outcome, error = %failure, "field of a node not written, retrying{hint}");
+            let is_refused = failure.outcome == Outcome::Refused;
+            let hint = if is_refused && self.term.is_none() {
+                field.grant()
+            } else {
+                ""
+            };
+            warn_if!(is_refused, node, field = field_name, outcome, error = %failure, "field of the Node not written, retrying{hint}");
         }
         let ended = outcomes.iter().map(|outcome| match outcome {
             Ok(Edited::NotBefore(at)) => Ended::NotBefore(*at),

@@ -145,7 +145,7 @@ pub async fn run(term: Term, context: MaintenanceContext) {
             None => ("none".to_owned(), "there was no task".to_owned()),
         };
         context.metrics.count_restart();
-        tracing::error!(task, reason, restart_in = ?RESTART_PAUSE, "maintenance task ended, starting all of them again");
+        tracing::error!(task, reason, restart_in = ?RESTART_PAUSE, "maintenance task ended by a defect; all of them start again");
         sleep(RESTART_PAUSE).await;
     }
 }

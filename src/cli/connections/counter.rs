@@ -55,7 +55,7 @@ fn count_endlessly(socket: &Path) {
             }
             Err(error) => {
                 if !std::mem::replace(&mut is_failing, true) {
-                    tracing::warn!(error = format!("{error:#}"), retry_in = ?RETRY_INTERVAL, "no order from the agent");
+                    tracing::info!(error = format!("{error:#}"), retry_in = ?RETRY_INTERVAL, "agent does not answer; connections are not counted");
                 }
                 RETRY_INTERVAL
             }

@@ -22,8 +22,7 @@ pub(super) fn keys() -> Vec<Key> {
             words(&LogFormat::ALL, LogFormat::as_str),
             |s| &mut s.log_format,
             "The format of the logs on standard error: `Text`, `JSON`, or `Auto`, which is text on a terminal and JSON otherwise. The \
-             environment variable `RUST_LOG` selects levels by target, such as `warn,headgate=debug`; without it \
-             `warn,headgate=info,kube_client=error` applies.",
+             environment variable `RUST_LOG` selects what is logged, by areas (docs/guides/monitoring.md).",
         ),
         Key::new(
             "signals.disabled",

@@ -33,7 +33,7 @@ async fn a_panic_of_the_leader_task_ends_the_term_and_not_the_process() {
     assert!(answers > 0);
     let log = first.log();
     assert!(
-        log.contains("leader task failed, releasing the lease and abstaining"),
+        log.contains("work of the term failed; released the Lease, and stands again later"),
         "{log}"
     );
 

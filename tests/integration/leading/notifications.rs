@@ -168,7 +168,7 @@ async fn a_leader_reports_its_events() {
         .start()
         .await;
     lease.held_by(&node).await;
-    let event = "LoadBalancerAdminStateUpdateFailed";
+    let event = "LoadBalancerUpdateFailed";
     let notice = receiver.notice(event, &node).await;
     assert_eq!((&notice["warning"], &notice["kind"]), (&json!(true), &json!("Node")));
     assert!(notice["note"].as_str().unwrap().contains("dmin state"), "{notice}");

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::repository;
 
 /// The directory with helm and chart-oci-layout, which tests/helm/build.sh prints.
-pub(super) fn tools() -> &'static Path {
+pub(crate) fn tools() -> &'static Path {
     static TOOLS: OnceLock<PathBuf> = OnceLock::new();
     TOOLS.get_or_init(|| {
         let script = repository("tests/helm/build.sh");

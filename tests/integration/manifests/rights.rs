@@ -137,6 +137,18 @@ async fn a_pod_token_has_every_permission_that_the_agent_needs(control_plane: &C
     answers(&agent, 503).await;
     set_taint(administrator, &name, json!([])).await;
     answers(&agent, 200).await;
+    for (reason, words) in [("NodeSignalled", TAINT), ("NodeSignalsEnded", "answers 200")] {
+        eventually(SOON, reason, async || {
+            let events = events_of(administrator, "default", &name).await;
+            let is_found = |event: &&Value| event["reason"] == reason && event["note"].to_string().contains(words);
+            let found: Vec<&Value> = events.iter().filter(is_found).collect();
+            match found[..] {
+                [event] if event["type"] == "Normal" && event["action"] == "AnswerProbes" => Ok(()),
+                _ => Err(format!("{events:?}")),
+            }
+        })
+        .await;
+    }
     assert!(!agent.log().contains("orbidden"), "{}", agent.log());
     drop(agent);
 }

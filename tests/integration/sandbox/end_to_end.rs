@@ -137,7 +137,7 @@ async fn a_taint_sets_a_node_down_in_every_pool_until_it_is_removed() {
     for pool in POOLS {
         sandbox.wait_for_line(pool, |line| are_down(line, &[])).await;
     }
-    events("LoadBalancerAdminStateNone").await;
+    events("LoadBalancerRestored").await;
     let directory = sandbox.directory();
     sandbox.signal(Signal::SIGINT);
     assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());

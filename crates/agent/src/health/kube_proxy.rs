@@ -133,23 +133,23 @@ fn log_reachability(reachable: &mut Option<bool>, result: &PollResult, authority
             tracing::info!(
                 server = authority,
                 code = code.as_u16(),
-                "kube-proxy answered, its health counts from now on"
+                "kube-proxy answered; its health counts from now on"
             );
             *reachable = Some(true);
         }
         (None, PollResult::NoAnswer(error)) => {
-            tracing::warn!(
+            tracing::info!(
                 server = authority,
                 error,
-                "kube-proxy did not answer, it is ignored until it does"
+                "kube-proxy has never answered; its health does not count until it does"
             );
             *reachable = Some(false);
         }
         (Some(true), PollResult::NoAnswer(error)) => {
-            tracing::warn!(
+            tracing::info!(
                 server = authority,
                 error,
-                "kube-proxy stopped answering, it counts as unhealthy after the health timeout"
+                "kube-proxy stopped answering; /healthz and /livez answer 503 if it stays away"
             );
             *reachable = Some(false);
         }

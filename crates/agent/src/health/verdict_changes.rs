@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
+use headgate_core::telemetry::warn_if;
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -34,7 +35,8 @@ pub async fn publish_verdict_changes(
         if before != Some(now) {
             let at = verdict.at.wall;
             let signals = verdict.signals.join(", ");
-            tracing::info!(
+            warn_if!(
+                !now.1,
                 healthz = now.0,
                 livez = now.1,
                 signals,

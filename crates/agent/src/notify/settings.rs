@@ -25,7 +25,7 @@ impl NotificationSettings {
         "NodeSignalled",
         "NodeSignalsEnded",
         "LoadBalancerAdminStateDown",
-        "LoadBalancerAdminStateNone",
+        "LoadBalancerRestored",
     ];
 
     /// Whether an event is sent.

@@ -10,6 +10,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
 
+use headgate_core::node::Node;
 use headgate_core::node::Signal;
 use headgate_core::node::SignalRules;
 use headgate_core::node::{NodeObjectState, NodeReport};
@@ -78,6 +79,14 @@ impl Collector for ReportCollector {
             let value = ConstGauge::new(i64::from(is_present));
             value.encode(signals.encode_family(&[("signal", name)])?)?;
         }
+        let is_out = report.node.as_ref().is_some_and(Node::is_marked_out);
+        let out = encoder.encode_descriptor(
+            "headgate_node_out_of_load_balancers",
+            "1 while the own Node's condition headgate.dev/OutOfLoadBalancers is True, 0 otherwise.",
+            None,
+            MetricType::Gauge,
+        )?;
+        ConstGauge::new(i64::from(is_out)).encode(out)?;
         let mut object_state = encoder.encode_descriptor(
             "headgate_node_object",
             "1 for the state of this node's Node object: unknown, present, missing or deleted.",

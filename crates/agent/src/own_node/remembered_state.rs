@@ -180,7 +180,7 @@ pub async fn store_reports(
                 Err(error) => {
                     if !is_failing {
                         tracing::warn!(%error, directory = %state_dir.display(), retry_in = ?WRITE_RETRY_INTERVAL,
-                            "remembered state not written, the Node is unknown after a restart without an API server");
+                            "remembered state not written; after a restart without an API server the Node is unknown");
                     }
                     is_failing = true;
                 }

@@ -96,7 +96,7 @@ pub async fn poll_imds(
             foreign_id_logged = true;
             tracing::warn!(
                 provider_id,
-                "the Node's providerID is not the ID of an Azure VM, no scheduled event counts"
+                "providerID of the Node is not the ID of an Azure VM; no scheduled event counts"
             );
         }
         let before = snapshots.borrow().clone();
@@ -182,13 +182,13 @@ fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, chosen: &BTreeSe
         let not_before = event.not_before.map(|at| at.to_string());
         let (description, event_type) = (&event.description, event.event_type.as_str());
         if event.event_type.notice().is_some_and(|notice| chosen.contains(&notice)) {
-            tracing::warn!(
+            tracing::info!(
                 event_type,
                 id,
                 ?status,
                 not_before,
                 description,
-                "end of this VM announced, the node drains"
+                "Azure announced the end of this VM; /healthz answers 503"
             );
         } else {
             tracing::info!(

@@ -120,7 +120,7 @@ impl ArmClient {
         // Without a link that can be followed, the pool shows the end: ARM has accepted the write in any case.
         let url = |name: &HeaderName| {
             let link = self.check_link(response.headers().get(name)?.to_str().unwrap_or_default());
-            let log = |error: &ArmError| tracing::warn!(%error, %pool, header = %name, "link to the operation ignored");
+            let log = |error: &ArmError| tracing::info!(%error, %pool, header = %name, "link to the operation ignored; the write is followed by reads");
             link.inspect_err(log).ok()
         };
         // The response may repeat a pool of thousands of entries, which is not kept.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{ArmClient, LoadBalancerId};
+use headgate_core::telemetry::warn_if;
 use headgate_kubernetes::leader::{ArmLock, NodeSummary, Term};
 use headgate_kubernetes::{EventSink, node_reference};
 use tokio::sync::{Notify, watch};
@@ -250,10 +251,10 @@ impl Controller<'_> {
                 tracing::error!(
                     since = %unable.since,
                     error,
-                    "load balancers not listed for too long, the term ends when another candidate volunteers"
+                    "load balancers not listed for too long; the term ends when another candidate volunteers"
                 );
             } else {
-                tracing::info!("load balancers listed again, the term goes on");
+                tracing::info!("load balancers listed again; the term goes on");
             }
         }
         self.term.report_inability(unable);
@@ -403,10 +404,10 @@ impl Controller<'_> {
         }
         self.are_nodes_stale = stale_since.is_some();
         let Some(since) = stale_since else {
-            tracing::info!("nodes confirmed again, admin states follow them");
+            tracing::info!("Nodes confirmed again; admin states follow them");
             return;
         };
-        tracing::error!(%since, "nodes not confirmed for too long, admin states stay as they are");
+        tracing::error!(%since, "Nodes not confirmed for too long; admin states stay as they are");
         if let Some(own) = targets.nodes.by_name(&self.context.node_name) {
             self.record_event(NodeEvent::nodes_stale(own, since));
         }
@@ -474,11 +475,7 @@ impl Controller<'_> {
     fn record_event(&self, event: NodeEvent) {
         let NodeEvent { node, kind, note } = event;
         let (name, reason) = (&node.name, kind.reason);
-        if kind.is_warning {
-            tracing::warn!(node = name, reason, note, "admin state event");
-        } else {
-            tracing::info!(node = name, reason, note, "admin state event");
-        }
+        warn_if!(kind.is_warning, node = name, reason, note, "event recorded on the Node");
         self.events.record(node_reference(name, &node.uid), kind, note);
     }
 

@@ -76,7 +76,7 @@ pub(super) fn start(
     let (Some(settings), Some(updater)) = (settings, updater) else {
         return None;
     };
-    tracing::info!(interval = ?settings.interval, "updates of local service pools started");
+    tracing::info!(interval = ?settings.interval, "started to update pools of Local Services");
     let due = watch::Sender::new(());
     let source = MemberSource {
         updater: updater.clone(),

@@ -38,15 +38,34 @@ const UPDATE: &str = "UpdateLoadBalancer";
 const IDENTIFY: &str = "IdentifyNode";
 
 // The events on Nodes.
-pub(super) const DOWN: EventKind = EventKind::normal("LoadBalancerAdminStateDown", UPDATE);
-pub(super) const NONE: EventKind = EventKind::normal("LoadBalancerAdminStateNone", UPDATE);
-pub(super) const UPDATE_FAILED: EventKind = EventKind::warning("LoadBalancerAdminStateUpdateFailed", UPDATE);
-pub(super) const NO_ELIGIBLE_ADDRESS: EventKind = EventKind::warning("LoadBalancerPoolHasNoEligibleAddress", UPDATE);
-pub(super) const NODES_STALE: EventKind = EventKind::warning("LoadBalancerAdminStateNodesStale", "WatchNodes");
-pub(super) const HELD_BACK: EventKind = EventKind::warning("LoadBalancerAdminStateHeldBack", UPDATE);
-pub(super) const ADDRESS_CONTESTED: EventKind = EventKind::warning("LoadBalancerAddressContested", IDENTIFY);
+pub(super) const DOWN: EventKind = EventKind::normal("LoadBalancerAdminStateDown", "ExcludeNode");
+pub(super) const NONE: EventKind = EventKind::normal("LoadBalancerRestored", "RestoreNode");
+pub(super) const UPDATE_FAILED: EventKind = EventKind::warning("LoadBalancerUpdateFailed", UPDATE);
+pub(super) const NO_ELIGIBLE_ADDRESS: EventKind = EventKind::warning("LoadBalancerPoolEmpty", UPDATE);
+pub(super) const NODES_STALE: EventKind = EventKind::warning("NodesStale", "WatchNodes");
+pub(super) const HELD_BACK: EventKind = EventKind::warning("NodeKeptInService", "KeepNode");
+pub(super) const ADDRESS_CONTESTED: EventKind = EventKind::warning("NodeAddressNotUnique", IDENTIFY);
 /// Several Nodes have the same machine.
-pub(super) const MACHINE_CONTESTED: EventKind = EventKind::warning("LoadBalancerMachineContested", IDENTIFY);
+pub(super) const MACHINE_CONTESTED: EventKind = EventKind::warning("ProviderIDNotUnique", IDENTIFY);
+
+/// What ARM refuses whatever is retried, by its code: the event that names it, and what to do.
+const FORBIDDEN: [(&str, EventKind, &str); 3] = [
+    (
+        "AuthorizationFailed",
+        EventKind::warning("AzureRoleMissing", UPDATE),
+        ": assign headgate's role to its identity on the resource group of the load balancers",
+    ),
+    (
+        "LinkedAuthorizationFailed",
+        EventKind::warning("AzureLinkedScopeForbidden", UPDATE),
+        ": assign headgate's role on the resource that the message names, too, such as the virtual network",
+    ),
+    (
+        "DenyAssignmentAuthorizationFailed",
+        EventKind::warning("AzureDenyAssignment", UPDATE),
+        "; no role helps, because the node resource group is locked (always in AKS Automatic)",
+    ),
+];
 
 /// An event to record on a Node.
 #[derive(Clone, Debug, PartialEq)]
@@ -279,6 +298,10 @@ impl TransitionTracker {
             at: now,
         };
         self.failures.insert(node.uid.clone(), failure);
+        let forbidden = FORBIDDEN
+            .iter()
+            .find(|(code, ..)| code.eq_ignore_ascii_case(&error.code));
+        let (kind, remedy) = forbidden.map_or((UPDATE_FAILED, ""), |(_, kind, remedy)| (*kind, *remedy));
         let outlook = match error.class {
             ErrorClass::Terminal => {
                 "headgate retries at growing intervals; it fails until an operator corrects the cause"
@@ -287,9 +310,9 @@ impl TransitionTracker {
         };
         effects.events.push(NodeEvent {
             node: Arc::clone(node),
-            kind: UPDATE_FAILED,
+            kind,
             note: truncate(format!(
-                "Admin state not updated: {}. {outlook}.",
+                "Admin state not updated: {}. {outlook}{remedy}.",
                 error.message.trim_end_matches('.')
             )),
         });

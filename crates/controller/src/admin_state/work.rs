@@ -67,7 +67,7 @@ const REPORT_LIST_TIMEOUT: Duration = Duration::from_secs(20);
 const SHORT_LIST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// About a ledger that an operator has to mend.
-const LEDGER_REJECTED: EventKind = EventKind::warning("LoadBalancerAdminStateLedgerRejected", "ReadLedger");
+const LEDGER_REJECTED: EventKind = EventKind::warning("LedgerInvalid", "ReadLedger");
 
 /// What the work of a term needs besides the cluster target.
 #[derive(Clone)]
@@ -219,11 +219,11 @@ async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) ->
                 return Err(error);
             }
         };
-        tracing::info!(arm = ?target.arm, mode = context.policy.mode.as_str(), "connected to arm");
+        tracing::info!(arm = ?target.arm, mode = context.policy.mode.as_str(), "connected to Azure");
         forget_traffic(context);
         tokio::select! {
             outcome = Box::pin(work_with(term, target, context, &mut ledger)) => return outcome,
-            () = config_changed => tracing::info!("azure configuration changed, work of the term restarted"),
+            () = config_changed => tracing::info!("Azure configuration changed; work of the term started again"),
         }
     }
 }
@@ -244,7 +244,7 @@ async fn connect(source: &impl TargetSource) -> Result<ClusterConnection, WorkEr
                 Err(error) => {
                     let error = error.to_string();
                     if error != last_error {
-                        tracing::warn!(error, retry_in = ?CONNECT_RETRY_INTERVAL, "arm connection failed");
+                        tracing::info!(error, retry_in = ?CONNECT_RETRY_INTERVAL, "connection to Azure not made");
                     }
                     last_error = error;
                 }
@@ -262,7 +262,7 @@ async fn load_ledger(term: &Term, client: &Client) -> Result<LedgerStore, Ledger
         loads += 1;
         match LedgerStore::load(client.clone(), term.clone()).await {
             Err(error) if loads < MAX_LEDGER_LOADS => {
-                tracing::warn!(%error, retry_in = ?LEDGER_LOAD_RETRY_INTERVAL, "ledger not read");
+                tracing::info!(%error, retry_in = ?LEDGER_LOAD_RETRY_INTERVAL, "ledger not read");
                 sleep(LEDGER_LOAD_RETRY_INTERVAL).await;
             }
             loaded => return loaded,
@@ -510,7 +510,7 @@ async fn write_ledger(ledger: LedgerStore) {
                 in_time => is_verification_due = in_time.is_err(),
             },
             Err(error) => {
-                tracing::warn!(%error, retry_in = ?LEDGER_WRITE_RETRY_INTERVAL, "ledger not written");
+                tracing::info!(%error, retry_in = ?LEDGER_WRITE_RETRY_INTERVAL, "ledger not written; retrying");
                 sleep(LEDGER_WRITE_RETRY_INTERVAL).await;
             }
         }

@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use headgate_core::clock::Clock;
+use headgate_core::telemetry::warn_if;
 use headgate_kubernetes::{EventKind, EventSink, service_reference};
 
 use super::metrics::Metrics;
@@ -49,11 +50,13 @@ impl Reporter {
                 is_warning: event.reason.is_warning(),
             };
             let (service, reason) = (event.service.to_string(), kind.reason);
-            if kind.is_warning {
-                tracing::warn!(service, reason, note = event.message, "local service pool event");
-            } else {
-                tracing::info!(service, reason, note = event.message, "local service pool event");
-            }
+            warn_if!(
+                kind.is_warning,
+                service,
+                reason,
+                note = event.message,
+                "event recorded on the Service"
+            );
             let about = service_reference(event.service.namespace(), event.service.name(), uid);
             self.events.record(about, kind, event.message);
         }

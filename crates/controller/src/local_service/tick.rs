@@ -125,10 +125,10 @@ impl<F: FnMut(&mut Updater) -> bool + Send> Ticks<F> {
             if let Some(resource) = stale {
                 tracing::warn!(
                     resource,
-                    "members of local service pools stay as they are: watch is stale"
+                    "watch not confirmed for too long; members of Local Services' pools stay as they are"
                 );
             } else {
-                tracing::info!("members of local service pools follow their services again");
+                tracing::info!("watches confirmed again; members of Local Services' pools follow them");
             }
             *stale_before = stale;
         }
@@ -142,7 +142,7 @@ impl<F: FnMut(&mut Updater) -> bool + Send> Ticks<F> {
             Ok(guard) => guard,
             Err(error) => {
                 span.fail("LeaseHeld", &error);
-                tracing::info!(%error, "updates of local service pools wait for the next tick");
+                tracing::info!(%error, "pools of Local Services not compared; the next round does");
                 return;
             }
         };

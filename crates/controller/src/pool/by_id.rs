@@ -56,10 +56,10 @@ pub(crate) async fn read_by_id(
                 let known = previous.unreadable.get(&id);
                 if known.is_none_or(|known| !known.is_same_kind(&error)) {
                     let load_balancer = id.to_string();
-                    tracing::warn!(
+                    tracing::info!(
                         load_balancer,
                         error = error.message,
-                        "load balancer in the ledger not read"
+                        "recorded load balancer not read; its entries stay as they are"
                     );
                 }
                 listing.unreadable.insert(id, error);

@@ -122,7 +122,7 @@ impl InterfaceCache {
                 let previous_error = previous.as_ref().and_then(|cached| cached.last_error.as_ref());
                 let last_error = LastError::from_arm(&error, previous_error);
                 if previous_error.is_none_or(|previous| !previous.is_same_kind(&last_error)) {
-                    tracing::warn!(interface = ?id, %error, "network interface lookup failed, the last known machine stays in use");
+                    tracing::info!(interface = ?id, %error, "network interface not read; its last known machine counts");
                 }
                 // A stale error means that the interface no longer exists: that is an answer.
                 let last_error = Some(last_error).filter(|error| error.class != ErrorClass::Stale);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use headgate_azure::{ArmClient, ArmError, LoadBalancerId, LoadBalancerList, PoolId, ResourceGroupId};
-use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
+use headgate_azure::{ArmClient, ArmError, ErrorClass, LoadBalancerId, LoadBalancerList, PoolId, ResourceGroupId};
+use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled, warn_if};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -228,7 +228,12 @@ pub async fn list_on_request(
             Err(error) => {
                 let retry_in = backoff.delay_after(&error);
                 span.fail(error.code(), &error);
-                tracing::warn!(%error, ?retry_in, "load balancers not listed");
+                warn_if!(
+                    error.class() == ErrorClass::Terminal,
+                    %error,
+                    ?retry_in,
+                    "load balancers not listed; changes wait"
+                );
                 not_before = Instant::now() + retry_in;
                 let mut listing = Listing::clone(&listings.borrow());
                 listing.last_error = Some(LastError::from_arm(&error, listing.last_error.as_ref()));
@@ -263,7 +268,7 @@ async fn list(
         Ok(found) => found,
         Err(error) if is_missing(&error) => return Ok(BTreeMap::new()),
         Err(error @ ArmError::TooLarge(_)) => {
-            tracing::warn!(%error, "load balancers are read one by one");
+            tracing::info!(%error, "list of load balancers too large; each is read alone");
             return read_each(arm, scope, previous, &recorded_pools(), deadline).await;
         }
         Err(error) => return Err(error),

@@ -23,7 +23,7 @@ pub(super) async fn read_load_balancer(
     if !previous.is_some_and(|previous| previous.is_assembled) {
         match arm.get_load_balancer(id, PoolEntry::reader(), deadline).await {
             Err(error @ ArmError::TooLarge(_)) => {
-                tracing::warn!(load_balancer = %id, %error, "load balancer is read in parts");
+                tracing::info!(load_balancer = %id, %error, "load balancer too large; it is read in parts");
             }
             read => return read,
         }

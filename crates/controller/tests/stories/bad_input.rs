@@ -17,7 +17,7 @@ use super::world::{ENFORCE, GROUP, address, entries, load_balancer};
 mod raw_arm;
 
 const LEDGER: &str = "headgate-admin-state";
-const LEDGER_REJECTED: &str = "LoadBalancerAdminStateLedgerRejected";
+const LEDGER_REJECTED: &str = "LedgerInvalid";
 
 /// Three Nodes, and a leader with an ARM that has these documents.
 async fn cluster_with(documents: Vec<Value>) -> (TestCluster, RawArm) {

@@ -7,7 +7,7 @@ use super::rows::cluster::{DOWN, SECOND, TestCluster};
 use super::world::{address, entries, load_balancer, two_load_balancers};
 
 const DRAIN: &str = "ToBeDeletedByClusterAutoscaler";
-const CONTESTED: &str = "LoadBalancerAddressContested";
+const CONTESTED: &str = "NodeAddressNotUnique";
 
 /// Makes a node list the addresses of others beside its own.
 fn claim(cluster: &TestCluster, number: usize, others: &[usize]) {

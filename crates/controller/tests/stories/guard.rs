@@ -19,7 +19,7 @@ use super::rows::cluster::{DOWN, DRAINING, OUT_OF_SERVICE, TestCluster};
 use super::world::{ENFORCE, SECOND, World, entries, load_balancer, scope, two_load_balancers};
 
 const MAINTENANCE: &str = "headgate.dev/maintenance";
-const HELD_BACK: &str = "LoadBalancerAdminStateHeldBack";
+const HELD_BACK: &str = "NodeKeptInService";
 
 pub(crate) static GUARD: LazyLock<GuardSettings> = LazyLock::new(|| GuardSettings {
     minimum_in_service: IntOrPercent::Int(1),

@@ -18,7 +18,7 @@ use super::rows::cluster::{OUT_OF_SERVICE, TestCluster};
 use super::world::{ENFORCE, SECOND, entries, id_of, load_balancer};
 
 const DISRUPTED: &str = "karpenter.sh/disrupted";
-const HELD_BACK: &str = "LoadBalancerAdminStateHeldBack";
+const HELD_BACK: &str = "NodeKeptInService";
 const PORT: u16 = 32000;
 
 /// One load balancer with one pool: a rule that probes headgate, and one that probes the `healthCheckNodePort`.

@@ -19,7 +19,7 @@ use crate::world::{ENFORCE, GROUP, Leader, SECOND, World, entries, load_balancer
 
 const MINUTE: Duration = Duration::from_mins(1);
 const POOL: &str = "kubernetes";
-const EVENT: &str = "LoadBalancerAdminStateNodesStale";
+const EVENT: &str = "NodesStale";
 const METRIC: &str = "headgate_admin_state_nodes_stale_since_timestamp_seconds";
 /// The period of the leader's watch, and the time until its first request after that fails.
 const UNTIL_NOTICED: Duration = Duration::from_secs(52);

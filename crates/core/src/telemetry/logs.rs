@@ -8,9 +8,56 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
-/// The levels unless `RUST_LOG` sets others: `info` for headgate, warnings of libraries. kube's client logs errors
-/// only, because headgate itself logs a lost connection.
-pub(crate) const DEFAULT_FILTER: &str = "warn,headgate=info,kube_client=error";
+/// The levels of libraries, whatever levels areas have: warnings. kube's client logs errors only, because headgate itself logs a lost
+/// connection.
+const LIBRARIES: &str = "warn,kube_client=error";
+
+/// The level unless `RUST_LOG` sets another one.
+const DEFAULT_LEVEL: &str = "info";
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// The areas whose level can be set on its own, and the modules that they are.
+const AREAS: [(&str, &[&str]); 11] = [
+    (
+        "health",
+        &[
+            "headgate_agent::health",
+            "headgate::agent::health_tasks",
+            "headgate::agent::health_thread",
+            "headgate::agent::service_health",
+        ],
+    ),
+    (
+        "node",
+        &["headgate_agent::own_node", "headgate_kubernetes::node_writer"],
+    ),
+    (
+        "connections",
+        &["headgate_agent::connections", "headgate::cli::connections"],
+    ),
+    (
+        "evictions",
+        &[
+            "headgate_agent::spot",
+            "headgate_controller::preempt_events",
+            "headgate::agent::scheduled_events",
+        ],
+    ),
+    (
+        "notifications",
+        &["headgate_agent::notify", "headgate::agent::notifications"],
+    ),
+    (
+        "election",
+        &["headgate_kubernetes::leader", "headgate::agent::leader_election"],
+    ),
+    ("pools", &["headgate_controller"]),
+    ("maintenance", &["headgate_maintenance", "headgate::agent::maintenance"]),
+    ("azure", &["headgate_azure", "headgate::agent::azure_access"]),
+    ("kubernetes", &["headgate_kubernetes"]),
+    ("listeners", &["headgate_http"]),
+];
 
 crate::telemetry::words! {
     /// The format of logs.
@@ -24,6 +71,57 @@ crate::telemetry::words! {
         /// One JSON object a line.
         Json = "JSON",
     }
+}
+
+/// Logs a warning if somebody has to act, and information otherwise: what is retried and ends by itself needs nobody.
+///
+/// ```
+/// let is_refused = false;
+/// headgate_core::telemetry::warn_if!(is_refused, node = "n", "field of the Node not written");
+/// ```
+#[macro_export]
+macro_rules! warn_if {
+    ($needs_somebody:expr, $($event:tt)+) => {
+        if $needs_somebody {
+            tracing::warn!($($event)+);
+        } else {
+            tracing::info!($($event)+);
+        }
+    };
+}
+
+/// The levels by target that a level, and levels of areas, stand for; `None` if a text is something else. Of two about the same target the
+/// longer one counts, as in `headgate_kubernetes` and `headgate_kubernetes::leader`.
+fn directives(level: &str) -> Option<String> {
+    let mut directives = vec![LIBRARIES.to_owned()];
+    let mut general = DEFAULT_LEVEL;
+    for item in level.split(',').map(str::trim) {
+        let (area, level) = item
+            .split_once('=')
+            .map_or((None, item), |(area, level)| (Some(area), level));
+        let level = LEVELS.into_iter().find(|known| *known == level)?;
+        match area {
+            None => general = level,
+            Some(area) => {
+                let (_, targets) = AREAS.iter().find(|(known, _)| *known == area)?;
+                directives.extend(targets.iter().map(|target| format!("{target}={level}")));
+            }
+        }
+    }
+    directives.insert(1, format!("headgate={general}"));
+    Some(directives.join(","))
+}
+
+/// The levels of a process whose `RUST_LOG` is this: a level, and levels of areas, such as `info,azure=debug`; or levels by target.
+fn levels(variable: Option<&str>) -> EnvFilter {
+    let by_target = |text: &str| EnvFilter::try_new(text).ok();
+    let set = variable.and_then(|text| directives(text).map(EnvFilter::new).or_else(|| by_target(text)));
+    set.unwrap_or_else(|| EnvFilter::new(default_directives()))
+}
+
+/// The levels by target without a setting.
+pub(crate) fn default_directives() -> String {
+    directives(DEFAULT_LEVEL).unwrap_or_default()
 }
 
 /// Installs the log output of the process. A second call has no effect.
@@ -47,7 +145,8 @@ fn output<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'span> LookupSpan<'span>,
 {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+    let variable = std::env::var(EnvFilter::DEFAULT_ENV).ok();
+    let filter = levels(variable.as_deref());
     layer(format, filter, io::stderr().is_terminal(), io::stderr)
 }
 
@@ -94,4 +193,120 @@ pub fn error_chain(error: &dyn Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tracing::Level;
+    use tracing_subscriber::filter::Targets;
+
+    use super::*;
+
+    #[test]
+    fn log_levels() {
+        for (text, is_good) in [
+            ("info", true),
+            ("info,azure=debug", true),
+            ("azure=debug, election=trace", true),
+            ("off", true),
+            ("", false),
+            (" ", false),
+            ("info,", false),
+            ("loud", false),
+            ("azure=loud", false),
+            ("INFO", false),
+            ("headgate_azure=debug", false),
+            ("azure", false),
+        ] {
+            assert_eq!(directives(text).is_some(), is_good, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_variable_has_areas_or_targets() {
+        for (variable, expected) in [
+            (None, "headgate=info"),
+            (Some("info,azure=debug"), "headgate_azure=debug"),
+            (Some("headgate_azure=trace"), "headgate_azure=trace"),
+            (Some("a=loud"), "headgate=info"),
+        ] {
+            let found = levels(variable).to_string();
+            assert!(found.split(',').any(|directive| directive == expected), "{variable:?}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_level_counts_for_its_area_and_for_no_library() {
+        let rows = [
+            ("info", "headgate_azure::client::write", Level::INFO, true),
+            ("info", "headgate_azure::client::write", Level::DEBUG, false),
+            ("info", "headgate::reconcile", Level::INFO, true),
+            ("debug", "headgate_http::server::serve", Level::DEBUG, true),
+            ("debug", "hyper::proto", Level::DEBUG, false),
+            ("trace", "kube_client::client", Level::WARN, false),
+            ("error", "kube_runtime::watcher", Level::WARN, true),
+            ("warn", "headgate::agent", Level::INFO, false),
+            ("off", "headgate::agent", Level::ERROR, false),
+            ("azure=debug", "headgate_azure::client::write", Level::DEBUG, true),
+            ("azure=debug", "headgate_controller::pool", Level::DEBUG, false),
+            ("azure=debug", "headgate_controller::pool", Level::INFO, true),
+            (
+                "warn,pools=info",
+                "headgate_controller::pool::writer",
+                Level::INFO,
+                true,
+            ),
+            (
+                "warn,pools=info",
+                "headgate_maintenance::controller",
+                Level::INFO,
+                false,
+            ),
+            // The longer target counts, in any order.
+            (
+                "pools=trace,evictions=off",
+                "headgate_controller::preempt_events",
+                Level::ERROR,
+                false,
+            ),
+            (
+                "kubernetes=off,election=debug",
+                "headgate_kubernetes::leader::leader_task",
+                Level::DEBUG,
+                true,
+            ),
+            (
+                "election=debug,kubernetes=off",
+                "headgate_kubernetes::watch",
+                Level::WARN,
+                false,
+            ),
+            ("health=debug", "headgate_agent::health::kube_proxy", Level::DEBUG, true),
+            ("health=debug", "headgate_agent::own_node::watch", Level::DEBUG, false),
+        ];
+        for (level, target, record, is_logged) in rows {
+            let targets: Targets = directives(level).unwrap().parse().unwrap();
+            assert_eq!(
+                targets.would_enable(target, &record),
+                is_logged,
+                "{level}: {record} of {target}"
+            );
+        }
+    }
+
+    #[test]
+    fn areas_are_modules_that_exist() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for target in AREAS.iter().flat_map(|(_, targets)| *targets) {
+            let (package, module) = target.split_once("::").unwrap_or((target, "lib"));
+            let sources = match package.strip_prefix("headgate_") {
+                Some(package) => root.join("crates").join(package).join("src"),
+                None => root.join("src"),
+            };
+            let file = sources.join(module.replace("::", "/")).with_extension("rs");
+            assert!(file.exists(), "{target}: {}", file.display());
+        }
+    }
 }

@@ -141,7 +141,7 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
-    use crate::telemetry::logs::{LogFormat, layer};
+    use crate::telemetry::logs::{LogFormat, default_directives, layer};
 
     /// While a process has one subscriber, tracing asks the subscriber of the thread that reaches a span first, and keeps the answer
     /// for all threads, so for other tests. With these it asks all subscribers.
@@ -215,12 +215,12 @@ mod tests {
     #[test]
     fn default_filter_logs_the_reconcile_and_not_the_span_of_the_call() {
         LazyLock::force(&OTHER_SUBSCRIBERS);
-        let (text, computed) = logged(LogFormat::Json, crate::telemetry::logs::DEFAULT_FILTER);
+        let (text, computed) = logged(LogFormat::Json, &default_directives());
         assert_eq!(computed, 1);
         let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         let spans = line["spans"].as_array().unwrap();
         assert_eq!((spans.len(), &spans[0]["node"]), (1, &"node-1".into()));
-        let (text, _) = logged(LogFormat::Text, crate::telemetry::logs::DEFAULT_FILTER);
+        let (text, _) = logged(LogFormat::Text, &default_directives());
         assert!(
             text.contains(r#"reconcile_pool{term=3 node="node-1" pool="kubernetes"}: requests"#),
             "{text}"

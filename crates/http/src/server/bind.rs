@@ -143,7 +143,7 @@ pub fn raise_open_file_limit() {
         }
     });
     if let Err(error) = raised {
-        tracing::warn!(%error, "limit on open files not raised");
+        tracing::info!(%error, "limit on open files not raised");
     }
 }
 

@@ -220,7 +220,10 @@ impl LockGuard {
             let deadline = Instant::now() + RELEASE_TIMEOUT;
             let released = lock_task::retry_on_change(&mut changes, deadline, is_released).await;
             if !matches!(released, Ok(Some(()))) {
-                tracing::warn!(lease = &*self.lock.name, "arm lock not released yet, retrying");
+                tracing::info!(
+                    lease = &*self.lock.name,
+                    "shared Lease not released; cloud-controller-manager waits until it is or expires"
+                );
             }
         }
     }

@@ -102,6 +102,7 @@ impl LeaderElector {
     {
         let mut task = LeaderTask::new(work, self.terms.clone(), self.metrics.clone(), self.clock.clone());
         let mut event = Event::Woke;
+        self.metrics.stands_for_election(true);
         loop {
             let reports = task.reports();
             let inputs = Inputs {
@@ -128,7 +129,10 @@ impl LeaderElector {
                     Ok(()) = self.reports.changed() => Event::Woke,
                     () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => Event::Woke,
                 },
-                Action::Stop => return,
+                Action::Stop => {
+                    self.metrics.stands_for_election(false);
+                    return;
+                }
             };
         }
     }

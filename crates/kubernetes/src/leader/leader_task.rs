@@ -140,16 +140,19 @@ where
         let term = self.term.as_ref().map(TermOwner::number);
         match failure {
             None if self.has_given_up => {
-                tracing::warn!(term, "term given up to the candidate that volunteered");
+                tracing::warn!(
+                    term,
+                    "stopped leading because load balancers cannot be listed here; another candidate takes over"
+                );
                 WorkOutcome::Finished
             }
             None => WorkOutcome::Finished,
             Some((failure, error)) if is_stop_expected => {
-                tracing::warn!(
+                tracing::info!(
                     term,
                     reason = failure.as_str(),
                     error,
-                    "leader task failed while it stopped"
+                    "work of the term failed while it stopped"
                 );
                 WorkOutcome::Finished
             }
@@ -158,7 +161,7 @@ where
                     term,
                     reason = failure.as_str(),
                     error,
-                    "leader task failed, releasing the lease and abstaining"
+                    "work of the term failed; released the Lease, and stands again later"
                 );
                 WorkOutcome::Failed
             }

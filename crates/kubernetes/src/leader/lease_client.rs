@@ -86,11 +86,11 @@ impl LeaseClient {
         match &response {
             Ok(_) => self.last_error = None,
             Err(LeaseError::Refused(error)) if self.last_error.as_ref() != Some(error) => {
-                tracing::warn!(lease, verb, error, "lease request refused");
+                tracing::warn!(lease, verb, error, "Lease not read or written: refused");
                 self.last_error = Some(error.clone());
             }
             Err(LeaseError::NoResponse(error)) if self.last_error.as_ref() != Some(error) => {
-                tracing::warn!(lease, verb, error, "lease request failed, retrying");
+                tracing::info!(lease, verb, error, "Lease not read or written; retrying");
                 self.last_error = Some(error.clone());
             }
             // A conflict is usual among candidates, and a repeated error is logged already.

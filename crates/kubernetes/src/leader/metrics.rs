@@ -2,6 +2,7 @@
 //!
 //! Invariant: `headgate_leader` is 1 only while a term is valid by the clock at the time of the scrape.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use headgate_core::telemetry::{ByLabel, MetricTable, words};
@@ -43,6 +44,7 @@ pub struct CurrentTerm {
 #[derive(Clone, Debug)]
 pub struct LeaderMetrics {
     running: Arc<Mutex<Option<(Term, Timestamp)>>>,
+    is_candidate: Arc<AtomicBool>,
     transitions: ByLabel<Counter>,
     failures: ByLabel<Counter>,
 }
@@ -61,6 +63,7 @@ impl LeaderMetrics {
         let mut table = registry.into();
         let metrics = Self {
             running: Arc::default(),
+            is_candidate: Arc::default(),
             transitions: table.by_label(
                 "headgate_leader_transitions",
                 "Terms of this instance: to=\"leader\" counts their beginnings, to=\"follower\" their ends",
@@ -90,6 +93,11 @@ impl LeaderMetrics {
             number: term.number(),
             since: *since,
         })
+    }
+
+    /// Records whether this instance stands for election.
+    pub(super) fn stands_for_election(&self, is_candidate: bool) {
+        self.is_candidate.store(is_candidate, Ordering::Relaxed);
     }
 
     /// Records that the work of a term has begun.
@@ -139,7 +147,13 @@ struct TermGauges(LeaderMetrics);
 impl Collector for TermGauges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let current = self.0.current_term();
+        let is_candidate = self.0.is_candidate.load(Ordering::Relaxed);
         for (name, help, value) in [
+            (
+                "headgate_leader_candidate",
+                "1 while this instance stands for election or leads, 0 otherwise.",
+                i64::from(is_candidate),
+            ),
             (
                 "headgate_leader",
                 "1 while this instance is the leader, 0 otherwise.",

@@ -1,6 +1,7 @@
 //! What is reported of one watch: its errors and their end, when it was verified, and the objects that it skips.
 
 use headgate_core::clock::Clock;
+use headgate_core::telemetry::warn_if;
 use kube::runtime::watcher;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -88,12 +89,13 @@ impl WatchReporter {
             return reason;
         }
         let error = headgate_core::telemetry::error_chain(error);
-        tracing::warn!(
+        warn_if!(
+            !reason.is_outage(),
             resource = self.resource,
             name = self.name,
             reason = reason.as_str(),
             error,
-            "watch failed, the last known state stays in use"
+            "watch failed; the last known state stays in use"
         );
         let since = self.clock.now().wall;
         self.failure.send_replace(Some(WatchFailure { reason, error, since }));

@@ -156,7 +156,12 @@ impl Resumption {
             version: current.unwrap_or_default(),
         };
         if is_backwards {
-            tracing::warn!(path, known, current, "resourceVersion went backwards, listing again");
+            tracing::warn!(
+                path,
+                known,
+                current,
+                "resourceVersion went backwards, as after a restore of etcd; listing again"
+            );
         }
         Ok(expired().filter(|_| is_backwards))
     }

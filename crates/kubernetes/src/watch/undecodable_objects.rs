@@ -205,7 +205,7 @@ impl Skipping {
         }
         let Undecodable { metadata, error } = object;
         let (resource, version) = (self.resource, metadata.resource_version.as_deref());
-        tracing::warn!(resource, name, version, error, "object cannot be decoded, skipping it");
+        tracing::warn!(resource, name, version, error, "object not decoded; it is skipped");
         let Some(events) = &self.events else { return };
         let about = ObjectReference {
             api_version: Some(K::api_version(&K::DynamicType::default()).into_owned()),

@@ -149,7 +149,7 @@ impl DaemonSetEvacuator {
                     namespace = pod.namespace,
                     pod = pod.name,
                     node = pod.node,
-                    "pod of daemonset deleted"
+                    "pod of the DaemonSet deleted"
                 );
                 if let Some(cut) = cut {
                     self.writer.events.grace_period_cut(&pod, cut);
@@ -161,7 +161,7 @@ impl DaemonSetEvacuator {
             Err(WriteError::Conflict | WriteError::Gone) => {}
             Err(error) => {
                 span.fail(error.outcome().as_str(), &error);
-                tracing::warn!(namespace = pod.namespace, pod = pod.name, %error, "pod of daemonset not deleted");
+                tracing::info!(namespace = pod.namespace, pod = pod.name, %error, "pod of the DaemonSet not deleted; retrying");
                 let repeat_at = Instant::now() + REPEAT_INTERVAL;
                 self.repeat_at.insert(evacuation.uid().unwrap_or_default(), repeat_at);
             }

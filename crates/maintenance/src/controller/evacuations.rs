@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use headgate_core::clock::{Clock, whole_seconds};
-use headgate_core::telemetry::ReconcileSpan;
+use headgate_core::telemetry::{ReconcileSpan, warn_if};
 use headgate_kubernetes::{Decoded, is_dns_subdomain};
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _};
@@ -393,7 +393,8 @@ async fn work_on(writer: &Writer, due: &Due, span: &ReconcileSpan, now: Timestam
 fn log_failure(what: &str, evacuation: &Evacuation, span: &ReconcileSpan, error: &WriteError) {
     span.fail(error.outcome().as_str(), error);
     let (namespace, name) = (evacuation.namespace().unwrap_or_default(), evacuation.name_any());
-    tracing::warn!(what, namespace, name, %error, retry_in = ?REPEAT_INTERVAL, "evacuation step failed");
+    let is_refused = matches!(error, WriteError::Refused(_));
+    warn_if!(is_refused, what, namespace, name, %error, retry_in = ?REPEAT_INTERVAL, "Evacuation not written");
 }
 
 /// Makes one step that is a write of the Evacuation.
@@ -408,7 +409,7 @@ async fn make(writer: &Writer, evacuation: &Evacuation, step: Step) -> Result<()
                     namespace = evacuation.namespace(),
                     name = evacuation.name_any(),
                     pod = evacuation.spec.pod_ref.name,
-                    "evacuation of another pod deleted: the UID in podRef is not the pod's"
+                    "Evacuation deleted: the UID in its podRef is not the pod's"
                 );
             }
             writer.delete_evacuation(evacuation, &remove_finalizers).await

@@ -1,5 +1,6 @@
 //! Events about maintenances, Nodes and pods.
 
+use headgate_core::telemetry::warn_if;
 use headgate_kubernetes::{EventKind, EventSink, node_reference, pod_reference};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource as _;
@@ -100,11 +101,8 @@ impl MaintenanceEvents {
         note: &str,
     ) {
         let name = about.name.as_deref().unwrap_or_default();
-        if is_warning {
-            tracing::warn!(name, reason, note, "maintenance event");
-        } else {
-            tracing::info!(name, reason, note, "maintenance event");
-        }
+        let kind = about.kind.as_deref().unwrap_or_default();
+        warn_if!(is_warning, kind, name, reason, note, "event recorded");
         let action = match reason {
             MALFORMED_ANNOTATION => "ReadAnnotations",
             ROLLOUT_RESTARTED => "RestartRollout",

@@ -62,7 +62,7 @@ impl NodeEdit for IsolationEdit {
     fn written(&self, _: &Node, after: &Node) {
         let (name, uid) = (&self.planned.name, after.metadata.uid.as_deref().unwrap_or_default());
         let warn = |reason, note: String| self.events.about_node(name, uid, true, reason, &note);
-        tracing::info!(node = name, change = ?self.change, "node changed for maintenance");
+        tracing::info!(node = name, change = ?self.change, "Node changed for a maintenance");
         if let Some(orphan) = &self.orphan {
             let note = format!(
                 "The taint of the NodeMaintenance with the UID {orphan}, which no longer exists, was removed or replaced"

@@ -100,7 +100,7 @@ pub(super) async fn watch_pods(
             changed = located.changed() => if changed.is_err() { return },
             // Only an aborted watch ends.
             Some((node, Err(error))) = watches.join_next(), if !watches.is_empty() => if !error.is_cancelled() {
-                tracing::error!(node, %error, "watch of pods ended, starting it again");
+                tracing::error!(node, %error, "watch of the pods of a node ended by a defect; it starts again");
                 cache.send_modify(|cache| drop(cache.nodes.remove(&node)));
             },
         }

@@ -206,7 +206,7 @@ impl RolloutEvacuator {
                 Err(error) => {
                     span.fail(error.outcome().as_str(), &error);
                     let (namespace, pod) = (&look.pod.namespace, &look.pod.name);
-                    tracing::warn!(namespace, pod, %error, retry_in = ?WAIT_INTERVAL, "rollout not evaluated");
+                    tracing::info!(namespace, pod, %error, retry_in = ?WAIT_INTERVAL, "rollout not evaluated");
                     WAIT_INTERVAL
                 }
             };

@@ -124,7 +124,7 @@ async fn move_endpoints(with_headgate: bool, moves: usize) -> Followed {
     if let Some(headgate) = &headgate {
         eventually(RECONCILE_TIMEOUT, "headgate updates pools", async || {
             let log = last_log_lines(headgate.log());
-            let has_begun = log.contains("updates of local service pools started");
+            let has_begun = log.contains("started to update pools of Local Services");
             if has_begun { Ok(()) } else { Err(log) }
         })
         .await;

@@ -90,7 +90,7 @@ async fn the_process_holds_a_node_that_karpenter_removes_until_it_is_out() {
     set_taints(&administrator, &name, &[DISRUPTED]).await;
     mark(&administrator, &name, "False").await;
     holder.terminate();
-    holder.until_logged("holding the instance").await;
+    holder.until_logged("Karpenter waits with the instance").await;
     assert!(
         holder.0.wait(STABLE).await.is_none(),
         "it is not out:\n{}",

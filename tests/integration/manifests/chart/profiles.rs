@@ -330,7 +330,12 @@ fn monitoring_objects_follow_the_kinds_of_the_api_server() {
         let found: Vec<&Value> = found.map(|object| &object["apiVersion"]).collect();
         assert_eq!(found, monitors, "{name} {kinds:?}");
         let found = objects.iter().filter(|object| object["kind"] == "PrometheusRule");
-        assert_eq!(found.count(), rules, "{name} {kinds:?}");
+        let found: Vec<String> = found.map(ToString::to_string).collect();
+        assert_eq!(found.len(), rules, "{name} {kinds:?}");
+        assert!(
+            !found.concat().contains("runbook_url"),
+            "no link without a base: {found:?}"
+        );
         if name != "healthz" {
             let readers = only(&objects, "NetworkPolicy")["spec"]["ingress"][0]["from"].to_string();
             assert_eq!(

@@ -37,6 +37,7 @@ fn values_that_cannot_work_are_refused_by_name() {
             "terminationGracePeriodSeconds",
         ),
         (json!({"serviceHealthChecks": "on"}), "serviceHealthChecks"),
+        (json!({"prometheusRule": {"runbookBase": "docs/"}}), "runbookBase"),
         (json!({"profile": "gke"}), "profile"),
         (json!({"connections": {"enabled": "yes"}}), "enabled"),
         (json!({"signals": {"cordon": true}}), "cordon"),
@@ -319,6 +320,7 @@ fn values_reach_the_objects() {
         rules[0].contains("\"https://git.example.com/headgate/docs/reference/runbooks.md#headgate"),
         "{rules:?}"
     );
+    assert!(!rules.concat().contains("\"docs/"), "every link is absolute: {rules:?}");
     let policy = only(&objects, "NetworkPolicy");
     assert_eq!(policy["spec"]["ingress"][0]["from"], json!([{"podSelector": {}}]));
     assert!(policy.to_string().contains("9999") && !policy.to_string().contains("10457"));

@@ -100,7 +100,7 @@ impl DeletionDelayTask {
         let note = format!(
             "headgate no longer delays the deletion of the node by Cluster Autoscaler: {what} {seconds} s (delayTermination.clusterAutoscaler): {waits_for}"
         );
-        tracing::warn!(node = self.node_name, timeout = ?self.timeout, waits_for, "deletion of the node no longer delayed");
+        tracing::warn!(node = self.node_name, timeout = ?self.timeout, waits_for, "stopped delaying the deletion of the node: the time for it is over, and connections may be lost");
         let about = self.events.own_node(observed.map(|node| &*node.uid));
         self.events.record(about, TIMED_OUT, note);
     }

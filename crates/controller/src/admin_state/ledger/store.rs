@@ -257,7 +257,10 @@ impl LedgerStore {
             }
         };
         if let Some(reason) = loss.filter(|_| !accepts_loss) {
-            tracing::warn!(reason, "ledger lost, the leader writes its own");
+            tracing::warn!(
+                reason,
+                "ledger deleted or replaced by another writer; the leader writes what it knows"
+            );
         } else {
             self.ledger.send_if_modified(|ledger| {
                 let merged = found.ledger.with_changes(ledger, &stored.ledger);

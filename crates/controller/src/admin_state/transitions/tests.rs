@@ -187,7 +187,7 @@ async fn each_transition_gets_one_event() {
         ("q", &[(1, "None"), (2, "-")], true),
     ];
     let events = scenario.evaluate_pools(back);
-    assert_eq!(reasons(&events), [("LoadBalancerAdminStateNone", "n1")]);
+    assert_eq!(reasons(&events), [("LoadBalancerRestored", "n1")]);
     assert_eq!(
         events[0].2,
         "None again in lb/p, lb/q: health probes decide about new connections."
@@ -268,7 +268,7 @@ async fn failure_gets_an_event_at_its_start_at_a_change_and_every_five_minutes()
     let count = |scenario: &mut Scenario| scenario.evaluate_pools(pools).len();
     scenario.last_error = error(ErrorClass::Retriable, "Throttled");
     let events = scenario.evaluate_pools(pools);
-    assert_eq!(reasons(&events), [("LoadBalancerAdminStateUpdateFailed", "n1")]);
+    assert_eq!(reasons(&events), [("LoadBalancerUpdateFailed", "n1")]);
     assert_eq!(
         events[0].2,
         "Admin state not updated: ARM said Throttled. headgate retries."
@@ -309,7 +309,7 @@ async fn failed_list_gets_an_event_on_every_signalled_node() {
         .iter()
         .map(|event| (event.kind, event.node.name.as_str()))
         .collect();
-    assert_eq!(events, [(UPDATE_FAILED, "n1")]);
+    assert_eq!(events, [(FORBIDDEN[0].1, "n1")]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -327,7 +327,7 @@ async fn unreadable_interface_gets_an_event_on_nodes_that_may_have_it() {
         pool: pool_id("p"),
         last_error: LastError::new(
             ErrorClass::Terminal,
-            "AuthorizationFailed",
+            "InvalidResourceType",
             "nic cannot be read".to_owned(),
             None,
         ),
@@ -339,7 +339,7 @@ async fn unreadable_interface_gets_an_event_on_nodes_that_may_have_it() {
     let events = scenario.evaluate_pools(pools);
     assert_eq!(
         reasons(&events),
-        [("LoadBalancerAdminStateUpdateFailed", "n2")],
+        [("LoadBalancerUpdateFailed", "n2")],
         "node 1 has an entry there, node 3 has no signal"
     );
     assert!(
@@ -361,7 +361,7 @@ async fn unreadable_interface_gets_an_event_on_nodes_that_may_have_it() {
     assert!(scenario.evaluate(&[before]).is_empty());
     assert_eq!(
         reasons(&scenario.evaluate_pools(pools)),
-        [("LoadBalancerAdminStateUpdateFailed", "n3")]
+        [("LoadBalancerUpdateFailed", "n3")]
     );
     // A failure of the Node's own entries comes first.
     let other: &Pools<'_> = &[
@@ -386,7 +386,7 @@ async fn pool_without_an_eligible_entry_gets_one_warning() {
     let mut scenario = Scenario::new(&[node(1, &[DRAIN]), node(2, &[DRAIN])], &[]);
     let pools: &Pools<'_> = &[("p", &[(1, "-"), (2, "-")], true), ("q", &[(1, "-"), (9, "-")], true)];
     let events = scenario.evaluate_pools(pools);
-    assert_eq!(reasons(&events), [("LoadBalancerPoolHasNoEligibleAddress", "n1")]);
+    assert_eq!(reasons(&events), [("LoadBalancerPoolEmpty", "n1")]);
     assert!(scenario.evaluate_pools(pools).is_empty());
     scenario.targets.apply(node(2, &[]), scenario.clock.now());
     tokio::time::advance(Duration::from_secs(1)).await;
@@ -400,4 +400,32 @@ fn long_notes_are_truncated() {
     let note = truncate("ö".repeat(900));
     assert!(note.len() <= 1024 && note.ends_with('…'), "{}", note.len());
     assert_eq!(truncate("short".to_owned()), "short");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_arm_forbids_has_a_reason_of_its_own_on_the_node() {
+    for (code, reason, words) in [
+        ("AuthorizationFailed", "AzureRoleMissing", "headgate's role"),
+        (
+            "LinkedAuthorizationFailed",
+            "AzureLinkedScopeForbidden",
+            "virtual network",
+        ),
+        ("DenyAssignmentAuthorizationFailed", "AzureDenyAssignment", "locked"),
+        ("ScopeLocked", "LoadBalancerUpdateFailed", "until an operator"),
+    ] {
+        let mut scenario = Scenario::new(&[node(1, &[DRAIN])], &[]);
+        scenario.last_error = Some(LastError::new(
+            ErrorClass::Terminal,
+            code,
+            "ARM answered 403".to_owned(),
+            None,
+        ));
+        let events = scenario.evaluate_pools(&[("p", &[(1, "-"), (2, "-")], true)]);
+        assert_eq!(reasons(&events), [(reason, "n1")]);
+        assert!(
+            events[0].2.contains("ARM answered 403") && events[0].2.contains(words),
+            "{events:?}"
+        );
+    }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use headgate_azure::{ArmError, ErrorClass, LoadBalancerId};
+use headgate_core::telemetry::warn_if;
 use headgate_kubernetes::leader::LockError;
 use tokio::time::Instant;
 
@@ -144,7 +145,8 @@ impl Attempts {
         };
         if previous.is_none_or(|previous| !previous.is_same_kind(&error)) {
             let load_balancer = load_balancer.name();
-            tracing::warn!(
+            warn_if!(
+                error.class == ErrorClass::Terminal,
                 load_balancer,
                 code = error.code,
                 error = error.message,

@@ -61,7 +61,7 @@ impl PoolWriter {
                     // The Lease stays held while ARM may carry out this write. What it wrote is what the next read shows.
                     let settled = self.arm.poll_until_settled(&edit.pool, deadline).await;
                     settled
-                        .unwrap_or_else(|error| tracing::warn!(%error, pool = %edit.pool, "end of a write not seen"));
+                        .unwrap_or_else(|error| tracing::info!(%error, pool = %edit.pool, "end of a write not seen; the pool is read again"));
                 }
                 Err(error)
             }

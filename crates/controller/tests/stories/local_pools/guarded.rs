@@ -13,7 +13,7 @@ use super::super::world::{SECOND, entries, load_balancer};
 use super::cluster::{LocalCluster, Options, nodes};
 
 const MAINTENANCE: &str = "headgate.dev/maintenance";
-const HELD_BACK: &str = "LoadBalancerAdminStateHeldBack";
+const HELD_BACK: &str = "NodeKeptInService";
 
 /// A cluster with the Service `default/web`, whose pool has these nodes.
 async fn guarded(members: &[usize], minimum_in_service: IntOrPercent) -> LocalCluster {

@@ -23,8 +23,9 @@ pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 pub(crate) const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 pub(crate) const DRAINING: &str = "cloudprovider.azure.microsoft.com/draining";
 pub(crate) const DOWN: &str = "LoadBalancerAdminStateDown";
-pub(crate) const NONE: &str = "LoadBalancerAdminStateNone";
-pub(crate) const FAILED: &str = "LoadBalancerAdminStateUpdateFailed";
+pub(crate) const NONE: &str = "LoadBalancerRestored";
+pub(crate) const FAILED: &str = "LoadBalancerUpdateFailed";
+pub(crate) const ROLE_MISSING: &str = "AzureRoleMissing";
 /// Longer than any expected wait, and than the end of a term.
 const MAX_WAIT: Duration = Duration::from_mins(2);
 

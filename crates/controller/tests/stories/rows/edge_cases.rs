@@ -15,7 +15,7 @@ async fn pool_without_an_eligible_address_gets_one_warning() {
         let counts = cluster.event_counts().await;
         let all = counts
             .iter()
-            .filter(|((reason, _), _)| reason == "LoadBalancerPoolHasNoEligibleAddress");
+            .filter(|((reason, _), _)| reason == "LoadBalancerPoolEmpty");
         assert_eq!(all.map(|(_, count)| count).sum::<usize>(), warned, "{counts:?}");
     }
     cluster.until_down(&["node-1", "node-2", "node-3"]).await;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::super::world::{GROUP, entries, load_balancer};
-use super::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster};
+use super::cluster::{DOWN, DRAINING, FAILED, ROLE_MISSING, SECOND, TestCluster};
 
 fn pool() -> String {
     format!("{GROUP}/providers/Microsoft.Network/loadBalancers/kubernetes/backendAddressPools/kubernetes")
@@ -153,11 +153,13 @@ async fn unreadable_interface_delays_no_other_node_and_is_reported() {
     cluster
         .until("Down", |cluster| cluster.down()["kubernetes/kubernetes"].len() == 1)
         .await;
-    assert!(cluster.notes(FAILED, "node-2").await.is_empty());
+    for reason in [FAILED, ROLE_MISSING] {
+        assert!(cluster.notes(reason, "node-2").await.is_empty());
+    }
     // The lookup is repeated; once it succeeds, the entry is written.
     sleep(300 * SECOND).await;
     assert!(cluster.sent("GET", "node-1-nic").len() <= 7);
-    let notes = cluster.notes(FAILED, "node-1").await;
+    let notes = cluster.notes(ROLE_MISSING, "node-1").await;
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(
         notes[0].contains("node-1-nic") && notes[0].contains("Microsoft.Network/networkInterfaces/read"),

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::super::world::{ENFORCE, entries, load_balancer};
-use super::cluster::{DOWN, DRAINING, FAILED, OUT_OF_SERVICE, SECOND, TestCluster, between, entry};
+use super::cluster::{DOWN, DRAINING, FAILED, OUT_OF_SERVICE, ROLE_MISSING, SECOND, TestCluster, between, entry};
 
 fn throttled(seconds: u64) -> Value {
     json!({"answer": {"code": "SubscriptionRequestsThrottled", "retryAfter": seconds}})
@@ -241,7 +241,7 @@ async fn missing_right_is_reported_once_and_retried_slowly() {
     let puts = cluster.puts();
     assert!((4..=7).contains(&puts.len()), "{}", puts.len());
     for node in ["node-2", "node-3"] {
-        let notes = cluster.notes(FAILED, node).await;
+        let notes = cluster.notes(ROLE_MISSING, node).await;
         assert_eq!(notes.len(), 1, "{notes:?}");
         assert!(
             notes[0].contains("backendAddressPools/write") && notes[0].contains("until an operator corrects the cause"),

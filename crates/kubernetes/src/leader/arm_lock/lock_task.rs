@@ -83,7 +83,10 @@ pub(super) async fn run(task: LockTask) {
         }
         let (hold, obstacle) = (state_machine.hold(), state_machine.obstacle(clock.now()));
         if holds.publish(hold, obstacle, state_machine.other_holds()) {
-            tracing::warn!(lease = lease.name, "arm lock lost while writers held it");
+            tracing::warn!(
+                lease = lease.name,
+                "shared Lease lost in a write: another process took it"
+            );
         }
         changes.send_replace(());
     }

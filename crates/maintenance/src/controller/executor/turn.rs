@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headgate_core::telemetry::ReconcileSpan;
+use headgate_core::telemetry::{ReconcileSpan, warn_if};
 use tokio::time::Instant;
 
 use super::super::writer::WriteError;
@@ -61,7 +61,8 @@ impl<'a> Turn<'a> {
                 if let Some(span) = &self.span {
                     span.fail(error.outcome().as_str(), error);
                 }
-                tracing::warn!(what, name, %error, "maintenance write failed");
+                let is_refused = matches!(error, WriteError::Refused(_));
+                warn_if!(is_refused, what, name, %error, "maintenance not written; retrying");
             }
         }
     }

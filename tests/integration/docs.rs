@@ -1,0 +1,318 @@
+//! The commands in the README, the guides and the installation pages: each block runs in a sandbox, page after page, or its fence says
+//! `cloud` after the language: it needs Azure, a registry, a kubelet, or the controllers of a release. A fence with `make` has targets of the
+//! Makefile. Blocks of other pages must be shell that bash can read.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use headgate_test_kubernetes::{assets, scratch};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::manifests::rendering::tools;
+use crate::sandbox::command::Sandbox;
+
+/// The pages whose blocks run, in this order. The chart that README.md installs has policies that refuse what the sandbox's own controllers
+/// write, so they come before.
+const PAGES: [&str; 13] = [
+    "docs/guides/maintenance.md",
+    "docs/guides/upgrade-uninstall.md",
+    "README.md",
+    "docs/guides/troubleshooting.md",
+    "docs/guides/monitoring.md",
+    "docs/guides/health-checks.md",
+    "docs/guides/autoscalers.md",
+    "docs/guides/spot-and-upgrades.md",
+    "docs/guides/rolling-updates.md",
+    "docs/install-aks.md",
+    "docs/install-self-managed.md",
+    "docs/install-other-clouds.md",
+    "docs/reference/events.md",
+];
+/// Pages whose blocks are read only: they are for a cluster in trouble, or for this repository.
+const READ_ONLY: [&str; 7] = [
+    "docs/reference/runbooks.md",
+    "docs/dev/lab.md",
+    "docs/dev/emulator.md",
+    "manifests/README.md",
+    "manifests/azure/README.md",
+    "charts/headgate/README.md",
+    "CONTRIBUTING.md",
+];
+/// What must stay executed, so that marks do not become the rule.
+const MIN_EXECUTED: usize = 6;
+
+/// A fenced block with commands.
+struct Block {
+    page: &'static str,
+    line: usize,
+    is_console: bool,
+    mark: Option<String>,
+    text: String,
+}
+
+impl Block {
+    fn name(&self) -> String {
+        format!("{}:{}", self.page, self.line)
+    }
+
+    /// The commands, and the output that the page shows. Commands of a `console` block begin with `$ `, and lines after a backslash go on.
+    fn parts(&self) -> (String, String) {
+        let (mut commands, mut output) = (String::new(), String::new());
+        let mut continues = !self.is_console;
+        for line in self.text.lines() {
+            let command = line.strip_prefix("$ ").filter(|_| self.is_console);
+            let part = if continues || command.is_some() {
+                &mut commands
+            } else {
+                &mut output
+            };
+            writeln!(part, "{}", command.unwrap_or(line)).unwrap();
+            continues = !self.is_console || (command.is_some() || continues) && line.ends_with('\\');
+        }
+        (commands, output)
+    }
+
+    fn commands(&self) -> String {
+        self.parts().0
+    }
+
+    /// The first word of the output that the page shows.
+    fn first_output(&self) -> Option<String> {
+        let (_, output) = self.parts();
+        let word = output.split(['"', ' ', '\n']).find(|word| word.len() > 1);
+        word.map(str::to_owned)
+    }
+}
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The blocks of a text with commands.
+fn blocks_of(page: &'static str, text: &str) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut open: Option<(bool, usize)> = None;
+    for (number, line) in text.lines().enumerate() {
+        let trimmed = line.trim_start();
+        if let Some((is_wanted, indentation)) = open {
+            if trimmed == "```" {
+                open = None;
+            } else if is_wanted {
+                let block = blocks.last_mut().unwrap();
+                writeln!(block.text, "{}", line.get(indentation..).unwrap_or_default()).unwrap();
+            }
+        } else if let Some(fence) = trimmed.strip_prefix("```") {
+            let mut words = fence.split_whitespace();
+            let language = words.next().unwrap_or_default();
+            let is_wanted = ["sh", "bash", "console"].contains(&language);
+            if is_wanted {
+                blocks.push(Block {
+                    page,
+                    line: number + 1,
+                    is_console: language == "console",
+                    mark: words.next().map(str::to_owned),
+                    text: String::new(),
+                });
+            }
+            open = Some((is_wanted, line.len() - trimmed.len()));
+        }
+    }
+    blocks
+}
+
+fn blocks(pages: &[&'static str]) -> Vec<Block> {
+    let read = |page: &&'static str| blocks_of(page, &std::fs::read_to_string(repository(page)).unwrap());
+    pages.iter().flat_map(read).collect()
+}
+
+#[test]
+fn every_block_is_executed_or_marked() {
+    let mut pages: Vec<String> = vec!["README.md".to_owned()];
+    for directory in ["docs", "docs/guides"] {
+        for entry in std::fs::read_dir(repository(directory)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if Path::new(&name).extension().is_some_and(|extension| extension == "md") && name != "SUMMARY.md" {
+                pages.push(format!("{directory}/{name}"));
+            }
+        }
+    }
+    let missing: Vec<_> = pages.iter().filter(|page| !PAGES.contains(&page.as_str())).collect();
+    assert!(missing.is_empty(), "add to PAGES: {missing:?}");
+    let blocks = blocks(&PAGES);
+    for block in &blocks {
+        let mark = block.mark.as_deref();
+        assert!(
+            matches!(mark, None | Some("cloud" | "make")),
+            "{}: {mark:?}",
+            block.name()
+        );
+    }
+    let executed = blocks.iter().filter(|block| block.mark.is_none()).count();
+    assert!(executed >= MIN_EXECUTED, "{executed} of {} blocks run", blocks.len());
+}
+
+#[test]
+fn blocks_that_make_runs_name_targets() {
+    let makefile = std::fs::read_to_string(repository("Makefile")).unwrap();
+    for block in blocks(&PAGES)
+        .iter()
+        .filter(|block| block.mark.as_deref() == Some("make"))
+    {
+        for line in block.text.lines() {
+            let target = line
+                .strip_prefix("make ")
+                .and_then(|rest| rest.split_whitespace().next());
+            let target = target.unwrap_or_else(|| panic!("{}: {line}", block.name()));
+            assert!(makefile.contains(&format!("\n{target}: ")), "{}: {line}", block.name());
+        }
+    }
+}
+
+/// Bash reads every block, also of those that run nowhere.
+#[test]
+fn every_block_is_shell() {
+    for block in blocks(&PAGES).iter().chain(&blocks(&READ_ONLY)) {
+        let output = Command::new("bash")
+            .args(["-n", "-c", &block.commands()])
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}: {}",
+            block.name(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn blocks_are_found_with_their_marks_and_commands() {
+    let text = "1. ```sh cloud\n   az x\n   ```\n\n```yaml\n$ not this\n```\n```console\n$ a \\\n  b\n{\"out\": 1}\n$ c\n```\n";
+    let blocks = blocks_of("page", &text.replacen("1. ", "   ", 1));
+    let found: Vec<_> = blocks
+        .iter()
+        .map(|block| {
+            (
+                block.line,
+                block.mark.as_deref(),
+                block.commands(),
+                block.first_output(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            (1, Some("cloud"), "az x\n".to_owned(), None),
+            (8, None, "a \\\n  b\nc\n".to_owned(), Some("out".to_owned())),
+        ]
+    );
+}
+
+/// The reasons of events that are written in the sources of a directory.
+fn event_reasons(directory: &Path, found: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            event_reasons(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let source = std::fs::read_to_string(&path).unwrap();
+            let product = source.split("#[cfg(test)]\nmod tests {").next().unwrap();
+            let kinds = ["EventKind::normal(", "EventKind::warning("].map(|start| product.split(start).skip(1));
+            let reasons = kinds
+                .into_iter()
+                .flatten()
+                .filter_map(|rest| rest.trim_start().strip_prefix('"'));
+            found.extend(reasons.map(|rest| rest.split('"').next().unwrap().to_owned()));
+        }
+    }
+}
+
+#[test]
+fn every_reason_of_an_event_is_documented() {
+    let page = std::fs::read_to_string(repository("docs/reference/events.md")).unwrap();
+    let mut reasons = BTreeSet::new();
+    for directory in [
+        "crates/agent/src",
+        "crates/controller/src",
+        "crates/kubernetes/src",
+        "src",
+    ] {
+        event_reasons(&repository(directory), &mut reasons);
+    }
+    assert!(reasons.len() >= 20, "{reasons:?}");
+    let missing: Vec<_> = reasons
+        .iter()
+        .filter(|reason| !page.contains(&format!("`{reason}`")))
+        .collect();
+    assert!(missing.is_empty(), "add to docs/reference/events.md: {missing:?}");
+}
+
+/// What the reader has filled in, or has at hand.
+fn prepared(commands: &str, description: &Value) -> String {
+    let healthz = description["nodes"][0]["healthz"].as_str().unwrap();
+    let (_, port) = healthz.rsplit_once(':').unwrap();
+    let kubeconfig = description["kubeconfig"].as_str().unwrap();
+    let replaced = [
+        ("DIR/kubeconfig", kubeconfig),
+        ("127.0.0.1:PORT", healthz),
+        ("PORT", port),
+        ("REGISTRY", "registry.example.com"),
+        ("node-7", "node-2"),
+        (" NODE", " node-3"),
+        ("/NODE", "/node-3"),
+        (" NAME ", " web "),
+    ];
+    let commands = replaced
+        .iter()
+        .fold(commands.to_owned(), |text, (before, after)| text.replace(before, after));
+    // In a sandbox the agents' operations ports are not the default one.
+    let operations = description["nodes"][0]["metrics"].as_str().unwrap();
+    format!(
+        "reboot-node-2() {{ :; }}\nheadgate() {{ if [[ $1 == why ]]; then set -- \"$@\" --statusz http://{operations}/statusz; fi; \
+         command headgate \"$@\"; }}\n{commands}"
+    )
+}
+
+#[tokio::test]
+async fn every_unmarked_block_runs_in_a_sandbox() {
+    let mut sandbox = Sandbox::start(&["--workloads"]);
+    let description = sandbox.description().await;
+    let directory = scratch("docs");
+    let azure = description["azureJson"].as_str().unwrap();
+    std::fs::copy(azure, directory.join("azure.json")).unwrap();
+    for name in ["charts", "manifests"] {
+        std::os::unix::fs::symlink(repository(name), directory.join(name)).unwrap();
+    }
+    let plan =
+        "apiVersion: headgate.dev/v1alpha1\nkind: NodeMaintenance\nmetadata: {name: kernel}\nspec: {stage: Drain}\n";
+    std::fs::write(directory.join("kernel.yaml"), plan).unwrap();
+    let programs = [
+        Path::new(env!("CARGO_BIN_EXE_headgate")).parent().unwrap().to_owned(),
+        assets().directory().to_owned(),
+        tools().to_owned(),
+    ];
+    let own = std::env::var_os("PATH").unwrap();
+    let path = std::env::join_paths(programs.into_iter().chain(std::env::split_paths(&own))).unwrap();
+    let run = |name: &str, commands: &str| {
+        let mut command = Command::new("timeout");
+        command.args(["240", "bash", "-euo", "pipefail", "-c", commands]);
+        command.current_dir(&directory).env("PATH", &path);
+        command.env("KUBECONFIG", description["kubeconfig"].as_str().unwrap());
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "{name}: {}\n{commands}\n{said}", output.status);
+        said
+    };
+    for block in blocks(&PAGES).iter().filter(|block| block.mark.is_none()) {
+        let said = run(&block.name(), &prepared(&block.commands(), &description));
+        if let Some(word) = block.first_output() {
+            assert!(said.contains(&word), "{}: no {word:?} in {said}", block.name());
+        }
+    }
+    sandbox.signal(Signal::SIGINT);
+    assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());
+}
