@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::AgentOptions;
 
 mod formats;
+mod from_leader;
 mod local_pools;
 mod through_api_server;
 pub(crate) mod world;
@@ -284,5 +285,5 @@ fn unavailable_sources_are_reported() {
     ]);
     assert!(refused(&output, 2).contains("/nonexistent"));
     let output = headgate(&["restore", "--yes", "--kubeconfig", kubeconfig]);
-    assert!(refused(&output, 1).contains("Azure cannot be reached"));
+    assert!(refused(&output, 3).contains("Azure cannot be reached"));
 }

@@ -38,6 +38,7 @@ mod settings;
 mod target_states;
 mod traffic;
 mod transitions;
+mod view;
 mod work;
 
 pub use cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
@@ -54,4 +55,5 @@ pub use restore_work::{OwnedEntry, RestoreContext, RestoreError, RestoreOutcome,
 pub use rule_guard::HeldFor;
 pub use settings::{AdminStateMode, AdminStateSettings, ForeignDown};
 pub use target_states::{SignalledNodes, TargetState, TargetStates};
+pub use view::{RecordedEvent, WorkSnapshot, WorkView};
 pub use work::{WorkContext, WorkError, run};
