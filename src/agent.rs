@@ -12,6 +12,8 @@
 mod addresses;
 mod azure_access;
 mod channels;
+mod cluster_page;
+mod cluster_view;
 mod health_tasks;
 mod health_thread;
 mod leader_election;
@@ -49,6 +51,7 @@ use crate::config::{MarkerWriter, Settings};
 
 use addresses::Listeners;
 use channels::{Channels, Metrics};
+use cluster_view::ClusterView;
 use health_tasks::{HealthPublishers, HealthTasks};
 use health_thread::{HealthThread, Heartbeat};
 use leader_election::{LeaderElection, WorkMetrics};
@@ -59,6 +62,7 @@ use tasks::Tasks;
 pub use addresses::BoundAddresses;
 pub(crate) use azure_access::check_azure_settings;
 pub use azure_access::{ArmConnectError, ArmConnection, AzureAccess};
+pub(crate) use cluster_view::{ALL_NODES, PATH as CLUSTER_PATH};
 use leader_election::LeaderContext;
 pub(crate) use probe_socket::{PROBE_SOCKET_FILE, connect as connect_probe_socket};
 pub use role::Role;
@@ -206,6 +210,16 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         is_candidate: is_candidate(role, &settings),
         leader: metrics.leader.clone(),
         local_pools: metrics.local_pools.queued_updates(),
+        cluster: ClusterView {
+            work: metrics.admin_state.work_view(),
+            queue: metrics.local_pools.queued_updates(),
+            leader: metrics.leader.clone(),
+            settings: Arc::new(settings.clone()),
+            client: client.clone(),
+            node_name: node_name.clone(),
+            clock: clock.clone(),
+            last: Arc::default(),
+        },
         started_at: clock.now().wall,
         clock: clock.clone(),
     };

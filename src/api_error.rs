@@ -10,6 +10,8 @@ pub fn api_error_text(error: &kube::Error) -> String {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
         kube::Error::Api(status) if !status.reason.is_empty() => format!("{} ({})", status.reason, status.code),
         kube::Error::Api(status) => format!("status {}", status.code),
+        // The text of the transport's error without kube's name for its kind.
+        kube::Error::Service(error) => error_chain(&**error),
         other => error_chain(other),
     }
 }

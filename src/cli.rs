@@ -1,7 +1,5 @@
 //! The command line: one file for each subcommand, which turns its arguments into a call and the outcome into an exit code.
 //!
-//! Exit codes of every subcommand: 0 success, 1 a failure while running, 2 wrong arguments or settings; after Ctrl-C `drain` and `undrain`
-//! have one more.
 //! What is public is used by the subcommands of `headgate-lab`, too.
 
 use std::ffi::OsStr;
@@ -11,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
+use clap::{FromArgMatches as _, Parser, Subcommand};
 use headgate_core::settings::parse_duration;
 use hyper::Uri;
 use tokio::runtime::{Builder, Runtime};
@@ -26,7 +24,9 @@ mod colour;
 mod complete;
 mod connections;
 mod drain;
+mod failure;
 pub mod generate;
+mod help;
 mod hold;
 mod output;
 mod plan;
@@ -35,16 +35,15 @@ pub(super) mod probe;
 mod restore;
 mod spans;
 mod status;
+mod sysdump;
 mod undrain;
 mod verify;
+mod version;
 mod why;
 
-/// Exit code for wrong arguments or settings.
-const EXIT_SETTINGS: u8 = 2;
-/// Exit code for a failure while running.
-const EXIT_RUNTIME: u8 = 1;
-/// Exit code after Ctrl-C: 128 and the number of SIGINT.
-pub const EXIT_INTERRUPTED: u8 = 130;
+use failure::{EXIT_RUNTIME, report};
+pub use failure::{EXIT_CODES, EXIT_INTERRUPTED, Failure, exit_code};
+pub use help::definition;
 
 /// The file by which `kubectl headgate` finds the program.
 const PLUGIN_FILE: &str = "kubectl-headgate";
@@ -65,7 +64,11 @@ enum Command {
     Why(why::Arguments),
     /// Show nodes and backend pools: signals, admin states and their owners, the leader, health answers
     Status(status::Arguments),
+    /// Show the versions of this program and of headgate's agents and controllers in the cluster
+    Version(version::Arguments),
+    Sysdump(sysdump::Arguments),
     Restore(restore::Arguments),
+    #[command(hide = true)]
     PrepareUninstall(prepare_uninstall::Arguments),
     CleanNodes(clean_nodes::Arguments),
     Drain(drain::Arguments),
@@ -75,19 +78,15 @@ enum Command {
     Check(check::Arguments),
     Verify(verify::Arguments),
     Connections(connections::Arguments),
+    #[command(hide = true)]
     Hold(hold::Arguments),
     /// Ask the agent in this container over its Unix socket whether it is live or ready
+    #[command(hide = true)]
     Probe(probe::Arguments),
     /// Print a completion script for a shell
     Completions(generate::CompletionsArguments),
     /// Print the man page
     Man,
-}
-
-/// The definition of the command line, for the man page, completions and the generated reference.
-#[must_use]
-pub fn definition() -> clap::Command {
-    Arguments::command()
 }
 
 /// The name by which the program was called, for usage lines: that of a plugin of `kubectl` is `kubectl headgate`.
@@ -116,6 +115,8 @@ pub fn run() -> ExitCode {
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Why(arguments) => why::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
+        Command::Version(arguments) => version::run(&arguments),
+        Command::Sysdump(arguments) => sysdump::run(&arguments),
         Command::Restore(arguments) => restore::run(&arguments),
         Command::PrepareUninstall(arguments) => prepare_uninstall::run(&arguments),
         Command::CleanNodes(arguments) => clean_nodes::run(&arguments),
@@ -132,52 +133,6 @@ pub fn run() -> ExitCode {
         Command::Man => generate::man(definition()),
     };
     exit_code("headgate", outcome)
-}
-
-/// The exit code of a program; a failure is printed.
-#[must_use]
-pub fn exit_code(program: &str, outcome: Result<(), Failure>) -> ExitCode {
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            report(program, &failure.error);
-            ExitCode::from(failure.code)
-        }
-    }
-}
-
-/// Why a subcommand failed, and the exit code of the process.
-#[derive(Debug)]
-pub struct Failure {
-    /// The exit code.
-    pub code: u8,
-    /// The reason.
-    pub error: anyhow::Error,
-}
-
-impl Failure {
-    /// Wrong arguments or settings.
-    pub fn settings(error: impl Into<anyhow::Error>) -> Self {
-        Self {
-            code: EXIT_SETTINGS,
-            error: error.into(),
-        }
-    }
-
-    /// A failure while running.
-    pub fn runtime(error: impl Into<anyhow::Error>) -> Self {
-        Self {
-            code: EXIT_RUNTIME,
-            error: error.into(),
-        }
-    }
-}
-
-/// Prints an error with its causes to standard error.
-#[expect(clippy::print_stderr, reason = "the one place where a command reports its failure")]
-fn report(program: &str, error: &anyhow::Error) {
-    let text = headgate_core::telemetry::error_chain(error.as_ref());
-    eprintln!("{program}: {}", headgate_core::telemetry::escape_lines(&text));
 }
 
 /// Builds a runtime on this thread.

@@ -5,22 +5,32 @@
 //! come from `admin_state`'s plan. Without Azure the report has the reason, and shows what Kubernetes alone shows.
 
 mod agents;
+mod from_leader;
+mod leader_view;
 mod local_pools;
 mod maintenances_text;
 mod nodes;
 mod order;
 pub(crate) mod report;
+mod settled;
 mod snapshot;
 mod text;
 mod text_format;
+mod waits;
+mod words;
 
 pub(crate) use agents::{AgentEndpoints, query_agents};
+pub(crate) use from_leader::{Nodes as LeaderNodes, fetch_from_leader};
+pub(crate) use leader_view::LeaderInputs;
 pub(crate) use local_pools::list;
 pub(crate) use local_pools::{LocalPoolRow, LocalPoolsSnapshot, explain_service};
-pub(crate) use nodes::list as list_nodes;
+pub(crate) use nodes::{list as list_nodes, list_names as list_node_names};
 pub(crate) use order::NoSuchField;
 pub(crate) use order::sort_by_field;
 pub(crate) use report::StatusReport;
 pub(crate) use snapshot::{SnapshotRequest, StatusError, load_balancers as read_load_balancers, take_snapshot};
-pub(crate) use text::{Detail, render};
-pub(crate) use text_format::format_columns;
+#[cfg(test)]
+pub(crate) use text::tests::report as example_report;
+pub(crate) use text::{Detail, render, render_rows};
+pub(crate) use text_format::{format_age, format_columns, format_rows};
+pub(crate) use words::{Word, word};

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -26,11 +26,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::addresses::Listeners;
+use super::cluster_view::{ALL_NODES, ClusterView, PATH};
 use super::health_thread::{HEARTBEAT_TIMEOUT, Heartbeat};
 use super::service_health::ServiceHealthView;
 use super::tasks::TaskInfo;
 use super::{AgentError, Role, statusz_page};
 use crate::agent_status::AgentStatus;
+use crate::status::StatusReport;
 
 /// What the answers are computed from.
 #[derive(Clone)]
@@ -58,6 +60,8 @@ pub(super) struct Operations {
     pub(super) leader: LeaderMetrics,
     /// The queue of updates of Local Services' pools; empty unless this instance leads.
     pub(super) local_pools: watch::Receiver<Vec<QueuedUpdate>>,
+    /// The state of the cluster, if this instance leads.
+    pub(super) cluster: ClusterView,
     pub(super) started_at: Timestamp,
     pub(super) clock: Clock,
 }
@@ -70,6 +74,7 @@ pub(super) fn router(operations: Operations) -> Router {
         .route("/readyz", get(readyz))
         .route("/statusz", get(statusz))
         .route("/statusz.css", get(statusz_page::style))
+        .route(PATH, get(cluster))
         .with_state(operations)
 }
 
@@ -167,9 +172,22 @@ async fn statusz(State(operations): State<Operations>, headers: HeaderMap) -> Re
     if accept.contains("application/json") {
         Json(statusz).into_response()
     } else if statusz_page::accepts_page(accept) {
-        statusz_page::response(&statusz)
+        statusz_page::response(&statusz, operations.cluster.shown().await.as_ref())
     } else {
         statusz.to_string().into_response()
+    }
+}
+
+/// The state of the cluster as JSON; 503 in a process that does not lead, or leads without load balancers.
+async fn cluster(State(operations): State<Operations>, RawQuery(query): RawQuery) -> Response {
+    match operations.cluster.shown().await.map(|shown| shown.report) {
+        None => (StatusCode::SERVICE_UNAVAILABLE, "this process does not lead\n").into_response(),
+        Some(report) if query.as_deref() == Some(ALL_NODES) => Json(&*report).into_response(),
+        Some(report) => {
+            let mut report = StatusReport::clone(&report);
+            report.retain_notable();
+            Json(report).into_response()
+        }
     }
 }
 

@@ -1,21 +1,27 @@
 //! `/statusz` as a page for browsers.
 //!
 //! Invariants: the page runs no script and loads nothing but its own style sheet, which its Content-Security-Policy
-//! enforces. Every value is escaped, because names and error texts come from others. It has the content of the text form.
+//! enforces. Every value is escaped, because names and error texts come from others. It has the content of the text form, and on the
+//! leader the cluster above it (`cluster_page`). A header has the browser load it again every [`REFRESH_SECONDS`].
 
 use axum::http::HeaderValue;
-use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY};
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, REFRESH};
 use axum::http::header::{HeaderName, VARY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use maud::{DOCTYPE, Markup, html};
 
+use super::cluster_page::cluster;
+use super::cluster_view::Shown;
 use super::statusz::{Past, Since, describe_source};
 use crate::agent_status::{AgentStatus, PathStatus};
 
 /// What a browser may do with the page: load the style sheet from where the page came, and nothing else.
 const POLICY: &str =
     "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Between two loads of the page by a browser that has it open.
+const REFRESH_SECONDS: &str = "5";
 
 /// The style sheet, served beside the page.
 const STYLE: &str = "\
@@ -27,6 +33,7 @@ table { border-collapse: collapse; width: 100%; }
 th, td { border-bottom: 1px solid #8884; padding: .25rem .6rem .25rem 0; text-align: left; vertical-align: top; }
 th { font-weight: normal; opacity: .75; width: 12rem; }
 td, pre { overflow-wrap: anywhere; white-space: pre-wrap; }
+.wide th { width: auto; }
 .good, .bad { border-radius: .3rem; color: #fff; padding: 0 .4rem; }
 .good { background: #19692c; }
 .bad { background: #a3161a; }
@@ -54,9 +61,10 @@ pub(super) async fn style() -> Response {
     (headers, STYLE).into_response()
 }
 
-/// The page as a response.
-pub(super) fn response(statusz: &AgentStatus) -> Response {
-    const HEADERS: [(HeaderName, HeaderValue); 7] = [
+/// The page as a response; with the cluster, where this process leads.
+pub(super) fn response(statusz: &AgentStatus, shown: Option<&Shown>) -> Response {
+    const HEADERS: [(HeaderName, HeaderValue); 8] = [
+        (REFRESH, HeaderValue::from_static(REFRESH_SECONDS)),
         (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
         (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
         (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
@@ -65,10 +73,10 @@ pub(super) fn response(statusz: &AgentStatus) -> Response {
         (CACHE_CONTROL, HeaderValue::from_static("no-store")),
         (VARY, HeaderValue::from_static("Accept")),
     ];
-    (HEADERS, page(statusz).into_string()).into_response()
+    (HEADERS, page(statusz, shown).into_string()).into_response()
 }
 
-fn badge(text: &str, is_good: bool) -> Markup {
+pub(super) fn badge(text: &str, is_good: bool) -> Markup {
     html! { span class=(if is_good { "good" } else { "bad" }) { (text) } }
 }
 
@@ -83,7 +91,7 @@ fn path_row(path: &str, status: Option<&PathStatus>, now: Timestamp) -> Markup {
     }
 }
 
-fn page(statusz: &AgentStatus) -> Markup {
+fn page(statusz: &AgentStatus, shown: Option<&Shown>) -> Markup {
     let title = format!("{} – headgate", statusz.node.name);
     html! {
         (DOCTYPE)
@@ -97,6 +105,10 @@ fn page(statusz: &AgentStatus) -> Markup {
             }
             body {
                 h1 { "headgate " (statusz.version) " on node " (statusz.node.name) }
+                @if let Some(shown) = shown {
+                    (cluster(&shown.report, &shown.trends))
+                    h2 { "This process" }
+                }
                 table { (agent(statusz)) (node(statusz)) (proxy(statusz)) }
                 (details(statusz))
                 (updates(statusz))
@@ -246,7 +258,7 @@ mod tests {
     fn values_of_others_are_escaped() {
         let hostile = "<script>alert(1)</script>\"'&";
         let statusz = AgentStatus::example(hostile);
-        let page = page(&statusz).into_string();
+        let page = page(&statusz, None).into_string();
         assert!(!page.contains("<script"), "{page}");
         let escaped = page.matches("&lt;script&gt;alert(1)&lt;/script&gt;&quot;").count();
         // The title, the heading, the UID, a signal, a pool, the error, kube-proxy's address and a listener.

@@ -23,8 +23,7 @@ use super::{Failure, azure, build_runtime};
 ///
 /// Runs on any machine with a kubeconfig, or in a Pod of headgate. It writes nothing; it asks the API server which rights accounts
 /// have (SubjectAccessReview). Give the agents' settings with --config, or the settings' defaults are checked. ✓ is as it should be, ! is a
-/// limit or not known, ✗ does not work. Exit codes: 0 without ✗, 1 with one, 2 for wrong arguments or where the API server does not
-/// answer.
+/// limit or not known, ✗ does not work. Exit code 1 with a ✗.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -66,12 +65,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 async fn read(client: &Client, settings: &Settings) -> Result<CheckReport, Failure> {
     let request = CheckRequest { client, settings };
-    // Nothing can be checked, as with wrong arguments.
-    let world = Box::pin(read_world(request)).await.map_err(Failure::settings)?;
+    let world = Box::pin(read_world(request)).await.map_err(Failure::environment)?;
     Ok(CheckReport::new(&world, Timestamp::now()))
 }
 
 impl Report for CheckReport {
+    const KIND: Option<&'static str> = Some("Check");
+
     fn taken_at(&self) -> Timestamp {
         self.taken_at
     }

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use headgate_kubernetes::api_server::{self, KubeconfigSelection, Program};
+use headgate_core::telemetry::error_chain;
+use headgate_kubernetes::api_server::{self, ConnectError, KubeconfigSelection, Program};
 use kube::Client;
 
 use crate::config::METRICS_PORT;
@@ -45,10 +46,10 @@ impl ClusterArguments {
         given.map(|(flag, _)| flag).collect()
     }
 
-    /// A client for the selected cluster.
+    /// A client for the selected cluster, whose API server has answered a first request.
     ///
     /// # Errors
-    /// The kubeconfig cannot be used.
+    /// The kubeconfig cannot be used, there is none, or the API server does not answer.
     pub async fn client(&self) -> Result<Client, Failure> {
         let selection = KubeconfigSelection {
             kubeconfig: self.kubeconfig.clone(),
@@ -56,8 +57,21 @@ impl ClusterArguments {
             cluster: self.cluster.clone(),
             user: self.user.clone(),
         };
-        let config = api_server::infer_config(&selection).await.map_err(Failure::settings)?;
-        api_server::build_client(&config, Program::Cli).map_err(Failure::settings)
+        // What no flag names is not the user's mistake.
+        let unusable = |error: ConnectError| {
+            if self.given().is_empty() {
+                Failure::environment(error)
+            } else {
+                Failure::settings(error)
+            }
+        };
+        let config = api_server::infer_config(&selection).await.map_err(unusable)?;
+        let client = api_server::build_client(&config, Program::Cli).map_err(unusable)?;
+        match client.apiserver_version().await {
+            Err(kube::Error::Service(error)) => Err(Failure::environment(anyhow::anyhow!(error_chain(&*error)))),
+            // A refusal is an answer, too.
+            _ => Ok(client),
+        }
     }
 }
 

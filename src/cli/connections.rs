@@ -71,6 +71,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 impl Report for Connections {
+    const KIND: Option<&'static str> = Some("Connections");
+
     fn taken_at(&self) -> Timestamp {
         self.taken_at
     }

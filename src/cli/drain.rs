@@ -35,8 +35,7 @@ const MAX_PLAN_BYTES: u64 = 1024 * 1024;
 /// the drain goes on when this command ends. They need maintenance.enabled. `headgate undrain`
 /// ends or cancels the maintenance and makes the nodes schedulable again. `headgate plan` shows beforehand what a drain does.
 ///
-/// Exit codes: 0 drained, or created with --wait=false; 1 refused, not drained within --timeout, or ended before the nodes were drained;
-/// 2 wrong arguments, plan file or kubeconfig; 130 interrupted. After a timeout and an interrupt the drain goes on.
+/// Exit code 1 if it is refused, not done within --timeout, or ended before. After a timeout and an interrupt the drain goes on.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Nodes to drain, by name

@@ -23,6 +23,9 @@ const MAX_INTERVAL: Duration = Duration::from_hours(1);
 /// The shortest, so that a watch does not load the API server and ARM.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The `apiVersion` of JSON and YAML.
+const OUTPUT_VERSION: &str = "cli.headgate.dev/v1alpha1";
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Output {
     Text,
@@ -49,6 +52,9 @@ pub(super) struct WatchArguments {
 pub(super) trait Report: Serialize {
     /// Whether cells of the text get colours on a terminal.
     const IS_COLOURED: bool = false;
+
+    /// The `kind` of its JSON and YAML; `None` where it is a list.
+    const KIND: Option<&'static str>;
 
     /// The time of the read, which is no change.
     fn taken_at(&self) -> Timestamp;
@@ -119,7 +125,28 @@ fn has_reader() -> bool {
     !answered || !descriptors[0].revents().is_some_and(|events| events.intersects(closed))
 }
 
-fn print_report<T: Report>(output: Output, report: &T) -> Result<(), Failure> {
+/// A report with what says how to read it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Typed<'a, T> {
+    api_version: &'static str,
+    kind: &'static str,
+    #[serde(flatten)]
+    report: &'a T,
+}
+
+impl<'a, T: Report> Typed<'a, T> {
+    fn new(kind: &'static str, report: &'a T) -> Self {
+        Self {
+            api_version: OUTPUT_VERSION,
+            kind,
+            report,
+        }
+    }
+}
+
+/// Prints a report in this format.
+pub(super) fn print_report<T: Report>(output: Output, report: &T) -> Result<(), Failure> {
     let print_text = |text: &str| {
         if T::IS_COLOURED {
             print_coloured(text)
@@ -130,8 +157,14 @@ fn print_report<T: Report>(output: Output, report: &T) -> Result<(), Failure> {
     match output {
         Output::Text => print_text(&report.text(Detail::Narrow)),
         Output::Wide => print_text(&report.text(Detail::Wide)),
-        Output::Json => print_json(report),
-        Output::Yaml => print_yaml(report),
+        Output::Json => match T::KIND {
+            Some(kind) => print_json(&Typed::new(kind, report)),
+            None => print_json(report),
+        },
+        Output::Yaml => match T::KIND {
+            Some(kind) => print_yaml(&Typed::new(kind, report)),
+            None => print_yaml(report),
+        },
         Output::Name => {
             let names = report.names();
             let lines = names

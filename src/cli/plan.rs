@@ -89,6 +89,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 impl Report for Preview {
+    const KIND: Option<&'static str> = Some("DrainPreview");
+
     fn taken_at(&self) -> Timestamp {
         self.taken_at
     }

@@ -70,7 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failure> {
     let client = arguments.cluster.client().await?;
     let target = arguments.azure.connect(settings, &client).await?;
-    let target = target.map_err(|why| Failure::runtime(anyhow!("Azure cannot be reached: {why}")))?;
+    let target = target.map_err(|why| Failure::environment(anyhow!("Azure cannot be reached: {why}")))?;
     let report = read_report(arguments, settings, &client, &target).await?;
     let ours: Vec<_> = report.down_by_headgate().collect();
     for (node, entry) in &ours {
@@ -160,7 +160,7 @@ async fn read_report(
         settings,
         clock: Clock::System,
     };
-    let snapshot = status::take_snapshot(request).await.map_err(Failure::runtime)?;
+    let snapshot = status::take_snapshot(request).await.map_err(Failure::of_status)?;
     let mut report = StatusReport::from_snapshot(&snapshot);
     if let Some(why) = report.azure_error.as_ref().or(report.ledger_error.as_ref()) {
         return Err(Failure::runtime(anyhow!("headgate's own entries are unknown: {why}")));
@@ -170,7 +170,7 @@ async fn read_report(
     }
     if !arguments.nodes.is_empty() {
         let kept = report.retain_named(&arguments.nodes);
-        kept.map_err(|missing| Failure::runtime(StatusError::NoSuchNode(missing)))?;
+        kept.map_err(|missing| Failure::of_status(StatusError::NoSuchNode(missing)))?;
     }
     Ok(report)
 }

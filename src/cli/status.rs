@@ -1,5 +1,8 @@
 //! `headgate status`: also as `kubectl headgate status`, when the binary is called kubectl-headgate.
 
+use std::cell::Cell;
+use std::time::Duration;
+
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use headgate_core::clock::Clock;
@@ -7,14 +10,21 @@ use hyper::Uri;
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::Value;
+use tokio::time::{Instant, sleep};
 
 use crate::config::Settings;
-use crate::status::{self, AgentEndpoints, Detail, SnapshotRequest, StatusError, StatusReport};
+use crate::drain::NodeQuery;
+use crate::status::{self, AgentEndpoints, Detail, LeaderNodes, SnapshotRequest, StatusError, StatusReport};
 
 use super::cluster::{AgentArguments, ClusterArguments};
 use super::complete::node_candidates;
 use super::output::{self, Output, Report, WatchArguments};
-use super::{Failure, azure, build_runtime};
+use super::{Failure, azure, build_runtime, duration_up_to};
+
+/// The longest `--timeout`. The help has it, too.
+const MAX_TIMEOUT: Duration = Duration::from_hours(168);
+/// Between two reads of `--wait`.
+const WAIT_INTERVAL: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -25,6 +35,10 @@ pub(super) struct Arguments {
     /// Show all nodes
     #[arg(short = 'A', long, conflicts_with = "nodes")]
     all: bool,
+
+    /// Show the nodes with these labels, as kubectl has it: KEY=VALUE, !=, in, notin, KEY, !KEY
+    #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector, conflicts_with_all = ["nodes", "all"])]
+    selector: Option<String>,
 
     #[command(flatten)]
     cluster: ClusterArguments,
@@ -46,6 +60,13 @@ pub(super) struct Arguments {
     #[command(flatten)]
     watch: WatchArguments,
 
+    #[command(flatten)]
+    settled: SettledArguments,
+
+    /// Print the rows of the nodes only, for scripts
+    #[arg(long)]
+    no_headers: bool,
+
     /// Order of the nodes: a field of the nodes in -o json, such as .verdict.healthz [default: .name]
     #[arg(long, value_name = "FIELD")]
     sort_by: Option<String>,
@@ -53,6 +74,28 @@ pub(super) struct Arguments {
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
+}
+
+/// What follows from whether something is pending.
+#[derive(Debug, Args)]
+struct SettledArguments {
+    /// Wait until nothing is pending for the shown nodes and the leader is alive, then print; exit code 1 if that takes longer than
+    /// --timeout
+    #[arg(long, conflicts_with = "watch")]
+    wait: bool,
+
+    /// How long --wait waits, at most 168h
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIMEOUT), default_value = "5m", requires = "wait")]
+    timeout: Duration,
+
+    /// Exit code 1 if something is pending or not known; without it the code is 0 whatever the report says
+    #[arg(long)]
+    exit_code: bool,
+}
+
+/// A selector, which the API server gets as it is.
+fn selector(text: &str) -> Result<String, String> {
+    NodeQuery::parse(text).map(|_| text.to_owned())
 }
 
 fn node_and_url(text: &str) -> Result<(String, Uri), String> {
@@ -72,22 +115,67 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let outcome = runtime.block_on(async {
         let client = arguments.cluster.client().await?;
         let read = async || read_report(arguments, &settings, &client).await;
-        Box::pin(output::show(arguments.output, &arguments.watch, read)).await
+        if arguments.settled.wait {
+            return wait_until_settled(arguments, read).await;
+        }
+        let unsettled = Cell::default();
+        let read = async || {
+            let report = read().await?;
+            unsettled.set(arguments.unsettled(&report));
+            Ok(report)
+        };
+        Box::pin(output::show(arguments.output, &arguments.watch, read)).await?;
+        match unsettled.take() {
+            found if found.is_empty() || !arguments.settled.exit_code => Ok(()),
+            found => Err(Failure::runtime(anyhow::anyhow!(found.join("; ")))),
+        }
     });
     // Requests that got no answer are abandoned.
     runtime.shutdown_background();
     outcome
 }
 
+impl Arguments {
+    fn unsettled(&self, report: &StatusReport) -> Vec<String> {
+        report.unsettled(!self.azure.given().is_empty() || report.leader.is_some())
+    }
+}
+
+/// Reads until every shown node is where it should be, and prints the last report.
+async fn wait_until_settled(
+    arguments: &Arguments,
+    read: impl AsyncFn() -> Result<StatusReport, Failure>,
+) -> Result<(), Failure> {
+    let deadline = Instant::now() + arguments.settled.timeout;
+    loop {
+        let report = read().await?;
+        let unsettled = arguments.unsettled(&report);
+        if unsettled.is_empty() {
+            return output::print_report(arguments.output, &report);
+        }
+        if Instant::now() + WAIT_INTERVAL > deadline {
+            output::print_report(arguments.output, &report)?;
+            let (timeout, unsettled) = (arguments.settled.timeout, unsettled.join("; "));
+            return Err(Failure::runtime(anyhow::anyhow!("not within {timeout:?}: {unsettled}")));
+        }
+        sleep(WAIT_INTERVAL).await;
+    }
+}
+
 impl Report for StatusReport {
     const IS_COLOURED: bool = true;
+    const KIND: Option<&'static str> = Some("Status");
 
     fn taken_at(&self) -> Timestamp {
         self.taken_at
     }
 
     fn text(&self, detail: Detail) -> String {
-        status::render(self, detail)
+        if self.no_headers {
+            status::render_rows(self, detail)
+        } else {
+            status::render(self, detail)
+        }
     }
 
     fn names(&self) -> Vec<String> {
@@ -100,17 +188,19 @@ impl Report for StatusReport {
 }
 
 async fn read_report(arguments: &Arguments, settings: &Settings, client: &Client) -> Result<StatusReport, Failure> {
-    let snapshot = status::take_snapshot(SnapshotRequest {
-        client,
-        azure: arguments.azure.connect(settings, client).await?,
-        settings,
-        clock: Clock::System,
-    });
-    let snapshot = snapshot.await.map_err(Failure::runtime)?;
-    let mut report = StatusReport::from_snapshot(&snapshot);
-    if !arguments.nodes.is_empty() {
+    let selected = match &arguments.selector {
+        Some(selector) => {
+            let names = status::list_node_names(client, selector).await;
+            Some(names.map_err(|error| Failure::of_status(StatusError::Nodes(error)))?)
+        }
+        None => None,
+    };
+    let mut report = read_state(arguments, settings, client).await?;
+    if let Some(selected) = selected {
+        report.retain_selected(&selected);
+    } else if !arguments.nodes.is_empty() {
         let kept = report.retain_named(&arguments.nodes);
-        kept.map_err(|missing| Failure::runtime(StatusError::NoSuchNode(missing)))?;
+        kept.map_err(|missing| Failure::of_status(StatusError::NoSuchNode(missing)))?;
     } else if !arguments.all {
         report.retain_notable();
     }
@@ -123,6 +213,36 @@ async fn read_report(arguments: &Arguments, settings: &Settings, client: &Client
     }
     if let Some(field) = &arguments.sort_by {
         report.sort_nodes_by(field).map_err(Failure::settings)?;
+    }
+    report.no_headers = arguments.no_headers;
+    Ok(report)
+}
+
+/// The state as the leader serves it; with flags about Azure, or without a leader, as this machine reads it.
+async fn read_state(arguments: &Arguments, settings: &Settings, client: &Client) -> Result<StatusReport, Failure> {
+    let mut from_leader = None;
+    if arguments.azure.given().is_empty() {
+        let is_narrow = !arguments.all && arguments.nodes.is_empty() && arguments.selector.is_none();
+        let nodes = if is_narrow {
+            LeaderNodes::Notable
+        } else {
+            LeaderNodes::All
+        };
+        match status::fetch_from_leader(client, &arguments.agents.access(), nodes).await {
+            Ok(report) => return Ok(report),
+            Err(why) => from_leader = Some(why),
+        }
+    }
+    let snapshot = status::take_snapshot(SnapshotRequest {
+        client,
+        azure: arguments.azure.connect(settings, client).await?,
+        settings,
+        clock: Clock::System,
+    });
+    let snapshot = snapshot.await.map_err(Failure::of_status)?;
+    let mut report = StatusReport::from_snapshot(&snapshot);
+    if let (Some(error), Some(why)) = (&mut report.azure_error, from_leader) {
+        *error = format!("{error}; the leader does not serve it: {why}");
     }
     Ok(report)
 }

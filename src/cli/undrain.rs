@@ -25,8 +25,7 @@ use super::{EXIT_INTERRUPTED, Failure, build_runtime, duration_up_to};
 /// Also cancels a drain that has not ended. A maintenance that has other nodes as well goes on for those. A node that was cordoned before
 /// the drain stays so. Waits until headgate has given the nodes back.
 ///
-/// Exit codes: 0 given back, or ended with --wait=false; 1 refused, or not given back within --timeout; 2 wrong arguments or kubeconfig;
-/// 130 interrupted. Refused is a node that is in a NodeMaintenance that headgate drain did not create.
+/// Exit code 1 if it is refused or not done within --timeout. Refused is a node that is in a NodeMaintenance that headgate drain did not create.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Nodes to give back, by name

@@ -1,4 +1,4 @@
-//! `headgate why NODE` and `headgate why service NAMESPACE/NAME`: also as `kubectl headgate why`, when the binary is called
+//! `headgate why NODE` and `headgate why service/NAME`: also as `kubectl headgate why`, when the binary is called
 //! kubectl-headgate.
 
 use clap::Args;
@@ -11,8 +11,8 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::config::Settings;
-use crate::status::{self, Detail, LocalPoolRow, LocalPoolsSnapshot, SnapshotRequest};
-use crate::why::{self, Explanation};
+use crate::status::{self, Detail, LeaderNodes, LocalPoolRow, LocalPoolsSnapshot, SnapshotRequest};
+use crate::why::{self, Explanation, WhyError};
 
 use super::cluster::{AgentArguments, ClusterArguments};
 use super::complete::node_candidates;
@@ -21,7 +21,7 @@ use super::{Failure, azure, build_runtime};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Name of the Node, also as node/NAME; or the word service, for the backend pools of a Service
+    /// Name of the Node, also as node/NAME; or service/NAME, or the word service and a NAME, for the backend pools of a Service
     #[arg(add = ArgValueCandidates::new(node_candidates))]
     node: String,
 
@@ -29,8 +29,8 @@ pub(super) struct Arguments {
     #[arg(value_name = "[NAMESPACE/]NAME")]
     service: Option<String>,
 
-    /// Namespace of a Service that is given by its name only
-    #[arg(short, long, value_name = "NAMESPACE", requires = "service")]
+    /// Namespace of a Service that is given by its name only [default for service/NAME: that of the context]
+    #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
 
     #[command(flatten)]
@@ -58,7 +58,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.azure.settings()?;
     if let Some(service) = &arguments.service {
         let service = service_name(service, arguments.namespace.as_deref()).map_err(Failure::settings)?;
-        return explain_service(arguments, &settings, &service);
+        return explain_service(arguments, &settings, Some(&service));
+    }
+    if kubectl_service(&arguments.node).is_some() {
+        return explain_service(arguments, &settings, None);
+    }
+    if arguments.namespace.is_some() {
+        return Err(Failure::settings(anyhow::anyhow!(
+            "--namespace is for a Service; a Node has none"
+        )));
     }
     let node = arguments.node.strip_prefix("node/").unwrap_or(&arguments.node);
     let runtime = build_runtime()?;
@@ -68,7 +76,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let read = async || {
             let statusz = arguments.statusz.clone();
             let explanation = why::explain_node(&client, node, &access, statusz, &settings.signals.health()).await;
-            explanation.map_err(Failure::runtime)
+            explanation.map_err(|error| match error {
+                WhyError::NoAnswer { .. } => Failure::environment(error),
+                WhyError::NoSuchNode { .. } => Failure::runtime(error),
+            })
         };
         Box::pin(output::show(arguments.output, &arguments.watch, read)).await
     });
@@ -77,6 +88,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 impl Report for Explanation {
+    const KIND: Option<&'static str> = Some("Explanation");
+
     fn taken_at(&self) -> Timestamp {
         self.taken_at
     }
@@ -118,18 +131,33 @@ fn service_name(text: &str, namespace: Option<&str>) -> anyhow::Result<String> {
     }
 }
 
-/// Explains the backend pools of a Service.
-fn explain_service(arguments: &Arguments, settings: &Settings, service: &str) -> Result<(), Failure> {
-    if arguments.node != "service" {
+/// The Service of `service/NAME` or `svc/NAME`.
+fn kubectl_service(text: &str) -> Option<&str> {
+    text.strip_prefix("service/").or_else(|| text.strip_prefix("svc/"))
+}
+
+/// Explains the backend pools of a Service; of the one in the form of kubectl, if none is given.
+fn explain_service(arguments: &Arguments, settings: &Settings, service: Option<&str>) -> Result<(), Failure> {
+    if let Some(service) = service
+        && arguments.node != "service"
+    {
         return Err(Failure::settings(anyhow::anyhow!(
-            "{:?} followed by {service} is not allowed; allowed: why NODE, or why service NAMESPACE/NAME",
+            "{:?} followed by {service} is not allowed; allowed: why NODE, why service/NAME, or why service NAMESPACE/NAME",
             arguments.node
         )));
     }
     let runtime = build_runtime()?;
     let outcome = runtime.block_on(async {
         let client = arguments.cluster.client().await?;
-        let read = async || read_service(arguments, settings, &client, service).await;
+        let service = match service {
+            Some(service) => service.to_owned(),
+            None => {
+                let namespace = arguments.namespace.as_deref().unwrap_or(client.default_namespace());
+                let name = kubectl_service(&arguments.node).unwrap_or_default();
+                service_name(name, Some(namespace)).map_err(Failure::settings)?
+            }
+        };
+        let read = async || read_service(arguments, settings, &client, &service).await;
         Box::pin(output::show(arguments.output, &arguments.watch, read)).await
     });
     runtime.shutdown_background();
@@ -142,10 +170,22 @@ async fn read_service(
     client: &Client,
     service: &str,
 ) -> Result<ServiceReport, Failure> {
+    let report = |local_pools| ServiceReport {
+        service: service.to_owned(),
+        local_pools,
+        taken_at: Timestamp::now(),
+    };
+    let mut from_leader = String::new();
+    if arguments.azure.given().is_empty() && arguments.statusz.is_none() {
+        match status::fetch_from_leader(client, &arguments.agents.access(), LeaderNodes::Notable).await {
+            Ok(found) => return Ok(report(LocalPoolsSnapshot::of_leader(found))),
+            Err(why) => from_leader = format!("; the leader does not serve it: {why}"),
+        }
+    }
     let azure = arguments.azure.connect(settings, client).await?;
     if let Err(reason) = azure {
         return Err(Failure::settings(anyhow::anyhow!(
-            "the load balancers cannot be read: {reason}"
+            "the load balancers cannot be read: {reason}{from_leader}"
         )));
     }
     let snapshot = status::take_snapshot(SnapshotRequest {
@@ -154,23 +194,19 @@ async fn read_service(
         settings,
         clock: Clock::System,
     });
-    let mut snapshot = snapshot.await.map_err(Failure::runtime)?;
+    let mut snapshot = snapshot.await.map_err(Failure::of_status)?;
     if let Err(error) = &snapshot.azure {
-        return Err(Failure::runtime(anyhow::anyhow!(
+        return Err(Failure::environment(anyhow::anyhow!(
             "the load balancers cannot be read: {error}"
         )));
     }
     if let Some(leader) = arguments.statusz.clone() {
         let leader = why::fetch_status(leader).await;
         snapshot.local_pools.queue = leader
-            .map_err(|error| Failure::runtime(anyhow::anyhow!(error)))?
+            .map_err(|error| Failure::environment(anyhow::anyhow!(error)))?
             .local_pools;
     }
-    Ok(ServiceReport {
-        service: service.to_owned(),
-        local_pools: snapshot.local_pools,
-        taken_at: Timestamp::now(),
-    })
+    Ok(report(snapshot.local_pools))
 }
 
 /// The pools of one Service.
@@ -195,6 +231,8 @@ impl Serialize for ServiceReport {
 }
 
 impl Report for ServiceReport {
+    const KIND: Option<&'static str> = None;
+
     fn taken_at(&self) -> Timestamp {
         self.taken_at
     }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetState, TargetStates};
 use headgate_controller::local_pools::{LocalServicePools, NodeIndex, PoolStatus, ServiceStatus, Updater};
 use headgate_controller::local_service::{
-    EffectiveSettings, QueuedUpdate, ServiceIndex, SlimEndpointSlice, apply_nodes, convert_load_balancer,
+    EffectiveSettings, QueuedUpdate, ServiceIndex, SharedUpdater, SlimEndpointSlice, apply_nodes,
+    convert_load_balancer,
 };
 use headgate_controller::pool::Listing;
 use headgate_core::service::{IpFamily, NamespacedName, Service, ServiceObject};
@@ -18,10 +19,11 @@ use headgate_kubernetes::{Decoded, load_balancer_services};
 use kube::api::ListParams;
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
+use super::report::StatusReport;
 use crate::api_error::api_error_text;
 use crate::readable_objects::readable_objects;
 
@@ -33,7 +35,7 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_ROWS: usize = 20;
 
 /// The row of a Local Service's pool, or of a family for which it has none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LocalPoolRow {
     /// `NAMESPACE/NAME`.
@@ -127,6 +129,19 @@ pub(crate) struct LocalPoolsSnapshot {
     pub queue: Vec<QueuedUpdate>,
 }
 
+impl LocalPoolsSnapshot {
+    /// What the leader knows of them; it updates such pools if it has rows of them.
+    pub(crate) fn of_leader(report: StatusReport) -> Self {
+        let work = report.leader_work;
+        Self {
+            is_active: work.as_ref().is_some_and(|work| work.updates_local_pools),
+            rows: report.local_pools,
+            error: report.local_pools_error,
+            queue: work.map(|work| work.queue).unwrap_or_default(),
+        }
+    }
+}
+
 /// Services of type `LoadBalancer`, and all `EndpointSlices`.
 pub(super) struct ListedServices {
     services: Vec<Arc<Service>>,
@@ -216,6 +231,12 @@ pub(super) fn take_local_pools(
         rows: rows(&updater, names, now),
         ..LocalPoolsSnapshot::default()
     }
+}
+
+/// The rows of all Services of the leader's updater.
+pub(super) fn rows_of(updater: &SharedUpdater, now: Instant) -> Vec<LocalPoolRow> {
+    let updater = updater.lock();
+    rows(&updater, updater.service_names(), now)
 }
 
 /// The rows of these Services.

@@ -59,13 +59,16 @@ impl StatusReport {
         sort_by_field(&mut self.nodes, field, examples)
     }
 
-    /// What two reports show differently: their JSON without the time of the read and of the Lease's renewal.
+    /// What two reports show differently: their JSON without the times of the read, of the Lease's renewal and of the leader's last list.
     #[must_use]
     pub(crate) fn without_times(&self) -> Value {
         let mut json = serde_json::to_value(self).unwrap_or_default();
         json["askedAt"] = Value::Null;
         if let Some(leader) = json["leader"].as_object_mut() {
             leader.remove("renewed");
+        }
+        if let Some(work) = json["leaderWork"].as_object_mut() {
+            work.remove("listedAt");
         }
         json
     }

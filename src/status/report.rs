@@ -2,19 +2,21 @@
 
 use std::net::IpAddr;
 
+use headgate_controller::local_service::QueuedUpdate;
 use headgate_controller::pool::ProbeTarget;
 use headgate_kubernetes::leader::LeaderStatus;
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::local_pools::LocalPoolRow;
+use super::words::{Word, optional_word, word};
 use crate::agent_status::{ConnectionsStatus, KeptServiceStatus};
 use crate::why::MaintenanceRow;
 
 mod build;
 
 /// The whole report. Times are in UTC; `None` means unknown.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StatusReport {
     /// The time of the snapshot.
@@ -25,9 +27,11 @@ pub(crate) struct StatusReport {
     /// Why the leader's Lease could not be read.
     pub leader_error: Option<String>,
     /// `Enforce`, `Observe` or `Disabled`, by the given settings.
-    pub mode: &'static str,
+    #[serde(deserialize_with = "word")]
+    pub mode: Word,
     /// `keep` or `restore`, by the given settings.
-    pub foreign_down: &'static str,
+    #[serde(deserialize_with = "word")]
+    pub foreign_down: Word,
     /// Why load balancers are unknown.
     pub azure_error: Option<String>,
     /// Why the ledger, and so the owner of a `Down`, is unknown.
@@ -60,10 +64,58 @@ pub(crate) struct StatusReport {
     pub maintenances: Vec<MaintenanceRow>,
     /// Why the `NodeMaintenance`s are unknown.
     pub maintenances_error: Option<String>,
+    /// What only the leader knows; `None` in a report that was read without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader_work: Option<LeaderWork>,
+    /// Whether the text has the rows of the nodes only.
+    #[serde(skip)]
+    pub no_headers: bool,
+}
+
+/// What only the leader knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LeaderWork {
+    /// The version of its program.
+    pub version: String,
+    /// The Node that it runs on.
+    pub node: String,
+    /// When the last list of load balancers that succeeded was sent.
+    pub listed_at: Option<Timestamp>,
+    /// Why a newer list is missing.
+    pub list_error: Option<String>,
+    /// Until when ARM accepts no reads, if it throttles them.
+    pub reads_throttled_until: Option<Timestamp>,
+    /// Until when ARM accepts no writes, if it throttles them.
+    pub writes_throttled_until: Option<Timestamp>,
+    /// When the Nodes were known to be current last, if they are stale.
+    pub nodes_stale_since: Option<Timestamp>,
+    /// What it wrote, failed to write or held back last: its events on Nodes, the newest first.
+    pub events: Vec<LeaderEventRow>,
+    /// Whether it updates pools of Local Services.
+    pub updates_local_pools: bool,
+    /// The first queued updates of Local Services' pools.
+    pub queue: Vec<QueuedUpdate>,
+}
+
+/// An event that the leader recorded on a Node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LeaderEventRow {
+    /// When it was recorded.
+    pub at: Timestamp,
+    /// The name of the Node.
+    pub node: String,
+    /// Its reason.
+    pub reason: String,
+    /// Its note.
+    pub note: String,
+    /// Whether it is a warning.
+    pub warning: bool,
 }
 
 /// Which Nodes a report contains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Selection {
     /// All Nodes of the cluster.
@@ -75,7 +127,7 @@ pub(crate) enum Selection {
 }
 
 /// The row of one Node.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct NodeRow {
     /// The name of the Node.
@@ -85,7 +137,7 @@ pub(crate) struct NodeRow {
     /// Whether kubelet reports Ready.
     pub ready: bool,
     /// The label that excludes the Node from load balancers.
-    pub excluded: Option<&'static str>,
+    pub excluded: Option<String>,
     /// The signals of the Node object.
     pub signals: Vec<SignalRow>,
     /// The answer of the node's `/healthz`.
@@ -93,12 +145,18 @@ pub(crate) struct NodeRow {
     /// The condition `headgate.dev/OutOfLoadBalancers`, if the Node has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_of_load_balancers: Option<MarkerRow>,
+    /// When the first of the signals counted, if the leader said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signalled_since: Option<Timestamp>,
+    /// The condition `headgate.dev/ConnectionsDrained`, if the Node has it and the leader reads it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections_drained: Option<MarkerRow>,
     /// The Node's pool entries, in the order of load balancer and pool.
     pub entries: Vec<EntryRow>,
 }
 
 /// The condition `headgate.dev/OutOfLoadBalancers` of a Node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct MarkerRow {
     /// `True`, `False` or `Unknown`.
@@ -110,7 +168,7 @@ pub(crate) struct MarkerRow {
 }
 
 /// A signal of a Node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SignalRow {
     /// The signal's name, such as its taint key.
@@ -122,7 +180,7 @@ pub(crate) struct SignalRow {
 }
 
 /// The answer of a node's `/healthz`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct VerdictRow {
     /// The status code; `None` if the agent does not serve `/healthz`.
@@ -138,12 +196,12 @@ pub(crate) struct VerdictRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<ConnectionsStatus>,
     /// The Services to which load balancers keep sending although the node has signals, if the agent answered.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub kept_services: Vec<KeptServiceStatus>,
 }
 
 /// Who set an admin state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Owner {
     /// headgate, according to the ledger.
@@ -155,7 +213,7 @@ pub(crate) enum Owner {
 }
 
 /// The row of a ledger entry.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LedgerRow {
     /// The name of the pool's load balancer.
@@ -165,15 +223,17 @@ pub(crate) struct LedgerRow {
     /// The address of the pool entry, or `name:` and its name.
     pub entry: String,
     /// `intended`, `down` or `restored`.
-    pub stage: &'static str,
+    #[serde(deserialize_with = "word")]
+    pub stage: Word,
     /// The start of the stage.
     pub since: Timestamp,
     /// The admin state of the pool entry, if it was found.
-    pub admin_state: Option<&'static str>,
+    #[serde(default, deserialize_with = "optional_word")]
+    pub admin_state: Option<Word>,
 }
 
 /// The row of a pool entry.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct EntryRow {
     /// The name of the pool's load balancer.
@@ -183,17 +243,20 @@ pub(crate) struct EntryRow {
     /// The address of the entry, or `name:` and its name; `None` if it has neither.
     pub entry: Option<String>,
     /// `None`, `Down` or `Up`, if it is known.
-    pub admin_state: Option<&'static str>,
+    #[serde(default, deserialize_with = "optional_word")]
+    pub admin_state: Option<Word>,
     /// Who set the admin state, unless it is `None`.
     pub owner: Option<Owner>,
     /// `intended`, `down` or `restored`, if the ledger has the entry.
-    pub stage: Option<&'static str>,
+    #[serde(default, deserialize_with = "optional_word")]
+    pub stage: Option<Word>,
     /// The start of the ledger's stage.
     pub since: Option<Timestamp>,
     /// Whether the entry is not in its target state yet.
     pub pending: bool,
     /// The target state, if it is pending.
-    pub becomes: Option<&'static str>,
+    #[serde(default, deserialize_with = "optional_word")]
+    pub becomes: Option<Word>,
     /// Whether the guard keeps the entry in service although its Node has a signal.
     pub held_back: bool,
     /// Whether it does only until `adminState.maxNewDown` lets more entries become `Down`.
@@ -203,7 +266,7 @@ pub(crate) struct EntryRow {
 }
 
 /// The row of a load balancer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LoadBalancerRow {
     /// The name of the load balancer.
@@ -223,7 +286,7 @@ pub(crate) struct LoadBalancerRow {
 }
 
 /// A load balancer that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct UnreadableRow {
     /// The ARM id of the load balancer, in lower case.
@@ -233,7 +296,7 @@ pub(crate) struct UnreadableRow {
 }
 
 /// The row of a pool.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PoolRow {
     /// The name of the pool.
@@ -253,7 +316,7 @@ pub(crate) struct PoolRow {
 }
 
 /// The row of a load-balancing rule.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RuleRow {
     /// The name of the rule.
@@ -266,7 +329,7 @@ pub(crate) struct RuleRow {
 }
 
 /// The probe of a rule.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ProbeRow {
     /// `Http`, `Https` or `Tcp`.

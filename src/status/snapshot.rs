@@ -177,7 +177,7 @@ pub(crate) async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<Cluste
     })
 }
 
-async fn lease(client: &Client) -> Result<Option<Lease>, String> {
+pub(super) async fn lease(client: &Client) -> Result<Option<Lease>, String> {
     let LeaseName { namespace, name } = LeaseName::default();
     let api = Api::<Decoded<Lease>>::namespaced(client.clone(), &namespace);
     let lease = async { api.get_opt(&name).await?.map(Decoded::into_object).transpose() };

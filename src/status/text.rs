@@ -82,6 +82,13 @@ pub(crate) fn render(report: &StatusReport, detail: Detail) -> String {
     text
 }
 
+/// Renders the rows of the nodes, for scripts.
+#[must_use]
+pub(crate) fn render_rows(report: &StatusReport, detail: Detail) -> String {
+    let (_, rows, _) = node_rows(report, &pool_columns(report), detail);
+    format_columns(&[], &rows)
+}
+
 fn render_header(report: &StatusReport) -> String {
     let now = report.taken_at;
     let leader = match (&report.leader, &report.leader_error) {
@@ -108,6 +115,14 @@ fn render_header(report: &StatusReport) -> String {
         report.mode,
         report.foreign_down
     );
+    if let Some(work) = &report.leader_work {
+        let listed = work
+            .listed_at
+            .map_or_else(|| "not yet".to_owned(), |at| format!("{} ago", format_age(at, now)));
+        let error = work.list_error.as_ref();
+        let error = error.map_or_else(String::new, |error| format!("; since then: {}", escape_line(error)));
+        let _ = writeln!(text, "Listed:        {listed}, by the leader{error}");
+    }
     if let Some(error) = &report.azure_error {
         let _ = writeln!(
             text,
@@ -151,7 +166,11 @@ fn pool_columns(report: &StatusReport) -> BTreeMap<PoolNames, PoolColumn> {
     columns
 }
 
-fn render_nodes(report: &StatusReport, columns: &BTreeMap<PoolNames, PoolColumn>, detail: Detail) -> String {
+fn node_rows(
+    report: &StatusReport,
+    columns: &BTreeMap<PoolNames, PoolColumn>,
+    detail: Detail,
+) -> (Vec<String>, Vec<Vec<String>>, usize) {
     let is_wide = detail == Detail::Wide;
     let mut shown: Vec<(&PoolNames, &PoolColumn)> = columns.iter().collect();
     shown.sort_by_key(|(_, column)| column.number);
@@ -204,7 +223,12 @@ fn render_nodes(report: &StatusReport, columns: &BTreeMap<PoolNames, PoolColumn>
         row.extend(shown.iter().map(|(names, _)| format_cell(report, node, names, is_wide)));
         row
     });
-    let mut text = format_columns(&header, &rows.collect::<Vec<_>>());
+    (header, rows.collect(), hidden)
+}
+
+fn render_nodes(report: &StatusReport, columns: &BTreeMap<PoolNames, PoolColumn>, detail: Detail) -> String {
+    let (header, rows, hidden) = node_rows(report, columns, detail);
+    let mut text = format_columns(&header, &rows);
     if hidden > 0 {
         let _ = writeln!(text, "{hidden} more pools are not shown; -o wide shows all.");
     }
@@ -244,7 +268,7 @@ fn format_signals(node: &NodeRow, is_wide: bool) -> String {
         words.truncate(1);
         words.push(format!("+{more}"));
     }
-    words.extend(node.excluded.map(|label| {
+    words.extend(node.excluded.as_ref().map(|label| {
         if is_wide {
             format!("excluded by {label}")
         } else {
@@ -517,4 +541,4 @@ fn load_balancer_notes(load_balancer: &LoadBalancerRow) -> Vec<String> {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

@@ -10,7 +10,7 @@ const DAY_SECONDS: i64 = 24 * HOUR_SECONDS;
 const COLUMN_GAP: &str = "   ";
 
 /// The time from `since` to `now` as `12s`, `3m`, `5h` or `2d`; `0s` if another machine's clock is ahead.
-pub(super) fn format_age(since: Timestamp, now: Timestamp) -> String {
+pub(crate) fn format_age(since: Timestamp, now: Timestamp) -> String {
     match now.duration_since(since).as_secs().max(0) {
         seconds if seconds < MINUTE_SECONDS => format!("{seconds}s"),
         seconds if seconds < HOUR_SECONDS => format!("{}m", seconds / MINUTE_SECONDS),
@@ -19,25 +19,29 @@ pub(super) fn format_age(since: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// A table with one line for the header and for each row. Each column is as wide as its widest cell. Names of others in the cells
-/// are escaped for a terminal.
+/// A table with one line for the header, if there is one, and for each row.
 pub(crate) fn format_columns(header: &[String], rows: &[Vec<String>]) -> String {
-    let escape = |cells: &[String]| {
+    let header = (!header.is_empty()).then(|| header.to_vec());
+    format_rows(&header.into_iter().chain(rows.iter().cloned()).collect::<Vec<_>>())
+}
+
+/// A line for each row. Each column is as wide as its widest cell. Names of others in the cells are escaped for a terminal.
+pub(crate) fn format_rows(rows: &[Vec<String>]) -> String {
+    let escape = |cells: &Vec<String>| {
         cells
             .iter()
             .map(|cell| escape_line(cell).into_owned())
             .collect::<Vec<_>>()
     };
-    let (header, rows) = (escape(header), rows.iter().map(|row| escape(row)).collect::<Vec<_>>());
-    let lines = || std::iter::once(&header).chain(&rows);
-    let mut widths = vec![0; header.len()];
-    for cells in lines() {
+    let rows: Vec<_> = rows.iter().map(escape).collect();
+    let mut widths = vec![0; rows.iter().map(Vec::len).max().unwrap_or_default()];
+    for cells in &rows {
         for (width, cell) in widths.iter_mut().zip(cells) {
             *width = (*width).max(cell.chars().count());
         }
     }
     let mut text = String::new();
-    for cells in lines() {
+    for cells in &rows {
         let mut line = String::new();
         for (width, cell) in widths.iter().zip(cells) {
             line.push_str(cell);

@@ -7,28 +7,17 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use bytes::Bytes;
 use headgate_http::client::PlainClient;
-use headgate_kubernetes::Decoded;
-use http_body_util::{BodyExt as _, Limited};
-use hyper::{Request, StatusCode, Uri};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::ListParams;
-use kube::client::Body;
-use kube::{Api, Client};
-use tokio::time::timeout;
+use hyper::{StatusCode, Uri};
+use kube::Client;
 
 use crate::agent_status::AgentStatus;
-use crate::readable_objects::readable_objects;
+use crate::pods::HeadgatePods;
 
 /// Time for an answer, which comes from memory.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// More than any `/statusz`.
 const MAX_STATUS_BYTES: usize = 1024 * 1024;
-/// The pods of the agents: those of the `DaemonSet`.
-const AGENT_PODS: &str = "app.kubernetes.io/name=headgate,app.kubernetes.io/component=agent";
-/// Time for the list of pods, and for one answer through the API server.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Which way requests to agents take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,8 +44,7 @@ pub(crate) struct AgentAccess {
 
 /// The pods of the agents, through which the API server sends requests.
 pub(crate) struct AgentPods {
-    client: Client,
-    namespace: String,
+    pods: HeadgatePods,
     port: u16,
     by_node: BTreeMap<String, String>,
 }
@@ -67,28 +55,12 @@ impl AgentPods {
     /// # Errors
     /// A text that says why they cannot be listed.
     pub(crate) async fn list(client: &Client, access: &AgentAccess, node: Option<&str>) -> Result<Self, String> {
-        let mut selection = ListParams::default().labels(AGENT_PODS);
-        if let Some(node) = node {
-            selection = selection.fields(&format!("spec.nodeName={node}"));
-        }
-        let api = Api::<Decoded<Pod>>::namespaced(client.clone(), &access.namespace);
-        let listed = timeout(REQUEST_TIMEOUT, api.list(&selection))
-            .await
-            .map_err(|_| format!("no list of pods within {} s", REQUEST_TIMEOUT.as_secs()))?
-            .map_err(|error| {
-                format!(
-                    "the pods of {} cannot be listed: {}",
-                    access.namespace,
-                    headgate_core::telemetry::error_chain(&error)
-                )
-            })?;
-        let pods = readable_objects(listed).into_iter().filter(is_running);
-        let by_node = pods.filter_map(|pod| Some((pod.spec?.node_name?, pod.metadata.name?)));
+        let pods = HeadgatePods::list(client, &access.namespace, Some("agent"), node).await?;
+        let running = pods.all.iter().filter(|pod| pod.is_running && !pod.node.is_empty());
         Ok(Self {
-            client: client.clone(),
-            namespace: access.namespace.clone(),
+            by_node: running.map(|pod| (pod.node.clone(), pod.name.clone())).collect(),
             port: access.port,
-            by_node: by_node.collect(),
+            pods,
         })
     }
 
@@ -100,33 +72,12 @@ impl AgentPods {
         let pod = self.by_node.get(node).ok_or_else(|| {
             format!(
                 "{} has no running pod of headgate's agents on this node",
-                self.namespace
+                self.pods.namespace
             )
         })?;
-        let path = format!(
-            "/api/v1/namespaces/{}/pods/{pod}:{}/proxy/statusz",
-            self.namespace, self.port
-        );
-        let place = format!("pod {}/{pod}", self.namespace);
-        let request = Request::get(path).header("Accept", "application/json");
-        let request = request.body(Body::empty()).map_err(|error| error.to_string())?;
-        let answer = timeout(REQUEST_TIMEOUT, self.exchange(request)).await;
-        let (status, body) = answer
-            .map_err(|_| format!("{place}: no answer within {} s", REQUEST_TIMEOUT.as_secs()))?
-            .map_err(|error| format!("{place}: {error}"))?;
-        if status != StatusCode::OK {
-            return Err(format!("{place} answers {status}"));
-        }
+        let place = self.pods.place(pod);
+        let body = self.pods.get(pod, self.port, "/statusz", MAX_STATUS_BYTES).await?;
         of_node(parse(&body, &place)?, &place, node)
-    }
-
-    async fn exchange(&self, request: Request<Body>) -> Result<(StatusCode, Bytes), String> {
-        let response = self.client.send(request).await;
-        let response = response.map_err(|error| headgate_core::telemetry::error_chain(&error))?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_STATUS_BYTES).collect().await;
-        let body = body.map_err(|error| error.to_string())?;
-        Ok((status, body.to_bytes()))
     }
 }
 
@@ -174,11 +125,6 @@ pub(crate) fn statusz_uri(address: IpAddr, port: u16) -> Option<Uri> {
     format!("http://{}/statusz", SocketAddr::from((address, port)))
         .parse()
         .ok()
-}
-
-fn is_running(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    phase == Some("Running")
 }
 
 /// The agent of one node, by the address of its status if that is given, and by `access` otherwise.

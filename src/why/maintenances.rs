@@ -7,11 +7,12 @@ use headgate_maintenance::api::{Blocker, NodeMaintenance, NodeMaintenanceNodeSta
 use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::{Api, Client};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use crate::api_error::api_error_text;
 use crate::readable_objects::readable_objects;
+use crate::status::{Word, word};
 
 /// Objects in one response.
 const PAGE_SIZE: u32 = 100;
@@ -19,13 +20,14 @@ const PAGE_SIZE: u32 = 100;
 const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The row of a `NodeMaintenance`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct MaintenanceRow {
     /// The name of the `NodeMaintenance`.
     pub name: String,
     /// `spec.stage`.
-    pub stage: &'static str,
+    #[serde(deserialize_with = "word")]
+    pub stage: Word,
     /// The start of the newest stage that was started.
     pub stage_since: Option<Timestamp>,
     /// `spec.reason`.
@@ -47,7 +49,7 @@ pub(crate) struct MaintenanceRow {
 }
 
 /// A condition of a `NodeMaintenance`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ConditionRow {
     /// Its type.
@@ -64,7 +66,7 @@ pub(crate) struct ConditionRow {
 }
 
 /// A node of a `NodeMaintenance`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct MaintainedNodeRow {
     /// The name of the Node.
@@ -84,11 +86,12 @@ pub(crate) struct MaintainedNodeRow {
 }
 
 /// How far a node is on its way out of the load balancers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct GateRow {
     /// `Pending`, `Draining`, `Out` or `TimedOut`.
-    pub state: &'static str,
+    #[serde(deserialize_with = "word")]
+    pub state: Word,
     /// Since when the load balancers send no new connections.
     pub down_since: Option<Timestamp>,
     /// When a read confirmed that first.
@@ -96,7 +99,7 @@ pub(crate) struct GateRow {
 }
 
 /// What keeps a pod on its node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BlockerRow {
     /// The pod, as namespace/name.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,30 +19,36 @@ use crate::harness::AgentOptions;
 
 /// Timeout of a wait on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
+/// Has the title say how many milliseconds the browser needed from the last byte of the page to the end of its layout.
+const TIMED: &str = "<script>addEventListener('load', () => { document.body.getBoundingClientRect(); \
+     document.title = 'took ' + Math.round(performance.now() - performance.getEntriesByType('navigation')[0].responseEnd) + ' ms'; \
+     });</script></body>";
 /// What a page would contain if escaping failed.
 const INJECTED: &str = "<script>document.title = 'a script ran'</script><img src=\"stolen.png\"></body>";
 
 /// How the proxy changes the pages that it passes on.
 #[derive(Clone, Copy)]
-enum Change {
+pub(crate) enum Change {
     None,
     /// Adds [`INJECTED`].
     Inject,
     /// Adds it and removes the page's policy.
     InjectWithoutPolicy,
+    /// Adds [`TIMED`] and removes the page's policy.
+    Time,
 }
 
 /// Passes requests on to an agent, one for each connection, and records their paths.
-struct Proxy {
-    address: SocketAddr,
-    paths: Arc<Mutex<BTreeSet<String>>>,
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    paths: Arc<Mutex<Vec<String>>>,
 }
 
 impl Proxy {
-    async fn start(agent: SocketAddr, change: Change) -> Self {
+    pub(crate) async fn start(agent: SocketAddr, change: Change) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let paths = Arc::new(Mutex::new(BTreeSet::new()));
+        let paths = Arc::default();
         let recorded = Arc::clone(&paths);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -52,14 +58,20 @@ impl Proxy {
         Self { address, paths }
     }
 
-    fn paths(&self) -> BTreeSet<String> {
+    pub(crate) fn paths(&self) -> BTreeSet<String> {
         // Browsers may look for an icon by themselves.
         let all = self.paths.lock().unwrap().clone();
         all.into_iter().filter(|path| path != "/favicon.ico").collect()
     }
+
+    /// How often a path was requested.
+    pub(crate) fn requests(&self, path: &str) -> usize {
+        let all = self.paths.lock().unwrap();
+        all.iter().filter(|requested| *requested == path).count()
+    }
 }
 
-async fn pass_on(mut browser: TcpStream, agent: SocketAddr, change: Change, paths: Arc<Mutex<BTreeSet<String>>>) {
+async fn pass_on(mut browser: TcpStream, agent: SocketAddr, change: Change, paths: Arc<Mutex<Vec<String>>>) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         match browser.read_u8().await {
@@ -70,7 +82,7 @@ async fn pass_on(mut browser: TcpStream, agent: SocketAddr, change: Change, path
     }
     let head = String::from_utf8(head).unwrap();
     let path = head.split(' ').nth(1).unwrap().to_owned();
-    paths.lock().unwrap().insert(path);
+    paths.lock().unwrap().push(path);
     let head = head.replace("Connection: keep-alive", "Connection: close");
     let mut upstream = TcpStream::connect(agent).await.unwrap();
     upstream.write_all(head.as_bytes()).await.unwrap();
@@ -81,13 +93,14 @@ async fn pass_on(mut browser: TcpStream, agent: SocketAddr, change: Change, path
     let is_kept = |line: &&str| {
         let line = line.to_ascii_lowercase();
         let is_policy = line.starts_with("content-security-policy:");
-        let is_dropped_policy = is_policy && matches!(change, Change::InjectWithoutPolicy);
+        let is_dropped_policy = is_policy && matches!(change, Change::InjectWithoutPolicy | Change::Time);
         !is_dropped_policy && !line.starts_with("content-length:")
     };
     let head: Vec<_> = head.split("\r\n").filter(is_kept).collect();
     let body = match change {
         Change::None => body.to_owned(),
         Change::Inject | Change::InjectWithoutPolicy => body.replace("</body>", INJECTED),
+        Change::Time => body.replace("</body>", TIMED),
     };
     let answer = format!("{}\r\nContent-Length: {}\r\n\r\n{body}", head.join("\r\n"), body.len());
     // The browser may have gone.
@@ -95,7 +108,7 @@ async fn pass_on(mut browser: TcpStream, agent: SocketAddr, change: Change, path
 }
 
 /// Whether there is a browser. In CI a missing one is a failure.
-fn has_browser() -> bool {
+pub(crate) fn has_browser() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|directory| directory.join("chromium").is_file());
     let is_ci = std::env::var("CI").is_ok_and(|value| value == "true");
@@ -109,30 +122,30 @@ fn has_browser() -> bool {
     found
 }
 
+/// The browser, which ends by itself after these seconds.
+fn browser(seconds: u32) -> Command {
+    let profile = scratch("browser").join("profile");
+    let mut browser = Command::new("timeout");
+    browser.arg(seconds.to_string()).args([
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-dev-shm-usage",
+    ]);
+    browser.arg(format!("--user-data-dir={}", profile.display()));
+    browser
+}
+
 /// The document that the browser has after it loaded a page.
-async fn document(url: String) -> String {
+pub(crate) async fn document(url: String) -> String {
     let run = move || {
-        let profile = scratch("browser").join("profile");
-        let mut browser = Command::new("timeout");
-        browser.args([
-            "120",
-            "chromium",
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-        ]);
-        browser.args([
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--disable-dev-shm-usage",
-        ]);
-        browser
-            .arg(format!("--user-data-dir={}", profile.display()))
-            .args(["--dump-dom", &url]);
-        let output = browser.output().unwrap();
+        let output = browser(120).args(["--dump-dom", &url]).output().unwrap();
         let (shown, log) = (
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr),
@@ -144,6 +157,28 @@ async fn document(url: String) -> String {
         shown.into_owned()
     };
     tokio::task::spawn_blocking(run).await.unwrap()
+}
+
+/// Keeps a page open until the browser has loaded it again by itself.
+pub(crate) async fn loads_again(proxy: &Proxy, path: &str) {
+    let url = format!("http://{}{path}", proxy.address);
+    let before = proxy.requests(path);
+    // Its clock runs ahead while nothing is to be done.
+    let mut command = tokio::process::Command::from(browser(120));
+    command.args(["--virtual-time-budget=1000000", "--dump-dom", &url]);
+    command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    let mut open = command.spawn().unwrap();
+    eventually(Duration::from_secs(60), "the page is loaded again", async || {
+        match proxy.requests(path) - before {
+            0..3 => Err("not yet".to_owned()),
+            _ => Ok(()),
+        }
+    })
+    .await;
+    // `timeout` ends the browser with itself.
+    let pid = i32::try_from(open.id().unwrap()).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM).unwrap();
+    open.wait().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

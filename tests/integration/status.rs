@@ -9,6 +9,7 @@ use crate::harness::AgentOptions;
 
 mod azure_cli;
 mod formats;
+mod from_leader;
 mod local_pools;
 mod through_api_server;
 mod verify;
@@ -286,5 +287,5 @@ fn unavailable_sources_are_reported() {
     ]);
     assert!(refused(&output, 2).contains("/nonexistent"));
     let output = headgate(&["restore", "--yes", "--kubeconfig", kubeconfig]);
-    assert!(refused(&output, 1).contains("Azure cannot be reached"));
+    assert!(refused(&output, 3).contains("Azure cannot be reached"));
 }

@@ -41,6 +41,7 @@ mod sole_writer;
 mod target_states;
 mod traffic;
 mod transitions;
+mod view;
 mod work;
 
 pub use cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
@@ -58,4 +59,5 @@ pub use rule_guard::HeldFor;
 pub use settings::{AdminStateMode, ForeignDown, LIST_FAILURE_TIMEOUT, STALE_NODES_TIMEOUT};
 pub use sole_writer::{SoleWriter, SoleWriterError, SoleWriterRequest, WriteTurn, run_as_sole_writer};
 pub use target_states::{SignalledNodes, TargetState, TargetStates};
+pub use view::{RecordedEvent, WorkSnapshot, WorkView};
 pub use work::{WorkContext, WorkError, run};

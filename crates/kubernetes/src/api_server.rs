@@ -11,6 +11,7 @@
 mod exec_credentials;
 mod program;
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use hyper_util::client::legacy::connect::{Connect, HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use kube::Client;
 use kube::client::{Body, ConfigExt as _};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder};
 
@@ -45,20 +46,18 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The kubeconfig cannot be used.
-    #[error("the kubeconfig {path} cannot be used: {source}")]
+    #[error("the kubeconfig {path} cannot be used: {cause}")]
     Kubeconfig {
         /// The path of the kubeconfig.
         path: PathBuf,
-        /// The problem with its content.
-        #[source]
-        source: Box<kube::config::KubeconfigError>,
+        /// The problem with the file or its content.
+        cause: String,
     },
     /// The kubeconfig that `kubectl` uses cannot be used.
-    #[error("the kubeconfig that kubectl uses cannot be used: {source}")]
+    #[error("the kubeconfig that kubectl uses cannot be used: {cause}")]
     DefaultKubeconfig {
-        /// The problem with its content.
-        #[source]
-        source: Box<kube::config::KubeconfigError>,
+        /// The problem with the file or its content.
+        cause: String,
     },
     /// The kubeconfig lacks the named user.
     #[error("the kubeconfig has no user {user:?}; allowed: {known}")]
@@ -76,11 +75,10 @@ pub enum ConnectError {
         source: kube::config::InClusterError,
     },
     /// There is neither a kubeconfig nor a service account.
-    #[error("no cluster was found ({source}); give --kubeconfig FILE, or set KUBECONFIG")]
+    #[error("no cluster was found: {cause}, and this is no Pod; give --kubeconfig FILE, or set KUBECONFIG")]
     NotFound {
-        /// What was tried, and why it failed.
-        #[source]
-        source: Box<kube::config::InferConfigError>,
+        /// Why the kubeconfig cannot be used.
+        cause: String,
     },
     /// The kubeconfig names a proxy of a kind that this transport does not support.
     #[error("the kubeconfig names the proxy {proxy}, which cannot be used; allowed in proxy-url: an http URL")]
@@ -141,13 +139,16 @@ pub async fn infer_config(selection: &KubeconfigSelection) -> Result<kube::Confi
     match kubeconfig {
         Some(path) => from_file(path, &options).await,
         None if context.is_none() && cluster.is_none() && user.is_none() => {
-            kube::Config::infer().await.map_err(|source| ConnectError::NotFound {
-                source: Box::new(source),
+            kube::Config::infer().await.map_err(|error| ConnectError::NotFound {
+                cause: match error.source().and_then(|source| source.downcast_ref()) {
+                    Some(kubeconfig) => kubeconfig_cause(kubeconfig),
+                    None => error.to_string(),
+                },
             })
         }
         None => {
-            let wrap = |source| ConnectError::DefaultKubeconfig {
-                source: Box::new(source),
+            let wrap = |error: KubeconfigError| ConnectError::DefaultKubeconfig {
+                cause: kubeconfig_cause(&error),
             };
             let file = Kubeconfig::read().map_err(wrap)?;
             check_user(&file, &options)?;
@@ -170,10 +171,21 @@ fn check_user(file: &Kubeconfig, options: &KubeConfigOptions) -> Result<(), Conn
     }
 }
 
+/// The one cause for which a kubeconfig cannot be used.
+fn kubeconfig_cause(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::ReadConfig(error, path) => format!("{}: {error}", path.display()),
+        error => error.to_string(),
+    }
+}
+
 async fn from_file(path: &Path, options: &KubeConfigOptions) -> Result<kube::Config, ConnectError> {
-    let wrap = |source| ConnectError::Kubeconfig {
+    let wrap = |error: KubeconfigError| ConnectError::Kubeconfig {
         path: path.to_owned(),
-        source: Box::new(source),
+        cause: match error {
+            KubeconfigError::ReadConfig(error, _) => error.to_string(),
+            error => kubeconfig_cause(&error),
+        },
     };
     let file = Kubeconfig::read_from(path).map_err(wrap)?;
     check_user(&file, options)?;
@@ -186,7 +198,40 @@ async fn from_file(path: &Path, options: &KubeConfigOptions) -> Result<kube::Con
 /// # Errors
 /// If the proxy or the credentials cannot be used.
 pub fn build_client(config: &kube::Config, program: Program) -> Result<Client, ConnectError> {
-    Ok(over(transport(&program.on(config))?, config))
+    let transport = transport(&program.on(config))?;
+    if program != Program::Cli {
+        return Ok(over(transport, config));
+    }
+    let server = config.cluster_url.to_string();
+    let server = server.trim_end_matches('/').to_owned();
+    let named = ServiceBuilder::new()
+        .map_err(move |error: BoxError| -> BoxError {
+            Box::new(NoAnswer {
+                server: server.clone(),
+                cause: root_cause(&*error),
+            })
+        })
+        .service(transport);
+    Ok(over(named, config))
+}
+
+/// The API server did not answer a request of a command.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server {server} does not answer: {cause}")]
+pub struct NoAnswer {
+    server: String,
+    /// The innermost error.
+    cause: String,
+}
+
+fn root_cause(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = cause.to_string();
+        source = cause.source();
+    }
+    text
 }
 
 /// Builds the same client without blocking: the program for the credentials runs at the first request, and its failure is

@@ -79,6 +79,8 @@ fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
             kept_services: Vec::new(),
         },
         out_of_load_balancers: None,
+        signalled_since: None,
+        connections_drained: None,
         entries: vec![entry(admin_state)],
     });
     let pool = PoolRow {
@@ -119,6 +121,8 @@ fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
         local_pools_error: None,
         maintenances: Vec::new(),
         maintenances_error: None,
+        leader_work: None,
+        no_headers: false,
     }
 }
 

@@ -14,6 +14,8 @@ use headgate_controller::pool::{
     ProbeTarget,
 };
 
+use headgate_core::node::MarkerFact;
+
 use super::{
     EntryRow, LedgerRow, LoadBalancerRow, MarkerRow, NodeRow, Owner, PoolRow, ProbeRow, RuleRow, Selection, SignalRow,
     StatusReport, UnreadableRow, VerdictRow,
@@ -91,6 +93,8 @@ impl StatusReport {
             local_pools_error: snapshot.local_pools.error.clone(),
             maintenances: snapshot.maintenances.clone().unwrap_or_default(),
             maintenances_error: snapshot.maintenances.as_ref().err().cloned(),
+            leader_work: None,
+            no_headers: false,
         }
     }
 
@@ -103,10 +107,15 @@ impl StatusReport {
         if let Some(missing) = names.iter().find(|name| !existing.contains(name.as_str())) {
             return Err(missing.clone());
         }
+        self.retain_selected(names);
+        Ok(())
+    }
+
+    /// Retains the Nodes with these names, as far as they are known.
+    pub(crate) fn retain_selected(&mut self, names: &[String]) {
         self.nodes.retain(|node| names.contains(&node.name));
         self.maintenances.retain_mut(|row| row.retain_nodes(names));
         self.selection = Selection::Named;
-        Ok(())
     }
 
     /// Retains the Nodes with a signal, an admin state or a ledger entry.
@@ -126,7 +135,7 @@ impl StatusReport {
 }
 
 impl NodeRow {
-    fn is_notable(&self) -> bool {
+    pub(crate) fn is_notable(&self) -> bool {
         let notable = |entry: &EntryRow| {
             entry.pending || entry.stage.is_some() || entry.admin_state.is_some_and(|state| state != "None")
         };
@@ -135,6 +144,16 @@ impl NodeRow {
             .as_ref()
             .is_some_and(|marker| marker.status != "False");
         is_marked || !self.signals.is_empty() || self.entries.iter().any(notable)
+    }
+}
+
+impl From<&MarkerFact> for MarkerRow {
+    fn from(fact: &MarkerFact) -> Self {
+        Self {
+            status: fact.status.as_str().to_owned(),
+            reason: fact.reason.clone(),
+            message: fact.message.clone(),
+        }
     }
 }
 
@@ -155,7 +174,7 @@ fn node_row(node: &ClusterNode, mut entries: Vec<EntryRow>) -> NodeRow {
         name: node.name.clone(),
         address: node.addresses.first().copied(),
         ready: node.ready,
-        excluded: node.excluded,
+        excluded: node.excluded.map(str::to_owned),
         signals: found
             .into_iter()
             .map(|(name, (health, admin_state))| SignalRow {
@@ -172,11 +191,9 @@ fn node_row(node: &ClusterNode, mut entries: Vec<EntryRow>) -> NodeRow {
             connections: None,
             kept_services: Vec::new(),
         },
-        out_of_load_balancers: node.marker.as_ref().map(|marker| MarkerRow {
-            status: marker.status.as_str().to_owned(),
-            reason: marker.reason.clone(),
-            message: marker.message.clone(),
-        }),
+        out_of_load_balancers: node.marker.as_ref().map(MarkerRow::from),
+        signalled_since: None,
+        connections_drained: None,
         entries,
     }
 }

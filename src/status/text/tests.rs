@@ -41,7 +41,7 @@ fn rule(name: &str, path: Option<&str>, target: ProbeTarget) -> RuleRow {
     }
 }
 
-pub(in super::super) fn report() -> StatusReport {
+pub(crate) fn report() -> StatusReport {
     let signal = SignalRow {
         name: "drain".to_owned(),
         health: true,
@@ -59,6 +59,8 @@ pub(in super::super) fn report() -> StatusReport {
             ..VerdictRow::default()
         },
         out_of_load_balancers: None,
+        signalled_since: None,
+        connections_drained: None,
         entries,
     };
     let ours = EntryRow {
@@ -99,6 +101,8 @@ pub(in super::super) fn report() -> StatusReport {
         local_pools_error: None,
         maintenances: Vec::new(),
         maintenances_error: None,
+        leader_work: None,
+        no_headers: false,
         taken_at: at(1000),
         leader: Some(LeaderStatus {
             holder: Some("n3_0a".to_owned()),

@@ -83,9 +83,13 @@ pub(super) fn reference(mut root: Command) -> String {
     };
     let mut page = String::from(
         "# Command line\n\n<!-- Generated from src/cli by `make docs`; a test compares it. -->\n\n\
-         Every command and flag of `headgate`, as `--help` shows them. Exit codes of all commands: 0 success, 1 a failure, 2 wrong \
-         arguments or settings, and what a command says of itself.\n\n## Flags of several commands\n\n",
+         Every command and flag of `headgate`, as `--help` shows them; what only headgate's own pods run is left out.\n\n\
+         ## Exit codes\n\n| code | meaning |\n|---|---|\n",
     );
+    for (code, meaning) in headgate::cli::EXIT_CODES {
+        writeln!(page, "| {code} | {meaning} |").unwrap();
+    }
+    page.push_str("\n## Flags of several commands\n\n");
     let mut written: Vec<String> = Vec::new();
     for arg in commands.iter().flat_map(|command| arguments(command)) {
         let line = line(arg);

@@ -290,9 +290,10 @@ async fn faults_in_the_cluster(cluster: &Cluster, azure: &Azure) {
     std::fs::write(&nowhere, file.to_string()).unwrap();
     let output = command(&nowhere, azure, &[]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.code() == Some(2) && errors.contains("the API server does not answer"),
-        "{errors}"
+    assert!(output.status.code() == Some(3), "{errors}");
+    assert_eq!(
+        errors,
+        "headgate: the API server https://127.0.0.1:1 does not answer: Connection refused (os error 111)\n"
     );
 }
 

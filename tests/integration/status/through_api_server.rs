@@ -19,7 +19,7 @@ const AGENT: &str = "10.99.0.1";
 /// An address that no route leads to.
 const UNREACHABLE: &str = "192.0.2.9";
 
-fn succeed(command: &mut Command) -> String {
+pub(super) fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{command:?}: {said}");
@@ -27,7 +27,7 @@ fn succeed(command: &mut Command) -> String {
 }
 
 /// The rights that docs/guides/troubleshooting.md lists.
-fn documented_rights() -> String {
+pub(super) fn documented_rights() -> String {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guides/troubleshooting.md")).unwrap();
     let rights = page
         .split("```yaml\n")

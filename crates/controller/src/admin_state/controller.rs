@@ -32,6 +32,7 @@ use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
+use super::view::RecordedEvent;
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
 use crate::local_service::{Members, ServiceIndex};
 use crate::pool::{InterfaceCache, ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
@@ -341,6 +342,7 @@ impl Controller<'_> {
             .iter()
             .map(|(id, writer)| writer.planned(id))
             .collect();
+        self.context.metrics.views.observe(&load_balancers);
         let (listing, ledger) = (Arc::clone(&self.listings.borrow()), self.ledger.ledger());
         let now = self.context.clock.now();
         let reads = LastReads {
@@ -476,6 +478,13 @@ impl Controller<'_> {
         let NodeEvent { node, kind, note } = event;
         let (name, reason) = (&node.name, kind.reason);
         warn_if!(kind.is_warning, node = name, reason, note, "event recorded on the Node");
+        self.context.metrics.views.events.push(RecordedEvent {
+            at: self.context.clock.now().wall,
+            node: name.clone(),
+            reason,
+            note: note.clone(),
+            is_warning: kind.is_warning,
+        });
         self.events.record(node_reference(name, &node.uid), kind, note);
     }
 

@@ -38,6 +38,7 @@ pub(super) struct LocalPoolsContext<'a> {
 pub(super) struct LocalPools {
     pub(super) settings: EffectiveSettings,
     pub(super) source: MemberSource,
+    pub(super) updater: SharedUpdater,
 }
 
 /// Starts the watch of EndpointSlices, for the updater and for the guard of rules, and the updater if it is active.
@@ -87,7 +88,7 @@ pub(super) fn start(
     };
     let (targets, policy, clock) = (context.targets, context.policy, work.clock.clone());
     let ticks = Ticks {
-        updater,
+        updater: updater.clone(),
         interval: settings.interval,
         lock: context.lock,
         term: context.term.clone(),
@@ -108,5 +109,9 @@ pub(super) fn start(
         reporter,
     };
     tasks.spawn(TaskName::LocalPools, ticks.run());
-    Some(LocalPools { settings, source })
+    Some(LocalPools {
+        settings,
+        source,
+        updater,
+    })
 }

@@ -14,6 +14,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::watch;
 
 use super::plan::PoolCounts;
+use super::view::{WorkView, WorkViews};
 
 /// The values of the gauges; empty on an instance that does not lead.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +37,7 @@ pub struct Metrics {
     signal_to_down: Histogram,
     watch_errors: WatchErrorCounter,
     gauges: watch::Sender<GaugeValues>,
+    pub(super) views: WorkViews,
 }
 
 impl Metrics {
@@ -60,6 +62,7 @@ impl Metrics {
                 "Errors of the leader's watch of all Nodes, by reason",
             ),
             gauges,
+            views: WorkViews::default(),
         }
     }
 
@@ -67,6 +70,12 @@ impl Metrics {
     #[must_use]
     pub fn watch_errors(&self) -> WatchErrorCounter {
         self.watch_errors.clone()
+    }
+
+    /// The state of the work of the present term; `None` on an instance that does not lead.
+    #[must_use]
+    pub fn work_view(&self) -> watch::Receiver<Option<WorkView>> {
+        self.views.subscribe()
     }
 
     pub(super) fn observe_signal_to_down(&self, time: Duration) {

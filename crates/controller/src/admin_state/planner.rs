@@ -28,6 +28,8 @@ pub(super) struct LoadBalancerStatus {
     pub(super) planned_generation: Option<u64>,
     /// When the read or list was sent that the plan was made from.
     pub(super) observed_at: Option<Instant>,
+    /// What it showed.
+    pub(super) view: Option<Arc<LoadBalancerView>>,
     /// Whether every network interface in it has been looked up.
     pub(super) covers_interfaces: bool,
     /// The entries with a target state or a ledger entry.
@@ -172,6 +174,7 @@ impl Planner for LoadBalancerPlanner {
                 status.planned_generation = Some(targets.generation);
             }
             status.observed_at = Some(observation.requested_at);
+            status.view = Some(Arc::clone(&observation.view));
             status.covers_interfaces = is_complete;
             status.unreadable_pools = unreadable_pools;
             status.entries = entries;

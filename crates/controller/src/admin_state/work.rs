@@ -41,6 +41,7 @@ use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
+use super::view::WorkView;
 use crate::local_pools::LocalServicePools;
 use crate::local_service::{self, ServiceIndex};
 use crate::other_nodes::OtherNodes;
@@ -368,6 +369,20 @@ async fn work_with(
     let index = watch::Sender::new(Arc::new(ServiceIndex::default()));
     let services = index.subscribe();
     let local_pools = local_pools::start(&mut tasks, local_pools, index.clone());
+    let _published = context.metrics.views.publish(WorkView {
+        targets: targets.clone(),
+        services: services.clone(),
+        ledger: ledger.clone(),
+        listings: listings.subscribe(),
+        recorded: recorded.subscribe(),
+        interfaces: interfaces.subscribe(),
+        observed: context.metrics.views.observed.clone(),
+        updater: local_pools.as_ref().map(|local_pools| local_pools.updater.clone()),
+        policy,
+        arm: target.arm.clone(),
+        subscription: target.scope.group.subscription().to_owned(),
+        events: context.metrics.views.events.clone(),
+    });
     let mut controller = Controller {
         term,
         context,

@@ -3,12 +3,12 @@
 //! Only an HTTP probe of `/healthz` on the agents' health port fails because of a signal. A TCP probe finds the port
 //! open in any case, `/livez` does not depend on signals, and the port does not serve TLS.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::view::{PoolView, Probe, Rule};
 
 /// What a rule's probe targets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProbeTarget {
     /// The path `/healthz` on headgate's health port.

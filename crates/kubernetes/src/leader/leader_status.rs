@@ -5,12 +5,12 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::election_record::ElectionRecord;
 
 /// The holder of the election's Lease, or its last term.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaderStatus {
     /// The identity of the holder; `None` if the Lease is released.

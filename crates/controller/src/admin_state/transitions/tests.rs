@@ -64,6 +64,7 @@ impl Scenario {
         LoadBalancerStatus {
             planned_generation: Some(self.targets.generation),
             observed_at: None,
+            view: None,
             covers_interfaces: true,
             pending_changes: plan.change_count(),
             unsent_changes: plan.change_count(),

@@ -1,0 +1,92 @@
+//! How commands fail: the exit codes, and what is printed.
+
+use std::process::ExitCode;
+
+/// Exit code for wrong arguments or settings.
+const EXIT_SETTINGS: u8 = 2;
+/// Exit code for a failure while running, and for a refusal.
+pub(super) const EXIT_RUNTIME: u8 = 1;
+/// Exit code where the command could not begin: no cluster was found, or something that it needs does not answer.
+const EXIT_ENVIRONMENT: u8 = 3;
+/// Exit code after Ctrl-C: 128 and the number of SIGINT.
+pub const EXIT_INTERRUPTED: u8 = 130;
+
+/// The exit codes and their meanings, for `--help` and the reference.
+pub const EXIT_CODES: [(u8, &str); 5] = [
+    (0, "done, and the answer is yes"),
+    (
+        EXIT_RUNTIME,
+        "refused, failed or not done in time, or the answer is no: a check failed, a node is not out",
+    ),
+    (
+        EXIT_SETTINGS,
+        "wrong usage: arguments, settings, or a file that they name",
+    ),
+    (
+        EXIT_ENVIRONMENT,
+        "the environment: no cluster was found, or the API server, Azure or an agent that the command cannot do without does not answer",
+    ),
+    (EXIT_INTERRUPTED, "interrupted; what was begun in the cluster goes on"),
+];
+
+/// The exit code of a program; a failure is printed.
+#[must_use]
+pub fn exit_code(program: &str, outcome: Result<(), Failure>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            report(program, &failure.error);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Why a subcommand failed, and the exit code of the process.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub code: u8,
+    /// The reason.
+    pub error: anyhow::Error,
+}
+
+impl Failure {
+    /// Wrong arguments or settings.
+    pub fn settings(error: impl Into<anyhow::Error>) -> Self {
+        Self {
+            code: EXIT_SETTINGS,
+            error: error.into(),
+        }
+    }
+
+    /// The command could not begin: no cluster was found, or something that it needs does not answer.
+    pub fn environment(error: impl Into<anyhow::Error>) -> Self {
+        Self {
+            code: EXIT_ENVIRONMENT,
+            error: error.into(),
+        }
+    }
+
+    /// A status that could not be read.
+    pub(super) fn of_status(error: crate::status::StatusError) -> Self {
+        match error {
+            crate::status::StatusError::Nodes(_) => Self::environment(error),
+            crate::status::StatusError::NoSuchNode(_) => Self::runtime(error),
+        }
+    }
+
+    /// A failure while running.
+    pub fn runtime(error: impl Into<anyhow::Error>) -> Self {
+        Self {
+            code: EXIT_RUNTIME,
+            error: error.into(),
+        }
+    }
+}
+
+/// Prints an error with its causes to standard error.
+#[expect(clippy::print_stderr, reason = "the one place where a command reports its failure")]
+pub(super) fn report(program: &str, error: &anyhow::Error) {
+    let text = headgate_core::telemetry::error_chain(error.as_ref());
+    eprintln!("{program}: {}", headgate_core::telemetry::escape_lines(&text));
+}

@@ -1,0 +1,120 @@
+//! The report that the leader serves, read through the API server: it needs no access to Azure, and no Node is listed.
+//!
+//! The leader is found by its Lease, which names its node, and by its pods' labels.
+
+use headgate_kubernetes::leader::LeaderStatus;
+use jiff::Timestamp;
+use kube::Client;
+
+use super::report::StatusReport;
+use super::snapshot::lease;
+use crate::agent::{ALL_NODES, CLUSTER_PATH};
+use crate::pods::{HeadgatePod, HeadgatePods};
+use crate::why::{AgentAccess, AgentRoute};
+
+/// More than the report of the largest clusters.
+const MAX_REPORT_BYTES: usize = 64 * 1024 * 1024;
+/// Pods that are asked whether they lead.
+const MAX_PODS: usize = 5;
+
+/// Which Nodes are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nodes {
+    /// Those with something to report.
+    Notable,
+    All,
+}
+
+/// Gets the report of the leader.
+///
+/// # Errors
+/// Why there is none, as a text.
+pub(crate) async fn fetch_from_leader(
+    client: &Client,
+    access: &AgentAccess,
+    nodes: Nodes,
+) -> Result<StatusReport, String> {
+    if access.route == AgentRoute::Direct {
+        return Err("it is asked through the API server only".to_owned());
+    }
+    let lease = lease(client).await;
+    let leader = match &lease {
+        Ok(Some(lease)) => Some(LeaderStatus::from_lease(lease, Timestamp::now())),
+        Ok(None) => return Err("there is no Lease".to_owned()),
+        // Without the right to read it, every controller is asked.
+        Err(_) => None,
+    };
+    if leader.as_ref().is_some_and(|leader| !leader.alive) {
+        return Err("no leader is alive".to_owned());
+    }
+    // An identity is the node's name and a suffix.
+    let holder = leader.as_ref().and_then(|leader| leader.holder.as_deref());
+    let node = holder.and_then(|holder| holder.rsplit_once('_')).map(|(node, _)| node);
+    let pods = HeadgatePods::list(client, &access.namespace, None, node).await?;
+    let candidates = candidates(&pods.all, node.is_some());
+    if candidates.is_empty() {
+        let place = node.map_or_else(String::new, |node| format!(" on node {node}"));
+        return Err(format!(
+            "{} has no running pod of headgate that may lead{place}",
+            access.namespace
+        ));
+    }
+    let query = match nodes {
+        Nodes::Notable => String::new(),
+        Nodes::All => format!("?{ALL_NODES}"),
+    };
+    let path = format!("{CLUSTER_PATH}{query}");
+    let mut failure = String::new();
+    for pod in candidates.iter().take(MAX_PODS) {
+        match pods.get(&pod.name, access.port, &path, MAX_REPORT_BYTES).await {
+            Ok(body) => {
+                let report: StatusReport = serde_json::from_slice(&body)
+                    .map_err(|error| format!("{} does not answer with a status: {error}", pods.place(&pod.name)))?;
+                return Ok(StatusReport {
+                    leader: leader.or(report.leader),
+                    ..report
+                });
+            }
+            Err(error) if failure.is_empty() => failure = error,
+            Err(_) => {}
+        }
+    }
+    Err(failure)
+}
+
+/// The pods that may lead, those of controllers first. Where the node is not known, agents are too many to be asked.
+fn candidates(pods: &[HeadgatePod], is_node_known: bool) -> Vec<&HeadgatePod> {
+    let running = || pods.iter().filter(|pod| pod.is_running);
+    let controllers = running().filter(|pod| pod.component == "controller");
+    let agents = running().filter(|pod| is_node_known && pod.component == "agent");
+    controllers.chain(agents).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn controllers_are_asked_before_agents() {
+        let pod = |name: &str, component: &str, is_running| HeadgatePod {
+            name: name.to_owned(),
+            component: component.to_owned(),
+            is_running,
+            ..HeadgatePod::default()
+        };
+        let pods = [
+            pod("a", "agent", true),
+            pod("c", "controller", true),
+            pod("d", "controller", false),
+            pod("h", "hold", true),
+        ];
+        let names = |is_known| {
+            candidates(&pods, is_known)
+                .iter()
+                .map(|pod| &*pod.name)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(true), ["c", "a"]);
+        assert_eq!(names(false), ["c"]);
+    }
+}

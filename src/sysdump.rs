@@ -1,0 +1,152 @@
+//! `headgate sysdump`: what one needs to find out later what headgate did, in one archive.
+//!
+//! Invariants: no Secret is read. Of objects only named fields are taken, settings lose what may be secret, and every text passes
+//! [`redact`]. Each part is read by itself, within one time limit and one limit of bytes; what is missing is listed in the archive and
+//! fails nothing.
+
+mod archive;
+mod cluster;
+mod parts;
+mod redact;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::Client;
+use tokio::time::{Instant, timeout_at};
+
+use crate::check::{CheckReport, CheckRequest, read_world};
+use crate::config::Settings;
+use crate::pods::{HeadgatePod, HeadgatePods};
+use crate::status::{self, Detail, LeaderNodes, SnapshotRequest, StatusReport};
+use crate::why::AgentAccess;
+
+pub(crate) use archive::Bundle;
+use archive::Part;
+use headgate_core::clock::Clock;
+
+/// The time for the check, of which each part of Azure may take long.
+const MAX_CHECK_TIME: Duration = Duration::from_secs(45);
+
+/// What an archive is made from.
+pub(crate) struct SysdumpRequest<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) access: AgentAccess,
+    /// The settings of the command line, for the check.
+    pub(crate) settings: &'a Settings,
+    /// When everything has to be read.
+    pub(crate) deadline: Instant,
+    pub(crate) now: Timestamp,
+}
+
+/// Reads everything that can be read.
+pub(crate) async fn collect(request: &SysdumpRequest<'_>) -> Bundle {
+    let SysdumpRequest {
+        client,
+        access,
+        deadline,
+        ..
+    } = request;
+    let deadline = *deadline;
+    let pods = match timeout_at(deadline, HeadgatePods::list(client, &access.namespace, None, None)).await {
+        Ok(listed) => listed,
+        Err(_) => Err(parts::TOO_LATE.to_owned()),
+    };
+    let (found, failed) = match &pods {
+        Ok(pods) => (Some(pods), None),
+        Err(error) => (None, Some(error.clone())),
+    };
+    let of_pods = async {
+        match found {
+            Some(pods) => parts::of_pods(client, pods, access.port, deadline).await,
+            None => Vec::new(),
+        }
+    };
+    let (status, checked, objects, of_pods) = futures::join!(
+        status_parts(request),
+        check_parts(request),
+        cluster::parts(client, &access.namespace, deadline),
+        of_pods
+    );
+    let mut bundle = Bundle::default();
+    bundle.add(Part::json("versions.json", &parts::versions(found)));
+    if let Some(error) = failed {
+        bundle.add(Part::missing("pods.json, agents and logs", error));
+    }
+    // What is small and says most comes first: the limit of bytes cuts the end.
+    for part in status.into_iter().chain(checked).chain(objects).chain(of_pods) {
+        bundle.add(part);
+    }
+    bundle
+}
+
+/// The report of the leader, or what this machine reads without it.
+async fn status_parts(request: &SysdumpRequest<'_>) -> Vec<Part> {
+    let SysdumpRequest {
+        client,
+        access,
+        settings,
+        deadline,
+        ..
+    } = request;
+    let mut parts = Vec::new();
+    let from_leader = timeout_at(*deadline, status::fetch_from_leader(client, access, LeaderNodes::All)).await;
+    let from_leader = from_leader.unwrap_or_else(|_| Err(parts::TOO_LATE.to_owned()));
+    let report = match from_leader {
+        Ok(report) => Some(report),
+        Err(error) => {
+            parts.push(Part::missing("status of the leader", error));
+            let snapshot = status::take_snapshot(SnapshotRequest {
+                client,
+                azure: Err("the leader does not serve its state".to_owned()),
+                settings,
+                clock: Clock::System,
+            });
+            match timeout_at(*deadline, snapshot).await {
+                Ok(Ok(snapshot)) => Some(StatusReport::from_snapshot(&snapshot)),
+                Ok(Err(error)) => {
+                    parts.push(Part::missing("status", error.to_string()));
+                    None
+                }
+                Err(_) => {
+                    parts.push(Part::missing("status", parts::TOO_LATE));
+                    None
+                }
+            }
+        }
+    };
+    if let Some(report) = report {
+        parts.push(Part::text("status.txt", &status::render(&report, Detail::Wide)));
+        parts.push(Part::json("status.json", &report));
+    }
+    parts
+}
+
+async fn check_parts(request: &SysdumpRequest<'_>) -> Vec<Part> {
+    let SysdumpRequest {
+        client,
+        settings,
+        deadline,
+        now,
+        ..
+    } = request;
+    let until = (*deadline).min(Instant::now() + MAX_CHECK_TIME);
+    let world = Box::pin(read_world(CheckRequest { client, settings }));
+    match timeout_at(until, world).await {
+        Err(_) => vec![Part::missing("check.txt", parts::TOO_LATE)],
+        Ok(Err(error)) => vec![Part::missing("check.txt", error.to_string())],
+        Ok(Ok(world)) => {
+            let report = CheckReport::new(&world, *now);
+            vec![
+                Part::text("check.txt", &report.text(Detail::Wide)),
+                Part::json("check.json", &report),
+            ]
+        }
+    }
+}
+
+/// The pods whose logs are read: all but those of agents, and of agents the first.
+fn logged(pods: &[HeadgatePod]) -> Vec<&HeadgatePod> {
+    let (agents, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| pod.component == "agent");
+    others.into_iter().chain(agents).take(parts::MAX_LOGGED_PODS).collect()
+}

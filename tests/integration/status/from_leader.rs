@@ -1,0 +1,241 @@
+//! What the leader serves: `headgate status`, `why` and `version` with the rights of the documentation and no access to Azure, and its
+//! page in a browser.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use headgate_sandbox::process::{Process, command_in};
+use headgate_test_kubernetes::{eventually, kubectl, scratch};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use super::through_api_server::{documented_rights, succeed};
+use super::world::World;
+use super::{DRAIN, entry, refused, stdout_of};
+use crate::harness::network::in_network_namespace;
+use crate::harness::settings_file;
+use crate::node::with_token;
+
+mod page;
+mod sysdump;
+
+const SOON: Duration = Duration::from_mins(1);
+/// The address of the controller's pod; the API server sends no request to one of loopback.
+const POD: &str = "10.99.0.1";
+
+/// The Pod of a controller on node 3, and of an agent of an older version that does not answer.
+async fn create_pods(world: &World) {
+    let administrator = world.control_plane.kubeconfig();
+    for account in ["headgate", "viewer"] {
+        succeed(kubectl(administrator).args(["-n", "kube-system", "create", "serviceaccount", account]));
+    }
+    let pods = Api::<Pod>::namespaced(world.client.clone(), "kube-system");
+    for (name, component, version, node, ip) in [
+        ("headgate-controller-x", "controller", "0.9.0", "node-3", POD),
+        ("headgate-y", "agent", "0.8.0", "node-2", "192.0.2.9"),
+    ] {
+        let labels = json!({"app.kubernetes.io/name": "headgate", "app.kubernetes.io/component": component,
+            "app.kubernetes.io/version": version});
+        let pod = json!({"metadata": {"name": name, "labels": labels},
+            "spec": {"nodeName": node, "hostNetwork": true, "serviceAccountName": "headgate", "automountServiceAccountToken": false,
+                "containers": [{"name": "headgate", "image": format!("headgate:{version}")}]}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+        let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "hostIP": ip}});
+        let (params, patch) = (PatchParams::default(), Patch::Merge(status));
+        pods.patch_status(name, &params, &patch).await.unwrap();
+    }
+}
+
+fn start_controller(world: &World) -> Process {
+    let directory = scratch("controller");
+    let settings = directory.join("settings.yaml");
+    std::fs::write(&settings, settings_file("")).unwrap();
+    let mut command = command_in(env!("CARGO_BIN_EXE_headgate"), &directory);
+    command.args([
+        "agent",
+        "--role=controller",
+        "--node-name=node-3",
+        "--metrics-bind-address",
+    ]);
+    command.arg(format!("{POD}:10457")).arg("--state-dir").arg(&directory);
+    command.arg("--config").arg(&settings);
+    command.arg("--azure-config-file").arg(&world.azure_json);
+    command.arg("--kubeconfig").arg(world.control_plane.kubeconfig());
+    Process::start("controller", command, &directory.join("log")).unwrap()
+}
+
+/// A kubeconfig with the rights of the documentation, and none besides.
+fn viewer(administrator: &Path) -> PathBuf {
+    let rights = scratch("rights").join("rights.yaml");
+    std::fs::write(&rights, documented_rights()).unwrap();
+    succeed(kubectl(administrator).args(["apply", "-f"]).arg(&rights));
+    let token = succeed(kubectl(administrator).args(["-n", "kube-system", "create", "token", "viewer"]));
+    with_token(administrator, token.trim())
+}
+
+fn headgate(kubeconfig: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    command.args(arguments).arg("--kubeconfig").arg(kubeconfig);
+    command.output().unwrap()
+}
+
+#[test]
+fn the_leader_serves_the_state_of_the_cluster() {
+    in_network_namespace(
+        "status::from_leader::the_leader_serves_the_state_of_the_cluster",
+        async || {
+            succeed(Command::new("ip").args(["addr", "add", &format!("{POD}/32"), "dev", "lo"]));
+            let world = World::start().await;
+            create_pods(&world).await;
+            let viewer = viewer(world.control_plane.kubeconfig());
+            without_a_leader(&viewer);
+            let controller = start_controller(&world);
+            let report = eventually(SOON, "the leader serves its state", async || {
+                let found: Value = serde_json::from_str(&stdout_of(headgate(
+                    &viewer,
+                    &["status", "--no-agents", "--all", "-o", "json"],
+                )))
+                .unwrap();
+                if found["azureError"] == Value::Null {
+                    Ok(found)
+                } else {
+                    Err(found["azureError"].to_string())
+                }
+            })
+            .await;
+            assert_eq!(
+                (&report["apiVersion"], &report["kind"], &report["mode"]),
+                (&json!("cli.headgate.dev/v1alpha1"), &json!("Status"), &json!("enforce"))
+            );
+            world
+                .taint("node-1", json!([{"key": DRAIN, "effect": "NoSchedule"}]))
+                .await;
+            eventually(SOON, "the leader knows the signal", async || {
+                let rows = stdout_of(headgate(&viewer, &["status", "--no-agents", "--no-headers"]));
+                if rows.contains(DRAIN) { Ok(()) } else { Err(rows) }
+            })
+            .await;
+            waits_and_filters(&world, &viewer);
+            versions(&viewer);
+            services(&viewer);
+            page::page().await;
+            sysdump::sysdump(&world, &viewer).await;
+            page::a_large_page(&world).await;
+            controller.stop(Duration::from_secs(10)).await;
+            world.control_plane.stop().await;
+        },
+    );
+}
+
+fn without_a_leader(viewer: &Path) {
+    let text = stdout_of(headgate(viewer, &["status", "--no-agents"]));
+    assert!(
+        text.contains("give --azure-config-file") && text.contains("the leader does not serve it: there is no Lease"),
+        "{text}"
+    );
+    // Nothing is expected of a leader that never was.
+    stdout_of(headgate(viewer, &["status", "--no-agents", "--exit-code"]));
+    let error = refused(&headgate(viewer, &["why", "service/web"]), 2);
+    assert!(
+        error.contains("the load balancers cannot be read: give --azure-config-file"),
+        "{error}"
+    );
+}
+
+fn waits_and_filters(world: &World, viewer: &Path) {
+    // The write is awaited; both pools are Down then.
+    let waited = stdout_of(headgate(
+        viewer,
+        &[
+            "status",
+            "--no-agents",
+            "--wait",
+            "--timeout=60s",
+            "-o",
+            "json",
+            "node-1",
+        ],
+    ));
+    let report: Value = serde_json::from_str(&waited).unwrap();
+    for pool in ["kubernetes", "kubernetes-IPv6"] {
+        let found = entry(&report, "node-1", pool);
+        assert_eq!(
+            (&found["adminState"], &found["owner"]),
+            (&json!("Down"), &json!("headgate")),
+            "{found}"
+        );
+    }
+    assert!(report["nodes"][0]["signalledSince"].is_string(), "{report}");
+    assert_eq!(report["leaderWork"]["node"], "node-3");
+    let events = report["leaderWork"]["events"].as_array().unwrap();
+    assert!(events.iter().any(|event| event["node"] == "node-1"), "{events:?}");
+    // The same as a read of this machine with access to Azure.
+    let direct = world.json(&["node-1"]);
+    for field in [
+        "loadBalancers",
+        "mode",
+        "nodesTotal",
+        "minimumInService",
+        "unmatchedLedger",
+    ] {
+        assert_eq!(report[field], direct[field], "{field}");
+    }
+    assert_eq!(report["nodes"][0]["entries"], direct["nodes"][0]["entries"]);
+
+    stdout_of(headgate(viewer, &["status", "--no-agents", "--exit-code"]));
+    let rows = stdout_of(headgate(viewer, &["status", "--no-agents", "--no-headers"]));
+    assert_eq!(rows.lines().count(), 1, "{rows}");
+    assert!(
+        rows.starts_with("node-1   503?   ToBeDeletedByClusterAutoscaler   Down ours"),
+        "{rows}"
+    );
+    let names = |selector: &str| {
+        stdout_of(headgate(
+            viewer,
+            &["status", "--no-agents", "-o", "name", "-l", selector],
+        ))
+    };
+    assert_eq!(
+        names("kubernetes.io/hostname in (node-2, node-3)"),
+        "node/node-2\nnode/node-3\n"
+    );
+    assert_eq!(names("kubernetes.io/hostname=elsewhere"), "");
+    let error = refused(&headgate(viewer, &["status", "-l", "a=b=c"]), 2);
+    assert!(error.contains("is no requirement"), "{error}");
+}
+
+fn versions(viewer: &Path) {
+    let client = env!("CARGO_PKG_VERSION");
+    let versions: Value = serde_json::from_str(&stdout_of(headgate(viewer, &["version", "-o", "json"]))).unwrap();
+    assert_eq!(
+        versions,
+        json!({"apiVersion": "cli.headgate.dev/v1alpha1", "kind": "Version", "client": client,
+            "agents": [{"version": "0.8.0", "image": "headgate:0.8.0", "pods": 1}],
+            "controllers": [{"version": "0.9.0", "image": "headgate:0.9.0", "pods": 1}]})
+    );
+    let text = stdout_of(headgate(viewer, &["version"]));
+    assert!(text.contains("Controllers:   0.9.0   1 pod"), "{text}");
+    let nowhere = Path::new("/does/not/exist");
+    assert_eq!(
+        stdout_of(headgate(nowhere, &["version", "--client"])),
+        format!("Client:   {client}\n")
+    );
+}
+
+fn services(viewer: &Path) {
+    let explain = |arguments: &[&str]| stdout_of(headgate(viewer, &[&["why"], arguments].concat()));
+    let shop = explain(&["service/web", "-n", "shop"]);
+    assert!(
+        shop.starts_with("Service shop/web: headgate updates no pools of Local Services"),
+        "{shop}"
+    );
+    assert_eq!(explain(&["svc/web", "-n", "shop"]), shop);
+    assert_eq!(explain(&["service", "shop/web"]), shop);
+    assert!(explain(&["service/web"]).starts_with("Service default/web: "));
+    let error = refused(&headgate(viewer, &["why", "node-1", "-n", "shop"]), 2);
+    assert!(error.contains("--namespace is for a Service"), "{error}");
+}

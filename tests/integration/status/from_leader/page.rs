@@ -1,0 +1,80 @@
+//! The leader's page in a browser.
+
+use std::time::Instant;
+
+use futures::{StreamExt as _, stream};
+use headgate_test_kubernetes::eventually;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::json;
+
+use super::{POD, SOON};
+use crate::browser::{Change, Proxy, document, has_browser, loads_again};
+use crate::harness::http;
+use crate::status::DRAIN;
+use crate::status::world::World;
+
+/// The page of the leader, which the browser loads again by itself.
+pub(super) async fn page() {
+    if !has_browser() {
+        return;
+    }
+    let proxy = Proxy::start(format!("{POD}:10457").parse().unwrap(), Change::None).await;
+    let page = document(format!("http://{}/statusz", proxy.address)).await;
+    for part in [
+        "1 of 3 nodes have a signal. Admin states: mode enforce",
+        "<td>node-1</td><td>ToBeDeletedByClusterAutoscaler</td>",
+        "<td>2/2</td><td>nothing: out</td>",
+        "Down in kubernetes/kubernetes",
+        "ARM throttles nothing.",
+    ] {
+        assert!(page.contains(part), "{part:?} is not in {page}");
+    }
+    assert_eq!(proxy.paths(), ["/statusz", "/statusz.css"].map(str::to_owned).into());
+    loads_again(&proxy, "/statusz").await;
+}
+
+/// A thousand nodes with a signal: the page has all of them, is small, and is rendered at once.
+pub(super) async fn a_large_page(world: &World) {
+    const NODES: usize = 1000;
+    const MAX_BYTES: usize = 300_000;
+    let nodes = Api::<Node>::all(world.client.clone());
+    let create = async |number: usize| {
+        let taint = json!([{"key": DRAIN, "effect": "NoSchedule"}]);
+        let node =
+            json!({"metadata": {"name": format!("aks-nodepool1-12345678-vmss{number:06}")}, "spec": {"taints": taint}});
+        let node: Node = serde_json::from_value(node).unwrap();
+        nodes.create(&PostParams::default(), &node).await.unwrap();
+    };
+    stream::iter(0..NODES)
+        .map(create)
+        .buffer_unordered(32)
+        .collect::<Vec<_>>()
+        .await;
+    let address = format!("{POD}:10457").parse().unwrap();
+    let request = b"GET /statusz HTTP/1.1\r\nHost: x\r\nAccept: text/html\r\n\r\n";
+    let (page, took) = eventually(SOON, "a page with all nodes", async || {
+        let started = Instant::now();
+        let page = http::exchange(address, request).await.unwrap().text();
+        let found = page.matches("vmss").count();
+        if found == NODES {
+            Ok((page, started.elapsed()))
+        } else {
+            Err(found.to_string())
+        }
+    })
+    .await;
+    println!(
+        "a page of {NODES} nodes has {} bytes and was made in {took:?}",
+        page.len()
+    );
+    assert!(page.len() <= MAX_BYTES, "{} bytes", page.len());
+    if has_browser() {
+        let proxy = Proxy::start(address, Change::Time).await;
+        let shown = document(format!("http://{}/statusz", proxy.address)).await;
+        let title = shown.split("<title>").nth(1).and_then(|rest| rest.split('<').next());
+        println!("the browser: {}", title.unwrap());
+        assert_eq!(shown.matches("vmss").count(), NODES);
+    }
+}
