@@ -424,6 +424,7 @@ mod tests {
             client: Client::new(service, "default"),
             metrics: Metrics::default(),
             clock: Clock::System,
+            may_use_az: false,
         };
         let error = access.connect_within(Duration::from_secs(3)).await.unwrap_err();
         assert_eq!(error.to_string(), "there was no connection to Azure within 3 s");

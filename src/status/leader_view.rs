@@ -73,7 +73,7 @@ impl StatusReport {
             minimum_in_service: settings.guard.minimum_in_service,
             max_new_down: settings.guard.max_new_down,
             health_port: settings.healthz_bind_address.port(),
-            health_rules: settings.signals.health.clone(),
+            health_rules: settings.signals.health(),
             services: Ok((*work.services).clone()),
             local_pools: local_pools.unwrap_or_default(),
             maintenances,

@@ -1,7 +1,5 @@
 //! Nodes that are taken: from the notice to the last pod, and back where the notice is withdrawn.
 
-use std::time::Duration;
-
 use headgate_core::node::{CLUSTER_API_ANNOTATIONS, DRAINING_TAINT, SPOT_NOTICE_ANNOTATION};
 use headgate_maintenance::automatic::{AutomaticMaintenances, Cause};
 use headgate_maintenance::machine::{HOOKS, MachineObject};
