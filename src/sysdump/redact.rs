@@ -158,7 +158,7 @@ mod tests {
                 "see (https://example.com/a), or b",
                 "see (https://example.com/[cut]), or b",
             ),
-            ("https://example.com?code=planted", "https://example.com?[cut]"),
+            ("https://example.com?code=planted", "https://example.com/[cut]"),
             ("a://", "a://"),
             ("é://b/planted", "é://b/[cut]"),
         ] {
