@@ -50,7 +50,7 @@ const SMALL: &[Config] = &[
     Config {
         name: "leaders",
         events: Events {
-            signals: 2,
+            signals: 1,
             pauses: 1,
             ..NONE
         },
@@ -61,7 +61,7 @@ const SMALL: &[Config] = &[
         leaders: 1,
         events: Events {
             signals: 2,
-            faults: 2,
+            faults: 1,
             ..NONE
         },
         ..PAIR
@@ -79,17 +79,27 @@ const SMALL: &[Config] = &[
 ];
 
 /// Explored by `make prove`.
-const FULL: &[Config] = &[Config {
-    name: "leaders, faults, foreign writer",
-    events: Events {
-        signals: 2,
-        endpoints: 0,
-        foreign: 1,
-        faults: 1,
-        pauses: 1,
+const FULL: &[Config] = &[
+    Config {
+        name: "more faults",
+        leaders: 1,
+        events: Events {
+            signals: 2,
+            faults: 2,
+            ..NONE
+        },
+        ..PAIR
     },
-    ..PAIR
-}];
+    Config {
+        name: "more signals of leaders",
+        events: Events {
+            signals: 2,
+            pauses: 1,
+            ..NONE
+        },
+        ..PAIR
+    },
+];
 
 struct Explored {
     failures: Vec<(&'static str, String)>,
@@ -151,7 +161,7 @@ fn protocol_keeps_its_properties_in_every_state() {
     let mut reached = BTreeSet::new();
     for config in configs {
         let explored = explore(config, None, None);
-        for (property, path) in explored.failures {
+        if let Some((property, path)) = explored.failures.first() {
             panic!("{}: not kept: {property}\n{path}", config.name);
         }
         reached.extend(explored.reached.iter().map(|reached| format!("{reached:?}")));
