@@ -9,8 +9,7 @@ use std::time::Duration;
 use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetState, TargetStates};
 use headgate_controller::local_pools::{LocalServicePools, NodeIndex, PoolStatus, ServiceStatus, Updater};
 use headgate_controller::local_service::{
-    EffectiveSettings, QueuedUpdate, ServiceIndex, SharedUpdater, SlimEndpointSlice, apply_nodes,
-    convert_load_balancer,
+    EffectiveSettings, QueuedUpdate, ServiceIndex, SharedUpdater, SlimEndpointSlice, apply_nodes, convert_load_balancer,
 };
 use headgate_controller::pool::Listing;
 use headgate_core::service::{IpFamily, NamespacedName, Service, ServiceObject};

@@ -82,6 +82,7 @@ const SMALL: &[Config] = &[
 /// Explored by `make prove`.
 const FULL: &[Config] = &[
     Config {
+<<<<<<< HEAD
         name: "members",
         events: Events {
             signals: 1,
@@ -163,6 +164,18 @@ const FULL: &[Config] = &[
         ..PAIR
     },
     Config {
+=======
+        name: "more faults",
+        leaders: 1,
+        events: Events {
+            signals: 2,
+            faults: 2,
+            ..NONE
+        },
+        ..PAIR
+    },
+    Config {
+>>>>>>> model/main
         name: "more signals of leaders",
         events: Events {
             signals: 2,

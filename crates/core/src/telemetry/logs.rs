@@ -233,7 +233,10 @@ mod tests {
             (Some("a=loud"), "headgate=info"),
         ] {
             let found = levels(variable).to_string();
-            assert!(found.split(',').any(|directive| directive == expected), "{variable:?}: {found}");
+            assert!(
+                found.split(',').any(|directive| directive == expected),
+                "{variable:?}: {found}"
+            );
         }
     }
 
