@@ -58,23 +58,22 @@ const SMALL: &[Config] = &[
     },
     Config {
         name: "faults",
+        leaders: 1,
         events: Events {
             signals: 2,
             faults: 1,
             ..NONE
         },
-        leaders: 1,
         ..PAIR
     },
     Config {
         name: "foreign writer",
+        leaders: 1,
         events: Events {
             signals: 2,
             foreign: 1,
             ..NONE
         },
-        leaders: 1,
-        serving: &[0b01],
         ..PAIR
     },
 ];
@@ -82,89 +81,6 @@ const SMALL: &[Config] = &[
 /// Explored by `make prove`.
 const FULL: &[Config] = &[
     Config {
-<<<<<<< HEAD
-        name: "members",
-        events: Events {
-            signals: 1,
-            endpoints: 1,
-            foreign: 1,
-            ..NONE
-        },
-        leaders: 1,
-        has_members: true,
-        ..PAIR
-    },
-    Config {
-        name: "endpoints",
-        events: Events {
-            signals: 2,
-            endpoints: 1,
-            ..NONE
-        },
-        leaders: 1,
-        ..PAIR
-    },
-    Config {
-        name: "three nodes",
-        events: Events { signals: 3, ..NONE },
-        leaders: 1,
-        nodes: 3,
-        serving: &[0b011],
-        ..PAIR
-    },
-    Config {
-        name: "three leaders",
-        events: Events {
-            signals: 1,
-            pauses: 2,
-            ..NONE
-        },
-        leaders: 3,
-        ..PAIR
-    },
-    Config {
-        name: "members and leaders",
-        events: Events {
-            signals: 1,
-            endpoints: 1,
-            pauses: 1,
-            ..NONE
-        },
-        has_members: true,
-        ..PAIR
-    },
-    Config {
-        name: "leaders and foreign writer",
-        events: Events {
-            signals: 1,
-            foreign: 1,
-            pauses: 1,
-            ..NONE
-        },
-        ..PAIR
-    },
-    Config {
-        name: "leaders and faults",
-        events: Events {
-            signals: 1,
-            faults: 1,
-            pauses: 1,
-            ..NONE
-        },
-        ..PAIR
-    },
-    Config {
-        name: "more faults",
-        events: Events {
-            signals: 2,
-            faults: 2,
-            ..NONE
-        },
-        leaders: 1,
-        ..PAIR
-    },
-    Config {
-=======
         name: "more faults",
         leaders: 1,
         events: Events {
@@ -175,7 +91,6 @@ const FULL: &[Config] = &[
         ..PAIR
     },
     Config {
->>>>>>> model/main
         name: "more signals of leaders",
         events: Events {
             signals: 2,
@@ -271,7 +186,6 @@ fn each_property_notices_its_bugs() {
                 faults,
                 pauses,
             },
-            serving: &[0b01],
             ..PAIR
         };
         let explored = explore(config, Some(bug), Some(property));

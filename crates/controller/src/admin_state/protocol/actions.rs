@@ -21,10 +21,10 @@ impl Protocol {
             pauses,
             faults,
         } = state.left;
-        for (number, present) in state.signals.iter().enumerate().take(self.config.nodes) {
+        for number in 0..self.config.nodes {
             if signals > 0 {
                 let others = [Signal::None, Signal::Revocable, Signal::Terminal].into_iter();
-                let others = others.filter(|signal| signal != present);
+                let others = others.filter(|signal| *signal != state.signals[number]);
                 actions.extend(others.map(|signal| Action::SignalChanges(number, signal)));
             }
             // One endpoint at least stays.
@@ -76,15 +76,15 @@ impl Protocol {
             actions.push(Action::LateLedgerArrives);
         }
         for (number, leader) in state.leaders.iter().enumerate() {
-            // One that stands still gives nothing up and releases nothing.
-            let may_fail = state.left.faults > 0 && !leader.is_paused;
             let deliveries = |has_room: bool| {
-                let is_possible = move |delivery: &Delivery| match delivery {
+                let all = DELIVERIES.into_iter();
+                all.filter(move |delivery| match delivery {
                     Delivery::Answered => true,
-                    Delivery::Late => may_fail && has_room,
-                    Delivery::AnswerLost | Delivery::Refused => may_fail,
-                };
-                DELIVERIES.into_iter().filter(is_possible)
+                    // One that stands still gives nothing up and releases nothing.
+                    _ if state.left.faults == 0 || leader.is_paused => false,
+                    Delivery::Late => has_room,
+                    Delivery::AnswerLost | Delivery::Refused => true,
+                })
             };
             if matches!(leader.phase, Phase::Sent(_)) {
                 let put = deliveries(state.late_put.is_none());
@@ -125,7 +125,7 @@ impl Protocol {
         }
         match leader.phase {
             Phase::Idle => {
-                if let Some(decision) = self.decide(leader, state.pool) {
+                if let Some(decision) = self.decide(leader, &state.pool) {
                     let is_known = leader.is_planned && leader.read == Some(state.pool) && leader.held == decision.held;
                     // Where ARM is busy a calm leader waits: otherwise it might try again without end.
                     let may_write = !state.is_calm || state.operation.is_none();
@@ -152,9 +152,7 @@ impl Protocol {
         {
             actions.push(Action::Reports(number));
         }
-        // It takes minutes: a calm leader has read again by then.
-        let is_idle = leader.phase == Phase::Idle && leader.read == Some(state.pool);
-        if (!state.is_calm || is_idle) && self.forgotten(state, leader) != leader.stages() {
+        if self.forgotten(state, leader) != leader.stages() {
             actions.push(Action::ForgetsRestored(number));
         }
     }
@@ -162,7 +160,7 @@ impl Protocol {
     /// The ledger after a report of the last plan, if that is of the present view.
     pub(super) fn reported(&self, leader: &Leader) -> Option<Stages> {
         let read = leader.read.filter(|_| leader.is_planned)?;
-        let mut reported = self.decide(leader, read)?.reported;
+        let mut reported = self.decide(leader, &read)?.reported;
         if self.has(Bug::ForgetsRestoredAtOnce) {
             for stage in reported.iter_mut().filter(|stage| **stage == Stage::Restored) {
                 *stage = Stage::Absent;
@@ -185,6 +183,8 @@ impl Protocol {
             return ledger;
         }
         let mut expiries = self.expiries.lock().unwrap();
-        *expiries.entry((ledger, pool)).or_insert_with(|| expired(ledger, pool))
+        *expiries
+            .entry((ledger, pool))
+            .or_insert_with(|| expired(&ledger, &pool))
     }
 }

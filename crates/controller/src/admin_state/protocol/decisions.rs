@@ -67,7 +67,7 @@ pub(super) struct Decision {
 pub(super) fn decide(known: &Known) -> Decision {
     let now = now();
     let planned = Planned::new(known, now);
-    let view = planned.view(known.pool);
+    let view = planned.view(&known.pool);
     let plan = planned.plan(&view, now);
     let held = held_back(&plan);
     let (edit, needed) = planned.edit(&plan, &view, now);
@@ -84,7 +84,7 @@ pub(super) fn decide(known: &Known) -> Decision {
     if let Some(members) = &mut edit.members {
         edit.admin_states = std::mem::take(&mut members.admin_states);
     }
-    let mut document = documents(known.pool).pop().unwrap();
+    let mut document = documents(&known.pool).pop().unwrap();
     let applied = edit.apply(&mut document);
     if !applied.is_changed() {
         return decision;
@@ -106,7 +106,7 @@ pub(super) fn decide(known: &Known) -> Decision {
 }
 
 /// The ledger `found`, with the changes of a term that lead from `stored` to `own`.
-pub(super) fn merged(found: Records, own: Records, stored: Records) -> Records {
+pub(super) fn merged(found: &Records, own: &Records, stored: &Records) -> Records {
     let merged = recorded(found).with_changes(&recorded(own), &recorded(stored));
     let pool = pool_id(POOL);
     let stages = stages(&merged);
@@ -121,9 +121,9 @@ pub(super) fn merged(found: Records, own: Records, stored: Records) -> Records {
 }
 
 /// A ledger whose entries have their times, in seconds.
-fn recorded(records: Records) -> Ledger {
+fn recorded(records: &Records) -> Ledger {
     let pool = pool_id(POOL);
-    let without_times = ledger(records.map(|record| record.stage));
+    let without_times = ledger(&records.map(|record| record.stage));
     let changes = (0..ENTRIES).filter_map(|number| {
         let key = EntryKey::from_text(&address(number));
         let entry = LedgerEntry {
@@ -136,7 +136,7 @@ fn recorded(records: Records) -> Ledger {
 }
 
 /// The ledger after a long time, and a list that shows this pool.
-pub(super) fn expired(own: Stages, pool: Pool) -> Stages {
+pub(super) fn expired(own: &Stages, pool: &Pool) -> Stages {
     let now = now().wall;
     let observe = |_: &str, key: &str| {
         let number = (0..ENTRIES).find(|number| address(*number) == key)?;
@@ -220,7 +220,7 @@ impl<'a> Planned<'a> {
         Self {
             known,
             targets: target_states(&nodes, now),
-            ledger: ledger(known.ledger),
+            ledger: ledger(&known.ledger),
             services: services.unwrap_or_default(),
             held: numbers(known.held).map(|number| (pool_id(POOL), uid(number))).collect(),
             guard: if known.is_guarded {
@@ -232,7 +232,7 @@ impl<'a> Planned<'a> {
         }
     }
 
-    fn view(&self, pool: Pool) -> LoadBalancerView {
+    fn view(&self, pool: &Pool) -> LoadBalancerView {
         LoadBalancerView::new(&probed_load_balancer(&texts(pool), PROBES))
     }
 
@@ -270,14 +270,14 @@ impl<'a> Planned<'a> {
             is_leaving: false,
         };
         let mut nodes = NodeIndex::default();
-        for (number, signal) in self.known.signals.iter().enumerate().take(self.known.nodes) {
+        for number in 0..self.known.nodes {
             nodes.apply(MemberNode {
                 name: name(number),
                 created: Timestamp::UNIX_EPOCH,
                 internal_addresses: vec![address(number).parse().unwrap()],
                 excluded_by: None,
                 is_deleting: false,
-                is_draining: *signal != Signal::None,
+                is_draining: self.known.signals[number] != Signal::None,
             });
         }
         let mut members = MemberChange {
@@ -356,7 +356,7 @@ fn address(number: usize) -> String {
     format!("10.0.0.{}", number_in_names(number))
 }
 
-fn texts(pool: Pool) -> Vec<(u8, &'static str)> {
+fn texts(pool: &Pool) -> Vec<(u8, &'static str)> {
     let entries = (0..).zip(pool).filter_map(|(number, entry)| match entry {
         Entry::Absent => None,
         Entry::Up => Some((number_in_names(number), "None")),
@@ -365,7 +365,7 @@ fn texts(pool: Pool) -> Vec<(u8, &'static str)> {
     entries.collect()
 }
 
-fn documents(pool: Pool) -> Vec<headgate_azure::Pool> {
+fn documents(pool: &Pool) -> Vec<headgate_azure::Pool> {
     probed_load_balancer(&texts(pool), PROBES).take_pools()
 }
 
@@ -375,14 +375,14 @@ fn entries_of(document: &headgate_azure::Pool) -> Pool {
         let mut found = document.addresses();
         found.find(|entry| EntryKey::from_address(*entry).as_ref() == Some(&key))
     };
-    std::array::from_fn(|number| match find(number) {
+    std::array::from_fn(|number| match find(number).map(|entry| entry.admin_state()) {
         None => Entry::Absent,
-        Some(entry) if entry.admin_state() == Some(AdminState::Down) => Entry::Down,
+        Some(Some(AdminState::Down)) => Entry::Down,
         Some(_) => Entry::Up,
     })
 }
 
-fn ledger(stages: Stages) -> Ledger {
+fn ledger(stages: &Stages) -> Ledger {
     let mut ledger = Ledger::default();
     for (number, stage) in stages.iter().enumerate() {
         let stage = match stage {

@@ -160,13 +160,13 @@ impl Protocol {
     }
 
     /// What a leader decides about the pool as it sees it; `None` before all Nodes are listed, as in the product.
-    pub(super) fn decide(&self, leader: &Leader, pool: Pool) -> Option<Decision> {
+    pub(super) fn decide(&self, leader: &Leader, pool: &Pool) -> Option<Decision> {
         let unlisted = self.has(Bug::PlansBeforeNodesAreListed).then(Signals::default);
         let known = Known {
             nodes: self.config.nodes,
             signals: leader.signals.or(unlisted)?,
             serving: leader.serving,
-            pool,
+            pool: *pool,
             ledger: leader.stages(),
             held: leader.held,
             is_guarded: !self.has(Bug::IgnoresGuard),
@@ -194,20 +194,15 @@ impl Protocol {
         }
         if !path.insert(print) {
             // A circle: it does not end.
-            println!("back in a state of before");
             return false;
         }
         let next = self.next_states(state);
         let settles = if next.is_empty() {
             let is_led = state.leaders.iter().any(|leader| leader.term == Term::Valid);
-            is_led && state.broken == 0 && !state.pool.contains(&Entry::Down)
+            is_led && !state.pool.contains(&Entry::Down)
         } else {
             next.iter().all(|next| self.settles_from(next, path))
         };
-        if !settles {
-            // The way, from its end.
-            println!("not calm after this: {state:?}");
-        }
         path.remove(&print);
         if settles {
             self.settled.lock().unwrap().insert(print);

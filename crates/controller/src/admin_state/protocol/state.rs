@@ -116,7 +116,6 @@ pub(super) enum Lock {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Leader {
     /// Whether the Lease of the election names it.
     pub(super) is_elected: bool,

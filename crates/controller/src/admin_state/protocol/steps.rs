@@ -77,7 +77,7 @@ impl Protocol {
     fn plan(&self, state: &mut State, number: usize) -> Option<Decision> {
         let pool = state.pool;
         let leader = &mut state.leaders[number];
-        let decision = self.decide(leader, pool)?;
+        let decision = self.decide(leader, &pool)?;
         leader.read = Some(pool);
         leader.is_planned = true;
         leader.held = decision.held;
@@ -143,7 +143,7 @@ impl Protocol {
         leader.ledger = if self.has(Bug::ForgetsOwnChangesInConflict) {
             ledger
         } else {
-            merged(ledger, leader.ledger, leader.stored)
+            merged(&ledger, &leader.ledger, &leader.stored)
         };
         leader.stored = ledger;
         (leader.is_stored_current, leader.is_stored_latest) = (true, true);

@@ -49,14 +49,14 @@ impl Protocol {
             Action::PutArrives(number, delivery) => self.deliver_put(state, number, delivery),
             Action::LatePutArrives => {
                 let Some(edit) = state.late_put.take() else { return };
-                if self.accept(state, edit) {
+                if self.accept(state, &edit) {
                     self.reach(Reached::LateWrite);
                 }
             }
             Action::LedgerArrives(number, delivery) => self.deliver_ledger(state, number, delivery),
             Action::LateLedgerArrives => {
                 let Some(write) = state.late_ledger.take() else { return };
-                self.store(state, write);
+                self.store(state, &write);
             }
             Action::BecomesLeader(_)
             | Action::NoticesEnd(_)
@@ -78,7 +78,7 @@ impl Protocol {
             return;
         };
         let is_stored = match delivery {
-            Delivery::Answered | Delivery::AnswerLost => self.store(state, write),
+            Delivery::Answered | Delivery::AnswerLost => self.store(state, &write),
             Delivery::Late => {
                 state.late_ledger = Some(write);
                 false
@@ -111,7 +111,7 @@ impl Protocol {
         }
     }
 
-    fn store(&self, state: &mut State, write: LedgerWrite) -> bool {
+    fn store(&self, state: &mut State, write: &LedgerWrite) -> bool {
         let is_stored = write.is_latest || self.has(Bug::WritesLedgerWithoutVersion);
         if is_stored {
             state.store_ledger(write.ledger);
@@ -126,7 +126,7 @@ impl Protocol {
         // Before ARM has it, the leader waits for nothing else.
         state.leaders[number].phase = Phase::Reading;
         let is_accepted = match delivery {
-            Delivery::Answered | Delivery::AnswerLost => self.accept(state, edit),
+            Delivery::Answered | Delivery::AnswerLost => self.accept(state, &edit),
             Delivery::Late => {
                 state.late_put = Some(edit);
                 false
@@ -165,7 +165,7 @@ impl Protocol {
     }
 
     /// ARM accepts a PUT of ours if it has the present etag. It ends the operation in progress.
-    fn accept(&self, state: &mut State, edit: Edit) -> bool {
+    fn accept(&self, state: &mut State, edit: &Edit) -> bool {
         if !edit.is_latest && !self.has(Bug::PutsWithoutEtag) {
             return false;
         }
