@@ -14,7 +14,6 @@ use crate::pool::{ClusterNode, LoadBalancerView};
 
 mod sequences;
 
-
 struct Scene<'a> {
     nodes: Vec<ClusterNode>,
     entries: &'a [(u8, &'a str)],
