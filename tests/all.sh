@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every test of the workspace, in two halves side by side: the tests of the integration binaries wait for clusters
-# most of the time, all others compute. A target that is added is in the second half by itself.
+# Runs every test of the workspace, in two halves side by side: those of integration wait for clusters most of the time,
+# all others compute. `lab` is there to build the program that they start. A target that is added is in the second half by itself.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
@@ -10,7 +10,7 @@ tests --no-run
 mapfile -t targets < <(cargo metadata --locked --no-deps --format-version 1 | python3 -c '
 import json, sys
 targets = (target for package in json.load(sys.stdin)["packages"] for target in package["targets"])
-print(*sorted({target["name"] for target in targets if target["kind"] == ["test"] and target["name"] != "integration"}), sep="\n")')
+print(*sorted({target["name"] for target in targets if target["kind"] == ["test"] and target["test"] and target["name"] not in ("integration", "lab")}), sep="\n")')
 
 log=$(mktemp)
 others() {
@@ -21,7 +21,7 @@ others=$!
 trap 'kill "$others" 2>/dev/null || true; rm -f -- "$log"' EXIT
 
 code=0
-tests --test integration || code=$?
+tests --test integration --test lab --no-fail-fast || code=$?
 wait "$others" || code=$?
 cat -- "$log"
 exit "$code"

@@ -246,7 +246,7 @@ mod tests {
         trends.observe(&report);
         let page = cluster(&report, &trends).into_string();
         for part in [
-            "1 of 3 nodes have a signal. Admin states: mode enforce",
+            "1 of 3 nodes have a signal. Admin states: mode Enforce",
             "<td>n1</td><td>drain, drain</td><td>2m</td><td>1/2</td>",
             "a write of Down in 1 of 2 pools; the end of its connections",
             "<td>12 → 7</td>",

@@ -6,7 +6,8 @@ use super::Arguments;
 use super::failure::EXIT_CODES;
 
 /// The groups of `--help`, with their commands.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Set up Azure, and ask it what is assumed", &["azure-setup", "verify"]),
     (
         "See what happens, and why",
         &["status", "why", "check", "version", "sysdump"],

@@ -26,7 +26,7 @@ impl NodeRow {
         let is_due =
             |becomes| move |entry: &&EntryRow| entry.pending && !entry.waiting && entry.becomes == Some(becomes);
         let to_down = self.entries.iter().filter(is_due("Down")).count();
-        if to_down > 0 && report.mode == "enforce" {
+        if to_down > 0 && report.mode == "Enforce" {
             parts.push(format!("a write of Down in {to_down} of {total} pools"));
         } else if to_down > 0 {
             parts.push(format!("nothing: adminState.mode is {}", report.mode));
@@ -93,9 +93,9 @@ mod tests {
         let mut found = report();
         let mut node = found.nodes[0].clone();
         assert_eq!(node.waits_for(&found), "a write of Down in 1 of 2 pools");
-        found.mode = "observe";
-        assert_eq!(node.waits_for(&found), "nothing: adminState.mode is observe");
-        found.mode = "enforce";
+        found.mode = "Observe";
+        assert_eq!(node.waits_for(&found), "nothing: adminState.mode is Observe");
+        found.mode = "Enforce";
         (node.entries[0].held_back, node.entries[1].waiting) = (true, true);
         assert_eq!(
             node.waits_for(&found),

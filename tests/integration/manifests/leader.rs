@@ -307,9 +307,9 @@ async fn permissions_of_a_leader_suffice_are_all_needed_and_are_all() {
         let (control_plane, administrator, name, leader) = scene(&folder, account).await;
         wait_for_status(&leader, ApiRequest::get(&format!("{LEASES}/{OWN}")), 404).await;
         leads(&administrator, &leader, &name).await;
-        administrator
-            .done(&ApiRequest::delete(&format!("{LEASES}/{OWN}")))
-            .await;
+        for object in [format!("{LEASES}/{OWN}"), format!("{MAPS}/{LEDGER}")] {
+            administrator.done(&ApiRequest::delete(&object)).await;
+        }
         for ask in new_objects(&name) {
             leader.done(&ask).await;
         }

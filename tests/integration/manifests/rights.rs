@@ -262,7 +262,7 @@ async fn headgate_why_needs_permission_to_get_nodes(control_plane: &ControlPlane
     let output = why();
     restore_rules(administrator, CLUSTER_ROLE, rules).await;
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
     assert!(stderr.contains("cannot get resource \"nodes\""), "{stderr}");
 }
 

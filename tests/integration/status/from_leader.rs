@@ -109,7 +109,7 @@ fn the_leader_serves_the_state_of_the_cluster() {
             .await;
             assert_eq!(
                 (&report["apiVersion"], &report["kind"], &report["mode"]),
-                (&json!("cli.headgate.dev/v1alpha1"), &json!("Status"), &json!("enforce"))
+                (&json!("cli.headgate.dev/v1alpha1"), &json!("Status"), &json!("Enforce"))
             );
             world
                 .taint("node-1", json!([{"key": DRAIN, "effect": "NoSchedule"}]))

@@ -135,7 +135,7 @@ fn every_mistake_is_reported_and_no_secret() {
             "aadClientSecret: this value is not allowed; allowed: a string",
             "useManagedIdentityExtension: \"maybe\" is not allowed; allowed: true or false",
             "multipleStandardLoadBalancerConfigurations: a section is not allowed; allowed: a list of sections",
-            "cloudProviderRateLimitQPS: \"-1\" is not allowed; allowed: a number from 0",
+            "cloudProviderRateLimitQPS: the number -1 is not allowed; allowed: a number from 0",
         ]
     );
     for text in [

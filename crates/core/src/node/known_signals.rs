@@ -293,13 +293,11 @@ impl SignalSettings {
 
     fn rules(&self, effect: Effect) -> SignalRules {
         let known = KnownSignal::ALL.into_iter().filter_map(|signal| {
-            match self.extra.iter().find(|extra| extra.known() == Some(signal)) {
-                Some(extra) => extra.effects.contains(&effect).then(|| extra.finder()),
-                None => {
-                    let counts = signal.default_effects().contains(&effect) && !self.disabled.contains(&signal);
-                    counts.then(|| signal.finder())
-                }
+            if let Some(extra) = self.extra.iter().find(|extra| extra.known() == Some(signal)) {
+                return extra.effects.contains(&effect).then(|| extra.finder());
             }
+            let counts = signal.default_effects().contains(&effect) && !self.disabled.contains(&signal);
+            counts.then(|| signal.finder())
         });
         let without_name = self.extra.iter().filter(|extra| extra.known().is_none());
         let without_name = without_name.filter(|extra| extra.effects.contains(&effect));

@@ -37,7 +37,7 @@ pub fn describe_value(value: &Value) -> String {
         Value::Sequence(_) => "a list".to_owned(),
         Value::Mapping(_) => "a section".to_owned(),
         Value::Tagged(_) => "a tagged value".to_owned(),
-        scalar => scalar_text(scalar).map_or_else(|| "a value".to_owned(), |text| quoted(&text)),
+        Value::String(text) => quoted(text),
     }
 }
 

@@ -185,7 +185,7 @@ fn names_of_workloads_are_the_users_and_those_of_accounts_and_policies_stay() {
     let before = of(json!({}));
     for (more, prefix) in [
         (json!({"fullnameOverride": "gate"}), "gate"),
-        (json!({"nameOverride": "gate"}), "headgate-gate"),
+        (json!({"nameOverride": "door"}), "headgate-door"),
         (json!({"nameOverride": "head"}), "headgate"),
         (json!({"nameOverride": "a", "fullnameOverride": "b"}), "b"),
     ] {

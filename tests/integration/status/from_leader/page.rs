@@ -23,7 +23,7 @@ pub(super) async fn page() {
     let proxy = Proxy::start(format!("{POD}:10457").parse().unwrap(), Change::None).await;
     let page = document(format!("http://{}/statusz", proxy.address)).await;
     for part in [
-        "1 of 3 nodes have a signal. Admin states: mode enforce",
+        "1 of 3 nodes have a signal. Admin states: mode Enforce",
         "<td>node-1</td><td>ToBeDeletedByClusterAutoscaler</td>",
         "<td>2/2</td><td>nothing: out</td>",
         "Down in kubernetes/kubernetes",
