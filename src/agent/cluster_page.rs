@@ -196,12 +196,12 @@ mod tests {
     /// What no page may have more of, at a thousand nodes with signals.
     const MAX_BYTES: usize = 300_000;
 
-    fn connections(count: u64) -> Option<MarkerRow> {
-        Some(MarkerRow {
+    fn connections(count: u64) -> MarkerRow {
+        MarkerRow {
             status: "False".to_owned(),
             reason: "ConnectionsOpen".to_owned(),
             message: format!("{count} connections pass through this node: {count} default/web."),
-        })
+        }
     }
 
     fn at(second: i64) -> Timestamp {
@@ -238,10 +238,10 @@ mod tests {
         let mut report = example_report();
         report.leader_work = Some(work());
         report.nodes[0].signalled_since = Some(at(880));
-        report.nodes[0].connections_drained = connections(12);
+        report.nodes[0].connections_drained = Some(connections(12));
         let mut trends = Trends::default();
         trends.observe(&report);
-        report.nodes[0].connections_drained = connections(7);
+        report.nodes[0].connections_drained = Some(connections(7));
         trends.observe(&report);
         trends.observe(&report);
         let page = cluster(&report, &trends).into_string();
@@ -266,7 +266,7 @@ mod tests {
             .map(|number| NodeRow {
                 name: format!("aks-nodepool1-12345678-vmss{number:06}"),
                 signalled_since: Some(at(number % 900)),
-                connections_drained: connections(12_345),
+                connections_drained: Some(connections(12_345)),
                 signals: node
                     .signals
                     .iter()

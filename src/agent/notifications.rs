@@ -85,8 +85,8 @@ pub(super) async fn report_signals(
         if verdict.source != Source::None
             && let Some(change) = reported.next(&present, now.mono)
         {
-            let (kind, note) = describe(&change, verdict.is_healthz_ok());
-            events.record(own_node(&events, &inputs.node), kind, note.clone());
+            let (kind, text) = describe(&change, verdict.is_healthz_ok());
+            events.record(own_node(&events, &inputs.node), kind, text.clone());
             notifier.notify(Notice {
                 event: kind.reason.to_owned(),
                 time: now.wall,
@@ -94,7 +94,7 @@ pub(super) async fn report_signals(
                 namespace: String::new(),
                 name: node.clone(),
                 warning: kind.is_warning,
-                note,
+                note: text,
                 signals: present.iter().cloned().collect(),
                 reporter: node.clone(),
             });

@@ -86,10 +86,10 @@ mod tests {
         let start = Instant::now();
         let (mut events, mut reported, mut present) = (SignalEvents::default(), Vec::new(), BTreeSet::new());
         for second in 0..300 {
-            let changed = changes.iter().find(|(at, _)| *at == second);
+            let change = changes.iter().find(|(at, _)| *at == second);
             let now = start + Duration::from_secs(second);
             let is_due = events.next_deadline(&present).is_some_and(|deadline| deadline <= now);
-            if let Some((_, signals)) = changed {
+            if let Some((_, signals)) = change {
                 present = set(signals);
             } else if !is_due {
                 continue;

@@ -35,9 +35,10 @@ fn help_template(definition: &clap::Command) -> String {
         about.unwrap_or_else(|| "Print this message or the help of a command".to_owned())
     };
     for (heading, commands) in GROUPS {
-        text += &format!("\n{heading}:\n");
+        text.extend(["\n", heading, ":\n"]);
         for name in commands {
-            text += &format!("  {name:<13}{}\n", about(name));
+            let line = format!("  {name:<13}{}\n", about(name));
+            text.push_str(&line);
         }
     }
     text += "\nOptions:\n{options}{after-help}";
@@ -65,7 +66,8 @@ mod tests {
         let help = definition.render_help().to_string();
         let shown = definition.get_subcommands().filter(|command| !command.is_hide_set());
         let mut shown: Vec<_> = shown.map(|command| command.get_name().to_owned()).collect();
-        (grouped.sort_unstable(), shown.sort_unstable());
+        grouped.sort_unstable();
+        shown.sort_unstable();
         assert_eq!(grouped, shown);
         for part in [
             "\nDrain nodes:\n  plan         Preview a drain",

@@ -76,12 +76,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     write(&bundle, &path, &name, now)
         .with_context(about)
         .map_err(Failure::runtime)?;
-    let missing: String = bundle
-        .missing()
-        .iter()
-        .map(|(what, why)| format!("missing: {what}: {why}\n"))
-        .collect();
-    let text = format!("{}: {} files\n{missing}", path.display(), bundle.files());
+    let mut lines = vec![format!("{}: {} files", path.display(), bundle.files())];
+    let missing = bundle.missing().iter();
+    lines.extend(missing.map(|(what, why)| format!("missing: {what}: {why}")));
+    let text = lines.join("\n") + "\n";
     print(headgate_core::telemetry::escape_lines(&text).as_bytes())
 }
 

@@ -1,10 +1,5 @@
 //! `headgate verify`: asks real Azure what headgate assumes of it, after a confirmation.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "doc comments of arguments are the help, where backticks would show"
-)]
-
 use std::future::pending;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
@@ -145,7 +140,7 @@ async fn ask(arguments: &Arguments, settings: &Settings) -> Result<VerifyReport,
         .as_ref()
         .is_none_or(|named| is_managed(&target, &named.load_balancer));
     let named = if is_of_cluster {
-        in_cluster(arguments, settings, &client, &target, named).await?
+        Box::pin(in_cluster(arguments, settings, &client, &target, named)).await?
     } else {
         named.context("no load balancer is named").map_err(Failure::runtime)?
     };
@@ -291,7 +286,9 @@ fn announce(arguments: &Arguments, named: &Named, is_of_cluster: bool) {
     if is_of_cluster {
         lines.push("meanwhile no agent leads, so nothing is done about signals of nodes".to_owned());
     }
-    lines.iter().for_each(|line| print_progress(line));
+    for line in &lines {
+        print_progress(line);
+    }
 }
 
 /// Prints a line to standard error; names in it are those of others.

@@ -149,13 +149,12 @@ fn explain_service(arguments: &Arguments, settings: &Settings, service: Option<&
     let runtime = build_runtime()?;
     let outcome = runtime.block_on(async {
         let client = arguments.cluster.client().await?;
-        let service = match service {
-            Some(service) => service.to_owned(),
-            None => {
-                let namespace = arguments.namespace.as_deref().unwrap_or(client.default_namespace());
-                let name = kubectl_service(&arguments.node).unwrap_or_default();
-                service_name(name, Some(namespace)).map_err(Failure::settings)?
-            }
+        let service = if let Some(service) = service {
+            service.to_owned()
+        } else {
+            let namespace = arguments.namespace.as_deref().unwrap_or(client.default_namespace());
+            let name = kubectl_service(&arguments.node).unwrap_or_default();
+            service_name(name, Some(namespace)).map_err(Failure::settings)?
         };
         let read = async || read_service(arguments, settings, &client, &service).await;
         Box::pin(output::show(arguments.output, &arguments.watch, read)).await

@@ -18,7 +18,7 @@ impl NodeRow {
             count(|entry| entry.held_back && !entry.waiting),
         );
         if brake > 0 {
-            parts.push(format!("its turn in {brake} of {total} pools (guard.maxNewDown)"));
+            parts.push(format!("its turn in {brake} of {total} pools (adminState.maxNewDown)"));
         }
         if held > 0 {
             parts.push(format!("others that can serve: held back in {held} of {total} pools"));
@@ -80,12 +80,12 @@ mod tests {
     use super::super::text::tests::report;
     use super::*;
 
-    fn condition(status: &str, reason: &str, message: &str) -> Option<MarkerRow> {
-        Some(MarkerRow {
+    fn condition(status: &str, reason: &str, message: &str) -> MarkerRow {
+        MarkerRow {
             status: status.to_owned(),
             reason: reason.to_owned(),
             message: message.to_owned(),
-        })
+        }
     }
 
     #[test]
@@ -99,7 +99,7 @@ mod tests {
         (node.entries[0].held_back, node.entries[1].waiting) = (true, true);
         assert_eq!(
             node.waits_for(&found),
-            "its turn in 1 of 2 pools (guard.maxNewDown); others that can serve: held back in 1 of 2 pools"
+            "its turn in 1 of 2 pools (adminState.maxNewDown); others that can serve: held back in 1 of 2 pools"
         );
         node.entries = vec![EntryRow {
             becomes: Some("None"),
@@ -109,11 +109,11 @@ mod tests {
         assert_eq!(node.waits_for(&found), "a write that gives it back");
         node.entries.clear();
         assert_eq!(node.waits_for(&found), "nothing: it is in no pool");
-        node.connections_drained = condition(
+        node.connections_drained = Some(condition(
             "False",
             "ConnectionsOpen",
             "12 connections pass through this node: 12 a/b.",
-        );
+        ));
         assert_eq!(node.waits_for(&found), "the end of its connections");
         node.signals.clear();
         assert_eq!(node.waits_for(&found), "");
@@ -137,7 +137,7 @@ mod tests {
             ("NotCounted", "Connections are not counted: refused.", None),
             ("ConnectionsOpen", "many", None),
         ] {
-            node.connections_drained = condition("False", reason, message);
+            node.connections_drained = Some(condition("False", reason, message));
             assert_eq!(node.open_connections(), expected, "{reason} {message}");
         }
         node.connections_drained = None;

@@ -124,8 +124,8 @@ mod tests {
     fn the_first_entry_in_service_of_each_named_pool() {
         let named = |names: &[&str]| {
             let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-            let named = of_pools(&view(), &names)?;
-            let targets = named
+            let selection = of_pools(&view(), &names)?;
+            let targets = selection
                 .targets()
                 .map(|target| format!("{}/{}", target.pool.name(), target.entry));
             Ok::<_, String>(targets.collect::<Vec<_>>().join(" "))

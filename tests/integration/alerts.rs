@@ -81,7 +81,7 @@ pub(crate) fn documented_labels() -> BTreeMap<String, BTreeSet<String>> {
     rows.map(row).collect()
 }
 
-/// What Prometheus and the PodMonitor add to the series of each target, and what a histogram's buckets have.
+/// What Prometheus and the `PodMonitor` add to the series of each target, and what a histogram's buckets have.
 const TARGET_LABELS: [&str; 6] = ["cluster", "instance", "job", "le", "node", "pod"];
 
 /// The labels that an expression names and no series of its metrics has: those in the braces of a metric, in lists such as `by (…)`, and

@@ -168,7 +168,7 @@ pub(crate) async fn loads_again(proxy: &Proxy, path: &str) {
     command.args(["--virtual-time-budget=1000000", "--dump-dom", &url]);
     command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
     let mut open = command.spawn().unwrap();
-    eventually(Duration::from_secs(60), "the page is loaded again", async || {
+    eventually(Duration::from_mins(1), "the page is loaded again", async || {
         match proxy.requests(path) - before {
             0..3 => Err("not yet".to_owned()),
             _ => Ok(()),

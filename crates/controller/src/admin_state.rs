@@ -30,6 +30,10 @@ mod plan;
 mod planner;
 mod preempt_feature;
 #[cfg(test)]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "parts of a state are passed alike, whatever their size"
+)]
 mod protocol;
 mod publish_limit;
 mod recorded;

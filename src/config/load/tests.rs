@@ -78,7 +78,10 @@ fn all_violations_are_reported_together_each_with_its_line() {
 
 #[test]
 fn a_file_full_of_mistakes_is_read_in_time() {
-    let text: String = (0..2_000).map(|number| format!("k{number}: 1\n")).collect();
+    let text = (0..2_000)
+        .map(|number| format!("k{number}: 1"))
+        .collect::<Vec<_>>()
+        .join("\n");
     let violations = from(&text).unwrap_err().0;
     assert_eq!(violations.len(), 2_000);
     assert_eq!((violations[99].line, violations[100].line), (Some(102), None));

@@ -94,10 +94,10 @@ pub(in crate::config) fn extra_signals() -> ValueType<Vec<ExtraSignal>> {
         json!({ "type": "object", "additionalProperties": false, "required": required, "properties": properties })
     };
     let names = |effects: &[Effect]| {
-        let named = KnownSignal::ALL
+        let signals = KnownSignal::ALL
             .into_iter()
             .filter(|signal| signal.allowed_effects() == effects);
-        let names: Vec<_> = named.map(KnownSignal::as_str).collect();
+        let names: Vec<_> = signals.map(KnownSignal::as_str).collect();
         json!({ "enum": names })
     };
     let mut cordon = entry("signal", json!({ "const": KnownSignal::Cordon.as_str() }), &Effect::ALL);

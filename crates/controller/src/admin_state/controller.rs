@@ -32,7 +32,7 @@ use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
-use super::view::RecordedEvent;
+use super::view::{RecordedEvent, WorkView};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
 use crate::local_service::{Members, ServiceIndex};
 use crate::pool::{InterfaceCache, ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
@@ -195,6 +195,25 @@ impl Controller<'_> {
                 }
             }
             report_at = report_at.into_iter().chain([Instant::now() + REPORT_DELAY]).min();
+        }
+    }
+
+    /// What `/statusz` shows of this work.
+    pub(super) fn view(&self) -> WorkView {
+        let views = &self.context.metrics.views;
+        WorkView {
+            targets: self.targets.clone(),
+            services: self.services.clone(),
+            ledger: self.ledger.clone(),
+            listings: self.listings.clone(),
+            recorded: self.recorded.clone(),
+            interfaces: self.interfaces.clone(),
+            observed: views.observed.clone(),
+            updater: self.local_pools.as_ref().map(|local_pools| local_pools.updater.clone()),
+            policy: self.policy,
+            arm: self.arm.clone(),
+            subscription: self.subscription.clone(),
+            events: views.events.clone(),
         }
     }
 

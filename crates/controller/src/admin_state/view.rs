@@ -54,12 +54,15 @@ impl RecordedEvents {
     }
 }
 
+/// When each load balancer was read last, and what it was then.
+type Reads = BTreeMap<LoadBalancerId, (Instant, Arc<LoadBalancerView>)>;
+
 /// What the newest plans were made from: reads of single load balancers are newer than the last list.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Observed(Arc<Mutex<BTreeMap<LoadBalancerId, (Instant, Arc<LoadBalancerView>)>>>);
+pub(super) struct Observed(Arc<Mutex<Reads>>);
 
 impl Observed {
-    fn set(&self, found: BTreeMap<LoadBalancerId, (Instant, Arc<LoadBalancerView>)>) {
+    fn set(&self, found: Reads) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = found;
     }
 

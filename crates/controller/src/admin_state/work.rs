@@ -41,7 +41,6 @@ use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
-use super::view::WorkView;
 use crate::local_pools::LocalServicePools;
 use crate::local_service::{self, ServiceIndex};
 use crate::other_nodes::OtherNodes;
@@ -345,13 +344,9 @@ async fn work_with(
         () = sleep(NODE_LIST_TIMEOUT) => return Err(WorkError::Nodes),
     }
     let policy = effective_policy(context.policy, &target);
-    // To forget what is `Down`, an operator turns the mode `off` and deletes the ledger.
+    // To forget what is `Down`, an operator sets the mode `Disabled` and deletes the ledger.
     ledger.set_accepts_loss(policy.mode == AdminStateMode::Disabled);
-    let list_requests = watch::Sender::new(ListRequest {
-        number: 0,
-        relaxed_number: 0,
-        max_age: None,
-    });
+    let list_requests = watch::Sender::new(ListRequest::default());
     let interfaces = watch::Sender::new(Arc::new(InterfaceCache::default()));
     let holds = watch::Sender::new(None);
     spawn_hold_writer(&mut tasks, context, &holds, &targets);
@@ -368,21 +363,7 @@ async fn work_with(
     };
     let index = watch::Sender::new(Arc::new(ServiceIndex::default()));
     let services = index.subscribe();
-    let local_pools = local_pools::start(&mut tasks, local_pools, index.clone());
-    let _published = context.metrics.views.publish(WorkView {
-        targets: targets.clone(),
-        services: services.clone(),
-        ledger: ledger.clone(),
-        listings: listings.subscribe(),
-        recorded: recorded.subscribe(),
-        interfaces: interfaces.subscribe(),
-        observed: context.metrics.views.observed.clone(),
-        updater: local_pools.as_ref().map(|local_pools| local_pools.updater.clone()),
-        policy,
-        arm: target.arm.clone(),
-        subscription: target.scope.group.subscription().to_owned(),
-        events: context.metrics.views.events.clone(),
-    });
+    let local_pools = local_pools::start(&mut tasks, local_pools, index);
     let mut controller = Controller {
         term,
         context,
@@ -414,6 +395,7 @@ async fn work_with(
         events: context.events.clone(),
         local_pools,
     };
+    let _published = context.metrics.views.publish(controller.view());
     let lists = [listings.subscribe(), recorded.subscribe()];
     tasks.spawn(
         TaskName::Interfaces,

@@ -87,7 +87,7 @@ impl ListScope {
 }
 
 /// When load balancers are to be listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListRequest {
     /// Each new number requests a list that starts after the request.
     pub number: u64,

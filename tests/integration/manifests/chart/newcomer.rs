@@ -23,7 +23,13 @@ const MAX_VALUES: usize = 5;
 /// The first block of the page: the values, and the commands.
 fn block() -> (Vec<String>, Vec<String>) {
     let page = text("docs/install-aks.md");
-    let block = page.split("```sh cloud\n").nth(1).unwrap().split("\n```").next().unwrap();
+    let block = page
+        .split("```sh cloud\n")
+        .nth(1)
+        .unwrap()
+        .split("\n```")
+        .next()
+        .unwrap();
     let joined = block.replace("\\\n", "");
     let mut lines = joined.lines();
     let values = lines.next().unwrap().split_whitespace();

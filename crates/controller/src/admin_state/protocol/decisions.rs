@@ -67,7 +67,7 @@ pub(super) struct Decision {
 pub(super) fn decide(known: &Known) -> Decision {
     let now = now();
     let planned = Planned::new(known, now);
-    let view = planned.view(&known.pool);
+    let view = LoadBalancerView::new(&probed_load_balancer(&texts(&known.pool), PROBES));
     let plan = planned.plan(&view, now);
     let held = held_back(&plan);
     let (edit, needed) = planned.edit(&plan, &view, now);
@@ -232,10 +232,6 @@ impl<'a> Planned<'a> {
         }
     }
 
-    fn view(&self, pool: &Pool) -> LoadBalancerView {
-        LoadBalancerView::new(&probed_load_balancer(&texts(pool), PROBES))
-    }
-
     fn plan(&self, view: &LoadBalancerView, now: Moment) -> Plan {
         let inputs = PlanInputs {
             interfaces: &self.interfaces,
@@ -375,11 +371,13 @@ fn entries_of(document: &headgate_azure::Pool) -> Pool {
         let mut found = document.addresses();
         found.find(|entry| EntryKey::from_address(*entry).as_ref() == Some(&key))
     };
-    std::array::from_fn(|number| match find(number).map(|entry| entry.admin_state()) {
-        None => Entry::Absent,
-        Some(Some(AdminState::Down)) => Entry::Down,
-        Some(_) => Entry::Up,
-    })
+    std::array::from_fn(
+        |number| match find(number).map(headgate_azure::BackendAddress::admin_state) {
+            None => Entry::Absent,
+            Some(Some(AdminState::Down)) => Entry::Down,
+            Some(_) => Entry::Up,
+        },
+    )
 }
 
 fn ledger(stages: &Stages) -> Ledger {

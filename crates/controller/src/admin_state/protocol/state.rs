@@ -115,6 +115,7 @@ pub(super) enum Lock {
     CloudControllerManager,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Leader {
     /// Whether the Lease of the election names it.
@@ -246,7 +247,7 @@ impl State {
             .chain(undone)
             .map(|record| record.time)
             .collect();
-        (1..).find(|time| !used.contains(time)).unwrap_or_default()
+        (1..=u8::MAX).find(|time| !used.contains(time)).unwrap_or_default()
     }
 
     /// The ledger was written, so it has a new resourceVersion.

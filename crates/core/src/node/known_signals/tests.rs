@@ -10,7 +10,7 @@ fn settings(disabled: &[KnownSignal], extra: &[Value]) -> SignalSettings {
 
 fn names(rules: &SignalRules) -> Vec<String> {
     rules
-        .names(&std::collections::BTreeMap::<_, ()>::new())
+        .names(&std::collections::BTreeMap::<_, bool>::new())
         .map(|(name, _)| name)
         .collect()
 }
