@@ -104,11 +104,7 @@ impl AzureAccess {
             Some(own) => Endpoints::discover(&transport, own, config.cloud_name.as_deref()).await?,
             None => Endpoints::for_cloud(config.cloud),
         };
-        let credential = match &config.credential {
-            Credential::None if self.may_use_az => &Credential::AzureCli,
-            configured => configured,
-        };
-        let identity = Identity::new(credential, config.tenant_id.as_deref(), &endpoints, &imds)?;
+        let identity = Identity::new(&config.credential, config.tenant_id.as_deref(), &endpoints, &imds)?;
         let tokens = Arc::new(TokenCache::new(identity, transport.clone(), self.clock.clone()));
         let options = ArmClientOptions {
             endpoints,
@@ -160,8 +156,12 @@ impl AzureAccess {
         };
         let file = self.settings.config_file.clone();
         let (origin, imds) = (config_origin(&self.settings), imds_url(&self.settings));
+        let may_use_az = self.may_use_az;
         let load = tokio::task::spawn_blocking(move || {
-            let config = AzureJson::load(sources(file.as_deref(), secret.as_deref()))?;
+            let mut config = AzureJson::load(sources(file.as_deref(), secret.as_deref()))?;
+            if may_use_az && matches!(config.credential, Credential::None) {
+                config.credential = Credential::AzureCli;
+            }
             validate_for_leader(&config, &origin, &imds).map(|()| config)
         });
         let loaded = timeout(READ_TIMEOUT, load).await.map_err(|_| ArmConnectError::File)?;

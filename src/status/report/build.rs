@@ -377,7 +377,7 @@ impl ReportBuilder<'_> {
             admin_state: actual.map(AdminState::as_str),
             owner,
             stage: ledger_entry.map(|ledger_entry| ledger_entry.stage.as_str()),
-            since: ledger_entry.map(|ledger_entry| ledger_entry.since),
+            since: ledger_entry.map(|ledger_entry| whole_seconds(ledger_entry.since)),
             pending: becomes.is_some(),
             becomes,
             held_back: false,
@@ -418,7 +418,7 @@ impl ReportBuilder<'_> {
                 admin_state: None,
                 owner: Some(Owner::Headgate),
                 stage: Some(ledger_entry.stage.as_str()),
-                since: Some(ledger_entry.since),
+                since: Some(whole_seconds(ledger_entry.since)),
                 pending: false,
                 becomes: None,
                 held_back: false,
@@ -452,10 +452,15 @@ fn ledger_row(pool: &PoolId, key: &str, ledger_entry: LedgerEntry, actual: Optio
         pool: pool.name().to_owned(),
         entry: key.to_owned(),
         stage: ledger_entry.stage.as_str(),
-        since: ledger_entry.since,
+        since: whole_seconds(ledger_entry.since),
         admin_state: actual.map(AdminState::as_str),
     }
 }
 
 #[cfg(test)]
 mod tests;
+
+/// As the ledger is stored: what its owner has in memory is more exact.
+fn whole_seconds(since: Timestamp) -> Timestamp {
+    Timestamp::from_second(since.as_second()).unwrap_or(since)
+}

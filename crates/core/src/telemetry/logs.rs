@@ -145,7 +145,9 @@ fn output<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'span> LookupSpan<'span>,
 {
-    let variable = std::env::var(EnvFilter::DEFAULT_ENV).ok();
+    let variable = std::env::var(EnvFilter::DEFAULT_ENV)
+        .ok()
+        .filter(|text| !text.is_empty());
     let filter = levels(variable.as_deref());
     layer(format, filter, io::stderr().is_terminal(), io::stderr)
 }
