@@ -457,10 +457,10 @@ fn ledger_row(pool: &PoolId, key: &str, ledger_entry: LedgerEntry, actual: Optio
     }
 }
 
+/// As the ledger is stored: what its owner has in memory is more exact.
+fn whole_seconds(since: jiff::Timestamp) -> jiff::Timestamp {
+    jiff::Timestamp::from_second(since.as_second()).unwrap_or(since)
+}
+
 #[cfg(test)]
 mod tests;
-
-/// As the ledger is stored: what its owner has in memory is more exact.
-fn whole_seconds(since: Timestamp) -> Timestamp {
-    Timestamp::from_second(since.as_second()).unwrap_or(since)
-}
