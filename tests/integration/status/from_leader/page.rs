@@ -47,7 +47,8 @@ pub(super) async fn a_large_page(world: &World) {
         let node: Node = serde_json::from_value(node).unwrap();
         nodes.create(&PostParams::default(), &node).await.unwrap();
     };
-    stream::iter(0..NODES)
+    // One of the world's own nodes has a signal already.
+    stream::iter(1..NODES)
         .map(create)
         .buffer_unordered(32)
         .collect::<Vec<_>>()
@@ -58,7 +59,7 @@ pub(super) async fn a_large_page(world: &World) {
         let started = Instant::now();
         let page = http::exchange(address, request).await.unwrap().text();
         let found = page.matches("vmss").count();
-        if found == NODES {
+        if found == NODES - 1 {
             Ok((page, started.elapsed()))
         } else {
             Err(found.to_string())
@@ -75,6 +76,6 @@ pub(super) async fn a_large_page(world: &World) {
         let shown = document(format!("http://{}/statusz", proxy.address)).await;
         let title = shown.split("<title>").nth(1).and_then(|rest| rest.split('<').next());
         println!("the browser: {}", title.unwrap());
-        assert_eq!(shown.matches("vmss").count(), NODES);
+        assert_eq!(shown.matches("vmss").count(), NODES - 1);
     }
 }
