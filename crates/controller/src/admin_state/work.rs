@@ -361,9 +361,10 @@ async fn work_with(
         listings: listings.subscribe(),
         lock: lock.clone(),
     };
+    // Held to the end: planners wait for it also where nothing publishes it.
     let index = watch::Sender::new(Arc::new(ServiceIndex::default()));
     let services = index.subscribe();
-    let local_pools = local_pools::start(&mut tasks, local_pools, index);
+    let local_pools = local_pools::start(&mut tasks, local_pools, index.clone());
     let mut controller = Controller {
         term,
         context,
