@@ -49,7 +49,9 @@ async fn a_taint_shows_as_503_and_ctrl_c_removes_everything() {
     let line = sandbox.wait_for_line("node-1", |line| line["healthz"] == 200).await;
     assert_eq!(line["signals"], serde_json::json!([]));
     for node in ["node-1", "node-2"] {
-        let rest = sandbox.unread(node);
+        let mut rest = sandbox.unread(node);
+        // The leader's requests to ARM have lines of their own.
+        rest.retain(|line| line.get("caller").is_none());
         assert!(rest.is_empty(), "a line only for a change: {rest:?}");
     }
 

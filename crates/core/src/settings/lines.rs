@@ -11,6 +11,9 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 /// entry is the line of its key.
 #[must_use]
 pub fn line_at(text: &str, path: &[usize]) -> Option<usize> {
+    if text.trim().is_empty() {
+        return None;
+    }
     let walked = Walk(path).deserialize(serde_yaml::Deserializer::from_str(text));
     Some(walked.err()?.location()?.line())
 }
