@@ -50,7 +50,7 @@ fn parse(text: &[u8], now: Timestamp) -> Result<IssuedToken, TokenError> {
     let token = token.ok_or_else(|| TokenError::AzureCli("its answer has no accessToken".to_owned()))?;
     let until = document["expires_on"].as_i64();
     let until = until.ok_or_else(|| TokenError::AzureCli("its answer has no expires_on: update it".to_owned()))?;
-    let seconds = u64::try_from(until - now.as_second()).unwrap_or(0);
+    let seconds = u64::try_from(until.saturating_sub(now.as_second())).unwrap_or(0);
     Ok(IssuedToken {
         token: Secret::new(token),
         lifetime: Duration::from_secs(seconds).min(MAX_TOKEN_LIFETIME),
