@@ -4,7 +4,7 @@
 //! It is one `ConfigMap`, so that it outlives a Node: a Node that is created again under the same name and address finds its
 //! entry `Down`, and nothing on the Node says who set it. It never contains target states; those are computed from the Nodes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -129,10 +129,10 @@ impl Ledger {
     /// The ledger entries of one pool, for many lookups.
     #[must_use]
     pub fn pool(&self, pool: &PoolId) -> PoolLedger<'_> {
-        let entries = self.pools.get(&pool_key(pool)).into_iter().flatten();
-        let entries: HashMap<_, _> = entries.map(|(key, entry)| (&**key, *entry)).collect();
+        let entries = self.pools.get(&pool_key(pool));
+        let keys = entries.into_iter().flat_map(BTreeMap::keys);
         PoolLedger {
-            fingerprints: entries.keys().copied().collect(),
+            fingerprints: keys.map(String::as_str).collect(),
             entries,
         }
     }
@@ -278,7 +278,7 @@ pub enum ObservedState {
 /// The ledger entries of one pool.
 #[derive(Clone, Debug)]
 pub struct PoolLedger<'a> {
-    entries: HashMap<&'a str, LedgerEntry>,
+    entries: Option<&'a BTreeMap<String, LedgerEntry>>,
     /// Of the keys of `entries`: most of thousands of pool entries are in no ledger, and their keys are not read.
     fingerprints: FingerprintSet,
 }
@@ -288,8 +288,8 @@ impl PoolLedger<'_> {
     #[must_use]
     pub fn entry(&self, key: &EntryKey) -> Option<LedgerEntry> {
         let may_be_known = self.fingerprints.may_contain(key.fingerprint());
-        let find = || self.entries.get(key.as_str()).copied();
-        may_be_known.then(find).flatten()
+        let entries = self.entries.filter(|_| may_be_known)?;
+        entries.get(key.as_str()).copied()
     }
 }
 

@@ -50,6 +50,8 @@ pub(super) async fn publish_target_states(
     let mut limit = PublishLimit::new(applied_until);
     // Whether the store has changed, or a deadline has passed, since the last publication.
     let mut is_changed = nodes.borrow().is_some();
+    // The next one, looked for after a publication only: among all signal periods.
+    let mut deadline = None;
     loop {
         let now = Instant::now();
         if is_changed && limit.try_publish(now) {
@@ -61,11 +63,11 @@ pub(super) async fn publish_target_states(
                 });
             }
             is_changed = false;
+            let targets = published.borrow();
+            deadline = targets
+                .as_ref()
+                .and_then(|targets| targets.next_deadline(applied_until));
         }
-        let deadline = published
-            .borrow()
-            .as_ref()
-            .and_then(|targets| targets.next_deadline(applied_until));
         let publish_at = is_changed.then(|| limit.next_publish());
         let wake_at = [deadline, publish_at].into_iter().flatten().min();
         let stale_at = *verified_at.borrow() + stale_timeout;
@@ -96,6 +98,7 @@ pub(super) async fn publish_target_states(
                 if deadline.is_some_and(|deadline| deadline <= now) {
                     applied_until = now;
                     is_changed = true;
+                    deadline = None;
                     let at = clock.now();
                     modify(&published, |targets| {
                         targets.advance_generation(at);

@@ -25,7 +25,7 @@ use headgate_core::clock::Moment;
 
 use super::brake::hold_waiting;
 use super::guard::{GuardInputs, SignalledEntry, entries_to_hold_back};
-use super::ledger::{Ledger, LedgerEntry, LedgerStage};
+use super::ledger::{Ledger, LedgerEntry, LedgerStage, PoolLedger};
 use super::rule_guard::{ClaimedEntry, HeldFor, RuleGuard};
 use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::{SignalledNodes, TargetState, TargetStates};
@@ -212,7 +212,7 @@ impl Plan {
             waiting: 0,
             probes_headgate: pool.probes_headgate(inputs.guard.settings.health_port),
         };
-        let held_back = guarded.map_or_else(BTreeMap::new, |guarded| held_back(pool, inputs, guarded));
+        let held_back = guarded.map_or_else(BTreeMap::new, |guarded| held_back(pool, &ledger, inputs, guarded));
         for (index, entry) in pool.entries.iter().enumerate() {
             let observed = entry.admin_state;
             counts.actual_down += usize::from(observed == Some(AdminState::Down));
@@ -285,11 +285,15 @@ impl Plan {
 }
 
 /// The pool's entries that the guard keeps in service, by their indexes. `guarded` are the Nodes that it chooses from.
-fn held_back(pool: &PoolView, inputs: &PlanInputs<'_>, guarded: &SignalledNodes<'_>) -> BTreeMap<usize, HeldFor> {
+fn held_back(
+    pool: &PoolView,
+    ledger: &PoolLedger<'_>,
+    inputs: &PlanInputs<'_>,
+    guarded: &SignalledNodes<'_>,
+) -> BTreeMap<usize, HeldFor> {
     if !pool.is_used() {
         return BTreeMap::new();
     }
-    let ledger = inputs.ledger.pool(&pool.id);
     let entries = pool.entries.iter().enumerate();
     let may_match = entries.filter(|(_, entry)| guarded.may_match(&entry.matcher, inputs.interfaces));
     let owned = may_match.filter_map(|(index, entry)| {

@@ -59,6 +59,8 @@ pub struct TargetStates {
     left_out_of_service: HashSet<String>,
     /// The Nodes that are not Ready: the UID, and when this was observed first. By the name of the Node.
     not_ready: HashMap<String, (String, Instant)>,
+    /// The names of the Nodes with a signal for health answers.
+    probed_out: BTreeSet<String>,
     stale_since: Option<Timestamp>,
     /// Whether control-plane nodes are in no load balancer.
     exclude_control_plane: bool,
@@ -115,7 +117,12 @@ impl TargetStates {
         if node.ready {
             self.not_ready.remove(&name);
         } else if self.not_ready.get(&name).is_none_or(|(uid, _)| *uid != node.uid) {
-            self.not_ready.insert(name, (node.uid.clone(), now.mono));
+            self.not_ready.insert(name.clone(), (node.uid.clone(), now.mono));
+        }
+        if node.health_signals.is_empty() {
+            self.probed_out.remove(&name);
+        } else {
+            self.probed_out.insert(name);
         }
         if before.as_ref().is_none_or(|before| plans_differ(before, &node)) {
             self.generation += 1;
@@ -130,6 +137,7 @@ impl TargetStates {
             self.left_out_of_service.remove(periods.uid());
         }
         self.not_ready.remove(name);
+        self.probed_out.remove(name);
         let is_known = self.nodes.remove(name);
         self.generation += u64::from(is_known);
         is_known
@@ -209,12 +217,16 @@ impl TargetStates {
     /// The target state of a Node's entries.
     #[must_use]
     pub fn target_state(&self, node: &ClusterNode, now: Instant) -> TargetState {
+        self.target_of(self.periods(node), now)
+    }
+
+    fn target_of(&self, periods: Option<&SignalPeriods>, now: Instant) -> TargetState {
         if self.stale_since.is_some() {
             return TargetState::Unchanged;
         }
         // A signal may count already for a leader that has observed it for longer.
-        let is_pending = self.periods(node).is_some_and(|periods| !periods.pending().is_empty());
-        match self.signal_period(node).map(SignalPeriod::restores_at) {
+        let is_pending = periods.is_some_and(|periods| !periods.pending().is_empty());
+        match periods.and_then(SignalPeriods::period).map(SignalPeriod::restores_at) {
             Some(None) => TargetState::Down,
             Some(Some(restores_at)) if now < restores_at => TargetState::Unchanged,
             _ if is_pending => TargetState::Unchanged,
@@ -224,9 +236,13 @@ impl TargetStates {
 
     /// Whether a Node without a signal stays out only because its signal flaps.
     pub(super) fn is_damped(&self, node: &ClusterNode, now: Instant) -> bool {
-        let period = self.signal_period(node).filter(|_| self.stale_since.is_none());
-        let ended_at = period.and_then(|period| period.ended_at);
-        ended_at.is_some_and(|at| now >= at + DEBOUNCE) && self.target_state(node, now) == TargetState::Unchanged
+        self.periods(node).is_some_and(|periods| self.damps(periods, now))
+    }
+
+    fn damps(&self, periods: &SignalPeriods, now: Instant) -> bool {
+        let ended_at = periods.period().and_then(|period| period.ended_at);
+        let is_over = self.stale_since.is_none() && ended_at.is_some_and(|at| now >= at + DEBOUNCE);
+        is_over && self.target_of(Some(periods), now) == TargetState::Unchanged
     }
 
     /// The Node that decides about a pool entry. One that is lost, such as the former Node of a machine that has registered under
@@ -263,8 +279,14 @@ impl TargetStates {
 
     /// The Nodes with a signal period that is not dropped yet.
     pub(super) fn nodes_with_periods(&self) -> impl Iterator<Item = &Arc<ClusterNode>> {
-        let with_period = self.periods.iter().filter(|(_, periods)| periods.period().is_some());
-        with_period.filter_map(|(name, _)| self.nodes.by_name(name))
+        self.nodes_where(|_| true)
+    }
+
+    /// Those whose periods are such. Most plans need few of them, so only these are looked up.
+    fn nodes_where(&self, is_such: impl Fn(&SignalPeriods) -> bool) -> impl Iterator<Item = &Arc<ClusterNode>> {
+        let periods = self.periods.iter();
+        let such = periods.filter(move |(_, periods)| periods.period().is_some() && is_such(periods));
+        such.filter_map(|(name, periods)| self.nodes.by_name(name).filter(|node| node.uid == periods.uid()))
     }
 
     /// The names of the Node's signals that must last before they count, and have not yet.
@@ -280,19 +302,15 @@ impl TargetStates {
     /// The Nodes whose entries do not have the target state `None`.
     #[must_use]
     pub fn signalled_nodes(&self, now: Instant) -> SignalledNodes<'_> {
-        SignalledNodes::new(
-            self.nodes_with_periods()
-                .filter(|node| self.target_state(node, now) != TargetState::None),
-        )
+        SignalledNodes::new(self.nodes_where(|periods| self.target_of(Some(periods), now) != TargetState::None))
     }
 
     /// The Nodes that admin states or probes take out, or soon may: what the guard chooses from.
     #[must_use]
     pub(super) fn guarded_nodes(&self, now: Instant) -> SignalledNodes<'_> {
-        let probed_out = self.nodes.iter().filter(|node| !node.health_signals.is_empty());
+        let probed_out = self.probed_out.iter().filter_map(|name| self.nodes.by_name(name));
         let signalled = self
-            .nodes_with_periods()
-            .filter(|node| self.target_state(node, now) == TargetState::Down || self.is_damped(node, now));
+            .nodes_where(|periods| self.target_of(Some(periods), now) == TargetState::Down || self.damps(periods, now));
         SignalledNodes::new(probed_out.chain(signalled))
     }
 
