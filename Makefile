@@ -32,7 +32,8 @@ help: ## list these targets
 
 .PHONY: sandbox
 sandbox: build-tools ## build everything that headgate-lab sandbox needs, then run it: a cluster on this machine
-	assets=$$($(control_plane)); cargo build --locked; exec $(target_dir)/debug/headgate-lab sandbox --assets "$$assets" $(ARGS)
+	directory=$$(mktemp); $(control_plane) $(if $(findstring --workloads,$(ARGS)),,sandbox) >"$$directory" & cargo build --locked; \
+	wait $$!; assets=$$(<"$$directory"); rm "$$directory"; exec $(target_dir)/debug/headgate-lab sandbox --assets "$$assets" $(ARGS)
 
 .PHONY: drill
 drill: build-tools namespace-tools ## what connections lose while nodes go away: the whole table, or make drill ARGS='--scenario scale-down'

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::caller::{AGENT, Account, ApiRequest, CONTROLLER, Caller, acting_on, apply};
 use super::leader_updates::a_leader_writes_nothing_else_into_its_objects;
 use super::rendering::{folder, folder_in, hardened, hardened_with_identity, leading_agents, merged, on_nodes};
-use super::rights::{RBAC, events_in, node, remove_verb, restore_rules, wait_for_status};
+use super::rights::{RBAC, events_in, is_every_users, node, remove_verb, restore_rules, wait_for_status};
 use super::{SOON, overlay_of};
 
 pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
@@ -267,7 +267,7 @@ async fn rules(caller: &Caller, namespace: &str) -> Vec<String> {
         .as_array()
         .unwrap()
         .iter()
-        .filter(|rule| !rule["resources"][0].as_str().unwrap().starts_with("selfsubject"))
+        .filter(|rule| !is_every_users(rule))
         .map(|rule| {
             let words = |key: &str| {
                 let list = rule[key].as_array().cloned().unwrap_or_default();
