@@ -93,12 +93,12 @@ pub(super) struct AgentArguments {
 /// How the agents are reached.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Route {
-    /// At their node's InternalIP, and where they do not answer, through the API server
+    /// At their node's InternalIP, else through the API server
     #[default]
     Auto,
     /// At their node's InternalIP only
     Direct,
-    /// Through the API server only: it needs the rights to list pods and to get pods/proxy
+    /// Through the API server only, with the rights to list pods and get pods/proxy
     ApiServer,
 }
 

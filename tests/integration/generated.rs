@@ -135,9 +135,8 @@ fn generated_metrics_list() {
     kinds.sort();
     let mut list = String::from(
         "# Metrics\n\n<!-- Generated from the registry by `make docs`; a test compares it. -->\n\n\
-         Served at `/metrics` of the operations port, as OpenMetrics or Prometheus text by the Accept header. [Monitoring](../guides/monitoring.md) \
-         says which to look at.\n\n\
-         | name | type | labels | meaning |\n|---|---|---|---|\n",
+         Look up here what `/metrics` of the operations port serves, as OpenMetrics or Prometheus text by the Accept header. \
+         [Monitoring](../guides/monitoring.md) says which to look at. What ends in `_total` is a counter.\n\n",
     );
     for (name, kind, help) in kinds {
         let is_sample = |line: &&str| {
@@ -155,8 +154,15 @@ fn generated_metrics_list() {
             None => labels_of_later_series(&name).to_vec(),
         };
         let help = without_labels(&help, &labels);
-        let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
-        writeln!(list, "| `{name}` | {kind} | {} | {help} |", labels.join(", ")).unwrap();
+        let labels = match labels.join(",") {
+            none if none.is_empty() => none,
+            labels => format!("{{{labels}}}"),
+        };
+        let kind = match kind.as_str() {
+            "counter" => String::new(),
+            kind => format!(" ({kind})"),
+        };
+        writeln!(list, "- `{name}{labels}`{kind}: {help}").unwrap();
     }
     expect_file!["../../docs/reference/metrics.md"].assert_eq(&list);
 }
