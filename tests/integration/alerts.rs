@@ -236,7 +236,8 @@ fn every_alert_has_a_runbook_about_existing_metrics() {
         // What it means, what to look at, and how to end it.
         let parts: Vec<&str> = runbook.split("\n\n").collect();
         let has_meaning = parts[0].trim().len() > 20 && !parts[0].contains("```");
-        let [check, fix] = ["```sh\n", "- "].map(|start| parts.iter().position(|part| part.trim_start().starts_with(start)));
+        let [check, fix] =
+            ["```sh\n", "- "].map(|start| parts.iter().position(|part| part.trim_start().starts_with(start)));
         assert!(has_meaning && check.is_some() && check < fix, "{name}: {runbook}");
     }
     assert!(page.contains("\n**Do not**"));
