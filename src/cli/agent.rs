@@ -20,11 +20,11 @@ use super::{Failure, build_runtime, print};
 /// Which part of the work the process does.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Role {
-    /// Serve the health port of the node; never lead
+    /// Serve the health port; never lead
     Agent,
-    /// Stand for election and lead; open no health port and do not poll kube-proxy
+    /// Stand for election and lead; no health port
     Controller,
-    /// Both: serve the health port, and stand for election
+    /// Both
     #[default]
     All,
 }
@@ -89,7 +89,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE")]
     azure_config_file: Option<String>,
 
-    /// File that gets the bound addresses as JSON; removed at the start and at the end
+    /// File that gets the bound addresses as JSON
     #[arg(long, value_name = "FILE")]
     addresses_file: Option<PathBuf>,
 

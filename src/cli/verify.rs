@@ -38,8 +38,8 @@ const READ_TIMEOUT: Duration = Duration::from_mins(1);
 /// Ask Azure what headgate assumes of it, on a scratch load balancer or one node: for an issue that says what real Azure does
 ///
 /// Says what it will write, sets the entries Down and back several times, and prints a report without secrets and, unless --ids is given,
-/// without names and subscription. Restores on every way out; what a crash leaves Down, the next run restores, and on a load balancer of
-/// the cluster also headgate restore and the next leader. There it takes both Leases, so it is refused while a leader is alive.
+/// without names and subscription. Restores on every way out; what a crash leaves Down, the next run restores, on a load balancer of the
+/// cluster also headgate restore and the next leader. There it is refused while a leader is alive.
 ///
 /// Exit code 1 if an assumption is false or the run ended early.
 #[derive(Debug, Args)]

@@ -18,10 +18,9 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.azure.config_secret,
             "A Secret, `NAMESPACE/NAME`, whose key `cloud-config` has `azure.json`, read as cloud-provider-azure reads it. It wins over \
              the file of `--azure-config-file`, key by key, or replaces it (`cloudConfigType` in the file: `file`, `secret` or `merge`). \
-             Without both this process does not stand for election and sends no request to Azure. A mistake in the file ends the process \
-             at its start with exit code 2; both are read again every minute of a term. The leader needs the right to `get` the Secret. \
-             One key is headgate's own: `enableLoadBalancerAdminState` (false means `adminState.mode: Disabled`). In the chart: \
-             `azure.configSecret`.",
+             Without both this process does not stand for election. A mistake in the file ends the process at its start; both are read \
+             again every minute of a term. The leader needs the right to `get` the Secret. One key is headgate's own: \
+             `enableLoadBalancerAdminState` (false means `adminState.mode: Disabled`). In the chart: `azure.configSecret`.",
         ),
         Key::new(
             "azure.clusterName",
@@ -34,8 +33,9 @@ pub(super) fn keys() -> Vec<Key> {
             "adminState.mode",
             words(&AdminStateMode::ALL, AdminStateMode::as_str),
             |s| &mut s.admin_state.mode,
-            "`Enforce` writes admin states. `Observe` computes them, which `headgate status` and `headgate_pool_desired_down` show, and \
-             writes no pool. `Disabled` restores every `Down` that headgate set, and then writes nothing.",
+            "`Enforce` writes admin states. `Observe` writes no pool, so that a `Down` from before stays, and `headgate status` and \
+             `headgate_pool_desired_down` show what would be written. `Disabled` restores every `Down` that headgate set, and then writes \
+             nothing.",
         ),
         Key::new(
             "adminState.foreignDown",
@@ -56,9 +56,8 @@ pub(super) fn keys() -> Vec<Key> {
             "adminState.maxNewDown",
             int_or_percent(1),
             |s| &mut s.guard.max_new_down,
-            "How many entries of each backend pool become `Down` within 5 minutes, at most, for signals that may be a mistake: a cordon, \
-             a matcher of conditions, labels or annotations, and `headgate.dev/maintenance`. A number, or a percentage rounded down, at \
-             least one; `100%` disables it. The others wait in the order of age.",
+            "How many entries of each backend pool become `Down` within 5 minutes, at most, for signals that may be a mistake. A number, \
+             or a percentage rounded down, at least one; `100%` disables it. Guide: docs/concepts/how-it-works.md.",
         ),
         Key::new(
             "localServicePools",

@@ -31,9 +31,9 @@ pub(super) fn keys() -> Vec<Key> {
             "proxyProtocol",
             words(&ProxyProtocol::ALL, ProxyProtocol::as_str),
             |s| &mut s.proxy_protocol,
-            "Whether connections to `/healthz` and `/livez` begin with a PROXY protocol header (version 1 or 2): `Disabled` rejects a \
-             header, `Optional` accepts connections with and without one, `Required` closes those without. A malformed header, or one \
-             larger than 2 KiB, closes the connection. Guide: docs/guides/health-checks.md.",
+            "Whether connections to `/healthz` and `/livez` begin with a PROXY protocol header (version 1 or 2, at most 2 KiB): \
+             `Disabled` rejects a header, `Optional` accepts both, `Required` closes connections without one, as all close with a \
+             malformed one. Guide: docs/guides/health-checks.md.",
         ),
         Key::new(
             "kubeProxyHealthzUrl",
@@ -63,8 +63,8 @@ pub(super) fn keys() -> Vec<Key> {
             "connections.excludedSources",
             prefixes(),
             |s| &mut s.excluded_sources,
-            "Addresses or prefixes whose connections do not count, beside those of the node, its `spec.podCIDRs` and Azure's \
-             probes: other load balancers' probes, and Pods outside `spec.podCIDRs`, as with Azure CNI.",
+            "Addresses or prefixes whose connections do not count: other load balancers' probes, and Pods outside `spec.podCIDRs`, as \
+             with Azure CNI. Guide: docs/guides/autoscalers.md.",
         ),
         Key::new(
             "evictionNotices",
@@ -73,7 +73,7 @@ pub(super) fn keys() -> Vec<Key> {
             "Whose notices of Azure are acted on. `ScheduledEvents`: those of the metadata service, which each agent asks each second. In \
              the chart: `evictionNotices.enabled`. `NodeEvents`: the leader turns an event `PreemptScheduled` of a Node with a label of \
              spot VMs, as AKS emits it, into the same taint, at most five in a minute; it is slower, and needs the controllers. **Risk**: \
-             who may create events in `default`, every kubelet among them, can have such Nodes tainted. Guide: \
+             who may create events in `default`, as every kubelet may, can have such Nodes tainted. Guide: \
              docs/guides/spot-and-upgrades.md.",
         ),
         Key::new(
@@ -89,8 +89,7 @@ pub(super) fn keys() -> Vec<Key> {
             positive_number(MAX_FAILED_PROBES),
             |s| &mut s.out_of_load_balancers.failed_probes,
             "With `FailedProbes`: after how many probes of `/healthz` in a row that were answered with 503 the condition is `True` (`1` \
-             to `100`): the load balancer's threshold, times the number of load balancers that probe the node. In the chart: \
-             `outOfLoadBalancers.probes`.",
+             to `100`). In the chart: `outOfLoadBalancers.probes`. Guide: docs/guides/autoscalers.md.",
         ),
         Key::new(
             "delayTermination.clusterAutoscaler",

@@ -27,20 +27,16 @@ pub(super) fn keys() -> Vec<Key> {
             "signals.disabled",
             known_signals(),
             |s| &mut s.signals.disabled,
-            "Names of signals that count for nothing. For `/healthz` and admin states count by default: `cluster-autoscaler`, \
-             `out-of-service`, `shutdown`, `spot`, `karpenter`, `maintenance` and `deletion`; for `/healthz` alone `kubelet-shutdown` and \
-             `preempt`. Guide: docs/concepts/how-it-works.md.",
+            "Names of signals that count for nothing, of those in docs/concepts/how-it-works.md.",
         ),
         Key::new(
             "signals.extra",
             extra_signals(),
             |s| &mut s.signals.extra,
-            "Signals that count besides, each with `for: [health, adminState]`: `health` makes `/healthz` answer 503, for `adminState` \
-             the leader sets the node `Down`. An entry is a name, `{signal: cordon, after: 10s, for: [adminState]}`, or a matcher: \
-             `{taint: example.com/*, …}`, `{condition: {type: T, status: \"True\", reason: R, messagePrefix: P}, …}`, `{label: {key: K, \
-             value: V}, …}`, `{annotation: {key: K, value: V}, …}`. An entry with the name of a default replaces what that counts for. \
-             Names beside the defaults: `cordon`, `medik8s`, `aks-remediator`, `nth`, and of Azure's notices `terminate`, `redeploy` and \
-             `reboot`, which need `evictionNotices`, also taint the Node, and can be for `health` only, as `preempt` is.",
+            "Signals that count besides, each with `for: [health, adminState]`. An entry is a name, a matcher of a taint, condition, \
+             label or annotation, or `{signal: cordon, after: 10s, for: [adminState]}`. An entry with the name of a default replaces what \
+             that counts for. `terminate`, `redeploy` and `reboot` need `evictionNotices`, also taint the Node, and can be for `health` \
+             only, as `preempt` is. Guide: docs/concepts/how-it-works.md.",
         ),
     ]
 }

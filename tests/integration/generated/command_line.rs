@@ -102,10 +102,10 @@ pub(super) fn reference(mut root: Command) -> String {
     let mut page = String::from(
         "# Command line\n\n<!-- Generated from src/cli by `make docs`; a test compares it. -->\n\n\
          Every command and flag of `headgate`, as `--help` shows them; what only headgate's own pods run is left out.\n\n\
-         ## Exit codes\n\n| code | meaning |\n|---|---|\n",
+         ## Exit codes\n\n",
     );
     for (code, meaning) in headgate::cli::EXIT_CODES {
-        writeln!(page, "| {code} | {meaning} |").unwrap();
+        writeln!(page, "- {code}: {meaning}").unwrap();
     }
     page.push_str("\n## Flags of several commands\n");
     let mut written: Vec<(Option<&str>, String)> = Vec::new();
@@ -129,7 +129,10 @@ pub(super) fn reference(mut root: Command) -> String {
         let about = help(command.get_long_about().or(command.get_about()));
         write!(page, "\n## `headgate {}`\n\n{about}.\n\n", command.get_name()).unwrap();
         let (shared, own): (Vec<&Arg>, Vec<&Arg>) = arguments(command).partition(|arg| is_shared(arg));
-        writeln!(page, "`{usage}`\n").unwrap();
+        let name = command.get_name();
+        if ![format!("headgate {name} [OPTIONS]"), format!("headgate {name}")].contains(&usage.to_owned()) {
+            writeln!(page, "`{usage}`\n").unwrap();
+        }
         for arg in own {
             writeln!(page, "{}", line(arg)).unwrap();
         }
