@@ -136,8 +136,8 @@ fn generated_metrics_list() {
     let mut list = String::from(
         "# Metrics\n\n<!-- Generated from the registry by `make docs`; a test compares it. -->\n\n\
          Look up here what `/metrics` of the operations port serves, as OpenMetrics or Prometheus text by the Accept header. \
-         [Monitoring](../guides/monitoring.md) says which to look at. What ends in `_total` is a counter. \
-         Of those with *leader* only the leader has values.\n\n",
+         [Monitoring](../guides/monitoring.md) says which to look at. What ends in `_total` is a counter, \
+         anything else a gauge, unless noted. Of those with *leader* only the leader has values.\n\n",
     );
     for (name, kind, help) in kinds {
         let is_sample = |line: &&str| {
