@@ -2,8 +2,8 @@
 //! and the ledger ends up without a standing entry.
 //!
 //! Maintenances come first: a drain needs admin states, and a command that runs out of time because of one has changed nothing.
-//! Nothing here writes to Azure. The leader restores what headgate set `Down` once it runs with the new settings (docs/concepts/how-it-works.md,
-//! "Modes"), so this needs no credentials but those for the API server. An instance with the earlier settings could set a node
+//! Nothing here writes to Azure. The leader restores what headgate set `Down` once it runs with the new settings (`adminState.mode` in
+//! docs/reference/settings.md), so this needs no credentials but those for the API server. An instance with the earlier settings could set a node
 //! `Down` again after the ledger was seen empty, so the ledger counts only once the rollout of the new settings is complete.
 //! Every request and the whole wait are bounded.
 

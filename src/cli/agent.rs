@@ -20,11 +20,11 @@ use super::{Failure, build_runtime, print};
 /// Which part of the work the process does.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Role {
-    /// Serve the health port of the node; never lead
+    /// Serve the health port; never lead
     Agent,
-    /// Stand for election and lead; open no health port and do not poll kube-proxy
+    /// Stand for election and lead; no health port
     Controller,
-    /// Both: serve the health port, and stand for election
+    /// Both
     #[default]
     All,
 }
@@ -73,7 +73,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "IP:PORT")]
     metrics_bind_address: Option<String>,
 
-    /// Exit with code 1 when an address cannot be bound, instead of trying again every 5 s
+    /// Exit with code 1 when an address cannot be bound, instead of trying again
     #[arg(long)]
     bind_address_hard_fail: bool,
 
@@ -85,12 +85,11 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "URL")]
     imds_endpoint: Option<String>,
 
-    /// File azure.json, as cloud-provider-azure reads it; with none, this process does not stand for election
-    /// [default: none]
+    /// File azure.json, as cloud-provider-azure reads it; without it this process does not stand for election [default: none]
     #[arg(long, value_name = "FILE")]
     azure_config_file: Option<String>,
 
-    /// File that gets the bound addresses as JSON once they are bound; removed at the start and at the end
+    /// File that gets the bound addresses as JSON
     #[arg(long, value_name = "FILE")]
     addresses_file: Option<PathBuf>,
 

@@ -16,7 +16,7 @@ use super::Failure;
 /// The flags.
 #[derive(Debug, Args)]
 pub struct AzureArguments {
-    /// Settings file of the agents; without it the defaults apply, also for what is shown as adminState.mode
+    /// Settings file of the agents [default: the settings' defaults]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 

@@ -16,9 +16,8 @@ use crate::azure_setup::{Inputs, command_line, plan, run, script};
 
 /// Print or run the az commands that headgate needs for AKS, and write the chart's values
 ///
-/// An identity that a token of the controllers' ServiceAccount proves, a role, and its assignments. Prints a script for sh, or with --run
-/// runs the same commands with the az of this machine, which must be logged in. Both can be repeated, and both replace the file of values.
-/// Give --namespace if the Helm release is in another one than kube-system.
+/// They create an identity that a token of the controllers' ServiceAccount proves, a role, and its assignments. The output is a script for
+/// sh; --run runs it with the az of this machine, which must be logged in. Both can be repeated, and replace the file of values.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Resource group of the AKS cluster, in which the identity is created
@@ -29,7 +28,7 @@ pub(super) struct Arguments {
     #[arg(short, long, value_name = "CLUSTER")]
     name: String,
 
-    /// Name or id of the subscription, instead of the one that az is set to
+    /// Name or id of the subscription [default: that of az]
     #[arg(long)]
     subscription: Option<String>,
 

@@ -21,9 +21,9 @@ use super::{Failure, azure, build_runtime};
 
 /// Check what headgate needs, before and after the installation: rights, identity, role, load balancers, probes, autoscalers
 ///
-/// Runs on any machine with a kubeconfig, or in a Pod of headgate. It writes nothing; it asks the API server which rights accounts
-/// have (SubjectAccessReview). Give the agents' settings with --config, or the settings' defaults are checked. ✓ is as it should be, ! is a
-/// limit or not known, ✗ does not work. Exit code 1 with a ✗.
+/// Runs with a kubeconfig or in a Pod of headgate, and writes nothing; it asks the API server which rights accounts have
+/// (SubjectAccessReview). ✓ is as it should be, ! is a limit or not known, ✗ does not work: exit code 1. `-o name` prints the objects of !
+/// and ✗.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     watch: WatchArguments,
 
-    /// Output format; name prints the objects of ! and ✗
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }

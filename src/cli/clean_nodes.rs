@@ -13,7 +13,7 @@ use super::{Failure, build_runtime, print};
 
 /// Remove what headgate wrote on Nodes: annotations, taints and conditions, after headgate was deleted
 ///
-/// While headgate runs it writes again what it needs. Nodes that a maintenance made unschedulable stay so, and are named.
+/// A running headgate writes again what it needs. Nodes that a maintenance made unschedulable stay so, and are named.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]

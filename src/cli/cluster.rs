@@ -85,7 +85,7 @@ pub(super) struct AgentArguments {
     #[arg(long, value_name = "ROUTE", value_enum, default_value_t)]
     agents_via: Route,
 
-    /// Namespace of the agents' pods, for requests through the API server
+    /// Namespace of the agents' pods
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
     agents_namespace: String,
 }
@@ -93,12 +93,12 @@ pub(super) struct AgentArguments {
 /// How the agents are reached.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Route {
-    /// At their node's InternalIP, and where they do not answer, through the API server
+    /// InternalIP of the node, else the API server
     #[default]
     Auto,
-    /// At their node's InternalIP only
+    /// InternalIP only
     Direct,
-    /// Through the API server only: it needs the rights to list pods and to get pods/proxy
+    /// API server only, with the rights to list pods and get pods/proxy
     ApiServer,
 }
 

@@ -20,21 +20,20 @@ mod counter;
 
 /// Count the established connections of Services that pass through this node
 ///
-/// Counts in the kernel's connection table what was sent to an address of a Service of type LoadBalancer, or to its node port on this
-/// node, whichever node its endpoint is on. Run it on the node, in its network namespace, with the capability `CAP_NET_ADMIN`.
-/// Connections of load balancers' probes (on Azure), of the node itself and of its pods do not count. With `--agent-socket` it counts
-/// for the agent of the same pod, which has no such capability (`connections.count`).
+/// Counts in the kernel's connection table what was sent to an address of a Service of type LoadBalancer, or to its node port on this node,
+/// whichever node its endpoint is on; not what comes from probes (on Azure), from the node and from its pods. Run it on the node, in its
+/// network namespace, with `CAP_NET_ADMIN`.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Name of the Node that this process runs on
     #[arg(env = "NODE_NAME", value_parser = node_name, required_unless_present = "agent_socket", add = ArgValueCandidates::new(node_candidates))]
     node: Option<String>,
 
-    /// Count for the agent that serves this Unix socket, whenever it asks, until SIGTERM; without a request to the API server
+    /// Count for the agent that serves this Unix socket, whenever it asks, until SIGTERM
     #[arg(long, value_name = "FILE", conflicts_with_all = ["exclude", "output", "watch"])]
     agent_socket: Option<PathBuf>,
 
-    /// Do not count connections from this address or prefix, such as 10.0.9.0/24; can be given more than once
+    /// Do not count connections from this address or prefix, such as 10.0.9.0/24; may be repeated
     #[arg(long, value_name = "PREFIX")]
     exclude: Vec<Prefix>,
 

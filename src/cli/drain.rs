@@ -30,23 +30,22 @@ const MAX_PLAN_BYTES: u64 = 1024 * 1024;
 
 /// Drain nodes: out of their load balancers first, then without pods, by creating a NodeMaintenance
 ///
-/// Waits until all pods have left all nodes, and prints a line whenever something has changed on a node: the pods that are left, what it
-/// waits for, also for how many connections, and what blocks which pod. The leader's maintenance controllers do the work, so
-/// the drain goes on when this command ends. They need maintenance.enabled. `headgate undrain`
-/// ends or cancels the maintenance and makes the nodes schedulable again. `headgate plan` shows beforehand what a drain does.
+/// Waits until all pods have left all nodes, and prints what changes on a node: the pods that are left, what it waits for, and what blocks
+/// which pod. The leader's maintenance controllers (maintenance.enabled) do the work, so the drain goes on after a timeout and an
+/// interrupt. `headgate plan` shows it beforehand, `headgate undrain` ends or cancels it.
 ///
-/// Exit code 1 if it is refused, not done within --timeout, or ended before. After a timeout and an interrupt the drain goes on.
+/// Exit code 1 if it is refused, ended before, or not done within --timeout.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Nodes to drain, by name
     #[arg(value_name = "NODE", add = ArgValueCandidates::new(node_candidates))]
     nodes: Vec<String>,
 
-    /// Nodes to drain, by their labels, as kubectl has it: KEY=VALUE, !=, in, notin, KEY, !KEY. Those that get the labels later are drained, too
+    /// Nodes with these labels, as for kubectl; those that get them later are drained, too
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = NodeQuery::parse, conflicts_with = "nodes")]
     selector: Option<NodeQuery>,
 
-    /// File with a NodeMaintenance in YAML or JSON: drainPlan, loadBalancer, reason; nodeSelector where no NODE is given
+    /// File with a NodeMaintenance: drainPlan, loadBalancer, reason; nodeSelector where no NODE is given
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
 
@@ -58,17 +57,17 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
-    /// Let headgate restart the rollout of Deployments whose pods a PodDisruptionBudget protects because it needs all replicas, so that
-    /// replacements start first. Needs maintenance.rollout of the chart
+    /// Let headgate restart the rollout of Deployments whose PodDisruptionBudget needs all replicas, so that replacements start first;
+    /// needs maintenance.rollout of the chart
     #[arg(long)]
     rollout: bool,
 
-    /// Wait until the nodes are drained. Ctrl-C ends the waiting, and not the drain
+    /// Wait until the nodes are drained
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true",
           action = ArgAction::Set)]
     wait: bool,
 
-    /// How long to wait, at most 168h; 0s is without an end, as for kubectl [default: 0s]
+    /// How long to wait, at most 168h; 0s: without an end [default: 0s]
     #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIMEOUT))]
     timeout: Option<Duration>,
 
@@ -77,7 +76,7 @@ pub(super) struct Arguments {
           require_equals = true)]
     dry_run: DryRun,
 
-    /// Print the NodeMaintenance in this format; progress goes to standard error then
+    /// Print the NodeMaintenance in this format, and progress to standard error
     #[arg(short, long, value_enum)]
     output: Option<Output>,
 

@@ -29,17 +29,17 @@ const OUTPUT_VERSION: &str = "cli.headgate.dev/v1alpha1";
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Output {
     Text,
-    /// Text with further columns or facts, and all rows
+    /// With more columns or facts, and all rows
     Wide,
     Json,
     Yaml,
-    /// TYPE/NAME, one a line, such as node/n1
+    /// TYPE/NAME, one a line
     Name,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct WatchArguments {
-    /// Read again every --interval, and print the report whenever it has changed
+    /// Read again every --interval, and print what has changed
     #[arg(short, long)]
     watch: bool,
 

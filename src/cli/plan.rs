@@ -30,19 +30,19 @@ const PREVIEW_NAME: &str = "preview";
 
 /// Preview a drain: which pods leave in which order, what blocks them, and which pools lose entries
 ///
-/// Reads the cluster and, with the flags for Azure, the load balancers. It writes nothing. `headgate drain` with the same nodes
-/// and plan file does what is shown, as far as pods, budgets and pools stay as they are.
+/// Reads the cluster and, with the flags for Azure, the load balancers. `headgate drain` does what is shown, as far as pods, budgets and
+/// pools stay as they are.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Nodes to drain, by name
     #[arg(value_name = "NODE", add = ArgValueCandidates::new(node_candidates))]
     nodes: Vec<String>,
 
-    /// Nodes to drain, by their labels, as for headgate drain
+    /// Nodes with these labels, as for kubectl
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = NodeQuery::parse, conflicts_with = "nodes")]
     selector: Option<NodeQuery>,
 
-    /// File with a NodeMaintenance in YAML or JSON: drainPlan, loadBalancer; nodeSelector where no NODE is given
+    /// File with a NodeMaintenance: drainPlan, loadBalancer; nodeSelector where no NODE is given
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
 
@@ -55,11 +55,11 @@ pub(super) struct Arguments {
     #[command(flatten)]
     watch: WatchArguments,
 
-    /// Order of the nodes: a field of the nodes in -o json, such as .pods [default: .name]; the order of the pods is the plan's
+    /// Order of the nodes: a field of theirs in -o json, such as .pods [default: .name]
     #[arg(long, value_name = "FIELD")]
     sort_by: Option<String>,
 
-    /// Output format; name prints the nodes
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }

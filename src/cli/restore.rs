@@ -26,9 +26,8 @@ const MAX_WAIT: Duration = Duration::from_hours(1);
 
 /// Set the pool entries that headgate set Down back to None, by its ledger: for when headgate is or will be removed
 ///
-/// Leaves alone what others set Down, and entries of no Node. The command is refused while a leader is alive, which would
-/// set nodes with a signal Down again. Set adminState.mode: Disabled for the agents instead (the leader then restores all
-/// entries itself), or remove headgate first.
+/// Leaves alone what others set Down, and entries of no Node. Refused while a leader is alive, which would set nodes with a signal Down
+/// again: set adminState.mode: Disabled, with which the leader restores all entries itself, or remove headgate first.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Nodes whose entries are restored [default: all]
@@ -43,8 +42,8 @@ pub(super) struct Arguments {
     #[arg(short, long)]
     yes: bool,
 
-    /// Wait this long for the leader's Lease, at most 1h, even while a leader is alive [default: 1m, and not at all
-    /// while a leader is alive]
+    /// Wait this long for the leader's Lease, at most 1h, even while a leader is alive [default: 1m, and not at all while a leader is
+    /// alive]
     #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_WAIT))]
     wait: Option<Duration>,
 

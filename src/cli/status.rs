@@ -36,7 +36,7 @@ pub(super) struct Arguments {
     #[arg(short = 'A', long, conflicts_with = "nodes")]
     all: bool,
 
-    /// Show the nodes with these labels, as kubectl has it: KEY=VALUE, !=, in, notin, KEY, !KEY
+    /// Nodes with these labels, as for kubectl
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector, conflicts_with_all = ["nodes", "all"])]
     selector: Option<String>,
 
@@ -49,11 +49,11 @@ pub(super) struct Arguments {
     #[command(flatten)]
     agents: AgentArguments,
 
-    /// URL of the status of a node's agent, instead of the node's address and --port; may be repeated
+    /// URL of the status of a node's agent, instead of its address and --port; may be repeated
     #[arg(long, value_name = "NODE=URL", value_parser = node_and_url)]
     statusz: Vec<(String, Uri)>,
 
-    /// Send no request to the agents; show the health answers that the Nodes' signals imply
+    /// Send no request to the agents; show what the Nodes' signals imply
     #[arg(long)]
     no_agents: bool,
 
@@ -67,7 +67,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     no_headers: bool,
 
-    /// Order of the nodes: a field of the nodes in -o json, such as .verdict.healthz [default: .name]
+    /// Order of the nodes: a field of theirs in -o json, such as .verdict.healthz [default: .name]
     #[arg(long, value_name = "FIELD")]
     sort_by: Option<String>,
 
@@ -79,8 +79,7 @@ pub(super) struct Arguments {
 /// What follows from whether something is pending.
 #[derive(Debug, Args)]
 struct SettledArguments {
-    /// Wait until nothing is pending for the shown nodes and the leader is alive, then print; exit code 1 if that takes longer than
-    /// --timeout
+    /// Wait until nothing is pending for the shown nodes and the leader is alive; exit code 1 after --timeout
     #[arg(long, conflicts_with = "watch")]
     wait: bool,
 
@@ -88,7 +87,7 @@ struct SettledArguments {
     #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIMEOUT), default_value = "5m", requires = "wait")]
     timeout: Duration,
 
-    /// Exit code 1 if something is pending or not known; without it the code is 0 whatever the report says
+    /// Exit code 1 if something is pending or not known, instead of 0
     #[arg(long)]
     exit_code: bool,
 }

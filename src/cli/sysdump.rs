@@ -24,11 +24,10 @@ use super::{Failure, azure, build_runtime, duration_up_to, print};
 /// The longest `--timeout`. The help has it, too.
 const MAX_TIMEOUT: Duration = Duration::from_hours(1);
 
-/// Collect in one archive what is needed to find out what headgate did: statuses, logs, events, Nodes, settings, versions, check
+/// Collect in one archive what shows what headgate did: statuses, logs, events, Nodes, settings, versions, check
 ///
-/// It reads no Secret, and cuts URLs, tokens and settings that may be secret; look through the archive before you give it away. What
-/// cannot be read is listed in the archive's contents.txt, and fails nothing. It needs the rights of headgate status, and for the rest
-/// to list events, to get pods/log and ConfigMaps.
+/// Reads no Secret, and cuts URLs, tokens and settings that may be secret; look through the archive before you give it away. Its
+/// contents.txt lists what could not be read. Needs the rights of headgate status, list on events, and get on pods/log and ConfigMaps.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// The archive, which must not exist [default: headgate-sysdump-TIME.tar.gz in this directory]

@@ -22,17 +22,17 @@ use super::{EXIT_INTERRUPTED, Failure, build_runtime, duration_up_to};
 
 /// Give nodes back that headgate drain took: end their NodeMaintenance, so that they are schedulable and in service again
 ///
-/// Also cancels a drain that has not ended. A maintenance that has other nodes as well goes on for those. A node that was cordoned before
-/// the drain stays so. Waits until headgate has given the nodes back.
+/// Also cancels a drain. The maintenance goes on for its other nodes, and a node that was cordoned before stays so. Waits until the nodes
+/// are given back.
 ///
-/// Exit code 1 if it is refused or not done within --timeout. Refused is a node that is in a NodeMaintenance that headgate drain did not create.
+/// Exit code 1 if it is not done within --timeout, or refused because headgate drain did not create the NodeMaintenance of a node.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Nodes to give back, by name
     #[arg(value_name = "NODE", required_unless_present = "selector", add = ArgValueCandidates::new(node_candidates))]
     nodes: Vec<String>,
 
-    /// Nodes to give back, by their labels, as kubectl has it: KEY=VALUE, !=, in, notin, KEY, !KEY
+    /// Nodes with these labels, as for kubectl
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = NodeQuery::parse, conflicts_with = "nodes")]
     selector: Option<NodeQuery>,
 
@@ -41,7 +41,7 @@ pub(super) struct Arguments {
           action = ArgAction::Set)]
     wait: bool,
 
-    /// How long to wait, at most 168h; 0s is without an end, as for kubectl [default: 0s]
+    /// How long to wait, at most 168h; 0s: without an end [default: 0s]
     #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIMEOUT))]
     timeout: Option<Duration>,
 

@@ -37,18 +37,18 @@ const READ_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Ask Azure what headgate assumes of it, on a scratch load balancer or one node: for an issue that says what real Azure does
 ///
-/// Sets the named entries Down and back several times, and prints what Azure did as a report without secrets and, unless --ids is given,
-/// without names and subscription. It says before what it will write. It restores on every way out; what a crash leaves Down, the next
-/// run restores, and on a load balancer of the cluster also headgate restore and the next leader. There it takes the leader's Lease and
-/// the Lease that cloud-controller-manager respects, so it is refused while a leader is alive. Exit codes: 0 if no assumption is false,
-/// 1 if one is or the run ended early, 2 for wrong arguments.
+/// Says what it will write, sets the entries Down and back several times, and prints a report without secrets and, unless --ids is given,
+/// without names and subscription. Restores on every way out; what a crash leaves Down, the next run restores, on a load balancer of the
+/// cluster also headgate restore and the next leader. There it is refused while a leader is alive.
+///
+/// Exit code 1 if an assumption is false or the run ended early.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// ARM id of the load balancer to write, best one that is not the cluster's
     #[arg(long, value_name = "RESOURCE_ID", value_parser = load_balancer_id, requires = "pools", required_unless_present = "node")]
     load_balancer: Option<LoadBalancerId>,
 
-    /// Pool to write, of which the first entry in service is written; a second --pool lets it write during an operation
+    /// Pool whose first entry in service is written; with a second --pool it also writes during an operation
     #[arg(long = "pool", value_name = "NAME", requires = "load_balancer")]
     pools: Vec<String>,
 
@@ -56,12 +56,12 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME", conflicts_with = "load_balancer", add = ArgValueCandidates::new(node_candidates))]
     node: Option<String>,
 
-    /// Unused IP address of the virtual network, which is added to the first pool as a member that is Down, and removed
+    /// Unused IP address of the virtual network, to add to the first pool as a member that is Down, and remove
     #[arg(long, value_name = "ADDRESS", requires = "load_balancer")]
     spare_address: Option<IpAddr>,
 
-    /// Where the load balancer takes HTTP connections for the first pool, which must have one entry in service: opens connections while the
-    /// entry becomes Down
+    /// Where the load balancer takes HTTP connections for the first pool, which must have one entry in service: opens some while the entry
+    /// becomes Down
     #[arg(long, value_name = "ADDRESS:PORT")]
     frontend: Option<SocketAddr>,
 

@@ -27,7 +27,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     cluster: ClusterArguments,
 
-    /// Output format; name prints the versions
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }

@@ -21,7 +21,7 @@ use super::{Failure, azure, build_runtime};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Name of the Node, also as node/NAME; or service/NAME, or the word service and a NAME, for the backend pools of a Service
+    /// NAME or node/NAME of a Node; for the pools of a Service service/NAME, or service and a NAME
     #[arg(add = ArgValueCandidates::new(node_candidates))]
     node: String,
 
@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     #[arg(value_name = "[NAMESPACE/]NAME")]
     service: Option<String>,
 
-    /// Namespace of a Service that is given by its name only [default for service/NAME: that of the context]
+    /// Namespace of the Service [default for service/NAME: that of the context]
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
 
@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     agents: AgentArguments,
 
-    /// URL of the status of this node's agent, instead of the node's address and --port; for a Service, of the leader
+    /// URL of the agent's status, for a Service the leader's, instead of the node's address and --port
     #[arg(long, value_name = "URL", value_parser = super::http_url)]
     statusz: Option<Uri>,
 

@@ -118,16 +118,16 @@ pub const ASSUMPTIONS: &[Assumption] = &[
     },
 ];
 
-/// The table of docs/concepts/limits.md.
+/// The list of docs/concepts/limits.md.
 #[must_use]
 pub fn table() -> String {
-    let mut text = String::from("| id | assumption | rests on |\n|---|---|---|\n");
+    let mut text = String::new();
     for Assumption {
         id, question, source, ..
     } in ASSUMPTIONS
     {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "| `{id}` | {question} | {source} |");
+        let _ = writeln!(text, "- `{id}`: {question}. *{source}*");
     }
     text
 }

@@ -135,9 +135,9 @@ fn generated_metrics_list() {
     kinds.sort();
     let mut list = String::from(
         "# Metrics\n\n<!-- Generated from the registry by `make docs`; a test compares it. -->\n\n\
-         Served at `/metrics` of the operations port, as OpenMetrics or Prometheus text by the Accept header. [Monitoring](../guides/monitoring.md) \
-         says which to look at.\n\n\
-         | name | type | labels | meaning |\n|---|---|---|---|\n",
+         Look up here what `/metrics` of the operations port serves, as OpenMetrics or Prometheus text by the Accept header. \
+         [Monitoring](../guides/monitoring.md) says which to look at. What ends in `_total` is a counter, \
+         anything else a gauge, unless noted. Of those with *leader* only the leader has values.\n\n",
     );
     for (name, kind, help) in kinds {
         let is_sample = |line: &&str| {
@@ -155,8 +155,25 @@ fn generated_metrics_list() {
             None => labels_of_later_series(&name).to_vec(),
         };
         let help = without_labels(&help, &labels);
-        let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
-        writeln!(list, "| `{name}` | {kind} | {} | {help} |", labels.join(", ")).unwrap();
+        let labels = match labels.join(",") {
+            none if none.is_empty() => none,
+            labels => format!("{{{labels}}}"),
+        };
+        let of_leader = ["; on the leader only.", ". On the leader only."];
+        let (help, is_of_leader) = match of_leader.iter().find_map(|end| help.strip_suffix(end)) {
+            Some(help) => (format!("{help}."), true),
+            None => (help, false),
+        };
+        let notes = [
+            (kind != "counter").then_some(kind.as_str()),
+            is_of_leader.then_some("leader"),
+        ];
+        let notes: Vec<&str> = notes.into_iter().flatten().collect();
+        let notes = match notes.join(", ") {
+            none if none.is_empty() => none,
+            notes => format!(" ({notes})"),
+        };
+        writeln!(list, "- `{name}{labels}`{notes}: {help}").unwrap();
     }
     expect_file!["../../docs/reference/metrics.md"].assert_eq(&list);
 }

@@ -92,7 +92,7 @@ impl Metrics {
             ),
             op_failures: table.described(
                 "cloudprovider_azure_op_failure_count",
-                &format!("Operations on Azure that failed, {labels}; a counter, named as in cloud-provider-azure"),
+                &format!("Operations on Azure that failed, {labels}; a counter"),
                 Family::default(),
             ),
             api_duration: table.described(
@@ -103,14 +103,14 @@ impl Metrics {
             api_errors: table.described(
                 "cloudprovider_azure_api_request_errors",
                 &format!(
-                    "HTTP requests to ARM with an error response or no response, {labels}, and by code: ARM's error code, the HTTP status \
-                     if there is none, or Connection or Deadline without a response; a counter"
+                    "HTTP requests to ARM with an error response or none, {labels}, and by code: as headgate_arm_request_errors has it; \
+                    a counter"
                 ),
                 Family::default(),
             ),
             api_ratelimited: table.described(
                 "cloudprovider_azure_api_request_ratelimited_count",
-                &format!("Requests to ARM that headgate's own rate limit (cloudProviderRateLimit) delayed or refused, {labels}; a counter"),
+                &format!("Requests to ARM that cloudProviderRateLimit delayed or refused, {labels}; a counter"),
                 Family::default(),
             ),
             api_throttled: table.described(

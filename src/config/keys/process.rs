@@ -13,8 +13,7 @@ pub(super) fn keys() -> Vec<Key> {
             "metricsBindAddress",
             bind_address(METRICS_PORT),
             |s| &mut s.metrics_bind_address,
-            "Address and port of the operations endpoints: `/metrics`, `/statusz`, and this process's own `/livez` \
-             and `/readyz`.",
+            "Address and port of `/metrics`, `/statusz`, and this process's own `/livez` and `/readyz`.",
         )
         .flag("--metrics-bind-address"),
         Key::new(
@@ -22,26 +21,22 @@ pub(super) fn keys() -> Vec<Key> {
             words(&LogFormat::ALL, LogFormat::as_str),
             |s| &mut s.log_format,
             "The format of the logs on standard error: `Text`, `JSON`, or `Auto`, which is text on a terminal and JSON otherwise. The \
-             environment variable `RUST_LOG` selects what is logged, by areas (docs/guides/monitoring.md).",
+             environment variable `RUST_LOG` selects what is logged. Guide: docs/guides/monitoring.md.",
         ),
         Key::new(
             "signals.disabled",
             known_signals(),
             |s| &mut s.signals.disabled,
-            "Names of signals that count for nothing. For `/healthz` and admin states count by default: `cluster-autoscaler`, \
-             `out-of-service`, `shutdown`, `spot`, `karpenter`, `maintenance` and `deletion`; for `/healthz` alone `kubelet-shutdown` and \
-             `preempt`. Guide: docs/concepts/how-it-works.md.",
+            "Names of signals that count for nothing, of those in docs/concepts/how-it-works.md.",
         ),
         Key::new(
             "signals.extra",
             extra_signals(),
             |s| &mut s.signals.extra,
-            "Signals that count besides, each with `for: [health, adminState]`: `health` makes `/healthz` answer 503, for `adminState` the \
-             leader sets the node `Down`. An entry is a name, `{signal: cordon, after: 10s, for: [adminState]}`, or a matcher: \
-             `{taint: example.com/*, …}`, `{condition: {type: T, status: \"True\", reason: R, messagePrefix: P}, …}`, \
-             `{label: {key: K, value: V}, …}`, `{annotation: {key: K, value: V}, …}`. An entry with the name of a default says for what that \
-             counts instead. Names beside the defaults: `cordon`, `medik8s`, `aks-remediator`, `nth`, and of Azure's notices `terminate`, \
-             `redeploy` and `reboot`, which need `evictionNotices`, also taint the Node, and can be for `health` only, as `preempt` is.",
+            "Signals that count besides, each with `for: [health, adminState]`. An entry is a name, a matcher of a taint, condition, \
+             label or annotation, or `{signal: cordon, after: 10s, for: [adminState]}`. An entry with the name of a default replaces what \
+             that counts for. `terminate`, `redeploy` and `reboot` need `evictionNotices`, also taint the Node, and can be for `health` \
+             only, as `preempt` is. Guide: docs/concepts/how-it-works.md.",
         ),
     ]
 }

@@ -8,6 +8,24 @@ use clap::{Arg, ArgAction, Command};
 /// In how many commands an argument must be the same to be written once for all of them.
 const SHARED_BY: usize = 2;
 
+/// The groups in which the page has the flags of several commands: the types of their arguments, and the titles.
+const GROUPS: [(&str, &str); 4] = [
+    ("ClusterArguments", "cluster"),
+    ("AgentArguments", "agents"),
+    ("AzureArguments", "Azure"),
+    ("WatchArguments", "watch"),
+];
+
+/// The title of the group that an argument of a command belongs to.
+fn group_of(command: &Command, arg: &Arg) -> Option<&'static str> {
+    let is_in = |id: &str| {
+        let mut groups = command.get_groups().filter(|group| group.get_id().as_str() == id);
+        groups.any(|group| group.get_args().any(|member| member == arg.get_id()))
+    };
+    let group = GROUPS.iter().find(|(id, _)| is_in(id));
+    group.map(|(_, title)| *title)
+}
+
 /// What `--help` shows of an argument, on one line.
 fn line(arg: &Arg) -> String {
     let mut text = String::from("- ");
@@ -84,38 +102,50 @@ pub(super) fn reference(mut root: Command) -> String {
     let mut page = String::from(
         "# Command line\n\n<!-- Generated from src/cli by `make docs`; a test compares it. -->\n\n\
          Every command and flag of `headgate`, as `--help` shows them; what only headgate's own pods run is left out.\n\n\
-         ## Exit codes\n\n| code | meaning |\n|---|---|\n",
+         ## Exit codes\n\n",
     );
     for (code, meaning) in headgate::cli::EXIT_CODES {
-        writeln!(page, "| {code} | {meaning} |").unwrap();
+        writeln!(page, "- {code}: {meaning}").unwrap();
     }
-    page.push_str("\n## Flags of several commands\n\n");
-    let mut written: Vec<String> = Vec::new();
-    for arg in commands.iter().flat_map(|command| arguments(command)) {
-        let line = line(arg);
-        if is_shared(arg) && !written.contains(&line) {
+    page.push_str("\n## Flags of several commands\n");
+    let mut written: Vec<(Option<&str>, String)> = Vec::new();
+    for command in &commands {
+        for arg in arguments(command).filter(|arg| is_shared(arg)) {
+            let row = (group_of(command, arg), line(arg));
+            if !written.contains(&row) {
+                written.push(row);
+            }
+        }
+    }
+    for title in GROUPS.iter().map(|(_, title)| Some(*title)).chain([None]) {
+        writeln!(page, "\n*{}*:\n", title.unwrap_or("others")).unwrap();
+        for (_, line) in written.iter().filter(|(group, _)| *group == title) {
             writeln!(page, "{line}").unwrap();
-            written.push(line);
         }
     }
     for command in commands {
         let usage = command.clone().render_usage().to_string();
         let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage);
-        write!(page, "\n## `headgate {}`\n\n", command.get_name()).unwrap();
-        writeln!(
-            page,
-            "{}\n\n```\n{usage}\n```\n",
-            help(command.get_long_about().or(command.get_about()))
-        )
-        .unwrap();
+        let about = help(command.get_long_about().or(command.get_about()));
+        write!(page, "\n## `headgate {}`\n\n{about}.\n\n", command.get_name()).unwrap();
         let (shared, own): (Vec<&Arg>, Vec<&Arg>) = arguments(command).partition(|arg| is_shared(arg));
+        let name = command.get_name();
+        if ![format!("headgate {name} [OPTIONS]"), format!("headgate {name}")].contains(&usage.to_owned()) {
+            writeln!(page, "`{usage}`\n").unwrap();
+        }
         for arg in own {
             writeln!(page, "{}", line(arg)).unwrap();
         }
-        let names: Vec<String> = shared
-            .iter()
-            .map(|arg| format!("`--{}`", arg.get_long().unwrap_or(arg.get_id().as_str())))
-            .collect();
+        let mut names: Vec<String> = Vec::new();
+        for arg in shared {
+            let name = match group_of(command, arg) {
+                Some(title) => format!("*{title}*"),
+                None => format!("`--{}`", arg.get_long().unwrap_or(arg.get_id().as_str())),
+            };
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
         if !names.is_empty() {
             writeln!(page, "- also {}", names.join(", ")).unwrap();
         }

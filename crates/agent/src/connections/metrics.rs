@@ -25,7 +25,7 @@ impl ConnectionMetrics {
         Self {
             cut: table.metric(
                 "headgate_node_connections_cut",
-                "Connections that passed through the own node when its Node object was deleted",
+                "Connections through the own node when its Node was deleted",
             ),
         }
     }
@@ -44,8 +44,8 @@ impl Collector for CountCollector {
         let ConnectionsView { last, seen, .. } = self.0.borrow().clone();
         let mut gauges = encoder.encode_descriptor(
             "headgate_node_connections",
-            "Established TCP connections that pass through the own node, by Service; counted while the node has a signal, and 0 for a \
-             Service that had some since.",
+            "Established TCP connections through the own node, by Service; counted while the node has a signal, 0 for a Service that \
+            had some since.",
             None,
             MetricType::Gauge,
         )?;

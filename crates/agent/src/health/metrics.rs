@@ -113,7 +113,7 @@ impl Collector for VerdictCollector {
         }
         let mut changed = encoder.encode_descriptor(
             "headgate_verdict_last_change_timestamp_seconds",
-            "Unix time at which the answer of the path last changed, or was evaluated first.",
+            "Unix time of the last change of the path's answer, or of the first evaluation.",
             None,
             MetricType::Gauge,
         )?;

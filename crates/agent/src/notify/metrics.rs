@@ -34,8 +34,8 @@ impl Metrics {
         Self {
             notices: table.by_label(
                 "headgate_notifications",
-                "Notices for the webhook that have ended, by outcome: delivered, rejected by the receiver for good, expired after \
-                 10 min, or dropped because the queue was full",
+                "Notices for the webhook that have ended, by outcome: delivered, rejected by the receiver, expired after 10 min, or \
+                dropped because the queue was full",
                 "outcome",
                 Outcome::ALL.map(Outcome::as_str),
             ),

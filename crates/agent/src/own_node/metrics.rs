@@ -41,8 +41,7 @@ impl Metrics {
             ),
             lists: table.metric(
                 "headgate_node_watch_lists",
-                "Lists of the own Node that were started: one at the start of the process, one in each \
-                 period of the watch (290 s), and one for each restart",
+                "Lists of the own Node: at the start, in each period of the watch (290 s), and at each restart of it",
             ),
         }
     }
@@ -70,7 +69,7 @@ impl Collector for ReportCollector {
         let report = self.reports.borrow().clone();
         let mut signals = encoder.encode_descriptor(
             "headgate_node_signal",
-            "1 for each drain signal that this node has, 0 for each other that it could have.",
+            "1 for each signal that this node has, 0 for each other that it could have.",
             None,
             MetricType::Gauge,
         )?;
@@ -82,14 +81,14 @@ impl Collector for ReportCollector {
         let is_out = report.node.as_ref().is_some_and(Node::is_marked_out);
         let out = encoder.encode_descriptor(
             "headgate_node_out_of_load_balancers",
-            "1 while the own Node's condition headgate.dev/OutOfLoadBalancers is True, 0 otherwise.",
+            "1 while the own Node's condition headgate.dev/OutOfLoadBalancers is True, else 0.",
             None,
             MetricType::Gauge,
         )?;
         ConstGauge::new(i64::from(is_out)).encode(out)?;
         let mut object_state = encoder.encode_descriptor(
             "headgate_node_object",
-            "1 for the state of this node's Node object: unknown, present, missing or deleted.",
+            "1 for the state of the own Node object: unknown, present, missing or deleted.",
             None,
             MetricType::Gauge,
         )?;

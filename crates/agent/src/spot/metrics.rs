@@ -39,13 +39,13 @@ impl Metrics {
         }
         registry.register(
             "headgate_imds_polls",
-            "Requests to IMDS for Scheduled Events that ended, with or without a document",
+            "Requests to IMDS for Scheduled Events that ended",
             metrics.polls.clone(),
         );
         registry.register(
             "headgate_imds_errors",
-            "Requests to IMDS without a document, by reason: connection (which includes a response that is too large), \
-             timeout, status, document; and documents with an event that is not readable (event)",
+            "Requests to IMDS without a document, by reason: connection (also a response that is too large), timeout, status, document; \
+            and documents with an event that is not readable (event)",
             metrics.errors.clone(),
         );
         registry.register_collector(Box::new(EventsCollector { snapshots }));
@@ -79,7 +79,7 @@ impl Collector for EventsCollector {
         let events = self.snapshots.borrow().events.clone();
         let mut notice = encoder.encode_descriptor(
             "headgate_spot_notice",
-            "1 while the latest document of Scheduled Events lists an event of this type for this VM, 0 otherwise. Only Preempt is a signal.",
+            "1 while Scheduled Events list an event of this type for this VM, else 0. Only Preempt is a signal.",
             None,
             MetricType::Gauge,
         )?;
@@ -89,7 +89,7 @@ impl Collector for EventsCollector {
         }
         let mut start = encoder.encode_descriptor(
             "headgate_spot_notice_not_before_timestamp_seconds",
-            "Unix time of the earliest start of an event of this type. No series without such an event, or once it has started.",
+            "Unix time of the earliest event of this type; no series without one, or once it has started.",
             None,
             MetricType::Gauge,
         )?;

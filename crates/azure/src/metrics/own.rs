@@ -58,8 +58,8 @@ impl OwnMetrics {
             ),
             request_errors: table.described(
                 "headgate_arm_request_errors",
-                "HTTP requests to ARM with an error response or no response, by request, source and code: ARM's error code, the HTTP \
-             status if there is none, or Connection or Deadline without a response",
+                "HTTP requests to ARM with an error response or none, by request, source and code: ARM's error code, else the HTTP \
+                status, or Connection or Deadline without a response",
                 Family::default(),
             ),
             throttled: table.described(
@@ -74,8 +74,8 @@ impl OwnMetrics {
             ),
             admin_state_changes: table.described(
                 "headgate_admin_state_changes",
-                "Admin states of pool entries in writes to ARM that ended, by the admin state (to: Down or None) and result: succeeded, or \
-             failed, after which it is tried again",
+                "Admin states in writes to ARM that ended, by the admin state (to: Down or None) and result: succeeded, or failed, \
+                after which it is tried again",
                 Family::default(),
             ),
         }

@@ -105,32 +105,33 @@ struct PoolGauge {
 const POOL_GAUGES: [PoolGauge; 6] = [
     PoolGauge {
         name: "headgate_pool_addresses",
-        help: "Entries of a backend pool that a load-balancing rule uses; on the leader only.",
+        help: "Entries of a pool that a load-balancing rule uses; on the leader only.",
         value: |pool| pool.entries,
     },
     PoolGauge {
         name: "headgate_pool_desired_down",
-        help: "Entries of a backend pool with the target state Down, because their Nodes have a signal and they are not held back; on the leader only.",
+        help: "Entries of a pool that should be Down: their Nodes have a signal and they are not held back; on the leader only.",
         value: |pool| pool.desired_down,
     },
     PoolGauge {
         name: "headgate_pool_actual_down",
-        help: "Entries of a backend pool that are Down, by headgate or foreign; on the leader only.",
+        help: "Entries of a pool that are Down, by headgate or foreign; on the leader only.",
         value: |pool| pool.actual_down,
     },
     PoolGauge {
         name: "headgate_pool_eligible",
-        help: "Entries of a backend pool whose admin state admits new connections once all changes are written; on the leader only.",
+        help: "Entries of a pool that admit new connections once all changes are written; on the leader only.",
         value: |pool| pool.eligible,
     },
     PoolGauge {
         name: "headgate_pool_held_back",
-        help: "Entries of a backend pool that the guard keeps in service although their Nodes have a signal, for adminState.minimumInService or for a rule of a Local Service; on the leader only.",
+        help: "Entries of a pool that stay in service although their Nodes have a signal, for adminState.minimumInService or a rule of \
+        a Local Service; on the leader only.",
         value: |pool| pool.held_back,
     },
     PoolGauge {
         name: "headgate_pool_waiting",
-        help: "Entries of a backend pool whose Nodes have a signal, and that stay in service until adminState.maxNewDown lets more of them become Down; on the leader only.",
+        help: "Entries of a pool whose Nodes have a signal, and that wait for adminState.maxNewDown; on the leader only.",
         value: |pool| pool.waiting,
     },
 ];
@@ -145,20 +146,20 @@ struct TimeGauge {
 const TIME_GAUGES: [TimeGauge; 3] = [
     TimeGauge {
         name: "headgate_admin_state_last_list_timestamp_seconds",
-        help: "Unix time at which the leader sent the last list of load balancers that succeeded; 0 if none has in this term, \
-               and on an instance that does not lead.",
+        help: "Unix time of the leader's last list of load balancers that succeeded; 0 if none has in this term, and on other \
+        instances.",
         value: |values| values.last_list,
     },
     TimeGauge {
         name: "headgate_admin_state_lists_failing_since_timestamp_seconds",
-        help: "Unix time since which every list of load balancers that was due has failed, throttled ones included; 0 while \
-               lists succeed or none is due, and on an instance that does not lead.",
+        help: "Unix time since which every list of load balancers that was due has failed or was throttled; 0 otherwise, and on other \
+        instances.",
         value: |values| values.lists_failing_since,
     },
     TimeGauge {
         name: "headgate_admin_state_nodes_stale_since_timestamp_seconds",
-        help: "Unix time at which the API server confirmed the leader's list of Nodes last, if that is too long ago, so that the \
-               leader writes no admin states; 0 otherwise, and on an instance that does not lead.",
+        help: "Unix time of the API server's last confirmation of the leader's list of Nodes, if that is too long ago, so that it \
+        writes no admin states; 0 otherwise, and on other instances.",
         value: |values| values.nodes_stale_since,
     },
 ];

@@ -52,17 +52,17 @@ impl Metrics {
         Self {
             updates: table.by_label(
                 "headgate_local_pools_updates",
-                "Updates of a Local Service's backend pool that have ended, by result; retries and updates without a change do not count",
+                "Updates of a Local Service's backend pool that have ended, by result; without retries and updates without a change",
                 "result",
                 ["success", "failure"],
             ),
             retries: table.metric(
                 "headgate_local_pools_retries",
-                "Updates of a Local Service's backend pool that were put back into the queue after a failure",
+                "Updates of a Local Service's backend pool that are tried again after a failure",
             ),
             dropped: table.metric(
                 "headgate_local_pools_dropped",
-                "Updates that were dropped quietly, because the Service or the pool is gone or the Service has moved",
+                "Updates of Local Services' pools that were dropped, because the Service or the pool is gone or the Service has moved",
             ),
             rejected: table.metric(
                 "headgate_local_pools_rejected",
@@ -74,7 +74,7 @@ impl Metrics {
             ),
             oldest_since: table.metric(
                 "headgate_local_pools_oldest_update_timestamp_seconds",
-                "Since when the queued update that has been pending longest has been pending; 0 if none is; on the leader only",
+                "Unix time since which the oldest queued update has been pending, 0 if none is; on the leader only",
             ),
             parked: table.metric(
                 "headgate_local_pools_parked",

@@ -38,7 +38,7 @@ impl Metrics {
         Self {
             outcomes: table.by_label(
                 "headgate_preempt_events",
-                "PreemptScheduled events of Nodes that the leader ignored, and taints that follow from them later, by outcome",
+                "PreemptScheduled events of Nodes that the leader ignored, and taints that follow from them, by outcome",
                 "outcome",
                 Outcome::ALL.map(Outcome::as_str),
             ),

@@ -34,7 +34,7 @@ pub fn register_build_info(registry: &mut Registry) {
     info.get_or_create(&labels).set(1);
     registry.register(
         "headgate_build_info",
-        "1; the labels are the version, the revision of the source (unknown unless HEADGATE_REVISION was set at build time) and the platform of this build",
+        "1; the version, the revision of the source (unknown without HEADGATE_REVISION at build time) and the platform of this build",
         info,
     );
 }

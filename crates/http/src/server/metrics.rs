@@ -69,7 +69,7 @@ impl Metrics {
         Self {
             bound: table.metric(
                 "headgate_listener_bound",
-                "1 while the listener's address is bound, 0 while binding is retried every 5 s",
+                "1 while the listener's address is bound, else 0",
             ),
             bind_failures: table.metric(
                 "headgate_listener_bind_failures",
@@ -85,17 +85,17 @@ impl Metrics {
             ),
             accept_errors: table.metric(
                 "headgate_listener_accept_errors",
-                "Failed attempts to accept a connection, for example because the process has no free file descriptor",
+                "Failed attempts to accept a connection, for example without a free file descriptor",
             ),
             closed: table.metric(
                 "headgate_listener_closed",
-                "Connections that headgate closed before their peer did, by reason: evicted at the connection limit, idle, or \
-             a request, an answer or a write that took too long",
+                "Connections that headgate closed, by reason: evicted at the connection limit, idle, or a request, an answer or a write \
+                that took too long",
             ),
             proxy_headers: table.metric(
                 "headgate_listener_proxy_headers",
-                "Connections to a listener with proxyProtocol, by their first bytes: a header of v1 or v2, or none where it is \
-             optional; and closed connections: header missing where it is required, half sent, invalid or oversized",
+                "Connections to a listener with proxyProtocol: with a header v1 or v2, or none where it is optional; and closed ones, \
+                whose header is missing, half sent, invalid or oversized",
             ),
         }
     }

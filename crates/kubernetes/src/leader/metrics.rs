@@ -66,16 +66,15 @@ impl LeaderMetrics {
             is_candidate: Arc::default(),
             transitions: table.by_label(
                 "headgate_leader_transitions",
-                "Terms of this instance: to=\"leader\" counts their beginnings, to=\"follower\" their ends",
+                "Beginnings (to: leader) and ends (to: follower) of this instance's terms",
                 "to",
                 ["leader", "follower"],
             ),
             failures: table.by_label(
                 "headgate_leader_failed_terms",
-                "Terms of this instance whose work failed, by reason: an error, a return before the end of the term, a panic, \
-                 aborted because it did not end in time, or gave_up because load balancers could not be listed and another \
-                 candidate volunteered. After the first three the Lease is released and this instance abstains for a growing \
-                 time",
+                "Terms of this instance whose work failed, by reason: an error, a return before the end of the term, a panic, aborted \
+                because it did not end in time, or gave_up because load balancers could not be listed and another candidate \
+                volunteered",
                 "reason",
                 TermFailure::ALL.map(TermFailure::as_str),
             ),
@@ -161,7 +160,7 @@ impl Collector for TermGauges {
             ),
             (
                 "headgate_leader_term",
-                "Number of the term that this instance leads in, 0 while it does not lead. No two terms have the same number.",
+                "Number of the term that this instance leads in, unique in the cluster; 0 while it does not lead.",
                 current.map_or(0, |term| term.number.into()),
             ),
         ] {

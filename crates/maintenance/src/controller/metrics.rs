@@ -69,31 +69,32 @@ impl Metrics {
         Self {
             writes: table.by_label(
                 "headgate_maintenance_writes",
-                "Writes of the maintenance controllers to the API server without evictions, by outcome",
+                "Writes of the maintenance controllers, by outcome, except evictions",
                 "outcome",
                 Outcome::ALL.map(Outcome::as_str),
             ),
             evictions: table.by_label(
                 "headgate_maintenance_evictions",
-                "Calls of the Eviction API for Evacuations, by outcome: accepted, another pod of that name, or the reason of the failure",
+                "Calls of the Eviction API, by outcome: accepted, another pod of that name, or the reason of the failure",
                 "outcome",
                 ["accepted", "other_pod"].into_iter().chain(failures),
             ),
             stages: table.by_label_with(
                 "headgate_maintenance_stage_duration_seconds",
-                "Seconds from the start of a stage of a NodeMaintenance to the start of the next one, or to the end of Complete",
+                "Seconds from the start of a NodeMaintenance's stage to the next one, or to the end of Complete",
                 "stage",
                 Stage::ALL[1..].iter().map(|stage| stage.as_str()),
                 || Histogram::new(BUCKETS),
             ),
             out_to_evacuation: table.histogram(
                 "headgate_maintenance_out_to_first_evacuation_seconds",
-                "Seconds from the read that confirmed that a node is out of its load balancers to its first Evacuation",
+                "Seconds from the read that confirmed a node as out of its load balancers to its first Evacuation",
                 BUCKETS,
             ),
             blackholes: table.by_label_with(
                 "headgate_maintenance_blackhole_seconds",
-                "Seconds for which load balancers may have sent connections for a Service to a node under maintenance that could not serve it; one observation for each Service and node, by the Service's externalTrafficPolicy",
+                "Seconds for which load balancers may have sent connections for a Service to a node under maintenance that could not \
+                serve it, by the Service's externalTrafficPolicy; one observation for each Service and node",
                 "traffic_policy",
                 TrafficPolicy::ALL.map(TrafficPolicy::as_str),
                 || Histogram::new(BLACKHOLE_BUCKETS),
@@ -106,17 +107,18 @@ impl Metrics {
             ),
             pods: table.by_label(
                 "headgate_maintenance_pods",
-                "Pods that have to leave nodes under maintenance, without (pending) or with (evacuating) an Evacuation; on the leader only",
+                "Pods that have to leave nodes under maintenance, without (pending) or with (evacuating) an Evacuation; on the leader \
+                only",
                 "state",
                 ["pending", "evacuating"],
             ),
             blockers: table.metric(
                 "headgate_maintenance_blockers",
-                "Evacuating pods that something keeps on their node, as the status shows it; on the leader only",
+                "Evacuating pods that something keeps on their node; on the leader only",
             ),
             restarts: table.metric(
                 "headgate_maintenance_restarts",
-                "Starts of the maintenance controllers after a task of theirs ended by a defect",
+                "Restarts of the maintenance controllers after a defect",
             ),
             watch_errors: WatchErrorCounter::declare(
                 &mut table,

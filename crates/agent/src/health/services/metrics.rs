@@ -68,7 +68,7 @@ impl Metrics {
             slice_errors,
             bind_failures: table.metric(
                 "headgate_service_port_bind_failures",
-                "Failed attempts to open a Service's health check node port in one IP family",
+                "Failed attempts to open a Service's health check node port",
             ),
             by_service,
         }
@@ -106,7 +106,7 @@ impl Collector for StateCollector {
         let services = self.tables.borrow().as_ref().map_or(0, |table| table.len());
         gauge(services).encode(encoder.encode_descriptor(
             "headgate_service_health_services",
-            "Services with service health; 0 until Services and EndpointSlices were listed once.",
+            "Services with service health; 0 until they and EndpointSlices were listed.",
             None,
             MetricType::Gauge,
         )?)?;
@@ -116,7 +116,7 @@ impl Collector for StateCollector {
         };
         let mut ports = encoder.encode_descriptor(
             "headgate_service_ports",
-            "Health check node ports, each IP family separately: open, or failed and retried every 5 s.",
+            "Health check node ports, each IP family separately: open, or failed and tried again.",
             None,
             MetricType::Gauge,
         )?;

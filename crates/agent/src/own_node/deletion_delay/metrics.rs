@@ -26,7 +26,8 @@ impl DeletionDelayMetrics {
         };
         registry.register(
             "headgate_deletion_delay_timeouts",
-            "Deletions of the own node by Cluster Autoscaler for which the annotation was removed because delayTermination.clusterAutoscaler was over",
+            "Deletions of the own node for which Cluster Autoscaler's annotation was removed because delayTermination.clusterAutoscaler \
+            was over",
             metrics.timeouts.clone(),
         );
         registry.register_collector(Box::new(DelayCollector(reports)));
@@ -50,7 +51,7 @@ impl Collector for DelayCollector {
         };
         let gauge = encoder.encode_descriptor(
             "headgate_deletion_delayed",
-            "1 while the own Node has headgate's annotation by which Cluster Autoscaler waits before it deletes the node, else 0.",
+            "1 while the own Node has headgate's annotation that delays Cluster Autoscaler, else 0.",
             None,
             MetricType::Gauge,
         )?;

@@ -41,7 +41,7 @@ impl LockMetrics {
             watch_errors: WatchErrorCounter::declare(
                 &mut table,
                 "headgate_arm_lock_watch_errors",
-                "Errors of the watch of the Lease that headgate shares with cloud-controller-manager, by reason",
+                "Errors of the watch of the Lease shared with cloud-controller-manager, by reason",
             ),
         }
     }
