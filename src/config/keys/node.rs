@@ -73,7 +73,7 @@ pub(super) fn keys() -> Vec<Key> {
             notice_sources(),
             |s| &mut s.azure.eviction_notices,
             "Whose notices of Azure are acted on. `ScheduledEvents`: each agent asks the metadata service each second. A `Preempt` of this \
-             VM fails `/healthz` at once with the signal `azurePreempt`, in the settings `preempt`, and taints the own Node with \
+             VM fails `/healthz` at once with the signal `preempt`, and taints the own Node with \
              `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`. Both end 60 s after the event is gone, and 15 \
              min after its `NotBefore` without a confirmation; the taint also ends after a reboot. `Terminate`, `Redeploy` and \
              `Reboot` do the same where `signals.extra` has `terminate`, `redeploy` or `reboot`, which is then the value of the taint. \
