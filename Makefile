@@ -91,7 +91,7 @@ test: build-tools namespace-tools browser prometheus-tools azure-clients helm kr
 	assets=$$($(control_plane)); export KUBEBUILDER_ASSETS=$$assets; $(if $(ARGS),cargo test --locked --workspace $(ARGS),tests/all.sh)
 
 .PHONY: lint
-lint: build-tools lint-tools client-tools ## check formatting, clippy with and without spans, licences, banned and unused dependencies, Go, Python, workflows, the book
+lint: build-tools lint-tools client-tools ## check formatting, clippy with and without spans, licences, banned and unused dependencies, Go, Python, what the chart renders, workflows, the book
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	# --all-targets leaves out benchmarks that run by name only, also where they are named beside it.
@@ -103,6 +103,7 @@ lint: build-tools lint-tools client-tools ## check formatting, clippy with and w
 	$(control_plane) lint
 	$(azure_clients) lint
 	$(helm) lint
+	tests/scans/build.sh kube-score
 	tests/workflows/build.sh
 	tests/book/build.sh $(target_dir)/book
 

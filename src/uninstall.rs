@@ -1,7 +1,8 @@
 //! What has to happen before headgate is deleted from a cluster: maintenances are over, the instances that may lead get the mode `Disabled`,
 //! and the ledger ends up without a standing entry.
 //!
-//! Maintenances come first: a drain needs admin states, and a command that runs out of time because of one has changed nothing.
+//! What `headgate verify` left `Down` ends it at once: no leader restores that. Maintenances come before the settings: a drain needs admin
+//! states, and a command that runs out of time because of one has changed nothing.
 //! Nothing here writes to Azure. The leader restores what headgate set `Down` once it runs with the new settings (`adminState.mode` in
 //! docs/reference/settings.md), so this needs no credentials but those for the API server. An instance with the earlier settings could set a node
 //! `Down` again after the ledger was seen empty, so the ledger counts only once the rollout of the new settings is complete.
@@ -14,7 +15,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use headgate_controller::admin_state::{AdminStateMode, Ledger, LedgerError, LedgerStage, read_ledger};
+use headgate_azure::PoolId;
+use headgate_controller::admin_state::{
+    AdminStateMode, Ledger, LedgerError, LedgerStage, read_ledger, read_ledger_of_verify,
+};
 use headgate_core::telemetry::first_names;
 use headgate_kubernetes::Decoded;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
@@ -110,6 +114,18 @@ pub(crate) enum UninstallError {
         /// What is wrong with it.
         why: String,
     },
+    /// `headgate verify` runs, or did not end by itself.
+    #[error(
+        "{left}. `headgate verify` did that, in load balancers that are not the cluster's, and no leader restores it. Nothing was changed. \
+         Run `{command}`, which restores it first, and repeat this; where that load balancer is gone, remove the key verify.json of the \
+         ConfigMap kube-system/headgate-admin-state instead"
+    )]
+    LeftByVerify {
+        /// What is `Down`.
+        left: String,
+        /// What restores it.
+        command: String,
+    },
     /// Something still missed at the end of the time.
     #[error(
         "after {} s {left}. Look at `headgate status` and the leader's log and repeat this; or delete headgate without it \
@@ -146,6 +162,17 @@ pub(crate) async fn prepare_uninstall(
                 true
             }
         };
+        loop {
+            let unread = match read_ledger_of_verify(request.client.clone()).await {
+                Ok(ledger) => match left_by_verify(&ledger) {
+                    Some(error) => return Err(error),
+                    None => break,
+                },
+                Err(error) => format!("the ledger cannot be read: {error}"),
+            };
+            is_waiting(Some(unread), &mut progress);
+            sleep(POLL_INTERVAL).await;
+        }
         while is_waiting(left_by_maintenances(&request.client).await, &mut progress) {
             sleep(POLL_INTERVAL).await;
         }
@@ -291,6 +318,11 @@ fn standing(ledger: Result<Ledger, LedgerError>) -> Option<String> {
         Ok(ledger) => ledger,
         Err(error) => return Some(format!("the ledger cannot be read: {error}")),
     };
+    down_entries(&ledger)
+}
+
+/// The entries of a ledger that may be `Down`, in words; `None` if there are none.
+fn down_entries(ledger: &Ledger) -> Option<String> {
     let standing = ledger
         .entries()
         .filter(|(_, _, entry)| entry.stage != LedgerStage::Restored);
@@ -302,8 +334,28 @@ fn standing(ledger: Result<Ledger, LedgerError>) -> Option<String> {
     Some(format!("{} entries are Down by headgate: {shown}", entries.len()))
 }
 
+/// What the ledger of `headgate verify` says may be `Down`.
+fn left_by_verify(ledger: &Ledger) -> Option<UninstallError> {
+    let left = down_entries(ledger)?;
+    let pool = ledger.entries().find_map(|(pool, _, _)| PoolId::parse(pool).ok());
+    let command = pool.map_or_else(
+        || "headgate verify".to_owned(),
+        |pool| {
+            format!(
+                "headgate verify --load-balancer {} --pool {}",
+                pool.load_balancer(),
+                pool.name()
+            )
+        },
+    );
+    Some(UninstallError::LeftByVerify { left, command })
+}
+
 #[cfg(test)]
 mod tests {
+    use headgate_test_kubernetes::FakeApi;
+    use kube::api::PostParams;
+
     use super::*;
 
     #[test]
@@ -371,5 +423,44 @@ mod tests {
             let text = standing(Ok(ledger(stage))).unwrap();
             assert_eq!(text, "1 entries are Down by headgate: 10.0.0.4 of /p");
         }
+    }
+
+    #[tokio::test]
+    async fn what_verify_left_down_stops_it_before_anything_is_changed() {
+        const LOAD_BALANCER: &str =
+            "/subscriptions/s/resourceGroups/scratch/providers/Microsoft.Network/loadBalancers/lb";
+        let fake = FakeApi::default();
+        let client = fake.client().0;
+        let entries = json!({"10.0.0.4": "down 2026-01-01T00:00:00Z"});
+        let pools = json!({format!("{LOAD_BALANCER}/backendAddressPools/p"): entries});
+        let ledger = json!({"version": 1, "generation": 3, "pools": pools}).to_string();
+        let map = |name: &str, key: &str, text: &str| -> ConfigMap {
+            let metadata = json!({"name": name, "namespace": "kube-system"});
+            serde_json::from_value(json!({"metadata": metadata, "data": {key: text}})).unwrap()
+        };
+        for map in [
+            map("headgate-admin-state", "verify.json", &ledger),
+            map("settings", SETTINGS_KEY, ""),
+        ] {
+            let maps = Api::namespaced(client.clone(), "kube-system");
+            maps.create(&PostParams::default(), &map).await.unwrap();
+        }
+        let request = UninstallRequest {
+            client,
+            namespace: "kube-system".to_owned(),
+            settings: "settings".to_owned(),
+            workload: "deployment/headgate-controller".parse().unwrap(),
+            timeout: Duration::from_secs(10),
+        };
+        let error = prepare_uninstall(&request, |_| ()).await.unwrap_err().to_string();
+        for part in [
+            "1 entries are Down by headgate: 10.0.0.4 of ",
+            &format!("Run `headgate verify --load-balancer {LOAD_BALANCER} --pool p`"),
+            "verify.json",
+        ] {
+            assert!(error.contains(part), "{error}");
+        }
+        let settings = fake.peek::<ConfigMap>("kube-system", "settings").unwrap();
+        assert_eq!(settings.data, map("settings", SETTINGS_KEY, "").data);
     }
 }

@@ -14,6 +14,7 @@ stages=(
   'fuzz make fuzz'
   'emulator-benchmark make bench-emulator'
   'release release/twice.sh'
+  'scans tests/scans/build.sh'
 )
 
 names() { printf '%s\n' "${stages[@]%% *}"; }

@@ -158,11 +158,12 @@ impl AzureAccess {
         let (origin, imds) = (config_origin(&self.settings), imds_url(&self.settings));
         let may_use_az = self.may_use_az;
         let load = tokio::task::spawn_blocking(move || {
-            let mut config = AzureJson::load(sources(file.as_deref(), secret.as_deref()))?;
+            let sources = sources(file.as_deref(), secret.as_deref());
+            let mut config = AzureJson::load(sources)?;
             if may_use_az && matches!(config.credential, Credential::None) {
                 config.credential = Credential::AzureCli;
             }
-            validate_for_leader(&config, &origin, &imds).map(|()| config)
+            validate_for_leader(&config, sources, &origin, &imds).map(|()| config)
         });
         let loaded = timeout(READ_TIMEOUT, load).await.map_err(|_| ArmConnectError::File)?;
         loaded
@@ -251,19 +252,27 @@ pub(crate) fn check_azure_settings(settings: &Settings, role: Role) -> Result<()
         // The Secret needs a request to the API server.
         (None, Some(_)) => Ok(()),
         (Some(file), None) => {
-            let config = AzureJson::load(sources(Some(file), None))?;
-            validate_for_leader(&config, &config_origin(azure), &imds_url(azure))
+            let sources = sources(Some(file), None);
+            let config = AzureJson::load(sources)?;
+            validate_for_leader(&config, sources, &config_origin(azure), &imds_url(azure))
         }
     }
 }
 
-/// Checks whether the configuration is enough for a leader.
-fn validate_for_leader(config: &AzureJson, origin: &str, imds: &str) -> Result<(), SettingsError> {
+/// Checks whether the configuration from these sources is enough for a leader. `origin` names them.
+fn validate_for_leader(
+    config: &AzureJson,
+    read_from: ConfigSources<'_>,
+    origin: &str,
+    imds: &str,
+) -> Result<(), SettingsError> {
     let mut mistakes = Vec::new();
     let mut wrong = |key: &str, message: String| {
+        let place = AzureJson::place_of(read_from, key);
+        let (origin, line) = place.unwrap_or_else(|| (origin.to_owned(), None));
         mistakes.push(Violation {
-            line: None,
-            origin: origin.to_owned(),
+            line,
+            origin,
             key: Some(key.to_owned()),
             message,
         });
@@ -360,10 +369,10 @@ mod tests {
             ),
             [
                 "f: subscriptionId: is missing; allowed: the subscription of the load balancers",
-                "f: resourceGroup: \"a/b\" is not allowed; allowed: the resource group of the nodes",
-                "f: resourceManagerEndpoint: http://a.test is not https: headgate sends tokens over plain HTTP to its own machine only; allowed: \
+                "f:1: resourceGroup: \"a/b\" is not allowed; allowed: the resource group of the nodes",
+                "f:5: resourceManagerEndpoint: http://a.test is not https: headgate sends tokens over plain HTTP to its own machine only; allowed: \
                  an address without a path, such as https://management.azure.com",
-                "f: tenantId: \"a/b\" is not a tenantId; allowed: the tenant's GUID or domain",
+                "f:2: tenantId: \"a/b\" is not a tenantId; allowed: the tenant's GUID or domain",
             ]
         );
         assert_eq!(

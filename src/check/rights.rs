@@ -51,7 +51,8 @@ impl std::fmt::Display for Right {
 pub(super) struct Account {
     pub(super) namespace: String,
     pub(super) name: String,
-    pub(super) role: Role,
+    /// `None` for `headgate hold`.
+    pub(super) role: Option<Role>,
     /// Whether its process is told where `azure.json` is.
     pub(super) has_azure: bool,
 }
@@ -104,7 +105,7 @@ pub(super) fn accounts(own_user: &str, workloads: &[Workload], settings: &Settin
     vec![Account {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
-        role,
+        role: Some(role),
         has_azure: settings.azure.is_configured(),
     }]
 }
@@ -142,7 +143,12 @@ impl Rights {
 /// What an account needs with these settings.
 pub(super) fn needed(settings: &Settings, account: &Account) -> Vec<Right> {
     let mut rights = Rights::default();
-    let role = account.role;
+    let Some(role) = account.role else {
+        let why = "delayTermination.karpenter";
+        rights.add(why, "", "nodes", &["list", "watch"]);
+        rights.add_in(why, "events.k8s.io", "events", ("default", ""), &["create"]);
+        return rights.0;
+    };
     rights.add("the watch of Nodes", "", "nodes", &["get", "list", "watch"]);
     // Events about a Node are kept in `default`, those about a Service with it.
     let writes_everywhere = role == Role::Controller || settings.service_health == ServiceHealth::NodePorts;

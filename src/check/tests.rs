@@ -186,7 +186,7 @@ fn account(role: Role) -> Account {
     Account {
         namespace: "kube-system".to_owned(),
         name: format!("headgate-{}", role.as_str()),
-        role,
+        role: Some(role),
         has_azure: role == Role::Controller,
     }
 }
@@ -325,6 +325,16 @@ fn rights_follow_from_settings_and_role() {
     settings.admin_state.mode = AdminStateMode::Disabled;
     settings.azure.config_secret = Some("kube-system/azure".parse().unwrap());
     assert!(has(&settings, Role::All, "get secrets azure in kube-system"));
+    let hold = Account {
+        role: None,
+        ..account(Role::Agent)
+    };
+    let rights = needed(&settings, &hold);
+    let rights: Vec<_> = rights.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        rights,
+        ["list nodes", "watch nodes", "create events.events.k8s.io in default"]
+    );
 }
 
 #[test]
@@ -338,19 +348,20 @@ fn accounts_are_the_own_one_in_a_pod_and_those_of_workloads_elsewhere() {
             .map(|account| (account.name, account.role))
             .collect::<Vec<_>>()
     };
-    let both = [
-        ("headgate-agent".to_owned(), Role::Agent),
-        ("headgate-controller".to_owned(), Role::Controller),
+    let all = [
+        ("headgate-agent".to_owned(), Some(Role::Agent)),
+        ("headgate-controller".to_owned(), Some(Role::Controller)),
+        ("headgate-hold".to_owned(), None),
     ];
-    assert_eq!(names("admin", &workloads), both);
-    assert_eq!(names("system:serviceaccount:default:test", &workloads), both);
+    assert_eq!(names("admin", &workloads), all);
+    assert_eq!(names("system:serviceaccount:default:test", &workloads), all);
     assert_eq!(
         names("system:serviceaccount:kube-system:headgate-controller", &workloads),
-        both[1..]
+        all[1..2]
     );
     assert_eq!(
         names("system:serviceaccount:x:headgate", &[]),
-        [("headgate".to_owned(), Role::Agent)]
+        [("headgate".to_owned(), Some(Role::Agent))]
     );
     assert_eq!(names("admin", &[]), []);
 }

@@ -31,6 +31,7 @@ pub(super) struct Workload {
     pub(super) annotations: BTreeMap<String, String>,
     pub(super) service_account: String,
     pub(super) is_on_host_network: bool,
+    /// With the sidecars.
     pub(super) containers: Vec<ContainerSpec>,
     pub(super) pods: PodCounts,
 }
@@ -66,6 +67,9 @@ pub(super) struct PodCounts {
 impl Workload {
     fn new(kind: &'static str, metadata: ObjectMeta, template: PodTemplateSpec, pods: PodCounts) -> Self {
         let pod = template.spec.unwrap_or_default();
+        // Sidecars: kubelet probes and restarts them as it does containers.
+        let mut sidecars = pod.init_containers.unwrap_or_default();
+        sidecars.retain(|container| container.restart_policy.as_deref() == Some("Always"));
         let (labels, annotations) = template
             .metadata
             .map(|metadata| (metadata.labels, metadata.annotations))
@@ -78,7 +82,12 @@ impl Workload {
             annotations: annotations.unwrap_or_default(),
             service_account: pod.service_account_name.unwrap_or_default(),
             is_on_host_network: pod.host_network.unwrap_or_default(),
-            containers: pod.containers.into_iter().map(ContainerSpec::new).collect(),
+            containers: pod
+                .containers
+                .into_iter()
+                .chain(sidecars)
+                .map(ContainerSpec::new)
+                .collect(),
             pods,
         }
     }
@@ -107,19 +116,19 @@ impl Workload {
         self.containers.iter().any(|container| container.runs(program))
     }
 
-    /// The account of headgate's agents or controllers.
+    /// The account of headgate's agents, controllers or pods that delay Karpenter.
     pub(super) fn account(&self) -> Option<Account> {
-        let is_agent = self.is_component("agent");
-        if !is_agent && !self.is_component("controller") {
-            return None;
-        }
         let words = || self.containers.iter().flat_map(|container| &container.command);
-        let role = if !is_agent {
-            Role::Controller
+        let role = if self.is_component("controller") {
+            Some(Role::Controller)
+        } else if self.is_component("hold") {
+            None
+        } else if !self.is_component("agent") {
+            return None;
         } else if words().any(|word| word == "--role=agent") {
-            Role::Agent
+            Some(Role::Agent)
         } else {
-            Role::All
+            Some(Role::All)
         };
         Some(Account {
             namespace: self.namespace.clone(),

@@ -6,7 +6,9 @@
 use std::cell::Cell;
 use std::path::Path;
 
-use headgate_core::settings::{Printable, SettingsError, Violation, describe_value, line_at, read_text_file};
+use headgate_core::settings::{
+    MAX_LINES, Printable, SettingsError, Violation, describe_value, line_at, read_text_file,
+};
 use serde_yaml::{Mapping, Value};
 
 use super::Settings;
@@ -56,9 +58,6 @@ pub fn load(file: Option<&Path>, overrides: &[FlagOverride]) -> Result<Settings,
     }
     loader.finish(source.as_ref())
 }
-
-/// The violations of a file that get a line. Each costs a walk through the file.
-const MAX_LINES: usize = 100;
 
 /// A settings file.
 struct Source {

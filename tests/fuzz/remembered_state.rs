@@ -17,7 +17,7 @@ const WORDS: &[&[u8]] = &[
     b"\"taints\":[",
     b"\"ToBeDeletedByClusterAutoscaler\"",
     b"\"deletionTimestamp\"",
-    b"\"nodeShutdown\"",
+    b"\"kubelet-shutdown\"",
     b"\"since\":{",
     b"\"isDeleting\":true",
     b"\"writtenAt\":",

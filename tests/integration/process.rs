@@ -81,7 +81,7 @@ fn every_mistake_in_azure_json_is_reported_at_once_with_exit_code_2() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{said}");
         let key = "useManagedIdentityExtension: \"perhaps\" is not allowed; allowed: true or false";
-        assert!(said.contains(&format!("{}: {key}", file.display())), "{said}");
+        assert!(said.contains(&format!("{}:1: {key}", file.display())), "{said}");
         assert!(!said.contains("hunter2"), "{said}");
     }
     std::fs::write(
@@ -96,7 +96,7 @@ fn every_mistake_in_azure_json_is_reported_at_once_with_exit_code_2() {
         for part in [
             "2 mistakes",
             ": subscriptionId: is missing; allowed: ",
-            ": resourceGroup: \"a/b\" is not allowed; allowed: ",
+            ":1: resourceGroup: \"a/b\" is not allowed; allowed: ",
         ] {
             assert_eq!(said.contains(part), code == 2, "{part:?} in {said}");
         }

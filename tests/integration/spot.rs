@@ -208,7 +208,7 @@ async fn a_preempt_event_of_this_vm_fails_healthz_and_taints_the_node_once() {
     eventually(AT_ONCE, "503", async || {
         let body = agent.healthz().await.json();
         let signals = body["signals"].as_array().unwrap().clone();
-        if signals.contains(&json!("azurePreempt")) {
+        if signals.contains(&json!("preempt")) {
             Ok(())
         } else {
             Err(body.to_string())
@@ -221,7 +221,7 @@ async fn a_preempt_event_of_this_vm_fails_healthz_and_taints_the_node_once() {
     assert_eq!(record.not_before.unwrap().to_string(), "2100-01-01T00:00:00Z");
     assert_eq!(record.boot_id, "boot-1");
     assert!(record.tainted_at.is_some());
-    answers(&agent, SOON, &["azurePreempt", DRAINING]).await;
+    answers(&agent, SOON, &[DRAINING, "preempt"]).await;
     assert!(statusz(&agent).await["node"]["signals"][0]["since"].is_string());
     assert!(
         metric(
@@ -251,7 +251,7 @@ async fn a_preempt_event_of_this_vm_fails_healthz_and_taints_the_node_once() {
         imds.set(Fault::None(document(9, &[again])));
         imds.asked(2).await;
     }
-    answers(&agent, SOON, &["azurePreempt"]).await;
+    answers(&agent, SOON, &["preempt"]).await;
     assert_eq!(tainted(&client, "spot-story", false).await, record);
 
     // A new notice taints again.

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::path::Path;
 
-use headgate_core::settings::{EnvironmentLookup, SettingsError};
+use headgate_core::settings::{EnvironmentLookup, SettingsError, Violation};
 use serde_yaml::Value;
 
 use self::fields::{ConfigType, Fields};
@@ -189,20 +189,36 @@ impl AzureJson {
     /// Every violation, each with its source, key, value and what is allowed; never the value of a secret.
     pub fn load(sources: ConfigSources<'_>) -> Result<Self, SettingsError> {
         let mut violations = Vec::new();
+        let fields = Self::read(sources, &mut violations);
+        let config = validate::validate(&fields, &mut violations);
+        if violations.is_empty() {
+            Ok(config)
+        } else {
+            Err(SettingsError(violations))
+        }
+    }
+
+    /// The file, Secret or variable that the value of a key comes from, and its line.
+    #[must_use]
+    pub fn place_of(sources: ConfigSources<'_>, key: &str) -> Option<(String, Option<usize>)> {
+        Self::read(sources, &mut Vec::new()).place(key)
+    }
+
+    fn read(sources: ConfigSources<'_>, violations: &mut Vec<Violation>) -> Fields {
         let mut fields = Fields::default();
         if let Some(path) = sources.file {
-            fields.read_file(path, &mut violations);
+            fields.read_file(path, violations);
             // As upstream: only this key, and only from the file.
             fields.lower_case("resourceGroup");
         }
         if let Some(secret) = sources.secret {
-            match fields.config_type(&mut violations) {
+            match fields.config_type(violations) {
                 ConfigType::File => {}
                 config_type => {
                     if config_type == ConfigType::Secret {
                         fields = Fields::default();
                     }
-                    fields.overlay("the Secret's cloud-config", secret, &mut violations);
+                    fields.overlay("the Secret's cloud-config", secret, violations);
                 }
             }
         }
@@ -225,12 +241,7 @@ impl AzureJson {
                 fields.set("AZURE_CLIENT_SECRET", "aadClientSecret", Value::String(value));
             }
         }
-        let config = validate::validate(&fields, &mut violations);
-        if violations.is_empty() {
-            Ok(config)
-        } else {
-            Err(SettingsError(violations))
-        }
+        fields
     }
 
     /// Checks that the file can be read and is YAML or JSON. Its values are not validated: a Secret may replace them.

@@ -52,7 +52,7 @@ pub use cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
 pub use guard::{GuardInputs, GuardSettings, HeldEntries};
 pub use ledger::{
     Ledger, LedgerChange, LedgerEntry, LedgerError, LedgerStage, Observation, ObservedState, PoolLedger,
-    read as read_ledger,
+    read as read_ledger, read_of_verify as read_ledger_of_verify,
 };
 pub use metrics::Metrics;
 pub use plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, ProbeCoverage, plan};

@@ -12,7 +12,7 @@ mod violation;
 
 pub use file::read_text_file;
 pub use int_or_percent::IntOrPercent;
-pub use lines::line_at;
+pub use lines::{MAX_LINES, line_at};
 pub use names::{is_qualified_name, is_subdomain};
 pub use value::{EnvironmentLookup, describe_value, format_duration, parse_duration, scalar_text};
 pub use violation::{Printable, SettingsError, Violation};

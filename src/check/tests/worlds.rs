@@ -27,7 +27,10 @@ fn show(world: &mut World, probe: &Value, entries: &Value) {
 fn lacks(world: &mut World, role: Role, right: &str) {
     let settings = &world.settings;
     let accounts = world.accounts.as_mut().unwrap();
-    let found = accounts.iter_mut().find(|rights| rights.account.role == role).unwrap();
+    let found = accounts
+        .iter_mut()
+        .find(|rights| rights.account.role == Some(role))
+        .unwrap();
     let mut needed = needed(settings, &found.account);
     needed.retain(|known| known.to_string() == right);
     assert_eq!(needed.len(), 1, "{right}");
@@ -114,6 +117,22 @@ const BROKEN: &[Broken] = &[
         state: State::Failure,
         object: "serviceaccount/kube-system/headgate-controller",
         what: "headgate-leader",
+    },
+    Broken {
+        break_it: |world| {
+            let account = Account {
+                name: "headgate-hold".to_owned(),
+                role: None,
+                ..account(Role::Agent)
+            };
+            let missing = Ok(needed(&world.settings, &account).into_iter().take(1).collect());
+            let accounts = world.accounts.as_mut().unwrap();
+            accounts.push(AccountRights { account, missing });
+        },
+        id: "rights",
+        state: State::Failure,
+        object: "serviceaccount/kube-system/headgate-hold",
+        what: "may not list nodes, which delayTermination.karpenter needs",
     },
     Broken {
         break_it: |world| world.accounts = Err("subjectaccessreviews is forbidden".to_owned()),
@@ -303,6 +322,23 @@ const BROKEN: &[Broken] = &[
         id: "liveness-probes",
         state: State::Failure,
         object: "deployment/default/web",
+        what: "its livenessProbe asks headgate's :10456/healthz",
+    },
+    Broken {
+        break_it: |world| {
+            let get = json!({"host": "127.0.0.1", "path": "/healthz?verbose", "port": 10456});
+            let sidecar = json!({"name": "s", "restartPolicy": "Always", "livenessProbe": {"httpGet": get}});
+            let once = json!({"name": "once", "livenessProbe": {"httpGet": get}});
+            let template = json!({"spec": {"containers": [{"name": "c"}], "initContainers": [once, sidecar]}});
+            world
+                .workloads
+                .as_mut()
+                .unwrap()
+                .push(daemon_set("default", "proxy", &template));
+        },
+        id: "liveness-probes",
+        state: State::Failure,
+        object: "daemonset/default/proxy",
         what: "its livenessProbe asks headgate's :10456/healthz",
     },
     Broken {

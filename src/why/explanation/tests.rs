@@ -241,8 +241,8 @@ fn reason_of_a_hold_is_the_leaders() {
 fn every_signal_is_explained_with_its_end() {
     for name in headgate_core::node::DEFAULT_SIGNAL_TAINTS.iter().chain(&[
         "deletionTimestamp",
-        "nodeShutdown",
-        "azurePreempt",
+        "kubelet-shutdown",
+        "preempt",
         "example.com/mine",
     ]) {
         let (sent, text) = text(
@@ -375,7 +375,7 @@ fn failing_watch_is_a_note() {
 
 #[test]
 fn signal_that_the_node_no_longer_has_is_a_note() {
-    let signals = ["karpenter.sh/disrupted", "azurePreempt", "example.com/mine"];
+    let signals = ["karpenter.sh/disrupted", "preempt", "example.com/mine"];
     let (sent, text) = text(Ok(agent(503, &signals, Source::Watch, 200)), Ok(api(&[], false, false)));
     assert_eq!(sent, NewConnections::No);
     assert!(

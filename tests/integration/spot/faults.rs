@@ -64,10 +64,10 @@ async fn imds_faults_change_neither_verdict_nor_taints() {
     // A slow response counts.
     imds.set(Fault::Slow(Duration::from_secs(3), good.clone()));
     tainted(&client, "spot-faults", true).await;
-    answers(&agent, SOON, &["azurePreempt", DRAINING]).await;
+    answers(&agent, SOON, &[DRAINING, "preempt"]).await;
 
     // Faults during a notice; the error's body lists no events.
-    walk(&["azurePreempt", DRAINING], &document(2, &[])).await;
+    walk(&[DRAINING, "preempt"], &document(2, &[])).await;
     tainted(&client, "spot-faults", true).await;
     // Logged once for each change of the reason, whatever the number of polls.
     let log = agent.log();
@@ -131,11 +131,11 @@ async fn a_preempt_event_during_an_api_server_outage_fails_healthz_and_taints_la
         2,
         &[event("a", "Preempt", LATER, &["spot-alone_3"])],
     )));
-    answers(&agent, AT_ONCE, &["azurePreempt"]).await;
+    answers(&agent, AT_ONCE, &["preempt"]).await;
     // A new process knows its VM from the remembered state.
     agent.kill().await;
     let agent = options.start().await;
-    answers(&agent, AT_ONCE, &["azurePreempt"]).await;
+    answers(&agent, AT_ONCE, &["preempt"]).await;
     control_plane.start_apiserver().await.unwrap();
     let record = tainted(&client, "spot-alone", true).await;
     assert_eq!(record.event_id, "a");

@@ -93,7 +93,7 @@ async fn eviction_notices_allow_only_the_draining_taint() {
         if count >= 2 { Ok(()) } else { Err(count.to_string()) }
     })
     .await;
-    answers(&agent, SOON, &["azurePreempt"]).await;
+    answers(&agent, SOON, &["preempt"]).await;
     assert_eq!(
         agent
             .log()

@@ -234,11 +234,11 @@ mod tests {
         let verdict = |node: &NodeReport| verdict(node, &ProxyStatus::new(Duration::from_mins(1)), now);
         let notices = BTreeMap::from([(Signal::Azure(AzureNotice::Preempt), now.wall)]);
         let alone = verdict(&node(&[], now)).with_notices(&notices);
-        assert_eq!(alone.signals, ["azurePreempt"]);
+        assert_eq!(alone.signals, ["preempt"]);
         assert!(!alone.is_eligible() && !alone.is_healthz_ok() && alone.is_livez_ok());
         assert_eq!(
             verdict(&node(&["drain"], now)).with_notices(&notices).signals,
-            ["azurePreempt", "drain"]
+            ["drain", "preempt"]
         );
         assert_eq!(
             verdict(&node(&["drain"], now)).with_notices(&BTreeMap::new()).signals,

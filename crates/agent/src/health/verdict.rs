@@ -119,7 +119,7 @@ mod tests {
             node_uid: "u".into(),
             pools: ["lb/p".to_owned()].into(),
             probes_headgate: true,
-            signals: [DRAIN.to_owned(), "azurePreempt".to_owned()].into(),
+            signals: [DRAIN.to_owned(), "preempt".to_owned()].into(),
             pending: std::collections::BTreeSet::new(),
             reason: String::new(),
             renewed_at: now.wall,

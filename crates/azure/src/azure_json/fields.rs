@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::rc::Rc;
 
-use headgate_core::settings::{Printable, Violation, describe_value, read_text_file, scalar_text};
+use headgate_core::settings::{MAX_LINES, Printable, Violation, describe_value, line_at, read_text_file, scalar_text};
 use serde_yaml::{Mapping, Value};
 
 /// Keys whose values no violation shows, in lower case.
@@ -24,9 +25,49 @@ pub(super) struct Fields(BTreeMap<String, Field>);
 
 #[derive(Debug)]
 struct Field {
-    /// The file, Secret or variable that has the value, for violations.
-    origin: String,
+    place: Place,
     value: Value,
+}
+
+/// Where a value is, for violations.
+#[derive(Clone, Debug)]
+struct Place {
+    /// The file, Secret or variable.
+    origin: String,
+    /// The sections above the key, with their dots; empty at the top.
+    prefix: String,
+    /// The document, as [`line_at`] walks it; empty for a variable.
+    text: Rc<str>,
+    path: Vec<usize>,
+}
+
+impl Place {
+    /// That of the whole document.
+    fn document(origin: &str, text: &str) -> Self {
+        Self {
+            origin: origin.to_owned(),
+            prefix: String::new(),
+            text: text.into(),
+            path: Vec::new(),
+        }
+    }
+
+    /// That of an entry or an item below this one.
+    fn below(&self, number: usize) -> Self {
+        let mut below = self.clone();
+        below.path.push(number);
+        below
+    }
+
+    /// That of the sections below a key.
+    fn section(&self, name: &str) -> Self {
+        let prefix = format!("{}{name}.", self.prefix);
+        Self { prefix, ..self.clone() }
+    }
+
+    fn line(&self) -> Option<usize> {
+        line_at(&self.text, &self.path)
+    }
 }
 
 impl Fields {
@@ -56,7 +97,7 @@ impl Fields {
         };
         match serde_yaml::from_str::<Value>(text) {
             Ok(Value::Null) => {}
-            Ok(Value::Mapping(mapping)) => self.insert_all(origin, mapping),
+            Ok(Value::Mapping(mapping)) => self.insert_all(&Place::document(origin, text), mapping),
             Ok(other) => violation(format!(
                 "holds {} at its top; allowed: keys with values",
                 describe_value(&other)
@@ -69,22 +110,31 @@ impl Fields {
         }
     }
 
-    fn insert_all(&mut self, origin: &str, mapping: Mapping) {
+    fn insert_all(&mut self, above: &Place, mapping: Mapping) {
         // Of keys that differ in case only, the last in byte order wins: Go sorts them when it converts to JSON.
-        let mut sorted: Vec<(String, Value)> = mapping
+        let mut sorted: Vec<(String, Field)> = mapping
             .into_iter()
-            .filter_map(|(key, value)| Some((key.as_str()?.to_owned(), value)))
+            .enumerate()
+            .filter_map(|(number, (key, value))| {
+                let place = above.below(number);
+                Some((key.as_str()?.to_owned(), Field { place, value }))
+            })
             .collect();
         sorted.sort_by(|(one, _), (other, _)| one.cmp(other));
-        for (key, value) in sorted {
-            self.set(origin, &key, value);
+        for (key, field) in sorted {
+            self.insert(&key, field);
         }
     }
 
-    pub(super) fn set(&mut self, origin: &str, key: &str, value: Value) {
-        if !value.is_null() {
-            let origin = origin.to_owned();
-            self.0.insert(key.to_lowercase(), Field { origin, value });
+    /// Sets a key to what a variable has.
+    pub(super) fn set(&mut self, variable: &str, key: &str, value: Value) {
+        let place = Place::document(variable, "");
+        self.insert(key, Field { place, value });
+    }
+
+    fn insert(&mut self, key: &str, field: Field) {
+        if !field.value.is_null() {
+            self.0.insert(key.to_lowercase(), field);
         }
     }
 
@@ -136,14 +186,32 @@ impl Fields {
             } else {
                 Printable(&describe_value(&field.value)).to_string()
             };
-            violations.push(Violation {
-                line: None,
-                origin: field.origin.clone(),
-                key: Some(key.to_owned()),
-                message: format!("{shown} is not allowed; allowed: {allowed}"),
-            });
+            self.reject(
+                key,
+                key,
+                format!("{shown} is not allowed; allowed: {allowed}"),
+                violations,
+            );
         }
         converted
+    }
+
+    /// Adds a violation about `key` at the place of the value of `at`.
+    pub(super) fn reject(&self, at: &str, key: &str, message: String, violations: &mut Vec<Violation>) {
+        let place = self.get(at).map(|field| &field.place);
+        let is_located = violations.len() < MAX_LINES;
+        violations.push(Violation {
+            origin: place.map_or_else(|| "azure.json".to_owned(), |place| place.origin.clone()),
+            key: Some(format!("{}{key}", place.map_or("", |place| &place.prefix))),
+            line: place.filter(|_| is_located).and_then(Place::line),
+            message,
+        });
+    }
+
+    /// The file, Secret or variable that has a key, and the line.
+    pub(super) fn place(&self, key: &str) -> Option<(String, Option<usize>)> {
+        let place = &self.get(key)?.place;
+        Some((place.origin.clone(), place.line()))
     }
 
     /// A string that is not empty. A number or boolean counts as its text, as in upstream's reader.
@@ -167,16 +235,16 @@ impl Fields {
 
     /// The values of a section.
     pub(super) fn section(&self, key: &str, violations: &mut Vec<Violation>) -> Option<Self> {
-        let origin = format!("{}: {key}", self.get(key)?.origin);
+        let above = self.get(key)?.place.section(key);
         let mapping = self.read(key, "a section", violations, |value| value.as_mapping().cloned())?;
         let mut fields = Self::default();
-        fields.insert_all(&origin, mapping);
+        fields.insert_all(&above, mapping);
         Some(fields)
     }
 
     /// The values of each section of a list.
     pub(super) fn sections(&self, key: &str, violations: &mut Vec<Violation>) -> Vec<Self> {
-        let Some(Field { origin, .. }) = self.get(key) else {
+        let Some(Field { place, .. }) = self.get(key) else {
             return Vec::new();
         };
         let list = self.read(key, "a list of sections", violations, |value| {
@@ -187,16 +255,11 @@ impl Fields {
         });
         let sections = list.into_iter().flatten().enumerate().map(|(number, mapping)| {
             let mut fields = Self::default();
-            fields.insert_all(&format!("{origin}: {key}[{number}]"), mapping);
+            let above = place.section(&format!("{key}[{number}]")).below(number);
+            fields.insert_all(&above, mapping);
             fields
         });
         sections.collect()
-    }
-
-    /// The source of a key's value, for violations.
-    pub(super) fn origin(&self, key: &str) -> String {
-        self.get(key)
-            .map_or_else(|| "azure.json".to_owned(), |field| field.origin.clone())
     }
 }
 

@@ -24,7 +24,7 @@ fn with(text: &str, secret: Option<&str>, environment: &[(&str, &str)]) -> Resul
         environment: Some(&found),
     };
     let loaded = AzureJson::load(sources);
-    let strip = |violation: &Violation| violation.to_string().replace(&format!("{}: ", file.display()), "");
+    let strip = |violation: &Violation| violation.to_string().replace(&file.display().to_string(), "f");
     loaded.map_err(|error| error.0.iter().map(strip).collect())
 }
 
@@ -120,7 +120,7 @@ fn cloud_config_type_selects_file_or_secret() {
     }
     assert_eq!(
         with("cloudConfigType: both\n", secret, &[]).unwrap_err(),
-        ["cloudConfigType: \"both\" is not allowed; allowed: file, secret or merge"]
+        ["f:1: cloudConfigType: \"both\" is not allowed; allowed: file, secret or merge"]
     );
 }
 
@@ -131,11 +131,11 @@ fn every_mistake_is_reported_and_no_secret() {
     assert_eq!(
         loaded(text).unwrap_err(),
         [
-            "loadBalancerBackendPoolConfigurationType: \"hosts\" is not allowed; allowed: nodeIPConfiguration or nodeIP",
-            "aadClientSecret: this value is not allowed; allowed: a string",
-            "useManagedIdentityExtension: \"maybe\" is not allowed; allowed: true or false",
-            "multipleStandardLoadBalancerConfigurations: a section is not allowed; allowed: a list of sections",
-            "cloudProviderRateLimitQPS: the number -1 is not allowed; allowed: a number from 0",
+            "f:5: loadBalancerBackendPoolConfigurationType: \"hosts\" is not allowed; allowed: nodeIPConfiguration or nodeIP",
+            "f:1: aadClientSecret: this value is not allowed; allowed: a string",
+            "f:2: useManagedIdentityExtension: \"maybe\" is not allowed; allowed: true or false",
+            "f:6: multipleStandardLoadBalancerConfigurations: a section is not allowed; allowed: a list of sections",
+            "f:4: cloudProviderRateLimitQPS: the number -1 is not allowed; allowed: a number from 0",
         ]
     );
     for text in [
@@ -161,11 +161,44 @@ fn every_mistake_is_reported_and_no_secret() {
 }
 
 #[test]
+fn mistakes_in_sections_and_other_sources_have_their_line() {
+    let text = "{\n  \"loadBalancerRateLimit\": {\n    \"unknown\": [1,\n      2], \"CloudProviderRateLimit\": \"maybe\"\n  },\n  \"vnetName\": {},\n\
+        \"multipleStandardLoadBalancerConfigurations\": [\n    {\"name\": \"a\", \"primaryVMSet\": \"x\"},\n    {\"primaryVMSet\": \"y\",\n     \"name\": []}]}";
+    let secret = "# a comment\nresourceGroup: []\n";
+    assert_eq!(
+        with(text, Some(secret), &[]).unwrap_err(),
+        [
+            "the Secret's cloud-config:2: resourceGroup: a list is not allowed; allowed: a string",
+            "f:10: multipleStandardLoadBalancerConfigurations[1].name: a list is not allowed; allowed: a string",
+            "f:7: multipleStandardLoadBalancerConfigurations: multiple standard load balancers cannot be used with backend pool type \
+             nodeIPConfiguration",
+            "f:6: vnetName: a section is not allowed; allowed: a string",
+            "f:4: loadBalancerRateLimit.cloudProviderRateLimit: \"maybe\" is not allowed; allowed: true or false",
+        ]
+    );
+    let sources = ConfigSources {
+        secret: Some(secret),
+        environment: Some(&|name: &str| (name == "AZURE_TENANT_ID").then(|| "t".to_owned())),
+        ..ConfigSources::default()
+    };
+    for (key, place) in [
+        ("RESOURCEGROUP", Some(("the Secret's cloud-config", Some(2)))),
+        ("tenantId", Some(("AZURE_TENANT_ID", None))),
+        ("vnetName", None),
+    ] {
+        let place = place.map(|(origin, line)| (origin.to_owned(), line));
+        assert_eq!(AzureJson::place_of(sources, key), place, "{key}");
+    }
+}
+
+#[test]
 fn credentials_in_upstreams_order() {
     let workload = "useFederatedWorkloadIdentityExtension: true\naadClientId: c\n";
     assert_eq!(
         loaded(workload).unwrap_err(),
-        ["aadFederatedTokenFile: workload identity needs it; allowed: the path of a projected service account token"]
+        [
+            "f:1: aadFederatedTokenFile: workload identity needs it; allowed: the path of a projected service account token"
+        ]
     );
     let expected = Credential::WorkloadIdentity {
         client_id: "c".into(),
@@ -224,7 +257,7 @@ fn multiple_standard_load_balancers() {
     let text = "loadBalancerBackendPoolConfigurationType: NodeIP\nmultipleStandardLoadBalancerConfigurations:\n- {name: a, primaryVMSet: x}\n- {name: b, primaryVMSet: y}\n";
     assert_eq!(loaded(text).unwrap().load_balancers, ["a", "b"]);
     let text = "multipleStandardLoadBalancerConfigurations:\n- {name: a, primaryVMSet: x}\n- {name: A, primaryVMSet: X}\n- {name: c}\n";
-    let key = "multipleStandardLoadBalancerConfigurations: ";
+    let key = "f:1: multipleStandardLoadBalancerConfigurations: ";
     assert_eq!(
         loaded(text).unwrap_err(),
         [
@@ -264,11 +297,11 @@ fn pools_of_pods_and_basic_load_balancers_are_refused() {
     for (text, violation) in [
         (
             "loadBalancerBackendPoolConfigurationType: PodIP",
-            "loadBalancerBackendPoolConfigurationType: \"PodIP\" is not allowed; allowed: nodeIPConfiguration or nodeIP",
+            "f:1: loadBalancerBackendPoolConfigurationType: \"PodIP\" is not allowed; allowed: nodeIPConfiguration or nodeIP",
         ),
         (
             "loadBalancerSku: Basic",
-            "loadBalancerSku: \"Basic\" is not allowed; allowed: standard",
+            "f:1: loadBalancerSku: \"Basic\" is not allowed; allowed: standard",
         ),
     ] {
         assert_eq!(loaded(text).unwrap_err(), [violation]);

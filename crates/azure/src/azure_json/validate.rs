@@ -107,13 +107,9 @@ fn credential(fields: &Fields, violations: &mut Vec<Violation>) -> Credential {
     let certificate = fields.text("aadClientCertPath", violations);
     if federated {
         let Some(token_file) = token_file else {
-            violations.push(Violation {
-                line: None,
-                origin: fields.origin("useFederatedWorkloadIdentityExtension"),
-                key: Some("aadFederatedTokenFile".to_owned()),
-                message: "workload identity needs it; allowed: the path of a projected service account token"
-                    .to_owned(),
-            });
+            let message = "workload identity needs it; allowed: the path of a projected service account token";
+            let at = "useFederatedWorkloadIdentityExtension";
+            fields.reject(at, "aadFederatedTokenFile", message.to_owned(), violations);
             return Credential::None;
         };
         return Credential::WorkloadIdentity {
@@ -140,15 +136,12 @@ fn credential(fields: &Fields, violations: &mut Vec<Violation>) -> Credential {
         },
         _ => {
             if certificate.is_some() {
-                violations.push(Violation {
-                    line: None,
-                    origin: fields.origin("aadClientCertPath"),
-                    key: Some("aadClientCertPath".to_owned()),
-                    message:
-                        "client certificates are not supported; allowed: useFederatedWorkloadIdentityExtension with \
-                              aadFederatedTokenFile, useManagedIdentityExtension, or aadClientSecret"
-                            .to_owned(),
-                });
+                let (key, message) = (
+                    "aadClientCertPath",
+                    "client certificates are not supported; allowed: useFederatedWorkloadIdentityExtension with \
+                     aadFederatedTokenFile, useManagedIdentityExtension, or aadClientSecret",
+                );
+                fields.reject(key, key, message.to_owned(), violations);
             }
             Credential::None
         }
@@ -183,12 +176,9 @@ fn load_balancers(fields: &Fields, pool_type: BackendPoolType, violations: &mut 
             "multiple standard load balancers cannot be used with backend pool type nodeIPConfiguration".to_owned(),
         );
     }
-    violations.extend(found.into_iter().map(|message| Violation {
-        line: None,
-        origin: fields.origin(key),
-        key: Some(key.to_owned()),
-        message,
-    }));
+    for message in found {
+        fields.reject(key, key, message, violations);
+    }
     list
 }
 

@@ -19,7 +19,7 @@ use crate::pool::{EntryKey, FingerprintSet};
 mod store;
 
 pub(super) use store::LedgerStore;
-pub use store::{LedgerError, read};
+pub use store::{LedgerError, read, read_of_verify};
 
 /// How long a stale write of another writer may bring a restored `Down` back: cloud-controller-manager caches load
 /// balancers for 2 min, and one of its reconciles may take as long again.

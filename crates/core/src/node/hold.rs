@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn hold_covers_no_signal_that_is_not_a_taint() {
         let now = Clock::System.now();
-        let names = ["deletionTimestamp", "nodeShutdown", "azurePreempt"];
+        let names = ["deletionTimestamp", "kubelet-shutdown", "preempt"];
         let hold = hold(now.wall, &names);
         let mut deleting = node(&[], Some(&hold));
         deleting.is_deleting = true;

@@ -16,6 +16,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::known_signals::KnownSignal;
 use super::names::{
     AUTOSCALER_TAINT, DRAINING_TAINT, KARPENTER_TAINT, MAINTENANCE_TAINT, MEDIK8S_TAINT, OUT_OF_SERVICE_TAINT,
     SHUTDOWN_TAINT,
@@ -80,18 +81,18 @@ impl Signal {
         Self::Unschedulable,
     ];
 
-    /// The name in health answers, metrics, `/statusz` and the remembered state.
+    /// The name in health answers, metrics, `/statusz` and the remembered state: what the Node has, or else the name in the settings.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
             Self::Deletion => "deletionTimestamp",
-            Self::Shutdown => "nodeShutdown",
+            Self::Shutdown => KnownSignal::KubeletShutdown.as_str(),
             Self::Taint(name) | Self::Condition(name) | Self::Label(name) | Self::Annotation(name) => name,
             Self::Unschedulable => "unschedulable",
-            Self::Azure(AzureNotice::Preempt) => "azurePreempt",
-            Self::Azure(AzureNotice::Terminate) => "azureTerminate",
-            Self::Azure(AzureNotice::Redeploy) => "azureRedeploy",
-            Self::Azure(AzureNotice::Reboot) => "azureReboot",
+            Self::Azure(AzureNotice::Preempt) => KnownSignal::Preempt.as_str(),
+            Self::Azure(AzureNotice::Terminate) => KnownSignal::Terminate.as_str(),
+            Self::Azure(AzureNotice::Redeploy) => KnownSignal::Redeploy.as_str(),
+            Self::Azure(AzureNotice::Reboot) => KnownSignal::Reboot.as_str(),
         }
     }
 

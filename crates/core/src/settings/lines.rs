@@ -7,6 +7,9 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+/// The mistakes in a file that get a line. Each costs a walk through the file.
+pub const MAX_LINES: usize = 100;
+
 /// The line, from 1, of what is at `path`: at each level the number, from 0, of an entry of a section or of an item of a list. That of an
 /// entry is the line of its key.
 #[must_use]

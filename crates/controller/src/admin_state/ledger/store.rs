@@ -284,8 +284,20 @@ impl LedgerStore {
 /// # Errors
 /// If the `ConfigMap` cannot be read, or is not a ledger.
 pub async fn read(client: Client) -> Result<Ledger, LedgerError> {
+    read_key(client, DATA_KEY).await
+}
+
+/// Reads what `headgate verify` has recorded about load balancers that are not the cluster's, for a report.
+///
+/// # Errors
+/// As for [`read`].
+pub async fn read_of_verify(client: Client) -> Result<Ledger, LedgerError> {
+    read_key(client, VERIFY_DATA_KEY).await
+}
+
+async fn read_key(client: Client, data_key: &str) -> Result<Ledger, LedgerError> {
     let object = get(&Api::namespaced(client, NAMESPACE)).await?;
-    parse(object.as_ref(), DATA_KEY).map(|contents| contents.ledger)
+    parse(object.as_ref(), data_key).map(|contents| contents.ledger)
 }
 
 async fn get(api: &Api<Decoded<ConfigMap>>) -> Result<Option<ConfigMap>, LedgerError> {

@@ -21,7 +21,7 @@ fn defaults_are_the_taints_and_what_the_node_object_says_of_its_end() {
     wanted.push("deletionTimestamp".to_owned());
     let rules = SignalSettings::default();
     assert_eq!(names(&rules.admin_state()), wanted);
-    wanted.extend(["nodeShutdown".to_owned(), "azurePreempt".to_owned()]);
+    wanted.extend(["kubelet-shutdown".to_owned(), "preempt".to_owned()]);
     assert_eq!(names(&rules.health()), wanted);
 }
 
