@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use headgate_sandbox::process::{self, Process};
-use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
+use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -266,11 +266,7 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
         };
         patch_status(marker("True", "AdminStateDown")).await;
         eventually(SOON, "the deletion is delayed", async || {
-            if is_delayed().await {
-                Ok(())
-            } else {
-                Err("no annotation".to_owned())
-            }
+            met(is_delayed().await, "no annotation")
         })
         .await;
         let metrics = agent.metrics().await;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use headgate_test_kubernetes::kubectl;
-use headgate_test_kubernetes::{control_plane, create_node, eventually, own_control_plane, scratch};
+use headgate_test_kubernetes::{control_plane, create_node, eventually, met, own_control_plane, scratch};
 use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
@@ -284,11 +284,7 @@ async fn kube_controller_manager_and_kube_scheduler_work() {
     eventually(Duration::from_mins(1), "the Pod is bound to the Node", async || {
         let pod = pods.get("any").await.map_err(|error| error.to_string())?;
         let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        if bound.as_ref() == Some(&node) {
-            Ok(())
-        } else {
-            Err(format!("{:?}", pod.status))
-        }
+        met(bound.as_ref() == Some(&node), format!("{:?}", pod.status))
     })
     .await;
     control_plane.stop().await;

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use headgate_test_kubernetes::eventually;
 use headgate_test_kubernetes::kubectl;
+use headgate_test_kubernetes::{eventually, met};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -203,7 +203,7 @@ async fn the_pool_of_the_local_service_follows_its_endpoints() {
             let list: Value = serde_json::from_str(&text).unwrap();
             let counts = list["items"].as_array().unwrap().iter();
             let count: u64 = counts.map(|event| event["series"]["count"].as_u64().unwrap_or(1)).sum();
-            if count >= at_least { Ok(()) } else { Err(text) }
+            met(count >= at_least, text)
         })
         .await;
     };

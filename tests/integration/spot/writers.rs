@@ -9,7 +9,7 @@ use headgate_agent::spot::{EventsSnapshot, Timing};
 use headgate_core::clock::Clock;
 use headgate_core::node::{AzureNotice, NodeReport};
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_test_kubernetes::{control_plane, eventually};
+use headgate_test_kubernetes::{control_plane, eventually, met, set_taints};
 use kube::Client;
 use kube::client::Body;
 use prometheus_client::registry::Registry;
@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::imds::{Fault, Imds, document, event};
-use super::{DRAINING, LATER, LATER_STILL, OTHER, SOON, create, other_taint, our_taint, patch, state, tainted};
+use super::{DRAINING, LATER, LATER_STILL, OTHER, SOON, create, other_taint, our_taint, state, tainted};
 
 /// The tasks of the spot module, with shorter times; they end with the test.
 struct SpotTasks {
@@ -123,18 +123,17 @@ async fn a_withdrawn_notice_removes_only_headgates_taint_after_the_grace_period(
     // A taint that another writer has set is not treated as headgate's, neither before the notice nor after.
     let theirs = json!([{"key": OTHER, "value": "v", "effect": "NoSchedule"},
         {"key": DRAINING, "value": "spot-eviction", "effect": "NoSchedule"}]);
-    patch(&client, "spot-gone", json!({"spec": {"taints": theirs}})).await;
+    set_taints(&client, "spot-gone", theirs).await;
     imds.set(Fault::None(document(
         5,
         &[event("b", "Preempt", LATER_STILL, &["spot-gone_3"])],
     )));
     eventually(SOON, "the new notice is recorded", async || {
         let (_, record) = state(&client, "spot-gone").await;
-        if record.as_ref().is_some_and(|record| record.event_id == "b") {
-            Ok(())
-        } else {
-            Err(format!("{record:?}"))
-        }
+        met(
+            record.as_ref().is_some_and(|record| record.event_id == "b"),
+            format!("{record:?}"),
+        )
     })
     .await;
     imds.set(Fault::None(document(6, &[])));
@@ -170,7 +169,7 @@ async fn concurrent_writes_to_the_node_are_preserved() {
                 if number < 3 {
                     let taints = json!([{"key": OTHER, "value": "v", "effect": "NoSchedule"},
                         {"key": format!("example.com/new-{number}"), "effect": "NoSchedule"}]);
-                    patch(&admin, "spot-conflict", json!({"spec": {"taints": taints}})).await;
+                    set_taints(&admin, "spot-conflict", taints).await;
                 }
             }
             Ok::<_, kube::Error>(response)
@@ -184,11 +183,7 @@ async fn concurrent_writes_to_the_node_are_preserved() {
     let want = [other_taint(), "example.com/new-2=:NoSchedule".to_owned(), our_taint()];
     eventually(SOON, "tainted", async || {
         let (taints, record) = state(&client, "spot-conflict").await;
-        if taints == want && record.is_some() {
-            Ok(())
-        } else {
-            Err(format!("{taints:?} {record:?}"))
-        }
+        met(taints == want && record.is_some(), format!("{taints:?} {record:?}"))
     })
     .await;
     // After a refused write a read shows that the Node has changed; it made a second one stale, too.
