@@ -36,13 +36,6 @@ async fn untaint(client: &Client, node: &str) {
     set_taints(client, node, json!(null)).await;
 }
 
-async fn delete(client: &Client, node: &str) {
-    Api::<Node>::all(client.clone())
-        .delete(node, &DeleteParams::default())
-        .await
-        .unwrap();
-}
-
 async fn create(client: &Client, node: &str, taints: Value) {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}, "spec": {"taints": taints}});
     let node: Node = serde_json::from_value(node).unwrap();
@@ -139,7 +132,7 @@ async fn a_missing_node_is_eligible_until_it_is_created() {
 }
 
 #[tokio::test]
-async fn a_terminating_node_is_ineligible_and_a_deleted_node_keeps_its_verdict() {
+async fn a_deleted_node_keeps_its_verdict_until_it_is_created_again() {
     let cluster = control_plane();
     let client = cluster.client();
     let node = create_node(&client, "deleted").await;
@@ -147,7 +140,11 @@ async fn a_terminating_node_is_ineligible_and_a_deleted_node_keeps_its_verdict()
     patch_node(&client, &node, held).await;
     let mut agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
     answers(&agent, 200, &[], "watch").await;
-    delete(&client, &node).await;
+    let first = agent.statusz().await["node"]["uid"].clone();
+    Api::<Node>::all(client.clone())
+        .delete(&node, &DeleteParams::default())
+        .await
+        .unwrap();
     answers(&agent, 503, &["deletionTimestamp"], "watch").await;
     patch_node(&client, &node, json!({"metadata": {"finalizers": null}})).await;
     object(&agent, "deleted").await;
@@ -157,20 +154,6 @@ async fn a_terminating_node_is_ineligible_and_a_deleted_node_keeps_its_verdict()
         None,
         "the process does not exit"
     );
-}
-
-#[tokio::test]
-async fn a_recreated_node_has_no_signal_of_the_old_one() {
-    let cluster = control_plane();
-    let client = cluster.client();
-    let node = create_node(&client, "again").await;
-    let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
-    taint(&client, &node, TAINT).await;
-    answers(&agent, 503, &[TAINT], "watch").await;
-    let first = agent.statusz().await["node"]["uid"].clone();
-    delete(&client, &node).await;
-    object(&agent, "deleted").await;
-    answers(&agent, 503, &[TAINT], "watch").await;
     create(&client, &node, json!([])).await;
     answers(&agent, 200, &[], "watch").await;
     assert_ne!(agent.statusz().await["node"]["uid"], first);
