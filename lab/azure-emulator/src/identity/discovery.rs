@@ -1,8 +1,8 @@
 //! Documents by which clients find endpoints: `GET /metadata/endpoints` and the `OpenID` configuration.
 //!
 //! `/metadata/endpoints` has two shapes: Terraform and az read an object (2022-09-01), cloud-provider-azure and older
-//! tools the first element of a list (2019-05-01). Endpoints that the emulator has are at the address of the request. The others are the public cloud's, since clients
-//! require them.
+//! tools the first element of a list (2019-05-01). Endpoints that the emulator has are at the address of the request.
+//! The others are the public cloud's, since clients require them.
 
 use axum::http::{Method, Request, Response, StatusCode};
 use bytes::Bytes;
