@@ -1,5 +1,5 @@
 //! Eviction notices from a fake IMDS to the own Node on a real API server: the signal, the
-//! taint and its record, faults of IMDS, and concurrent writes to the Node.
+//! taint and its record, and faults of IMDS.
 
 mod faults;
 mod imds;
