@@ -95,7 +95,7 @@ lint: build-tools lint-tools client-tools ## check formatting, clippy with and w
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	# --all-targets leaves out benchmarks that run by name only, also where they are named beside it.
-	cargo clippy --locked --bench emulator --bench leader --bench soak --bench leader-soak -- -D warnings
+	cargo clippy --locked --bench leader --bench soak --bench leader-soak -- -D warnings
 	cargo clippy --locked -p headgate --no-default-features -- -D warnings
 	cargo fetch --locked
 	cargo deny --locked --offline --workspace check --hide-inclusion-graph bans licenses sources
@@ -114,10 +114,6 @@ advisories: build-tools deny-tools ## compare the dependencies with the RustSec 
 .PHONY: bench
 bench: build-tools namespace-tools ## run the agent's benchmarks, with the real control plane
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked $(ARGS)
-
-.PHONY: bench-emulator
-bench-emulator: build-tools ## run the benchmarks of the ARM emulator
-	cargo bench --locked --bench emulator $(ARGS)
 
 .PHONY: bench-leader
 bench-leader: build-tools ## run the leader's benchmarks, with the real control plane and the emulator

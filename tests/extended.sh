@@ -12,7 +12,6 @@ stages=(
   'chaos make chaos'
   'stories make stories'
   'fuzz make fuzz'
-  'emulator-benchmark make bench-emulator'
   'release release/twice.sh'
   'scans tests/scans/build.sh'
 )

@@ -8,10 +8,7 @@
 //! `cargo bench -- taint memory` runs the rows whose names contain one of these words. A budget that is
 //! missed is shown; with `cargo bench -- --strict` it also fails the run. A row that could not be measured always does.
 
-#[expect(
-    dead_code,
-    reason = "processor time of one thread is the leader's and the emulator's"
-)]
+#[expect(dead_code, reason = "processor time of one thread is the leader's")]
 #[path = "../measuring/measuring.rs"]
 mod measuring;
 

@@ -16,14 +16,6 @@ const READ_BYTES: usize = 64 * 1024;
 /// Time between two polls of an operation.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How an operation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OperationOutcome {
-    Succeeded,
-    /// A newer write superseded it.
-    Superseded,
-}
-
 /// A response with a status of the 200s.
 #[derive(Debug)]
 pub(crate) struct Response<'a> {
@@ -92,30 +84,21 @@ impl Client {
         Ok(serde_json::from_slice(self.send("GET", path, b"").await?.body)?)
     }
 
-    /// How an operation ended, `None` if it is in progress.
+    /// Polls an operation until it ends.
     ///
     /// # Errors
-    /// The operation failed, or was canceled without being superseded.
-    pub(crate) async fn outcome(&mut self, operation: &str) -> anyhow::Result<Option<OperationOutcome>> {
-        let status = self.get(operation).await?;
-        let detail = status.pointer("/error/details/0/code").and_then(Value::as_str);
-        match (status["status"].as_str(), detail) {
-            (Some("InProgress"), _) => Ok(None),
-            (Some("Succeeded"), _) => Ok(Some(OperationOutcome::Succeeded)),
-            (Some("Canceled"), Some("CanceledAndSupersededDueToAnotherOperation")) => {
-                Ok(Some(OperationOutcome::Superseded))
-            }
-            _ => bail!("an operation ended with {status}"),
-        }
-    }
-
-    /// Polls an operation until it ends.
-    pub(crate) async fn wait_for_operation(&mut self, operation: &str) -> anyhow::Result<OperationOutcome> {
+    /// The operation failed, or was canceled without being superseded by a newer write.
+    pub(crate) async fn wait_for_operation(&mut self, operation: &str) -> anyhow::Result<()> {
         loop {
-            if let Some(outcome) = self.outcome(operation).await? {
-                return Ok(outcome);
+            let status = self.get(operation).await?;
+            let detail = status.pointer("/error/details/0/code").and_then(Value::as_str);
+            match (status["status"].as_str(), detail) {
+                (Some("InProgress"), _) => sleep(POLL_INTERVAL).await,
+                (Some("Succeeded"), _) | (Some("Canceled"), Some("CanceledAndSupersededDueToAnotherOperation")) => {
+                    return Ok(());
+                }
+                _ => bail!("an operation ended with {status}"),
             }
-            sleep(POLL_INTERVAL).await;
         }
     }
 }

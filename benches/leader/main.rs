@@ -5,7 +5,7 @@
 //! the files are like the agent's. `make bench-leader ARGS='-- pace memory'` runs those whose names contain one of these
 //! words; with `--strict` a budget that is missed fails the run.
 
-#[expect(dead_code, reason = "superseded writes are the emulator's")]
+#[expect(dead_code, reason = "operations are the soak's")]
 #[path = "../azure_emulator/azure_emulator.rs"]
 mod azure_emulator;
 #[expect(dead_code, reason = "one core each, and some budgets, are the agent's")]

@@ -136,10 +136,10 @@ impl Metrics {
             notifications,
             azure,
             deletion_delay: headgate_agent::own_node::DeletionDelayMetrics::register(
-                answers,
+                &mut *answers,
                 channels.reports.subscribe(),
             ),
-            spot: headgate_agent::spot::Metrics::register(answers, channels.azure.snapshots.subscribe()),
+            spot: headgate_agent::spot::Metrics::register(&mut *answers, channels.azure.snapshots.subscribe()),
             health: headgate_agent::health::Metrics::register(
                 &mut *answers,
                 channels.inputs(),

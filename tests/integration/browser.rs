@@ -7,10 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch};
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
+use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch, set_taints};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -188,10 +185,8 @@ async fn statusz_is_a_page_that_runs_no_script() {
     }
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "browser").await;
-    let taint =
-        Patch::Merge(json!({"spec": {"taints": [{"key": "headgate.dev/maintenance", "effect": "NoSchedule"}]}}));
-    let nodes = Api::<Node>::all(cluster.client());
-    nodes.patch(&node, &PatchParams::default(), &taint).await.unwrap();
+    let taint = json!([{"key": "headgate.dev/maintenance", "effect": "NoSchedule"}]);
+    set_taints(&cluster.client(), &node, taint).await;
     let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
     eventually(SOON, "503", async || match agent.healthz().await.status {
         503 => Ok(()),

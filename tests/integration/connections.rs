@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::{self, Process};
-use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
+use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane, set_taints};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -58,6 +59,29 @@ async fn create_service(client: &Client, name: &str, ingress: Value) -> u16 {
     u16::try_from(port).unwrap()
 }
 
+/// A control plane, and a Node on it with kube-proxy and the Service `web`, whose endpoint accepts every connection.
+async fn node_with_a_service(name: &str) -> (ControlPlane, Client, String, u16) {
+    configure_network();
+    let mut control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let node = create_node(&client, name).await;
+    let address = json!({"status": {"addresses": [{"type": "InternalIP", "address": NODE.to_string()}]}});
+    Api::<Node>::all(client.clone())
+        .patch_status(&node, &PatchParams::default(), &Patch::Merge(address))
+        .await
+        .unwrap();
+    let web = create_service(&client, "web", json!({"ip": FRONTEND.to_string()})).await;
+    control_plane.start_kube_proxy(&node).await.unwrap();
+    let listener = TcpListener::bind((ENDPOINT, ENDPOINT_PORT)).await.unwrap();
+    tokio::spawn(async move {
+        let mut accepted = Vec::new();
+        loop {
+            accepted.push(listener.accept().await.unwrap());
+        }
+    });
+    (control_plane, client, node, web)
+}
+
 /// One connection of a client, once kube-proxy has the rules.
 async fn connect(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
     eventually(SOON, "a connection through kube-proxy", async || {
@@ -101,28 +125,10 @@ fn counted(kubeconfig: &std::path::Path, arguments: &[&str]) -> Vec<(String, u64
 fn connections_through_kube_proxy_are_counted_by_service_until_they_end() {
     let name = "connections::connections_through_kube_proxy_are_counted_by_service_until_they_end";
     in_network_namespace(name, async || {
-        configure_network();
-        let mut control_plane = own_control_plane().await;
-        let client = Client::try_from(control_plane.client_config()).unwrap();
-        let node = create_node(&client, "counted").await;
-        let address = json!({"status": {"addresses": [{"type": "InternalIP", "address": NODE.to_string()}]}});
-        let nodes = Api::<Node>::all(client.clone());
-        nodes
-            .patch_status(&node, &PatchParams::default(), &Patch::Merge(address))
-            .await
-            .unwrap();
-        let web = create_service(&client, "web", json!({"ip": FRONTEND.to_string()})).await;
+        let (control_plane, client, node, web) = node_with_a_service("counted").await;
         create_service(&client, "named", json!({"hostname": "lb.example"})).await;
-        control_plane.start_kube_proxy(&node).await.unwrap();
         let kubeconfig = control_plane.kubeconfig().to_owned();
 
-        let listener = TcpListener::bind((ENDPOINT, ENDPOINT_PORT)).await.unwrap();
-        let accepting = tokio::spawn(async move {
-            let mut accepted = Vec::new();
-            loop {
-                accepted.push(listener.accept().await.unwrap());
-            }
-        });
         assert_eq!(counted(&kubeconfig, &[&node]), []);
         let mut open = Vec::new();
         for _ in 0..20 {
@@ -157,7 +163,6 @@ fn connections_through_kube_proxy_are_counted_by_service_until_they_end() {
         })
         .await;
         drop((open, own));
-        accepting.abort();
         control_plane.stop().await;
     });
 }
@@ -197,16 +202,11 @@ fn start_counter(agent: &Agent) -> Process {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one story")]
 fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone() {
     let name = "connections::an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone";
     in_network_namespace(name, async || {
-        configure_network();
-        let mut control_plane = own_control_plane().await;
-        let client = Client::try_from(control_plane.client_config()).unwrap();
-        let node = create_node(&client, "leaving").await;
+        let (control_plane, client, node, web) = node_with_a_service("leaving").await;
         let nodes = Api::<Node>::all(client.clone());
-        let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": NODE.to_string()}]}});
         let patch_status = async |status: Value| {
             let patch = Patch::Strategic(status);
             nodes
@@ -214,16 +214,6 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
                 .await
                 .unwrap();
         };
-        patch_status(status).await;
-        let web = create_service(&client, "web", json!({"ip": FRONTEND.to_string()})).await;
-        control_plane.start_kube_proxy(&node).await.unwrap();
-        let listener = TcpListener::bind((ENDPOINT, ENDPOINT_PORT)).await.unwrap();
-        let accepting = tokio::spawn(async move {
-            let mut accepted = Vec::new();
-            loop {
-                accepted.push(listener.accept().await.unwrap());
-            }
-        });
         let settings = "kubeProxyHealthzUrl: Disabled\nconnections: {count: true}\noutOfLoadBalancers: {source: AdminState}\n\
                         delayTermination: {clusterAutoscaler: 2m}\n";
         let agent = AgentOptions::new(&node, control_plane.kubeconfig())
@@ -238,11 +228,9 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
         open.push(connect(CLIENT, (FRONTEND, 80).into()).await);
         // At rest nothing is counted and nothing is written.
         assert_eq!(condition(&client, &node).await, None);
-        let taint = json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "value": "1", "effect": "NoSchedule"}]}});
-        nodes
-            .patch(&node, &PatchParams::default(), &Patch::Merge(taint))
-            .await
-            .unwrap();
+        let deletion =
+            |mark: &str| json!([{"key": "ToBeDeletedByClusterAutoscaler", "value": mark, "effect": "NoSchedule"}]);
+        set_taints(&client, &node, deletion("1")).await;
         let message = wait_for_condition(&client, &node, ("False", "ConnectionsOpen")).await;
         assert!(
             message.starts_with("4 connections pass through this node: 4 default/web"),
@@ -253,24 +241,14 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
             let annotations = object.metadata.annotations.unwrap_or_default();
             annotations.contains_key("delay-deletion.cluster-autoscaler.kubernetes.io/headgate")
         };
-        let is_released = async || {
-            if is_delayed().await {
-                Err("annotation".to_owned())
-            } else {
-                Ok(())
-            }
-        };
+        let is_released = async || met(!is_delayed().await, "annotation");
         let marker = |status: &str, reason: &str| {
             json!({"status": {"conditions": [{"type": "headgate.dev/OutOfLoadBalancers", "status": status,
                 "reason": reason, "message": "m", "lastHeartbeatTime": jiff::Timestamp::now().to_string()}]}})
         };
         patch_status(marker("True", "AdminStateDown")).await;
         eventually(SOON, "the deletion is delayed", async || {
-            if is_delayed().await {
-                Ok(())
-            } else {
-                Err("no annotation".to_owned())
-            }
+            met(is_delayed().await, "no annotation")
         })
         .await;
         let metrics = agent.metrics().await;
@@ -294,21 +272,13 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
             "{metrics}"
         );
 
-        let untainted = json!({"spec": {"taints": null}});
-        nodes
-            .patch(&node, &PatchParams::default(), &Patch::Merge(untainted))
-            .await
-            .unwrap();
+        set_taints(&client, &node, Value::Null).await;
         // The leader's signals may last longer.
         wait_for_condition(&client, &node, ("True", "NoConnections")).await;
         patch_status(marker("False", "NoSignal")).await;
         wait_for_condition(&client, &node, ("False", "NoSignal")).await;
         counter.kill().await;
-        let taint = json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "value": "2", "effect": "NoSchedule"}]}});
-        nodes
-            .patch(&node, &PatchParams::default(), &Patch::Merge(taint))
-            .await
-            .unwrap();
+        set_taints(&client, &node, deletion("2")).await;
         patch_status(marker("True", "AdminStateDown")).await;
         let message = wait_for_condition(&client, &node, ("Unknown", "NotCounted")).await;
         assert!(message.contains("no counter has reported"), "{message}");
@@ -330,7 +300,6 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
             .await;
         wait_for_condition(&client, &node, ("False", "NoSignal")).await;
         agent.stop(Duration::from_secs(10)).await;
-        accepting.abort();
         control_plane.stop().await;
     });
 }

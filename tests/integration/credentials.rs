@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use headgate_kubernetes::api_server::{Program, build_client, load_config};
-use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch};
+use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch, set_taints};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -82,9 +82,8 @@ async fn a_failed_credential_program_is_retried() {
     let found =
         json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": token}});
     std::fs::write(&credentials, found.to_string()).unwrap();
-    let taint = Patch::Merge(json!({"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}}));
-    let nodes = Api::<Node>::all(client);
-    nodes.patch(&node, &PatchParams::default(), &taint).await.unwrap();
+    let taint = json!([{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]);
+    set_taints(&client, &node, taint).await;
     eventually(2 * SOON, "the taint is seen", async || {
         let body = agent.healthz().await.json();
         let seen = body["signals"] == json!(["karpenter.sh/disrupted"]) && body["source"] == "watch";

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use headgate_test_kubernetes::{eventually, lab_program};
+use headgate_test_kubernetes::{eventually, lab_program, met};
 
 use self::emulator_process::Emulator;
 use crate::harness::http::{Connection, exchange};
@@ -140,11 +140,7 @@ async fn the_emulator_stops_at_once_during_a_stalled_response() {
             .await
             .map_err(|error| error.to_string())?;
         let entries = journal.json()["entries"].as_array().map_or(0, Vec::len);
-        if entries == 1 {
-            Ok(())
-        } else {
-            Err(format!("{entries} entries"))
-        }
+        met(entries == 1, format!("{entries} entries"))
     })
     .await;
 

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use headgate_core::clock::Clock;
 use headgate_kubernetes::{WatchErrorCounter, WatchReporter, WatchStream, watch_events};
-use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
+use headgate_test_kubernetes::{create_node, eventually, own_control_plane, set_taints};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::watch;
 
 use crate::harness::AgentOptions;
@@ -20,12 +20,6 @@ use crate::harness::AgentOptions;
 const SOON: Duration = Duration::from_mins(2);
 /// The writes between snapshot and restore.
 const LOST_WRITES: u32 = 300;
-
-async fn set_taints(client: &Client, node: &str, taints: Value) {
-    let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
-    let nodes = Api::<Node>::all(client.clone());
-    nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
-}
 
 async fn current_version(client: &Client) -> u64 {
     let nodes = Api::<Node>::all(client.clone());

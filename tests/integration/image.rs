@@ -12,10 +12,7 @@ use std::time::Duration;
 use headgate::config::{HEALTHZ_PORT, METRICS_PORT, Settings};
 use headgate_sandbox::agents::Addresses;
 use headgate_sandbox::{process, process::Process};
-use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch};
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
+use headgate_test_kubernetes::{control_plane, create_node, eventually, met, scratch, set_taints};
 use kube::config::Kubeconfig;
 use serde_json::json;
 
@@ -158,21 +155,19 @@ async fn follows_its_taint(node: &str, root: &Path, environment: &[(&str, &str)]
         Ok(serde_json::from_slice(&text).unwrap())
     })
     .await;
-    let nodes = Api::<Node>::all(control_plane().client());
+    let client = control_plane().client();
     for (status, taints) in [
         (200, json!(null)),
         (503, json!([{"key": TAINT, "effect": "NoSchedule"}])),
         (200, json!(null)),
     ] {
-        let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
-        nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
+        set_taints(&client, node, taints).await;
         eventually(SOON, &format!("{status} from the watch"), async || {
             let answer = http::get(addresses.healthz, "/healthz").await.unwrap();
-            if answer.status == status && answer.json()["source"] == "watch" {
-                Ok(())
-            } else {
-                Err(with_log(answer.text()))
-            }
+            met(
+                answer.status == status && answer.json()["source"] == "watch",
+                with_log(answer.text()),
+            )
         })
         .await;
     }

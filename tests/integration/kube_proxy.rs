@@ -13,10 +13,9 @@ use headgate::config::Settings;
 use headgate_agent::health::{ProxyStatus, poll_kube_proxy};
 use headgate_core::clock::Clock;
 use headgate_http::server;
-use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
+use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane, patch_node, set_taints};
 use hyper::StatusCode;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -28,14 +27,6 @@ use crate::harness::{AgentOptions, in_network_namespace};
 
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 const SOON: Duration = Duration::from_mins(1);
-
-async fn patch(client: &Client, node: &str, patch: Value) {
-    let nodes = Api::<Node>::all(client.clone());
-    nodes
-        .patch(node, &PatchParams::default(), &Patch::Merge(patch))
-        .await
-        .unwrap();
-}
 
 /// The parts that must be equal: status, headers, and the body without times and headgate's additional fields.
 fn comparable(answer: &Response) -> Value {
@@ -156,28 +147,14 @@ fn headgate_and_kube_proxy_answer_alike() {
         both_answer(&agent, proxy, 200, "an untainted node").await;
         same_requests(&agent, proxy).await;
 
-        patch(
-            &client,
-            &node,
-            json!({"spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]}}),
-        )
-        .await;
+        set_taints(&client, &node, json!([{"key": "other", "effect": "NoSchedule"}])).await;
         both_answer(&agent, proxy, 200, "another taint").await;
-        patch(
-            &client,
-            &node,
-            json!({"spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}}),
-        )
-        .await;
+        set_taints(&client, &node, json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
         both_answer(&agent, proxy, 503, "the autoscaler's taint").await;
-        patch(&client, &node, json!({"spec": {"taints": null}})).await;
+        set_taints(&client, &node, json!(null)).await;
         both_answer(&agent, proxy, 200, "the taint gone").await;
-        patch(
-            &client,
-            &node,
-            json!({"metadata": {"finalizers": ["example.com/hold"]}}),
-        )
-        .await;
+        let held = json!({"metadata": {"finalizers": ["example.com/hold"]}});
+        patch_node(&client, &node, held).await;
         Api::<Node>::all(client.clone())
             .delete(&node, &kube::api::DeleteParams::default())
             .await
@@ -192,11 +169,7 @@ fn headgate_and_kube_proxy_answer_alike() {
         eventually(SOON, "the same families", async || {
             let ours = http::get(agent.healthz_address(), "/livez").await.unwrap().json();
             let theirs = http::get(proxy, "/livez").await.unwrap().json();
-            if ours["status"] == theirs["status"] {
-                Ok(())
-            } else {
-                Err(format!("{ours} {theirs}"))
-            }
+            met(ours["status"] == theirs["status"], format!("{ours} {theirs}"))
         })
         .await;
 
@@ -205,11 +178,7 @@ fn headgate_and_kube_proxy_answer_alike() {
         control_plane.stop_optional_components().await;
         eventually(Duration::from_secs(90), "/livez follows kube-proxy", async || {
             let answer = http::get(agent.healthz_address(), "/livez").await.unwrap();
-            if answer.status == 503 {
-                Ok(())
-            } else {
-                Err(answer.text())
-            }
+            met(answer.status == 503, answer.text())
         })
         .await;
         assert!(silent.elapsed() >= Duration::from_secs(55), "{:?}", silent.elapsed());
@@ -246,39 +215,23 @@ fn a_silently_dropped_watch_connection_is_detected_within_a_minute() {
                     .status();
                 assert!(status.unwrap().success());
             };
-            let error = async || {
-                let request = b"GET /statusz HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n";
-                http::exchange(agent.metrics_address(), request).await.unwrap().json()["node"]["watchError"].clone()
-            };
+            let error = async || agent.statusz().await["node"]["watchError"].clone();
             assert_eq!(error().await, Value::Null);
             let dead = Instant::now();
             rule("-A");
             eventually(Duration::from_secs(90), "the loss is seen", async || {
                 let error = error().await;
-                if error["reason"] == "connection" {
-                    Ok(())
-                } else {
-                    Err(error.to_string())
-                }
+                met(error["reason"] == "connection", error)
             })
             .await;
             println!("noticed after {:?}", dead.elapsed());
             assert!(dead.elapsed() < Duration::from_mins(1), "{:?}", dead.elapsed());
             assert_eq!(agent.healthz().await.status, 200, "the last state goes on");
             rule("-D");
-            patch(
-                &client,
-                &node,
-                json!({"spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}}),
-            )
-            .await;
+            set_taints(&client, &node, json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
             eventually(Duration::from_mins(1), "what was missed is seen", async || {
                 let answer = agent.healthz().await;
-                if answer.status == 503 {
-                    Ok(())
-                } else {
-                    Err(answer.text())
-                }
+                met(answer.status == 503, answer.text())
             })
             .await;
             drop(agent);

@@ -7,9 +7,8 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use headgate_sandbox::{process::Process, process::last_log_lines};
-use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch};
+use headgate_test_kubernetes::{control_plane, create_node, eventually, met, scratch};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use nix::sys::signal::Signal;
@@ -159,9 +158,7 @@ impl Instance {
     }
 
     async fn statusz(&mut self) -> Value {
-        let address = self.address("metrics").await;
-        let request = b"GET /statusz HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n";
-        http::exchange(address, request).await.unwrap().json()
+        http::statusz(self.address("metrics").await).await
     }
 
     /// Waits until its metrics contain a line.
@@ -173,11 +170,7 @@ impl Instance {
                 .lines()
                 .filter(|line| line.starts_with("headgate_leader"))
                 .collect();
-            if found.contains(&line) {
-                Ok(())
-            } else {
-                Err(found.join("\n"))
-            }
+            met(found.contains(&line), found.join("\n"))
         })
         .await;
     }

@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use headgate_test_kubernetes::{control_plane, create_node, eventually};
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
+use headgate_test_kubernetes::{control_plane, create_node, eventually, set_taints};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -48,12 +45,8 @@ async fn a_liveness_probe_on_healthz_restarts_in_a_loop_and_one_on_livez_does_no
     let options = AgentOptions::new(&node, &cluster.kubeconfig);
     let agent = options.start().await;
     assert_eq!(agent.healthz().await.status, 200, "before the taint both probes pass");
-    let taint = json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}});
-    let nodes = Api::<Node>::all(client);
-    nodes
-        .patch(&node, &PatchParams::default(), &Patch::Merge(&taint))
-        .await
-        .unwrap();
+    let taint = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
+    set_taints(&client, &node, taint).await;
     eventually(SOON, "503 at the taint", async || match agent.healthz().await.status {
         503 => Ok(()),
         other => Err(format!("status {other}")),

@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch};
+use headgate_test_kubernetes::{control_plane, create_node, eventually, met, patch_node, scratch, set_taints};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -23,32 +23,17 @@ const SOON: Duration = Duration::from_mins(1);
 /// Logged when the health port opens after 5 s without an observation of the Node.
 const UNKNOWN: &str = "state of the Node unknown and no remembered state found";
 
-async fn patch(client: &Client, node: &str, patch: Value) {
-    let nodes = Api::<Node>::all(client.clone());
-    nodes
-        .patch(node, &PatchParams::default(), &Patch::Merge(patch))
-        .await
-        .unwrap();
-}
-
 async fn taint(client: &Client, node: &str, key: &str) {
-    patch(
+    set_taints(
         client,
         node,
-        json!({"spec": {"taints": [{"key": key, "value": "1", "effect": "NoSchedule"}]}}),
+        json!([{"key": key, "value": "1", "effect": "NoSchedule"}]),
     )
     .await;
 }
 
 async fn untaint(client: &Client, node: &str) {
-    patch(client, node, json!({"spec": {"taints": null}})).await;
-}
-
-async fn delete(client: &Client, node: &str) {
-    Api::<Node>::all(client.clone())
-        .delete(node, &DeleteParams::default())
-        .await
-        .unwrap();
+    set_taints(client, node, json!(null)).await;
 }
 
 async fn create(client: &Client, node: &str, taints: Value) {
@@ -67,11 +52,7 @@ async fn answers(agent: &Agent, status: u16, signals: &[&str], source: &str) {
         let answer = agent.healthz().await;
         let body = answer.json();
         let good = answer.status == status && body["signals"] == json!(signals) && body["source"] == source;
-        if good {
-            Ok(())
-        } else {
-            Err(format!("{} {body}", answer.status))
-        }
+        met(good, format!("{} {body}", answer.status))
     })
     .await;
     let eligible = agent.healthz().await.json()["nodeEligible"] == json!(signals.is_empty());
@@ -80,19 +61,10 @@ async fn answers(agent: &Agent, status: u16, signals: &[&str], source: &str) {
     assert_eq!(livez.status, 200, "/livez never depends on the node");
 }
 
-async fn statusz(agent: &Agent) -> Value {
-    let request = b"GET /statusz HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n";
-    http::exchange(agent.metrics_address(), request).await.unwrap().json()
-}
-
 async fn object(agent: &Agent, state: &str) {
     eventually(SOON, state, async || {
-        let object = statusz(agent).await["node"]["object"].clone();
-        if object == state {
-            Ok(())
-        } else {
-            Err(object.to_string())
-        }
+        let object = agent.statusz().await["node"]["object"].clone();
+        met(object == state, object)
     })
     .await;
     let line = format!("headgate_node_object{{state=\"{state}\"}} 1");
@@ -117,15 +89,11 @@ async fn each_signal_turns_healthz_503_and_its_end_turns_it_200() {
     for other in ["DeletionCandidateOfClusterAutoscaler", "node.kubernetes.io/not-ready"] {
         taint(&client, &node, other).await;
     }
-    patch(&client, &node, json!({"spec": {"unschedulable": true}})).await;
+    patch_node(&client, &node, json!({"spec": {"unschedulable": true}})).await;
     // One more signal shows that the events before it were observed.
-    patch(
-        &client,
-        &node,
-        json!({"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoExecute"},
-        {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}}),
-    )
-    .await;
+    let taints = json!([{"key": "karpenter.sh/disrupted", "effect": "NoExecute"},
+        {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]);
+    set_taints(&client, &node, taints).await;
     answers(&agent, 503, &["karpenter.sh/disrupted"], "watch").await;
 }
 
@@ -164,21 +132,21 @@ async fn a_missing_node_is_eligible_until_it_is_created() {
 }
 
 #[tokio::test]
-async fn a_terminating_node_is_ineligible_and_a_deleted_node_keeps_its_verdict() {
+async fn a_deleted_node_keeps_its_verdict_until_it_is_created_again() {
     let cluster = control_plane();
     let client = cluster.client();
     let node = create_node(&client, "deleted").await;
-    patch(
-        &client,
-        &node,
-        json!({"metadata": {"finalizers": ["example.com/hold"]}}),
-    )
-    .await;
+    let held = json!({"metadata": {"finalizers": ["example.com/hold"]}});
+    patch_node(&client, &node, held).await;
     let mut agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
     answers(&agent, 200, &[], "watch").await;
-    delete(&client, &node).await;
+    let first = agent.statusz().await["node"]["uid"].clone();
+    Api::<Node>::all(client.clone())
+        .delete(&node, &DeleteParams::default())
+        .await
+        .unwrap();
     answers(&agent, 503, &["deletionTimestamp"], "watch").await;
-    patch(&client, &node, json!({"metadata": {"finalizers": null}})).await;
+    patch_node(&client, &node, json!({"metadata": {"finalizers": null}})).await;
     object(&agent, "deleted").await;
     answers(&agent, 503, &["deletionTimestamp"], "watch").await;
     assert_eq!(
@@ -186,23 +154,9 @@ async fn a_terminating_node_is_ineligible_and_a_deleted_node_keeps_its_verdict()
         None,
         "the process does not exit"
     );
-}
-
-#[tokio::test]
-async fn a_recreated_node_has_no_signal_of_the_old_one() {
-    let cluster = control_plane();
-    let client = cluster.client();
-    let node = create_node(&client, "again").await;
-    let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
-    taint(&client, &node, TAINT).await;
-    answers(&agent, 503, &[TAINT], "watch").await;
-    let first = statusz(&agent).await["node"]["uid"].clone();
-    delete(&client, &node).await;
-    object(&agent, "deleted").await;
-    answers(&agent, 503, &[TAINT], "watch").await;
     create(&client, &node, json!([])).await;
     answers(&agent, 200, &[], "watch").await;
-    assert_ne!(statusz(&agent).await["node"]["uid"], first);
+    assert_ne!(agent.statusz().await["node"]["uid"], first);
 }
 
 /// The kubeconfig with another token.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use headgate_test_kubernetes::{assets, control_plane, create_node, eventually, scratch};
+use headgate_test_kubernetes::{assets, control_plane, create_node, eventually, met, scratch};
 use serde_json::{Value, json};
 
 use crate::harness::{self, AgentOptions, http};
@@ -251,13 +251,7 @@ async fn headgate_probe_queries_its_own_process() {
     let probe = |question: &str| headgate(&["probe", question, "--state-dir", &state_dir]).status.code();
     assert_eq!(probe("livez"), Some(1), "no process serves the probe socket");
     let agent = options.start().await;
-    let ready = || async {
-        if probe("readyz") == Some(0) {
-            Ok(())
-        } else {
-            Err("not ready".to_owned())
-        }
-    };
+    let ready = || async { met(probe("readyz") == Some(0), "not ready") };
     eventually(SOON, "ready", ready).await;
     assert_eq!(probe("livez"), Some(0));
     assert!(Path::new(&state_dir).join("headgate.sock").exists());

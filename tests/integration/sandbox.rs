@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use headgate_test_kubernetes::kubectl;
-use headgate_test_kubernetes::{control_plane, create_node, eventually, own_control_plane, scratch};
+use headgate_test_kubernetes::{control_plane, create_node, eventually, met, own_control_plane, scratch};
 use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
@@ -284,107 +284,8 @@ async fn kube_controller_manager_and_kube_scheduler_work() {
     eventually(Duration::from_mins(1), "the Pod is bound to the Node", async || {
         let pod = pods.get("any").await.map_err(|error| error.to_string())?;
         let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        if bound.as_ref() == Some(&node) {
-            Ok(())
-        } else {
-            Err(format!("{:?}", pod.status))
-        }
+        met(bound.as_ref() == Some(&node), format!("{:?}", pod.status))
     })
     .await;
     control_plane.stop().await;
-}
-
-#[tokio::test]
-async fn the_sandbox_adds_its_nodes_to_load_balancers_and_prints_admin_states() {
-    let mut sandbox = Sandbox::start(&["--nodes", "2"]);
-    let emulator = sandbox.description().await["emulator"].clone();
-    let address = |name: &str| emulator[name].as_str().unwrap().parse::<SocketAddr>().unwrap();
-    let (arm, control) = (address("arm"), address("control"));
-    for (load_balancer, pool) in [
-        ("kubernetes", "kubernetes"),
-        ("kubernetes", "kubernetes-IPv6"),
-        ("kubernetes-nic", "kubernetes"),
-    ] {
-        let pool = format!("{load_balancer}/{pool}");
-        let line = sandbox.wait_for_line(&pool, |line| line["addresses"] == 2).await;
-        assert_eq!(line["down"], serde_json::json!([]), "{line}");
-    }
-    let authority = std::fs::read_to_string(emulator["caFile"].as_str().unwrap()).unwrap();
-    assert!(authority.starts_with("-----BEGIN CERTIFICATE-----"), "{authority}");
-
-    let token = http::get(control, "/emulator/v1/token").await.unwrap().json();
-    let path = format!(
-        "/subscriptions/{}/resourceGroups/{}/providers/Microsoft.Network/loadBalancers/kubernetes-nic/backendAddressPools/kubernetes?api-version=2025-05-01",
-        emulator["subscription"].as_str().unwrap(),
-        emulator["resourceGroup"].as_str().unwrap()
-    );
-    let send = async |method: &str, body: &str| {
-        let head = format!(
-            "Authorization: Bearer {}\r\nContent-Length: {}",
-            token["token"].as_str().unwrap(),
-            body.len()
-        );
-        let request = format!("{method} {path} HTTP/1.1\r\nHost: {arm}\r\n{head}\r\n\r\n{body}");
-        let answer = http::exchange(arm, request.as_bytes()).await.unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        answer.json()
-    };
-    let mut pool = send("GET", "").await;
-    let first = &mut pool["properties"]["loadBalancerBackendAddresses"][0];
-    first["properties"]["adminState"] = "Down".into();
-    let name = first["name"].clone();
-    send("PUT", &pool.to_string()).await;
-    let line = sandbox
-        .wait_for_line("kubernetes-nic/kubernetes", |line| {
-            line["down"] == serde_json::json!([name])
-        })
-        .await;
-    assert_eq!(line["addresses"], 2);
-
-    // The same with the command in the hints, which the output then shows as a caller.
-    let description = sandbox.description().await;
-    let text = |name: &str| description[name].as_str().unwrap().to_owned();
-    let (azure_json, kubeconfig) = (text("azureJson"), text("kubeconfig"));
-    assert!(
-        sandbox.errors().contains(&format!("--azure-config-file {azure_json}")),
-        "{}",
-        sandbox.errors()
-    );
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_headgate"))
-        .args([
-            "status",
-            "--no-agents",
-            "-o",
-            "json",
-            "--azure-config-file",
-            &azure_json,
-            "--kubeconfig",
-            &kubeconfig,
-        ])
-        .output()
-        .unwrap();
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report["azureError"], serde_json::Value::Null, "{report}");
-    let node = &report["nodes"][0];
-    let down: Vec<_> = node["entries"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|entry| entry["adminState"] == "Down")
-        .collect();
-    assert_eq!(
-        (down.len(), &down[0]["loadBalancer"], &down[0]["owner"]),
-        (1, &"kubernetes-nic".into(), &"foreign".into()),
-        "{node}"
-    );
-    let caller = format!("headgate/{}", headgate_core::telemetry::VERSION);
-    let line = sandbox
-        .wait_for_line(&caller, |line| line["reads"].as_u64() > Some(0))
-        .await;
-    assert_eq!(line["writes"], 0, "{line}");
-    assert!(sandbox.directory().join("nodes/node-1/azure.json").exists());
-    let directory = sandbox.directory();
-    sandbox.signal(Signal::SIGINT);
-    assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());
-    sandbox.assert_nothing_left(&directory);
 }

@@ -1,5 +1,5 @@
 //! Eviction notices from a fake IMDS to the own Node on a real API server: the signal, the
-//! taint and its record, faults of IMDS, and concurrent writes to the Node.
+//! taint and its record, and faults of IMDS.
 
 mod faults;
 mod imds;
@@ -9,11 +9,11 @@ mod writers;
 use std::time::{Duration, Instant};
 
 use headgate_agent::spot::NoticeRecord;
-use headgate_test_kubernetes::{control_plane, eventually};
+use headgate_test_kubernetes::{control_plane, eventually, met, set_taints};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use imds::{Fault, Imds, document, event};
 
@@ -51,14 +51,6 @@ async fn boot(client: &Client, name: &str, boot_id: &str) {
     nodes.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
 }
 
-async fn patch(client: &Client, name: &str, patch: Value) {
-    let nodes = Api::<Node>::all(client.clone());
-    nodes
-        .patch(name, &PatchParams::default(), &Patch::Merge(patch))
-        .await
-        .unwrap();
-}
-
 fn options(node: &str, kubeconfig: &std::path::Path, imds: &Imds) -> AgentOptions {
     AgentOptions::new(node, kubeconfig)
         .settings("kubeProxyHealthzUrl: Disabled\nevictionNotices: [ScheduledEvents]\n")
@@ -71,11 +63,10 @@ async fn answers(agent: &Agent, within: Duration, signals: &[&str]) {
     eventually(within, &format!("{status} {signals:?}"), async || {
         let answer = agent.healthz().await;
         let body = answer.json();
-        if answer.status == status && body["signals"] == json!(signals) {
-            Ok(())
-        } else {
-            Err(format!("{} {body}", answer.status))
-        }
+        met(
+            answer.status == status && body["signals"] == json!(signals),
+            format!("{} {body}", answer.status),
+        )
     })
     .await;
 }
@@ -86,11 +77,6 @@ async fn holds(agent: &Agent, signals: &[&str]) {
     let status = if signals.is_empty() { 200 } else { 503 };
     let body = answer.json();
     assert_eq!((answer.status, &body["signals"]), (status, &json!(signals)), "{body}");
-}
-
-async fn statusz(agent: &Agent) -> Value {
-    let request = b"GET /statusz HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n";
-    http::exchange(agent.metrics_address(), request).await.unwrap().json()
 }
 
 /// The integer part of a series' value.
@@ -149,18 +135,14 @@ async fn others_events_and_other_types_are_only_shown(client: &Client, agent: &A
     ];
     imds.set(Fault::None(document(7, &harmless)));
     eventually(SOON, "the document is seen", async || {
-        let events = statusz(agent).await["scheduledEvents"]["events"].clone();
+        let events = agent.statusz().await["scheduledEvents"]["events"].clone();
         let types: Vec<_> = events
             .as_array()
             .unwrap()
             .iter()
             .map(|event| event["type"].clone())
             .collect();
-        if types == ["Freeze", "Reboot", "Redeploy", "Terminate"] {
-            Ok(())
-        } else {
-            Err(events.to_string())
-        }
+        met(types == ["Freeze", "Reboot", "Redeploy", "Terminate"], events)
     })
     .await;
     imds.asked(2).await;
@@ -208,11 +190,7 @@ async fn a_preempt_event_of_this_vm_fails_healthz_and_taints_the_node_once() {
     eventually(AT_ONCE, "503", async || {
         let body = agent.healthz().await.json();
         let signals = body["signals"].as_array().unwrap().clone();
-        if signals.contains(&json!("preempt")) {
-            Ok(())
-        } else {
-            Err(body.to_string())
-        }
+        met(signals.contains(&json!("preempt")), body)
     })
     .await;
     println!("notice to 503: {:?}", began.elapsed());
@@ -222,7 +200,7 @@ async fn a_preempt_event_of_this_vm_fails_healthz_and_taints_the_node_once() {
     assert_eq!(record.boot_id, "boot-1");
     assert!(record.tainted_at.is_some());
     answers(&agent, SOON, &[DRAINING, "preempt"]).await;
-    assert!(statusz(&agent).await["node"]["signals"][0]["since"].is_string());
+    assert!(agent.statusz().await["node"]["signals"][0]["since"].is_string());
     assert!(
         metric(
             &agent,
@@ -242,7 +220,7 @@ async fn a_preempt_event_of_this_vm_fails_healthz_and_taints_the_node_once() {
 
     // After an administrator removes the taint, the recorded notice does not set it again.
     let others = json!([{"key": OTHER, "value": "v", "effect": "NoSchedule"}]);
-    patch(&client, "spot-story", json!({"spec": {"taints": others}})).await;
+    set_taints(&client, "spot-story", others).await;
     for again in [
         event("a-1", "Preempt", LATER, &["spot-story_3"]),
         event("B-2", "Preempt", LATER, &["spot-story_3"]),

@@ -3,10 +3,7 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use headgate_test_kubernetes::{assets, control_plane, create_node, eventually, scratch};
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
+use headgate_test_kubernetes::{assets, control_plane, create_node, eventually, met, patch_node, scratch};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -42,20 +39,12 @@ async fn why_explains_a_taint_until_it_is_removed() {
         "{text}"
     );
 
-    let nodes = Api::<Node>::all(client);
     let taint =
         json!({"spec": {"unschedulable": true, "taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}});
-    nodes
-        .patch(&node, &PatchParams::default(), &Patch::Merge(taint))
-        .await
-        .unwrap();
+    patch_node(&client, &node, taint).await;
     eventually(SOON, "503", async || {
         let answer = agent.healthz().await;
-        if answer.status == 503 {
-            Ok(())
-        } else {
-            Err(answer.text())
-        }
+        met(answer.status == 503, answer.text())
     })
     .await;
     let text = stdout_of(why(&node, &["--statusz", &statusz]));

@@ -6,7 +6,7 @@
 //! what `Debug` writes.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -63,19 +63,12 @@ pub enum IdentityError {
 /// An identity and the endpoint that issues its tokens.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    kind: Kind,
+    credential: Credential,
+    tenant: Option<String>,
     /// Of the token endpoint.
     uri: Uri,
     /// The resource that tokens are for, without a slash at the end.
     audience: String,
-}
-
-#[derive(Clone, Debug)]
-enum Kind {
-    ClientSecret { client_id: String, secret: Secret },
-    WorkloadIdentity { client_id: String, token_file: PathBuf },
-    ManagedIdentity,
-    AzureCli { tenant: Option<String> },
 }
 
 /// An HTTP request for a token.
@@ -105,28 +98,15 @@ impl Identity {
         endpoints: &Endpoints,
         imds: &str,
     ) -> Result<Self, IdentityError> {
-        let (kind, uri) = match credential {
+        let uri = match credential {
             Credential::None => return Err(IdentityError::NoCredential),
-            Credential::AzureCli => {
-                let tenant = tenant.map(ToOwned::to_owned);
-                (Kind::AzureCli { tenant }, Uri::default())
-            }
-            Credential::ClientSecret { client_id, secret } => {
-                let (client_id, secret) = (client_id.clone(), secret.clone());
-                (Kind::ClientSecret { client_id, secret }, entra_uri(tenant, endpoints)?)
-            }
-            Credential::WorkloadIdentity { client_id, token_file } => {
-                let (client_id, token_file) = (client_id.clone(), token_file.into());
-                let kind = Kind::WorkloadIdentity { client_id, token_file };
-                (kind, entra_uri(tenant, endpoints)?)
-            }
-            Credential::ManagedIdentity(selected) => {
-                let uri = imds_uri(selected.as_ref(), &endpoints.audience, imds)?;
-                (Kind::ManagedIdentity, uri)
-            }
+            Credential::AzureCli => Uri::default(),
+            Credential::ClientSecret { .. } | Credential::WorkloadIdentity { .. } => entra_uri(tenant, endpoints)?,
+            Credential::ManagedIdentity(selected) => imds_uri(selected.as_ref(), &endpoints.audience, imds)?,
         };
         Ok(Self {
-            kind,
+            credential: credential.clone(),
+            tenant: tenant.map(ToOwned::to_owned),
             uri,
             audience: endpoints.audience.clone(),
         })
@@ -134,11 +114,9 @@ impl Identity {
 
     /// Statuses of the token endpoint after which a request is retried.
     pub(crate) fn retried_statuses(&self) -> &'static [u16] {
-        match self.kind {
-            Kind::ManagedIdentity => &[404, 408, 410, 429, 500, 502, 503, 504],
-            Kind::ClientSecret { .. } | Kind::WorkloadIdentity { .. } | Kind::AzureCli { .. } => {
-                &[408, 429, 500, 502, 503, 504]
-            }
+        match self.credential {
+            Credential::ManagedIdentity(_) => &[404, 408, 410, 429, 500, 502, 503, 504],
+            _ => &[408, 429, 500, 502, 503, 504],
         }
     }
 
@@ -149,8 +127,8 @@ impl Identity {
 
     /// The token of `az`; `None` if this is another identity, whose tokens come with a request.
     pub(crate) async fn token_of_az(&self, now: Timestamp) -> Option<Result<IssuedToken, TokenError>> {
-        match &self.kind {
-            Kind::AzureCli { tenant } => Some(azure_cli::token(&self.audience, tenant.as_deref(), now).await),
+        match self.credential {
+            Credential::AzureCli => Some(azure_cli::token(&self.audience, self.tenant.as_deref(), now).await),
             _ => None,
         }
     }
@@ -158,8 +136,8 @@ impl Identity {
     /// Builds the request. Reads the service account's token anew, because kubelet replaces it.
     pub(crate) async fn token_request(&self) -> Result<TokenRequest, TokenError> {
         let mut headers = HeaderMap::new();
-        let mut form = match &self.kind {
-            Kind::ManagedIdentity => {
+        let mut form = match &self.credential {
+            Credential::ManagedIdentity(_) => {
                 headers.insert("metadata", HeaderValue::from_static("true"));
                 return Ok(TokenRequest {
                     method: Method::GET,
@@ -168,15 +146,17 @@ impl Identity {
                     body: Bytes::new(),
                 });
             }
-            Kind::ClientSecret { client_id, secret } => vec![
+            Credential::ClientSecret { client_id, secret } => vec![
                 ("client_id", client_id.clone()),
                 ("client_secret", secret.expose().to_owned()),
             ],
-            Kind::AzureCli { .. } => return Err(TokenError::AzureCli("it needs no request".to_owned())),
-            Kind::WorkloadIdentity { client_id, token_file } => vec![
+            Credential::AzureCli | Credential::None => {
+                return Err(TokenError::AzureCli("it needs no request".to_owned()));
+            }
+            Credential::WorkloadIdentity { client_id, token_file } => vec![
                 ("client_id", client_id.clone()),
                 ("client_assertion_type", JWT_ASSERTION_TYPE.to_owned()),
-                ("client_assertion", read_assertion(token_file).await?),
+                ("client_assertion", read_assertion(Path::new(token_file)).await?),
             ],
         };
         form.push(("grant_type", "client_credentials".to_owned()));

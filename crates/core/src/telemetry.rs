@@ -18,7 +18,7 @@ pub use crate::{warn_if, words};
 pub use build_info::{VERSION, register_build_info};
 pub use first_names::first_names;
 pub use logs::{LogFormat, error_chain, install_logs, install_logs_with};
-pub use metric_table::{ByLabel, MetricTable};
+pub use metric_table::{ByLabel, Gauges, MetricTable};
 pub use metric_types::{DescribedFamily, UnsuffixedCounter};
 pub use metrics_text::{MetricsFormat, encode_metrics};
 pub use process_metrics::register_process_metrics;

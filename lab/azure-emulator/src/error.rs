@@ -37,6 +37,11 @@ impl ErrorResponse {
         }
     }
 
+    /// The error for content that a client of the control API sent.
+    pub(super) fn invalid_content(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "InvalidRequestContent", message)
+    }
+
     /// Writes `"details": []`, as the network provider does.
     pub(super) fn without_details(mut self) -> Self {
         self.details = Some(Vec::new());

@@ -5,28 +5,29 @@
 //! does not stop later rules either. A rule behind one that acts does not count the request.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::http::header::{IF_MATCH, USER_AGENT};
 use axum::http::request::Parts;
 use regex::bytes::Regex;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::action::Action;
+use super::control::read;
 use super::error::ErrorResponse;
-use super::{fields, pattern};
+use super::pattern;
 
 pub(super) mod action;
+mod given_response;
 mod injected_response;
-mod parse_response;
 
 /// Rules at a time; every request is matched against each.
 pub(super) const MAX_RULES: usize = 100;
 /// Size of all rules as JSON: enough for a few pools of 5,000 addresses in responses and writes.
 pub(super) const MAX_BYTES: usize = 8 * 1024 * 1024;
-/// Upper bound of `skip` and `times`, so that their sum does not overflow.
-const MAX_COUNT: u64 = 1_000_000_000;
 
 /// The parts of a request that rules match and injected responses repeat.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,11 +85,26 @@ struct Rule {
     hits: u64,
 }
 
+/// A rule as a client sends it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GivenRule {
+    #[serde(default, rename = "match")]
+    matcher: RequestMatcher,
+    skip: Option<u64>,
+    times: Option<NonZeroU64>,
+    action: Action,
+}
+
 /// The requests that a rule matches. A part that is `None` matches every request.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct RequestMatcher {
+    #[serde(deserialize_with = "pattern::read_anchored")]
     method: Option<Regex>,
+    #[serde(deserialize_with = "pattern::read_unanchored")]
     path: Option<Regex>,
+    #[serde(deserialize_with = "pattern::read_unanchored")]
     caller: Option<Regex>,
 }
 
@@ -166,33 +182,17 @@ impl FaultRules {
 
 impl Rule {
     fn read(id: u64, given: Value, bytes: usize) -> Result<Self, ErrorResponse> {
-        let shown = given.clone();
-        fields::read(given, "fault", |fields| {
-            let matcher = fields.object("match", |fields| {
-                Some(RequestMatcher {
-                    method: fields.text("method", pattern::anchored),
-                    path: fields.text("path", pattern::unanchored),
-                    caller: fields.text("caller", pattern::unanchored),
-                })
-            });
-            let times = fields.number("times", 1..=MAX_COUNT);
-            let skip = fields.number("skip", 0..=MAX_COUNT);
-            let action = fields.object("action", Action::read);
-            let Some(action) = action else {
-                fields.missing("action");
-                return None;
-            };
-            Some(Self {
-                id,
-                given: shown,
-                bytes,
-                matcher: matcher.unwrap_or_default(),
-                skip: skip.unwrap_or(0),
-                times,
-                action: Arc::new(action),
-                passed: 0,
-                hits: 0,
-            })
+        let rule: GivenRule = read(given.clone(), "fault")?;
+        Ok(Self {
+            id,
+            given,
+            bytes,
+            matcher: rule.matcher,
+            skip: rule.skip.unwrap_or(0),
+            times: rule.times.map(NonZeroU64::get),
+            action: Arc::new(rule.action),
+            passed: 0,
+            hits: 0,
         })
     }
 
@@ -327,26 +327,22 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_are_reported_at_once() {
-        let given = json!({"match": {"path": "(", "host": "x"}, "times": 0, "action": {"cut": 1}, "extra": 1});
-        let error = FaultRules::default().add(given).unwrap_err();
-        assert_eq!(error.status, StatusCode::BAD_REQUEST);
-        let mistakes: Vec<_> = error
-            .details
-            .unwrap()
-            .into_iter()
-            .map(|detail| detail.message)
-            .collect();
-        let want = [
-            "match.path must be a regular expression: unclosed group",
-            "match.host is unknown; known here: method, path, caller",
-            "times must be a whole number from 1 to 1000000000",
-            "action.cut must be one of before, after",
-            "extra is unknown; known here: match, times, skip, action",
-        ];
-        assert_eq!(mistakes, want);
-        let error = FaultRules::default().add(json!({})).unwrap_err();
-        assert_eq!(error.details.unwrap()[0].message, "it must have action");
+    fn invalid_rules_are_refused() {
+        let cut = json!({"cut": "before"});
+        for (given, what) in [
+            (json!({}), "missing field `action`"),
+            (
+                json!({"match": {"path": "("}, "action": cut}),
+                "a pattern must be a regular expression: unclosed group",
+            ),
+            (json!({"match": {"host": "x"}, "action": cut}), "unknown field `host`"),
+            (json!({"times": 0, "action": cut}), "expected a nonzero u64"),
+            (json!({"extra": 1, "action": cut}), "unknown field `extra`"),
+        ] {
+            let error = FaultRules::default().add(given).unwrap_err();
+            assert_eq!(error.status, StatusCode::BAD_REQUEST);
+            assert!(error.message.contains(what), "{}", error.message);
+        }
     }
 
     #[test]

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use self::account::Account;
 pub(super) use self::account::{IdentitySettings, Principal};
 use self::tokens::Signer;
 use super::error::ErrorResponse;
@@ -25,6 +24,8 @@ mod unauthorized;
 
 /// How far in the future a token's `nbf` may be, for clocks that differ.
 const CLOCK_SKEW: Duration = Duration::from_mins(5);
+/// How long tokens are valid.
+const TOKEN_LIFETIME_SECONDS: i64 = 3600;
 /// Audiences that ARM accepts, without the trailing slash.
 const AUDIENCES: [&str; 6] = [
     "https://management.core.windows.net",
@@ -72,9 +73,6 @@ impl Identity {
             scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
         });
         let token = token.ok_or_else(|| unauthorized::not_bearer(&authority))?;
-        if self.settings.is_developer(token) {
-            return Ok(Principal::developer());
-        }
         let claims = self
             .signer
             .read(token)
@@ -104,24 +102,15 @@ impl Identity {
             ["msi", "token"] => self.app_service(request, now),
             ["metadata", "endpoints"] => discovery::endpoints(request, base),
             ["metadata", "identity", "oauth2", "token"] => self.imds_token(request, now),
-            [tenant, "oauth2", "token"] => self.token(tenant, entra::Version::One, request, now),
-            [tenant, "oauth2", "v2.0", "token"] => self.token(tenant, entra::Version::Two, request, now),
-            ["common", "discovery", "instance"] => discovery::instance(request, base),
-            [tenant, "v2.0", ".well-known", "openid-configuration"] => {
-                discovery::configuration(base, tenant, entra::Version::Two)
-            }
-            [tenant, ".well-known", "openid-configuration"] => {
-                discovery::configuration(base, tenant, entra::Version::One)
-            }
-            [_, "discovery", "v2.0", "keys"] | [_, "discovery", "keys"] => discovery::keys(),
+            [tenant, "oauth2", "v2.0", "token"] => self.token(tenant, request, now),
+            [tenant, "v2.0", ".well-known", "openid-configuration"] => discovery::configuration(base, tenant),
             _ => return None,
         })
     }
 
     /// A token for the control API's `GET token`, and when it expires.
     pub(super) fn developer_token(&self, now: Timestamp) -> (String, Timestamp) {
-        let Principal { tenant, client, object } = Principal::developer();
-        let issued = self.issue(&Account { tenant, client, object }, AUDIENCES[0], now);
+        let issued = self.issue(&Principal::developer(), AUDIENCES[0], now);
         (
             issued.token,
             Timestamp::from_second(issued.until).unwrap_or(Timestamp::MAX),
@@ -129,9 +118,8 @@ impl Identity {
     }
 
     /// Signs a token for an account.
-    fn issue(&self, account: &Account, audience: &str, now: Timestamp) -> Issued {
-        let lifetime = i64::try_from(self.settings.token_lifetime.as_secs()).unwrap_or(i64::MAX);
-        let (from, until) = (now.as_second(), now.as_second().saturating_add(lifetime));
+    fn issue(&self, account: &Principal, audience: &str, now: Timestamp) -> Issued {
+        let (from, until) = (now.as_second(), now.as_second().saturating_add(TOKEN_LIFETIME_SECONDS));
         Issued {
             token: self.signer.sign(account, audience, from, until),
             from,
@@ -160,10 +148,6 @@ impl Issued {
 pub(super) struct Secret(String);
 
 impl Secret {
-    pub(super) fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
     fn matches(&self, text: &str) -> bool {
         ring::digest::digest(&ring::digest::SHA256, self.0.as_bytes()).as_ref()
             == ring::digest::digest(&ring::digest::SHA256, text.as_bytes()).as_ref()

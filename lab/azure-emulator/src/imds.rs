@@ -100,7 +100,7 @@ impl Imds {
     ///
     /// # Errors
     ///
-    /// A 400 that names every mistake; then nothing has changed.
+    /// A 400 that names a mistake; then nothing has changed.
     pub(super) fn put(&mut self, document: Value, now: Moment) -> Result<Value, ErrorResponse> {
         self.events.put(document, now.wall)?;
         Ok(self.document())

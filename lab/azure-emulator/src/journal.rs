@@ -12,7 +12,10 @@ use axum::http::{HeaderMap, Response};
 use bytes::Bytes;
 use jiff::Timestamp;
 use regex::bytes::Regex;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
+
+use super::pattern;
 
 mod redact;
 
@@ -23,7 +26,7 @@ pub(super) const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// A page ends at this size, so that clients can parse it.
 pub(super) const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// Entries of a page, whatever `limit` says.
-pub(super) const MAX_LIMIT: usize = 1000;
+const MAX_LIMIT: usize = 1000;
 /// Changes kept of one entry; further ones are only counted. One write changes a load balancer and some interfaces.
 const MAX_CHANGES: usize = 100;
 /// Memory of an entry besides its texts.
@@ -52,8 +55,6 @@ pub(super) struct EtagChange {
 pub(super) struct Outcome {
     /// The id of the fault rule that acted on it.
     pub(super) fault: Option<u64>,
-    /// A remark for readers of the journal.
-    pub(super) note: Option<String>,
     pub(super) changes: Vec<EtagChange>,
 }
 
@@ -83,16 +84,30 @@ pub(super) enum Event<'a> {
 }
 
 /// The parameters of `GET journal`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct JournalQuery {
     /// Only entries with a higher number than this.
-    pub(super) after: u64,
+    after: u64,
     /// The number of entries: at least one, at most [`MAX_LIMIT`].
-    pub(super) limit: usize,
+    limit: usize,
     /// Pattern for the path, or for the resource of an operation.
-    pub(super) path: Option<Regex>,
+    #[serde(deserialize_with = "pattern::read_unanchored")]
+    path: Option<Regex>,
     /// Pattern for the method; an operation has the empty one.
-    pub(super) method: Option<Regex>,
+    #[serde(deserialize_with = "pattern::read_anchored")]
+    method: Option<Regex>,
+}
+
+impl Default for JournalQuery {
+    fn default() -> Self {
+        Self {
+            after: 0,
+            limit: 100,
+            path: None,
+            method: None,
+        }
+    }
 }
 
 /// The entries, and the number of the last one.
@@ -176,7 +191,6 @@ impl Journal {
         if let Some(rule) = outcome.fault {
             entry.shown.insert("fault".to_owned(), rule.into());
         }
-        insert(&mut entry.shown, [("note", outcome.note.as_deref().map(redact::text))]);
         entry.set_changes(outcome.changes);
         let more = entry.measure();
         self.bytes = self.bytes.saturating_add_signed(more);

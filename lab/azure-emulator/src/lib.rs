@@ -25,7 +25,6 @@ mod error;
 mod etag;
 mod faults;
 mod field_order;
-mod fields;
 mod guids;
 mod id;
 mod identity;

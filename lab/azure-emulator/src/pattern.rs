@@ -4,6 +4,8 @@
 //! cost of a match, which is at most that size times the length of the text.
 
 use regex::bytes::{Regex, RegexBuilder};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 /// Length of a pattern: more than the longest ARM path with each segment written out.
 pub(super) const MAX_PATTERN_BYTES: usize = 1024;
@@ -38,6 +40,25 @@ pub(super) fn anchored(pattern: &str) -> Result<Regex, String> {
     // Compiled alone first: `a)(b` must not become valid between the added parentheses.
     unanchored(pattern)?;
     unanchored(&format!("^(?:{pattern})$")).map_err(|_| format!("a pattern of at most {} bytes", MAX_PATTERN_BYTES - 6))
+}
+
+/// Reads an [`unanchored`] pattern, if there is one.
+pub(super) fn read_unanchored<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Regex>, D::Error> {
+    read(deserializer, unanchored)
+}
+
+/// Reads an [`anchored`] pattern, if there is one.
+pub(super) fn read_anchored<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Regex>, D::Error> {
+    read(deserializer, anchored)
+}
+
+fn read<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    compile: fn(&str) -> Result<Regex, String>,
+) -> Result<Option<Regex>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    let compiled = text.map(|text| compile(&text)).transpose();
+    compiled.map_err(|what| D::Error::custom(format_args!("a pattern must be {what}")))
 }
 
 /// The reason in an error of `regex`, without the marked pattern above it.

@@ -81,6 +81,10 @@ impl Settings {
     }
 }
 
+/// A duration as text, where it may be left out.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct DurationText(#[serde(with = "duration_as_text")] pub(super) Duration);
+
 /// Serializes durations as text, such as `1m30s`.
 pub(super) mod duration_as_text {
     use super::{Deserialize, Deserializer, Duration, Serializer, SignedDuration, format_duration};

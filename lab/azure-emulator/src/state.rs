@@ -26,7 +26,7 @@ use super::settings::Settings;
 use super::store::{Store, StoreEvent};
 use super::throttle::{Kind, Remaining, Throttle};
 
-mod control_backend;
+mod controlled;
 mod response_headers;
 
 /// Everything that an emulator keeps.

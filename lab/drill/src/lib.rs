@@ -27,7 +27,8 @@ pub mod result;
 pub mod rotation;
 pub mod scenario;
 pub mod series;
-pub mod simulation;
+#[cfg(test)]
+mod simulation;
 pub mod speed;
 pub mod spread;
 pub mod strategy;

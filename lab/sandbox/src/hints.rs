@@ -2,7 +2,7 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -103,10 +103,7 @@ pub(super) fn text(context: &HintContext<'_>) -> String {
         ),
     ];
     text.push_str("Try these in another terminal:\n\n");
-    for (what, command) in commands {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{what}\n  {command}\n");
-    }
+    text.push_str(&listed(&commands));
     if has_local_service {
         text.push_str(&local_service_commands(&programs, context));
     }
@@ -182,9 +179,7 @@ fn local_service_commands(programs: &Programs, context: &HintContext<'_>) -> Str
             format!("{headgate} why service default/{NAME} --kubeconfig {kubeconfig} --azure-config-file {azure_json}"),
         ),
     ];
-    commands.iter().fold(String::new(), |text, (what, command)| {
-        format!("{text}{what}\n  {command}\n")
-    })
+    listed(&commands)
 }
 
 /// The commands about maintenances, in the order in which they are to be tried.
@@ -214,6 +209,10 @@ fn maintenance_commands(kubectl: &str, manifests: &[PathBuf]) -> String {
             format!("{kubectl} delete hgnm {first} {second}"),
         ),
     ];
+    listed(&commands)
+}
+
+fn listed<W: Display>(commands: &[(W, String)]) -> String {
     commands.iter().fold(String::new(), |text, (what, command)| {
         format!("{text}{what}\n  {command}\n")
     })

@@ -10,8 +10,9 @@ use std::time::Duration;
 use headgate_sandbox::assets::Assets;
 use headgate_sandbox::control_plane::ControlPlane;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::scratch;
@@ -108,10 +109,22 @@ pub async fn create_node(client: &Client, prefix: &str) -> String {
     name
 }
 
+/// Merges a patch into a Node.
+pub async fn patch_node(client: &Client, node: &str, patch: Value) {
+    let nodes = Api::<Node>::all(client.clone());
+    let patch = Patch::Merge(patch);
+    nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
+}
+
+/// Replaces the taints of a Node.
+pub async fn set_taints(client: &Client, node: &str, taints: Value) {
+    patch_node(client, node, json!({"spec": {"taints": taints}})).await;
+}
+
 /// Whether the API server is that of Kubernetes 1.30, the oldest that headgate supports. docs/concepts/limits.md lists how it differs.
 pub async fn is_kubernetes_1_30(client: &Client) -> bool {
     let request = hyper::Request::get("/version").body(Vec::new()).unwrap();
-    let version: serde_json::Value = client.request(request).await.unwrap();
+    let version: Value = client.request(request).await.unwrap();
     (version["major"].as_str(), version["minor"].as_str()) == (Some("1"), Some("30"))
 }
 

@@ -20,6 +20,7 @@ mod random;
 mod recorded_spans;
 mod scratch;
 
+use std::fmt;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
@@ -27,7 +28,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 use headgate_kubernetes::{CONTROLLER, EventSink};
 use kube::Client;
 
-pub use cluster::{Cluster, assets, control_plane, create_node, is_kubernetes_1_30, kubectl, own_control_plane};
+pub use cluster::{
+    Cluster, assets, control_plane, create_node, is_kubernetes_1_30, kubectl, own_control_plane, patch_node, set_taints,
+};
 pub use fake::{ClientFaults, FakeApi, Fault, RecordedRequest, RequestFilter};
 pub use lab_program::lab_program;
 pub use random::{Random, run_seeds};
@@ -40,6 +43,14 @@ pub fn event_sink(client: Client, node: &str) -> EventSink {
     let (sink, queue) = EventSink::new(client, node.to_owned());
     tokio::spawn(queue.write_until(std::future::pending()));
     sink.reported_by(CONTROLLER)
+}
+
+/// An attempt of [`eventually`] that succeeds if something is so; `seen` is what else there is.
+///
+/// # Errors
+/// When it is not so.
+pub fn met(is_met: bool, seen: impl fmt::Display) -> Result<(), String> {
+    is_met.then_some(()).ok_or_else(|| seen.to_string())
 }
 
 /// Repeats `attempt`, with a pause of 20 ms after each failure, until it returns a value. Panics after `within` with

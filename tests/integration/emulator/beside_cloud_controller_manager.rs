@@ -22,8 +22,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::cloud_controller_manager::SUBSCRIPTION;
-use super::real_cloud_controller_manager::{CLUSTER, Fixture};
+use super::real_cloud_controller_manager::{CLUSTER, Fixture, SUBSCRIPTION};
 use crate::harness::settings_file;
 
 mod chaos;

@@ -1,5 +1,5 @@
-//! The requests that a real cloud-controller-manager was seen to make, in the order of a Service's life, and the fields
-//! that it needs in the answers. Plain HTTP with a token of App Service's endpoint, as there.
+//! The requests that a real cloud-controller-manager was seen to make, and what they do to admin states. Plain HTTP with a token of
+//! App Service's endpoint, as there.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,12 +11,10 @@ use super::emulator_process::Emulator;
 use crate::harness::http::{self, Response};
 
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
-pub(crate) const SUBSCRIPTION: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005";
 pub(crate) const GROUP: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005/resourceGroups/cluster/providers";
 /// The user agent of these tests' requests.
 pub(crate) const USER_AGENT: &str = "kubernetes-cloudprovider/v1.36.0 azsdk-go-armnetwork/v9.0.0";
 const NETWORK_API_VERSION: &str = "2025-05-01";
-const COMPUTE_API_VERSION: &str = "2025-04-01";
 
 /// A client that sends the requests of cloud-controller-manager.
 pub(crate) struct Controller {
@@ -167,117 +165,6 @@ fn load_balancer(id: &str, public_ip: &str) -> Value {
 fn addresses(names: &[&str]) -> Value {
     let address = |(number, name)| json!({"name": name, "properties": {"ipAddress": format!("10.0.0.{}", number + 4)}});
     names.iter().enumerate().map(address).collect()
-}
-
-/// All children of a load balancer.
-fn children(load_balancer: &Value) -> Vec<&Value> {
-    let kinds = [
-        "frontendIPConfigurations",
-        "backendAddressPools",
-        "probes",
-        "loadBalancingRules",
-    ];
-    let properties = &load_balancer["properties"];
-    kinds
-        .iter()
-        .flat_map(|kind| properties[kind].as_array().unwrap())
-        .collect()
-}
-
-#[tokio::test]
-async fn cloud_controller_manager_requests_succeed_for_the_life_of_a_service() {
-    let emulator = Emulator::start(&["--operation-delay", "30ms"]).await;
-    let controller = Controller::start(emulator.arm).await;
-    let group = format!("{GROUP}/Microsoft.Network/networkSecurityGroups/nsg");
-
-    // At its start it reads zones and, with scale sets, machines.
-    let provider = controller
-        .get(&format!("{SUBSCRIPTION}/providers/Microsoft.Compute"), "2021-04-01")
-        .await;
-    assert_eq!(provider.status, 200, "{}", provider.text());
-    assert!(provider.json()["resourceTypes"].is_array(), "{}", provider.text());
-    for kind in ["virtualMachineScaleSets", "virtualMachines"] {
-        let answer = controller
-            .get(&format!("{GROUP}/Microsoft.Compute/{kind}"), COMPUTE_API_VERSION)
-            .await;
-        assert_eq!(
-            (answer.status, answer.json()["value"].is_array()),
-            (200, true),
-            "{kind}"
-        );
-    }
-
-    // The first Service: it lists, then writes a public IP, which must get an address and keep it.
-    let network = format!("{GROUP}/Microsoft.Network");
-    for kind in ["loadBalancers", "publicIPAddresses", "privateLinkServices"] {
-        let found = controller.read(&format!("{network}/{kind}")).await;
-        assert_eq!(found["value"], json!([]), "{kind}");
-    }
-    let public_ip = format!("{network}/publicIPAddresses/kubernetes-a1");
-    assert_eq!(controller.get(&public_ip, NETWORK_API_VERSION).await.status, 404);
-    let body = json!({
-        "location": "eastus", "name": "kubernetes-a1", "sku": {"name": "Standard"},
-        "properties": {"publicIPAddressVersion": "IPv4", "publicIPAllocationMethod": "Static"},
-    });
-    let made = controller.put(&public_ip, None, &body).await;
-    let address = made["properties"]["ipAddress"].as_str().expect("an address").to_owned();
-    let again = controller.put(&public_ip, Some(etag(&made)), &made).await;
-    assert_eq!(
-        again["properties"]["ipAddress"], *address,
-        "a write of what was read keeps it"
-    );
-
-    // The load balancer is created without If-Match; its children have ids and names.
-    let id = format!("{network}/loadBalancers/kubernetes");
-    let created = controller.put(&id, None, &load_balancer(&id, &public_ip)).await;
-    for child in children(&created) {
-        let (name, own) = (child["name"].as_str().unwrap(), child["id"].as_str().unwrap());
-        assert!(own.starts_with(&id) && own.ends_with(name), "{own}");
-        assert_eq!(etag(child), etag(&created));
-        assert_eq!(child["properties"]["provisioningState"], "Succeeded");
-    }
-    let listed = controller.read(&format!("{network}/loadBalancers")).await;
-    assert_eq!(listed["value"], json!([created]));
-
-    // The security group is written with If-Match; a stale etag is refused.
-    let found = controller.read(&group).await;
-    let mut changed = found.clone();
-    changed["properties"]["securityRules"] = json!([{"name": "a1", "properties": {
-        "protocol": "Tcp", "access": "Allow", "direction": "Inbound", "priority": 500,
-        "sourceAddressPrefix": "Internet", "sourcePortRange": "*",
-        "destinationAddressPrefix": address, "destinationPortRange": "80",
-    }}]);
-    controller.put(&group, Some(etag(&found)), &changed).await;
-    let stale = controller
-        .send("PUT", &with_version(&group), Some(etag(&found)), &changed)
-        .await;
-    assert_eq!(
-        (stale.status, &stale.json()["error"]["code"]),
-        (412, &json!("PreconditionFailed"))
-    );
-
-    // Nodes join: the pool is written without If-Match and with an old etag in the body, which changes the load
-    // balancer's etag.
-    let pool = format!("{id}/backendAddressPools/kubernetes");
-    let mut members = children(&created)[1].clone();
-    members["properties"]["loadBalancerBackendAddresses"] = addresses(&["node-1", "node-2"]);
-    controller.put(&pool, None, &members).await;
-    controller.put(&pool, None, &members).await;
-    members["properties"]["loadBalancerBackendAddresses"] = addresses(&["node-1", "node-2", "node-3"]);
-    controller.put(&pool, None, &members).await;
-    let joined = controller.read(&id).await;
-    assert_ne!(
-        etag(&joined),
-        etag(&created),
-        "a write of a pool changes the etag of its load balancer"
-    );
-    let refused = controller
-        .send("PUT", &with_version(&id), Some(etag(&created)), &created)
-        .await;
-    assert_eq!(refused.status, 412, "{}", refused.text());
-    assert_eq!(controller.read(&id).await, joined, "the refused write had no effect");
-
-    emulator.stop().await;
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::cloud_controller_manager::{Controller, GROUP, SUBSCRIPTION, USER_AGENT, etag};
+use super::cloud_controller_manager::{Controller, GROUP, USER_AGENT, etag};
 use super::emulator_process::Emulator;
 use crate::harness::http;
 
@@ -25,6 +25,7 @@ mod local_pools;
 const RECONCILE_TIMEOUT: Duration = Duration::from_mins(1);
 /// The name of the cluster, and so of its load balancer.
 pub(super) const CLUSTER: &str = "ccm";
+pub(super) const SUBSCRIPTION: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005";
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 /// A running cloud-controller-manager, its emulator, and clients of both APIs.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use headgate_sandbox::{agents, agents::AgentConfig};
 use headgate_test_kubernetes::scratch;
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use super::http::{self, Response};
 
@@ -101,6 +102,11 @@ impl Agent {
     /// The text of `/metrics`.
     pub(crate) async fn metrics(&self) -> String {
         http::get(self.metrics_address(), "/metrics").await.unwrap().text()
+    }
+
+    /// `/statusz` as JSON.
+    pub(crate) async fn statusz(&self) -> Value {
+        http::statusz(self.metrics_address()).await
     }
 
     pub(crate) fn directory(&self) -> &Path {

@@ -50,6 +50,12 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> io::Result<Response>
     .await
 }
 
+/// `/statusz` of a process as JSON.
+pub(crate) async fn statusz(address: SocketAddr) -> serde_json::Value {
+    let request = b"GET /statusz HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n";
+    exchange(address, request).await.unwrap().json()
+}
+
 /// Sends these bytes on a new connection and reads one response.
 pub(crate) async fn exchange(address: SocketAddr, request: &[u8]) -> io::Result<Response> {
     let exchange = async {

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use headgate_sandbox::{process, process::Process};
-use headgate_test_kubernetes::scratch;
+use headgate_test_kubernetes::{met, scratch};
 
 /// The variable with the name of the test that runs in the namespace.
 const TEST_VARIABLE: &str = "HEADGATE_TEST_INSIDE";
@@ -67,11 +67,7 @@ fn check_available() -> Result<(), String> {
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("unshare: {error}"))?;
-    if output.status.success() {
-        Ok(())
-    } else {
-        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
-    }
+    met(output.status.success(), String::from_utf8_lossy(&output.stderr).trim())
 }
 
 fn unshare_command(directory: &Path, script: &str) -> Command {

@@ -17,16 +17,12 @@ async fn a_panic_of_the_leader_task_ends_the_term_and_not_the_process() {
         answers += 1;
         let text = http::get(address, "/metrics").await.unwrap().text();
         let line = "headgate_leader_failed_terms_total{reason=\"panic\"} 1";
-        if text.lines().any(|found| found == line) {
-            Ok(())
-        } else {
-            Err(text)
-        }
+        met(text.lines().any(|found| found == line), text)
     })
     .await;
     eventually(SOON, "the Lease is given back", async || {
         let holder = lease.holder().await;
-        if holder.is_empty() { Ok(()) } else { Err(holder) }
+        met(holder.is_empty(), holder)
     })
     .await;
     first.shows("headgate_leader 0").await;

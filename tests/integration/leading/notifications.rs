@@ -3,10 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-use headgate_test_kubernetes::{control_plane, create_node, eventually};
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
+use headgate_test_kubernetes::{control_plane, create_node, eventually, met, set_taints};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -86,9 +83,7 @@ fn agent_options(node: &str, receiver: &Receiver, more: &str) -> AgentOptions {
 }
 
 async fn taint(node: &str, taints: Value) {
-    let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
-    let nodes = Api::<Node>::all(control_plane().client());
-    nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
+    set_taints(&control_plane().client(), node, taints).await;
 }
 
 async fn answers(agent: &Agent, code: u16) {
@@ -123,7 +118,7 @@ async fn an_agent_reports_the_first_and_the_last_signal_of_its_node() {
     eventually(SOON, "both are counted", async || {
         let metrics = agent.metrics().await;
         let line = "headgate_notifications_total{outcome=\"delivered\"} 2";
-        if metrics.contains(line) { Ok(()) } else { Err(metrics) }
+        met(metrics.contains(line), metrics)
     })
     .await;
     assert_eq!(receiver.bodies.lock().unwrap().len(), 2);

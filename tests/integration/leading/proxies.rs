@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use headgate_test_kubernetes::{eventually, scratch};
+use headgate_test_kubernetes::{eventually, met, scratch};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 
@@ -73,11 +73,10 @@ async fn arm_and_the_webhook_are_reached_through_the_proxy_of_the_environment() 
     ];
     eventually(SOON, "both at the proxy", async || {
         let requests = requests.lock().unwrap().clone();
-        if expected.iter().all(|line| requests.contains(*line)) {
-            Ok(())
-        } else {
-            Err(format!("{requests:?} {}", instance.log()))
-        }
+        met(
+            expected.iter().all(|line| requests.contains(*line)),
+            format!("{requests:?} {}", instance.log()),
+        )
     })
     .await;
 }

@@ -122,17 +122,12 @@ async fn role_controller_leads_without_a_health_port() {
     );
 
     // With a signal on its own node, the leader hands over if another candidate can take over.
-    let nodes = Api::<Node>::all(control_plane().client());
-    let taint = json!({"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoSchedule"}]}});
-    let patch = kube::api::Patch::Merge(taint);
-    nodes
-        .patch(&node, &kube::api::PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    let taint = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoSchedule"}]);
+    headgate_test_kubernetes::set_taints(&control_plane().client(), &node, taint).await;
     eventually(SOON, "its node's signal", async || {
         let statusz = controller.statusz().await;
         let signals = statusz["node"]["signals"].as_array().unwrap().len();
-        if signals == 1 { Ok(()) } else { Err(statusz.to_string()) }
+        met(signals == 1, statusz)
     })
     .await;
     let log = controller.log();

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use headgate_test_kubernetes::{control_plane, create_node, eventually, own_control_plane};
+use headgate_test_kubernetes::{control_plane, create_node, eventually, met, own_control_plane};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::{SOON, TAINT, UNKNOWN, answers, create, statusz, taint, untaint, with_token};
+use super::{SOON, TAINT, UNKNOWN, answers, create, taint, untaint, with_token};
 use crate::harness::{AgentOptions, http};
 
 #[tokio::test]
@@ -25,12 +25,8 @@ async fn an_api_server_outage_keeps_the_verdict_until_the_watch_resumes() {
     answers(&drained, 503, &[TAINT], "watch").await;
     control_plane.stop_apiserver().await;
     eventually(SOON, "the loss is seen", async || {
-        let error = statusz(&good).await["node"]["watchError"]["reason"].clone();
-        if error == "connection" {
-            Ok(())
-        } else {
-            Err(error.to_string())
-        }
+        let error = good.statusz().await["node"]["watchError"]["reason"].clone();
+        met(error == "connection", error)
     })
     .await;
     answers(&good, 200, &[], "watch").await;
@@ -38,7 +34,7 @@ async fn an_api_server_outage_keeps_the_verdict_until_the_watch_resumes() {
     control_plane.start_apiserver().await.unwrap();
     // The watch recovers although the Node does not change.
     eventually(Duration::from_mins(1), "the watch is good again", async || {
-        let error = statusz(&good).await["node"].get("watchError").cloned();
+        let error = good.statusz().await["node"].get("watchError").cloned();
         error.map_or(Ok(()), |error| Err(error.to_string()))
     })
     .await;
@@ -67,7 +63,7 @@ async fn a_restart_during_an_api_server_outage_uses_the_remembered_state() {
     let good = AgentOptions::new("good", control_plane.kubeconfig());
     let (first, second) = (drained.start().await, good.start().await);
     answers(&first, 503, &[TAINT], "watch").await;
-    let since = statusz(&first).await["node"]["signals"][0]["since"].clone();
+    let since = first.statusz().await["node"]["signals"][0]["since"].clone();
     answers(&second, 200, &[], "watch").await;
     for agent in [&first, &second] {
         let state = agent.directory().join("state.json");
@@ -85,7 +81,7 @@ async fn a_restart_during_an_api_server_outage_uses_the_remembered_state() {
     assert!(!agent.log().contains(UNKNOWN), "{}", agent.log());
     answers(&agent, 503, &[TAINT], "remembered").await;
     assert_eq!(
-        statusz(&agent).await["node"]["signals"][0]["since"],
+        agent.statusz().await["node"]["signals"][0]["since"],
         since,
         "since when is remembered too"
     );
@@ -161,14 +157,10 @@ async fn forbidden_writes_are_logged_once_and_counted() {
         let metrics = agent.metrics().await;
         let name = "headgate_node_watch_errors_total{reason=\"forbidden\"} ";
         let count = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
-        if count.parse::<u64>().unwrap() >= 3 {
-            Ok(())
-        } else {
-            Err(count.to_owned())
-        }
+        met(count.parse::<u64>().unwrap() >= 3, count)
     })
     .await;
     assert_eq!(agent.log().matches("watch failed").count(), 1, "{}", agent.log());
-    assert_eq!(statusz(&agent).await["node"]["watchError"]["reason"], "forbidden");
+    assert_eq!(agent.statusz().await["node"]["watchError"]["reason"], "forbidden");
     assert_eq!(agent.wait(Duration::from_millis(200)).await, None);
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use headgate_test_kubernetes::eventually;
 use headgate_test_kubernetes::kubectl;
+use headgate_test_kubernetes::{eventually, met};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -45,10 +45,23 @@ fn output(command: &mut Command) -> Result<String, String> {
     }
 }
 
+/// The sandbox's nodes are in its pools, and it prints how to ask about them.
+async fn nodes_are_in_their_pools(sandbox: &mut Sandbox, description: &Value) {
+    for pool in POOLS {
+        let line = sandbox.wait_for_line(pool, |line| line["addresses"] == 3).await;
+        assert!(are_down(&line, &[]), "{line}");
+    }
+    let authority = std::fs::read_to_string(description["emulator"]["caFile"].as_str().unwrap()).unwrap();
+    assert!(authority.starts_with("-----BEGIN CERTIFICATE-----"), "{authority}");
+    let hint = format!("--azure-config-file {}", description["azureJson"].as_str().unwrap());
+    assert!(sandbox.errors().contains(&hint), "{}", sandbox.errors());
+}
+
 #[tokio::test]
 async fn a_taint_sets_a_node_down_in_every_pool_until_it_is_removed() {
     let mut sandbox = Sandbox::start(&["--nodes", "3"]);
     let description = sandbox.description().await;
+    nodes_are_in_their_pools(&mut sandbox, &description).await;
     let file = |name: &str| description[name].as_str().unwrap().to_owned();
     let (kubeconfig, azure_json) = (file("kubeconfig"), file("azureJson"));
     let kube = |arguments: &[&str]| output(kubectl(Path::new(&kubeconfig)).args(arguments)).unwrap();
@@ -69,6 +82,11 @@ async fn a_taint_sets_a_node_down_in_every_pool_until_it_is_removed() {
         }
     })
     .await;
+    let caller = format!("headgate/{}", headgate_core::telemetry::VERSION);
+    let line = sandbox
+        .wait_for_line(&caller, |line| line["reads"].as_u64() > Some(0))
+        .await;
+    assert_eq!(line["writes"], 0, "{line}");
     // Not the leader's own node, whose taint leads to a handover.
     let node = ["node-1", "node-2", "node-3"]
         .into_iter()
@@ -203,7 +221,7 @@ async fn the_pool_of_the_local_service_follows_its_endpoints() {
             let list: Value = serde_json::from_str(&text).unwrap();
             let counts = list["items"].as_array().unwrap().iter();
             let count: u64 = counts.map(|event| event["series"]["count"].as_u64().unwrap_or(1)).sum();
-            if count >= at_least { Ok(()) } else { Err(text) }
+            met(count >= at_least, text)
         })
         .await;
     };

@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
+use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane, set_taints};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -214,30 +214,22 @@ async fn pods_terminate(story: &Story, here: &str, pods: &[String]) {
 
 /// A drain signal makes the answers fail only while another node without a signal serves the Service.
 async fn node_goes_away(story: &Story, here: &str, there: &str) {
-    let nodes = Api::<Node>::all(story.client.clone());
-    let taint = async |node: &str, taints: Value| {
-        let taints = Patch::Merge(json!({"spec": {"taints": taints}}));
-        nodes.patch(node, &PatchParams::default(), &taints).await.unwrap();
-    };
+    let taint = async |node: &str, taints: Value| set_taints(&story.client, node, taints).await;
     let signal = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
     story.is_ready(there, "Unknown").await;
     taint(here, signal.clone()).await;
     for agent in [&story.at_path, &story.on_port] {
         eventually(SOON, "/healthz fails", async || {
             let status = agent.healthz().await.status;
-            if status == 503 { Ok(()) } else { Err(status.to_string()) }
+            met(status == 503, status)
         })
         .await;
     }
     let is_kept = async |why: &str| {
         for agent in [&story.at_path, &story.on_port] {
             eventually(SOON, why, async || {
-                let kept = statusz(agent).await["keptServices"].clone();
-                if kept == json!([{"service": "default/web", "why": why}]) {
-                    Ok(())
-                } else {
-                    Err(kept.to_string())
-                }
+                let kept = agent.statusz().await["keptServices"].clone();
+                met(kept == json!([{"service": "default/web", "why": why}]), kept)
             })
             .await;
         }
@@ -259,12 +251,8 @@ async fn node_goes_away(story: &Story, here: &str, there: &str) {
 async fn api_server_is_away(story: &Story, port: u16) {
     for agent in [&story.at_path, &story.on_port] {
         eventually(SOON, "the loss is seen", async || {
-            let errors = statusz(agent).await["services"]["watchErrors"].clone();
-            if errors.as_object().is_some_and(|errors| errors.len() == 2) {
-                Ok(())
-            } else {
-                Err(errors.to_string())
-            }
+            let errors = agent.statusz().await["services"]["watchErrors"].clone();
+            met(errors.as_object().is_some_and(|errors| errors.len() == 2), errors)
         })
         .await;
     }
@@ -324,9 +312,4 @@ async fn service_health_follows_the_real_endpoint_slice_controller() {
     story.both_know_nothing(port).await;
     drop(story);
     control_plane.stop().await;
-}
-
-async fn statusz(agent: &Agent) -> Value {
-    let request = b"GET /statusz HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n";
-    http::exchange(agent.metrics_address(), request).await.unwrap().json()
 }

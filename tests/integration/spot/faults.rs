@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use headgate_test_kubernetes::{control_plane, eventually, own_control_plane};
+use headgate_test_kubernetes::{control_plane, eventually, met, own_control_plane, patch_node};
 use kube::Client;
 use serde_json::{Value, json};
 
 use super::imds::{Fault, Imds, document, event};
 use super::{
-    AT_ONCE, DRAINING, LATER, OTHER, SOON, answers, create, holds, metric, options, other_taint, our_taint, patch,
-    state, statusz, tainted,
+    AT_ONCE, DRAINING, LATER, OTHER, SOON, answers, create, holds, metric, options, other_taint, our_taint, state,
+    tainted,
 };
 use crate::harness::{AgentOptions, http};
 
@@ -48,7 +48,7 @@ async fn imds_faults_change_neither_verdict_nor_taints() {
             imds.set(fault);
             eventually(SOON, &what[..what.len().min(100)], async || {
                 let count = metric(&agent, &series).await;
-                if count > before { Ok(()) } else { Err(count.to_string()) }
+                met(count > before, count)
             })
             .await;
             holds(&agent, signals).await;
@@ -58,7 +58,7 @@ async fn imds_faults_change_neither_verdict_nor_taints() {
     };
     // Faults before a notice; the error's body looks like a notice.
     walk(&[], &good).await;
-    assert!(statusz(&agent).await["scheduledEvents"]["trouble"]["reason"] == "timeout");
+    assert!(agent.statusz().await["scheduledEvents"]["trouble"]["reason"] == "timeout");
     assert_eq!(state(&client, "spot-faults").await, (vec![other_taint()], None));
 
     // A slow response counts.
@@ -119,11 +119,10 @@ async fn a_preempt_event_during_an_api_server_outage_fails_healthz_and_taints_la
     answers(&agent, SOON, &[]).await;
     eventually(SOON, "the Node is remembered", async || {
         let file = std::fs::read_to_string(agent.directory().join("state.json")).map_err(|error| error.to_string())?;
-        if file.contains("virtualMachineScaleSets") && file.contains("boot-1") {
-            Ok(())
-        } else {
-            Err(file)
-        }
+        met(
+            file.contains("virtualMachineScaleSets") && file.contains("boot-1"),
+            file,
+        )
     })
     .await;
     control_plane.stop_apiserver().await;
@@ -165,12 +164,8 @@ async fn an_agent_without_the_feature_removes_the_taint_of_a_notice_that_has_pas
         let record = json!({"eventId": "A-1", "notBefore": not_before, "bootId": "boot-1", "taintedAt": TAINTED_AT});
         let annotations = json!({"headgate.dev/spot-notice": record.to_string()});
         let taints = json!([other, taint(added_at)]);
-        patch(
-            &client,
-            name,
-            json!({"metadata": {"annotations": annotations}, "spec": {"taints": taints}}),
-        )
-        .await;
+        let noticed = json!({"metadata": {"annotations": annotations}, "spec": {"taints": taints}});
+        patch_node(&client, name, noticed).await;
         let agent = AgentOptions::new(name, &cluster.kubeconfig)
             .settings("kubeProxyHealthzUrl: Disabled\n")
             .start()

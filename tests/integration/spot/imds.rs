@@ -9,7 +9,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use headgate_http::server::{self, Limits};
-use headgate_test_kubernetes::eventually;
+use headgate_test_kubernetes::{eventually, met};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -84,11 +84,7 @@ impl Imds {
         let before = self.requests().len();
         eventually(Duration::from_secs(20), "more questions", async || {
             let now = self.requests().len();
-            if now >= before + times {
-                Ok(())
-            } else {
-                Err(now.to_string())
-            }
+            met(now >= before + times, now)
         })
         .await;
     }

@@ -1,7 +1,7 @@
 //! The permissions that eviction notices need, with a token bound to the own Node: only the taint can be written.
 
 use headgate_test_kubernetes::kubectl;
-use headgate_test_kubernetes::{eventually, own_control_plane};
+use headgate_test_kubernetes::{eventually, met, own_control_plane};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::PostParams;
@@ -57,11 +57,7 @@ async fn eviction_notices_allow_only_the_draining_taint() {
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&tried.stderr).into_owned();
-        if said.contains("headgate may change only annotations and taints") {
-            Ok(())
-        } else {
-            Err(said)
-        }
+        met(said.contains("headgate may change only annotations and taints"), said)
     })
     .await;
     let agent = options("spot-rights", &kubeconfig, &imds).start().await;
@@ -90,7 +86,7 @@ async fn eviction_notices_allow_only_the_draining_taint() {
             "headgate_node_writes_total{field=\"draining_taint\",outcome=\"refused\"}",
         )
         .await;
-        if count >= 2 { Ok(()) } else { Err(count.to_string()) }
+        met(count >= 2, count)
     })
     .await;
     answers(&agent, SOON, &["preempt"]).await;

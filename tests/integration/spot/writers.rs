@@ -1,24 +1,21 @@
-//! Writes to the Node: headgate's taint for a notice that begins and ends, and concurrent writes of others. The tasks
-//! of the spot module run in this process.
+//! Writes to the Node: headgate's taint for a notice that begins and ends. The tasks of the spot module run in this
+//! process.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use headgate_agent::spot::{EventsSnapshot, Timing};
 use headgate_core::clock::Clock;
-use headgate_core::node::{AzureNotice, NodeReport};
+use headgate_core::node::{AzureNotice, NodeReport, SignalRules};
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_test_kubernetes::{control_plane, eventually};
+use headgate_test_kubernetes::{control_plane, eventually, met, set_taints};
 use kube::Client;
-use kube::client::Body;
 use prometheus_client::registry::Registry;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::imds::{Fault, Imds, document, event};
-use super::{DRAINING, LATER, LATER_STILL, OTHER, SOON, create, other_taint, our_taint, patch, state, tainted};
+use super::{DRAINING, LATER, LATER_STILL, OTHER, SOON, create, state, tainted};
 
 /// The tasks of the spot module, with shorter times; they end with the test.
 struct SpotTasks {
@@ -26,21 +23,14 @@ struct SpotTasks {
 }
 
 impl SpotTasks {
-    fn start(name: &str, watch_client: Client, write_client: Client, imds: &Imds) -> Self {
+    fn start(name: &str, client: Client, imds: &Imds) -> Self {
         let clock = Clock::System;
         let mut registry = Registry::default();
-        let reports = watch::Sender::new(NodeReport::initial(
-            None,
-            &headgate_core::node::SignalRules::default(),
-            clock.now(),
-        ));
+        let reports = watch::Sender::new(NodeReport::initial(None, &SignalRules::default(), clock.now()));
         let (sender, snapshots) = watch::channel(EventsSnapshot::default());
         let metrics = headgate_agent::spot::Metrics::register(&mut registry, snapshots.clone());
-        let node_metrics = headgate_agent::own_node::Metrics::register(
-            &mut registry,
-            reports.subscribe(),
-            headgate_core::node::SignalRules::default(),
-        );
+        let node_metrics =
+            headgate_agent::own_node::Metrics::register(&mut registry, reports.subscribe(), SignalRules::default());
         let (own, timing) = (
             reports.subscribe(),
             Timing {
@@ -50,15 +40,15 @@ impl SpotTasks {
         );
         let reporter = node_metrics.watch_reporter(name, &clock);
         tokio::spawn(headgate_agent::own_node::watch_own_node(
-            watch_client,
+            client.clone(),
             name.to_owned(),
-            headgate_core::node::SignalRules::default(),
+            SignalRules::default(),
             reports,
             node_metrics,
             reporter,
             clock.clone(),
         ));
-        let writer = NodeWriter::new(write_client, NodeWriteMetrics::register(&mut registry), clock.clone());
+        let writer = NodeWriter::new(client, NodeWriteMetrics::register(&mut registry), clock.clone());
         let intents = NodeIntents::default();
         tokio::spawn(headgate_agent::spot::reconcile_taint(
             name.to_owned(),
@@ -94,7 +84,7 @@ async fn a_withdrawn_notice_removes_only_headgates_taint_after_the_grace_period(
     let client = cluster.client();
     let imds = Imds::start().await;
     create(&client, "spot-gone").await;
-    let mut spot_tasks = SpotTasks::start("spot-gone", client.clone(), client.clone(), &imds);
+    let mut spot_tasks = SpotTasks::start("spot-gone", client.clone(), &imds);
     let a = document(2, &[event("a", "Preempt", LATER, &["spot-gone_3"])]);
     imds.set(Fault::None(a.clone()));
     spot_tasks.signalled(true).await;
@@ -123,18 +113,17 @@ async fn a_withdrawn_notice_removes_only_headgates_taint_after_the_grace_period(
     // A taint that another writer has set is not treated as headgate's, neither before the notice nor after.
     let theirs = json!([{"key": OTHER, "value": "v", "effect": "NoSchedule"},
         {"key": DRAINING, "value": "spot-eviction", "effect": "NoSchedule"}]);
-    patch(&client, "spot-gone", json!({"spec": {"taints": theirs}})).await;
+    set_taints(&client, "spot-gone", theirs).await;
     imds.set(Fault::None(document(
         5,
         &[event("b", "Preempt", LATER_STILL, &["spot-gone_3"])],
     )));
     eventually(SOON, "the new notice is recorded", async || {
         let (_, record) = state(&client, "spot-gone").await;
-        if record.as_ref().is_some_and(|record| record.event_id == "b") {
-            Ok(())
-        } else {
-            Err(format!("{record:?}"))
-        }
+        met(
+            record.as_ref().is_some_and(|record| record.event_id == "b"),
+            format!("{record:?}"),
+        )
     })
     .await;
     imds.set(Fault::None(document(6, &[])));
@@ -145,52 +134,4 @@ async fn a_withdrawn_notice_removes_only_headgates_taint_after_the_grace_period(
         None,
         "theirs is left"
     );
-}
-
-#[tokio::test]
-async fn concurrent_writes_to_the_node_are_preserved() {
-    let cluster = control_plane();
-    let client = cluster.client();
-    let imds = Imds::start().await;
-    create(&client, "spot-conflict").await;
-    // Another write makes each of the first reads stale.
-    let (reads, writes) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let (admin, counted) = (client.clone(), (Arc::clone(&reads), Arc::clone(&writes)));
-    let service = tower::service_fn(move |request: hyper::Request<Body>| {
-        let (admin, (reads, writes)) = (admin.clone(), counted.clone());
-        async move {
-            let reading = request.method() == "GET";
-            if !reading {
-                // Before its effect can be seen.
-                writes.fetch_add(1, Ordering::SeqCst);
-            }
-            let response = admin.send(request).await?;
-            if reading {
-                let number = reads.fetch_add(1, Ordering::SeqCst);
-                if number < 3 {
-                    let taints = json!([{"key": OTHER, "value": "v", "effect": "NoSchedule"},
-                        {"key": format!("example.com/new-{number}"), "effect": "NoSchedule"}]);
-                    patch(&admin, "spot-conflict", json!({"spec": {"taints": taints}})).await;
-                }
-            }
-            Ok::<_, kube::Error>(response)
-        }
-    });
-    let _spot_tasks = SpotTasks::start("spot-conflict", client.clone(), Client::new(service, "default"), &imds);
-    imds.set(Fault::None(document(
-        2,
-        &[event("a", "Preempt", LATER, &["spot-conflict_3"])],
-    )));
-    let want = [other_taint(), "example.com/new-2=:NoSchedule".to_owned(), our_taint()];
-    eventually(SOON, "tainted", async || {
-        let (taints, record) = state(&client, "spot-conflict").await;
-        if taints == want && record.is_some() {
-            Ok(())
-        } else {
-            Err(format!("{taints:?} {record:?}"))
-        }
-    })
-    .await;
-    // After a refused write a read shows that the Node has changed; it made a second one stale, too.
-    assert_eq!((reads.load(Ordering::SeqCst), writes.load(Ordering::SeqCst)), (5, 3));
 }

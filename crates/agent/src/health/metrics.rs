@@ -2,17 +2,13 @@
 //! (docs/dev/decisions.md 2), and names of headgate's own.
 
 use headgate_core::clock::Clock;
-use headgate_core::telemetry::MetricTable;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
-use prometheus_client::metrics::MetricType;
+use headgate_core::telemetry::{Gauges, MetricTable};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
 
 use super::failed_probes::AnswerCounts;
-use super::verdict::VerdictInputs;
+use super::verdict::{Verdict, VerdictInputs};
 use super::verdict_changes::LastChange;
 
 /// The counters of answers with 200 and with 503. Both series exist from the start.
@@ -71,11 +67,7 @@ impl Metrics {
         clock: Clock,
     ) -> Self {
         let mut table = registry.into();
-        table.collector(VerdictCollector {
-            inputs,
-            last_change,
-            clock,
-        });
+        table.at_scrape(move |gauges| verdict_gauges(&inputs.verdict(clock.now()), *last_change.borrow(), gauges));
         Self {
             healthz: AnswerCounters::declare(
                 &mut table,
@@ -92,39 +84,22 @@ impl Metrics {
 }
 
 /// Gauges of the present verdict.
-#[derive(Debug)]
-struct VerdictCollector {
-    inputs: VerdictInputs,
-    last_change: watch::Receiver<Option<LastChange>>,
-    clock: Clock,
-}
-
-impl Collector for VerdictCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let verdict = self.inputs.verdict(self.clock.now());
-        let mut healthy = encoder.encode_descriptor(
-            "headgate_healthy",
-            "1 if the path answers 200 at present, 0 if 503.",
-            None,
-            MetricType::Gauge,
-        )?;
-        for (path, is_ok) in [("healthz", verdict.is_healthz_ok()), ("livez", verdict.is_livez_ok())] {
-            ConstGauge::new(i64::from(is_ok)).encode(healthy.encode_family(&[("path", path)])?)?;
-        }
-        let mut changed = encoder.encode_descriptor(
-            "headgate_verdict_last_change_timestamp_seconds",
-            "Unix time of the last change of the path's answer, or of the first evaluation.",
-            None,
-            MetricType::Gauge,
-        )?;
-        let last_change = *self.last_change.borrow();
-        for (path, at) in [
-            ("healthz", last_change.map(|l| l.healthz)),
-            ("livez", last_change.map(|l| l.livez)),
-        ] {
-            let seconds = at.map_or(0.0, |at| at.as_duration().as_secs_f64());
-            ConstGauge::new(seconds).encode(changed.encode_family(&[("path", path)])?)?;
-        }
-        Ok(())
-    }
+fn verdict_gauges(verdict: &Verdict, last_change: Option<LastChange>, gauges: &mut Gauges<'_>) -> std::fmt::Result {
+    let is_ok = [("healthz", verdict.is_healthz_ok()), ("livez", verdict.is_livez_ok())];
+    gauges.by_label(
+        "headgate_healthy",
+        "1 if the path answers 200 at present, 0 if 503.",
+        "path",
+        is_ok.map(|(path, is_ok)| (path, i64::from(is_ok))),
+    )?;
+    let changed = [
+        ("healthz", last_change.map(|last| last.healthz)),
+        ("livez", last_change.map(|last| last.livez)),
+    ];
+    gauges.by_label(
+        "headgate_verdict_last_change_timestamp_seconds",
+        "Unix time of the last change of the path's answer, or of the first evaluation.",
+        "path",
+        changed.map(|(path, at)| (path, at.map_or(0.0, |at| at.as_duration().as_secs_f64()))),
+    )
 }

@@ -258,6 +258,16 @@ mod tests {
     const OTHERS: &str =
         r#"{"EventId":"b","EventType":"Preempt","EventStatus":"Scheduled","Resources":["other"],"NotBefore":""}"#;
 
+    /// The snapshot after one poll for `Preempt`.
+    fn polled(before: &EventsSnapshot, outcome: Result<EventsDocument, PollError>, now: Moment) -> EventsSnapshot {
+        next_snapshot(before, outcome, Some(&vm()), &preempts(), GRACE, now)
+    }
+
+    /// The snapshot after a first document.
+    fn first(events: &str, now: Moment) -> EventsSnapshot {
+        polled(&EventsSnapshot::default(), Ok(document(1, events)), now)
+    }
+
     #[test]
     fn timeout_is_long_until_the_first_document_and_after_timeouts() {
         let timed_out = || Err(PollError::new(ImdsErrorReason::Timeout, ""));
@@ -285,46 +295,32 @@ mod tests {
     #[test]
     fn failures_keep_the_notice_for_15_minutes() {
         let now = Clock::System.now();
-        let first = next_snapshot(
-            &EventsSnapshot::default(),
-            Ok(document(1, OURS)),
-            Some(&vm()),
-            &preempts(),
-            GRACE,
-            now,
-        );
-        assert!(first.signals().contains_key(&Signal::Azure(AzureNotice::Preempt)));
+        let known = first(OURS, now);
+        assert!(known.signals().contains_key(&Signal::Azure(AzureNotice::Preempt)));
         for reason in ImdsErrorReason::ALL {
-            let mut after = first.clone();
+            let mut after = known.clone();
             for (minutes, counts) in [(0, true), (14, true), (15, false), (16, false)] {
                 let later = Moment {
                     mono: now.mono + minutes * GRACE,
                     ..now
                 };
-                after = next_snapshot(
-                    &after,
-                    Err(PollError::new(reason, "x")),
-                    Some(&vm()),
-                    &preempts(),
-                    GRACE,
-                    later,
-                );
+                after = polled(&after, Err(PollError::new(reason, "x")), later);
                 assert_eq!(after.last_error.as_ref().unwrap().reason, reason);
                 assert_eq!(
                     after.signals().contains_key(&Signal::Azure(AzureNotice::Preempt)),
                     counts,
                     "{minutes} min"
                 );
-                assert_eq!(after.expired_notice(&first).is_some(), !counts, "{minutes} min");
-                assert_eq!((&after.vm, &after.events), (&first.vm, &first.events));
+                assert_eq!(after.expired_notice(&known).is_some(), !counts, "{minutes} min");
+                assert_eq!((&after.vm, &after.events), (&known.vm, &known.events));
             }
             assert_eq!(
-                next_snapshot(&after, Ok(document(1, OURS)), Some(&vm()), &preempts(), GRACE, now),
-                first,
+                polled(&after, Ok(document(1, OURS)), now),
+                known,
                 "listed again, it counts again"
             );
             let gone = next_snapshot(
-                &first,
+                &known,
                 Ok(document(2, "")),
                 Some(&vm()),
                 &preempts(),
@@ -332,7 +328,7 @@ mod tests {
                 now,
             );
             assert!(
-                gone.signals().is_empty() && gone.expired_notice(&first).is_none(),
+                gone.signals().is_empty() && gone.expired_notice(&known).is_none(),
                 "an end by a document"
             );
         }
@@ -342,23 +338,9 @@ mod tests {
     fn document_counts_with_any_incarnation() {
         let now = Clock::System.now();
         for incarnations in [[1, 2], [2, 2], [2, 1], [i64::MAX, 0]] {
-            let snapshot = next_snapshot(
-                &EventsSnapshot::default(),
-                Ok(document(incarnations[0], "")),
-                Some(&vm()),
-                &preempts(),
-                GRACE,
-                now,
-            );
+            let snapshot = polled(&EventsSnapshot::default(), Ok(document(incarnations[0], "")), now);
             assert!(snapshot.signals().is_empty());
-            let snapshot = next_snapshot(
-                &snapshot,
-                Ok(document(incarnations[1], OURS)),
-                Some(&vm()),
-                &preempts(),
-                GRACE,
-                now,
-            );
+            let snapshot = polled(&snapshot, Ok(document(incarnations[1], OURS)), now);
             assert_eq!(snapshot.signals().len(), 1, "{incarnations:?}");
         }
     }
@@ -366,17 +348,10 @@ mod tests {
     #[test]
     fn events_of_other_vms_are_neither_signals_nor_shown() {
         let now = Clock::System.now();
-        let snapshot = next_snapshot(
-            &EventsSnapshot::default(),
-            Ok(document(1, OTHERS)),
-            Some(&vm()),
-            &preempts(),
-            GRACE,
-            now,
-        );
+        let snapshot = first(OTHERS, now);
         assert!(snapshot.signals().is_empty() && snapshot.events.is_empty());
         let both = format!("{OTHERS},{OURS}");
-        let snapshot = next_snapshot(&snapshot, Ok(document(1, &both)), Some(&vm()), &preempts(), GRACE, now);
+        let snapshot = polled(&snapshot, Ok(document(1, &both)), now);
         assert_eq!((snapshot.signals().len(), snapshot.events.len()), (1, 1));
         assert_eq!(snapshot.events[0].event_id, "a");
     }
@@ -386,25 +361,11 @@ mod tests {
         let now = Clock::System.now();
         let started = OURS.replace("Scheduled", "Started");
         assert_ne!(started, OURS);
-        let snapshot = next_snapshot(
-            &EventsSnapshot::default(),
-            Ok(document(1, &started)),
-            Some(&vm()),
-            &preempts(),
-            GRACE,
-            now,
-        );
+        let snapshot = first(&started, now);
         assert_eq!(snapshot.signals().len(), 1);
         // A hardware failure without announcement is a Reboot that has started; it is shown only.
         let reboot = started.replace("Preempt", "Reboot");
-        let snapshot = next_snapshot(
-            &EventsSnapshot::default(),
-            Ok(document(1, &reboot)),
-            Some(&vm()),
-            &preempts(),
-            GRACE,
-            now,
-        );
+        let snapshot = first(&reboot, now);
         assert_eq!((snapshot.signals().len(), snapshot.events.len()), (0, 1));
     }
 
@@ -431,7 +392,7 @@ mod tests {
             now,
         );
         assert!(snapshot.signals().is_empty() && snapshot.vm.is_none());
-        let known = next_snapshot(&snapshot, Ok(document(1, OURS)), Some(&vm()), &preempts(), GRACE, now);
+        let known = polled(&snapshot, Ok(document(1, OURS)), now);
         assert_eq!(known.signals().len(), 1);
         let unknown = next_snapshot(&known, Ok(document(2, "")), None, &preempts(), GRACE, now);
         assert_eq!(unknown.signals().len(), 1);

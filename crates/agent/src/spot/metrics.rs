@@ -1,54 +1,42 @@
 //! The metrics of Scheduled Events and of polling IMDS.
 
+use headgate_core::telemetry::{ByLabel, Gauges, MetricTable};
 use jiff::Timestamp;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use super::document::{EventType, ScheduledEvent};
 use super::snapshot::{EventsSnapshot, ImdsErrorReason};
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabels {
-    reason: &'static str,
-}
-
 /// The counters of polls.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     polls: Counter,
-    errors: Family<ReasonLabels, Counter>,
+    errors: ByLabel<Counter>,
 }
 
 impl Metrics {
     /// Registers the counters, and gauges that are computed from the latest snapshot at each scrape.
     #[must_use]
-    pub fn register(registry: &mut Registry, snapshots: watch::Receiver<EventsSnapshot>) -> Self {
+    pub fn register<'a>(registry: impl Into<MetricTable<'a>>, snapshots: watch::Receiver<EventsSnapshot>) -> Self {
+        let mut table = registry.into();
         let metrics = Self {
-            polls: Counter::default(),
-            errors: Family::default(),
-        };
-        for reason in ImdsErrorReason::ALL {
-            let reason = reason.as_str();
-            drop(metrics.errors.get_or_create(&ReasonLabels { reason }));
-        }
-        registry.register(
-            "headgate_imds_polls",
-            "Requests to IMDS for Scheduled Events that ended",
-            metrics.polls.clone(),
-        );
-        registry.register(
-            "headgate_imds_errors",
-            "Requests to IMDS without a document, by reason: connection (also a response that is too large), timeout, status, document; \
+            polls: table.metric(
+                "headgate_imds_polls",
+                "Requests to IMDS for Scheduled Events that ended",
+            ),
+            errors: table.by_label(
+                "headgate_imds_errors",
+                "Requests to IMDS without a document, by reason: connection (also a response that is too large), timeout, status, document; \
             and documents with an event that is not readable (event)",
-            metrics.errors.clone(),
-        );
-        registry.register_collector(Box::new(EventsCollector { snapshots }));
+                "reason",
+                ImdsErrorReason::ALL.map(ImdsErrorReason::as_str),
+            ),
+        };
+        table.at_scrape(move |gauges| {
+            let events = snapshots.borrow().events.clone();
+            event_gauges(&events, gauges)
+        });
         metrics
     }
 
@@ -57,8 +45,7 @@ impl Metrics {
     }
 
     pub(super) fn count_error(&self, reason: ImdsErrorReason) {
-        let reason = reason.as_str();
-        self.errors.get_or_create(&ReasonLabels { reason }).inc();
+        self.errors.of(reason.as_str()).inc();
     }
 }
 
@@ -68,38 +55,25 @@ fn earliest_start(events: &[ScheduledEvent], event_type: EventType) -> Option<Ti
     upcoming.filter_map(|event| event.not_before).min()
 }
 
-/// Gauges of the latest snapshot.
-#[derive(Debug)]
-struct EventsCollector {
-    snapshots: watch::Receiver<EventsSnapshot>,
-}
-
-impl Collector for EventsCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let events = self.snapshots.borrow().events.clone();
-        let mut notice = encoder.encode_descriptor(
-            "headgate_spot_notice",
-            "1 while Scheduled Events list an event of this type for this VM, else 0. Only Preempt is a signal.",
-            None,
-            MetricType::Gauge,
-        )?;
-        for event_type in EventType::ALL {
-            let is_listed = events.iter().any(|event| event.event_type == event_type);
-            ConstGauge::new(i64::from(is_listed)).encode(notice.encode_family(&[("type", event_type.as_str())])?)?;
-        }
-        let mut start = encoder.encode_descriptor(
-            "headgate_spot_notice_not_before_timestamp_seconds",
-            "Unix time of the earliest event of this type; no series without one, or once it has started.",
-            None,
-            MetricType::Gauge,
-        )?;
-        for event_type in EventType::ALL {
-            if let Some(at) = earliest_start(&events, event_type) {
-                ConstGauge::new(at.as_second()).encode(start.encode_family(&[("type", event_type.as_str())])?)?;
-            }
-        }
-        Ok(())
-    }
+/// Gauges of the events in the latest document.
+fn event_gauges(events: &[ScheduledEvent], gauges: &mut Gauges<'_>) -> std::fmt::Result {
+    let is_listed = |event_type| events.iter().any(|event| event.event_type == event_type);
+    gauges.by_label(
+        "headgate_spot_notice",
+        "1 while Scheduled Events list an event of this type for this VM, else 0. Only Preempt is a signal.",
+        "type",
+        EventType::ALL.map(|event_type| (event_type.as_str(), i64::from(is_listed(event_type)))),
+    )?;
+    let starts = EventType::ALL.into_iter().filter_map(|event_type| {
+        let start = earliest_start(events, event_type)?;
+        Some((event_type.as_str(), start.as_second()))
+    });
+    gauges.by_label(
+        "headgate_spot_notice_not_before_timestamp_seconds",
+        "Unix time of the earliest event of this type; no series without one, or once it has started.",
+        "type",
+        starts,
+    )
 }
 
 #[cfg(test)]

@@ -126,41 +126,23 @@ mod tests {
         let unnamed = record("", Some(100), Some(50));
         let (bare, bare_cleared) = (record("", None, Some(50)), record("", None, None));
         let tainted = Some(TaintChange::Tainted);
+        let (done, cleared) = (Some(&done), Some(&cleared));
+        let recorded = Some(TaintChange::Recorded);
         for (case, record, message, want) in [
             ("a notice", None, scheduled("a", 100), tainted),
             ("without an id", None, scheduled("", 100), tainted),
             ("started", None, started("a"), tainted),
             ("started, without an id", None, started(""), tainted),
-            ("repeated every 2 s", Some(&done), scheduled("a", 100), None),
-            (
-                "repeated, the taint was removed",
-                Some(&cleared),
-                scheduled("a", 100),
-                None,
-            ),
-            ("repeated without the id", Some(&done), scheduled("", 100), None),
-            (
-                "recorded without an id, now with one",
-                Some(&unnamed),
-                scheduled("a", 100),
-                None,
-            ),
-            (
-                "two without an id and other times",
-                Some(&unnamed),
-                scheduled("", 900),
-                Some(TaintChange::Recorded),
-            ),
-            ("recorded, now started", Some(&done), started("A"), None),
-            ("recorded, now started without an id", Some(&cleared), started(""), None),
-            ("started without an id, repeated", Some(&bare), started(""), None),
-            (
-                "the same, the taint was removed",
-                Some(&bare_cleared),
-                started(""),
-                None,
-            ),
-            ("a new notice", Some(&cleared), scheduled("b", 900), tainted),
+            ("repeated every 2 s", done, scheduled("a", 100), None),
+            ("repeated, the taint gone", cleared, scheduled("a", 100), None),
+            ("repeated without the id", done, scheduled("", 100), None),
+            ("now with an id", Some(&unnamed), scheduled("a", 100), None),
+            ("another time, no ids", Some(&unnamed), scheduled("", 900), recorded),
+            ("recorded, now started", done, started("A"), None),
+            ("now started without an id", cleared, started(""), None),
+            ("started without an id, again", Some(&bare), started(""), None),
+            ("the same, the taint gone", Some(&bare_cleared), started(""), None),
+            ("a new notice", cleared, scheduled("b", 900), tainted),
             ("the query failed", None, PreemptMessage::QueryFailed, None),
             ("an advisory", None, PreemptMessage::Advisory, None),
             ("an unknown text", None, PreemptMessage::Unknown, None),
@@ -174,79 +156,36 @@ mod tests {
         let done = record("a", Some(100), Some(50));
         let cleared = record("a", Some(100), None);
         let condition = |kind: &str, status: &str, since: i64, message: &str| json!({"type": kind, "status": status, "lastTransitionTime": at(since), "message": message});
-        let preempt = "Preempt Scheduled: Wed, 26 Feb 2025 10:13:13 GMT.";
+        let scheduled = |status: &str, since: i64| condition("VMEventScheduled", status, since, "");
+        let preemption = |message: &str| condition("PreemptionScheduled", "True", 45, message);
+        let preempt = preemption("Preempt Scheduled: Wed, 26 Feb 2025 10:13:13 GMT.");
+        let advisory = preemption("SpotRebalanceRecommendation Advisory");
+        let went_false = scheduled("False", 55);
         let removed = Some(TaintChange::Untainted);
         for (case, boot_id, record, conditions, want) in [
             ("nothing", BOOT, &done, json!([]), None),
             ("a reboot", "boot-2", &done, json!([]), removed),
             ("a reboot, no taint of headgate", "boot-2", &cleared, json!([]), None),
             ("an unknown boot", "", &done, json!([]), None),
+            ("went False", BOOT, &done, json!([went_false]), removed),
+            ("False before", BOOT, &done, json!([scheduled("False", 49)]), None),
+            ("Unknown", BOOT, &done, json!([scheduled("Unknown", 55)]), None),
             (
-                "went False",
-                BOOT,
-                &done,
-                json!([condition("VMEventScheduled", "False", 55, "")]),
-                removed,
-            ),
-            (
-                "False since before",
-                BOOT,
-                &done,
-                json!([condition("VMEventScheduled", "False", 49, "")]),
-                None,
-            ),
-            (
-                "Unknown",
-                BOOT,
-                &done,
-                json!([condition("VMEventScheduled", "Unknown", 55, "")]),
-                None,
-            ),
-            (
-                "another condition",
+                "another",
                 BOOT,
                 &done,
                 json!([condition("Other", "False", 55, "")]),
                 None,
             ),
-            (
-                "went False, no taint of headgate",
-                BOOT,
-                &cleared,
-                json!([condition("VMEventScheduled", "False", 55, "")]),
-                None,
-            ),
-            (
-                "one went False, the other announces it",
-                BOOT,
-                &done,
-                json!([
-                    condition("VMEventScheduled", "False", 55, ""),
-                    condition("PreemptionScheduled", "True", 45, preempt)
-                ]),
-                None,
-            ),
-            (
-                "one went False, the other is an advisory",
-                BOOT,
-                &done,
-                json!([
-                    condition("VMEventScheduled", "False", 55, ""),
-                    condition(
-                        "PreemptionScheduled",
-                        "True",
-                        45,
-                        "SpotRebalanceRecommendation Advisory"
-                    )
-                ]),
-                removed,
-            ),
+            ("no taint of headgate", BOOT, &cleared, json!([went_false]), None),
+            ("another announces it", BOOT, &done, json!([went_false, preempt]), None),
+            ("an advisory", BOOT, &done, json!([went_false, advisory]), removed),
         ] {
             assert_eq!(change(&node(boot_id, Some(record), &conditions), None), want, "{case}");
         }
         // While the event is still repeated, only a reboot ends it.
         let message = PreemptMessage::Notice(notice("a", Some(100)));
-        let went_false = json!([condition("VMEventScheduled", "False", 55, "")]);
+        let went_false = json!([went_false]);
         assert_eq!(change(&node(BOOT, Some(&done), &went_false), Some(&message)), None);
         assert_eq!(
             change(&node("boot-2", Some(&done), &json!([])), Some(&message)),

@@ -100,137 +100,63 @@ mod tests {
     use super::super::fixtures::{BOOT, at, clear, notice, record, tracking};
     use super::*;
 
+    fn listed(notice: &Notice) -> NoticeTracker {
+        tracking(notice.clone(), true)
+    }
+
+    fn add(notice: &Notice) -> Option<TaintAction> {
+        Some(TaintAction::Add(notice.clone()))
+    }
+
     #[test]
     fn new_notices_add_the_taint_once() {
-        let a = notice("a", Some(100));
-        let add = |notice: &Notice| Some(TaintAction::Add(notice.clone()));
+        let (a, b, b_started) = (notice("a", Some(100)), notice("b", Some(200)), notice("b", None));
         let ours = record("a", Some(100), Some(50));
         let theirs = record("a", Some(100), None);
-        for (case, tracker, record, boot_id, want) in [
-            ("a new notice", tracking(a.clone(), true), None, BOOT, add(&a)),
-            (
-                "recorded: not again, with or without the taint",
-                tracking(a.clone(), true),
-                Some(&ours),
-                BOOT,
-                None,
-            ),
-            (
-                "recorded, and the taint is removed or another writer's",
-                tracking(a.clone(), true),
-                Some(&theirs),
-                BOOT,
-                None,
-            ),
-            (
-                "recorded under another id",
-                tracking(notice("b", Some(100)), true),
-                Some(&ours),
-                BOOT,
-                None,
-            ),
-            (
-                "recorded under another time",
-                tracking(notice("A", Some(200)), true),
-                Some(&ours),
-                BOOT,
-                None,
-            ),
-            (
-                "recorded, now started",
-                tracking(notice("a", None), true),
-                Some(&ours),
-                BOOT,
-                None,
-            ),
-            (
-                "another notice",
-                tracking(notice("b", Some(200)), true),
-                Some(&ours),
-                BOOT,
-                add(&notice("b", Some(200))),
-            ),
-            (
-                "another, already started",
-                tracking(notice("b", None), true),
-                Some(&ours),
-                BOOT,
-                add(&notice("b", None)),
-            ),
+        for (case, notice, record, want) in [
+            ("a new notice", &a, None, add(&a)),
+            ("recorded: not again, with or without the taint", &a, Some(&ours), None),
+            ("recorded, and the taint is removed or foreign", &a, Some(&theirs), None),
+            ("under another id", &notice("b", Some(100)), Some(&ours), None),
+            ("under another time", &notice("A", Some(200)), Some(&ours), None),
+            ("recorded, now started", &notice("a", None), Some(&ours), None),
+            ("another notice", &b, Some(&ours), add(&b)),
+            ("another, already started", &b_started, Some(&ours), add(&b_started)),
         ] {
-            assert_eq!(next_taint_action(&tracker, record, boot_id, at(60)), want, "{case}");
+            let action = next_taint_action(&listed(notice), record, BOOT, at(60));
+            assert_eq!(action, want, "{case}");
         }
     }
 
     #[test]
     fn taint_is_removed_after_the_grace_or_a_reboot() {
-        let a = notice("a", Some(100));
-        let add = |notice: &Notice| Some(TaintAction::Add(notice.clone()));
-        let ours = record("a", Some(100), Some(50));
-        let theirs = record("a", Some(100), None);
+        const REBOOTED: &str = "boot-2";
+        let (a, b) = (notice("a", Some(100)), notice("b", None));
+        let (ours, theirs) = (record("a", Some(100), Some(50)), record("a", Some(100), None));
+        let (ours, theirs, none) = (Some(&ours), Some(&theirs), NoticeTracker::default());
+        let remove = Some(TaintAction::Remove);
+        let unlisted = tracking(a.clone(), false);
         for (case, tracker, record, boot_id, want) in [
-            (
-                "gone, within the grace",
-                tracking(a.clone(), false),
-                Some(&ours),
-                BOOT,
-                None,
-            ),
-            (
-                "gone before it was recorded",
-                tracking(a.clone(), false),
-                None,
-                BOOT,
-                None,
-            ),
-            (
-                "gone for the grace",
-                clear(),
-                Some(&ours),
-                BOOT,
-                Some(TaintAction::Remove),
-            ),
-            ("gone, and no taint of headgate", clear(), Some(&theirs), BOOT, None),
-            ("no notice and no record", clear(), None, BOOT, None),
-            ("no document yet", NoticeTracker::default(), Some(&ours), BOOT, None),
-            (
-                "rebooted, no document yet",
-                NoticeTracker::default(),
-                Some(&ours),
-                "boot-2",
-                Some(TaintAction::Remove),
-            ),
-            (
-                "rebooted, the notice is still there",
-                tracking(a.clone(), true),
-                Some(&ours),
-                "boot-2",
-                Some(TaintAction::Remove),
-            ),
-            (
-                "rebooted, no taint of headgate",
-                tracking(a.clone(), true),
-                Some(&theirs),
-                "boot-2",
-                None,
-            ),
-            (
-                "rebooted, another notice",
-                tracking(notice("b", None), true),
-                Some(&ours),
-                "boot-2",
-                add(&notice("b", None)),
-            ),
-            ("the boot is not known", NoticeTracker::default(), Some(&ours), "", None),
+            ("gone, within the grace", &unlisted, ours, BOOT, None),
+            ("gone before it was recorded", &unlisted, None, BOOT, None),
+            ("gone for the grace", &clear(), ours, BOOT, remove.clone()),
+            ("gone, and no taint of headgate", &clear(), theirs, BOOT, None),
+            ("no notice and no record", &clear(), None, BOOT, None),
+            ("no document yet", &none, ours, BOOT, None),
+            ("rebooted, no document", &none, ours, REBOOTED, remove.clone()),
+            ("rebooted, still listed", &listed(&a), ours, REBOOTED, remove),
+            ("rebooted, no own taint", &listed(&a), theirs, REBOOTED, None),
+            ("rebooted, another notice", &listed(&b), ours, REBOOTED, add(&b)),
+            ("the boot is not known", &none, ours, "", None),
         ] {
-            assert_eq!(next_taint_action(&tracker, record, boot_id, at(60)), want, "{case}");
+            assert_eq!(next_taint_action(tracker, record, boot_id, at(60)), want, "{case}");
         }
         let unknown = NoticeRecord {
             boot_id: String::new(),
-            ..ours
+            ..record("a", Some(100), Some(50))
         };
         assert_eq!(
-            next_taint_action(&NoticeTracker::default(), Some(&unknown), BOOT, at(60)),
+            next_taint_action(&none, Some(&unknown), BOOT, at(60)),
             None,
             "the boot was not known"
         );

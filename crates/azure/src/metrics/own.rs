@@ -2,7 +2,6 @@
 //! the group, which are one each in most clusters. [`super::Metrics`] counts them together with upstream's.
 
 use headgate_core::telemetry::MetricTable;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
@@ -10,42 +9,21 @@ use prometheus_client::metrics::histogram::Histogram;
 use super::REQUEST_BUCKETS;
 use crate::document::AdminState;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
-    request: String,
-    source: String,
-}
+/// The labels `request` and `source`, and perhaps `code`.
+type Labels = Vec<(&'static str, String)>;
 
-impl Labels {
-    fn new(request: &str, source: &str) -> Self {
-        Self {
-            request: request.to_owned(),
-            source: source.to_owned(),
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ErrorLabels {
-    #[prometheus(flatten)]
-    labels: Labels,
-    code: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct AdminStateLabels {
-    to: &'static str,
-    result: &'static str,
+fn labels(request: &str, source: &str) -> Labels {
+    vec![("request", request.to_owned()), ("source", source.to_owned())]
 }
 
 /// The families. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct OwnMetrics {
     request_duration: Family<Labels, Histogram, fn() -> Histogram>,
-    request_errors: Family<ErrorLabels, Counter>,
+    request_errors: Family<Labels, Counter>,
     throttled: Family<Labels, Counter>,
     rate_limited: Family<Labels, Counter>,
-    admin_state_changes: Family<AdminStateLabels, Counter>,
+    admin_state_changes: Family<[(&'static str, &'static str); 2], Counter>,
 }
 
 impl OwnMetrics {
@@ -82,27 +60,25 @@ impl OwnMetrics {
     }
 
     pub(super) fn record_attempt(&self, request: &str, source: &str, seconds: f64, error_code: Option<&str>) {
-        let labels = Labels::new(request, source);
+        let mut labels = labels(request, source);
         self.request_duration.get_or_create(&labels).observe(seconds);
         if let Some(code) = error_code {
-            let code = code.to_owned();
-            self.request_errors.get_or_create(&ErrorLabels { labels, code }).inc();
+            labels.push(("code", code.to_owned()));
+            self.request_errors.get_or_create(&labels).inc();
         }
     }
 
     pub(super) fn record_rate_limited(&self, request: &str, source: &str) {
-        self.rate_limited.get_or_create(&Labels::new(request, source)).inc();
+        self.rate_limited.get_or_create(&labels(request, source)).inc();
     }
 
     pub(super) fn record_throttled(&self, request: &str, source: &str) {
-        self.throttled.get_or_create(&Labels::new(request, source)).inc();
+        self.throttled.get_or_create(&labels(request, source)).inc();
     }
 
     pub(super) fn count_admin_state_change(&self, to: AdminState, succeeded: bool) {
-        let labels = AdminStateLabels {
-            to: to.as_str(),
-            result: if succeeded { "succeeded" } else { "failed" },
-        };
+        let result = if succeeded { "succeeded" } else { "failed" };
+        let labels = [("to", to.as_str()), ("result", result)];
         self.admin_state_changes.get_or_create(&labels).inc();
     }
 }

@@ -203,13 +203,3 @@ async fn operation_past_the_deadline() {
     assert!(matches!(error, ArmError::DeadlineExceeded), "{error}");
     assert!(start.elapsed() <= Duration::from_secs(20));
 }
-
-#[tokio::test(start_paused = true)]
-async fn entries_of_nic_pools_cannot_be_changed() {
-    let (bed, pool) = one_edited().await;
-    let body =
-        json!({"error": {"code": "ModificationOfNICIpConfigBackendPoolNotSupported", "message": "m", "details": []}});
-    bed.fault("PUT", "/pool$", 1, &json!({"answer": {"status": 400, "body": body}}));
-    let error = write(&bed, &pool).await.unwrap_err();
-    assert_eq!(error.class(), ErrorClass::Terminal, "{error}");
-}

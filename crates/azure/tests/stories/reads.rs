@@ -46,25 +46,6 @@ async fn load_balancer_and_pool_share_an_etag() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn missing_resources_are_stale_or_terminal() {
-    let bed = TestBed::new(&[load_balancer("lb", 2)]).await;
-    let pool = bed.arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
-    assert_eq!((pool.code(), pool.class()), ("NotFound", ErrorClass::Stale));
-    let id = group().load_balancer("none").unwrap();
-    let missing = bed.arm.get_load_balancer(&id, |_| (), soon()).await.unwrap_err();
-    assert_eq!(
-        (missing.code(), missing.class()),
-        ("ResourceNotFound", ErrorClass::Stale)
-    );
-    let elsewhere = headgate_azure::ResourceGroupId::new("sub", "none").unwrap();
-    let group = bed.list(&elsewhere).await.unwrap_err();
-    assert_eq!(
-        (group.code(), group.class()),
-        ("ResourceGroupNotFound", ErrorClass::Terminal)
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn failing_server_gets_four_requests() {
     let bed = TestBed::new(&[load_balancer("lb", 2)]).await;
     for (times, status, good) in [(3, 503, true), (4, 500, false), (3, 408, true)] {
@@ -75,17 +56,6 @@ async fn failing_server_gets_four_requests() {
         assert_eq!(read.is_ok(), good, "{status}");
         assert_eq!(bed.requests("GET", "/pool$").len(), 4, "{status}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn cut_connections_are_retried() {
-    let bed = TestBed::new(&[load_balancer("lb", 2)]).await;
-    bed.fault("GET", "/pool$", 2, &json!({"cut": "before"}));
-    bed.pool("pool").await;
-    bed.fault("GET", "/pool$", 9, &json!({"cut": "after"}));
-    let error = bed.arm.get_pool(&pool_id("pool"), soon()).await.unwrap_err();
-    assert!(matches!(error, ArmError::Connection(_)), "{error}");
-    assert_eq!(error.class(), ErrorClass::Retriable);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,5 @@
 //! The metric of the build.
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
@@ -14,23 +13,15 @@ const REVISION: &str = match option_env!("HEADGATE_REVISION") {
     None => "unknown",
 };
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
-    version: &'static str,
-    revision: &'static str,
-    os: &'static str,
-    architecture: &'static str,
-}
-
 /// Registers `headgate_build_info`, with the version, the revision and the platform as labels.
 pub fn register_build_info(registry: &mut Registry) {
-    let info = Family::<Labels, Gauge>::default();
-    let labels = Labels {
-        version: VERSION,
-        revision: REVISION,
-        os: std::env::consts::OS,
-        architecture: std::env::consts::ARCH,
-    };
+    let info = Family::<[(&str, &str); 4], Gauge>::default();
+    let labels = [
+        ("version", VERSION),
+        ("revision", REVISION),
+        ("os", std::env::consts::OS),
+        ("architecture", std::env::consts::ARCH),
+    ];
     info.get_or_create(&labels).set(1);
     registry.register(
         "headgate_build_info",

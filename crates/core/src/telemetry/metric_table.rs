@@ -3,8 +3,13 @@
 //! Invariant: a family with known label values has a series for each of them from the start. A table without a registry
 //! declares the same metrics, and nothing shows them.
 
+use std::fmt;
+
 use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
@@ -80,6 +85,11 @@ impl MetricTable<'_> {
         by_label
     }
 
+    /// Gauges that `write` computes at each scrape.
+    pub fn at_scrape(&mut self, write: impl Fn(&mut Gauges<'_>) -> fmt::Result + Send + Sync + 'static) {
+        self.collector(AtScrape(write));
+    }
+
     /// What is computed at each scrape.
     pub fn collector(&mut self, collector: impl Collector) {
         if let Some(registry) = &mut self.0 {
@@ -105,6 +115,59 @@ impl<'a> From<&'a mut Registry> for MetricTable<'a> {
 impl<'a> From<Option<&'a mut Registry>> for MetricTable<'a> {
     fn from(registry: Option<&'a mut Registry>) -> Self {
         Self(registry)
+    }
+}
+
+struct AtScrape<F>(F);
+
+impl<F> fmt::Debug for AtScrape<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AtScrape")
+    }
+}
+
+impl<F: Fn(&mut Gauges<'_>) -> fmt::Result + Send + Sync + 'static> Collector for AtScrape<F> {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.0(&mut Gauges::from(encoder))
+    }
+}
+
+/// The gauges of one scrape.
+#[derive(Debug)]
+pub struct Gauges<'a>(DescriptorEncoder<'a>);
+
+impl<'a> From<DescriptorEncoder<'a>> for Gauges<'a> {
+    fn from(encoder: DescriptorEncoder<'a>) -> Self {
+        Self(encoder)
+    }
+}
+
+impl Gauges<'_> {
+    /// A gauge without labels.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
+        let gauge = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(value).encode(gauge)
+    }
+
+    /// Gauges, each with its value of `label`. They are described without a series, too.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn by_label<'v, V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (&'v str, V)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (word, value) in values {
+            ConstGauge::new(value).encode(family.encode_family(&[(label, word)])?)?;
+        }
+        Ok(())
     }
 }
 

@@ -8,8 +8,9 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+
+use super::Gauges;
 
 /// Registers the process metrics; each scrape reads /proc.
 pub fn register_process_metrics(registry: &mut Registry) {
@@ -86,6 +87,7 @@ impl Collector for ProcessCollector {
         let cpu = ConstCounter::new(seconds(stat.cpu_ticks, per_second));
         let help = "Total user and system CPU time spent in seconds.";
         cpu.encode(encoder.encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?)?;
+        let mut gauges = Gauges::from(encoder);
         let files = fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as u64);
         for (name, help, value) in [
             (
@@ -111,19 +113,15 @@ impl Collector for ProcessCollector {
             ),
         ] {
             if let Some(value) = value.and_then(|value| i64::try_from(value).ok()) {
-                let descriptor = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-                ConstGauge::new(value).encode(descriptor)?;
+                gauges.gauge(name, help, value)?;
             }
         }
         if let Some(boot) = boot_seconds() {
-            let started_at = ConstGauge::new(seconds(boot, 1) + seconds(stat.start_ticks, per_second));
-            let help = "Start time of the process since unix epoch in seconds.";
-            started_at.encode(encoder.encode_descriptor(
+            gauges.gauge(
                 "process_start_time_seconds",
-                help,
-                None,
-                MetricType::Gauge,
-            )?)?;
+                "Start time of the process since unix epoch in seconds.",
+                seconds(boot, 1) + seconds(stat.start_ticks, per_second),
+            )?;
         }
         Ok(())
     }

@@ -1,40 +1,25 @@
 //! The metrics of listeners.
 
 use headgate_core::telemetry::{MetricTable, words};
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::proxy_protocol::{HeaderCounters, HeaderOutcome};
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
-    listener: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ClosedLabels {
-    listener: &'static str,
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ProxyHeaderLabels {
-    listener: &'static str,
-    outcome: &'static str,
-}
+/// `N` labels, the first of which is `listener`.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The metrics of all listeners of the process.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
-    bound: Family<Labels, Gauge>,
-    bind_failures: Family<Labels, Counter>,
-    connections: Family<Labels, Gauge>,
-    accepted: Family<Labels, Counter>,
-    accept_errors: Family<Labels, Counter>,
-    closed: Family<ClosedLabels, Counter>,
-    proxy_headers: Family<ProxyHeaderLabels, Counter>,
+    bound: Family<Labels<1>, Gauge>,
+    bind_failures: Family<Labels<1>, Counter>,
+    connections: Family<Labels<1>, Gauge>,
+    accepted: Family<Labels<1>, Counter>,
+    accept_errors: Family<Labels<1>, Counter>,
+    closed: Family<Labels<2>, Counter>,
+    proxy_headers: Family<Labels<2>, Counter>,
 }
 
 words! {
@@ -112,26 +97,23 @@ impl Metrics {
 
     pub(super) fn proxy_headers(&self, listener: &'static str) -> HeaderCounters {
         HeaderCounters::new(|outcome: HeaderOutcome| {
-            let labels = ProxyHeaderLabels {
-                listener,
-                outcome: outcome.as_str(),
-            };
-            self.proxy_headers.get_or_create(&labels).clone()
+            let labels = [("listener", listener), ("outcome", outcome.as_str())];
+            self.proxy_headers.get_or_create_owned(&labels)
         })
     }
 
     pub(super) fn listener(&self, listener: &'static str) -> ListenerMetrics {
-        let labels = Labels { listener };
+        let labels = [("listener", listener)];
         let closed = |reason: CloseReason| {
-            let reason = reason.as_str();
-            self.closed.get_or_create(&ClosedLabels { listener, reason }).clone()
+            let labels = [("listener", listener), ("reason", reason.as_str())];
+            self.closed.get_or_create_owned(&labels)
         };
         ListenerMetrics {
-            bound: self.bound.get_or_create(&labels).clone(),
-            bind_failures: self.bind_failures.get_or_create(&labels).clone(),
-            connections: self.connections.get_or_create(&labels).clone(),
-            accepted: self.accepted.get_or_create(&labels).clone(),
-            accept_errors: self.accept_errors.get_or_create(&labels).clone(),
+            bound: self.bound.get_or_create_owned(&labels),
+            bind_failures: self.bind_failures.get_or_create_owned(&labels),
+            connections: self.connections.get_or_create_owned(&labels),
+            accepted: self.accepted.get_or_create_owned(&labels),
+            accept_errors: self.accept_errors.get_or_create_owned(&labels),
             closed: CloseReason::ALL.map(closed),
         }
     }

@@ -7,11 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use headgate_core::telemetry::{ByLabel, MetricTable, words};
 use jiff::Timestamp;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::term::Term;
 
@@ -79,7 +75,25 @@ impl LeaderMetrics {
                 TermFailure::ALL.map(TermFailure::as_str),
             ),
         };
-        table.collector(TermGauges(metrics.clone()));
+        let shown = metrics.clone();
+        table.at_scrape(move |gauges| {
+            gauges.gauge(
+                "headgate_leader_candidate",
+                "1 while this instance stands for election or leads, 0 otherwise.",
+                i64::from(shown.is_candidate.load(Ordering::Relaxed)),
+            )?;
+            let current = shown.current_term();
+            gauges.gauge(
+                "headgate_leader",
+                "1 while this instance is the leader, 0 otherwise.",
+                i64::from(current.is_some()),
+            )?;
+            gauges.gauge(
+                "headgate_leader_term",
+                "Number of the term that this instance leads in, unique in the cluster; 0 while it does not lead.",
+                current.map_or(0, |term| term.number),
+            )
+        });
         metrics
     }
 
@@ -136,37 +150,5 @@ impl Drop for TermRecorder {
         }
         *self.metrics.running() = None;
         self.metrics.transitions.of("follower").inc();
-    }
-}
-
-/// The gauges of the current term.
-#[derive(Debug)]
-struct TermGauges(LeaderMetrics);
-
-impl Collector for TermGauges {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let current = self.0.current_term();
-        let is_candidate = self.0.is_candidate.load(Ordering::Relaxed);
-        for (name, help, value) in [
-            (
-                "headgate_leader_candidate",
-                "1 while this instance stands for election or leads, 0 otherwise.",
-                i64::from(is_candidate),
-            ),
-            (
-                "headgate_leader",
-                "1 while this instance is the leader, 0 otherwise.",
-                i64::from(current.is_some()),
-            ),
-            (
-                "headgate_leader_term",
-                "Number of the term that this instance leads in, unique in the cluster; 0 while it does not lead.",
-                current.map_or(0, |term| term.number.into()),
-            ),
-        ] {
-            let descriptor = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            ConstGauge::new(value).encode(descriptor)?;
-        }
-        Ok(())
     }
 }

@@ -1,7 +1,6 @@
 //! What becomes of a write of a Node, and the metric that counts it.
 
-use headgate_core::telemetry::words;
-use prometheus_client::encoding::EncodeLabelSet;
+use headgate_core::telemetry::{MetricTable, words};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -77,36 +76,27 @@ impl From<kube::Error> for Failure {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WriteLabels {
-    field: &'static str,
-    outcome: &'static str,
-}
-
 /// The counter of writes of Nodes. Clones share it.
 #[derive(Clone, Debug)]
 pub struct NodeWriteMetrics {
-    writes: Family<WriteLabels, Counter>,
+    writes: Family<[(&'static str, &'static str); 2], Counter>,
 }
 
 impl NodeWriteMetrics {
     /// Registers the counter.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            writes: Family::default(),
-        };
+        let writes = MetricTable::from(registry).metric(
+            "headgate_node_writes",
+            "Attempts to write a field of a Node that was not as it should be, by field and outcome",
+        );
+        let metrics = Self { writes };
         for (field, outcome) in NodeField::ALL
             .into_iter()
             .flat_map(|field| Outcome::ALL.map(|outcome| (field, outcome)))
         {
             drop(metrics.of(field, outcome));
         }
-        registry.register(
-            "headgate_node_writes",
-            "Attempts to write a field of a Node that was not as it should be, by field and outcome",
-            metrics.writes.clone(),
-        );
         metrics
     }
 
@@ -115,11 +105,8 @@ impl NodeWriteMetrics {
     }
 
     fn of(&self, field: NodeField, outcome: Outcome) -> Counter {
-        let labels = WriteLabels {
-            field: field.as_str(),
-            outcome: outcome.as_str(),
-        };
-        self.writes.get_or_create(&labels).clone()
+        let labels = [("field", field.as_str()), ("outcome", outcome.as_str())];
+        self.writes.get_or_create_owned(&labels)
     }
 }
 

@@ -9,14 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use headgate_core::telemetry::MetricTable;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use kube::runtime::watcher::Event;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -43,31 +39,19 @@ fn skipped() -> MutexGuard<'static, BTreeMap<(String, String), usize>> {
 }
 
 /// Registers the gauge of undecodable objects, which shows the kinds that have some.
-pub fn register_undecodable_objects(registry: &mut Registry) {
-    registry.register_collector(Box::new(SkippedCollector));
-}
-
-#[derive(Debug)]
-struct SkippedCollector;
-
-impl Collector for SkippedCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+pub fn register_undecodable_objects<'a>(registry: impl Into<MetricTable<'a>>) {
+    registry.into().at_scrape(|gauges| {
         let mut counts = BTreeMap::<String, i64>::new();
         for (kind, _) in skipped().keys() {
             *counts.entry(kind.clone()).or_default() += 1;
         }
-        let mut metric = encoder.encode_descriptor(
+        gauges.by_label(
             "headgate_undecodable_objects",
             "Objects of the API server that this process watches, cannot decode, and skips, by kind",
-            None,
-            MetricType::Gauge,
-        )?;
-        for (kind, count) in counts {
-            let labels = [("kind", kind.as_str())];
-            ConstGauge::new(count).encode(metric.encode_family(&labels)?)?;
-        }
-        Ok(())
-    }
+            "kind",
+            counts.iter().map(|(kind, count)| (kind.as_str(), *count)),
+        )
+    });
 }
 
 /// The undecodable objects of one stream.

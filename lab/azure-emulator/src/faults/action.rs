@@ -1,24 +1,24 @@
-//! The action of a fault rule, parsed from the control API's JSON. All mistakes are reported at once.
+//! The action of a fault rule, read from the control API's JSON.
 //!
 //! This module only describes actions; `state.rs` carries them out.
 
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::injected_response::InjectedResponse;
-use super::parse_response;
-use crate::fields::Fields;
+use crate::resource::Object;
+use crate::settings::DurationText;
 
 /// The longest stall: longer than any client waits, short enough for a test to end.
 const MAX_STALL: Duration = Duration::from_mins(10);
 /// The longest path of a concurrent write. No ARM id is longer.
 const MAX_PATH_BYTES: usize = 2048;
-/// The fields that name an action; a rule has exactly one of them.
-const ACTION_FIELDS: [&str; 5] = ["answer", "cut", "stall", "operation", "write"];
 
 /// The effect of a rule on a request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "GivenAction")]
 pub(crate) enum Action {
     /// The request gets this response and has no effect.
     Answer(InjectedResponse),
@@ -37,8 +37,10 @@ pub(crate) enum Action {
 }
 
 /// Before or after the request has its effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) enum When {
+    #[default]
     Before,
     After,
 }
@@ -52,9 +54,11 @@ pub(crate) enum OperationEnd {
 }
 
 /// Whether the write is still there after its operation has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) enum Effect {
     /// The document stays as written.
+    #[default]
     Kept,
     /// The document is reverted to the version before the write.
     Lost,
@@ -65,15 +69,9 @@ pub(crate) enum Effect {
     LostWhenSuperseded,
 }
 
-const EFFECTS: [(&str, Effect); 4] = [
-    ("kept", Effect::Kept),
-    ("lost", Effect::Lost),
-    ("emptied", Effect::Emptied),
-    ("lostWhenSuperseded", Effect::LostWhenSuperseded),
-];
-
 /// A write that a rule makes before the request is handled.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "GivenWrite")]
 pub(crate) struct ConcurrentWrite {
     /// The resource. `None`: the one that the request is about.
     pub(crate) path: Option<String>,
@@ -89,59 +87,63 @@ pub(crate) enum DocumentChange {
     Merge(Value),
 }
 
-impl Action {
-    /// Parses the object under `action`.
-    pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        let given = fields.count_given(&ACTION_FIELDS);
-        if given != 1 {
-            fields.mistake(format_args!(
-                "must have exactly one of {}, not {given}",
-                ACTION_FIELDS.join(", ")
-            ));
+/// The object under `action`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct GivenAction {
+    answer: Option<InjectedResponse>,
+    cut: Option<When>,
+    stall: Option<DurationText>,
+    when: Option<When>,
+    operation: Option<Verb>,
+    error: Option<Value>,
+    effect: Option<Effect>,
+    write: Option<ConcurrentWrite>,
+}
+
+#[derive(Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Verb {
+    Fail,
+    Cancel,
+    Succeed,
+}
+
+impl TryFrom<GivenAction> for Action {
+    type Error = String;
+
+    fn try_from(given: GivenAction) -> Result<Self, String> {
+        let stall = (given.stall, given.when);
+        let operation = (given.operation, given.error, given.effect);
+        match (given.answer, given.cut, stall, operation, given.write) {
+            (Some(answer), None, (None, None), (None, None, None), None) => Ok(Self::Answer(answer)),
+            (None, Some(when), (None, None), (None, None, None), None) => Ok(Self::Cut(when)),
+            (None, None, (Some(DurationText(wait)), when), (None, None, None), None) => {
+                if !(Duration::from_millis(1)..=MAX_STALL).contains(&wait) {
+                    return Err("a stall lasts from 1ms to 10m".to_owned());
+                }
+                let when = when.unwrap_or_default();
+                Ok(Self::Stall { wait, when })
+            }
+            (None, None, (None, None), (Some(verb), error, effect), None) => {
+                operation_action(verb, error, effect.unwrap_or_default())
+            }
+            (None, None, (None, None), (None, None, None), Some(write)) => Ok(Self::Write(write)),
+            _ => Err(
+                "an action has exactly one of answer, cut, stall (perhaps with when), operation (perhaps with error and effect), write"
+                    .to_owned(),
+            ),
         }
-        let sides = [("before", When::Before), ("after", When::After)];
-        let answer = fields.object("answer", parse_response::read).map(Self::Answer);
-        let cut = fields.word("cut", &sides).map(Self::Cut);
-        let stall = read_stall(fields, &sides);
-        let operation = read_operation(fields);
-        let write = fields.object("write", read_write).map(Self::Write);
-        answer.or(cut).or(stall).or(operation).or(write)
     }
 }
 
-fn read_stall(fields: &mut Fields<'_>, sides: &[(&str, When)]) -> Option<Action> {
-    let stalls = fields.count_given(&["stall"]) > 0;
-    let wait = fields.duration("stall", Duration::from_millis(1)..=MAX_STALL);
-    let when = if stalls { fields.word("when", sides) } else { None };
-    Some(Action::Stall {
-        wait: wait?,
-        when: when.unwrap_or(When::Before),
-    })
-}
-
-fn read_operation(fields: &mut Fields<'_>) -> Option<Action> {
-    #[derive(Clone, Copy, PartialEq)]
-    enum Verb {
-        Fail,
-        Cancel,
-        Succeed,
+fn operation_action(verb: Verb, error: Option<Value>, effect: Effect) -> Result<Action, String> {
+    let is_error = |error: &Value| error["code"].is_string() && error["message"].is_string();
+    if !error.as_ref().is_none_or(is_error) {
+        return Err("an error is an object with at least a code and a message, both texts".to_owned());
     }
-    let starts = fields.count_given(&["operation"]) > 0;
-    let verbs = [
-        ("fail", Verb::Fail),
-        ("cancel", Verb::Cancel),
-        ("succeed", Verb::Succeed),
-    ];
-    let verb = fields.word("operation", &verbs);
-    let (error, effect) = if starts {
-        (fields.parsed("error", parse_error), fields.word("effect", &EFFECTS))
-    } else {
-        (None, None)
-    };
-    let verb = verb?;
-    let effect = effect.unwrap_or(Effect::Kept);
     if verb == Verb::Succeed && (effect == Effect::Kept || error.is_some()) {
-        fields.mistake("succeeds as without a fault: give another effect, and no error");
+        return Err("the operation succeeds as without a fault: give another effect, and no error".to_owned());
     }
     let default = |code, message| json!({"code": code, "message": message, "details": []});
     let end = match verb {
@@ -151,54 +153,50 @@ fn read_operation(fields: &mut Fields<'_>) -> Option<Action> {
         Verb::Cancel => OperationEnd::Canceled(error.unwrap_or_else(|| default("Canceled", "Operation was canceled."))),
         Verb::Succeed => OperationEnd::Succeeded,
     };
-    Some(Action::Operation { end, effect })
+    Ok(Action::Operation { end, effect })
 }
 
-fn parse_error(value: Value) -> Result<Value, String> {
-    if value["code"].is_string() && value["message"].is_string() {
-        Ok(value)
-    } else {
-        Err("an object with at least a code and a message, both texts".to_owned())
+/// The object under `write`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GivenWrite {
+    path: Option<String>,
+    method: Option<Method>,
+    body: Option<Object>,
+    merge: Option<Object>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+enum Method {
+    Put,
+    Delete,
+}
+
+impl TryFrom<GivenWrite> for ConcurrentWrite {
+    type Error = String;
+
+    fn try_from(given: GivenWrite) -> Result<Self, String> {
+        let change = match (given.method, given.body, given.merge) {
+            (None | Some(Method::Put), Some(body), None) => DocumentChange::Put(body.into()),
+            (None, None, Some(merge)) => DocumentChange::Merge(merge.into()),
+            (Some(Method::Delete), None, None) => DocumentChange::Delete,
+            _ => return Err("a write is one of method PUT with body, method DELETE, merge".to_owned()),
+        };
+        let path = given.path.map(checked_path).transpose()?;
+        Ok(Self { path, change })
     }
 }
 
-fn read_write(fields: &mut Fields<'_>) -> Option<ConcurrentWrite> {
-    #[derive(Clone, Copy, PartialEq)]
-    enum Method {
-        Put,
-        Delete,
-    }
-    let path = fields.text("path", parse_path);
-    let method = fields.word("method", &[("PUT", Method::Put), ("DELETE", Method::Delete)]);
-    let body = fields.parsed("body", parse_object);
-    let merge = fields.parsed("merge", parse_object);
-    let change = match (method, body, merge) {
-        (None | Some(Method::Put), Some(body), None) => DocumentChange::Put(body),
-        (None, None, Some(merge)) => DocumentChange::Merge(merge),
-        (Some(Method::Delete), None, None) => DocumentChange::Delete,
-        _ => {
-            fields.mistake("must be one of method PUT with body, method DELETE, merge");
-            return None;
-        }
-    };
-    Some(ConcurrentWrite { path, change })
-}
-
-fn parse_object(value: Value) -> Result<Value, String> {
-    Some(value)
-        .filter(Value::is_object)
-        .ok_or_else(|| "an object".to_owned())
-}
-
-pub(super) fn parse_path(text: &str) -> Result<String, String> {
-    let plain = text
+pub(super) fn checked_path(path: String) -> Result<String, String> {
+    let plain = path
         .bytes()
         .all(|byte| byte.is_ascii_graphic() && byte != b'?' && byte != b'#');
-    if text.starts_with('/') && plain && text.len() <= MAX_PATH_BYTES {
-        Ok(text.to_owned())
+    if path.starts_with('/') && plain && path.len() <= MAX_PATH_BYTES {
+        Ok(path)
     } else {
         Err(format!(
-            "a path that begins with /, has no query and at most {MAX_PATH_BYTES} bytes"
+            "a path begins with /, has no query and at most {MAX_PATH_BYTES} bytes"
         ))
     }
 }
@@ -206,13 +204,9 @@ pub(super) fn parse_path(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields;
 
-    fn read(value: Value) -> Result<Action, Vec<String>> {
-        fields::read(value, "fault", Action::read).map_err(|error| {
-            let details = error.details.unwrap_or_default();
-            details.into_iter().map(|detail| detail.message).collect()
-        })
+    fn read(value: Value) -> Result<Action, String> {
+        serde_json::from_value(value).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -269,34 +263,28 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_reported() {
+    fn invalid_actions_are_refused() {
         for (given, want) in [
-            (
-                json!({}),
-                "must have exactly one of answer, cut, stall, operation, write, not 0",
-            ),
-            (json!({"cut": "before", "stall": "1s"}), "write, not 2"),
-            (json!({"cut": "between"}), "cut must be one of before, after"),
-            (json!({"cut": "after", "when": "after"}), "when is unknown"),
-            (json!({"stall": "5"}), "stall must be a duration from 1ms to 10m"),
-            (json!({"stall": "11m"}), "stall must be a duration"),
+            (json!({}), "exactly one of"),
+            (json!({"cut": "before", "stall": "1s"}), "exactly one of"),
+            (json!({"cut": "between"}), "expected `before` or `after`"),
+            (json!({"cut": "after", "when": "after"}), "exactly one of"),
+            (json!({"stall": "5"}), "is not a duration"),
+            (json!({"stall": "11m"}), "from 1ms to 10m"),
             (
                 json!({"operation": "fail", "error": {"code": 1}}),
-                "error must be an object with at least a code",
+                "an object with at least a code",
             ),
             (json!({"operation": "succeed"}), "give another effect"),
             (
                 json!({"operation": "stop"}),
-                "operation must be one of fail, cancel, succeed",
+                "expected one of `fail`, `cancel`, `succeed`",
             ),
-            (json!({"answer": {}}), "answer must have a status or a code"),
-            (
-                json!({"answer": {"status": 99}}),
-                "answer.status must be a whole number from 200 to 599",
-            ),
+            (json!({"answer": {}}), "a status from 200 to 599"),
+            (json!({"answer": {"status": 99}}), "a status from 200 to 599"),
             (
                 json!({"answer": {"code": "Drain"}}),
-                "answer.code must be one of SubscriptionRequestsThrottled,",
+                "expected one of `SubscriptionRequestsThrottled`,",
             ),
             (
                 json!({"answer": {"code": "PreconditionFailed", "status": 200}}),
@@ -310,11 +298,11 @@ mod tests {
             (json!({"answer": {"status": 400, "resource": "/x"}}), "has a resource"),
             (
                 json!({"answer": {"status": 400, "headers": {"Content-Length": "1"}}}),
-                "headers must be an object of",
+                "is not a header",
             ),
             (
                 json!({"answer": {"status": 400, "headers": {"a": "1\n2"}}}),
-                "headers must be an object of",
+                "is not a header",
             ),
             (
                 json!({"answer": {"status": 400, "retryAfter": 1, "headers": {"retry-after": "2"}}}),
@@ -322,23 +310,14 @@ mod tests {
             ),
             (
                 json!({"write": {}}),
-                "must be one of method PUT with body, method DELETE, merge",
+                "one of method PUT with body, method DELETE, merge",
             ),
-            (json!({"write": {"method": "DELETE", "body": {}}}), "must be one of"),
-            (
-                json!({"write": {"method": "POST"}}),
-                "write.method must be one of PUT, DELETE",
-            ),
-            (
-                json!({"write": {"path": "/a?b", "merge": {}}}),
-                "write.path must be a path that begins with /",
-            ),
+            (json!({"write": {"method": "DELETE", "body": {}}}), "one of method PUT"),
+            (json!({"write": {"method": "POST"}}), "expected `PUT` or `DELETE`"),
+            (json!({"write": {"path": "/a?b", "merge": {}}}), "a path begins with /"),
         ] {
-            let mistakes = read(given.clone()).unwrap_err();
-            assert!(
-                mistakes.iter().any(|mistake| mistake.contains(want)),
-                "{given}: {mistakes:?}"
-            );
+            let mistake = read(given.clone()).unwrap_err();
+            assert!(mistake.contains(want), "{given}: {mistake}");
         }
     }
 }

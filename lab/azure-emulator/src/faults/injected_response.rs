@@ -7,15 +7,18 @@
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
 use bytes::Bytes;
+use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
 use super::RequestSummary;
+use super::given_response::GivenResponse;
 use crate::error::ErrorResponse;
 use crate::guids::guid_for_name;
 
 /// A response to send instead of the emulator's own.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "GivenResponse")]
 pub(crate) struct InjectedResponse {
     pub(crate) status: StatusCode,
     /// Headers; they replace those that belong to the body.
@@ -38,7 +41,7 @@ pub(crate) enum Body {
 }
 
 /// Errors of Azure whose bodies are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) enum KnownError {
     /// ARM's token bucket is empty.
     SubscriptionRequestsThrottled,
@@ -53,25 +56,6 @@ pub(crate) enum KnownError {
     /// The identity has no role with the right.
     AuthorizationFailed,
 }
-
-/// The errors by the name that a rule gives.
-pub(crate) const KNOWN_ERRORS: &[(&str, KnownError)] = &[
-    (
-        "SubscriptionRequestsThrottled",
-        KnownError::SubscriptionRequestsThrottled,
-    ),
-    (
-        "ReferencedResourceNotProvisioned",
-        KnownError::ReferencedResourceNotProvisioned,
-    ),
-    (
-        "RetryableErrorDueToAnotherOperation",
-        KnownError::RetryableErrorDueToAnotherOperation,
-    ),
-    ("AnotherOperationInProgress", KnownError::AnotherOperationInProgress),
-    ("PreconditionFailed", KnownError::PreconditionFailed),
-    ("AuthorizationFailed", KnownError::AuthorizationFailed),
-];
 
 /// Seconds in ARM's throttling message where the rule has no `retryAfter`; as in the published one.
 const THROTTLED_SECONDS: &str = "10";

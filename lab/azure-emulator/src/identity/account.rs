@@ -1,7 +1,5 @@
 //! Accounts: those that the seed lists or, without a list, any.
 
-use std::time::Duration;
-
 use serde::Deserialize;
 
 use super::super::guids::guid_for_name;
@@ -12,33 +10,13 @@ use super::Secret;
 const DEFAULT_TENANT: &str = "5eed0000-0000-4000-8000-00000000000a";
 /// The client id of a managed identity without a list of accounts.
 const DEFAULT_CLIENT: &str = "5eed0000-0000-4000-8000-00000000000b";
-/// The default of `identity.identityHeader`.
-const DEFAULT_IDENTITY_HEADER: &str = "emulator";
 
 /// The section `identity` of the seed.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct IdentitySettings {
     /// The accounts that get tokens. Empty: every account does.
     pub(crate) accounts: Vec<ListedAccount>,
-    /// How long a token is valid.
-    #[serde(with = "super::super::settings::duration_as_text")]
-    pub(crate) token_lifetime: Duration,
-    /// A token that is always valid.
-    pub(crate) developer_token: Option<Secret>,
-    /// The required value of App Service's `X-IDENTITY-HEADER`.
-    pub(crate) identity_header: Secret,
-}
-
-impl Default for IdentitySettings {
-    fn default() -> Self {
-        Self {
-            accounts: Vec::new(),
-            token_lifetime: Duration::from_hours(1),
-            developer_token: None,
-            identity_header: Secret::new(DEFAULT_IDENTITY_HEADER),
-        }
-    }
 }
 
 /// An account in the seed. With a secret it is an application's, without one or with a `resourceId` a managed identity.
@@ -47,31 +25,18 @@ impl Default for IdentitySettings {
 pub(crate) struct ListedAccount {
     tenant_id: String,
     client_id: String,
-    #[serde(default)]
-    object_id: Option<String>,
-    #[serde(default)]
     client_secret: Option<Secret>,
-    #[serde(default)]
     resource_id: Option<String>,
 }
 
 impl ListedAccount {
-    fn account(&self) -> Account {
-        let object = self.object_id.clone();
-        Account {
-            object: object.unwrap_or_else(|| object_of(&self.tenant_id, &self.client_id)),
+    fn account(&self) -> Principal {
+        Principal {
+            object: object_of(&self.tenant_id, &self.client_id),
             tenant: self.tenant_id.clone(),
             client: self.client_id.clone(),
         }
     }
-}
-
-/// The account that a token is issued for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Account {
-    pub(super) tenant: String,
-    pub(super) client: String,
-    pub(super) object: String,
 }
 
 /// A caller whose token was accepted.
@@ -108,15 +73,10 @@ impl IdentitySettings {
         self.accounts.first().map_or(DEFAULT_TENANT, |known| &known.tenant_id)
     }
 
-    /// Whether this is the developer's token.
-    pub(super) fn is_developer(&self, token: &str) -> bool {
-        self.developer_token.as_ref().is_some_and(|known| known.matches(token))
-    }
-
     /// The account of an application, and its secret if the list has one.
-    pub(super) fn client(&self, tenant: &str, client: &str) -> Result<(Account, Option<&Secret>), UnknownAccount> {
+    pub(super) fn client(&self, tenant: &str, client: &str) -> Result<(Principal, Option<&Secret>), UnknownAccount> {
         if self.accounts.is_empty() {
-            let account = Account {
+            let account = Principal {
                 tenant: tenant.to_owned(),
                 client: client.to_owned(),
                 object: object_of(tenant, client),
@@ -141,14 +101,13 @@ impl IdentitySettings {
     }
 
     /// The account of a managed identity.
-    pub(super) fn managed_identity(&self, selector: &IdentitySelector<'_>) -> Result<Account, &'static str> {
+    pub(super) fn managed_identity(&self, selector: &IdentitySelector<'_>) -> Result<Principal, &'static str> {
         if self.accounts.is_empty() {
             let client = selector.client.unwrap_or(DEFAULT_CLIENT);
             let name = selector.resource.map(str::to_lowercase);
-            let object = selector.object.map(str::to_owned);
-            return Ok(Account {
+            return Ok(Principal {
                 tenant: DEFAULT_TENANT.to_owned(),
-                object: object.unwrap_or_else(|| object_of(DEFAULT_TENANT, name.as_deref().unwrap_or(client))),
+                object: object_of(DEFAULT_TENANT, name.as_deref().unwrap_or(client)),
                 client: client.to_owned(),
             });
         }
@@ -159,9 +118,6 @@ impl IdentitySettings {
             .filter(|known| known.client_secret.is_none() || known.resource_id.is_some());
         let fits = |known: &&ListedAccount| {
             selector.client.is_none_or(|client| same_name(&known.client_id, client))
-                && selector
-                    .object
-                    .is_none_or(|object| same_name(&known.account().object, object))
                 && selector
                     .resource
                     .is_none_or(|id| known.resource_id.as_deref().is_some_and(|known| same_name(known, id)))
@@ -182,7 +138,6 @@ impl IdentitySettings {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IdentitySelector<'a> {
     pub(super) client: Option<&'a str>,
-    pub(super) object: Option<&'a str>,
     pub(super) resource: Option<&'a str>,
 }
 
@@ -196,48 +151,34 @@ mod tests {
 
     fn listed() -> IdentitySettings {
         serde_json::from_value(serde_json::json!({"accounts": [
-            {"tenantId": "T1", "clientId": "app", "objectId": "o-app", "clientSecret": "hush"},
-            {"tenantId": "T1", "clientId": "vm", "objectId": "o-vm", "resourceId": "/subscriptions/s/ids/vm"},
+            {"tenantId": "T1", "clientId": "app", "clientSecret": "hush"},
+            {"tenantId": "T1", "clientId": "vm", "resourceId": "/subscriptions/s/ids/vm"},
             {"tenantId": "T2", "clientId": "pod"},
-        ], "tokenLifetime": "10m", "developerToken": "golden", "identityHeader": "silver"}))
+        ]}))
         .unwrap()
-    }
-
-    #[test]
-    fn debug_output_has_no_secret() {
-        let text = format!("{:?}", listed());
-        for secret in ["hush", "golden", "silver"] {
-            assert!(!text.contains(secret), "{text}");
-        }
     }
 
     #[test]
     fn listed_accounts_are_found() {
         let settings = listed();
         for (tenant, client, want) in [
-            ("t1", "APP", Ok("o-app")),
-            ("T1", "vm", Ok("o-vm")),
+            ("t1", "APP", Ok("app")),
+            ("T1", "vm", Ok("vm")),
             ("T1", "pod", Err(UnknownAccount::Client)),
             ("T3", "app", Err(UnknownAccount::Tenant)),
         ] {
-            let seen = settings.client(tenant, client).map(|(account, _)| account.object);
+            let seen = settings.client(tenant, client).map(|(account, _)| account.client);
             assert_eq!(seen.as_deref().map_err(|why| *why), want);
         }
         let multiple = "Multiple user assigned";
-        for (client, object, resource, want) in [
-            (None, None, None, Err(multiple)),
-            (Some("VM"), None, None, Ok("vm")),
-            (None, Some("o-vm"), None, Ok("vm")),
-            (None, None, Some("/SUBSCRIPTIONS/s/ids/vm"), Ok("vm")),
-            (Some("pod"), None, None, Ok("pod")),
-            (Some("app"), None, None, Err("Identity not found")),
-            (Some("vm"), Some("o-app"), None, Err("Identity not found")),
+        for (client, resource, want) in [
+            (None, None, Err(multiple)),
+            (Some("VM"), None, Ok("vm")),
+            (None, Some("/SUBSCRIPTIONS/s/ids/vm"), Ok("vm")),
+            (Some("pod"), None, Ok("pod")),
+            (Some("app"), None, Err("Identity not found")),
         ] {
-            let selector = IdentitySelector {
-                client,
-                object,
-                resource,
-            };
+            let selector = IdentitySelector { client, resource };
             match (settings.managed_identity(&selector), want) {
                 (Ok(account), Ok(want)) => assert_eq!(account.client, want),
                 (Err(why), Err(want)) => assert!(why.starts_with(want), "{why}"),
@@ -268,8 +209,8 @@ mod tests {
             (None, false, "any", true),
             (None, false, "", false),
             (None, true, "any", false),
-            (Some(Secret::new("a")), true, "a", true),
-            (Some(Secret::new("a")), true, "b", false),
+            (Some(Secret("a".to_owned())), true, "a", true),
+            (Some(Secret("a".to_owned())), true, "b", false),
         ] {
             assert_eq!(IdentitySettings::accepts_secret(known.as_ref(), listed, given), good);
         }

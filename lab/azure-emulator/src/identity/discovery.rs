@@ -1,9 +1,8 @@
-//! Documents by which clients find endpoints: `GET /metadata/endpoints`, the `OpenID` configuration, instance discovery.
+//! Documents by which clients find endpoints: `GET /metadata/endpoints` and the `OpenID` configuration.
 //!
-//! `/metadata/endpoints` has three shapes: Terraform and az read an object (2022-09-01), cloud-provider-azure and older
-//! tools the first element of a list (2019-05-01), Azure Stack's tools an object with other names (2015-01-01).
-//! Endpoints that the emulator has are at the address of the request. The others are the public cloud's, since clients
-//! require them.
+//! `/metadata/endpoints` has two shapes: Terraform and az read an object (2022-09-01), cloud-provider-azure and older
+//! tools the first element of a list (2019-05-01). Endpoints that the emulator has are at the address of the request.
+//! The others are the public cloud's, since clients require them.
 
 use axum::http::{Method, Request, Response, StatusCode};
 use bytes::Bytes;
@@ -12,7 +11,6 @@ use serde_json::{Value, json};
 use super::super::error::ErrorResponse;
 use super::super::query::Parameters;
 use super::super::request::JsonResponse;
-use super::entra::Version;
 
 /// Audiences of tokens; clients use the first one.
 const AUDIENCES: [&str; 2] = ["https://management.core.windows.net/", "https://management.azure.com/"];
@@ -42,31 +40,10 @@ pub(super) fn endpoints(request: &Request<Bytes>, base: &str) -> Response<Bytes>
     };
     // Versions are dates; their text sorts in the same order.
     let body = match version {
-        "1.0" => document_2015(base),
-        version if version < "2019-05-01" => document_2018(base),
         version if version < "2022-09-01" => CLOUD_NAMES.iter().map(|name| cloud(name, base)).collect(),
         _ => cloud(CLOUD_NAMES[0], base),
     };
     JsonResponse::new(StatusCode::OK, body).response()
-}
-
-/// The document of API version 2015-01-01.
-fn document_2015(base: &str) -> Value {
-    json!({
-        "galleryEndpoint": base,
-        "graphEndpoint": base,
-        "portalEndpoint": base,
-        "authentication": {"loginEndpoint": base, "audiences": AUDIENCES},
-    })
-}
-
-/// The document of API version 2018-01-01, without the list of all regions of all clouds.
-fn document_2018(base: &str) -> Value {
-    let mut document = document_2015(base);
-    document["graphAudience"] = base.into();
-    document["authentication"]["tenant"] = "common".into();
-    document["authentication"]["identityProvider"] = "AAD".into();
-    document
 }
 
 /// One cloud, since API version 2019-05-01. A trailing slash in `loginEndpoint` would appear twice in some clients'
@@ -117,53 +94,26 @@ fn cloud(name: &str, base: &str) -> Value {
     })
 }
 
-/// `GET /{tenant}/v2.0/.well-known/openid-configuration`, or without `v2.0`.
-pub(super) fn configuration(base: &str, tenant: &str, version: Version) -> Response<Bytes> {
-    let (oauth2, keys, issuer) = match version {
-        Version::One => ("oauth2", "discovery/keys", format!("https://sts.windows.net/{tenant}/")),
-        Version::Two => ("oauth2/v2.0", "discovery/v2.0/keys", format!("{base}/{tenant}/v2.0")),
-    };
+/// `GET /{tenant}/v2.0/.well-known/openid-configuration`.
+pub(super) fn configuration(base: &str, tenant: &str) -> Response<Bytes> {
     let url = |path: &str| format!("{base}/{tenant}/{path}");
     let body = json!({
-        "token_endpoint": url(&format!("{oauth2}/token")),
+        "token_endpoint": url("oauth2/v2.0/token"),
         "token_endpoint_auth_methods_supported": ["client_secret_post", "private_key_jwt", "client_secret_basic"],
-        "jwks_uri": url(keys),
+        "jwks_uri": url("discovery/v2.0/keys"),
         "response_modes_supported": ["query", "fragment", "form_post"],
         "subject_types_supported": ["pairwise"],
         "id_token_signing_alg_values_supported": ["HS256"],
         "response_types_supported": ["code", "id_token", "code id_token", "id_token token"],
         "scopes_supported": ["openid", "profile", "email", "offline_access"],
-        "issuer": issuer,
+        "issuer": url("v2.0"),
         "request_uri_parameter_supported": false,
-        "authorization_endpoint": url(&format!("{oauth2}/authorize")),
-        "device_authorization_endpoint": url(&format!("{oauth2}/devicecode")),
-        "end_session_endpoint": url(&format!("{oauth2}/logout")),
+        "authorization_endpoint": url("oauth2/v2.0/authorize"),
+        "device_authorization_endpoint": url("oauth2/v2.0/devicecode"),
+        "end_session_endpoint": url("oauth2/v2.0/logout"),
         "claims_supported": ["sub", "iss", "aud", "exp", "iat", "nbf", "tid", "ver"],
         "tenant_region_scope": "WW",
         "cloud_instance_name": "microsoftonline.com",
-    });
-    JsonResponse::new(StatusCode::OK, body).response()
-}
-
-/// `GET /{tenant}/discovery/v2.0/keys`: an empty list, since tokens are signed with a secret key. Clients do not need
-/// it; a resource that validates tokens itself cannot.
-pub(super) fn keys() -> Response<Bytes> {
-    JsonResponse::new(StatusCode::OK, json!({"keys": []})).response()
-}
-
-/// `GET /common/discovery/instance`: the authority has one name, its own address.
-pub(super) fn instance(request: &Request<Bytes>, base: &str) -> Response<Bytes> {
-    let query = Parameters::from_query(request);
-    let authorize = query
-        .get("authorization_endpoint")
-        .and_then(|url| url.strip_prefix(base));
-    let tenant = authorize.and_then(|path| path.trim_start_matches('/').split('/').next());
-    let tenant = tenant.filter(|tenant| !tenant.is_empty()).unwrap_or("common");
-    let host = base.split_once("://").map_or(base, |(_, host)| host);
-    let body = json!({
-        "tenant_discovery_endpoint": format!("{base}/{tenant}/v2.0/.well-known/openid-configuration"),
-        "api-version": "1.1",
-        "metadata": [{"preferred_network": host, "preferred_cache": host, "aliases": [host]}],
     });
     JsonResponse::new(StatusCode::OK, body).response()
 }
@@ -184,18 +134,6 @@ mod tests {
     #[test]
     fn each_client_finds_what_it_reads() {
         for (version, pointers) in [
-            (
-                "1.0",
-                ["/authentication/loginEndpoint", "/graphEndpoint", "/galleryEndpoint"],
-            ),
-            (
-                "2015-01-01",
-                ["/authentication/loginEndpoint", "/graphEndpoint", "/portalEndpoint"],
-            ),
-            (
-                "2018-01-01",
-                ["/authentication/loginEndpoint", "/graphAudience", "/portalEndpoint"],
-            ),
             // cloud-provider-azure, and az with ARM_CLOUD_METADATA_URL.
             (
                 "2019-05-01",

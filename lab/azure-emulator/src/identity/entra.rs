@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::super::guids::guid_for_name;
 use super::super::query::Parameters;
 use super::super::request::JsonResponse;
-use super::account::{Account, IdentitySettings, UnknownAccount};
+use super::account::{IdentitySettings, Principal, UnknownAccount};
 use super::tokens::payload;
 use super::{CLOCK_SKEW, Identity};
 
@@ -20,15 +20,6 @@ use super::{CLOCK_SKEW, Identity};
 const MAX_FORM_BYTES: usize = 64 * 1024;
 /// The required value of `client_assertion_type`.
 const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
-
-/// The version of the endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Version {
-    /// `resource` in the form, numbers as strings in the answer.
-    One,
-    /// `scope` in the form, numbers in the answer.
-    Two,
-}
 
 /// An OAuth error response.
 #[derive(Debug)]
@@ -88,15 +79,9 @@ impl TokenError {
 }
 
 impl Identity {
-    /// `POST /{tenant}/oauth2/v2.0/token`, or without `v2.0`.
-    pub(super) fn token(
-        &self,
-        tenant: &str,
-        version: Version,
-        request: &Request<Bytes>,
-        now: Timestamp,
-    ) -> Response<Bytes> {
-        match self.grant(tenant, version, request, now) {
+    /// `POST /{tenant}/oauth2/v2.0/token`.
+    pub(super) fn token(&self, tenant: &str, request: &Request<Bytes>, now: Timestamp) -> Response<Bytes> {
+        match self.grant(tenant, request, now) {
             Ok(body) => uncached_json(StatusCode::OK, body),
             Err(error) => {
                 let correlation = request.headers().get("client-request-id");
@@ -105,13 +90,7 @@ impl Identity {
         }
     }
 
-    fn grant(
-        &self,
-        tenant: &str,
-        version: Version,
-        request: &Request<Bytes>,
-        now: Timestamp,
-    ) -> Result<Value, TokenError> {
+    fn grant(&self, tenant: &str, request: &Request<Bytes>, now: Timestamp) -> Result<Value, TokenError> {
         if request.method() != Method::POST {
             let message = format!(
                 "The endpoint only accepts POST requests. Received a {} request.",
@@ -140,34 +119,16 @@ impl Identity {
             .get("client_id")
             .ok_or_else(|| TokenError::missing_parameter("client_id"))?;
         let account = self.client(tenant, client, &form, now)?;
-        let audience = match version {
-            Version::One => form
-                .get("resource")
-                .ok_or_else(|| TokenError::missing_parameter("resource"))?,
-            Version::Two => audience(&form)?,
-        };
-        let issued = self.issue(&account, audience, now);
-        let expires_in = issued.expires_in();
-        Ok(match version {
-            Version::One => json!({
-                "token_type": "Bearer",
-                "expires_in": expires_in.to_string(),
-                "ext_expires_in": expires_in.to_string(),
-                "expires_on": issued.until.to_string(),
-                "not_before": issued.from.to_string(),
-                "resource": audience,
-                "access_token": issued.token,
-            }),
-            Version::Two => json!({
-                "token_type": "Bearer",
-                "expires_in": expires_in,
-                "ext_expires_in": expires_in,
-                "access_token": issued.token,
-            }),
-        })
+        let issued = self.issue(&account, audience(&form)?, now);
+        Ok(json!({
+            "token_type": "Bearer",
+            "expires_in": issued.expires_in(),
+            "ext_expires_in": issued.expires_in(),
+            "access_token": issued.token,
+        }))
     }
 
-    fn client(&self, tenant: &str, client: &str, form: &Parameters, now: Timestamp) -> Result<Account, TokenError> {
+    fn client(&self, tenant: &str, client: &str, form: &Parameters, now: Timestamp) -> Result<Principal, TokenError> {
         let listed = !self.settings.accounts.is_empty();
         let (account, known) = self.settings.client(tenant, client).map_err(|unknown| match unknown {
             UnknownAccount::Tenant => TokenError::request(

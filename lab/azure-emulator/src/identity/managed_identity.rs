@@ -10,6 +10,8 @@ use super::super::request::JsonResponse;
 use super::Identity;
 use super::account::IdentitySelector;
 
+/// The required value of `X-IDENTITY-HEADER`.
+const IDENTITY_HEADER: &str = "emulator";
 /// The version of App Service's endpoint that clients use.
 const APP_SERVICE_VERSION: &str = "2019-08-01";
 
@@ -59,7 +61,7 @@ impl Identity {
         let bad_request = |why: &str| error_response(StatusCode::BAD_REQUEST, why);
         let header = request.headers().get("x-identity-header");
         let header = header.and_then(|value| value.to_str().ok()).unwrap_or_default();
-        if !self.settings.identity_header.matches(header) {
+        if header != IDENTITY_HEADER {
             let why = "The X-IDENTITY-HEADER is missing or not the one of IDENTITY_HEADER";
             return error_response(StatusCode::UNAUTHORIZED, why);
         }
@@ -93,7 +95,6 @@ impl Identity {
 fn selector(query: &Parameters) -> IdentitySelector<'_> {
     IdentitySelector {
         client: query.get("client_id").or_else(|| query.get("clientid")),
-        object: query.get("object_id").or_else(|| query.get("principal_id")),
         resource: query.get("msi_res_id").or_else(|| query.get("mi_res_id")),
     }
 }
@@ -110,18 +111,13 @@ mod tests {
     fn errors_name_what_is_wrong() {
         let (imds, app_service) = ("/metadata/identity/oauth2/token", "/msi/token");
         let (metadata, header) = ("Metadata: true", "X-IDENTITY-HEADER: emulator");
+        let (of_imds, of_app_service) = ("api-version=2018-02-01&resource=r", "api-version=2019-08-01&resource=r");
         for (path, query, headers, status, error) in [
-            (imds, "api-version=2018-02-01&resource=r", "", 400, "bad_request_102"),
+            (imds, of_imds, "", 400, "bad_request_102"),
+            (imds, of_imds, "Metadata: false", 400, "bad_request_102"),
             (
                 imds,
-                "api-version=2018-02-01&resource=r",
-                "Metadata: false",
-                400,
-                "bad_request_102",
-            ),
-            (
-                imds,
-                "api-version=2018-02-01&resource=r",
+                of_imds,
                 "Metadata: true\nX-Forwarded-For: a",
                 400,
                 "bad_request_102",
@@ -130,28 +126,16 @@ mod tests {
             (imds, "api-version=2018-02-01", metadata, 400, "invalid_request"),
             (
                 imds,
-                "api-version=2018-02-01&resource=r&client_id=no",
+                &format!("{of_imds}&client_id=no"),
                 metadata,
                 400,
                 "invalid_request",
             ),
-            (app_service, "api-version=2019-08-01&resource=r", "", 401, ""),
-            (
-                app_service,
-                "api-version=2019-08-01&resource=r",
-                "X-IDENTITY-HEADER: no",
-                401,
-                "",
-            ),
+            (app_service, of_app_service, "", 401, ""),
+            (app_service, of_app_service, "X-IDENTITY-HEADER: no", 401, ""),
             (app_service, "api-version=2017-09-01&resource=r", header, 400, ""),
             (app_service, "api-version=2019-08-01", header, 400, ""),
-            (
-                app_service,
-                "api-version=2019-08-01&resource=r&client_id=no",
-                header,
-                400,
-                "",
-            ),
+            (app_service, &format!("{of_app_service}&client_id=no"), header, 400, ""),
         ] {
             let (seen, body) = send(&listed(), &get(&format!("{path}?{query}"), headers));
             assert_eq!(seen, status, "{path} {query}");

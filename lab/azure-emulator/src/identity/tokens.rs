@@ -6,7 +6,7 @@ use ring::{digest, hmac};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::account::Account;
+use super::account::Principal;
 
 /// The claims of a token.
 #[derive(Debug, PartialEq, Deserialize, Serialize)]
@@ -49,7 +49,7 @@ impl Signer {
     }
 
     /// A token that is valid from and until these Unix times, in seconds.
-    pub(super) fn sign(&self, account: &Account, audience: &str, from: i64, until: i64) -> String {
+    pub(super) fn sign(&self, account: &Principal, audience: &str, from: i64, until: i64) -> String {
         let issuer = format!("https://sts.windows.net/{}/", account.tenant);
         let id = hmac::sign(&self.key, format!("{}{audience}{from}", account.object).as_bytes());
         let claims = Claims {
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn altered_tokens_and_tokens_of_other_keys_are_refused() {
-        let account = Account {
+        let account = Principal {
             tenant: "t".to_owned(),
             client: "c".to_owned(),
             object: "o".to_owned(),

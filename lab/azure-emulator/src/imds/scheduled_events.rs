@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use axum::http::StatusCode;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
-use serde_json::{Map, Value, json};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
+use super::super::control::read;
 use super::super::error::ErrorResponse;
-use super::super::fields::{Fields, read};
 use super::super::guids::guid_for_name;
 
 /// Events in a document.
@@ -19,15 +20,6 @@ const MAX_RESOURCES: usize = 100;
 const MAX_NAME_BYTES: usize = 128;
 /// Length of a description, in bytes.
 const MAX_DESCRIPTION_BYTES: usize = 1024;
-
-/// Event types, and the shortest notice that Azure gives of each.
-const TYPES: [(&str, Duration); 5] = [
-    ("Freeze", Duration::from_mins(15)),
-    ("Reboot", Duration::from_mins(15)),
-    ("Redeploy", Duration::from_mins(10)),
-    ("Preempt", Duration::from_secs(30)),
-    ("Terminate", Duration::from_mins(5)),
-];
 
 /// All events, and the incarnation of the document.
 #[derive(Debug)]
@@ -45,18 +37,82 @@ impl Default for ScheduledEvents {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+/// A document as a client sends it, which may be what GET returned.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+struct GivenDocument {
+    #[serde(default, rename = "DocumentIncarnation")]
+    _incarnation: IgnoredAny,
+    events: Vec<Event>,
+}
+
+/// An event. What a client leaves out is empty until it is filled in.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
 struct Event {
-    id: String,
-    kind: &'static str,
+    #[serde(default)]
+    event_id: String,
+    #[serde(default)]
+    event_status: EventStatus,
+    event_type: EventType,
+    #[serde(default)]
+    resource_type: ResourceType,
     resources: Vec<String>,
-    is_started: bool,
     /// Empty once the event has started.
+    #[serde(default)]
     not_before: String,
+    #[serde(default)]
     description: String,
-    source: &'static str,
-    /// The duration; -1 if it is unknown.
-    seconds: i64,
+    #[serde(default)]
+    event_source: EventSource,
+    /// -1 if it is unknown.
+    #[serde(default = "unknown_duration")]
+    duration_in_seconds: i64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+enum EventStatus {
+    #[default]
+    Scheduled,
+    Started,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+enum EventType {
+    Freeze,
+    Reboot,
+    Redeploy,
+    Preempt,
+    Terminate,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+enum ResourceType {
+    #[default]
+    VirtualMachine,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+enum EventSource {
+    #[default]
+    Platform,
+    User,
+}
+
+const fn unknown_duration() -> i64 {
+    -1
+}
+
+impl EventType {
+    /// The shortest notice that Azure gives.
+    const fn notice(self) -> Duration {
+        match self {
+            Self::Freeze | Self::Reboot => Duration::from_mins(15),
+            Self::Redeploy => Duration::from_mins(10),
+            Self::Preempt => Duration::from_secs(30),
+            Self::Terminate => Duration::from_mins(5),
+        }
+    }
 }
 
 impl ScheduledEvents {
@@ -65,21 +121,20 @@ impl ScheduledEvents {
     }
 
     pub(super) fn document(&self) -> Value {
-        let events: Vec<_> = self.events.iter().map(Event::shown).collect();
-        json!({"DocumentIncarnation": self.incarnation, "Events": events})
+        json!({"DocumentIncarnation": self.incarnation, "Events": self.events})
     }
 
     /// Whether an event has this id.
     pub(super) fn contains(&self, id: &str) -> bool {
-        self.events.iter().any(|event| event.id.eq_ignore_ascii_case(id))
+        self.events.iter().any(|event| event.event_id.eq_ignore_ascii_case(id))
     }
 
     /// Starts the events with these ids.
     pub(super) fn start(&mut self, ids: &[&str]) {
         let mut events = self.events.clone();
         for event in &mut events {
-            if ids.iter().any(|id| event.id.eq_ignore_ascii_case(id)) {
-                event.is_started = true;
+            if ids.iter().any(|id| event.event_id.eq_ignore_ascii_case(id)) {
+                event.event_status = EventStatus::Started;
                 event.not_before.clear();
             }
         }
@@ -88,30 +143,14 @@ impl ScheduledEvents {
 
     /// Replaces the events with those of a document, or changes nothing if it has a mistake.
     pub(super) fn put(&mut self, document: Value, now: Timestamp) -> Result<(), ErrorResponse> {
-        let listed = read(document, "document", |fields| {
-            // A client may send back what GET returned.
-            let _ = fields.value("DocumentIncarnation");
-            let events = fields.parsed("Events", |value| match value {
-                Value::Array(events) if events.len() <= MAX_EVENTS => Ok(events),
-                _ => Err(format!("a list of at most {MAX_EVENTS} events")),
-            });
-            if events.is_none() {
-                fields.missing("Events");
-            }
-            events
-        })?;
+        let given: GivenDocument = read(document, "document")?;
+        let refused = |what: &str| ErrorResponse::invalid_content(format!("The document is not accepted: {what}."));
+        if given.events.len() > MAX_EVENTS {
+            return Err(refused(&format!("it has more than {MAX_EVENTS} events")));
+        }
         let mut events: Vec<Event> = Vec::new();
-        for (index, value) in listed.into_iter().enumerate() {
-            let what = format!("event {} of Events", index + 1);
-            let event = read(value, &what, |fields| self.parse_event(fields, &events, now))?;
-            if events.iter().any(|other| other.id.eq_ignore_ascii_case(&event.id)) {
-                let message = format!("The {what} is not accepted: another has its EventId, {}.", event.id);
-                return Err(ErrorResponse::new(
-                    StatusCode::BAD_REQUEST,
-                    "InvalidRequestContent",
-                    message,
-                ));
-            }
+        for event in given.events {
+            let event = self.completed(event, &events, now).map_err(|what| refused(&what))?;
             events.push(event);
         }
         self.replace_events(events);
@@ -129,81 +168,61 @@ impl ScheduledEvents {
         }
     }
 
-    /// Parses an event; `before` are the events before it in the document.
-    fn parse_event(&self, fields: &mut Fields<'_>, before: &[Event], now: Timestamp) -> Option<Event> {
-        let id = fields.text("EventId", parse_name);
-        let kind = fields.word("EventType", &TYPES.map(|kind| (kind.0, kind)));
-        let resources = fields.parsed("Resources", parse_names);
-        let status = fields.word("EventStatus", &[("Scheduled", false), ("Started", true)]);
-        let not_before = fields.text("NotBefore", parse_time);
-        fields.word("ResourceType", &[("VirtualMachine", ())]);
-        let description = fields.text("Description", |text| {
-            let fits = text.len() <= MAX_DESCRIPTION_BYTES;
-            fits.then(|| text.to_owned())
-                .ok_or_else(|| format!("at most {MAX_DESCRIPTION_BYTES} long"))
-        });
-        let source = fields.word("EventSource", &[("Platform", "Platform"), ("User", "User")]);
-        let seconds = fields.parsed("DurationInSeconds", |value| {
-            let number = value.as_i64().filter(|seconds| (-1..=86_400).contains(seconds));
-            number.ok_or_else(|| "a whole number from -1, which is unknown, to 86400".to_owned())
-        });
-        for (key, is_missing) in [("EventType", kind.is_none()), ("Resources", resources.is_none())] {
-            if is_missing {
-                fields.missing(key);
-            }
-        }
-        let ((kind, notice), resources) = (kind?, resources?);
+    /// Checks an event and fills it in; `before` are the events before it in the document.
+    fn completed(&self, mut event: Event, before: &[Event], now: Timestamp) -> Result<Event, String> {
+        event.check()?;
         // An event without an id is the existing one with the same type and resources, if there is one.
-        let is_same = |known: &&Event| match &id {
-            Some(id) => known.id.eq_ignore_ascii_case(id),
-            None => known.kind == kind && known.resources == resources && !before.iter().any(|b| b.id == known.id),
+        let is_same = |known: &&Event| {
+            if !event.event_id.is_empty() {
+                return known.event_id.eq_ignore_ascii_case(&event.event_id);
+            }
+            known.event_type == event.event_type
+                && known.resources == event.resources
+                && !before.iter().any(|other| other.event_id == known.event_id)
         };
         let known = self.events.iter().find(is_same);
-        let is_started = status.unwrap_or(false);
-        let kept = known
-            .filter(|known| !known.is_started)
-            .map(|known| known.not_before.clone());
-        let not_before = match (is_started, not_before) {
-            (true, _) => String::new(),
-            (false, Some(time)) => time,
-            (false, None) => kept.or_else(|| rfc1123(now + notice)).unwrap_or_default(),
-        };
-        let fresh = || guid_for_name(&format!("event {} {}", self.incarnation + 1, before.len())).to_string();
-        Some(Event {
-            id: id
-                .or_else(|| known.map(|known| known.id.clone()))
-                .unwrap_or_else(|| fresh().to_uppercase()),
-            kind,
-            resources,
-            is_started,
-            not_before,
-            description: description.unwrap_or_default(),
-            source: source.unwrap_or("Platform"),
-            seconds: seconds.unwrap_or(-1),
-        })
+        if event.event_status == EventStatus::Started {
+            event.not_before.clear();
+        } else if event.not_before.is_empty() {
+            let kept = known.filter(|known| known.event_status != EventStatus::Started);
+            let notice = || rfc1123(now + event.event_type.notice());
+            event.not_before = kept
+                .map(|known| known.not_before.clone())
+                .or_else(notice)
+                .unwrap_or_default();
+        } else {
+            event.not_before = in_format_of_imds(&event.not_before)?;
+        }
+        if event.event_id.is_empty() {
+            let name = format!("event {} {}", self.incarnation + 1, before.len());
+            let fresh = || guid_for_name(&name).to_string().to_uppercase();
+            event.event_id = known.map_or_else(fresh, |known| known.event_id.clone());
+        }
+        let id = &event.event_id;
+        if before.iter().any(|other| other.event_id.eq_ignore_ascii_case(id)) {
+            return Err(format!("two events have the EventId {id}"));
+        }
+        Ok(event)
     }
 }
 
 impl Event {
-    fn shown(&self) -> Value {
-        let mut shown = Map::new();
-        for (key, value) in [
-            ("EventId", json!(self.id)),
-            (
-                "EventStatus",
-                json!(if self.is_started { "Started" } else { "Scheduled" }),
-            ),
-            ("EventType", json!(self.kind)),
-            ("ResourceType", json!("VirtualMachine")),
-            ("Resources", json!(self.resources)),
-            ("NotBefore", json!(self.not_before)),
-            ("Description", json!(self.description)),
-            ("EventSource", json!(self.source)),
-            ("DurationInSeconds", json!(self.seconds)),
-        ] {
-            shown.insert(key.to_owned(), value);
+    fn check(&self) -> Result<(), String> {
+        let is_name = |name: &String| (1..=MAX_NAME_BYTES).contains(&name.len());
+        if !(1..=MAX_RESOURCES).contains(&self.resources.len()) || !self.resources.iter().all(is_name) {
+            return Err(format!(
+                "Resources must be a list of 1 to {MAX_RESOURCES} names of virtual machines as Azure has them"
+            ));
         }
-        Value::Object(shown)
+        if self.event_id.len() > MAX_NAME_BYTES || self.description.len() > MAX_DESCRIPTION_BYTES {
+            return Err(format!(
+                "EventId has at most {MAX_NAME_BYTES} bytes, Description at most {MAX_DESCRIPTION_BYTES}"
+            ));
+        }
+        if !(-1..=86_400).contains(&self.duration_in_seconds) {
+            return Err("DurationInSeconds must be a whole number from -1, which is unknown, to 86400".to_owned());
+        }
+        Ok(())
     }
 }
 
@@ -213,28 +232,11 @@ fn rfc1123(at: Timestamp) -> Option<String> {
 }
 
 /// Parses a time of RFC 9110 or RFC 3339, and writes it in the format of IMDS.
-fn parse_time(text: &str) -> Result<String, String> {
+fn in_format_of_imds(text: &str) -> Result<String, String> {
     let parsed = text.parse::<Timestamp>().ok();
     let parsed = parsed.or_else(|| rfc2822::DateTimeParser::new().parse_timestamp(text).ok());
     let shown = parsed.and_then(rfc1123);
-    shown.ok_or_else(|| "a time such as Mon, 11 Apr 2026 22:26:58 GMT or 2026-04-11T22:26:58Z".to_owned())
-}
-
-fn parse_name(text: &str) -> Result<String, String> {
-    let fits = !text.is_empty() && text.len() <= MAX_NAME_BYTES;
-    fits.then(|| text.to_owned())
-        .ok_or_else(|| format!("1 to {MAX_NAME_BYTES} long"))
-}
-
-fn parse_names(value: Value) -> Result<Vec<String>, String> {
-    let names = match value {
-        Value::Array(names) if (1..=MAX_RESOURCES).contains(&names.len()) => names,
-        _ => Vec::new(),
-    };
-    let names = names
-        .iter()
-        .map(|value| parse_name(value.as_str().unwrap_or_default()).ok());
-    let names: Option<Vec<_>> = names.collect();
-    let what = || format!("a list of 1 to {MAX_RESOURCES} names of virtual machines as Azure has them");
-    names.filter(|names| !names.is_empty()).ok_or_else(what)
+    shown.ok_or_else(|| {
+        "NotBefore must be a time such as Mon, 11 Apr 2026 22:26:58 GMT or 2026-04-11T22:26:58Z".to_owned()
+    })
 }

@@ -1,6 +1,5 @@
 use axum::http::Request;
 
-use super::super::pattern;
 use super::*;
 
 fn at(second: i64) -> Timestamp {
@@ -79,7 +78,6 @@ fn a_request_has_an_entry_from_its_arrival_on() {
         .body(Bytes::from_static(br#"{"etag": "2"}"#));
     let outcome = Outcome {
         fault: Some(7),
-        note: Some("as the fault says".to_owned()),
         changes: vec![change("1", "2")],
     };
     journal.finish(sequence, at(1), Some(&response.unwrap()), outcome);
@@ -92,7 +90,6 @@ fn a_request_has_an_entry_from_its_arrival_on() {
             json!({"azure-asyncoperation": "https://arm/operations/1?api-version=2025-05-01", "retry-after": "1"}),
         ),
         ("fault", json!(7)),
-        ("note", json!("as the fault says")),
         (
             "changes",
             json!([{"resource": "/lb", "etagBefore": "1", "etagAfter": "2"}]),

@@ -16,6 +16,35 @@ pub(super) struct ResourceKind {
 }
 
 impl ResourceKind {
+    /// A resource with namespaces, whose objects a PUT without `resourceVersion` updates and does not create.
+    const fn of(api_version: &'static str, plural: &'static str, name: &'static str) -> Self {
+        Self {
+            api_version,
+            plural,
+            name,
+            is_namespaced: true,
+            allows_unconditional_update: true,
+            allows_create_on_update: false,
+        }
+    }
+
+    const fn without_namespace(mut self) -> Self {
+        self.is_namespaced = false;
+        self
+    }
+
+    /// A PUT needs `resourceVersion`.
+    const fn updated_by_version(mut self) -> Self {
+        self.allows_unconditional_update = false;
+        self
+    }
+
+    /// A PUT creates what is missing.
+    const fn created_by_update(mut self) -> Self {
+        self.allows_create_on_update = true;
+        self
+    }
+
     /// Whether it has the subresource `status`.
     pub(super) fn has_status(&self) -> bool {
         let names = [
@@ -31,142 +60,27 @@ impl ResourceKind {
 }
 
 static RESOURCES: [ResourceKind; 17] = [
-    ResourceKind {
-        api_version: "cluster.x-k8s.io/v1beta2",
-        plural: "machines",
-        name: "Machine",
-        is_namespaced: true,
-        allows_unconditional_update: true,
-        allows_create_on_update: false,
-    },
-    ResourceKind {
-        api_version: "v1",
-        plural: "nodes",
-        name: "Node",
-        is_namespaced: false,
-        allows_unconditional_update: true,
-        allows_create_on_update: false,
-    },
-    ResourceKind {
-        api_version: "v1",
-        plural: "pods",
-        name: "Pod",
-        is_namespaced: true,
-        allows_unconditional_update: true,
-        allows_create_on_update: false,
-    },
-    ResourceKind {
-        api_version: "v1",
-        plural: "serviceaccounts",
-        name: "ServiceAccount",
-        is_namespaced: true,
-        allows_unconditional_update: true,
-        allows_create_on_update: false,
-    },
-    ResourceKind {
-        api_version: "policy/v1",
-        plural: "poddisruptionbudgets",
-        name: "PodDisruptionBudget",
-        is_namespaced: true,
-        allows_unconditional_update: false,
-        allows_create_on_update: false,
-    },
-    ResourceKind {
-        api_version: "apps/v1",
-        plural: "deployments",
-        name: "Deployment",
-        is_namespaced: true,
-        allows_unconditional_update: true,
-        allows_create_on_update: false,
-    },
-    ResourceKind {
-        api_version: "apps/v1",
-        plural: "replicasets",
-        name: "ReplicaSet",
-        is_namespaced: true,
-        allows_unconditional_update: true,
-        allows_create_on_update: false,
-    },
-    ResourceKind {
-        api_version: "autoscaling/v2",
-        plural: "horizontalpodautoscalers",
-        name: "HorizontalPodAutoscaler",
-        is_namespaced: true,
-        allows_unconditional_update: true,
-        allows_create_on_update: false,
-    },
-    ResourceKind {
-        api_version: "headgate.dev/v1alpha1",
-        plural: "nodemaintenances",
-        name: "NodeMaintenance",
-        is_namespaced: false,
-        allows_unconditional_update: false,
-        allows_create_on_update: false,
-    },
-    ResourceKind {
-        api_version: "headgate.dev/v1alpha1",
-        plural: "evacuations",
-        name: "Evacuation",
-        is_namespaced: true,
-        allows_unconditional_update: false,
-        allows_create_on_update: false,
-    },
-    ResourceKind {
-        api_version: "v1",
-        plural: "configmaps",
-        name: "ConfigMap",
-        is_namespaced: true,
-        allows_unconditional_update: true,
-        allows_create_on_update: false,
-    },
-    ResourceKind {
-        api_version: "v1",
-        plural: "services",
-        name: "Service",
-        is_namespaced: true,
-        allows_unconditional_update: true,
-        allows_create_on_update: true,
-    },
-    ResourceKind {
-        api_version: "discovery.k8s.io/v1",
-        plural: "endpointslices",
-        name: "EndpointSlice",
-        is_namespaced: true,
-        allows_unconditional_update: true,
-        allows_create_on_update: false,
-    },
-    ResourceKind {
-        api_version: "v1",
-        plural: "secrets",
-        name: "Secret",
-        is_namespaced: true,
-        allows_unconditional_update: true,
-        allows_create_on_update: false,
-    },
-    ResourceKind {
-        api_version: "coordination.k8s.io/v1",
-        plural: "leases",
-        name: "Lease",
-        is_namespaced: true,
-        allows_unconditional_update: false,
-        allows_create_on_update: true,
-    },
-    ResourceKind {
-        api_version: "v1",
-        plural: "events",
-        name: "Event",
-        is_namespaced: true,
-        allows_unconditional_update: true,
-        allows_create_on_update: true,
-    },
-    ResourceKind {
-        api_version: "events.k8s.io/v1",
-        plural: "events",
-        name: "Event",
-        is_namespaced: true,
-        allows_unconditional_update: true,
-        allows_create_on_update: true,
-    },
+    ResourceKind::of("cluster.x-k8s.io/v1beta2", "machines", "Machine"),
+    ResourceKind::of("v1", "nodes", "Node").without_namespace(),
+    ResourceKind::of("v1", "pods", "Pod"),
+    ResourceKind::of("v1", "serviceaccounts", "ServiceAccount"),
+    ResourceKind::of("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget").updated_by_version(),
+    ResourceKind::of("apps/v1", "deployments", "Deployment"),
+    ResourceKind::of("apps/v1", "replicasets", "ReplicaSet"),
+    ResourceKind::of("autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
+    ResourceKind::of("headgate.dev/v1alpha1", "nodemaintenances", "NodeMaintenance")
+        .without_namespace()
+        .updated_by_version(),
+    ResourceKind::of("headgate.dev/v1alpha1", "evacuations", "Evacuation").updated_by_version(),
+    ResourceKind::of("v1", "configmaps", "ConfigMap"),
+    ResourceKind::of("v1", "services", "Service").created_by_update(),
+    ResourceKind::of("discovery.k8s.io/v1", "endpointslices", "EndpointSlice"),
+    ResourceKind::of("v1", "secrets", "Secret"),
+    ResourceKind::of("coordination.k8s.io/v1", "leases", "Lease")
+        .updated_by_version()
+        .created_by_update(),
+    ResourceKind::of("v1", "events", "Event").created_by_update(),
+    ResourceKind::of("events.k8s.io/v1", "events", "Event").created_by_update(),
 ];
 
 /// A part of an object with a path of its own.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use headgate_test_kubernetes::kubectl;
-use headgate_test_kubernetes::{create_node, eventually, own_control_plane, scratch};
+use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane, scratch};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Event, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -13,7 +13,7 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 
-use super::{SOON, body, local, object, statusz, web};
+use super::{SOON, body, local, object, web};
 use crate::harness::agent::Agent;
 use crate::harness::{AgentOptions, http, in_network_namespace};
 use crate::manifests::rendering::{folder, without_kube_proxy};
@@ -75,7 +75,7 @@ async fn failure_is_reported(client: &Client, agent: &Agent, node: &str, service
         "node {node} failed to start healthcheck \"default/web\" on port 31234: 0.0.0.0:31234 cannot be bound: Address"
     );
     assert!(message.starts_with(&start), "{message}");
-    let status = statusz(agent).await["services"].clone();
+    let status = agent.statusz().await["services"].clone();
     assert_eq!((&status["services"], &status["openPorts"]), (&json!(1), &json!(0)));
     let failed = &status["failedPorts"][0];
     assert_eq!(
@@ -103,11 +103,7 @@ async fn ports_are_handed_on(agent: Agent, next: &AgentOptions) {
     let next = next.start().await;
     eventually(SOON, "the next one is ready", async || {
         let answer = http::get(next.metrics_address(), "/readyz").await.unwrap();
-        if answer.status == 200 {
-            Ok(())
-        } else {
-            Err(answer.text())
-        }
+        met(answer.status == 200, answer.text())
     })
     .await;
     assert!(agent.stop(SOON).await.success());
@@ -230,22 +226,14 @@ fn service_health_beside_kube_proxy() {
 
             let on_port = start("NodePorts").await;
             eventually(SOON, "the port is kube-proxy's", async || {
-                let status = statusz(&on_port).await["services"].clone();
-                if status["failedPorts"][0]["port"] == 31235 {
-                    Ok(())
-                } else {
-                    Err(status.to_string())
-                }
+                let status = on_port.statusz().await["services"].clone();
+                met(status["failedPorts"][0]["port"] == 31235, status)
             })
             .await;
             control_plane.stop_optional_components().await;
             eventually(SOON, "the port is ours", async || {
-                let status = statusz(&on_port).await["services"].clone();
-                if status["openPorts"] == 1 {
-                    Ok(())
-                } else {
-                    Err(status.to_string())
-                }
+                let status = on_port.statusz().await["services"].clone();
+                met(status["openPorts"] == 1, status)
             })
             .await;
             assert_eq!(http::get(local(31235), "/").await.unwrap().status, 503);

@@ -5,11 +5,7 @@ use std::sync::Arc;
 use headgate_core::clock::Clock;
 use headgate_core::telemetry::{MetricTable, words};
 use headgate_kubernetes::{WatchErrorCounter, WatchReporter};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
 
 use super::super::failed_probes::ServiceAnswers;
@@ -51,7 +47,23 @@ impl Metrics {
         by_service: Option<ServiceAnswers>,
     ) -> Self {
         let mut table = registry.into();
-        table.collector(StateCollector { tables, ports });
+        table.at_scrape(move |gauges| {
+            gauges.gauge(
+                "headgate_service_health_services",
+                "Services with service health; 0 until they and EndpointSlices were listed.",
+                tables.borrow().as_ref().map_or(0, |table| table.len()),
+            )?;
+            let (open, failed) = {
+                let ports = ports.borrow();
+                (ports.open.len(), ports.failed.len())
+            };
+            gauges.by_label(
+                "headgate_service_ports",
+                "Health check node ports, each IP family separately: open, or failed and tried again.",
+                "state",
+                [("open", open), ("failed", failed)],
+            )
+        });
         let [service_errors, slice_errors] = WatchErrorCounter::declare_by_resource(
             &mut table,
             "headgate_service_watch_errors",
@@ -90,39 +102,5 @@ impl Metrics {
             services: reporter(WatchedResource::Services, &self.service_errors),
             endpoint_slices: reporter(WatchedResource::EndpointSlices, &self.slice_errors),
         }
-    }
-}
-
-/// Gauges of the latest table and ports.
-#[derive(Debug)]
-struct StateCollector {
-    tables: watch::Receiver<Option<Arc<ServiceTable>>>,
-    ports: watch::Receiver<PortStates>,
-}
-
-impl Collector for StateCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let gauge = |count: usize| ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
-        let services = self.tables.borrow().as_ref().map_or(0, |table| table.len());
-        gauge(services).encode(encoder.encode_descriptor(
-            "headgate_service_health_services",
-            "Services with service health; 0 until they and EndpointSlices were listed.",
-            None,
-            MetricType::Gauge,
-        )?)?;
-        let (open, failed) = {
-            let ports = self.ports.borrow();
-            (ports.open.len(), ports.failed.len())
-        };
-        let mut ports = encoder.encode_descriptor(
-            "headgate_service_ports",
-            "Health check node ports, each IP family separately: open, or failed and tried again.",
-            None,
-            MetricType::Gauge,
-        )?;
-        for (state, count) in [("open", open), ("failed", failed)] {
-            gauge(count).encode(ports.encode_family(&[("state", state)])?)?;
-        }
-        Ok(())
     }
 }

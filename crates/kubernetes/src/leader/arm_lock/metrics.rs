@@ -3,17 +3,13 @@
 use std::time::Duration;
 
 use headgate_core::telemetry::MetricTable;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use crate::WatchErrorCounter;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
-    lock: String,
-    caller: &'static str,
-}
+/// The lock and the caller.
+type Labels = [(&'static str, String); 2];
 
 /// The buckets of cloud-provider-azure's metric of this name.
 fn wait_histogram() -> Histogram {
@@ -51,10 +47,8 @@ impl LockMetrics {
     }
 
     pub(super) fn waited(&self, lock: &str, caller: &'static str, wait: Duration) {
-        let lock = lock.to_owned();
-        self.waits
-            .get_or_create(&Labels { lock, caller })
-            .observe(wait.as_secs_f64());
+        let labels = [("lock", lock.to_owned()), ("caller", caller.to_owned())];
+        self.waits.get_or_create(&labels).observe(wait.as_secs_f64());
     }
 }
 

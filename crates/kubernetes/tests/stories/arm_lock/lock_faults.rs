@@ -1,7 +1,5 @@
 //! Faults of the API server, and long holds and waits, in paused time.
 
-use std::time::Duration;
-
 use headgate_core::clock::Clock;
 use headgate_kubernetes::leader::{ArmLock, LockError, LockMetrics};
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, RecordedRequest};
@@ -10,13 +8,12 @@ use k8s_openapi::api::coordination::v1::Lease;
 use prometheus_client::registry::Registry;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::lock_fixture::{CCM, Locker, NAMESPACE, OtherProcess, SECOND, soon};
+use super::lock_fixture::{CCM, Locker, NAMESPACE, OtherProcess, SECOND};
 
 const LEASE: &str = "aks-managed-resource-locker";
 
 struct Fixture {
     fake: FakeApi,
-    clock: Clock,
     others: OtherProcess,
     locker: Locker,
     line: ClientFaults,
@@ -28,9 +25,8 @@ fn fixture() -> Fixture {
     let (client, line) = fake.client();
     Fixture {
         others: OtherProcess::new(fake.client().0, LEASE, clock.clone()),
-        locker: Locker::new(client, LEASE, "headgate", clock.clone()),
+        locker: Locker::new(client, LEASE, "headgate", clock),
         fake,
-        clock,
         line,
     }
 }
@@ -44,10 +40,6 @@ impl Fixture {
 
 fn is_write(asked: &RecordedRequest) -> bool {
     asked.method != Method::GET
-}
-
-fn is_watch(asked: &RecordedRequest) -> bool {
-    asked.is_watch
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,54 +98,6 @@ async fn a_hold_admits_no_new_writes_after_half_a_minute() {
     assert!(left.elapsed() >= 6 * SECOND && left.elapsed() < 7 * SECOND && third.accepts_writes());
     assert_eq!(fixture.writes(), writes + 2, "released and acquired");
     third.release().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn without_a_watch_the_lease_is_read_each_second() {
-    let fixture = fixture();
-    fixture.line.set_for(Fault::Status(503), is_watch);
-    fixture.others.create(CCM, SECOND).await;
-    for round in 0..20 {
-        let waits = fixture.locker.handle();
-        let waits = tokio::spawn(async move {
-            let guard = waits.acquire("test", Instant::now() + 60 * SECOND).await.unwrap();
-            (guard, Instant::now())
-        });
-        sleep(7 * SECOND + Duration::from_millis(97 * round)).await;
-        let released_at = Instant::now();
-        fixture.others.unlock(CCM).await.unwrap();
-        let (guard, at) = waits.await.unwrap();
-        assert!(at - released_at < 3 * SECOND / 2, "{:?}", at - released_at);
-        guard.release().await;
-        let requests = fixture.fake.requests().len();
-        sleep(60 * SECOND).await;
-        let later = fixture.fake.requests().len() - requests;
-        assert!(later < 10, "{later} requests without a waiting writer");
-        fixture.others.lock(CCM).await.unwrap();
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn release_is_found_by_polling_when_the_watch_is_silent() {
-    let fixture = fixture();
-    fixture.others.create(CCM, SECOND).await;
-    sleep(SECOND).await;
-    fixture.line.set_for(Fault::CutOff, is_watch);
-    let waits = fixture.locker.handle();
-    let waits = tokio::spawn(async move { waits.acquire("test", Instant::now() + 60 * SECOND).await });
-    sleep(7 * SECOND).await;
-    let released_at = Instant::now();
-    fixture.others.unlock(CCM).await.unwrap();
-    let guard = waits.await.unwrap().unwrap();
-    assert!(released_at.elapsed() < 7 * SECOND, "{:?}", released_at.elapsed());
-    guard.release().await;
-    // When the watch continues, it shows old versions.
-    let others = *fixture.locker.released_by_others().borrow();
-    fixture.line.set(Fault::None);
-    sleep(SECOND).await;
-    assert_eq!(*fixture.locker.released_by_others().borrow(), others);
-    let guard = fixture.locker.acquire_within(SECOND).await.unwrap();
-    assert!(guard.accepts_writes());
 }
 
 #[tokio::test(start_paused = true)]
@@ -236,29 +180,6 @@ async fn after_any_fault_the_lease_is_soon_released() {
             fixture.locker.acquire_within(SECOND).await.unwrap().release().await;
         }
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_late_hold_of_a_former_leader_is_released() {
-    let fixture = fixture();
-    fixture.others.create("", SECOND).await;
-    sleep(SECOND).await;
-    let former = Locker::new(fixture.fake.client().0, LEASE, "headgate", fixture.clock.clone());
-    let guard = former.acquire_within(SECOND).await.unwrap();
-    former.crash().await;
-    drop(guard);
-    let seen = Instant::now();
-    soon("released", async || {
-        fixture.others.holder().await.is_empty() || seen.elapsed() > 9 * SECOND
-    })
-    .await;
-    assert_eq!(
-        fixture.others.holder().await,
-        "headgate",
-        "its writers may still be in it"
-    );
-    sleep(3 * SECOND).await;
-    assert_eq!(fixture.others.holder().await, "");
 }
 
 #[tokio::test(start_paused = true)]

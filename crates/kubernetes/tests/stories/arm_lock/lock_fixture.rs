@@ -8,7 +8,7 @@ use headgate_kubernetes::leader::{ArmLock, LeaseName, LockError, LockGuard, Lock
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use prometheus_client::registry::Registry;
 use tokio::task::JoinHandle;
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const NAMESPACE: &str = "kube-system";
-pub(crate) const PREVIOUS_HOLDER_ANNOTATION: &str = "aks-managed-resource-locker-previous-holder";
+const PREVIOUS_HOLDER_ANNOTATION: &str = "aks-managed-resource-locker-previous-holder";
 pub(crate) const CCM: &str = "cloud-controller-manager";
 
 /// A process with the lock and its task.
@@ -119,15 +119,6 @@ impl OtherProcess {
 
     pub(crate) async fn delete(&self) {
         self.leases.delete(&self.name, &DeleteParams::default()).await.unwrap();
-    }
-
-    /// Patches the Lease, as an operator does with kubectl.
-    pub(crate) async fn merge(&self, patch: serde_json::Value) {
-        let params = PatchParams::default();
-        self.leases
-            .patch(&self.name, &params, &Patch::Merge(patch))
-            .await
-            .unwrap();
     }
 
     /// Creates the Lease with a holder since so long ago; an empty holder means released.

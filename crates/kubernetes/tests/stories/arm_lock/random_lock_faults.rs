@@ -9,9 +9,10 @@ use headgate_kubernetes::leader::ArmLock;
 use headgate_test_kubernetes::{FakeApi, Fault};
 use k8s_openapi::api::coordination::v1::Lease;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
+
+use crate::run_paused;
 
 use super::lock_fixture::{CCM, Locker, NAMESPACE, OtherProcess, SECOND};
 
@@ -167,23 +168,9 @@ async fn check_writers(tasks: &mut JoinSet<()>) {
 
 #[test]
 fn under_random_faults_a_hold_has_the_lease_and_none_stays() {
-    let is_configured = std::env::var_os("PROPTEST_CASES").is_some();
-    let config = Config {
-        cases: if is_configured { Config::default().cases } else { 24 },
-        max_shrink_iters: 200,
-        ..Config::with_source_file(file!())
-    };
-    let mut runner = TestRunner::new(config);
     let holds = Arc::new(AtomicU32::new(0));
-    let outcome = runner.run(&timed_disturbances(), |disturbances| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        runtime.block_on(scenario(disturbances, Arc::clone(&holds)));
-        Ok(())
+    run_paused(file!(), 24, &timed_disturbances(), |disturbances| {
+        scenario(disturbances, Arc::clone(&holds))
     });
-    outcome.unwrap_or_else(|error| panic!("{error}"));
     println!("{} holds", holds.load(Ordering::Relaxed));
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use headgate_test_kubernetes::Fault;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use tokio::time::sleep;
+
+use crate::run_paused;
 
 use super::election_fixture::{ElectionFixture, SECOND, TestCandidate, Work};
 
@@ -185,23 +186,7 @@ async fn scenario(disturbances: Vec<Timed>) {
 
 #[test]
 fn under_random_faults_there_are_never_two_leaders_and_soon_one_again() {
-    let is_configured = std::env::var_os("PROPTEST_CASES").is_some();
-    let config = Config {
-        cases: if is_configured { Config::default().cases } else { 32 },
-        max_shrink_iters: 200,
-        ..Config::with_source_file(file!())
-    };
-    let mut runner = TestRunner::new(config);
-    let outcome = runner.run(&timed_disturbances(), |disturbances| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        runtime.block_on(scenario(disturbances));
-        Ok(())
-    });
-    outcome.unwrap_or_else(|error| panic!("{error}"));
+    run_paused(file!(), 32, &timed_disturbances(), scenario);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,6 @@ use headgate_core::clock::{Clock, Moment};
 use serde_json::{Value, json};
 
 use super::State;
-use crate::control::{ControlBackend, clock_is_real};
 use crate::error::ErrorResponse;
 use crate::faults::FaultRules;
 use crate::journal::Journal;
@@ -15,16 +14,17 @@ use crate::settings::Settings;
 use crate::store::Store;
 use crate::throttle::Throttle;
 
-impl ControlBackend for State {
-    fn faults(&mut self) -> &mut FaultRules {
+impl State {
+    pub(crate) fn faults(&mut self) -> &mut FaultRules {
         &mut self.faults
     }
 
-    fn journal(&self) -> &Journal {
+    pub(crate) fn journal(&self) -> &Journal {
         &self.journal
     }
 
-    fn state(&mut self, now: Moment) -> Value {
+    /// Resources, operations, buckets, rules and settings.
+    pub(crate) fn shown(&mut self, now: Moment) -> Value {
         self.end_due_operations(now);
         let show_none = self.settings.shows_none();
         let resources = self.store.all();
@@ -38,15 +38,17 @@ impl ControlBackend for State {
         })
     }
 
-    fn scheduled_events(&mut self, _: Moment) -> Value {
+    pub(crate) fn scheduled_events(&self) -> Value {
         self.imds.document()
     }
 
-    fn put_scheduled_events(&mut self, document: Value, now: Moment) -> Result<Value, ErrorResponse> {
+    /// Replaces the document of Scheduled Events and returns the new one.
+    pub(crate) fn put_scheduled_events(&mut self, document: Value, now: Moment) -> Result<Value, ErrorResponse> {
         self.imds.put(document, now)
     }
 
-    fn reset(&mut self) {
+    /// Returns to the seed.
+    pub(crate) fn reset(&mut self) {
         let mut store = Store::new(self.guids.fork());
         // The same seed was applied at the start, so this does not fail.
         if self.seed.apply(&mut store).is_ok() {
@@ -58,9 +60,15 @@ impl ControlBackend for State {
         self.imds.reset();
     }
 
-    fn advance(&mut self, by: Duration) -> Result<(), ErrorResponse> {
+    /// Sets the clock forward, unless it is the machine's clock.
+    pub(crate) fn advance(&mut self, by: Duration) -> Result<(), ErrorResponse> {
         match self.clock {
-            Clock::System => Err(clock_is_real()),
+            Clock::System => Err(ErrorResponse::new(
+                StatusCode::FORBIDDEN,
+                "ClockIsReal",
+                "This emulator uses the machine's clock, which cannot be set forward. Only an emulator inside the process of a \
+                 test can set its clock; for others, set a short operationDelay in the settings.",
+            )),
             Clock::Anchored(_) | Clock::Offset(..) => {
                 self.offset = self.offset.saturating_add(by);
                 Ok(())
@@ -68,16 +76,18 @@ impl ControlBackend for State {
         }
     }
 
-    fn token(&mut self, now: Moment) -> Value {
+    /// A bearer token for ARM: `{"token": …, "expiresOn": …}`.
+    pub(crate) fn token(&mut self, now: Moment) -> Value {
         let (token, expires) = self.identity.developer_token(now.wall);
         json!({"token": token, "expiresOn": expires.to_string()})
     }
 
-    fn settings(&self) -> Value {
+    pub(crate) fn settings(&self) -> Value {
         serde_json::to_value(&self.settings).unwrap_or(Value::Null)
     }
 
-    fn put_settings(&mut self, given: Value, _: Moment) -> Result<Value, ErrorResponse> {
+    /// Changes the settings in the request, all or none, and returns all settings.
+    pub(crate) fn put_settings(&mut self, given: Value) -> Result<Value, ErrorResponse> {
         let mut settings = self.settings();
         json_patch::merge(&mut settings, &given);
         // Serde would accept a list of values in the order of the fields.
