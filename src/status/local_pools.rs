@@ -9,9 +9,9 @@ use std::time::Duration;
 use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetState, TargetStates};
 use headgate_controller::local_pools::{LocalServicePools, NodeIndex, PoolStatus, ServiceStatus, Updater};
 use headgate_controller::local_service::{
-    EffectiveSettings, QueuedUpdate, ServiceIndex, SharedUpdater, SlimEndpointSlice, apply_nodes, convert_load_balancer,
+    EffectiveSettings, QueuedUpdate, ServiceIndex, SharedUpdater, SlimEndpointSlice, apply_nodes,
 };
-use headgate_controller::pool::Listing;
+use headgate_controller::pool::{Listing, LoadBalancerView, Observation};
 use headgate_core::service::{IpFamily, NamespacedName, Service, ServiceObject};
 use headgate_core::telemetry::escape_line;
 use headgate_kubernetes::{Decoded, load_balancer_services};
@@ -221,8 +221,11 @@ pub(super) fn take_local_pools(
         updater.apply_slice(slice);
     }
     updater.retain_slices(&slices.into_iter().map(|slice| slice.name).collect());
-    let views = request.listing.load_balancers.values();
-    updater.observe(views.map(|view| convert_load_balancer(view, now)).collect());
+    let observe = |view: &Arc<LoadBalancerView>| Observation {
+        requested_at: now,
+        view: Arc::clone(view),
+    };
+    updater.observe(request.listing.load_balancers.values().map(observe).collect());
     updater.begin_tick(now);
     updater.compare_some(now, usize::MAX);
     LocalPoolsSnapshot {
