@@ -7,9 +7,8 @@ use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
 use headgate_maintenance::plan::phase::Maintenance;
-use headgate_maintenance::snapshot::{BudgetFacts, PodFacts};
+use headgate_maintenance::snapshot::{BudgetFacts, PodFacts, PodObject};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
@@ -96,10 +95,10 @@ pub(crate) async fn take_snapshot(request: PreviewRequest<'_>) -> Result<Preview
             return Err(PreviewError::NoSuchNode(missing.clone()));
         }
         let selected = Maintenance::new(&maintenance, &nodes).nodes;
-        let pods: Vec<Vec<Pod>> = stream::iter(selected)
+        let pods: Vec<Vec<PodObject>> = stream::iter(selected)
             .map(|node| async move {
                 let own = ListParams::default().fields(&format!("spec.nodeName={node}"));
-                list::<Pod>(client, "pods", own).await
+                list::<PodObject>(client, "pods", own).await
             })
             .buffered(MAX_CONCURRENT_LISTS)
             .try_collect()
@@ -118,7 +117,7 @@ pub(crate) async fn take_snapshot(request: PreviewRequest<'_>) -> Result<Preview
         maintenance,
         maintenances,
         nodes,
-        pods: pods.iter().flatten().map(PodFacts::from).collect(),
+        pods: pods.into_iter().flatten().map(PodFacts::from).collect(),
         budgets: budgets.iter().filter_map(BudgetFacts::read).collect(),
         load_balancers: report
             .map(|snapshot| StatusReport::from_snapshot(&snapshot))
