@@ -1,9 +1,8 @@
-//! Writes to the Node: headgate's taint for a notice that begins and ends, and concurrent writes of others. The tasks
-//! of the spot module run in this process.
+//! Concurrent writes of others to the Node. The tasks of the spot module run in this process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use headgate_agent::spot::{EventsSnapshot, Timing};
 use headgate_core::clock::Clock;
@@ -15,136 +14,62 @@ use kube::client::Body;
 use prometheus_client::registry::Registry;
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::sleep;
 
 use super::imds::{Fault, Imds, document, event};
-use super::{DRAINING, LATER, LATER_STILL, OTHER, SOON, create, other_taint, our_taint, patch, state, tainted};
+use super::{LATER, OTHER, SOON, create, other_taint, our_taint, patch, state};
 
-/// The tasks of the spot module, with shorter times; they end with the test.
-struct SpotTasks {
-    snapshots: watch::Receiver<EventsSnapshot>,
-}
-
-impl SpotTasks {
-    fn start(name: &str, watch_client: Client, write_client: Client, imds: &Imds) -> Self {
-        let clock = Clock::System;
-        let mut registry = Registry::default();
-        let reports = watch::Sender::new(NodeReport::initial(
-            None,
-            &headgate_core::node::SignalRules::default(),
-            clock.now(),
-        ));
-        let (sender, snapshots) = watch::channel(EventsSnapshot::default());
-        let metrics = headgate_agent::spot::Metrics::register(&mut registry, snapshots.clone());
-        let node_metrics = headgate_agent::own_node::Metrics::register(
-            &mut registry,
-            reports.subscribe(),
-            headgate_core::node::SignalRules::default(),
-        );
-        let (own, timing) = (
-            reports.subscribe(),
-            Timing {
-                poll_interval: Duration::from_millis(50),
-                grace: Duration::from_secs(2),
-            },
-        );
-        let reporter = node_metrics.watch_reporter(name, &clock);
-        tokio::spawn(headgate_agent::own_node::watch_own_node(
-            watch_client,
-            name.to_owned(),
-            headgate_core::node::SignalRules::default(),
-            reports,
-            node_metrics,
-            reporter,
-            clock.clone(),
-        ));
-        let writer = NodeWriter::new(write_client, NodeWriteMetrics::register(&mut registry), clock.clone());
-        let intents = NodeIntents::default();
-        tokio::spawn(headgate_agent::spot::reconcile_taint(
-            name.to_owned(),
-            own.clone(),
-            snapshots.clone(),
-            intents.field(NodeField::DrainingTaint),
-            clock.clone(),
-        ));
-        tokio::spawn(writer.run(intents));
-        tokio::spawn(headgate_agent::spot::poll_imds(
-            imds.address.to_string(),
-            own,
-            sender,
-            [AzureNotice::Preempt].into(),
-            timing,
-            metrics,
-            clock,
-        ));
-        Self { snapshots }
-    }
-
-    async fn signalled(&mut self, signalled: bool) {
-        let waited = self
-            .snapshots
-            .wait_for(|snapshot| snapshot.signals().is_empty() != signalled);
-        drop(tokio::time::timeout(SOON, waited).await.unwrap().unwrap());
-    }
-}
-
-#[tokio::test]
-async fn a_withdrawn_notice_removes_only_headgates_taint_after_the_grace_period() {
-    let cluster = control_plane();
-    let client = cluster.client();
-    let imds = Imds::start().await;
-    create(&client, "spot-gone").await;
-    let mut spot_tasks = SpotTasks::start("spot-gone", client.clone(), client.clone(), &imds);
-    let a = document(2, &[event("a", "Preempt", LATER, &["spot-gone_3"])]);
-    imds.set(Fault::None(a.clone()));
-    spot_tasks.signalled(true).await;
-    tainted(&client, "spot-gone", true).await;
-
-    // Within the grace period nothing changes.
-    imds.set(Fault::None(document(3, &[])));
-    sleep(Duration::from_secs(1)).await;
-    imds.set(Fault::None(a.clone()));
-    sleep(Duration::from_millis(1500)).await;
-    assert_eq!(spot_tasks.snapshots.borrow().signals().len(), 1);
-    tainted(&client, "spot-gone", true).await;
-
-    let gone = Instant::now();
-    imds.set(Fault::None(document(4, &[])));
-    spot_tasks.signalled(false).await;
-    assert!(gone.elapsed() >= Duration::from_secs(2), "{:?}", gone.elapsed());
-    assert_eq!(tainted(&client, "spot-gone", false).await.tainted_at, None);
-
-    // The same notice again is a signal but sets no taint.
-    imds.set(Fault::None(a));
-    spot_tasks.signalled(true).await;
-    imds.asked(5).await;
-    tainted(&client, "spot-gone", false).await;
-
-    // A taint that another writer has set is not treated as headgate's, neither before the notice nor after.
-    let theirs = json!([{"key": OTHER, "value": "v", "effect": "NoSchedule"},
-        {"key": DRAINING, "value": "spot-eviction", "effect": "NoSchedule"}]);
-    patch(&client, "spot-gone", json!({"spec": {"taints": theirs}})).await;
-    imds.set(Fault::None(document(
-        5,
-        &[event("b", "Preempt", LATER_STILL, &["spot-gone_3"])],
-    )));
-    eventually(SOON, "the new notice is recorded", async || {
-        let (_, record) = state(&client, "spot-gone").await;
-        if record.as_ref().is_some_and(|record| record.event_id == "b") {
-            Ok(())
-        } else {
-            Err(format!("{record:?}"))
-        }
-    })
-    .await;
-    imds.set(Fault::None(document(6, &[])));
-    spot_tasks.signalled(false).await;
-    imds.asked(5).await;
-    assert_eq!(
-        tainted(&client, "spot-gone", true).await.tainted_at,
+/// Starts the tasks of the spot module, with shorter times; they end with the test.
+fn start_spot_tasks(name: &str, watch_client: Client, write_client: Client, imds: &Imds) {
+    let clock = Clock::System;
+    let mut registry = Registry::default();
+    let reports = watch::Sender::new(NodeReport::initial(
         None,
-        "theirs is left"
+        &headgate_core::node::SignalRules::default(),
+        clock.now(),
+    ));
+    let (sender, snapshots) = watch::channel(EventsSnapshot::default());
+    let metrics = headgate_agent::spot::Metrics::register(&mut registry, snapshots.clone());
+    let node_metrics = headgate_agent::own_node::Metrics::register(
+        &mut registry,
+        reports.subscribe(),
+        headgate_core::node::SignalRules::default(),
     );
+    let (own, timing) = (
+        reports.subscribe(),
+        Timing {
+            poll_interval: Duration::from_millis(50),
+            grace: Duration::from_secs(2),
+        },
+    );
+    let reporter = node_metrics.watch_reporter(name, &clock);
+    tokio::spawn(headgate_agent::own_node::watch_own_node(
+        watch_client,
+        name.to_owned(),
+        headgate_core::node::SignalRules::default(),
+        reports,
+        node_metrics,
+        reporter,
+        clock.clone(),
+    ));
+    let writer = NodeWriter::new(write_client, NodeWriteMetrics::register(&mut registry), clock.clone());
+    let intents = NodeIntents::default();
+    tokio::spawn(headgate_agent::spot::reconcile_taint(
+        name.to_owned(),
+        own.clone(),
+        snapshots,
+        intents.field(NodeField::DrainingTaint),
+        clock.clone(),
+    ));
+    tokio::spawn(writer.run(intents));
+    tokio::spawn(headgate_agent::spot::poll_imds(
+        imds.address.to_string(),
+        own,
+        sender,
+        [AzureNotice::Preempt].into(),
+        timing,
+        metrics,
+        clock,
+    ));
 }
 
 #[tokio::test]
@@ -176,7 +101,7 @@ async fn concurrent_writes_to_the_node_are_preserved() {
             Ok::<_, kube::Error>(response)
         }
     });
-    let _spot_tasks = SpotTasks::start("spot-conflict", client.clone(), Client::new(service, "default"), &imds);
+    start_spot_tasks("spot-conflict", client.clone(), Client::new(service, "default"), &imds);
     imds.set(Fault::None(document(
         2,
         &[event("a", "Preempt", LATER, &["spot-conflict_3"])],
