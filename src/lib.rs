@@ -7,7 +7,7 @@
 
 pub mod agent;
 mod agent_status;
-pub mod api_error;
+mod api_error;
 mod azure_setup;
 mod check;
 pub mod cli;

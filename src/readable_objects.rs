@@ -1,22 +1,82 @@
-//! The objects of a list that a command can read. It names the others on standard error and goes on without them.
+//! Lists, page by page. Of each page the objects that a command can read: it names the others on standard error and goes on
+//! without them.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::io::{self, Write as _};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use futures::{Stream, TryStreamExt as _, stream};
 use headgate_core::telemetry::escape_line;
 use headgate_kubernetes::{Decoded, split_list};
-use kube::Resource;
-use kube::api::ObjectList;
+use kube::api::{ListParams, ObjectList};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 
+use crate::api_error::api_error_text;
+
+/// Objects in one response.
+const PAGE_SIZE: u32 = 500;
+/// Time for one page.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Objects that one process names.
 const MAX_WARNINGS: usize = 10;
 
 /// What was named already: a command that repeats itself names an object once.
 static NAMED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
+/// Why a page of a list is missing.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    /// The API server is silent.
+    #[error("no answer within {} s", PAGE_TIMEOUT.as_secs())]
+    NoAnswer,
+    /// The API server refused it, or cannot be reached.
+    #[error("{}", api_error_text(.0))]
+    Failed(kube::Error),
+}
+
+impl ListError {
+    /// Whether the API server does not have the kind.
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Failed(kube::Error::Api(status)) if status.code == 404)
+    }
+}
+
+/// All objects of a list.
+///
+/// # Errors
+/// A page is missing.
+pub async fn list_all<K>(api: &Api<Decoded<K>>, params: ListParams) -> Result<Vec<K>, ListError>
+where
+    K: Resource<DynamicType: Default> + Clone + Debug + DeserializeOwned,
+{
+    pages(api, params).try_concat().await
+}
+
+/// The pages of a list.
+pub(crate) fn pages<K>(
+    api: &Api<Decoded<K>>,
+    params: ListParams,
+) -> impl Stream<Item = Result<Vec<K>, ListError>> + Unpin
+where
+    K: Resource<DynamicType: Default> + Clone + Debug + DeserializeOwned,
+{
+    let first = Some(params.limit(PAGE_SIZE));
+    Box::pin(stream::try_unfold(first, move |params| async move {
+        let Some(params) = params else { return Ok(None) };
+        let page = timeout(PAGE_TIMEOUT, api.list(&params)).await;
+        let page = page.map_err(|_| ListError::NoAnswer)?.map_err(ListError::Failed)?;
+        let next = page.metadata.continue_.clone().filter(|token| !token.is_empty());
+        let next = next.map(|token| params.continue_token(&token));
+        Ok(Some((readable_objects(page), next)))
+    }))
+}
+
 /// The objects of a page that can be decoded.
-pub fn readable_objects<K>(page: ObjectList<Decoded<K>>) -> Vec<K>
+pub(crate) fn readable_objects<K>(page: ObjectList<Decoded<K>>) -> Vec<K>
 where
     K: Resource<DynamicType: Default> + Clone,
 {

@@ -11,9 +11,10 @@ mod redact;
 
 use std::time::Duration;
 
+use futures::TryFutureExt as _;
 use jiff::Timestamp;
 use kube::Client;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::check::{CheckReport, CheckRequest, read_world};
 use crate::config::Settings;
@@ -24,6 +25,7 @@ use crate::why::AgentAccess;
 pub(crate) use archive::Bundle;
 use archive::Part;
 use headgate_core::clock::Clock;
+use parts::in_time;
 
 /// The time for the check, of which each part of Azure may take long.
 const MAX_CHECK_TIME: Duration = Duration::from_secs(45);
@@ -48,10 +50,7 @@ pub(crate) async fn collect(request: &SysdumpRequest<'_>) -> Bundle {
         ..
     } = request;
     let deadline = *deadline;
-    let pods = match timeout_at(deadline, HeadgatePods::list(client, &access.namespace, None, None)).await {
-        Ok(listed) => listed,
-        Err(_) => Err(parts::TOO_LATE.to_owned()),
-    };
+    let pods = in_time(deadline, HeadgatePods::list(client, &access.namespace, None, None)).await;
     let (found, failed) = match &pods {
         Ok(pods) => (Some(pods), None),
         Err(error) => (None, Some(error.clone())),
@@ -90,26 +89,20 @@ async fn status_parts(request: &SysdumpRequest<'_>) -> Vec<Part> {
         ..
     } = request;
     let mut parts = Vec::new();
-    let from_leader = timeout_at(*deadline, status::fetch_from_leader(client, access, LeaderNodes::All)).await;
-    let from_leader = from_leader.unwrap_or_else(|_| Err(parts::TOO_LATE.to_owned()));
-    let report = match from_leader {
+    let report = match in_time(*deadline, status::fetch_from_leader(client, access, LeaderNodes::All)).await {
         Ok(report) => Some(report),
         Err(error) => {
             parts.push(Part::missing("status of the leader", error));
-            let snapshot = status::take_snapshot(SnapshotRequest {
+            let snapshot = Box::pin(status::take_snapshot(SnapshotRequest {
                 client,
                 azure: Err("the leader does not serve its state".to_owned()),
                 settings,
                 clock: Clock::System,
-            });
-            match timeout_at(*deadline, snapshot).await {
-                Ok(Ok(snapshot)) => Some(StatusReport::from_snapshot(&snapshot)),
-                Ok(Err(error)) => {
-                    parts.push(Part::missing("status", error.to_string()));
-                    None
-                }
-                Err(_) => {
-                    parts.push(Part::missing("status", parts::TOO_LATE));
+            }));
+            match in_time(*deadline, snapshot.map_err(|error| error.to_string())).await {
+                Ok(snapshot) => Some(StatusReport::from_snapshot(&snapshot)),
+                Err(error) => {
+                    parts.push(Part::missing("status", error));
                     None
                 }
             }
@@ -132,10 +125,9 @@ async fn check_parts(request: &SysdumpRequest<'_>) -> Vec<Part> {
     } = request;
     let until = (*deadline).min(Instant::now() + MAX_CHECK_TIME);
     let world = Box::pin(read_world(CheckRequest { client, settings }));
-    match timeout_at(until, world).await {
-        Err(_) => vec![Part::missing("check.txt", parts::TOO_LATE)],
-        Ok(Err(error)) => vec![Part::missing("check.txt", error.to_string())],
-        Ok(Ok(world)) => {
+    match in_time(until, world.map_err(|error| error.to_string())).await {
+        Err(error) => vec![Part::missing("check.txt", error)],
+        Ok(world) => {
             let report = CheckReport::new(&world, *now);
             vec![
                 Part::text("check.txt", &report.text(Detail::Wide)),

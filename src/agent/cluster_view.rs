@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::cluster_page::Trends;
 use crate::config::Settings;
 use crate::status::{LeaderInputs, StatusReport};
-use crate::why::list_maintenances;
+use crate::why::maintenance_rows;
 
 /// The path of the report as JSON: the nodes with something to report, and with the query [`ALL_NODES`] all.
 pub(crate) const PATH: &str = "/statusz/cluster";
@@ -54,7 +54,7 @@ impl ClusterView {
             return Some(shown.clone());
         }
         let maintenances = if self.settings.maintenance.enabled {
-            list_maintenances(&self.client).await
+            maintenance_rows(&self.client).await
         } else {
             Ok(Vec::new())
         };

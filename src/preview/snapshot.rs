@@ -1,31 +1,23 @@
 //! Reads what a preview needs: Nodes, `NodeMaintenance`s, `PodDisruptionBudget`s, the pods of the nodes that would be drained, and the
 //! load balancers as `status` reads them.
 
-use std::time::Duration;
-
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use headgate_core::node::{Node, NodeDetail, NodeObject, NodeReader};
 use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
 use headgate_maintenance::plan::phase::Maintenance;
-use headgate_maintenance::snapshot::{BudgetFacts, PodFacts};
+use headgate_maintenance::snapshot::{BudgetFacts, PodFacts, PodObject};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
 
-use crate::api_error::api_error_text;
-use crate::readable_objects::readable_objects;
+use crate::readable_objects::{ListError, list_all};
 use crate::status::{SnapshotRequest, StatusReport};
+use crate::why::list_maintenances;
 
-/// Objects in one response.
-const PAGE_SIZE: u32 = 500;
-/// Time for one page.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Nodes whose pods are listed at the same time.
 const MAX_CONCURRENT_LISTS: usize = 8;
 
@@ -41,7 +33,7 @@ pub(crate) enum PreviewError {
         /// The kind of the objects.
         kind: &'static str,
         /// The answer.
-        error: String,
+        error: ListError,
     },
 }
 
@@ -96,19 +88,26 @@ pub(crate) async fn take_snapshot(request: PreviewRequest<'_>) -> Result<Preview
             detail: NodeDetail::Maintenance,
             ..NodeReader::default()
         };
-        let nodes = list::<NodeObject>(client, "Nodes", "").await?;
+        let all = ListParams::default();
+        let nodes = list::<NodeObject>(client, "Nodes", all.clone()).await?;
         let nodes: Vec<Node> = nodes.into_iter().map(|object| reader.read(object)).collect();
         if let Some(missing) = named.iter().find(|name| !nodes.iter().any(|node| node.name == **name)) {
             return Err(PreviewError::NoSuchNode(missing.clone()));
         }
         let selected = Maintenance::new(&maintenance, &nodes).nodes;
-        let pods: Vec<Vec<Pod>> = stream::iter(selected)
-            .map(|node| async move { list::<Pod>(client, "pods", &format!("spec.nodeName={node}")).await })
+        let pods: Vec<Vec<PodObject>> = stream::iter(selected)
+            .map(|node| async move {
+                let own = ListParams::default().fields(&format!("spec.nodeName={node}"));
+                list::<PodObject>(client, "pods", own).await
+            })
             .buffered(MAX_CONCURRENT_LISTS)
             .try_collect()
             .await?;
-        let budgets = list::<PodDisruptionBudget>(client, "PodDisruptionBudgets", "").await?;
-        let maintenances = list_or_none(client).await?;
+        let budgets = list::<PodDisruptionBudget>(client, "PodDisruptionBudgets", all).await?;
+        let maintenances = list_maintenances(client).await.map_err(|error| PreviewError::List {
+            kind: "NodeMaintenances",
+            error,
+        })?;
         Ok((nodes, pods, budgets, maintenances))
     };
     let (objects, report) = futures::join!(objects, crate::status::take_snapshot(status));
@@ -118,7 +117,7 @@ pub(crate) async fn take_snapshot(request: PreviewRequest<'_>) -> Result<Preview
         maintenance,
         maintenances,
         nodes,
-        pods: pods.iter().flatten().map(PodFacts::from).collect(),
+        pods: pods.into_iter().flatten().map(PodFacts::from).collect(),
         budgets: budgets.iter().filter_map(BudgetFacts::read).collect(),
         load_balancers: report
             .map(|snapshot| StatusReport::from_snapshot(&snapshot))
@@ -129,37 +128,11 @@ pub(crate) async fn take_snapshot(request: PreviewRequest<'_>) -> Result<Preview
     })
 }
 
-/// The `NodeMaintenance`s; none in a cluster that does not have the kind yet.
-async fn list_or_none(client: &Client) -> Result<Vec<NodeMaintenance>, PreviewError> {
-    let api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
-    match timeout(PAGE_TIMEOUT, api.list(&ListParams::default().limit(1))).await {
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(Vec::new()),
-        _ => list::<NodeMaintenance>(client, "NodeMaintenances", "").await,
-    }
-}
-
-/// All objects of a kind that a field selector matches, page by page.
-async fn list<K>(client: &Client, kind: &'static str, fields: &str) -> Result<Vec<K>, PreviewError>
+/// All objects of a kind that a field selector matches.
+async fn list<K>(client: &Client, kind: &'static str, params: ListParams) -> Result<Vec<K>, PreviewError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
-    let api = Api::<Decoded<K>>::all(client.clone());
-    let mut found = Vec::new();
-    let mut params = ListParams::default().limit(PAGE_SIZE);
-    if !fields.is_empty() {
-        params = params.fields(fields);
-    }
-    loop {
-        let failed = |error| PreviewError::List { kind, error };
-        let page = timeout(PAGE_TIMEOUT, api.list(&params)).await;
-        let page = page
-            .map_err(|_| failed(format!("no answer within {} s", PAGE_TIMEOUT.as_secs())))?
-            .map_err(|error| failed(api_error_text(&error)))?;
-        let next = page.metadata.continue_.clone();
-        found.extend(readable_objects(page));
-        match next.filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token),
-            None => return Ok(found),
-        }
-    }
+    let listed = list_all(&Api::<Decoded<K>>::all(client.clone()), params).await;
+    listed.map_err(|error| PreviewError::List { kind, error })
 }

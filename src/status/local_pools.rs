@@ -4,14 +4,13 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetState, TargetStates};
 use headgate_controller::local_pools::{LocalServicePools, NodeIndex, PoolStatus, ServiceStatus, Updater};
 use headgate_controller::local_service::{
-    EffectiveSettings, QueuedUpdate, ServiceIndex, SharedUpdater, SlimEndpointSlice, apply_nodes, convert_load_balancer,
+    EffectiveSettings, QueuedUpdate, ServiceIndex, SharedUpdater, SlimEndpointSlice, apply_nodes,
 };
-use headgate_controller::pool::Listing;
+use headgate_controller::pool::{Listing, LoadBalancerView, Observation};
 use headgate_core::service::{IpFamily, NamespacedName, Service, ServiceObject};
 use headgate_core::telemetry::escape_line;
 use headgate_kubernetes::{Decoded, load_balancer_services};
@@ -20,16 +19,11 @@ use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::report::StatusReport;
-use crate::api_error::api_error_text;
-use crate::readable_objects::readable_objects;
+use crate::readable_objects::list_all;
 
-/// Objects in one response.
-const MAX_OBJECTS_PER_PAGE: u32 = 500;
-/// Time for one page.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Rows in the text of `headgate status`.
 const MAX_ROWS: usize = 20;
 
@@ -221,8 +215,11 @@ pub(super) fn take_local_pools(
         updater.apply_slice(slice);
     }
     updater.retain_slices(&slices.into_iter().map(|slice| slice.name).collect());
-    let views = request.listing.load_balancers.values();
-    updater.observe(views.map(|view| convert_load_balancer(view, now)).collect());
+    let observe = |view: &Arc<LoadBalancerView>| Observation {
+        requested_at: now,
+        view: Arc::clone(view),
+    };
+    updater.observe(request.listing.load_balancers.values().map(observe).collect());
     updater.begin_tick(now);
     updater.compare_some(now, usize::MAX);
     LocalPoolsSnapshot {
@@ -313,28 +310,8 @@ where
     K: Resource<Scope = NamespaceResourceScope> + Clone + fmt::Debug + DeserializeOwned,
     K::DynamicType: Default,
 {
-    let api = Api::<Decoded<K>>::all(client.clone());
-    let dynamic_type = K::DynamicType::default();
-    let plural = K::plural(&dynamic_type);
-    let mut params = params.limit(MAX_OBJECTS_PER_PAGE);
-    let mut found = Vec::new();
-    loop {
-        let page = timeout(PAGE_TIMEOUT, api.list(&params)).await;
-        let page = page
-            .map_err(|_| {
-                format!(
-                    "{plural} cannot be listed: no answer within {} s",
-                    PAGE_TIMEOUT.as_secs()
-                )
-            })?
-            .map_err(|error| format!("{plural} cannot be listed: {}", api_error_text(&error)))?;
-        let next = page.metadata.continue_.clone();
-        found.extend(readable_objects(page));
-        match next.filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token),
-            None => return Ok(found),
-        }
-    }
+    let listed = list_all(&Api::<Decoded<K>>::all(client.clone()), params).await;
+    listed.map_err(|error| format!("{} cannot be listed: {error}", K::plural(&K::DynamicType::default())))
 }
 
 /// The cells of the table: a header and the rows that need attention first.

@@ -24,7 +24,7 @@ use super::local_pools::{LocalPoolsRequest, LocalPoolsSnapshot, list_services, t
 use super::nodes;
 use crate::api_error::api_error_text;
 use crate::config::Settings;
-use crate::why::{MaintenanceRow, list_maintenances};
+use crate::why::{MaintenanceRow, maintenance_rows};
 
 /// Time for reading one small object from the API server.
 const OBJECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -130,7 +130,7 @@ pub(crate) async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<Cluste
         nodes::list(client),
         ledger_and_azure,
         lease(client),
-        list_maintenances(client),
+        maintenance_rows(client),
         listed_services
     );
     let now = clock.now();

@@ -36,6 +36,14 @@ impl Part {
         }
     }
 
+    /// A file of a text that was read, or why it was not.
+    pub(super) fn read(path: impl Into<String>, text: Result<String, String>) -> Self {
+        match text {
+            Ok(text) => Self::text(path, &text),
+            Err(why) => Self::missing(path, why),
+        }
+    }
+
     pub(super) fn missing(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Missing {
             what: what.into(),

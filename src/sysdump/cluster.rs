@@ -1,7 +1,6 @@
 //! What the API server has: Nodes, pods, events, Leases, the ledger, maintenances and settings, each in named fields.
 
-use std::future::Future;
-
+use futures::{TryFutureExt as _, TryStreamExt as _};
 use headgate_kubernetes::Decoded;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod};
@@ -9,17 +8,15 @@ use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::archive::Part;
-use super::parts::TOO_LATE;
+use super::parts::in_time;
 use super::redact;
 use crate::api_error::api_error_text;
-use crate::readable_objects::readable_objects;
-use crate::why::list_maintenances;
+use crate::readable_objects::pages;
+use crate::why::maintenance_rows;
 
-/// Objects in one response.
-const PAGE: u32 = 500;
 /// Events that are kept, of each namespace.
 const MAX_EVENTS: usize = 5000;
 /// The namespace of the events of Nodes.
@@ -55,10 +52,9 @@ pub(super) async fn parts(client: &Client, namespace: &str, deadline: Instant) -
 }
 
 async fn within(deadline: Instant, path: &str, read: impl Future<Output = Result<Value, String>>) -> Part {
-    match timeout_at(deadline, read).await {
-        Err(_) => Part::missing(path, TOO_LATE),
-        Ok(Err(error)) => Part::missing(path, error),
-        Ok(Ok(value)) => Part::json(path, &value),
+    match in_time(deadline, read).await {
+        Ok(value) => Part::json(path, &value),
+        Err(error) => Part::missing(path, error),
     }
 }
 
@@ -67,21 +63,18 @@ async fn rows<K>(api: &Api<Decoded<K>>, params: &ListParams, row: fn(K) -> Value
 where
     K: Resource<DynamicType: Default> + Clone + std::fmt::Debug + DeserializeOwned,
 {
-    let mut params = params.clone().limit(PAGE);
+    let mut pages = pages(api, params.clone());
     let mut found = Vec::new();
-    loop {
-        let page = api.list(&params).await.map_err(|error| api_error_text(&error))?;
-        let next = page.metadata.continue_.clone();
-        found.extend(readable_objects(page).into_iter().map(row));
-        match next.filter(|token| !token.is_empty()) {
-            Some(token) if found.len() < MAX_EVENTS * 2 => params.continue_token = Some(token),
-            _ => return Ok(found.into()),
-        }
+    while found.len() < MAX_EVENTS * 2
+        && let Some(page) = pages.try_next().await.map_err(|error| error.to_string())?
+    {
+        found.extend(page.into_iter().map(row));
     }
+    Ok(found.into())
 }
 
 async fn maintenances(client: &Client) -> Result<Value, String> {
-    let rows = list_maintenances(client).await?;
+    let rows = maintenance_rows(client).await?;
     serde_json::to_value(rows).map_err(|error| error.to_string())
 }
 
@@ -107,8 +100,8 @@ async fn config_maps(client: &Client, namespace: &str, deadline: Instant) -> (Pa
     let api = Api::<Decoded<ConfigMap>>::namespaced(client.clone(), namespace);
     let data = async |name: &str, key: &str| -> Result<String, String> {
         let object = async { api.get(name).await?.into_object() };
-        let object = timeout_at(deadline, object).await.map_err(|_| TOO_LATE.to_owned())?;
-        let object = object.map_err(|error| api_error_text(&error))?;
+        let object = object.map_err(|error| api_error_text(&error));
+        let object = in_time(deadline, object).await?;
         let text = object.data.unwrap_or_default().remove(key);
         text.ok_or_else(|| format!("the ConfigMap {name} has no key {key}"))
     };
@@ -116,15 +109,8 @@ async fn config_maps(client: &Client, namespace: &str, deadline: Instant) -> (Pa
         data("headgate-admin-state", "ledger.json"),
         data("headgate-settings", "settings.yaml")
     );
-    let ledger = match ledger {
-        Ok(text) => Part::text("ledger.json", &text),
-        Err(error) => Part::missing("ledger.json", error),
-    };
-    let settings = match settings.and_then(|text| redact::settings(&text)) {
-        Ok(text) => Part::text("settings.yaml", &text),
-        Err(error) => Part::missing("settings.yaml", error),
-    };
-    (ledger, settings)
+    let settings = settings.and_then(|text| redact::settings(&text));
+    (Part::read("ledger.json", ledger), Part::read("settings.yaml", settings))
 }
 
 fn node(object: Node) -> Value {

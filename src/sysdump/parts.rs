@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::LogParams;
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::archive::Part;
 use super::logged;
@@ -16,7 +16,7 @@ use crate::api_error::api_error_text;
 use crate::pods::{HeadgatePod, HeadgatePods};
 
 /// Why a part is missing when the time is over.
-pub(super) const TOO_LATE: &str = "no answer before the time of the sysdump was over";
+const TOO_LATE: &str = "no answer before the time of the sysdump was over";
 /// Pods whose logs are read.
 pub(super) const MAX_LOGGED_PODS: usize = 30;
 /// Agents whose status is read, beside all other pods.
@@ -29,6 +29,13 @@ const MAX_STATUS_BYTES: usize = 1024 * 1024;
 const CONCURRENCY: usize = 16;
 /// Time for one log.
 const LOG_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// What is read by the deadline, or why it is not.
+pub(super) async fn in_time<T>(deadline: Instant, read: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    timeout_at(deadline, read)
+        .await
+        .unwrap_or_else(|_| Err(TOO_LATE.to_owned()))
+}
 
 /// The versions of this program and of the pods.
 pub(super) fn versions(pods: Option<&HeadgatePods>) -> Value {
@@ -73,11 +80,8 @@ pub(super) async fn of_pods(client: &Client, pods: &HeadgatePods, port: u16, dea
 
 async fn status(pods: &HeadgatePods, pod: &HeadgatePod, port: u16, deadline: Instant) -> Part {
     let path = format!("statusz/{}.json", pod.name);
-    match timeout_at(deadline, pods.get(&pod.name, port, "/statusz", MAX_STATUS_BYTES)).await {
-        Err(_) => Part::missing(path, TOO_LATE),
-        Ok(Err(error)) => Part::missing(path, error),
-        Ok(Ok(body)) => Part::text(path, &String::from_utf8_lossy(&body)),
-    }
+    let body = in_time(deadline, pods.get(&pod.name, port, "/statusz", MAX_STATUS_BYTES)).await;
+    Part::read(path, body.map(|body| String::from_utf8_lossy(&body).into_owned()))
 }
 
 /// A log; `None` where there was no previous container.
@@ -92,11 +96,13 @@ async fn log(api: &Api<Pod>, pod: &HeadgatePod, container: &str, previous: bool,
         timestamps: true,
         ..LogParams::default()
     };
-    let read = timeout(LOG_TIMEOUT, api.logs(&pod.name, &params));
-    Some(match timeout_at(deadline, read).await {
-        Err(_) | Ok(Err(_)) => Part::missing(path, TOO_LATE),
-        Ok(Ok(Err(kube::Error::Api(status)))) if previous && status.code == 400 => return None,
-        Ok(Ok(Err(error))) => Part::missing(path, api_error_text(&error)),
-        Ok(Ok(Ok(text))) => Part::text(path, &text),
-    })
+    let read = async {
+        match api.logs(&pod.name, &params).await {
+            Err(kube::Error::Api(status)) if previous && status.code == 400 => Ok(None),
+            Err(error) => Err(api_error_text(&error)),
+            Ok(text) => Ok(Some(text)),
+        }
+    };
+    let text = in_time(deadline.min(Instant::now() + LOG_TIMEOUT), read).await;
+    Some(Part::read(path, text.transpose()?))
 }

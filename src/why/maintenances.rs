@@ -1,23 +1,13 @@
 //! `NodeMaintenance`s as `headgate status` and `headgate why` show them: rows that are a pure function of the objects, and the list.
 
-use std::time::Duration;
-
-use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::{Blocker, NodeMaintenance, NodeMaintenanceNodeStatus};
 use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout;
 
-use crate::api_error::api_error_text;
-use crate::readable_objects::readable_objects;
+use crate::readable_objects::{ListError, list_all};
 use crate::status::{Word, word};
-
-/// Objects in one response.
-const PAGE_SIZE: u32 = 100;
-/// Time for one page.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The row of a `NodeMaintenance`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -216,23 +206,19 @@ impl BlockerRow {
 /// Lists the `NodeMaintenance`s, by name. A cluster that does not have the kind has none.
 ///
 /// # Errors
-/// A text that says why they are not known.
-pub(crate) async fn list_maintenances(client: &Client) -> Result<Vec<MaintenanceRow>, String> {
-    let api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
-    let mut rows = Vec::new();
-    let mut params = ListParams::default().limit(PAGE_SIZE);
-    loop {
-        let page = match timeout(PAGE_TIMEOUT, api.list(&params)).await {
-            Err(_) => return Err(format!("no answer within {} s", PAGE_TIMEOUT.as_secs())),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(rows),
-            Ok(Err(error)) => return Err(api_error_text(&error)),
-            Ok(Ok(page)) => page,
-        };
-        let next = page.metadata.continue_.clone();
-        rows.extend(readable_objects(page).iter().map(MaintenanceRow::new));
-        match next.filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token),
-            None => return Ok(rows),
-        }
+/// A page is missing.
+pub(crate) async fn list_maintenances(client: &Client) -> Result<Vec<NodeMaintenance>, ListError> {
+    match list_all(&Api::all(client.clone()), ListParams::default()).await {
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        listed => listed,
     }
+}
+
+/// Their rows.
+///
+/// # Errors
+/// A text that says why they are not known.
+pub(crate) async fn maintenance_rows(client: &Client) -> Result<Vec<MaintenanceRow>, String> {
+    let listed = list_maintenances(client).await.map_err(|error| error.to_string())?;
+    Ok(listed.iter().map(MaintenanceRow::new).collect())
 }

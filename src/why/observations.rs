@@ -10,7 +10,7 @@ use hyper::Uri;
 use kube::{Api, Client};
 
 use super::agent_access::{AgentAccess, fetch_agent, fetch_agent_at, statusz_uri};
-use super::maintenances::{MaintenanceRow, list_maintenances};
+use super::maintenances::{MaintenanceRow, maintenance_rows};
 use crate::agent_status::{AgentStatus, SignalStatus};
 use crate::api_error::api_error_text;
 
@@ -104,7 +104,7 @@ impl Observations {
             }
             (_, Ok(_)) => {
                 let names = [name.to_owned()];
-                let maintenances = list_maintenances(client).await.map(|mut rows| {
+                let maintenances = maintenance_rows(client).await.map(|mut rows| {
                     rows.retain_mut(|row| row.retain_nodes(&names));
                     rows
                 });

@@ -3,11 +3,14 @@
 //! of them move; each PUT is planned from a read of its load balancer, which is most of the bytes.
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant as WallInstant};
 
 use anyhow::{Context as _, ensure};
-use headgate_controller::local_pools::objects::{BackendPool, Endpoint, EndpointSlice, LoadBalancer, Node, PoolEntry};
-use headgate_controller::local_pools::{EntryAddress, MemberEdit, Updater, UpdaterSettings, base_name, merge};
+use headgate_azure::ResourceGroupId;
+use headgate_controller::local_pools::objects::{Endpoint, EndpointSlice, Node};
+use headgate_controller::local_pools::{MemberEdit, Updater, UpdaterSettings, base_name, merge};
+use headgate_controller::pool::{LoadBalancerView, NodeMatcher, Observation, PoolEntry, PoolView, Rule};
 use headgate_core::service::NamespacedName;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -172,25 +175,35 @@ fn slice(number: usize, moves: usize) -> EndpointSlice {
 }
 
 /// A load balancer with a pool of every Service.
-fn load_balancer(number: usize) -> anyhow::Result<LoadBalancer> {
-    let pool = |service: usize| -> anyhow::Result<BackendPool> {
+fn load_balancer(number: usize) -> anyhow::Result<Observation> {
+    let id = ResourceGroupId::new("s", "rg")?.load_balancer(&load_balancer_name(number))?;
+    let pool = |service: usize| -> anyhow::Result<Arc<PoolView>> {
         let entry = |node| -> anyhow::Result<PoolEntry> {
             Ok(PoolEntry {
+                key: None,
                 name: None,
-                address: EntryAddress::Ip(node_address(node).parse()?),
+                matcher: NodeMatcher::Address(node_address(node).parse()?),
+                admin_state: None,
             })
         };
         let base = base_name(&uid(service)).context("a base name")?;
-        Ok(BackendPool {
-            name: format!("default-{}", service_name(service)),
+        Ok(Arc::new(PoolView {
+            id: id.pool(&format!("default-{}", service_name(service)))?,
             entries: SHAPE.nodes_of(service, 0).map(entry).collect::<Result<_, _>>()?,
-            rules: vec![format!("{base}-TCP-80")],
-        })
+            interfaces: Vec::new(),
+            rules: vec![Rule {
+                name: format!("{base}-TCP-80"),
+                probe: None,
+            }],
+        }))
     };
-    Ok(LoadBalancer {
-        name: load_balancer_name(number),
-        requested_at: Instant::now(),
+    let view = LoadBalancerView {
         pools: (0..SHAPE.services).map(pool).collect::<Result<_, _>>()?,
+        ..LoadBalancerView::deleted(id.clone())
+    };
+    Ok(Observation {
+        requested_at: Instant::now(),
+        view: Arc::new(view),
     })
 }
 

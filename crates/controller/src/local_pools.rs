@@ -5,8 +5,8 @@
 //! when an update is tried again, and what is reported about it.
 //!
 //! Invariants: time is a parameter; nothing here waits, reads a clock or sends a request; the same inputs give the same
-//! outputs. It knows neither Kubernetes' client nor ARM's: its inputs are the plain structs of [`objects`], and
-//! failures arrive as [`Failure`]. Watching, reading, writing and recording events are the caller's.
+//! outputs. It knows neither Kubernetes' client nor ARM's: its inputs are plain values, and failures
+//! arrive as [`Failure`]. Watching, reading, writing and recording events are the caller's.
 //!
 //! Source: cloud-provider-azure's local service backend pool updater, the design of its bounded retry, and its
 //! desired-state operations (pull requests 10417, 10635 and 10730).
@@ -17,6 +17,8 @@ mod counters;
 mod difference;
 mod event;
 mod failure;
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod index;
 mod merge;
 mod names;

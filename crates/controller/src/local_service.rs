@@ -1,6 +1,6 @@
 //! Connects the updater of Local Services' pools (`local_pools`) with the cluster and with ARM.
 //!
-//! `objects` and `observation` convert what is watched and read into the updater's inputs, `failure` converts ARM's errors,
+//! `objects` converts what is watched into the updater's inputs, `failure` converts ARM's errors,
 //! and `watch` feeds Services and EndpointSlices, also into `service_index`, by which the guard counts the Nodes that serve a rule. `tick` makes batches due, `members` hands those of a load balancer to its
 //! planner, `joined` brings the admin states of such a PUT in line with its members, `reporter` and `metrics` report. Which members a pool has and when it is written is decided in
 //! `local_pools`; what is written is sent by the one writer of each load balancer, in `pool`.
@@ -10,7 +10,6 @@ mod joined;
 mod members;
 mod metrics;
 mod objects;
-mod observation;
 mod reporter;
 mod service_index;
 mod settings;
@@ -21,7 +20,6 @@ pub(crate) use joined::join_members;
 pub(crate) use members::{MemberSource, Members};
 pub use metrics::{Metrics, QueuedUpdate};
 pub use objects::{SlimEndpointSlice, apply_nodes};
-pub use observation::convert_load_balancer;
 pub use reporter::Reporter;
 pub use service_index::{LocalService, ServiceIndex, Unknown};
 pub use settings::{EffectiveSettings, LocalPoolsTarget};

@@ -39,4 +39,5 @@ pub use pool_entry::{EntryKey, MachineId, NodeMatcher, PoolEntry};
 pub use probe_target::ProbeTarget;
 pub use retry::LastError;
 pub use view::{LoadBalancerView, PoolView, Probe, Rule};
-pub(crate) use writer::{IntentNotRecorded, Observation, Outcome, Planner, PoolWriter, WriterLabels};
+pub use writer::Observation;
+pub(crate) use writer::{IntentNotRecorded, Outcome, Planner, PoolWriter, WriterLabels};

@@ -20,7 +20,6 @@ mod grace_periods;
 mod maintenances;
 mod metrics;
 mod node_edits;
-mod objects;
 mod pods;
 mod probe_markers;
 mod rollouts;

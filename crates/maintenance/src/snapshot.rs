@@ -18,7 +18,7 @@ use crate::drain_plan::{Labels, PodSelector};
 use crate::machine::DeletedMachine;
 
 pub(crate) use pod::controlling_owner;
-pub use pod::{Owner, PodFacts};
+pub use pod::{Owner, PodFacts, PodObject};
 
 /// All that a plan depends on, but for the time.
 #[derive(Clone, Debug, Default)]

@@ -14,13 +14,14 @@ use headgate_maintenance::api::names::{
 };
 use headgate_maintenance::api::{CancellationPolicy, DrainPlanEntry, Evacuation, EvacuationStatus, Evacuator, PodType};
 use headgate_maintenance::drain_plan::DrainTargets;
-use headgate_maintenance::evacuation::daemon_set::{DEFAULT_GRACE_PERIOD, DaemonSetStep, NodeState, evacuate};
+use headgate_maintenance::evacuation::daemon_set::{DaemonSetStep, NodeState, evacuate};
 use headgate_maintenance::evacuation::state::{FinishReason, PodState, Step, step};
 use headgate_maintenance::plan::evacuations::evacuation_of;
 use headgate_maintenance::snapshot::PodFacts;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+const GRACE_PERIOD: SignedDuration = SignedDuration::from_secs(30);
 const OTHER: &str = "evacuation.coordination.k8s.io/instigator_other.example";
 const FOREIGN: &str = "example.com/backup";
 
@@ -391,7 +392,7 @@ fn the_daemon_set_evacuator_stays_within_the_targets() {
             is_hurried: false,
             reason: "OS upgrade",
         };
-        evacuate(evacuation, pod, state, DEFAULT_GRACE_PERIOD, at(10))
+        evacuate(evacuation, pod, state, GRACE_PERIOD, at(10))
     };
     let DaemonSetStep::Delete(status) = run(&evacuation, &daemon_pod, &node, Some(&reached)) else {
         panic!("within the targets");
@@ -408,7 +409,7 @@ fn the_daemon_set_evacuator_stays_within_the_targets() {
         is_hurried: true,
         reason: "",
     };
-    let all = evacuate(&evacuation, &daemon_pod, hurried, DEFAULT_GRACE_PERIOD, at(10));
+    let all = evacuate(&evacuation, &daemon_pod, hurried, GRACE_PERIOD, at(10));
     assert!(matches!(all, DaemonSetStep::Delete(_)), "its node is gone soon");
     for (what, left) in [
         ("above the targets", run(&evacuation, &daemon_pod, &node, Some(&below))),

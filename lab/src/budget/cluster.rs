@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use headgate::api_error::api_error_text;
-use headgate::readable_objects::readable_objects;
+use headgate::readable_objects::list_all;
 use headgate_azure::LoadBalancerSummary;
 use headgate_budget::pods::PodFacts;
 use headgate_budget::probe::Provider;
@@ -14,18 +13,14 @@ use headgate_controller::admin_state::ClusterTarget;
 use headgate_controller::local_pools::{base_name, is_rule_of};
 use headgate_kubernetes::Decoded;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use kube::api::{ListParams, ObjectList};
+use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::autoscaler::{DeleteDelay, delete_delay};
 use super::controllers::{Controllers, Owners};
 
-/// Objects in one response.
-const MAX_OBJECTS_PER_PAGE: u32 = 500;
-/// Time for one page.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time for all requests to ARM together.
 const ARM_TIMEOUT: Duration = Duration::from_mins(2);
 /// The label of nodes that no load balancer uses.
@@ -113,31 +108,8 @@ pub(super) async fn list<K>(api: Api<Decoded<K>>, labels: &str) -> Result<Vec<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
-    let api = &api;
-    let page = async |params: ListParams| api.list(&params).await;
-    pages(&K::plural(&()), ListParams::default().labels(labels), page).await
-}
-
-async fn pages<T: Resource<DynamicType = ()> + Clone>(
-    plural: &str,
-    params: ListParams,
-    page: impl AsyncFn(ListParams) -> kube::Result<ObjectList<Decoded<T>>>,
-) -> Result<Vec<T>, String> {
-    let mut found = Vec::new();
-    let mut params = params.limit(MAX_OBJECTS_PER_PAGE);
-    let failed = |reason: String| format!("the {plural} of the cluster cannot be listed: {reason}");
-    loop {
-        let page = timeout(PAGE_TIMEOUT, page(params.clone())).await;
-        let page = page
-            .map_err(|_| failed(format!("no answer within {} s", PAGE_TIMEOUT.as_secs())))?
-            .map_err(|error| failed(api_error_text(&error)))?;
-        let next = page.metadata.continue_.clone();
-        found.extend(readable_objects(page));
-        match next.filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token),
-            None => return Ok(found),
-        }
-    }
+    let listed = list_all(&api, ListParams::default().labels(labels)).await;
+    listed.map_err(|error| format!("the {} of the cluster cannot be listed: {error}", K::plural(&())))
 }
 
 async fn load_balancers(azure: Option<ClusterTarget>) -> Result<Vec<LoadBalancerSummary<()>>, String> {

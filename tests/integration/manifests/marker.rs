@@ -5,16 +5,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use headgate_core::clock::Clock;
-use headgate_core::node::{NodeReader, NodeReport, SignalRules};
-use headgate_kubernetes::expire_marker;
-use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::Process;
 use headgate_test_kubernetes::{create_node, eventually, kubectl, own_control_plane, scratch};
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use super::SOON;
 use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, apply};
@@ -120,33 +114,9 @@ async fn kubectl_waits_for_the_marker_of_a_leader_with_a_pod_token() {
     run_kubectl(&administrator, &["wait", &is_back, "node/node-2", TIMEOUT]).await;
     assert_eq!(reason(&administrator, "node-2").await, "NoSignal");
 
-    // The leader dies; the agent of the node makes the condition unknown.
-    run_kubectl(&administrator, &taint).await;
-    run_kubectl(&administrator, &wait).await;
     let log = std::fs::read_to_string(leader.log()).unwrap();
     assert!(!log.contains("orbidden") && !log.contains("denied request"), "{log}");
     drop(leader);
-    let agent = acting_on(&world.control_plane, AGENT, "node-2").await;
-    let (clock, rules) = (Clock::System, SignalRules::default_health());
-    let shown = serde_json::from_value(administrator.get(&node("node-2")).await).unwrap();
-    let report = NodeReport::initial(None, &rules, clock.now())
-        .with_node(NodeReader::own(rules.clone()).read(shown), clock.now());
-    let (_reports, reports) = watch::channel(report);
-    let ttl = Duration::from_secs(1);
-    let writer = NodeWriter::new(
-        agent.client.clone(),
-        NodeWriteMetrics::register(&mut Registry::default()),
-        clock.clone(),
-    );
-    let intents = NodeIntents::default();
-    let marker = intents.field(NodeField::Marker);
-    let expire = tokio::spawn(async move {
-        let expire = expire_marker("node-2".to_owned(), ttl, reports, marker, clock);
-        tokio::join!(expire, writer.run(intents));
-    });
-    let is_unknown = format!("{WAIT}=Unknown");
-    run_kubectl(&administrator, &["wait", &is_unknown, "node/node-2", TIMEOUT]).await;
-    expire.abort();
     world.control_plane.stop().await;
 }
 

@@ -9,7 +9,7 @@ use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_test_kubernetes::{create_node, event_sink, eventually};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::watch;
 
 use super::SOON;
@@ -39,10 +39,10 @@ async fn is_tainted(administrator: &Caller, name: &str) -> bool {
         .any(|taint| taint["key"] == DRAINING && taint["value"] == "spot-eviction" && taint["effect"] == "NoSchedule")
 }
 
-async fn tainted(administrator: &Caller, name: &str, want: bool) {
-    eventually(SOON, &format!("{name} tainted: {want}"), async || {
+async fn tainted(administrator: &Caller, name: &str) {
+    eventually(SOON, &format!("{name} is tainted"), async || {
         let found = is_tainted(administrator, name).await;
-        if found == want { Ok(()) } else { Err(found.to_string()) }
+        found.then_some(()).ok_or_else(|| "it is not".to_owned())
     })
     .await;
 }
@@ -57,18 +57,7 @@ fn count(registry: &Registry, series: &str) -> u64 {
         .unwrap()
 }
 
-const WRITTEN: &str = "headgate_node_writes_total{field=\"draining_taint\",outcome=\"written\"}";
 const REFUSED: &str = "headgate_node_writes_total{field=\"draining_taint\",outcome=\"refused\"}";
-
-/// Waits for a number of writes: the API server shows a write before its response is counted.
-async fn written(registry: &Registry, want: u64) {
-    eventually(SOON, &format!("{WRITTEN}: {want}"), async || {
-        let found = count(registry, WRITTEN);
-        if found >= want { Ok(()) } else { Err(found.to_string()) }
-    })
-    .await;
-    assert_eq!(count(registry, WRITTEN), want);
-}
 
 /// Without the right to patch Nodes: counted, retried, and written once the right is back.
 async fn refused_without_the_right(administrator: &Caller, leader: &Caller, name: &str, registry: &Registry) {
@@ -105,22 +94,17 @@ async fn refused_without_the_right(administrator: &Caller, leader: &Caller, name
     administrator
         .done(&ApiRequest::merge(&role, json!({"rules": rules})))
         .await;
-    tainted(administrator, name, true).await;
+    tainted(administrator, name).await;
 }
 
 #[tokio::test]
-async fn a_controllers_token_turns_genuine_events_into_the_taint_once() {
+async fn a_controllers_token_turns_an_event_into_the_taint() {
     let (control_plane, administrator, _, leader) = scene(&folder(&hardened_with_identity()), CONTROLLER).await;
     let name = create_node(&administrator.client, "spot").await;
     let status = json!({"status": {"nodeInfo": {"bootID": "boot-1", "machineID": "", "systemUUID": "", "kernelVersion": "", "osImage": "",
         "containerRuntimeVersion": "", "kubeletVersion": "", "kubeProxyVersion": "", "operatingSystem": "", "architecture": ""}}});
-    let with_boot = |boot: &str| -> Value {
-        let mut status = status.clone();
-        status["status"]["nodeInfo"]["bootID"] = json!(boot);
-        status
-    };
     let path = format!("{}/status", node(&name));
-    administrator.done(&ApiRequest::merge(&path, with_boot("boot-1"))).await;
+    administrator.done(&ApiRequest::merge(&path, status)).await;
     let spot = json!({"metadata": {"labels": {"kubernetes.azure.com/scalesetpriority": "spot"}}});
     administrator.done(&ApiRequest::merge(&node(&name), spot)).await;
     wait_for_status(&leader, ApiRequest::get(&format!("{EVENTS}?limit=1")), 200).await;
@@ -150,27 +134,9 @@ async fn a_controllers_token_turns_genuine_events_into_the_taint_once() {
         tokio::join!(run, writer.run(intents));
     });
 
-    emit(
-        &administrator,
-        &name,
-        "IMDS query failed, exit code: 28\nConnection timed out after 24 seconds.",
-    )
-    .await;
-    eventually(SOON, "the false event is counted", async || {
-        match count(
-            &registry,
-            "headgate_preempt_events_total{outcome=\"ignored_query_failed\"}",
-        ) {
-            0 => Err("0".to_owned()),
-            _ => Ok(()),
-        }
-    })
-    .await;
-    assert!(!is_tainted(&administrator, &name).await);
-
     let first = "Preempt Scheduled: Wed, 26 Feb 2031 10:13:13 GMT. DurationInSeconds: -1. EventId: A1";
     emit(&administrator, &name, first).await;
-    tainted(&administrator, &name, true).await;
+    tainted(&administrator, &name).await;
     eventually(SOON, "the event about the taint", async || {
         let events = administrator
             .get("/apis/events.k8s.io/v1/namespaces/default/events")
@@ -183,27 +149,9 @@ async fn a_controllers_token_turns_genuine_events_into_the_taint_once() {
     })
     .await;
 
-    // An operator removes the taint; the notice is repeated, and a new one comes.
     administrator
         .done(&ApiRequest::merge(&node(&name), json!({"spec": {"taints": null}})))
         .await;
-    emit(&administrator, &name, first).await;
-    emit(
-        &administrator,
-        &name,
-        "Preempt Scheduled: Wed, 26 Feb 2031 11:13:13 GMT. DurationInSeconds: -1. EventId: B2",
-    )
-    .await;
-    tainted(&administrator, &name, true).await;
-    // The repetition taints no second time.
-    written(&registry, 2).await;
-
-    // A reboot ends it.
-    known.send_replace([name.clone()].into());
-    administrator.done(&ApiRequest::merge(&path, with_boot("boot-2"))).await;
-    tainted(&administrator, &name, false).await;
-    written(&registry, 3).await;
-
     refused_without_the_right(&administrator, &leader, &name, &registry).await;
     running.abort();
     control_plane.stop().await;

@@ -11,13 +11,11 @@ use headgate_core::node::{NodeReader, NodeReport, SignalRules};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::fixtures::{ledger, view};
-use super::guard::{GuardInputs, GuardSettings, HeldEntries};
+use super::fixtures::{ledger, plan_inputs, view};
 use super::ledger::LedgerStage;
-use super::plan::{PlanInputs, Policy, plan};
-use super::settings::{AdminStateMode, ForeignDown};
+use super::plan::plan;
 use super::target_states::{TargetState, TargetStates};
-use crate::pool::{InterfaceCache, read_node};
+use crate::pool::read_node;
 
 mod measured;
 
@@ -72,25 +70,9 @@ fn after_plan(targets: &TargetStates, entry: &'static str, now: Moment) -> &'sta
     } else {
         Vec::new()
     };
-    let held = HeldEntries::new();
     let planned = plan(
         &view(&[("p", &[(1, entry)], true)]),
-        &PlanInputs {
-            guard: GuardInputs {
-                settings: &GuardSettings::DISABLED,
-                held: &held,
-                services: None,
-            },
-            interfaces: &InterfaceCache::default(),
-            targets,
-            ledger: &ledger(&stage),
-            policy: Policy {
-                mode: AdminStateMode::Enforce,
-                foreign_down: ForeignDown::Keep,
-            },
-            is_configured: true,
-            now,
-        },
+        &plan_inputs(targets, &ledger(&stage), now),
     );
     match planned.edits.first() {
         None => entry,

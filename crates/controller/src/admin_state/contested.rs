@@ -102,14 +102,11 @@ mod tests {
     use headgate_core::clock::Clock;
     use proptest::prelude::*;
 
-    use super::super::fixtures::{DRAIN, ledger, node, target_states, view};
-    use super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
+    use super::super::fixtures::{DRAIN, ledger, node, plan_inputs, target_states, view};
     use super::super::ledger::LedgerStage;
-    use super::super::plan::{PlanInputs, Policy, plan};
-    use super::super::settings::{AdminStateMode, ForeignDown};
+    use super::super::plan::plan;
     use super::super::target_states::TargetStates;
     use super::*;
-    use crate::pool::InterfaceCache;
 
     /// Nodes that all claim these addresses beside their own.
     fn index(count: u8, shared: &[&str]) -> NodeIndex {
@@ -187,25 +184,8 @@ mod tests {
         let all_lost = target_states(&[restarting, former], now);
         let mut view = view(&[("p", &[(1, "-")], true)]);
         Arc::make_mut(&mut view.pools[0]).entries[0].name = None;
-        let changes = |targets: &TargetStates, now| {
-            let inputs = PlanInputs {
-                is_configured: true,
-                interfaces: &InterfaceCache::default(),
-                targets,
-                ledger: &ledger(&[]),
-                policy: Policy {
-                    mode: AdminStateMode::Enforce,
-                    foreign_down: ForeignDown::Keep,
-                },
-                guard: GuardInputs {
-                    settings: &GuardSettings::DISABLED,
-                    held: &HeldEntries::new(),
-                    services: None,
-                },
-                now,
-            };
-            plan(&view, &inputs).change_count()
-        };
+        let changes =
+            |targets: &TargetStates, now| plan(&view, &plan_inputs(targets, &ledger(&[]), now)).change_count();
         assert_eq!(changes(&targets, now), 0, "its heartbeat may be late");
         now.mono = targets.next_deadline(now.mono).unwrap();
         assert_eq!(changes(&targets, now), 1);
@@ -243,15 +223,7 @@ mod tests {
             let downs: Vec<_> = (1..=4).zip(&was_down).filter(|(_, down)| **down).collect();
             let recorded: Vec<_> = downs.iter().map(|(number, _)| ("p", *number, LedgerStage::Down)).collect();
             let now = Clock::System.now();
-            let plan = plan(&view, &PlanInputs {
-                is_configured: true,
-                interfaces: &InterfaceCache::default(),
-                targets: &target_states(&nodes, now),
-                ledger: &ledger(&recorded),
-                policy: Policy { mode: AdminStateMode::Enforce, foreign_down: ForeignDown::Keep },
-                guard: GuardInputs { settings: &GuardSettings::DISABLED, held: &HeldEntries::new(), services: None, },
-                now,
-            });
+            let plan = plan(&view, &plan_inputs(&target_states(&nodes, now), &ledger(&recorded), now));
             let changes: BTreeMap<usize, &str> = plan
                 .edits
                 .iter()

@@ -1,6 +1,7 @@
 //! Small clusters and load balancers for the tables of this module.
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use headgate_azure::{LoadBalancer, LoadBalancerId, PoolId};
@@ -10,12 +11,22 @@ use headgate_core::service::{NamespacedName, Service};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage};
+use super::plan::{PlanInputs, Policy};
+use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::TargetStates;
 use crate::local_pools::objects::{Endpoint, EndpointSlice};
 use crate::local_service::ServiceIndex;
-use crate::pool::{ClusterNode, EntryKey, LoadBalancerView, Taint};
+use crate::pool::{ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, Taint};
 
+pub(super) const ENFORCE: Policy = Policy {
+    mode: AdminStateMode::Enforce,
+    foreign_down: ForeignDown::Keep,
+};
+static INTERFACES: LazyLock<InterfaceCache> = LazyLock::new(InterfaceCache::default);
+static NONE_HELD: HeldEntries = HeldEntries::new();
+static UNGUARDED: GuardSettings = GuardSettings::DISABLED;
 pub(super) const DRAIN: &str = "drain";
 pub(super) const OUT: &str = "node.kubernetes.io/out-of-service";
 const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/lb";
@@ -43,6 +54,28 @@ pub(super) fn target_states(nodes: &[ClusterNode], now: Moment) -> TargetStates 
         states.apply(node.clone(), now);
     }
     states
+}
+
+/// What a plan of a configured load balancer is made from, without a guard.
+pub(super) fn plan_inputs<'a>(targets: &'a TargetStates, ledger: &'a Ledger, now: Moment) -> PlanInputs<'a> {
+    PlanInputs {
+        interfaces: &INTERFACES,
+        targets,
+        ledger,
+        policy: ENFORCE,
+        guard: guarded_by(&UNGUARDED),
+        is_configured: true,
+        now,
+    }
+}
+
+/// A guard that holds nothing back yet and knows no Services.
+pub(super) fn guarded_by(settings: &GuardSettings) -> GuardInputs<'_> {
+    GuardInputs {
+        settings,
+        held: &NONE_HELD,
+        services: None,
+    }
 }
 
 pub(super) fn pool_id(name: &str) -> PoolId {

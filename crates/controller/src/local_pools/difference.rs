@@ -10,6 +10,7 @@ use std::net::IpAddr;
 
 use crate::local_pools::nodes::NodeIndex;
 use crate::local_pools::operation::{DesiredMember, DesiredMembers};
+use crate::pool::{NodeMatcher, PoolEntry};
 
 /// What an entry of a pool stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,23 @@ pub struct Entry<'a> {
     pub name: Option<&'a str>,
     /// What it stands for.
     pub address: EntryAddress,
+}
+
+impl<'a> Entry<'a> {
+    /// The entry as it was read. The view does not say whether an entry without an address has properties, so such an entry counts as
+    /// foreign here. The document is what decides when the pool is written.
+    #[must_use]
+    pub(crate) fn of(entry: &'a PoolEntry) -> Self {
+        let address = match &entry.matcher {
+            NodeMatcher::Address(address) => EntryAddress::Ip(*address),
+            NodeMatcher::Machine(_) | NodeMatcher::Interface(_) => EntryAddress::Missing,
+            NodeMatcher::Name(_) | NodeMatcher::Unmatched => EntryAddress::Unreadable,
+        };
+        Self {
+            name: entry.name.as_deref(),
+            address,
+        }
+    }
 }
 
 /// Why the members of a pool cannot be changed.
@@ -99,8 +117,10 @@ pub fn compare<'a>(
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+    use serde_json::json;
 
     use super::*;
+    use crate::local_pools::fixtures::observation;
     use crate::local_pools::objects::Node;
 
     fn nodes() -> NodeIndex {
@@ -192,5 +212,17 @@ mod tests {
         ];
         let result = compare(entries, &desired(&["10.0.0.1"]), &nodes());
         assert_eq!(result, Err(MemberRejection::NetworkInterfaces));
+    }
+
+    #[test]
+    fn entries_stand_for_addresses_interfaces_or_nothing() {
+        let id =
+            "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/networkInterfaces/nic/ipConfigurations/c";
+        let entries = json!([{"name": "n1", "properties": {"ipAddress": "::ffff:10.0.0.1"}},
+            {"name": "n2", "properties": {"networkInterfaceIPConfiguration": {"id": id}}}, {"name": "n3"}]);
+        let read = observation("lb", &[("default-web".to_owned(), entries, Vec::new())]);
+        let addresses = read.view.pools[0].entries.iter().map(|entry| Entry::of(entry).address);
+        let address = EntryAddress::Ip("10.0.0.1".parse().unwrap());
+        assert!(addresses.eq([address, EntryAddress::Missing, EntryAddress::Unreadable]));
     }
 }

@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use headgate_core::service::{IpFamily, NamespacedName, Service};
 
 use crate::local_pools::coexistence::PreConfigured;
-use crate::local_pools::difference::EntryAddress;
+use crate::local_pools::difference::{Entry, EntryAddress};
 use crate::local_pools::names::{base_name, is_rule_of, pool_name};
-use crate::local_pools::objects::{BackendPool, LoadBalancer};
 use crate::local_pools::operation::{OperationKey, PoolKey};
+use crate::pool::{Observation, PoolView};
 
 /// A pool of a Local Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,9 +113,9 @@ struct Claimant<'a> {
 }
 
 impl Claimant<'_> {
-    fn has_rule(&self, pool: &BackendPool) -> bool {
+    fn has_rule(&self, pool: &PoolView) -> bool {
         let base = self.base_name.as_deref();
-        base.is_some_and(|base| pool.rules.iter().any(|rule| is_rule_of(rule, base)))
+        base.is_some_and(|base| pool.rules.iter().any(|rule| is_rule_of(&rule.name, base)))
     }
 
     fn skip(&self, reason: PoolUnavailable) -> PlacementSkip {
@@ -130,20 +130,20 @@ impl Claimant<'_> {
 /// A pool that was found under a name.
 struct Candidate<'a> {
     key: PoolKey,
-    pool: &'a BackendPool,
+    pool: &'a PoolView,
 }
 
 /// Finds the pools of all Local Services.
 #[must_use]
 pub fn place<'a>(
     services: impl IntoIterator<Item = &'a Service>,
-    load_balancers: &[LoadBalancer],
+    load_balancers: &[Observation],
     pre_configured: PreConfigured,
 ) -> Placement {
     let mut by_name: HashMap<String, Vec<Candidate<'_>>> = HashMap::new();
     for load_balancer in load_balancers {
-        for pool in &load_balancer.pools {
-            let key = PoolKey::new(&load_balancer.name, &pool.name);
+        for pool in &load_balancer.view.pools {
+            let key = PoolKey::new(load_balancer.view.id.name(), pool.id.name());
             by_name
                 .entry(key.pool().to_owned())
                 .or_default()
@@ -275,7 +275,7 @@ fn check(
         return Err(PoolUnavailable::PreConfigured(key()));
     }
     let mut entries = candidate.pool.entries.iter();
-    if entries.any(|entry| entry.address == EntryAddress::Missing) {
+    if entries.any(|entry| Entry::of(entry).address == EntryAddress::Missing) {
         return Err(PoolUnavailable::NetworkInterfaces(key()));
     }
     Ok(())

@@ -22,13 +22,14 @@ use crate::local_pools::coexistence::PreConfigured;
 use crate::local_pools::counters::{Counters, QueueStatus};
 use crate::local_pools::index::LocalServiceIndex;
 use crate::local_pools::nodes::NodeIndex;
-use crate::local_pools::objects::{EndpointSlice, LoadBalancer, Node};
+use crate::local_pools::objects::{EndpointSlice, Node};
 use crate::local_pools::operation::{OperationKey, PoolKey};
 use crate::local_pools::placement::{Placement, place};
 use crate::local_pools::queue::{DEFAULT_CAPACITY, OperationQueue};
 use crate::local_pools::selection::EndpointSelection;
 use crate::local_pools::settings::MaxRetries;
 use crate::local_pools::settle::{BatchOutcome, Settlement, settle};
+use crate::pool::{LoadBalancerView, Observation};
 use headgate_core::service::{NamespacedName, Service};
 
 mod comparison;
@@ -90,7 +91,7 @@ pub struct Updater {
     settings: UpdaterSettings,
     index: LocalServiceIndex,
     /// `None` until the load balancers were read once.
-    load_balancers: Option<Vec<LoadBalancer>>,
+    load_balancers: Option<Vec<Observation>>,
     is_observation_new: bool,
     listed: Listed,
     placement: Placement,
@@ -180,13 +181,12 @@ impl Updater {
 
     /// All load balancers of the cluster were listed. This is also the resync: every pool is compared again. One that its writer has
     /// read after the list was sent stays as it was read.
-    pub fn observe(&mut self, mut load_balancers: Vec<LoadBalancer>) {
+    pub fn observe(&mut self, mut load_balancers: Vec<Observation>) {
         for load_balancer in &mut load_balancers {
             let known = self.load_balancers.iter_mut().flatten();
             let mut newer = known.filter(|known| known.requested_at > load_balancer.requested_at);
-            match newer.find(|known| known.name.eq_ignore_ascii_case(&load_balancer.name)) {
-                Some(newer) => std::mem::swap(load_balancer, newer),
-                None => self.share_names(load_balancer),
+            if let Some(newer) = newer.find(|known| known.view.id == load_balancer.view.id) {
+                std::mem::swap(load_balancer, newer);
             }
         }
         self.load_balancers = Some(load_balancers);
@@ -195,13 +195,12 @@ impl Updater {
 
     /// One load balancer was read, by its writer. Unknown ones are ignored until all are read. If its rules have changed, what
     /// is due there for a Service that has moved is not relevant any more.
-    pub fn observe_one(&mut self, mut load_balancer: LoadBalancer) {
-        self.share_names(&mut load_balancer);
+    pub fn observe_one(&mut self, load_balancer: Observation) {
         let mut known = self.load_balancers.iter_mut().flatten();
-        let Some(known) = known.find(|known| known.name.eq_ignore_ascii_case(&load_balancer.name)) else {
+        let Some(known) = known.find(|known| known.view.id == load_balancer.view.id) else {
             return;
         };
-        let has_moved = !known.has_same_rules(&load_balancer);
+        let has_moved = !have_same_rules(&known.view, &load_balancer.view);
         *known = load_balancer;
         self.is_observation_new = true;
         if has_moved {
@@ -213,17 +212,6 @@ impl Updater {
     fn place(&mut self) {
         let load_balancers = self.load_balancers.as_deref().unwrap_or_default();
         self.placement = place(self.index.services(), load_balancers, self.settings.pre_configured);
-    }
-
-    /// One copy of each Node's name for all entries: there may be a million.
-    fn share_names(&self, load_balancer: &mut LoadBalancer) {
-        let nodes = self.index.nodes();
-        for entry in load_balancer.pools.iter_mut().flat_map(|pool| &mut pool.entries) {
-            let shared = entry.name.as_deref().and_then(|name| nodes.key(name));
-            if let Some((name, _)) = shared {
-                entry.name = Some(Arc::clone(name));
-            }
-        }
     }
 
     /// Begins a tick. Batches that no writer has taken since the last one return to the queue at no cost. Call [`Self::compare_some`] until
@@ -336,6 +324,16 @@ impl Updater {
     pub fn queue_status(&self, now: Instant) -> QueueStatus {
         self.queue.status(now)
     }
+}
+
+/// Whether the same rules send traffic to the same pools.
+fn have_same_rules(one: &LoadBalancerView, other: &LoadBalancerView) -> bool {
+    let mut pools = one.pools.iter().zip(&other.pools);
+    one.pools.len() == other.pools.len()
+        && pools.all(|(one, other)| {
+            let names = one.rules.iter().map(|rule| &rule.name);
+            one.id == other.id && names.eq(other.rules.iter().map(|rule| &rule.name))
+        })
 }
 
 /// Whether the Service still has this pool.

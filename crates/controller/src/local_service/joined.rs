@@ -9,7 +9,6 @@ use std::net::IpAddr;
 
 use headgate_azure::AdminState;
 
-use super::observation::entry_address;
 use crate::local_pools::{DesiredMember, Entry, compare};
 use crate::pool::{AdminStateChange, EntryKey, MemberChange, NodeMatcher, PoolEntry, PoolView};
 
@@ -22,10 +21,7 @@ pub(crate) fn join_members(
     plan: impl FnOnce(PoolView) -> Vec<AdminStateChange>,
 ) {
     members.admin_states = as_read.to_vec();
-    let entries = pool.entries.iter().map(|entry| Entry {
-        name: entry.name.as_deref(),
-        address: entry_address(entry),
-    });
+    let entries = pool.entries.iter().map(Entry::of);
     // Members that are there already or cannot be written change nothing.
     let Ok(difference) = compare(entries, &members.desired, &members.nodes) else {
         return;

@@ -11,7 +11,6 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::failure::batch_outcome;
-use super::observation::{convert_load_balancer, entry_address};
 use super::reporter::Reporter;
 use super::watch::SharedUpdater;
 use crate::local_pools::{
@@ -153,8 +152,7 @@ impl Members {
     /// A read under the Lease: it confirms what was written, and shows which pools are gone.
     fn observe(&mut self, observation: &Observation) {
         let view = &observation.view;
-        let read = convert_load_balancer(view, observation.requested_at);
-        self.source.updater.lock().observe_one(read);
+        self.source.updater.lock().observe_one(observation.clone());
         if let Some(writing) = self.writing.as_ref().filter(|writing| writing.is_written) {
             let pool = view.pools.iter().find(|pool| pool.id == writing.pool);
             let outcome = if pool.is_none_or(|pool| has_members(pool, &writing.desired, &writing.nodes)) {
@@ -259,7 +257,7 @@ fn not_written(rejected: Option<&MemberRejection>) -> BatchOutcome {
 fn has_members(pool: &PoolView, desired: &DesiredMembers, nodes: &NodeIndex) -> bool {
     let entries = pool.entries.iter().map(|entry| Entry {
         name: None,
-        address: entry_address(entry),
+        ..Entry::of(entry)
     });
     compare(entries, desired, nodes)
         .as_ref()

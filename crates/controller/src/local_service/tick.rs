@@ -14,13 +14,12 @@ use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::observation::convert_load_balancer;
 use super::reporter::Reporter;
 use super::watch::{Freshness, SharedUpdater};
 use headgate_core::service::NamespacedName;
 
 use crate::local_pools::{PlacementSkip, PoolUnavailable, TickSchedule, Updater};
-use crate::pool::Listing;
+use crate::pool::{Listing, LoadBalancerView, Observation};
 
 /// For the shared Lease; then the next tick requests it again.
 const MAX_LEASE_WAIT: Duration = Duration::from_mins(1);
@@ -90,12 +89,11 @@ impl<F: FnMut(&mut Updater) -> bool + Send> Ticks<F> {
         let mut listed = None;
         if let Some(requested_at) = listing.requested_at.filter(|at| Some(*at) > *listed_at) {
             *listed_at = Some(requested_at);
-            let mut load_balancers = Vec::new();
-            for view in listing.load_balancers.values() {
-                load_balancers.push(convert_load_balancer(view, requested_at));
-                yield_now().await;
-            }
-            listed = Some(load_balancers);
+            let observe = |view: &Arc<LoadBalancerView>| Observation {
+                requested_at,
+                view: Arc::clone(view),
+            };
+            listed = Some(listing.load_balancers.values().map(observe).collect());
         }
         let stale = {
             let mut updater = self.updater.lock();

@@ -144,11 +144,11 @@ struct LeaseRequest {
 
 /// The load balancer as the newest read or list showed it.
 #[derive(Clone, Debug)]
-pub(crate) struct Observation {
+pub struct Observation {
     /// When the read or list was sent.
-    pub(crate) requested_at: Instant,
+    pub requested_at: Instant,
     /// What it showed.
-    pub(crate) view: Arc<LoadBalancerView>,
+    pub view: Arc<LoadBalancerView>,
 }
 
 /// What the writer has learnt so far.

@@ -308,13 +308,8 @@ fn a_change_back_during_the_put_is_not_lost() {
 #[test]
 fn a_writer_that_reads_one_load_balancer_updates_what_is_known() {
     let mut world = world();
-    world
-        .updater
-        .observe_one(headgate_controller::local_pools::objects::LoadBalancer {
-            name: "LB".into(),
-            requested_at: world.now,
-            pools: Vec::new(),
-        });
+    world.pools.clear();
+    world.updater.observe_one(world.read("LB"));
     assert!(
         !prepare_tick(&mut world.updater, world.now + Duration::from_secs(1)),
         "the pool is gone"
@@ -362,17 +357,11 @@ fn a_list_that_was_sent_before_a_read_does_not_hide_what_the_read_has_shown() {
     assert!(!prepare_tick(&mut world.updater, world.now), "the pool is right");
     let sent_at = world.now;
     // After the list was sent, cloud-controller-manager has undone the update, and the writer has read that.
-    let undone = |requested_at| headgate_controller::local_pools::objects::LoadBalancer {
-        name: "LB".into(),
-        requested_at,
-        pools: vec![headgate_controller::local_pools::objects::BackendPool {
-            name: "default-web".into(),
-            entries: Vec::new(),
-            rules: world.rules[&pool()].clone(),
-        }],
-    };
-    let read = undone(sent_at + Duration::from_millis(10));
-    world.updater.observe_one(read);
+    let updated = world.pools.clone();
+    world.set_addresses("lb", "default-web", &[]);
+    world.now = sent_at + Duration::from_millis(10);
+    world.updater.observe_one(world.read("lb"));
+    (world.pools, world.now) = (updated, sent_at);
     world.observe();
     assert!(
         prepare_tick(&mut world.updater, world.now),
@@ -386,18 +375,8 @@ fn due_update_is_dropped_where_the_read_before_its_put_shows_that_the_service_ha
     assert!(prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
     // cloud-controller-manager has moved the rule; the pool is an orphan.
-    let orphan = headgate_controller::local_pools::objects::BackendPool {
-        name: "default-web".into(),
-        entries: crate::world::entries(&world.pools[&pool()]),
-        rules: Vec::new(),
-    };
-    world
-        .updater
-        .observe_one(headgate_controller::local_pools::objects::LoadBalancer {
-            name: "LB".into(),
-            requested_at: world.now,
-            pools: vec![orphan],
-        });
+    world.rules.clear();
+    world.updater.observe_one(world.read("lb"));
     assert!(world.updater.take_batch(&pool()).is_none());
     assert_eq!((world.updater.counters().dropped, world.outcomes()), (1, (0, 0)));
     assert!(world.updater.queue().is_empty() && world.updater.due().is_empty());

@@ -89,26 +89,6 @@ fn a_service_without_slices_keeps_its_pool_and_an_empty_slice_empties_it() {
     assert_eq!(world.take_events(), [("default/web".to_owned(), Updated)]);
 }
 
-/// cloud-provider-azure compares one slice with its former self and forgets the others.
-#[test]
-fn all_slices_of_a_service_count_together() {
-    let mut world = world();
-    world.updater.apply_slice(&slice("default/web-2", "web", &["n2", "n3"]));
-    world.updater.apply_slice(&slice("default/web-1", "web", &["n4"]));
-    world.tick();
-    assert_eq!(
-        world.addresses("lb", "default-web"),
-        ["10.0.0.2", "10.0.0.3", "10.0.0.4"]
-    );
-    world.updater.apply_slice(&slice("default/web-1", "web", &[]));
-    world.tick();
-    assert_eq!(
-        world.addresses("lb", "default-web"),
-        ["10.0.0.2", "10.0.0.3"],
-        "n2 is in the other slice"
-    );
-}
-
 /// cloud-provider-azure acts on changed slices only, not on new or deleted ones.
 #[test]
 fn new_and_deleted_slices_change_the_members() {
@@ -164,20 +144,6 @@ fn each_family_has_its_pool_and_nothing_is_done_twice() {
     world.updater.apply_slice(&slice("default/web-1", "web", &["n2", "n1"]));
     world.tick();
     assert!(world.take_calls().is_empty());
-}
-
-#[test]
-fn a_node_with_several_addresses_has_several_entries_with_different_names() {
-    let mut world = world();
-    world.updater.apply_node(node("many", &["10.0.1.1", "10.0.1.2"]));
-    world.updater.apply_slice(&slice("default/web-1", "web", &["many"]));
-    world.tick();
-    let document = &world.pools[&PoolKey::new("lb", "default-web")];
-    assert_eq!(
-        document["properties"]["loadBalancerBackendAddresses"],
-        json!([{"name": "many", "properties": {"ipAddress": "10.0.1.1"}},
-            {"name": "many-10-0-1-2", "properties": {"ipAddress": "10.0.1.2"}}])
-    );
 }
 
 /// cloud-provider-azure adds an entry without a name for a node that it does not know.
@@ -294,16 +260,6 @@ fn node_gives_four_addresses_of_a_family() {
     world.updater.apply_slice(&slice("default/web-1", "web", &["many"]));
     world.tick();
     assert_eq!(world.addresses("lb", "default-web"), addresses[..4]);
-}
-
-#[test]
-fn the_entry_of_a_deleted_node_leaves_and_a_foreign_one_stays() {
-    let mut world = world();
-    world.set_addresses("lb", "default-web", &["10.0.0.2", "10.0.0.3", "172.16.0.77"]);
-    world.updater.delete_node("n3");
-    world.observe();
-    world.tick();
-    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2", "172.16.0.77"]);
 }
 
 #[test]
@@ -456,17 +412,6 @@ fn objects_missing_from_a_new_list_are_removed() {
     world.updater.retain_services(&[].into());
     assert!(world.updater.queue().is_empty());
     assert_eq!(world.updater.service_status(&name("default/web"), world.now), None);
-}
-
-#[test]
-fn unavailable_lease_leaves_the_queue_unchanged() {
-    let mut world = world();
-    world.lease_is_held = true;
-    world.tick();
-    assert_eq!((world.updater.queue().len(), world.take_calls()), (1, vec![]));
-    world.lease_is_held = false;
-    world.tick();
-    assert_eq!(world.take_events(), [("default/web".to_owned(), Updated)]);
 }
 
 #[test]

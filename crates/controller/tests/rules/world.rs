@@ -1,15 +1,17 @@
 //! A cluster and an ARM in memory, and the part of the shell that carries out ticks. Faults are scripted per request.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
-use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_controller::local_pools::objects::{BackendPool, Endpoint, EndpointSlice, LoadBalancer, Node, PoolEntry};
+use headgate_azure::{LoadBalancer, LoadBalancerId};
+use headgate_controller::local_pools::objects::{Endpoint, EndpointSlice, Node};
 use headgate_controller::local_pools::{
-    BatchOutcome, EntryAddress, EventReason, Failure, MemberEdit, Merged, PoolKey, ServiceEvent, Updater,
-    UpdaterSettings, base_name, merge,
+    BatchOutcome, EventReason, Failure, MemberEdit, Merged, PoolKey, ServiceEvent, Updater, UpdaterSettings, base_name,
+    merge,
 };
+use headgate_controller::pool::{LoadBalancerView, Observation};
 use headgate_core::service::{IpFamily, NamespacedName, Service};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -209,24 +211,39 @@ impl World {
 
     /// All load balancers are read.
     pub(crate) fn observe(&mut self) {
-        let mut found: BTreeMap<String, Vec<BackendPool>> = BTreeMap::new();
-        for (key, document) in &self.pools {
-            found
-                .entry(key.load_balancer().to_owned())
-                .or_default()
-                .push(BackendPool {
-                    name: key.pool().to_owned(),
-                    entries: entries(document),
-                    rules: self.rules.get(key).cloned().unwrap_or_default(),
-                });
-        }
-        let requested_at = self.now;
-        let all = found.into_iter().map(|(name, pools)| LoadBalancer {
-            name,
-            requested_at,
-            pools,
+        let names: BTreeSet<&str> = self.pools.keys().map(PoolKey::load_balancer).collect();
+        let all = names.into_iter().map(|name| self.read(name)).collect();
+        self.updater.observe(all);
+    }
+
+    /// A load balancer as ARM has it now.
+    pub(crate) fn read(&self, load_balancer: &str) -> Observation {
+        let own = self
+            .pools
+            .iter()
+            .filter(|(key, _)| key.load_balancer() == load_balancer);
+        let pools: Vec<_> = own.map(|(_, document)| document.clone()).collect();
+        let own = self
+            .rules
+            .iter()
+            .filter(|(key, _)| key.load_balancer() == load_balancer);
+        let id =
+            format!("/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/{load_balancer}");
+        let rules = own.flat_map(|(key, rules)| {
+            let pool = json!({"id": format!("{id}/backendAddressPools/{}", key.pool())});
+            let rule = move |name| json!({"name": name, "properties": {"backendAddressPool": pool}});
+            rules.iter().map(rule)
         });
-        self.updater.observe(all.collect());
+        let rules: Vec<_> = rules.collect();
+        let view = LoadBalancerView::new(&LoadBalancer {
+            id: LoadBalancerId::parse(&id).unwrap(),
+            etag: None,
+            document: json!({"properties": {"backendAddressPools": pools, "loadBalancingRules": rules}}),
+        });
+        Observation {
+            requested_at: self.now,
+            view: Arc::new(view),
+        }
     }
 
     /// Time passes until the next tick, and the tick.
@@ -336,22 +353,4 @@ fn failed(failure: Failure) -> BatchOutcome {
         failure,
         error: "the error".into(),
     }
-}
-
-pub(crate) fn entries(document: &Value) -> Vec<PoolEntry> {
-    let entries = document["properties"]["loadBalancerBackendAddresses"].as_array();
-    let entry = |entry: &Value| PoolEntry {
-        name: entry["name"].as_str().map(Into::into),
-        address: match entry
-            .get("properties")
-            .map(|properties| properties["ipAddress"].as_str())
-        {
-            Some(Some(text)) => text
-                .parse::<IpAddr>()
-                .map_or(EntryAddress::Unreadable, EntryAddress::Ip),
-            Some(None) => EntryAddress::Missing,
-            None => EntryAddress::Unreadable,
-        },
-    };
-    entries.into_iter().flatten().map(entry).collect()
 }

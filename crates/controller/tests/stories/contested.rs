@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::rows::cluster::{DOWN, SECOND, TestCluster};
-use super::world::{address, entries, load_balancer, two_load_balancers};
+use super::world::{address, two_load_balancers};
 
 const DRAIN: &str = "ToBeDeletedByClusterAutoscaler";
 const CONTESTED: &str = "NodeAddressNotUnique";
@@ -16,15 +16,6 @@ fn claim(cluster: &TestCluster, number: usize, others: &[usize]) {
         .flat_map(|node| [false, true].map(|v6| json!({"type": "InternalIP", "address": address(*node, v6)})))
         .collect();
     cluster.node(number, |node| node["status"]["addresses"] = addresses);
-}
-
-/// The pool `kubernetes` with entries whose names say nothing.
-fn unnamed(nodes: usize) -> Vec<Value> {
-    let mut entries = entries(1..=nodes, false);
-    for (number, entry) in (1..).zip(entries.as_array_mut().unwrap()) {
-        entry["name"] = json!(format!("entry-{number}"));
-    }
-    vec![load_balancer("kubernetes", &[("kubernetes", entries)])]
 }
 
 #[tokio::test(start_paused = true)]
@@ -50,41 +41,6 @@ async fn claimant_with_a_signal_takes_out_only_itself() {
     assert_eq!(events.iter().filter(|(reason, ..)| reason == CONTESTED).count(), 8);
     claim(&cluster, 3, &[]);
     cluster.taint(3, &[]);
-    cluster.settle(&[]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn claimant_without_a_signal_blocks_no_drain() {
-    let cluster = TestCluster::new(3).await;
-    claim(&cluster, 3, &[1]);
-    cluster.taint(1, &[DRAIN]);
-    cluster.settle(&["node-1"]).await;
-    assert_eq!(cluster.notes(DOWN, "node-1").await.len(), 1);
-    // A claim that begins or ends meanwhile changes nothing.
-    claim(&cluster, 3, &[]);
-    sleep(30 * SECOND).await;
-    claim(&cluster, 2, &[1]);
-    sleep(30 * SECOND).await;
-    cluster.until_down(&["node-1"]).await;
-    cluster.taint(1, &[]);
-    cluster.settle(&[]).await;
-    assert_eq!(cluster.puts().len(), 6, "three pools, Down and None");
-}
-
-#[tokio::test(start_paused = true)]
-async fn entry_without_a_name_is_down_only_while_all_claimants_have_a_signal() {
-    let cluster = TestCluster::with(3, &unnamed(3)).await;
-    claim(&cluster, 3, &[1]);
-    cluster.taint(3, &[DRAIN]);
-    cluster.settle(&["entry-3"]).await;
-    cluster.taint(1, &[DRAIN]);
-    cluster.settle(&["entry-1", "entry-3"]).await;
-    // Each of them can end it.
-    cluster.taint(3, &[]);
-    cluster.settle(&[]).await;
-    claim(&cluster, 3, &[]);
-    cluster.settle(&["entry-1"]).await;
-    claim(&cluster, 3, &[1]);
     cluster.settle(&[]).await;
 }
 

@@ -1,7 +1,5 @@
 //! Signals by other facts of a Node than its taints, and a cordon that must last before it counts.
 
-use std::time::Duration;
-
 use headgate_core::node::{SignalMatcher, SignalRules};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -96,43 +94,4 @@ async fn heartbeats_and_other_facts_cost_nothing() {
         sleep(SECOND).await;
     }
     assert!(cluster.puts().is_empty() && cluster.world.events().await.is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn cordon_counts_once_it_has_lasted_also_for_a_new_leader() {
-    let mut cluster = cluster(&[json!({"signal": "cordon", "after": "10s"})]).await;
-    let cordon = |is_cordoned: bool| move |node: &mut Value| node["spec"]["unschedulable"] = json!(is_cordoned);
-    cluster.node(2, cordon(true));
-    sleep(9 * SECOND).await;
-    cluster.node(2, cordon(false));
-    sleep(60 * SECOND).await;
-    assert!(cluster.puts().is_empty(), "a short cordon");
-    cluster.node(2, cordon(true));
-    sleep(Duration::from_millis(9900)).await;
-    assert!(cluster.puts().is_empty());
-    let took = cluster.until_down(&["node-2"]).await;
-    assert!(took < 5 * SECOND, "{took:?}");
-    sleep(5 * SECOND).await;
-    let before = cluster.puts().len();
-    // The next leader does not know for how long the node has been cordoned, and restores nothing meanwhile.
-    cluster.stop().await;
-    cluster.lead(ENFORCE).await;
-    sleep(60 * SECOND).await;
-    cluster.until_down(&["node-2"]).await;
-    assert_eq!(cluster.puts().len(), before);
-    cluster.node(2, cordon(false));
-    cluster.settle(&[]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn deletion_is_no_signal_where_it_is_switched_off() {
-    let cluster = cluster(&[json!({"taint": "drain"})]).await;
-    cluster.node(2, |node| {
-        node["metadata"]["finalizers"] = json!(["example.com/keep"]);
-        node["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
-    });
-    sleep(60 * SECOND).await;
-    assert!(cluster.puts().is_empty());
-    cluster.taint(2, &["drain"]);
-    cluster.settle(&["node-2"]).await;
 }

@@ -121,16 +121,6 @@ async fn a_new_leader_has_the_time_from_the_ledger() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_in_no_pool_is_not_used() {
-    let pools = [load_balancer("kubernetes", &[("kubernetes", entries([1, 2], false))])];
-    let scene = Scene::new(TestCluster::without_leader(3, &pools).await, ENFORCE).await;
-    scene.cluster.taint(3, &[MAINTENANCE]);
-    scene
-        .until("node-3", |read| *read == NodeTraffic::Out { since: None })
-        .await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn without_load_balancers_a_node_is_out_only_if_no_service_wants_one() {
     let pools = [load_balancer("other", &[("kubernetes", entries([1, 2], false))])];
     let cluster = TestCluster::without_leader(2, &pools).await;

@@ -101,13 +101,13 @@ impl DaemonSetEvacuator {
             if self.repeat_at.contains_key(&evacuation.uid().unwrap_or_default()) {
                 continue;
             }
-            let Some(pod) = pods.get(evacuation.spec.pod_ref.uid.as_str()) else {
+            let Some(pod) = pods.get(evacuation.spec.pod_ref.uid.as_str()).copied() else {
                 continue;
             };
-            let Some(node) = nodes.get(&pod.facts.node) else {
+            let Some(node) = nodes.get(&pod.node) else {
                 continue;
             };
-            let wanted = drained.get(pod.facts.node.as_str());
+            let wanted = drained.get(pod.node.as_str());
             let state = NodeState {
                 node,
                 targets: wanted.map(|wanted| &wanted.targets),
@@ -116,12 +116,12 @@ impl DaemonSetEvacuator {
             };
             let cut = GracePeriodCut::of(pod, deadline::announced_for_node(node, maintenances.values()), now.wall);
             let grace_period = cut.map_or(pod.grace_period, GracePeriodCut::granted);
-            match evacuate(evacuation, &pod.facts, state, grace_period, whole_seconds(now.wall)) {
+            match evacuate(evacuation, pod, state, grace_period, whole_seconds(now.wall)) {
                 DaemonSetStep::Leave => {}
                 DaemonSetStep::Delete(status) => due.push(Deletion {
                     evacuation: evacuation.clone(),
                     status: *status,
-                    pod: pod.facts.clone(),
+                    pod: pod.clone(),
                     cut,
                 }),
             }

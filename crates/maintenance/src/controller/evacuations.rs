@@ -25,14 +25,13 @@ use super::budgets::have_room;
 use super::caches::Caches;
 use super::evacuation_span::evacuation_span;
 use super::grace_periods::GracePeriodCut;
-use super::objects::{CachedPod, PodObject};
 use super::writer::{WriteError, Writer};
 use crate::api::Evacuation;
 use crate::api::names::{PROTECTION_FINALIZER, is_protection_finalizer};
 use crate::deadline;
 use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome, pause};
 use crate::evacuation::state::{FinishReason, PodState, Step, step};
-use crate::snapshot::{BudgetFacts, PodFacts};
+use crate::snapshot::{BudgetFacts, PodFacts, PodObject};
 
 use failure::failed_status;
 
@@ -173,12 +172,12 @@ impl EvacuationController {
             return (Vec::new(), wake_at);
         };
         let pods = self.caches.pods.borrow_and_update();
-        let pods: HashMap<&str, &CachedPod> = pods.by_uid();
+        let pods: HashMap<&str, &PodFacts> = pods.by_uid();
         let nodes = self.caches.nodes.borrow();
         let maintenances = self.caches.maintenances.borrow_and_update();
         // When the pod's node is expected to be gone, and when that is announced.
-        let deadlines = |pod: &CachedPod| {
-            let node = nodes.as_ref()?.get(&pod.facts.node)?;
+        let deadlines = |pod: &PodFacts| {
+            let node = nodes.as_ref()?.get(&pod.node)?;
             let maintenances = || maintenances.iter().flat_map(BTreeMap::values);
             let announced = deadline::announced_for_node(node, maintenances());
             Some((deadline::of_node(node, maintenances())?, announced))
@@ -206,7 +205,7 @@ impl EvacuationController {
             match memory.due_at(evacuation, pod, turns_end, budgets, now.wall, now.mono) {
                 Some(at) if at <= now.mono => due.push(Due {
                     evacuation: evacuation.clone(),
-                    pod: pod.map(|pod| pod.facts.clone()),
+                    pod: pod.cloned(),
                     turns_end,
                     cut: pod.and_then(|pod| GracePeriodCut::of(pod, deadlines?.1, now.wall)),
                 }),
@@ -246,7 +245,7 @@ impl Memory {
     fn due_at<'a>(
         &mut self,
         evacuation: &Evacuation,
-        pod: Option<&CachedPod>,
+        pod: Option<&PodFacts>,
         turns_end: Option<Timestamp>,
         budgets: impl IntoIterator<Item = &'a BudgetFacts>,
         wall: Timestamp,
@@ -266,7 +265,6 @@ impl Memory {
             return Some(*self.lookup_at.get_or_insert_with(|| now + delay));
         };
         (self.is_seen, self.lookup_at) = (true, None);
-        let pod = &pod.facts;
         match step(evacuation, PodState::Exists(pod), turns_end, wall) {
             Step::Wait(None) => None,
             Step::Wait(Some(until)) => {
@@ -356,7 +354,7 @@ async fn work_on(writer: &Writer, due: &Due, span: &ReconcileSpan, now: Timestam
         match writer.read(found).await {
             Ok(None) => (PodState::Gone, None),
             Ok(Some(object)) => {
-                read = CachedPod::from(object).facts;
+                read = PodFacts::from(object);
                 let is_it = read.uid == reference.uid && !read.node.is_empty();
                 (PodState::Exists(&read), is_it.then(|| read.node.clone()))
             }

@@ -2,8 +2,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::objects::CachedPod;
 use crate::deadline::cut_grace_period;
+use crate::snapshot::PodFacts;
 
 /// A pod gets less time to end than it asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(super) struct GracePeriodCut {
 
 impl GracePeriodCut {
     /// The cut of a pod's grace period; `None` where there is time for all of it.
-    pub(super) fn of(pod: &CachedPod, deadline: Option<Timestamp>, now: Timestamp) -> Option<Self> {
+    pub(super) fn of(pod: &PodFacts, deadline: Option<Timestamp>, now: Timestamp) -> Option<Self> {
         Some(Self {
             seconds: cut_grace_period(pod.grace_period, deadline, now)?,
             asked: pod.grace_period,

@@ -169,14 +169,7 @@ impl MaintenanceController {
 
     /// All that a plan depends on, and when it expires; `None` while a cache is not complete.
     fn snapshot(&mut self, now: Moment) -> Option<(Snapshot, Option<Instant>)> {
-        let maintenances: Vec<_> = self
-            .caches
-            .maintenances
-            .borrow_and_update()
-            .as_ref()?
-            .values()
-            .cloned()
-            .collect();
+        let maintenances = all(&mut self.caches.maintenances)?;
         let undecodable_maintenances = {
             let undecodable = self.caches.undecodable_maintenances.borrow_and_update();
             let uids = undecodable.values().filter_map(|object| object.metadata.uid.clone());
@@ -187,28 +180,11 @@ impl MaintenanceController {
             };
             uids.filter(|uid| !is_known(uid)).collect()
         };
-        let evacuations = self
-            .caches
-            .evacuations
-            .borrow_and_update()
-            .as_ref()?
-            .values()
-            .cloned()
-            .collect();
-        let budgets = self
-            .caches
-            .budgets
-            .borrow_and_update()
-            .as_ref()?
-            .values()
-            .cloned()
-            .collect();
+        let evacuations = all(&mut self.caches.evacuations)?;
+        let budgets = all(&mut self.caches.budgets)?;
         // Where Cluster API is not installed, they are never listed.
         let machines: Option<Vec<DeletedMachine>> = match &mut self.caches.machines {
-            Some(machines) => {
-                let machines = machines.borrow_and_update();
-                machines.as_ref().map(|deleted| deleted.values().cloned().collect())
-            }
+            Some(machines) => all(machines),
             None => Some(Vec::new()),
         };
         let is_idle = maintenances.is_empty();
@@ -239,7 +215,7 @@ impl MaintenanceController {
                 return None;
             }
             let all = maintained.iter().flat_map(|node| pods.of_node(node));
-            all.map(|pod| pod.facts.clone()).collect()
+            all.cloned().collect()
         };
         let (load_balancers, expires_at) = match &mut self.load_balancers {
             LoadBalancerSource::Reads(reads) => ((**reads.borrow_and_update()).clone(), None),
@@ -267,6 +243,12 @@ impl MaintenanceController {
         };
         Some((snapshot, expires_at))
     }
+}
+
+/// The objects of a cache; `None` until they are listed.
+fn all<V: Clone>(cache: &mut watch::Receiver<Objects<V>>) -> Option<Vec<V>> {
+    let objects = cache.borrow_and_update();
+    Some(objects.as_ref()?.values().cloned().collect())
 }
 
 /// Waits until other Machines are being deleted, where they are watched.

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio_util::task::JoinMap;
 
 use super::MaintenanceContext;
-use super::objects::{CachedPod, PodObject};
+use crate::snapshot::{PodFacts, PodObject};
 
 /// Pods in one answer to a list; a node seldom has more.
 const PAGE_SIZE: u32 = 500;
@@ -30,7 +30,7 @@ struct NodePods {
     /// Which watch of the node writes here. One that was aborted may still run for a moment.
     watch: u64,
     /// By UID; `None` until they are listed.
-    pods: Option<BTreeMap<String, CachedPod>>,
+    pods: Option<BTreeMap<String, PodFacts>>,
 }
 
 impl PodCache {
@@ -42,13 +42,13 @@ impl PodCache {
     }
 
     /// The pods of one node.
-    pub(super) fn of_node(&self, node: &str) -> impl Iterator<Item = &CachedPod> {
+    pub(super) fn of_node(&self, node: &str) -> impl Iterator<Item = &PodFacts> {
         let pods = self.nodes.get(node).and_then(|node| node.pods.as_ref());
         pods.into_iter().flat_map(BTreeMap::values)
     }
 
     /// All pods by UID.
-    pub(super) fn by_uid(&self) -> HashMap<&str, &CachedPod> {
+    pub(super) fn by_uid(&self) -> HashMap<&str, &PodFacts> {
         let pods = self.nodes.values().filter_map(|node| node.pods.as_ref()).flatten();
         pods.map(|(uid, pod)| (uid.as_str(), pod)).collect()
     }
@@ -58,7 +58,7 @@ impl PodCache {
         &mut self,
         node: &str,
         watch: u64,
-        change: impl FnOnce(&mut Option<BTreeMap<String, CachedPod>>) -> bool,
+        change: impl FnOnce(&mut Option<BTreeMap<String, PodFacts>>) -> bool,
     ) -> bool {
         match self.nodes.get_mut(node) {
             Some(node) if node.watch == watch => change(&mut node.pods),
@@ -108,11 +108,11 @@ pub(super) async fn watch_pods(
 }
 
 /// The pods of a node that cannot be decoded. They are on the node all the same, and have to leave it.
-fn undecodable_pods(objects: &UndecodableObjects, node: &str) -> BTreeMap<String, CachedPod> {
+fn undecodable_pods(objects: &UndecodableObjects, node: &str) -> BTreeMap<String, PodFacts> {
     let pods = objects
         .values()
         .map(|object| PodObject::on_node(object.metadata.clone(), node));
-    pods.map(|pod| (pod.uid().unwrap_or_default(), CachedPod::from(pod)))
+    pods.map(|pod| (pod.uid().unwrap_or_default(), PodFacts::from(pod)))
         .collect()
 }
 
@@ -144,7 +144,7 @@ async fn watch_node(context: MaintenanceContext, node: String, number: u64, cach
         let uid = |object: &PodObject| object.uid().unwrap_or_default();
         match event {
             Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(object)) => drop(listed.insert(uid(&object), CachedPod::from(object))),
+            Ok(Event::InitApply(object)) => drop(listed.insert(uid(&object), PodFacts::from(object))),
             Ok(Event::InitDone) => {
                 listed.extend(undecodable_pods(&undecodable.borrow_and_update(), &node));
                 let listed = Some(std::mem::take(&mut listed));
@@ -157,7 +157,7 @@ async fn watch_node(context: MaintenanceContext, node: String, number: u64, cach
                 });
             }
             Ok(Event::Apply(object)) => {
-                let (uid, pod) = (uid(&object), CachedPod::from(object));
+                let (uid, pod) = (uid(&object), PodFacts::from(object));
                 cache.send_if_modified(|cache| {
                     cache.change(&node, number, |pods| {
                         let known = pods.get_or_insert_default().insert(uid, pod.clone());

@@ -150,9 +150,9 @@ impl RolloutEvacuator {
             return due;
         }
         let pods = pods.by_uid();
-        let leaving = leaving(pods.values().map(|pod| &pod.facts), &drained);
+        let leaving = leaving(pods.values().copied(), &drained);
         for evacuation in active {
-            let pod = pods.get(evacuation.spec.pod_ref.uid.as_str()).map(|pod| &pod.facts);
+            let pod = pods.get(evacuation.spec.pod_ref.uid.as_str()).copied();
             let Some(pod) = pod.filter(|pod| !pod.is_finished && pod.terminating_until.is_none()) else {
                 continue;
             };

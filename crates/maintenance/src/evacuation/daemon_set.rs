@@ -13,9 +13,6 @@ use crate::api::{Evacuation, EvacuationStatus, PodType};
 use crate::drain_plan::DrainTargets;
 use crate::snapshot::PodFacts;
 
-/// Kubernetes' default of `terminationGracePeriodSeconds`.
-pub const DEFAULT_GRACE_PERIOD: SignedDuration = SignedDuration::from_secs(30);
-
 /// What the evacuator does now.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DaemonSetStep {

@@ -3,13 +3,62 @@
 use std::collections::BTreeMap;
 
 use headgate_core::node::MAINTENANCE_TAINT;
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, Toleration};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Pod, PodCondition, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::{Deserialize, Serialize};
 
 use crate::api::PodType;
 use crate::api::names::{MIRROR_ANNOTATION, evacuator_class};
 use crate::drain_plan::{DrainTargets, Labels};
+
+/// Kubernetes' default of `terminationGracePeriodSeconds`.
+const DEFAULT_GRACE_PERIOD: SignedDuration = SignedDuration::from_secs(30);
+
+/// What is read of a pod. The other fields are never kept in memory.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, Resource)]
+#[resource(inherit = Pod)]
+pub struct PodObject {
+    pub(crate) metadata: ObjectMeta,
+    #[serde(default)]
+    spec: PodFields,
+    #[serde(default)]
+    status: PodStatusFields,
+}
+
+impl PodObject {
+    /// A pod on a node of which nothing else is known.
+    pub(crate) fn on_node(metadata: ObjectMeta, node: &str) -> Self {
+        let spec = PodFields {
+            node_name: Some(node.to_owned()),
+            ..PodFields::default()
+        };
+        let status = PodStatusFields::default();
+        Self { metadata, spec, status }
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodFields {
+    #[serde(default)]
+    node_name: Option<String>,
+    #[serde(default)]
+    priority: Option<i32>,
+    #[serde(default)]
+    tolerations: Option<Vec<Toleration>>,
+    #[serde(default)]
+    termination_grace_period_seconds: Option<i64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct PodStatusFields {
+    #[serde(default)]
+    phase: Option<String>,
+    #[serde(default)]
+    conditions: Option<Vec<PodCondition>>,
+}
 
 /// What controls a pod, from the owner reference with `controller: true`.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -59,6 +108,8 @@ pub struct PodFacts {
     pub is_finished: bool,
     /// Whether its condition `Ready` is `True`.
     pub is_ready: bool,
+    /// The time that its containers get to end.
+    pub grace_period: SignedDuration,
     /// When it should be gone, for a pod that is terminating: `metadata.deletionTimestamp`.
     pub terminating_until: Option<Timestamp>,
     /// Its finalizers, which may keep it after its containers have ended.
@@ -85,47 +136,38 @@ impl PodFacts {
     }
 }
 
-impl From<&Pod> for PodFacts {
-    fn from(pod: &Pod) -> Self {
-        let metadata = &pod.metadata;
-        let spec = pod.spec.as_ref();
-        let annotations = metadata.annotations.as_ref();
-        let owner = controlling_owner(metadata);
-        let pod_type = if annotations.is_some_and(|annotations| annotations.contains_key(MIRROR_ANNOTATION)) {
+impl From<PodObject> for PodFacts {
+    fn from(PodObject { metadata, spec, status }: PodObject) -> Self {
+        let owner = controlling_owner(&metadata);
+        let annotations = metadata.annotations.unwrap_or_default();
+        let pod_type = if annotations.contains_key(MIRROR_ANNOTATION) {
             PodType::Static
         } else if owner.as_ref().is_some_and(|owner| owner.is_apps("DaemonSet")) {
             PodType::DaemonSet
         } else {
             PodType::Default
         };
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let evacuators = annotations
+            .into_iter()
+            .filter(|(key, _)| evacuator_class(key).is_some());
+        let grace_period = spec.termination_grace_period_seconds;
+        let mut conditions = status.conditions.iter().flatten();
         Self {
-            namespace: metadata.namespace.clone().unwrap_or_default(),
-            name: metadata.name.clone().unwrap_or_default(),
-            uid: metadata.uid.clone().unwrap_or_default(),
-            node: spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
-            labels: metadata.labels.clone().unwrap_or_default(),
-            evacuators: annotations
-                .into_iter()
-                .flatten()
-                .filter(|(key, _)| evacuator_class(key).is_some())
-                .map(|(key, value)| (key.clone(), value.clone()))
-                .collect(),
-            priority: spec.and_then(|spec| spec.priority).unwrap_or(0),
+            namespace: metadata.namespace.unwrap_or_default(),
+            name: metadata.name.unwrap_or_default(),
+            uid: metadata.uid.unwrap_or_default(),
+            node: spec.node_name.unwrap_or_default(),
+            labels: metadata.labels.unwrap_or_default(),
+            evacuators: evacuators.collect(),
+            priority: spec.priority.unwrap_or(0),
             pod_type,
             owner,
-            tolerates_maintenance: spec
-                .iter()
-                .flat_map(|spec| spec.tolerations.iter().flatten())
-                .any(tolerates_maintenance),
-            is_finished: matches!(phase, Some("Succeeded" | "Failed")),
-            is_ready: pod
-                .status
-                .iter()
-                .flat_map(|status| status.conditions.iter().flatten())
-                .any(|condition| condition.type_ == "Ready" && condition.status == "True"),
-            terminating_until: metadata.deletion_timestamp.as_ref().map(|time| time.0),
-            finalizers: metadata.finalizers.clone().unwrap_or_default(),
+            tolerates_maintenance: spec.tolerations.iter().flatten().any(tolerates_maintenance),
+            is_finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            is_ready: conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+            grace_period: grace_period.map_or(DEFAULT_GRACE_PERIOD, SignedDuration::from_secs),
+            terminating_until: metadata.deletion_timestamp.map(|time| time.0),
+            finalizers: metadata.finalizers.unwrap_or_default(),
         }
     }
 }
@@ -158,14 +200,14 @@ mod tests {
     use super::*;
 
     fn pod(metadata: &Value, spec: &Value, phase: &str) -> PodFacts {
-        let mut pod = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "u"}, "spec": {"nodeName": "one", "containers": []},
+        let mut pod = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "u"}, "spec": {"nodeName": "one"},
             "status": {"phase": phase}});
         for (part, fields) in [("metadata", metadata), ("spec", spec)] {
             for (field, value) in fields.as_object().unwrap() {
                 pod[part][field] = value.clone();
             }
         }
-        PodFacts::from(&serde_json::from_value::<Pod>(pod).unwrap())
+        PodFacts::from(serde_json::from_value::<PodObject>(pod).unwrap())
     }
 
     fn owner(version: &str, kind: &str, controller: bool) -> Value {
@@ -227,15 +269,17 @@ mod tests {
     }
 
     #[test]
-    fn priority_and_evacuators() {
+    fn priority_grace_period_and_evacuators() {
         let key = format!("{}a.example", crate::api::names::EVACUATOR_ANNOTATION_PREFIXES[0]);
         let facts = pod(
             &json!({"annotations": {&key: "5", "other": "6"}}),
-            &json!({"priority": -7}),
+            &json!({"priority": -7, "terminationGracePeriodSeconds": 5, "containers": []}),
             "Running",
         );
-        assert_eq!(facts.priority, -7);
+        assert_eq!((facts.priority, facts.grace_period.as_secs()), (-7, 5));
+        assert_eq!((facts.node.as_str(), facts.uid.as_str()), ("one", "u"));
         assert_eq!(facts.evacuators, BTreeMap::from([(key, "5".to_owned())]));
-        assert_eq!(pod(&json!({}), &json!({}), "Running").priority, 0);
+        let facts = pod(&json!({}), &json!({}), "Running");
+        assert_eq!((facts.priority, facts.grace_period.as_secs()), (0, 30));
     }
 }

@@ -1,8 +1,7 @@
 //! `spec.deadline`: load balancer first, then the pods in order, and at half of the time all of them.
 
 use headgate_core::node::NodeTraffic;
-use headgate_core::settings::IntOrPercent;
-use headgate_maintenance::api::{LoadBalancerState, PodType, Stage};
+use headgate_maintenance::api::{PodType, Stage};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -64,25 +63,6 @@ fn a_later_deadline_gives_the_order_back() {
 }
 
 #[test]
-fn the_load_balancer_has_half_of_what_is_left_at_most() {
-    let (mut world, _) = taken(60);
-    let in_service = NodeTraffic::InService {
-        detail: "pool web".to_owned(),
-    };
-    world.observe("one", in_service);
-    world.settle();
-    world.change("m", |one| {
-        one.spec.load_balancer.confirmation = headgate_maintenance::api::LoadBalancerConfirmation::BestEffort;
-    });
-    pass(&mut world, 29);
-    assert_eq!(world.evacuated_pods().len(), 0);
-    pass(&mut world, 1);
-    let state = world.status("m", "one").load_balancer.clone().unwrap().state;
-    assert_eq!(state, LoadBalancerState::TimedOut);
-    assert_eq!(world.evacuated_pods().len(), 3, "and the order has ended");
-}
-
-#[test]
 fn another_maintenance_holds_no_pod_of_a_node_that_is_gone_soon() {
     let (mut world, _) = taken(60);
     world = world.pods("two", 1, PodType::Default, 0);
@@ -105,32 +85,4 @@ fn another_maintenance_holds_no_pod_of_a_node_that_is_gone_soon() {
     world.leave("one", 3);
     world.settle();
     assert_eq!(world.message("long", "two"), "Evacuating");
-}
-
-#[test]
-fn it_never_waits_for_room_and_takes_a_place() {
-    let (mut world, _) = taken(60);
-    world.snapshot.max_concurrent_nodes = Some(IntOrPercent::Int(1));
-    world = world.nodes(&["three"]);
-    world.maintain("other", Stage::Drain, &["three"], &[]);
-    // The older maintenance would have the only place.
-    world.change("other", |one| {
-        one.metadata.creation_timestamp = Some(Time("2025-01-01T00:00:00Z".parse().unwrap()));
-    });
-    world.settle();
-    assert!(world.node("one").unschedulable);
-    assert!(!world.node("three").unschedulable);
-    world.snapshot.nodes.retain(|node| node.name != "one");
-    world.snapshot.pods.clear();
-    world.snapshot.evacuations.clear();
-    world.settle();
-    assert!(world.node("three").unschedulable);
-}
-
-#[test]
-fn autoscalers_are_not_kept_away() {
-    let (mut world, _) = taken(60);
-    world.settle();
-    assert!(world.node("one").was_unschedulable.is_some());
-    assert!(!world.node("one").is_kept_from_scale_down);
 }

@@ -73,6 +73,13 @@ async fn pods_that_leave_before_the_load_balancer_are_counted_and_named() {
     let gate = json!({"loadBalancer": {"confirmation": "BestEffort", "confirmationTimeoutSeconds": 20, "connectionsDrainSeconds": 0}});
     world.maintain("m", "Drain", &["one"], &gate).await;
     world.until("the pod leaves", |world| !world.has_pod("web")).await;
+    for about in ["m", "one"] {
+        let notes = world.notes(about, "LoadBalancerNotConfirmed").await;
+        assert!(
+            notes.len() == 1 && notes[0].contains("in service in kubernetes/kubernetes"),
+            "{about}: {notes:?}"
+        );
+    }
     sleep(40 * SECOND).await;
     world.observe_out("one");
     world.until("counted", |world| observed(world, "local").0 > 0.0).await;

@@ -7,27 +7,6 @@ use tokio::time::sleep;
 use crate::world::{MINUTE, SECOND, World};
 
 #[tokio::test(start_paused = true)]
-async fn what_a_maintenance_left_that_lost_its_finalizer_is_cleaned_up() {
-    let mut world = World::new(&["one"]).await;
-    let _leader = world.lead().await;
-    world.maintain("m", "Cordon", &["one"], &json!({})).await;
-    world
-        .until("cordoned", |world| {
-            world.isolation("one").0 && !world.node_conditions("one").is_empty()
-        })
-        .await;
-    world.fake.delete::<headgate_maintenance::api::NodeMaintenance>("", "m");
-    world
-        .until("uncordoned", |world| {
-            world.isolation("one") == (false, Vec::new(), None)
-        })
-        .await;
-    world
-        .until("no condition", |world| world.node_conditions("one").is_empty())
-        .await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_taint_of_a_maintenance_that_is_gone_is_removed_with_an_event() {
     const GONE: &str = "0b6e1f52-4c1d-4d53-9d0a-7a3c5f3f9a11";
     let mut world = World::new(&["one", "two"]).await;

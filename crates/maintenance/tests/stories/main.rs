@@ -13,7 +13,6 @@ mod blackholes;
 mod drains;
 mod ends;
 mod evacuators;
-mod gates;
 mod probes;
 mod rollouts;
 mod spans;

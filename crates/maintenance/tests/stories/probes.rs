@@ -113,23 +113,3 @@ async fn an_agent_that_confirms_nothing_closes_the_gate_and_a_confirmation_opens
     mark(&world, "one", "True", "ProbesFailed", "m");
     world.until("the late pod leaves", |world| !world.has_pod("late")).await;
 }
-
-#[tokio::test(start_paused = true)]
-async fn a_new_leader_trusts_no_condition_that_no_agent_confirms() {
-    let (mut world, leader) = draining(&json!({"connectionsDrainSeconds": 600})).await;
-    mark(&world, "one", "True", "ProbesFailed", "m");
-    world
-        .until("confirmed", |world| state(world) == LoadBalancerState::Draining)
-        .await;
-    leader.kill();
-    sleep(20 * MINUTE).await;
-    let _next = world.lead().await;
-    sleep(10 * SECOND).await;
-    assert!(
-        world.has_pod("web"),
-        "the drain window is over, but the agent is silent"
-    );
-    assert_eq!(state(&world), LoadBalancerState::Pending);
-    mark(&world, "one", "True", "ProbesFailed", "m");
-    world.until("the pod leaves", |world| !world.has_pod("web")).await;
-}

@@ -2,13 +2,12 @@ use headgate_core::clock::Clock;
 use headgate_core::node::RecordedNotice;
 use proptest::prelude::*;
 
-use super::super::fixtures::{DRAIN, node, pool_id, view};
-use super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
+use super::super::fixtures::{DRAIN, ENFORCE, guarded_by, node, plan_inputs, pool_id, view};
+use super::super::guard::GuardSettings;
 use super::super::ledger::{Ledger, LedgerChange};
 use super::super::plan::{Plan, PlanInputs, Policy, plan};
-use super::super::settings::{AdminStateMode, ForeignDown};
+use super::super::settings::AdminStateMode;
 use super::*;
-use crate::pool::InterfaceCache;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -55,23 +54,17 @@ impl Cluster {
             max_new_down: self.limit,
             ..GuardSettings::DISABLED
         };
-        let inputs = PlanInputs {
-            is_configured: true,
-            interfaces: &InterfaceCache::default(),
-            targets: &self.targets,
-            ledger: &self.ledger,
-            policy: Policy {
-                mode: self.mode,
-                foreign_down: ForeignDown::Keep,
+        plan(
+            &view(&[("p", &entries, true)]),
+            &PlanInputs {
+                policy: Policy {
+                    mode: self.mode,
+                    ..ENFORCE
+                },
+                guard: guarded_by(&settings),
+                ..plan_inputs(&self.targets, &self.ledger, self.now)
             },
-            guard: GuardInputs {
-                settings: &settings,
-                held: &HeldEntries::new(),
-                services: None,
-            },
-            now: self.now,
-        };
-        plan(&view(&[("p", &entries, true)]), &inputs)
+        )
     }
 
     /// Plans, and writes the plan. Returns the numbers of the nodes that become `Down`.

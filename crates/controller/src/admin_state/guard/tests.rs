@@ -6,18 +6,14 @@ use headgate_core::node::NodeHold;
 use jiff::Timestamp;
 use proptest::prelude::*;
 
-use super::super::fixtures::{DRAIN, ledger, node, pool_id, target_states, view};
+use super::super::fixtures::{DRAIN, ENFORCE, guarded_by, ledger, node, plan_inputs, pool_id, target_states, view};
 use super::super::ledger::{Ledger, LedgerChange};
 use super::super::plan::{Plan, PlanInputs, Policy, plan};
-use super::super::settings::{AdminStateMode, ForeignDown};
+use super::super::settings::AdminStateMode;
 use super::*;
 use crate::pool::LoadBalancerView;
 
 const OUT: &str = "node.kubernetes.io/out-of-service";
-const POLICY: Policy = Policy {
-    mode: AdminStateMode::Enforce,
-    foreign_down: ForeignDown::Keep,
-};
 
 fn guard(minimum_in_service: IntOrPercent) -> GuardSettings {
     GuardSettings {
@@ -91,20 +87,16 @@ impl Cluster {
             self.targets.apply(node.clone(), self.now);
         }
         let view = self.view();
-        let inputs = PlanInputs {
-            is_configured: true,
-            interfaces: &InterfaceCache::default(),
-            targets: &self.targets,
-            ledger: &self.ledger,
-            policy: POLICY,
-            guard: GuardInputs {
-                settings: &guard(self.minimum),
-                held: &self.held,
-                services: None,
+        let plan = plan(
+            &view,
+            &PlanInputs {
+                guard: GuardInputs {
+                    held: &self.held,
+                    ..guarded_by(&guard(self.minimum))
+                },
+                ..plan_inputs(&self.targets, &self.ledger, self.now)
             },
-            now: self.now,
-        };
-        let plan = plan(&view, &inputs);
+        );
         let held = plan.entries.iter().filter(|entry| entry.is_held_back);
         self.held = held.map(|entry| (entry.pool.clone(), entry.node.uid.clone())).collect();
         plan
@@ -293,20 +285,13 @@ fn node_that_fails_its_probes_does_not_serve() {
             ..guard(IntOrPercent::Int(1))
         };
         let now = Clock::System.now();
-        let inputs = PlanInputs {
-            is_configured: true,
-            interfaces: &InterfaceCache::default(),
-            targets: &target_states(&nodes, now),
-            ledger: &ledger(&[]),
-            policy: POLICY,
-            guard: GuardInputs {
-                settings: &settings,
-                held: &HeldEntries::new(),
-                services: None,
+        let plan = plan(
+            &view,
+            &PlanInputs {
+                guard: guarded_by(&settings),
+                ..plan_inputs(&target_states(&nodes, now), &ledger(&[]), now)
             },
-            now,
-        };
-        let plan = plan(&view, &inputs);
+        );
         plan.entries.iter().filter(|entry| entry.is_held_back).count()
     };
     assert_eq!(held(10456), 1);
@@ -328,20 +313,13 @@ fn signals_of_health_alone_hold_back_where_a_hold_has_an_effect() {
         let now = Clock::System.now();
         let mut targets = target_states(&nodes, now);
         targets.set_stale_since(is_stale.then_some(now.wall));
-        let inputs = PlanInputs {
-            is_configured: true,
-            interfaces: &InterfaceCache::default(),
-            targets: &targets,
-            ledger: &ledger(&[]),
-            policy: POLICY,
-            guard: GuardInputs {
-                settings,
-                held: &HeldEntries::new(),
-                services: None,
+        let plan = plan(
+            &probed_view(&[(1, "-"), (2, "-")]),
+            &PlanInputs {
+                guard: guarded_by(settings),
+                ..plan_inputs(&targets, &ledger(&[]), now)
             },
-            now,
-        };
-        let plan = plan(&probed_view(&[(1, "-"), (2, "-")]), &inputs);
+        );
         assert!(plan.edits.is_empty());
         plan.pools[0].held_back
     };
@@ -366,23 +344,21 @@ fn mode_off_holds_nothing() {
     let mut cluster = Cluster::new(&["-"; 1], IntOrPercent::Int(1));
     cluster.set(1, &[DRAIN]);
     let view = cluster.view();
-    let inputs = PlanInputs {
-        is_configured: true,
-        interfaces: &InterfaceCache::default(),
-        targets: &target_states(&cluster.nodes, cluster.now),
-        ledger: &ledger(&[]),
-        policy: Policy {
-            mode: AdminStateMode::Disabled,
-            ..POLICY
-        },
-        guard: GuardInputs {
-            settings: &guard(IntOrPercent::Int(1)),
-            held: &HeldEntries::new(),
-            services: None,
-        },
-        now: cluster.now,
-    };
-    assert!(plan(&view, &inputs).entries.is_empty());
+    assert!(
+        plan(
+            &view,
+            &PlanInputs {
+                policy: Policy {
+                    mode: AdminStateMode::Disabled,
+                    ..ENFORCE
+                },
+                guard: guarded_by(&guard(IntOrPercent::Int(1))),
+                ..plan_inputs(&target_states(&cluster.nodes, cluster.now), &ledger(&[]), cluster.now)
+            }
+        )
+        .entries
+        .is_empty()
+    );
 }
 
 #[test]

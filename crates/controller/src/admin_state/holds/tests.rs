@@ -1,15 +1,14 @@
 use headgate_core::clock::Clock;
 use headgate_core::node::{NodeHold, Signal, SignalRules};
 
-use super::super::fixtures::{DRAIN, ledger, node, target_states, view};
-use super::super::guard::{GuardInputs, HeldEntries};
+use super::super::fixtures::{DRAIN, guarded_by, ledger, node, plan_inputs, target_states, view};
 use super::super::last_reads::PlannedLoadBalancer;
-use super::super::plan::{PlanInputs, Policy, plan};
+use super::super::plan::{PlanInputs, plan};
 use super::super::planner::LoadBalancerStatus;
-use super::super::settings::{AdminStateMode, ForeignDown};
+use super::super::settings::AdminStateMode;
 use super::*;
 use crate::local_service::Unknown;
-use crate::pool::{InterfaceCache, Listing};
+use crate::pool::Listing;
 use headgate_core::settings::IntOrPercent;
 
 const OUT: &str = "node.kubernetes.io/out-of-service";
@@ -42,26 +41,16 @@ fn holds_for(
     guard: &GuardSettings,
     change: impl Fn(&mut HeldFor),
 ) -> DesiredHolds {
-    let (now, held) = (Clock::System.now(), HeldEntries::new());
+    let now = Clock::System.now();
     let targets = target_states(nodes, now);
     let view = view(&[("a", &[(1, "-"), (2, "-")], true), ("b", &[(1, "-")], true)]);
-    let inputs = PlanInputs {
-        is_configured: true,
-        interfaces: &InterfaceCache::default(),
-        targets: &targets,
-        ledger: &ledger(&[]),
-        policy: Policy {
-            mode: AdminStateMode::Enforce,
-            foreign_down: ForeignDown::Keep,
+    let plan = plan(
+        &view,
+        &PlanInputs {
+            guard: guarded_by(guard),
+            ..plan_inputs(&targets, &ledger(&[]), now)
         },
-        guard: GuardInputs {
-            settings: guard,
-            held: &held,
-            services: None,
-        },
-        now,
-    };
-    let plan = plan(&view, &inputs);
+    );
     let mut status = LoadBalancerStatus {
         entries: plan.entries,
         pools: plan.pools,

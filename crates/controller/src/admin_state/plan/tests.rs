@@ -1,32 +1,18 @@
 use headgate_core::clock::Clock;
 use proptest::prelude::*;
 
-use super::super::fixtures::{DRAIN, ledger, node, pool_id, target_states, view};
-use super::super::guard::{GuardSettings, HeldEntries};
+use super::super::fixtures::{DRAIN, ENFORCE, ledger, node, plan_inputs, pool_id, target_states, view};
 use super::*;
-
-const ENFORCE: Policy = Policy {
-    mode: AdminStateMode::Enforce,
-    foreign_down: ForeignDown::Keep,
-};
 
 /// The plan without network interfaces.
 fn planned(view: &LoadBalancerView, targets: &TargetStates, ledger: &Ledger, policy: Policy, now: Moment) -> Plan {
-    let held = HeldEntries::new();
-    let inputs = PlanInputs {
-        guard: GuardInputs {
-            settings: &GuardSettings::DISABLED,
-            held: &held,
-            services: None,
+    plan(
+        view,
+        &PlanInputs {
+            policy,
+            ..plan_inputs(targets, ledger, now)
         },
-        interfaces: &InterfaceCache::default(),
-        targets,
-        ledger,
-        policy,
-        is_configured: true,
-        now,
-    };
-    plan(view, &inputs)
+    )
 }
 
 /// What the plan makes of one entry in the state `from`; `-` if it stays.
@@ -89,21 +75,14 @@ fn load_balancer_that_is_not_configured_is_only_given_back() {
         foreign_down: ForeignDown::Restore,
         ..ENFORCE
     };
-    let held = HeldEntries::new();
-    let inputs = PlanInputs {
-        guard: GuardInputs {
-            settings: &GuardSettings::DISABLED,
-            held: &held,
-            services: None,
+    let plan = plan(
+        &view,
+        &PlanInputs {
+            policy,
+            is_configured: false,
+            ..plan_inputs(&targets, &ours, now)
         },
-        interfaces: &InterfaceCache::default(),
-        targets: &targets,
-        ledger: &ours,
-        policy,
-        is_configured: false,
-        now,
-    };
-    let plan = plan(&view, &inputs);
+    );
     let changes = plan.edits.iter().flat_map(|edit| &edit.admin_states);
     let changes: Vec<_> = changes.map(|change| (change.index, change.to)).collect();
     assert_eq!(changes, [(0, AdminState::None)]);

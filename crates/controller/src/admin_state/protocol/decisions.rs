@@ -10,21 +10,22 @@ use hyper::StatusCode;
 use jiff::Timestamp;
 
 use super::super::fixtures::{
-    DRAIN, OUT, ledger_change, local_services, node, pool_id, probed_load_balancer, target_states,
+    DRAIN, OUT, guarded_by, ledger_change, local_services, node, plan_inputs, pool_id, probed_load_balancer,
+    target_states,
 };
 use super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::super::last_reads::{LastReads, PlannedLoadBalancer};
 use super::super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage, Observation, ObservedState};
-use super::super::plan::{Plan, PlanInputs, Policy, plan};
+use super::super::plan::{Plan, PlanInputs, plan};
 use super::super::planner::{LoadBalancerStatus, has_no_effect, intents};
-use super::super::settings::{AdminStateMode, ForeignDown};
+use super::super::settings::AdminStateMode;
 use super::super::target_states::TargetStates;
 use super::super::transitions::TransitionTracker;
 use super::state::{ENTRIES, Entry, Mask, Pool, Record, Records, Signal, Signals, Stage, Stages, has, mask};
 use crate::local_pools::objects::Node as MemberNode;
 use crate::local_pools::{DesiredMember, NodeIndex};
 use crate::local_service::{ServiceIndex, join_members};
-use crate::pool::{ClusterNode, EntryKey, InterfaceCache, Listing, LoadBalancerView, MemberChange, PoolEdit};
+use crate::pool::{ClusterNode, EntryKey, Listing, LoadBalancerView, MemberChange, PoolEdit};
 
 const POOL: &str = "p";
 const SERVICE: &str = "web";
@@ -193,7 +194,6 @@ struct Planned<'a> {
     services: ServiceIndex,
     held: HeldEntries,
     guard: GuardSettings,
-    interfaces: InterfaceCache,
 }
 
 impl<'a> Planned<'a> {
@@ -228,28 +228,21 @@ impl<'a> Planned<'a> {
             } else {
                 GuardSettings::DISABLED
             },
-            interfaces: InterfaceCache::default(),
         }
     }
 
     fn plan(&self, view: &LoadBalancerView, now: Moment) -> Plan {
-        let inputs = PlanInputs {
-            interfaces: &self.interfaces,
-            targets: &self.targets,
-            ledger: &self.ledger,
-            policy: Policy {
-                mode: AdminStateMode::Enforce,
-                foreign_down: ForeignDown::Keep,
+        plan(
+            view,
+            &PlanInputs {
+                guard: GuardInputs {
+                    held: &self.held,
+                    services: Some(&self.services),
+                    ..guarded_by(&self.guard)
+                },
+                ..plan_inputs(&self.targets, &self.ledger, now)
             },
-            guard: GuardInputs {
-                settings: &self.guard,
-                held: &self.held,
-                services: Some(&self.services),
-            },
-            is_configured: true,
-            now,
-        };
-        plan(view, &inputs)
+        )
     }
 
     /// The edit of the pool, with its members where these are updated; and what the plan with these members holds back.

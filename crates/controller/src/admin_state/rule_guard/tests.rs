@@ -4,11 +4,11 @@ use headgate_core::clock::{Clock, Moment};
 use headgate_core::settings::IntOrPercent;
 
 use super::super::fixtures::{
-    DRAIN, OUT, ledger, local_services as index, node, pool_id, probed_view as view, target_states,
+    DRAIN, OUT, guarded_by, ledger, local_services as index, node, plan_inputs, pool_id, probed_view as view,
+    target_states,
 };
 use super::super::guard::{GuardSettings, HeldEntries};
-use super::super::plan::{Plan, PlanInputs, Policy, plan};
-use super::super::settings::{AdminStateMode, ForeignDown};
+use super::super::plan::{Plan, PlanInputs, plan};
 use super::*;
 use crate::pool::{ClusterNode, LoadBalancerView};
 
@@ -50,23 +50,17 @@ impl Scene<'_> {
             health_port: 10456,
             ..GuardSettings::DISABLED
         };
-        let inputs = PlanInputs {
-            is_configured: true,
-            interfaces: &InterfaceCache::default(),
-            targets: &target_states(&self.nodes, self.now),
-            ledger: &ledger(&down),
-            policy: Policy {
-                mode: AdminStateMode::Enforce,
-                foreign_down: ForeignDown::Keep,
+        plan(
+            &view(self.entries, self.probes),
+            &PlanInputs {
+                guard: GuardInputs {
+                    held: &self.held,
+                    services: Some(&self.services),
+                    ..guarded_by(&settings)
+                },
+                ..plan_inputs(&target_states(&self.nodes, self.now), &ledger(&down), self.now)
             },
-            guard: GuardInputs {
-                settings: &settings,
-                held: &self.held,
-                services: Some(&self.services),
-            },
-            now: self.now,
-        };
-        plan(&view(self.entries, self.probes), &inputs)
+        )
     }
 
     /// The changes of the plan, such as `n1 Down`.

@@ -2,16 +2,17 @@ use std::collections::BTreeMap as Map;
 
 use headgate_core::clock::Clock;
 
-use super::super::fixtures::{DRAIN, PoolFixture, ledger, ledger_change, node, pool_id, target_states, view};
-use super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
+use super::super::fixtures::{
+    DRAIN, PoolFixture, ledger, ledger_change, node, plan_inputs, pool_id, target_states, view,
+};
 use super::super::last_reads::PlannedLoadBalancer;
 use super::super::ledger::Ledger;
-use super::super::plan::{PlanInputs, Policy, plan};
+use super::super::plan::plan;
 use super::super::planner::LoadBalancerStatus;
-use super::super::settings::{AdminStateMode, ForeignDown};
+use super::super::settings::AdminStateMode;
 use super::super::target_states::TargetStates;
 use super::*;
-use crate::pool::{EntryKey, InterfaceCache, Listing, UnreadablePool};
+use crate::pool::{EntryKey, Listing, UnreadablePool};
 
 /// The pools of one load balancer.
 type Pools<'a> = [PoolFixture<'a>];
@@ -42,25 +43,10 @@ impl Scenario {
     }
 
     fn status(&self, pools: &Pools<'_>) -> LoadBalancerStatus {
-        let policy = Policy {
-            mode: AdminStateMode::Enforce,
-            foreign_down: ForeignDown::Keep,
-        };
-        let held = HeldEntries::new();
-        let inputs = PlanInputs {
-            guard: GuardInputs {
-                settings: &GuardSettings::DISABLED,
-                held: &held,
-                services: None,
-            },
-            interfaces: &InterfaceCache::default(),
-            targets: &self.targets,
-            ledger: &self.ledger,
-            policy,
-            is_configured: true,
-            now: self.clock.now(),
-        };
-        let plan = plan(&view(pools), &inputs);
+        let plan = plan(
+            &view(pools),
+            &plan_inputs(&self.targets, &self.ledger, self.clock.now()),
+        );
         LoadBalancerStatus {
             planned_generation: Some(self.targets.generation),
             observed_at: None,

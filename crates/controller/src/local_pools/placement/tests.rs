@@ -1,7 +1,7 @@
-use tokio::time::Instant;
+use serde_json::json;
 
 use super::*;
-use crate::local_pools::objects::PoolEntry;
+use crate::local_pools::fixtures::{PoolFixture, observation};
 
 /// UIDs with different base names.
 const UID_A: &str = "aaaaaaaa-0000-0000-0000-000000000000";
@@ -20,23 +20,11 @@ fn rule(uid: &str) -> String {
     format!("{}-TCP-80", base_name(uid).unwrap())
 }
 
-fn pool(name: &str, rules: &[String]) -> BackendPool {
-    BackendPool {
-        name: name.into(),
-        entries: Vec::new(),
-        rules: rules.to_vec(),
-    }
+fn pool(name: &str, rules: &[String]) -> PoolFixture {
+    (name.to_owned(), json!([]), rules.to_vec())
 }
 
-fn load_balancer(name: &str, pools: Vec<BackendPool>) -> LoadBalancer {
-    LoadBalancer {
-        name: name.into(),
-        requested_at: Instant::now(),
-        pools,
-    }
-}
-
-fn found(services: &[Service], load_balancers: &[LoadBalancer]) -> (Vec<String>, Vec<PoolUnavailable>) {
+fn found(services: &[Service], load_balancers: &[Observation]) -> (Vec<String>, Vec<PoolUnavailable>) {
     let placement = place(services, load_balancers, PreConfigured::None);
     let pools = placement
         .all()
@@ -48,9 +36,9 @@ fn found(services: &[Service], load_balancers: &[LoadBalancer]) -> (Vec<String>,
 #[test]
 fn pools_are_found_by_name_and_family() {
     use IpFamily::{IPv4, IPv6};
-    let all = [load_balancer(
+    let all = [observation(
         "LB1",
-        vec![
+        &[
             pool("Default-Web", &[rule(UID_A)]),
             pool("default-web-IPv6", &[rule(UID_A)]),
         ],
@@ -76,7 +64,7 @@ fn pools_are_found_by_name_and_family() {
 #[test]
 fn services_without_local_pools_have_none() {
     let web = service("default", "web", UID_A, &[]);
-    let all = [load_balancer("lb", vec![pool("default-web", &[rule(UID_A)])])];
+    let all = [observation("lb", &[pool("default-web", &[rule(UID_A)])])];
     for other in [
         Service {
             is_local: false,
@@ -99,12 +87,12 @@ fn services_without_local_pools_have_none() {
 #[test]
 fn a_pool_that_is_not_there_or_unused_is_reported_and_not_taken() {
     let web = [service("default", "web", UID_A, &[])];
-    let (pools, reasons) = found(&web, &[load_balancer("lb", vec![])]);
+    let (pools, reasons) = found(&web, &[observation("lb", &[])]);
     assert_eq!(
         (pools.len(), &reasons[..]),
         (0, &[PoolUnavailable::NotFound("default-web".into())][..])
     );
-    let orphan = load_balancer("lb", vec![pool("default-web", &[])]);
+    let orphan = observation("lb", &[pool("default-web", &[])]);
     let (pools, reasons) = found(&web, &[orphan]);
     assert_eq!(
         (pools.len(), &reasons[..]),
@@ -115,18 +103,18 @@ fn a_pool_that_is_not_there_or_unused_is_reported_and_not_taken() {
 #[test]
 fn an_orphan_beside_the_used_pool_is_left_alone() {
     let web = [service("default", "web", UID_A, &[])];
-    let orphan = load_balancer("lb1", vec![pool("default-web", &[])]);
-    let used = load_balancer("lb2", vec![pool("default-web", &["some-rule".into()])]);
+    let orphan = observation("lb1", &[pool("default-web", &[])]);
+    let used = observation("lb2", &[pool("default-web", &["some-rule".into()])]);
     assert_eq!(found(&web, &[orphan, used]).0, ["default/web lb2/default-web IPv4"]);
 }
 
 #[test]
 fn of_several_used_pools_the_one_with_the_base_name_counts() {
     let web = [service("default", "web", UID_A, &[])];
-    let one = load_balancer("lb1", vec![pool("default-web", &["some-rule".into()])]);
-    let own = load_balancer("lb2", vec![pool("default-web", &["other".into(), rule(UID_A)])]);
+    let one = observation("lb1", &[pool("default-web", &["some-rule".into()])]);
+    let own = observation("lb2", &[pool("default-web", &["other".into(), rule(UID_A)])]);
     assert_eq!(found(&web, &[one.clone(), own]).0, ["default/web lb2/default-web IPv4"]);
-    let two = load_balancer("lb2", vec![pool("default-web", &["other".into()])]);
+    let two = observation("lb2", &[pool("default-web", &["other".into()])]);
     let (pools, reasons) = found(&web, &[one, two]);
     assert!(pools.is_empty());
     assert_eq!(
@@ -138,7 +126,7 @@ fn of_several_used_pools_the_one_with_the_base_name_counts() {
 #[test]
 fn a_service_that_is_being_moved_has_both_pools() {
     let web = [service("default", "web", UID_A, &[])];
-    let all = ["lb1", "lb2"].map(|name| load_balancer(name, vec![pool("default-web", &[rule(UID_A)])]));
+    let all = ["lb1", "lb2"].map(|name| observation(name, &[pool("default-web", &[rule(UID_A)])]));
     assert_eq!(found(&web, &all).0.len(), 2);
 }
 
@@ -158,7 +146,7 @@ fn services_that_share_a_pool_are_reported_and_skipped() {
     ] {
         let services = [one.clone(), other.clone()];
         for rules in [vec![rule(UID_A), rule(UID_B)], vec!["unknown".to_owned()]] {
-            let (pools, reasons) = found(&services, &[load_balancer("lb", vec![pool(name, &rules)])]);
+            let (pools, reasons) = found(&services, &[observation("lb", &[pool(name, &rules)])]);
             assert!(pools.is_empty(), "{pools:?}");
             let [
                 PoolUnavailable::Collision { others: first, .. },
@@ -176,8 +164,8 @@ fn services_that_share_a_pool_are_reported_and_skipped() {
 fn base_names_tell_services_with_one_pool_name_apart() {
     let services = [service("a", "b-c", UID_A, &[]), service("a-b", "c", UID_B, &[])];
     let all = [
-        load_balancer("lb1", vec![pool("a-b-c", &[rule(UID_A)])]),
-        load_balancer("lb2", vec![pool("a-b-c", &[rule(UID_B)])]),
+        observation("lb1", &[pool("a-b-c", &[rule(UID_A)])]),
+        observation("lb2", &[pool("a-b-c", &[rule(UID_B)])]),
     ];
     assert_eq!(
         found(&services, &all).0,
@@ -195,27 +183,24 @@ fn base_names_tell_services_with_one_pool_name_apart() {
 #[test]
 fn a_name_that_ends_with_ipv6_does_not_hide_the_ipv4_pool() {
     let services = [service("x", "foo-ipv6", UID_A, &[])];
-    let all = [load_balancer("lb", vec![pool("x-foo-ipv6", &[rule(UID_A)])])];
+    let all = [observation("lb", &[pool("x-foo-ipv6", &[rule(UID_A)])])];
     assert_eq!(found(&services, &all).0, ["x/foo-ipv6 lb/x-foo-ipv6 IPv4"]);
 }
 
 #[test]
 fn pools_of_network_interfaces_and_pre_configured_ones_are_reported() {
     let web = [service("default", "web", UID_A, &[])];
-    let nic = PoolEntry {
-        name: Some("nic".into()),
-        address: EntryAddress::Missing,
-    };
+    let id = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/networkInterfaces/nic/ipConfigurations/c";
     let mut used = pool("default-web", &[rule(UID_A)]);
-    used.entries.push(nic);
-    let (pools, reasons) = found(&web, &[load_balancer("lb", vec![used])]);
+    used.1 = json!([{"name": "nic", "properties": {"networkInterfaceIPConfiguration": {"id": id}}}]);
+    let (pools, reasons) = found(&web, &[observation("lb", &[used])]);
     assert!(pools.is_empty());
     assert!(
         matches!(reasons[..], [PoolUnavailable::NetworkInterfaces(_)]),
         "{reasons:?}"
     );
 
-    let all = [load_balancer("lb-internal", vec![pool("default-web", &[rule(UID_A)])])];
+    let all = [observation("lb-internal", &[pool("default-web", &[rule(UID_A)])])];
     let placement = place(&web, &all, PreConfigured::Internal);
     assert!(matches!(
         placement.skipped()[0].reason,

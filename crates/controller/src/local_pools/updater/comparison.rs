@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 use super::{Updater, is_relevant};
-use crate::local_pools::difference::{MemberDifference, compare};
-use crate::local_pools::objects::{BackendPool, PoolEntry};
+use crate::local_pools::difference::{Entry, MemberDifference, compare};
 use crate::local_pools::operation::{DesiredMembers, PoolKey};
 use crate::local_pools::placement::ServicePool;
 use crate::local_pools::queue::Enqueued;
+use crate::pool::PoolView;
 use headgate_core::service::NamespacedName;
 
 /// The Services that a tick has not compared yet.
@@ -85,17 +85,17 @@ impl Updater {
     /// Whether the pool, as it was read last, has other members than these.
     fn differs(&self, pool: &PoolKey, members: &DesiredMembers) -> bool {
         self.observed(pool).is_some_and(|observed| {
-            let entries = observed.entries.iter().map(PoolEntry::as_entry);
+            let entries = observed.entries.iter().map(Entry::of);
             let difference = compare(entries, members, self.index.nodes());
             !difference.as_ref().is_ok_and(MemberDifference::is_empty)
         })
     }
 
     /// The pool as it was read last.
-    pub(super) fn observed(&self, pool: &PoolKey) -> Option<&BackendPool> {
-        let mut load_balancers = self.load_balancers.iter().flatten();
-        let load_balancer = load_balancers.find(|known| known.name.eq_ignore_ascii_case(pool.load_balancer()))?;
-        let mut pools = load_balancer.pools.iter();
-        pools.find(|known| known.name.eq_ignore_ascii_case(pool.pool()))
+    pub(super) fn observed(&self, pool: &PoolKey) -> Option<&PoolView> {
+        let mut views = self.load_balancers.iter().flatten().map(|known| &known.view);
+        let view = views.find(|view| view.id.name().eq_ignore_ascii_case(pool.load_balancer()))?;
+        let mut pools = view.pools.iter().map(|pool| &**pool);
+        pools.find(|known| known.id.name().eq_ignore_ascii_case(pool.pool()))
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use tokio::time::Instant;
 
 use super::Updater;
-use crate::local_pools::difference::EntryAddress;
+use crate::local_pools::difference::{Entry, EntryAddress};
 use crate::local_pools::operation::PoolKey;
 use crate::local_pools::placement::PlacementSkip;
 use crate::local_pools::selection::MemberSelection;
@@ -58,7 +58,7 @@ impl Updater {
                 .observed(&key.pool)
                 .into_iter()
                 .flat_map(|observed| &observed.entries);
-            let actual = entries.filter_map(|entry| match entry.address {
+            let actual = entries.filter_map(|entry| match Entry::of(entry).address {
                 EntryAddress::Ip(address) => Some(address),
                 EntryAddress::Unreadable | EntryAddress::Missing => None,
             });

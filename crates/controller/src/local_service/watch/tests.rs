@@ -10,7 +10,8 @@ use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::local_pools::UpdaterSettings;
-use crate::local_pools::objects::{BackendPool, LoadBalancer, Node};
+use crate::local_pools::fixtures::observation;
+use crate::local_pools::objects::Node;
 use crate::local_service::Unknown;
 
 const UID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
@@ -53,15 +54,8 @@ fn updater() -> Updater {
     }
     let nodes = updater.nodes().names().map(str::to_owned).collect();
     updater.retain_nodes(&nodes);
-    updater.observe(vec![LoadBalancer {
-        name: "lb".into(),
-        requested_at: Instant::now(),
-        pools: vec![BackendPool {
-            name: "default-web".into(),
-            entries: Vec::new(),
-            rules: vec!["a0f8fad5bd9cb469fa16570867728950-TCP-80".into()],
-        }],
-    }]);
+    let rules = vec!["a0f8fad5bd9cb469fa16570867728950-TCP-80".to_owned()];
+    updater.observe(vec![observation("lb", &[("default-web".to_owned(), json!([]), rules)])]);
     updater
 }
 

@@ -3,7 +3,6 @@
 //! `crates/controller/tests/rules`.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use headgate_controller::local_service::LocalPoolsTarget;
 use headgate_controller::pool::ListScope;
@@ -14,7 +13,6 @@ use tokio::time::sleep;
 use super::super::world::{SECOND, address, entries, load_balancer, scope};
 use super::cluster::{INTERVAL, LocalCluster, Options, nodes, pool_path, several_load_balancers};
 
-const PUT_OF_WEB: &str = "/backendAddressPools/default-web$";
 const READ: &str = "/loadBalancers/kubernetes$";
 const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
 
@@ -116,48 +114,6 @@ async fn pool_without_a_virtual_network_gets_the_clusters() {
     assert_eq!((cluster.puts(), cluster.events("web").await), (0, [0, 0, 1]));
 }
 
-/// The Service's PUT, whose operation takes this long and then fails, has been sent.
-async fn failing_put(operation_delay: Duration) -> LocalCluster {
-    let cluster = LocalCluster::with(Options {
-        operation_delay,
-        target: LocalPoolsTarget {
-            max_retries: Some(0),
-            ..several_load_balancers()
-        },
-        ..Options::default()
-    })
-    .await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", &[2]).await;
-    let conflict =
-        json!({"operation": "fail", "error": {"code": "Conflict", "message": "m", "details": []}, "effect": "lost"});
-    cluster.fault("PUT", PUT_OF_WEB, Some(1), &conflict);
-    while cluster.puts() == 0 {
-        sleep(SECOND).await;
-    }
-    cluster
-}
-
-#[tokio::test(start_paused = true)]
-async fn service_created_again_is_another_one_although_its_deletion_was_not_observed() {
-    let cluster = failing_put(8 * INTERVAL).await;
-    cluster
-        .faults
-        .set_for(Fault::Status(403), |request| request.path.ends_with("/services"));
-    cluster.faults.cut_watches();
-    sleep(SECOND).await;
-    cluster.delete_service("web").await;
-    cluster.add_service("web").await;
-    // The watch cannot go on from where it was, so the next list shows the new Service alone.
-    cluster.fake.compact();
-    sleep(SECOND).await;
-    cluster.faults.set(Fault::None);
-    sleep(20 * INTERVAL).await;
-    assert_eq!(cluster.events("web").await, [1, 0, 0]);
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[2]));
-    assert_eq!(cluster.outcomes(), (1, 0));
-}
-
 /// The members of a pool's document: name and address.
 fn members(pool: &Value) -> Vec<(String, String)> {
     let list = pool["properties"]["loadBalancerBackendAddresses"].as_array().unwrap();
@@ -240,37 +196,6 @@ async fn members_are_written_from_a_fresh_read() {
             .is_some_and(|agent| agent.contains("headgate"))
     });
     assert!(own.unwrap()["ifMatch"].is_string());
-}
-
-/// Pools outlive their Services and their places.
-#[tokio::test(start_paused = true)]
-async fn orphan_pools_stay_as_they_are() {
-    let pool = [("default-web", entries([1], false))];
-    let gone = [
-        ("default-gone", entries([1, 4], false)),
-        ("default-web", entries([3], false)),
-    ];
-    let load_balancers = vec![load_balancer("kubernetes", &pool), load_balancer("second", &gone)];
-    let cluster = LocalCluster::with(Options {
-        load_balancers,
-        ..Options::default()
-    })
-    .await;
-    cluster.place_rule("default-web", "kubernetes").await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", &[2]).await;
-    sleep(2 * INTERVAL).await;
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[2]));
-    cluster.delete_service("web").await;
-    cluster.set_slice("web", "web-1", &[4]).await;
-    sleep(12 * INTERVAL).await;
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[2]));
-    for (pool, expected) in [("default-web", vec![3]), ("default-gone", vec![1, 4])] {
-        let found = members(&cluster.pool("second", pool).await);
-        let found: BTreeSet<_> = found.into_iter().map(|(_, address)| address).collect();
-        assert_eq!(found, nodes(&expected), "{pool}");
-    }
-    assert_eq!(cluster.puts(), 1);
 }
 
 /// Issue 9839: the updater raced the reconcile loop of its own process, and its writes failed with 412.

@@ -7,10 +7,9 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::super::world::{SECOND, entries, id_of, load_balancer};
-use super::cluster::{FAILED, INTERVAL, LocalCluster, Options, RETRYING, nodes, several_load_balancers};
+use super::cluster::{FAILED, INTERVAL, LocalCluster, Options, nodes, several_load_balancers};
 
 const PUT_OF_WEB: &str = "/backendAddressPools/default-web$";
-const READ: &str = "/loadBalancers/kubernetes$";
 
 fn status(status: u16) -> Value {
     json!({"answer": {"status": status}})
@@ -76,37 +75,6 @@ async fn failure_of_one_pool_does_not_hold_back_another() {
         assert_eq!(cluster.addresses("default-api").await, nodes(&[2]), "{status}");
         assert_eq!(cluster.events("api").await, [1, 0, 0], "{status}");
         assert_eq!(cluster.addresses("default-web").await, nodes(&[1]), "{status}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn conflict_is_retried_at_the_next_tick_after_a_fresh_read() {
-    for status in [409, 412] {
-        let cluster = LocalCluster::start().await;
-        cluster.fault("PUT", PUT_OF_WEB, Some(1), &json!({"answer": {"status": status}}));
-        cluster.set_slice("web", "web-1", &[3]).await;
-        cluster.tick().await;
-        assert_eq!(
-            (cluster.puts(), cluster.events("web").await),
-            (1, [0, 1, 0]),
-            "{status}"
-        );
-        let notes = cluster.notes(RETRYING, "web").await;
-        assert!(
-            notes[0].starts_with("Backend pool update failed, will retry: "),
-            "{notes:?}"
-        );
-        let reads = cluster.requests("GET", "/loadBalancers/kubernetes");
-        cluster.tick().await;
-        assert!(cluster.requests("GET", "/loadBalancers/kubernetes") > reads);
-        assert_eq!(
-            (cluster.puts(), cluster.events("web").await),
-            (2, [1, 1, 0]),
-            "{status}"
-        );
-        assert_eq!(cluster.addresses("default-web").await, nodes(&[3]));
-        // A success after a retry is one success.
-        assert_eq!(cluster.outcomes(), (1, 0));
     }
 }
 
@@ -190,50 +158,6 @@ async fn without_the_shared_lease_everything_stays_queued() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn new_and_deleted_slices_change_the_pool() {
-    let cluster = LocalCluster::start().await;
-    cluster.set_slice("web", "web-2", &[1, 3]).await;
-    cluster.tick().await;
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 3]));
-    // The first node leaves one slice and is still in the other.
-    cluster.set_slice("web", "web-1", &[2]).await;
-    cluster.tick().await;
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2, 3]));
-    cluster.delete_slice("web-2").await;
-    cluster.tick().await;
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[2]));
-    cluster.set_slice("web", "web-1", &[]).await;
-    cluster.tick().await;
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[]), "scaled to zero");
-    assert_eq!(cluster.outcomes(), (4, 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn foreign_entries_and_unknown_fields_survive() {
-    let mut entry = entries([1], false);
-    entry[0]["properties"]["futureField"] = json!(7);
-    entry
-        .as_array_mut()
-        .unwrap()
-        .push(json!({"name": "appliance", "properties": {"ipAddress": "192.168.7.7", "adminState": "Up"}}));
-    let cluster = LocalCluster::with(Options {
-        load_balancers: vec![load_balancer("kubernetes", &[("default-web", entry.clone())])],
-        ..Options::default()
-    })
-    .await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", &[1, 2]).await;
-    cluster.tick().await;
-    let pool = cluster.pool("kubernetes", "default-web").await;
-    let written = pool["properties"]["loadBalancerBackendAddresses"].as_array().unwrap();
-    assert_eq!(written.len(), 3, "{written:?}");
-    assert_eq!(written[0]["properties"]["futureField"], 7);
-    assert_eq!(written[1]["properties"]["adminState"], "Up");
-    assert_eq!(written[2]["name"], "node-2");
-    assert_eq!(pool["properties"]["drainPeriodInSeconds"], 30);
-}
-
-#[tokio::test(start_paused = true)]
 async fn pool_of_interfaces_is_rejected_with_an_event() {
     let interface =
         "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/networkInterfaces/nic/ipConfigurations/c";
@@ -290,26 +214,4 @@ async fn success_is_one_observation_and_no_failure() {
     cluster.tick().await;
     assert_eq!((cluster.events("web").await, cluster.operations()), ([1, 2, 0], [2, 0]));
     assert_eq!(cluster.outcomes(), (2, 0));
-}
-
-/// A pool has one Service, because headgate skips pools that two have; a read of the load balancer
-/// that fails costs all its due updates one retry.
-#[tokio::test(start_paused = true)]
-async fn each_update_keeps_its_own_budget_where_one_read_fails_for_all() {
-    let cluster = with_retries(1).await;
-    cluster.fault("PUT", PUT_OF_WEB, Some(1), &status(409));
-    cluster.set_slice("web", "web-1", &[2]).await;
-    cluster.tick().await;
-    assert_eq!(cluster.events("web").await, [0, 1, 0]);
-    // A fresh update beside the retried one: the budget of one is exhausted, that of the other is not.
-    cluster.set_slice("api", "api-1", &[2]).await;
-    cluster.fault("GET", READ, Some(1), &status(409));
-    cluster.tick().await;
-    assert_eq!(cluster.events("web").await, [0, 1, 1]);
-    assert_eq!(cluster.events("api").await, [0, 1, 0]);
-    assert_eq!((cluster.metric("queue_depth"), cluster.outcomes()), (1, (0, 1)));
-    cluster.tick().await;
-    assert_eq!(cluster.addresses("default-api").await, nodes(&[2]));
-    assert_eq!(cluster.events("api").await, [1, 1, 0]);
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[1]), "given up for now");
 }

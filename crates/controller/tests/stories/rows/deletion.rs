@@ -62,15 +62,3 @@ async fn label_exempts_no_node_that_is_being_removed() {
         assert_eq!(cluster.puts().len(), 3 * down.len(), "{is_deleting} {label:?}");
     }
 }
-
-#[tokio::test(start_paused = true)]
-async fn new_leader_plans_the_same_whatever_came_first() {
-    let mut cluster = TestCluster::without_leader(3, &[]).await;
-    cluster.node(2, |node| {
-        node["metadata"]["labels"] = json!({EXCLUDE: "karpenter"});
-        delete(node);
-        node["spec"]["taints"] = json!([{"key": KARPENTER, "effect": "NoSchedule"}]);
-    });
-    cluster.lead(super::super::world::ENFORCE).await;
-    cluster.settle(&["node-2"]).await;
-}

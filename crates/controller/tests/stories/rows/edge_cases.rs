@@ -7,21 +7,6 @@ use super::super::world::{GROUP, entries, load_balancer};
 use super::cluster::{DRAINING, SECOND, TestCluster};
 
 #[tokio::test(start_paused = true)]
-async fn pool_without_an_eligible_address_gets_one_warning() {
-    let cluster = TestCluster::new(3).await;
-    for (node, warned) in [(1, 0), (2, 0), (3, 3)] {
-        cluster.taint(node, &[DRAINING]);
-        sleep(30 * SECOND).await;
-        let counts = cluster.event_counts().await;
-        let all = counts
-            .iter()
-            .filter(|((reason, _), _)| reason == "LoadBalancerPoolEmpty");
-        assert_eq!(all.map(|(_, count)| count).sum::<usize>(), warned, "{counts:?}");
-    }
-    cluster.until_down(&["node-1", "node-2", "node-3"]).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn freezes_and_unready_nodes_are_left_to_probes() {
     let cluster = TestCluster::new(3).await;
     let ready = |status: &'static str| {

@@ -7,27 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::super::world::{ENFORCE, two_load_balancers};
-use super::cluster::{DOWN, DRAINING, FAILED, NONE, OUT_OF_SERVICE, SECOND, SHUTDOWN, TestCluster};
-
-#[tokio::test(start_paused = true)]
-async fn down_event_follows_the_last_write() {
-    let cluster = TestCluster::new(3).await;
-    cluster.fault(
-        "PUT",
-        "kubernetes-internal/",
-        Some(1),
-        &json!({"stall": "40s", "when": "before"}),
-    );
-    cluster.taint(2, &[DRAINING]);
-    sleep(30 * SECOND).await;
-    assert!(cluster.world.events().await.is_empty());
-    cluster.settle(&["node-2"]).await;
-    let notes = cluster.notes(DOWN, "node-2").await;
-    assert!(
-        notes.len() == 1 && notes[0].contains("kubernetes-internal/kubernetes"),
-        "{notes:?}"
-    );
-}
+use super::cluster::{DOWN, DRAINING, FAILED, NONE, SECOND, TestCluster};
 
 #[tokio::test(start_paused = true)]
 async fn events_regard_nodes_and_have_the_right_types() {
@@ -62,23 +42,6 @@ async fn events_regard_nodes_and_have_the_right_types() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_event_has_its_own_note() {
-    let cluster = TestCluster::new(3).await;
-    for key in [OUT_OF_SERVICE, SHUTDOWN] {
-        cluster.taint(2, &[key]);
-        cluster.settle(&["node-2"]).await;
-        cluster.taint(2, &[]);
-        cluster.settle(&[]).await;
-    }
-    let notes = cluster.notes(DOWN, "node-2").await;
-    assert_eq!(notes.len(), 2, "{notes:?}");
-    assert!(
-        notes[0].contains(OUT_OF_SERVICE) && notes[1].contains(SHUTDOWN),
-        "{notes:?}"
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn event_names_rules_without_a_probe() {
     let mut documents = two_load_balancers(3);
     let without = |rule: &mut Value| rule["properties"].as_object_mut().unwrap().remove("probe");
@@ -102,25 +65,6 @@ async fn event_names_rules_without_a_probe() {
         notes[0].contains("It has no effect on the rules of kubernetes/kubernetes-IPv6 without a health probe."),
         "{notes:?}"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn out_of_service_removed_before_anything_is_written() {
-    // cloud-controller-manager may be that fast.
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[OUT_OF_SERVICE]);
-    sleep(SECOND / 100).await;
-    cluster.taint(2, &[]);
-    sleep(60 * SECOND).await;
-    cluster.until_down(&[]).await;
-    let counts = cluster.event_counts().await;
-    let count = |reason: &str| {
-        counts
-            .get(&(reason.to_owned(), "node-2".to_owned()))
-            .copied()
-            .unwrap_or_default()
-    };
-    assert_eq!(count(DOWN), count(NONE), "{counts:?}");
 }
 
 #[tokio::test(start_paused = true)]

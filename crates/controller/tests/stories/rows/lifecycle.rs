@@ -5,7 +5,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::super::world::{address, entries, load_balancer};
-use super::cluster::{DOWN, DRAINING, FAILED, NONE, OUT_OF_SERVICE, SECOND, SHUTDOWN, TestCluster, entry};
+use super::cluster::{DOWN, DRAINING, FAILED, NONE, OUT_OF_SERVICE, SECOND, SHUTDOWN, TestCluster};
 
 #[tokio::test(start_paused = true)]
 async fn none_to_down_by_each_signal() {
@@ -103,26 +103,6 @@ async fn down_to_removed_costs_no_write_when_the_node_is_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn down_to_removed_when_the_node_is_deleted_before_any_write() {
-    let cluster = TestCluster::new(3).await;
-    cluster.fault(
-        "PUT",
-        "",
-        None,
-        &json!({"answer": {"status": 409, "body": {"error": {"code": "AnotherOperationInProgress", "message": "m"}}}}),
-    );
-    cluster.taint(2, &[DRAINING]);
-    cluster.until("an attempt", |cluster| !cluster.puts().is_empty()).await;
-    cluster.world.remove_node(2).await;
-    sleep(SECOND).await;
-    cluster.clear_faults();
-    let before = cluster.puts().len();
-    sleep(120 * SECOND).await;
-    assert_eq!(cluster.puts().len(), before);
-    cluster.until_down(&[]).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn failure_leaves_the_state_and_is_reported_and_retried() {
     let cluster = TestCluster::new(3).await;
     // ARM is unreachable.
@@ -143,27 +123,6 @@ async fn failure_leaves_the_state_and_is_reported_and_retried() {
     sleep(5 * SECOND).await;
     assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
     assert_eq!(cluster.notes(FAILED, "node-2").await.len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn foreign_reset_is_repaired() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
-    cluster
-        .foreign("kubernetes", "kubernetes", |document| {
-            entry(document, "node-2")["properties"]["adminState"] = json!("None");
-        })
-        .await;
-    // Found by the next list at the latest.
-    let took = cluster.until_down(&["node-2"]).await;
-    assert!(took < 20 * SECOND, "{took:?}");
-    sleep(5 * SECOND).await;
-    assert_eq!(
-        cluster.event_counts().await.values().sum::<usize>(),
-        1,
-        "one transition, one event"
-    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::super::world::{ENFORCE, address, entries, load_balancer};
+use super::super::world::{ENFORCE, entries, load_balancer};
 use super::cluster::{DOWN, DRAINING, NONE, OUT_OF_SERVICE, SECOND, TestCluster, entry};
 
 #[tokio::test(start_paused = true)]
@@ -58,48 +58,6 @@ async fn recreated_node_does_not_inherit_down_of_a_dead_leader() {
         sleep(400 * SECOND).await;
         assert_eq!(cluster.puts().len(), 6, "{how}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn signal_that_ended_without_a_leader_is_restored() {
-    let mut cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
-    cluster.kill();
-    cluster.taint(2, &[]);
-    sleep(600 * SECOND).await;
-    cluster.lead(ENFORCE).await;
-    cluster.settle(&[]).await;
-    assert_eq!(cluster.notes(NONE, "node-2").await.len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn address_taken_over_belongs_to_the_node_that_its_entry_names() {
-    let cluster = TestCluster::with(
-        3,
-        &[load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])],
-    )
-    .await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
-    // A new machine gets the address while the old Node still exists; the entry keeps its old name at first.
-    cluster.world.add_node(4).await;
-    cluster.node(4, |node| {
-        node["status"]["addresses"] = json!([{"type": "InternalIP", "address": address(2, false)}]);
-    });
-    // Both Nodes claim the address, and the entry names the old one: it decides.
-    sleep(30 * SECOND).await;
-    cluster.settle(&["node-2"]).await;
-    cluster
-        .foreign("kubernetes", "kubernetes", |pool| {
-            entry(pool, "node-2")["name"] = json!("node-4");
-        })
-        .await;
-    sleep(30 * SECOND).await;
-    cluster.until_down(&[]).await;
-    // The signal of the old Node does not count for the new one.
-    cluster.taint(4, &[DRAINING]);
-    cluster.settle(&["node-4"]).await;
 }
 
 #[tokio::test(start_paused = true)]

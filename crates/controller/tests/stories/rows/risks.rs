@@ -39,24 +39,6 @@ async fn throttled_writes_are_retried_to_the_second_and_reported_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn throttled_lists_are_retried_to_the_second_and_reported() {
-    let mut cluster = TestCluster::without_leader(
-        3,
-        &[load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])],
-    )
-    .await;
-    cluster.taint(2, &[OUT_OF_SERVICE]);
-    cluster.fault("GET", "/loadBalancers$", Some(1), &throttled(60));
-    cluster.lead(ENFORCE).await;
-    cluster.until_down(&["node-2"]).await;
-    sleep(5 * SECOND).await;
-    let lists = cluster.sent("GET", "/loadBalancers$");
-    let wait = between(&lists[0], &lists[1]);
-    assert!(wait >= 60 * SECOND && wait < 61 * SECOND, "{wait:?}");
-    assert_eq!(cluster.notes(FAILED, "node-2").await.len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn token_bucket_queues_writes() {
     let names = ["lb1", "lb2", "lb3", "lb4", "lb5"];
     let documents: Vec<_> = names

@@ -5,14 +5,13 @@ use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::{MARKER_NO_SIGNAL, MarkerFact, MarkerStatus};
 use jiff::Timestamp;
 
-use super::super::super::fixtures::{DRAIN, PoolFixture, ledger, node, target_states, view};
-use super::super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
+use super::super::super::fixtures::{DRAIN, ENFORCE, PoolFixture, ledger, node, plan_inputs, target_states, view};
 use super::super::super::last_reads::PlannedLoadBalancer;
 use super::super::super::plan::{PlanInputs, Policy, plan};
 use super::super::super::planner::LoadBalancerStatus;
-use super::super::super::settings::{AdminStateMode, ForeignDown};
+use super::super::super::settings::AdminStateMode;
 use super::*;
-use crate::pool::{InterfaceCache, LastError};
+use crate::pool::LastError;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -62,26 +61,17 @@ impl Scenario {
         if self.is_stale {
             targets.set_stale_since(Some(start.wall));
         }
-        let held = HeldEntries::new();
-        let guard = GuardSettings::DISABLED;
-        let inputs = PlanInputs {
-            guard: GuardInputs {
-                settings: &guard,
-                held: &held,
-                services: None,
-            },
-            interfaces: &InterfaceCache::default(),
-            targets: &targets,
-            ledger: &ledger(&[]),
-            policy: Policy {
-                mode: self.mode,
-                foreign_down: ForeignDown::Keep,
-            },
-            is_configured: true,
-            now: Moment { mono: now, ..start },
-        };
         let read = view(read);
-        let planned = plan(&read, &inputs);
+        let planned = plan(
+            &read,
+            &PlanInputs {
+                policy: Policy {
+                    mode: self.mode,
+                    ..ENFORCE
+                },
+                ..plan_inputs(&targets, &ledger(&[]), Moment { mono: now, ..start })
+            },
+        );
         let status = LoadBalancerStatus {
             planned_generation: self.read_age.map(|_| generation),
             observed_at: self.read_age.map(|age| now - age),

@@ -1,7 +1,7 @@
 //! Random clusters, with two leaders that know the Nodes and the Services as of different times. Whatever they know, what they write
 //! leaves every rule an entry that serves it by what they know; and once all is calm, nothing of headgate's is `Down`.
 
-use super::super::super::fixtures::ledger_change;
+use super::super::super::fixtures::{guarded_by, ledger_change, plan_inputs};
 use super::super::super::ledger::Ledger;
 use super::*;
 
@@ -146,23 +146,17 @@ impl World {
             health_port: 10456,
             ..GuardSettings::DISABLED
         };
-        let inputs = PlanInputs {
-            is_configured: true,
-            interfaces: &InterfaceCache::default(),
-            targets: &acting.targets,
-            ledger: &self.ledger,
-            policy: Policy {
-                mode: AdminStateMode::Enforce,
-                foreign_down: ForeignDown::Keep,
+        let plan = plan(
+            &view,
+            &PlanInputs {
+                guard: GuardInputs {
+                    held: &acting.held,
+                    services: Some(&acting.services),
+                    ..guarded_by(&settings)
+                },
+                ..plan_inputs(&acting.targets, &self.ledger, self.now)
             },
-            guard: GuardInputs {
-                settings: &settings,
-                held: &acting.held,
-                services: Some(&acting.services),
-            },
-            now: self.now,
-        };
-        let plan = plan(&view, &inputs);
+        );
         let held = plan.entries.iter().filter(|entry| entry.is_held_back);
         acting.held = held.map(|entry| (entry.pool.clone(), entry.node.uid.clone())).collect();
         let before = self.states.clone();

@@ -1,0 +1,35 @@
+//! Load balancers as they were read, for the tables of this module.
+
+use std::sync::Arc;
+
+use headgate_azure::{LoadBalancer, LoadBalancerId};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::pool::{LoadBalancerView, Observation};
+
+/// A pool: its name, its entries as ARM shows them, and the names of its rules.
+pub(crate) type PoolFixture = (String, Value, Vec<String>);
+
+/// A load balancer that was read now.
+pub(crate) fn observation(name: &str, pools: &[PoolFixture]) -> Observation {
+    let id = format!("/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/{name}");
+    let rules = pools.iter().flat_map(|(pool, _, rules)| {
+        let pool = json!({"id": format!("{id}/backendAddressPools/{pool}")});
+        let rule = move |name| json!({"name": name, "properties": {"backendAddressPool": pool}});
+        rules.iter().map(rule)
+    });
+    let pool = |(name, entries, _): &PoolFixture| json!({"name": name, "properties": {"loadBalancerBackendAddresses": entries}});
+    let document = json!({"id": id, "properties": {
+        "backendAddressPools": pools.iter().map(pool).collect::<Vec<_>>(),
+        "loadBalancingRules": rules.collect::<Vec<_>>()}});
+    let view = LoadBalancerView::new(&LoadBalancer {
+        id: LoadBalancerId::parse(&id).unwrap(),
+        etag: None,
+        document,
+    });
+    Observation {
+        requested_at: Instant::now(),
+        view: Arc::new(view),
+    }
+}
