@@ -47,7 +47,9 @@ drill_table = for scenario in scale-down maintenance mass; do drill --scenario $
 	drill --scenario scale-down --delete-delay 30s --runs 2; \
 	drill --scenario scale-down --delete-delay 30s --runs 2 --strategy none,kube-proxy,deregistration --provider gcp; \
 	drill --scenario scale-down --delete-delay 150s --speed 20 --strategy none,kube-proxy,deregistration --provider aws-cluster; \
-	drill --scenario rolling-update --nodes 4 --speed 15
+	drill --scenario rolling-update --nodes 4 --speed 15; \
+	drill --scenario rolling-update --speed 20 --pre-stop 305s --strategy none,kube-proxy,healthcheck-fail,pre-stop-sleep; \
+	drill --scenario rolling-update --speed 20 --shutdown 310s --restart 0s --strategy none --provider aws-local --probe-interval 5s --probe-threshold 62
 
 .PHONY: drill-acceptance
 drill-acceptance: build-tools namespace-tools ## what must lose nothing in DRILL_RUNS (20) runs each: admin-state alone in maintenance and scale-down, ARM at 0.1 s, 1 s and 5 s; connections
