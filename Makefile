@@ -19,6 +19,7 @@ krew := tests/krew/build.sh
 azure_clients := tests/azure-clients/build.sh
 cloud_controller_manager := tests/cloud-controller-manager/build.sh
 autoscalers := tests/autoscalers/build.sh
+cluster_api := tests/cluster-api/build.sh
 # What is measured, for results to state; empty outside of a repository.
 commit = $$(git describe --always --dirty --exclude '*' 2>/dev/null)
 picture := docs/pictures/scale-down
@@ -200,6 +201,11 @@ autoscalers: build-tools ## test headgate with the real Karpenter and the cluste
 	  'kubernetes/autoscaler, in which its program was built with the build tag kwok' >&2; exit 1; }
 	assets=$$($(control_plane)); programs=$$($(autoscalers)); \
 	KUBEBUILDER_ASSETS=$$assets AUTOSCALERS=$$programs cargo test --locked --test autoscalers --test lab $(ARGS) -- --nocapture --test-threads 1
+
+.PHONY: cluster-api
+cluster-api: build-tools ## test the hooks of Machines with Cluster API's own controllers, which make test does not build
+	assets=$$($(control_plane)); cluster_api=$$($(cluster_api)); \
+	KUBEBUILDER_ASSETS=$$assets CLUSTER_API=$$cluster_api cargo test --locked --test integration --test lab $(ARGS) -- --ignored real_machine_controller
 
 .PHONY: measure-holds
 measure-holds: build-tools ## measure how often headgate's holds of the shared Lease make reconciles of the real cloud-controller-manager fail
