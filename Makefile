@@ -19,6 +19,7 @@ krew := tests/krew/build.sh
 azure_clients := tests/azure-clients/build.sh
 cloud_controller_manager := tests/cloud-controller-manager/build.sh
 autoscalers := tests/autoscalers/build.sh
+cluster_api := tests/cluster-api/build.sh
 # What is measured, for results to state; empty outside of a repository.
 commit = $$(git describe --always --dirty --exclude '*' 2>/dev/null)
 picture := docs/pictures/scale-down
@@ -48,7 +49,9 @@ drill_table = for scenario in scale-down maintenance mass; do drill --scenario $
 	drill --scenario scale-down --delete-delay 30s --runs 2; \
 	drill --scenario scale-down --delete-delay 30s --runs 2 --strategy none,kube-proxy,deregistration --provider gcp; \
 	drill --scenario scale-down --delete-delay 150s --speed 20 --strategy none,kube-proxy,deregistration --provider aws-cluster; \
-	drill --scenario rolling-update --nodes 4 --speed 15
+	drill --scenario rolling-update --nodes 4 --speed 15; \
+	drill --scenario rolling-update --speed 20 --pre-stop 305s --strategy none,kube-proxy,healthcheck-fail,pre-stop-sleep; \
+	drill --scenario rolling-update --speed 20 --shutdown 310s --restart 0s --strategy none --provider aws-local --probe-interval 5s --probe-threshold 62
 
 .PHONY: drill-acceptance
 drill-acceptance: build-tools namespace-tools ## what must lose nothing in DRILL_RUNS (20) runs each: admin-state alone in maintenance and scale-down, ARM at 0.1 s, 1 s and 5 s; connections
@@ -124,9 +127,10 @@ fuzz: build-tools ## run all fuzz targets in parallel for HEADGATE_FUZZ_SECONDS 
 	HEADGATE_FUZZ_SECONDS=$${HEADGATE_FUZZ_SECONDS:-600} cargo test --locked --profile fuzz --test fuzz $(ARGS) -- --nocapture --test-threads 16
 
 .PHONY: stories
-stories: build-tools ## run the randomised stories of leaders and of the marker by probes, and 20,000 sequences of the guard of rules, optimised: make stories ARGS=5000, or some of the seeds: ARGS=1000..2000
+stories: build-tools ## run the randomised stories of leaders and of the marker by probes, 20,000 sequences of the guard of rules, and 100,000 cases of each property of maintenances, optimised: make stories ARGS=5000, or some of the seeds: ARGS=1000..2000
 	HEADGATE_STORIES=$(or $(ARGS),5000) cargo test --locked --profile fuzz -p headgate-controller -p headgate-agent --test stories --test probes_marker random_events -- --nocapture
 	HEADGATE_SEQUENCES=$${HEADGATE_SEQUENCES:-20000} cargo test --locked --profile fuzz -p headgate-controller --lib sequences -- --nocapture
+	PROPTEST_CASES=$${PROPTEST_CASES:-100000} cargo test --locked --profile fuzz -p headgate-maintenance --lib --test plan --test rollout
 
 .PHONY: prove
 prove: build-tools ## explore the model of the protocol, optimised: every state of each configuration (docs/dev/proof.md)
@@ -195,6 +199,11 @@ autoscalers: build-tools ## test headgate with the real Karpenter and the cluste
 	  'kubernetes/autoscaler, in which its program was built with the build tag kwok' >&2; exit 1; }
 	assets=$$($(control_plane)); programs=$$($(autoscalers)); \
 	KUBEBUILDER_ASSETS=$$assets AUTOSCALERS=$$programs cargo test --locked --test autoscalers --test lab $(ARGS) -- --nocapture --test-threads 1
+
+.PHONY: cluster-api
+cluster-api: build-tools ## test the hooks of Machines with Cluster API's own controllers, which make test does not build
+	assets=$$($(control_plane)); cluster_api=$$($(cluster_api)); \
+	KUBEBUILDER_ASSETS=$$assets CLUSTER_API=$$cluster_api cargo test --locked --test integration --test lab $(ARGS) -- --ignored real_machine_controller
 
 .PHONY: measure-holds
 measure-holds: build-tools ## measure how often headgate's holds of the shared Lease make reconciles of the real cloud-controller-manager fail

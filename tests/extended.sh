@@ -10,6 +10,7 @@ stages=(
   'oldest-kubernetes make test-oldest'
   'cloud-controller-manager make cloud-controller-manager'
   'chaos make chaos'
+  'cluster-api make cluster-api'
   'stories make stories'
   'fuzz make fuzz'
   'release release/twice.sh'

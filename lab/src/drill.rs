@@ -16,7 +16,7 @@ use headgate_drill::network::namespace::acquire_privileges;
 use headgate_drill::operation::OperationTime;
 use headgate_drill::progress::{ProgressDisplay, UPDATE_INTERVAL};
 use headgate_drill::report::saved::from_results;
-use headgate_drill::report::{assumptions, name, table, warning};
+use headgate_drill::report::{assumptions, name, rolls, table, warning};
 use headgate_drill::requirement::Requirement;
 use headgate_drill::result::rows;
 use headgate_drill::rotation::NoHealthyBackends;
@@ -413,7 +413,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match arguments.output {
         Output::Json => print_json(&results)?,
         Output::Text => {
-            let text = format!("{}\n{}", table(&rows(&results)), assumptions(&options));
+            let rolls = rolls(&options.rolls(&results));
+            let text = format!("{}\n{rolls}{}", table(&rows(&results)), assumptions(&options));
             print(text.as_bytes())?;
         }
     }

@@ -155,6 +155,37 @@ fn an_agent_takes_its_node_out_at_a_spot_notice_of_10_seconds() {
     spot_with("--strategy kube-proxy,headgate --notice 10s --speed 1.5");
 }
 
+/// The node hosts a Pod, and the controllers create the maintenance by themselves, in each of two runs.
+#[test]
+fn a_pod_of_a_spot_node_has_the_rest_of_the_notice() {
+    if !can_run("a_pod_of_a_spot_node_has_the_rest_of_the_notice") {
+        return;
+    }
+    // Its connections would live for longer than the notice: it serves until its grace period is over.
+    let flags = "--scenario spot --strategy node-maintenance --nodes 3 --notice 30s --speed 2 --connection-lifetime 60s --runs 2 \
+                 --probe-rule threshold";
+    let runs = results(flags);
+    assert_eq!(runs.len(), 2, "the second one after the first maintenance has ended");
+    for run in &runs {
+        assert_eq!(run["failed"], 0, "{run}");
+        let events = [
+            "signal",
+            "putAccepted",
+            "downShown",
+            "outOfRotation",
+            "podTerminating",
+            "podEnded",
+            "nodeGone",
+        ];
+        let times = events.map(|event| time(run, event).unwrap_or_else(|| panic!("{event} in {run}")));
+        assert!(times.is_sorted(), "{times:?}");
+        let [signal, .., told, ended, gone] = times;
+        assert!((gone - signal - 30.0).abs() < 1.0, "at its time: {times:?}");
+        // The announced time is in whole real seconds, and so is a grace period.
+        assert!(told - signal < 20.0 && gone - ended <= 2.0 * 2.5, "{times:?}");
+    }
+}
+
 #[test]
 fn kube_proxys_own_process_takes_nodes_out_and_keeps_terminating_pods_in_use() {
     if !can_run("kube_proxys_own_process_takes_nodes_out_and_keeps_terminating_pods_in_use") {

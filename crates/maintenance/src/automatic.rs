@@ -2,9 +2,9 @@
 //!
 //! A node that is taken for a chosen cause has one maintenance in the stage `Drain`, whose deadline is the time that the cause announces,
 //! or that the settings give it. It is deleted when the Node is gone or no chosen cause is left. The objects are the only state: the label
-//! says that headgate created one, the owner which Node it is for. Maintenances of others are never touched.
+//! says that headgate created one, the owner which Node it is for. Maintenances of others are never touched, whatever their name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use headgate_core::node::{AUTOSCALER_TAINT, AzureNotice, KARPENTER_TAINT, Node};
@@ -22,6 +22,8 @@ use crate::plan::action::Action;
 const STARTED_NOTICE: SignedDuration = SignedDuration::from_secs(30);
 /// The longest name of an object.
 const MAX_NAME_BYTES: usize = 253;
+/// As much of a Node's UID as the name of its maintenance has where somebody else's has the other name.
+const UID_BYTES: usize = 8;
 
 words! {
     /// Why a node is taken.
@@ -153,6 +155,8 @@ pub(crate) fn changes(
         .filter_map(|one| Some((owner(one)?, one)))
         .map(|(node, one)| ((node.name.as_str(), node.uid.as_str()), one))
         .collect();
+    let others = maintenances.iter().filter(|one| !is_automatic(one));
+    let taken: BTreeSet<_> = others.filter_map(|one| one.metadata.name.as_deref()).collect();
     let mut actions = Vec::new();
     for node in nodes.values() {
         let causes: Vec<_> = settings.causes_of(node, machines.unwrap_or_default()).collect();
@@ -163,7 +167,7 @@ pub(crate) fn changes(
         actions.extend(match existing {
             None => Some(Action::CreateMaintenance {
                 node: node.name.clone(),
-                maintenance: Box::new(maintenance(settings, node, &causes, now)),
+                maintenance: Box::new(maintenance(settings, node, &causes, &taken, now)),
             }),
             // One that somebody deletes is created again once it is gone.
             Some(existing) => deadline_change(existing, node, &causes),
@@ -204,7 +208,13 @@ fn deadline_change(existing: &NodeMaintenance, node: &Node, causes: &[Cause]) ->
 }
 
 /// The maintenance of a node that is taken.
-fn maintenance(settings: &AutomaticMaintenances, node: &Node, causes: &[Cause], now: Timestamp) -> NodeMaintenance {
+fn maintenance(
+    settings: &AutomaticMaintenances,
+    node: &Node,
+    causes: &[Cause],
+    taken: &BTreeSet<&str>,
+    now: Timestamp,
+) -> NodeMaintenance {
     let deadlines = causes.iter().map(|cause| {
         let in_time = || now.checked_add(settings.time_of(*cause)).unwrap_or(Timestamp::MAX);
         cause.announced(node).unwrap_or_else(in_time)
@@ -222,7 +232,7 @@ fn maintenance(settings: &AutomaticMaintenances, node: &Node, causes: &[Cause], 
     let cause = causes.first().map_or("", |cause| cause.as_str());
     NodeMaintenance {
         metadata: ObjectMeta {
-            name: Some(name(&node.name)),
+            name: Some(name(node, taken)),
             labels: Some(BTreeMap::from([(AUTOMATIC_LABEL.to_owned(), cause.to_owned())])),
             owner_references: Some(vec![OwnerReference {
                 api_version: "v1".to_owned(),
@@ -247,12 +257,21 @@ fn maintenance(settings: &AutomaticMaintenances, node: &Node, causes: &[Cause], 
     }
 }
 
-/// Its name: the node's, cut where it would be too long.
-fn name(node: &str) -> String {
+/// Its name: the node's, cut where it would be too long. Where somebody else's maintenance has it, the UID tells them apart.
+fn name(node: &Node, taken: &BTreeSet<&str>) -> String {
+    let name = joined(&node.name, "");
+    if !taken.contains(name.as_str()) {
+        return name;
+    }
+    let uid = &node.uid[..node.uid.floor_char_boundary(UID_BYTES)];
+    joined(&node.name, &format!("-{uid}"))
+}
+
+fn joined(node: &str, suffix: &str) -> String {
     let mut name = format!("automatic-{node}");
-    name.truncate(name.floor_char_boundary(MAX_NAME_BYTES));
+    name.truncate(name.floor_char_boundary(MAX_NAME_BYTES - suffix.len()));
     name.truncate(name.trim_end_matches(['-', '.']).len());
-    name
+    name + suffix
 }
 
 /// How long the load balancers and the connections may take: a quarter and two tenths of the time, and no more than usual. Pods have the
@@ -274,16 +293,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_cut_to_a_valid_one() {
-        let long = "n".repeat(242);
-        for (node, expected) in [
+    fn a_name_is_cut_to_a_valid_one_and_is_no_other_maintenances() {
+        let short = "aks-spot-1-vmss000003".to_owned();
+        let long = format!("{}.rest", "n".repeat(242));
+        let cut = format!("automatic-{}", "n".repeat(242));
+        let rows = [
+            (&short, None, format!("automatic-{short}")),
             (
-                "aks-spot-1-vmss000003".to_owned(),
-                "automatic-aks-spot-1-vmss000003".to_owned(),
+                &short,
+                Some("automatic-aks-spot-1-vmss000003"),
+                format!("automatic-{short}-0f0e7d2c"),
             ),
-            (format!("{long}.rest"), format!("automatic-{long}")),
-        ] {
-            assert_eq!(name(&node), expected);
+            (&long, None, cut.clone()),
+            (
+                &long,
+                Some(cut.as_str()),
+                format!("automatic-{}-0f0e7d2c", "n".repeat(234)),
+            ),
+        ];
+        for (node, taken, expected) in rows {
+            let node = Node {
+                name: node.clone(),
+                uid: "0f0e7d2c-3b6a-4c8e-9a51-1d2e3f405162".to_owned(),
+                ..Node::default()
+            };
+            assert_eq!(name(&node, &taken.into_iter().collect()), expected);
+            assert!(expected.len() <= MAX_NAME_BYTES);
         }
     }
 

@@ -1,8 +1,9 @@
 //! Deadlines: when a node under maintenance is gone, and what that shortens. Pure.
 //!
 //! A deadline is `spec.deadline` of a maintenance that drains the node, or the time of a notice that is recorded on the Node, whichever is
-//! earlier. Nothing waits beyond it: the gate and the evacuators have at most half of what is left each, and the order of the drain plan
-//! holds until half of the time has passed. Then all pods leave, with the time that is left to end. Budgets hold nevertheless.
+//! earlier. Only a confirmation that is `Required` is waited for beyond it: the gate and the evacuators have at most half of what is left
+//! each, and the order of the drain plan holds until half of the time has passed. Then all pods leave, with the time that is left to end.
+//! Budgets hold nevertheless.
 
 use std::time::Duration;
 

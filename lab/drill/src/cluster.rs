@@ -102,6 +102,8 @@ pub struct Cluster {
     emulator: Option<EmulatorAddresses>,
     /// The signals of each node.
     signals: Vec<Vec<Signal>>,
+    /// What the API server gave the Pod that was evicted.
+    grace_period: Option<Duration>,
     admin_states: watch::Receiver<Vec<AdminState>>,
     events: mpsc::UnboundedReceiver<Observed>,
     _tasks: JoinSet<()>,
@@ -168,6 +170,7 @@ impl Cluster {
             tunnels,
             emulator,
             signals: vec![Vec::new(); settings.nodes],
+            grace_period: None,
             settings,
             client,
             admin_states,
@@ -201,7 +204,7 @@ impl Cluster {
         for node in 0..self.settings.nodes {
             self.withdraw_signals(node).await?;
         }
-        Ok(())
+        self.restore_pod().await
     }
 
     /// How long operations of ARM take from now on, really.
@@ -252,7 +255,7 @@ impl ControlPlane for Cluster {
     async fn carry_out(&mut self, step: &Step) -> Result<(), WorldError> {
         match step.action {
             Action::Signal(signal) => self.signal(step.node, signal).await?,
-            Action::AwaitEviction => self.wait_until_evicted().await?,
+            Action::AwaitEviction => self.grace_period = self.wait_until_evicted().await?,
             Action::AwaitDeletionDelay => self.wait_for_deletion(step.node).await?,
             Action::EndPod => self.remove_pod().await?,
             Action::StopApiServer => self.api_server.kill().await?,
@@ -268,6 +271,10 @@ impl ControlPlane for Cluster {
 
     async fn settle(&mut self) -> Result<(), WorldError> {
         Ok(self.api_server.wait().await?)
+    }
+
+    fn grace_period(&self) -> Option<Duration> {
+        self.grace_period
     }
 
     fn admin_states(&self) -> watch::Receiver<Vec<AdminState>> {

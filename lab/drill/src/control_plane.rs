@@ -1,5 +1,7 @@
 //! What a run needs of a control plane, and the run without one.
 
+use std::time::Duration;
+
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -29,6 +31,11 @@ pub trait ControlPlane {
     /// # Errors
     /// Something of it cannot be done.
     fn settle(&mut self) -> impl Future<Output = Result<(), WorldError>>;
+
+    /// How long the Pod that it was last waited for may take to end, really; none if nobody said.
+    fn grace_period(&self) -> Option<Duration> {
+        None
+    }
 
     /// What it shows for each backend.
     fn admin_states(&self) -> watch::Receiver<Vec<AdminState>>;

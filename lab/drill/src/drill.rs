@@ -10,6 +10,7 @@ use headgate_sandbox::assets::AssetsError;
 
 use self::control::Control;
 pub use self::options::{KubeProxyPart, NegativeControl, Options};
+pub use self::roll::Roll;
 use crate::clients::ClientSettings;
 use crate::cluster::ClusterError;
 use crate::control_plane::Observed;
@@ -17,12 +18,13 @@ use crate::lifetimes::Lifetimes;
 use crate::progress::Progress;
 use crate::result::{Attempt, Connection, RunIdentity, RunResult, TimelineEvent, summarize};
 use crate::scenario::{Parameters, Scenario, Step, Timeline};
-use crate::strategy::{HeadgatePart, Plan, Strategy};
+use crate::strategy::{Plan, Strategy};
 use crate::world::phase::stratified;
 use crate::world::{Recording, RunSettings, World, WorldError, WorldSettings};
 
 mod control;
 mod options;
+mod roll;
 
 /// How long a client waits for an answer. A SYN is sent again after 1 s, so this is two attempts.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -148,7 +150,11 @@ impl Options {
     fn world(&self, plan: Plan, control_plane: &Control) -> WorldSettings {
         WorldSettings {
             nodes: self.nodes,
-            empty_nodes: self.scenario.empty_nodes(self.nodes),
+            empty_nodes: if plan.evicts_pod() {
+                0
+            } else {
+                self.scenario.empty_nodes(self.nodes)
+            },
             plan,
             probe: self.real_probe(),
             no_healthy: self.no_healthy,
@@ -171,7 +177,7 @@ impl Options {
             delete_delay: self.delete_delay,
             notice: self.notice,
             restart: self.restart,
-            is_evicted_by_controllers: plan.headgate == HeadgatePart::MaintenanceControllers,
+            is_evicted_by_controllers: plan.evicts_pod(),
             holds_deletion: plan.holds_deletion,
             shutdown: plan.shutdown,
             probe: self.probe,

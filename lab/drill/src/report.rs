@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::drill::Options;
+use crate::drill::{Options, Roll};
 use crate::result::{Row, RunResult, is_too_late};
 use crate::spread::Spread;
 
@@ -25,6 +25,15 @@ const HEADER: [&str; 9] = [
     "open through the node",
     "established connections cut",
     "before the node was gone",
+];
+
+const ROLL_HEADER: [&str; 6] = [
+    "strategy",
+    "the roll took",
+    "failed meanwhile",
+    "blackhole seconds",
+    "expected",
+    "worst case of the post",
 ];
 
 /// The table: means, with the smallest and largest value of the runs.
@@ -62,6 +71,40 @@ pub fn table(rows: &[Row]) -> String {
         }
     }
     text
+}
+
+/// Rolling updates beside the budget; empty without one.
+#[must_use]
+pub fn rolls(rolls: &[Roll]) -> String {
+    if rolls.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(ROLL_HEADER);
+    for roll in rolls {
+        let share = roll.failed_share;
+        let percent = Spread {
+            mean: share.mean * 100.0,
+            min: share.min * 100.0,
+            max: share.max * 100.0,
+            ..share
+        };
+        table.add_row([
+            name(&roll.strategy),
+            format!("{} s", spread(&roll.seconds, 0)),
+            format!("{} %", spread(&percent, 2)),
+            spread(&roll.blackhole_seconds, 1),
+            format!("{:.1}", roll.expected_seconds),
+            format!("{:.0} s at {:.1} %", roll.worst_seconds, roll.worst_share * 100.0),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!(
+        "{table}\nBlackhole seconds of the whole roll: measured, then expected as headgate-lab budget computes it, and the worst case \
+         of the post, which counts the drain time as lost.\n\n"
+    )
 }
 
 /// What a zero says of a blackhole.
@@ -203,6 +246,24 @@ mod tests {
             "{text}"
         );
         assert!(rows(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_roll_stands_beside_the_closed_form() {
+        let roll = Roll {
+            strategy: Strategy::PreStopSleep,
+            seconds: Spread::new(&[1980.0]),
+            failed_share: Spread::new(&[0.0025]),
+            blackhole_seconds: Spread::new(&[29.7]),
+            expected_seconds: 0.0,
+            worst_seconds: 1860.0,
+            worst_share: 1.0 / 6.0,
+        };
+        let text = rolls(&[roll]);
+        for expected in ["pre-stop-sleep", "1980 s", "0.25 %", "29.7", "0.0", "1860 s at 16.7 %"] {
+            assert!(text.contains(expected), "{expected} in\n{text}");
+        }
+        assert_eq!(rolls(&[]), "");
     }
 
     #[test]

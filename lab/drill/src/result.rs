@@ -51,6 +51,12 @@ pub enum Event {
     ProbeDown,
     /// The load balancer sends no new flows any more.
     OutOfRotation,
+    /// The Pod of a node that had its signal before is told to end.
+    PodTerminating,
+    /// The Pod's process has ended.
+    PodEnded,
+    /// The next Pod's process is ready.
+    PodReady,
     /// The machine was switched off: it drops all packets within milliseconds.
     NodeGone,
 }

@@ -27,7 +27,7 @@ pub enum Scenario {
     Maintenance,
     /// As `maintenance`, for a Service with `externalTrafficPolicy: Local`, and without Azure.
     Local,
-    /// Azure evicts a spot machine after its notice.
+    /// Azure evicts a spot machine after its notice; in `node-maintenance` it hosts a Pod.
     Spot,
     /// A `DaemonSet` is updated with `maxUnavailable: 1, maxSurge: 0`.
     RollingUpdate,
@@ -119,6 +119,34 @@ pub struct Timeline {
 }
 
 impl Timeline {
+    /// Moves what comes after a step, which took longer; but no end of a machine that Azure has announced.
+    pub fn postpone(&mut self, step: usize, by: Duration) {
+        let announced = Action::Signal(Signal::SpotNotice);
+        let is_announced = self.steps.iter().any(|step| step.action == announced);
+        let later = self.steps.iter_mut().skip(step + 1);
+        for moved in later.filter(|later| !(is_announced && later.action == Action::PowerOff)) {
+            moved.at += by;
+        }
+        self.sort_after(step);
+        self.end += by;
+    }
+
+    /// Ends the Pod that terminates after a step with its grace period, as kubelet does.
+    pub fn limit_grace_period(&mut self, step: usize, grace: Duration) {
+        let is_told = |later: &&Step| later.action == Action::TerminatePod;
+        let told = self.steps.iter().skip(step + 1).find(is_told).copied();
+        let mut later = self.steps.iter_mut().skip(step + 1);
+        if let (Some(told), Some(ended)) = (told, later.find(|later| later.action == Action::EndPod)) {
+            ended.at = ended.at.min(told.at + grace);
+        }
+        self.sort_after(step);
+    }
+
+    fn sort_after(&mut self, step: usize) {
+        let later = self.steps.get_mut(step + 1..).unwrap_or_default();
+        later.sort_by_key(|step| step.at);
+    }
+
     /// The first step that says that a node or Pod goes away; the first node at the start if there is none.
     #[must_use]
     pub fn first_signal(&self) -> Step {
@@ -148,7 +176,7 @@ pub struct Parameters {
     pub notice: Duration,
     /// From the end of a Pod until its replacement is ready.
     pub restart: Duration,
-    /// Whether headgate's controllers evict the Pod in `maintenance`, and not the timeline.
+    /// Whether headgate's controllers evict a Pod of the node that goes away, and not the timeline.
     pub is_evicted_by_controllers: bool,
     /// Whether cluster-autoscaler announces a deletion by its soft taint, and headgate's agents delay it.
     pub holds_deletion: bool,
@@ -170,7 +198,7 @@ const KARPENTER_TERMINATE: Duration = Duration::from_millis(5145);
 /// A machine in maintenance is switched off this long after its Pod has ended.
 const POWER_OFF_AFTER_EVICTION: Duration = Duration::from_secs(1);
 /// kubelet's probe period that a failing readiness is noticed after, as the post's Envoy has it.
-const READINESS_PERIOD: Duration = Duration::from_secs(5);
+pub(crate) const READINESS_PERIOD: Duration = Duration::from_secs(5);
 
 impl Scenario {
     /// The steps of one run.
@@ -181,10 +209,7 @@ impl Scenario {
             Self::ScaleDown => steps.scale_down(LEAD_IN, 0, parameters),
             Self::Mass => (0..parameters.nodes / 2).for_each(|node| steps.scale_down(LEAD_IN, node, parameters)),
             Self::Maintenance | Self::Local => steps.maintenance(parameters),
-            Self::Spot => {
-                steps.add(LEAD_IN, 0, Action::Signal(Signal::SpotNotice));
-                steps.add(LEAD_IN + parameters.notice, 0, Action::PowerOff);
-            }
+            Self::Spot => steps.spot(parameters),
             Self::RollingUpdate => steps.rolling_update(parameters),
             Self::ApiOutage => steps.api_outage(parameters),
         }
@@ -198,8 +223,8 @@ impl Scenario {
         }
     }
 
-    /// Whether the node that goes away hosts no Pod, as an autoscaler chooses it. It still has its share of new
-    /// connections, which its kube-proxy forwards to the others.
+    /// Whether the node that goes away hosts no Pod, as an autoscaler chooses it, unless headgate's controllers are to evict
+    /// one. It still has its share of new connections, which its kube-proxy forwards to the others.
     #[must_use]
     pub const fn removes_empty_nodes(self) -> bool {
         matches!(self, Self::ScaleDown | Self::Mass | Self::Spot | Self::ApiOutage)
@@ -268,6 +293,15 @@ impl Steps {
         };
         let ended = self.end_pod(evicted, 0, &parameters.shutdown);
         self.add(ended + POWER_OFF_AFTER_EVICTION, 0, Action::PowerOff);
+    }
+
+    fn spot(&mut self, parameters: &Parameters) {
+        self.add(LEAD_IN, 0, Action::Signal(Signal::SpotNotice));
+        if parameters.is_evicted_by_controllers {
+            self.add(LEAD_IN, 0, Action::AwaitEviction);
+            self.end_pod(LEAD_IN, 0, &parameters.shutdown);
+        }
+        self.add(LEAD_IN + parameters.notice, 0, Action::PowerOff);
     }
 
     fn rolling_update(&mut self, parameters: &Parameters) {

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::endpoints::{Forwarding, TrafficPolicy};
-use crate::scenario::{Scenario, Signal};
+use crate::scenario::{READINESS_PERIOD, Scenario, Signal};
 
 /// A way to take nodes and Pods out of rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -33,7 +33,8 @@ pub enum Strategy {
     /// A controller of the cloud deregisters the node at an autoscaler's taint, as on AWS and GKE; probes are those of
     /// `none`.
     Deregistration,
-    /// headgate's maintenance controllers: a `NodeMaintenance`, and no Pod is evicted before the load balancer is out.
+    /// headgate's maintenance controllers: a `NodeMaintenance`, in spot one of their own, and no Pod is evicted before the load
+    /// balancer is out.
     NodeMaintenance,
     /// `ProxyTerminatingEndpoints` and a preStop sleep; the Pod stays ready while it terminates.
     PreStopSleep,
@@ -173,6 +174,29 @@ pub struct Plan {
     pub holds_deletion: bool,
 }
 
+impl Plan {
+    /// Whether headgate's controllers evict the Pod of the node that goes away.
+    #[must_use]
+    pub fn evicts_pod(&self) -> bool {
+        self.headgate == HeadgatePart::MaintenanceControllers
+    }
+
+    /// For how long a Pod in a rolling update gets new connections after its deletion.
+    #[must_use]
+    pub fn serves_new(&self) -> Duration {
+        let serving = self.shutdown.serving();
+        if self.target != Target::NodePort {
+            serving
+        } else if !self.forwarding.uses_terminating {
+            Duration::ZERO
+        } else if self.shutdown.fails_health_check {
+            serving.min(READINESS_PERIOD)
+        } else {
+            serving
+        }
+    }
+}
+
 /// Times of Pods that a user can choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodTimes {
@@ -199,7 +223,7 @@ impl Strategy {
             Self::AdminState | Self::Headgate => !matches!(scenario, Scenario::RollingUpdate | Scenario::Local),
             Self::Deregistration => matches!(scenario, Scenario::ScaleDown | Scenario::Mass),
             Self::Connections => scenario == Scenario::ScaleDown,
-            Self::NodeMaintenance => matches!(scenario, Scenario::Maintenance | Scenario::Local),
+            Self::NodeMaintenance => matches!(scenario, Scenario::Maintenance | Scenario::Local | Scenario::Spot),
             _ => scenario == Scenario::RollingUpdate,
         }
     }
@@ -338,6 +362,19 @@ mod tests {
             assert!(plan.shutdown.serving() >= TIMES.connection_lifetime, "{strategy:?}");
             assert_eq!(plan.forwarding.policy, TrafficPolicy::Cluster);
         }
+    }
+
+    #[test]
+    fn controllers_evict_a_pod_in_maintenances_and_spot_alone() {
+        for scenario in [Scenario::Maintenance, Scenario::Local, Scenario::Spot] {
+            assert!(Strategy::NodeMaintenance.applies_to(scenario));
+            assert!(
+                Strategy::NodeMaintenance.plan(scenario, &TIMES).evicts_pod(),
+                "{scenario:?}"
+            );
+            assert!(!Strategy::Headgate.plan(scenario, &TIMES).evicts_pod(), "{scenario:?}");
+        }
+        assert!(!Strategy::NodeMaintenance.applies_to(Scenario::ScaleDown));
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! The roles `agent`, `controller` and `all`.
 
-use std::time::Instant;
-
 use super::*;
 
 /// Time within which a candidate reads the Lease, and acquires it if it is free; the first read comes within 5 s.
@@ -25,12 +23,10 @@ async fn role_agent_never_leads_and_role_all_hands_over_on_sigterm() {
     );
     assert_eq!(http::get(healthz, "/healthz").await.unwrap().status, 200);
 
-    // Cross-check: with the same settings, a candidate acquires the Lease in this time.
-    let began = Instant::now();
+    // Cross-check: with the same settings a candidate acquires the Lease, in the term after the last one: nobody led in between.
     let mut all = Instance::start(program(), &[], &[]).await;
     let node = all.node.clone();
     let holder = lease.held_by(&node).await;
-    assert!(began.elapsed() < 2 * FIRST_READ_TIMEOUT, "{:?}", began.elapsed());
     for line in [
         "headgate_leader 1",
         "headgate_leader_candidate 1",
@@ -54,17 +50,14 @@ async fn role_agent_never_leads_and_role_all_hands_over_on_sigterm() {
     assert!(all.log().contains("connected to Azure"), "{}", all.log());
 
     // The Lease is released, so that others do not wait until it expires.
-    let began = Instant::now();
     let version = lease.version().await;
     let status = all.stop().await;
-    let took = began.elapsed();
     assert!(status.success(), "{status}");
     let left = lease.read().await;
     let spec = left.spec.unwrap();
     assert_eq!(spec.holder_identity.unwrap_or_default(), "", "it was {holder}'s");
     assert_ne!(left.metadata.resource_version.unwrap(), version);
     assert_eq!(spec.lease_transitions, Some(5));
-    assert!(took < Duration::from_secs(5), "{took:?}");
     assert!(agent.stop().await.success());
 }
 
@@ -82,7 +75,7 @@ async fn role_controller_leads_without_a_health_port() {
     controller.shows("headgate_leader 1").await;
     let addresses = controller.addresses().await;
     assert!(addresses.get("healthz").is_none(), "{addresses}");
-    assert!(TcpListener::bind(free).is_ok(), "no process listens there");
+    assert!(std::net::TcpStream::connect(free).is_err(), "no process listens there");
     let statusz = controller.statusz().await;
     assert_eq!(statusz["leader"]["role"], "controller");
     for absent in ["healthz", "livez", "proxy", "services"] {

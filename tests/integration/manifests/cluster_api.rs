@@ -1,6 +1,8 @@
 //! A Machine of Cluster API that waits for its node, with a token of the controllers and the rights of `maintenance.automatic` with `machine`: they suffice,
-//! each is needed, and the policy allows no other change of a Machine. Cluster API's controllers are not here: the kind is a stub with the
-//! fields of `cluster.x-k8s.io/v1beta2` that are read, and a finalizer stands for the machine controller.
+//! each is needed, and the policy allows no other change of a Machine. Cluster API's controllers are in [`real`] alone: here the kind is a
+//! stub with the fields of `cluster.x-k8s.io/v1beta2` that are read, and a finalizer stands for the machine controller.
+
+mod real;
 
 use std::time::Duration;
 

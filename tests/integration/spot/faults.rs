@@ -1,14 +1,16 @@
 //! Faults of IMDS, and an API server that is down.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_test_kubernetes::{control_plane, eventually, met, own_control_plane, patch_node};
 use kube::Client;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use super::imds::{Fault, Imds, document, event};
 use super::{
-    AT_ONCE, DRAINING, LATER, OTHER, SOON, answers, create, holds, metric, options, other_taint, our_taint, state,
+    DRAINING, LATER, OTHER, SOON, answers, create, holds, metric, options, other_taint, our_taint, state,
     tainted,
 };
 use crate::harness::{AgentOptions, http};
@@ -93,15 +95,15 @@ async fn a_slow_first_imds_response_delays_nothing_else() {
     let imds = Imds::start().await;
     create(&client, "spot-first").await;
     let body = document(1, &[event("a", "Preempt", LATER, &["spot-first_3"])]);
-    let delay = Duration::from_secs(8);
-    imds.set(Fault::Slow(delay, body));
+    let released = Arc::new(Notify::new());
+    imds.set(Fault::Held(Arc::clone(&released), body.clone()));
     let agent = options("spot-first", &cluster.kubeconfig, &imds).start().await;
+    // The first request is open until it is released.
     holds(&agent, &[]).await;
-    // However long the agent needs to start: its first request is still open.
-    let asked = imds.requests().first().map(|request| request.at.elapsed());
-    assert!(asked.is_none_or(|waited| waited < delay), "{asked:?}");
+    assert_eq!(metric(&agent, "headgate_imds_polls_total").await, 0);
+    imds.set(Fault::None(body));
+    released.notify_one();
     tainted(&client, "spot-first", true).await;
-    assert_eq!(metric(&agent, "headgate_imds_polls_total").await, 1);
     assert_eq!(
         metric(&agent, "headgate_imds_errors_total{reason=\"timeout\"}").await,
         0
@@ -130,11 +132,11 @@ async fn a_preempt_event_during_an_api_server_outage_fails_healthz_and_taints_la
         2,
         &[event("a", "Preempt", LATER, &["spot-alone_3"])],
     )));
-    answers(&agent, AT_ONCE, &["preempt"]).await;
+    answers(&agent, SOON, &["preempt"]).await;
     // A new process knows its VM from the remembered state.
     agent.kill().await;
     let agent = options.start().await;
-    answers(&agent, AT_ONCE, &["preempt"]).await;
+    answers(&agent, SOON, &["preempt"]).await;
     control_plane.start_apiserver().await.unwrap();
     let record = tainted(&client, "spot-alone", true).await;
     assert_eq!(record.event_id, "a");
@@ -176,7 +178,7 @@ async fn an_agent_without_the_feature_removes_the_taint_of_a_notice_that_has_pas
             answers(&agent, SOON, &[]).await;
         } else {
             answers(&agent, SOON, &[DRAINING]).await;
-            tokio::time::sleep(AT_ONCE).await;
+            tokio::time::sleep(Duration::from_secs(3)).await;
             assert_eq!(state(&client, name).await.0, [other_taint(), our_taint()], "{name}");
         }
     }

@@ -92,7 +92,7 @@ async fn a_withdrawn_notice_removes_only_headgates_taint_after_the_grace_period(
 
     // Within the grace period nothing changes.
     imds.set(Fault::None(document(3, &[])));
-    sleep(Duration::from_secs(1)).await;
+    imds.asked(2).await;
     imds.set(Fault::None(a.clone()));
     sleep(Duration::from_millis(1500)).await;
     assert_eq!(spot_tasks.snapshots.borrow().signals().len(), 1);

@@ -4,6 +4,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::api::{LoadBalancerState, NodeMaintenanceStatus, Stage};
+use crate::deadline::hurries_from;
 
 use super::conditions::{self, Conditions};
 use super::message::{counted, held_back_message};
@@ -98,7 +99,8 @@ fn all_nodes_selected(
     conditions.set(conditions::ALL_NODES_SELECTED, all, reason, message.to_owned());
 }
 
-/// What needs someone: pods that cannot leave, and load balancers that nothing confirmed within `confirmationTimeoutSeconds`.
+/// What needs someone: pods that cannot leave, and load balancers that nothing confirmed within `confirmationTimeoutSeconds`, or in
+/// half of the time until the deadline.
 fn blocked(
     view: &View<'_>,
     maintenance: &Maintenance<'_>,
@@ -121,20 +123,23 @@ fn blocked(
         return;
     }
     let timeout = i64::from(maintenance.object.spec.load_balancer.confirmation_timeout_seconds);
+    let hurries = hurries_from(maintenance.object).is_some_and(|from| view.now >= from);
     let is_late = |node: &&str| {
         let gate = view.gates.get(&(maintenance.name, *node)).map(|gate| &gate.status);
         let since = gate.filter(|status| status.state == LoadBalancerState::Pending);
         let since = since.and_then(|status| status.wait_start_time.as_ref());
-        since.is_some_and(|since| view.now.duration_since(since.0).as_secs() >= timeout)
+        since.is_some_and(|since| hurries || view.now.duration_since(since.0).as_secs() >= timeout)
     };
     let late: Vec<_> = maintenance.nodes.iter().map(String::as_str).filter(is_late).collect();
     if late.is_empty() {
         conditions.set(conditions::BLOCKED, false, "NotBlocked", String::new());
     } else {
-        let message = first_of(
-            &format!("not confirmed out of the load balancers for {timeout} s"),
-            &late,
-        );
+        let time = if hurries {
+            "in half of the time until the deadline".to_owned()
+        } else {
+            format!("for {timeout} s")
+        };
+        let message = first_of(&format!("not confirmed out of the load balancers {time}"), &late);
         conditions.set(conditions::BLOCKED, true, "LoadBalancerNotConfirmed", message);
     }
 }

@@ -162,8 +162,6 @@ fn of_more_nodes_than_a_status_can_have_the_others_wait() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
-
     #[test]
     fn never_more_nodes_than_the_limit_also_where_leaders_die(
         limit in 1..4_u32, first in vec(pods(), 0..8), then in vec(happenings(), 1..12), at in vec(0..6_usize, 12)

@@ -63,6 +63,51 @@ fn a_later_deadline_gives_the_order_back() {
 }
 
 #[test]
+fn the_load_balancer_has_half_of_what_is_left_at_most() {
+    let (mut world, _) = taken(60);
+    let in_service = NodeTraffic::InService {
+        detail: "pool web".to_owned(),
+    };
+    world.observe("one", in_service);
+    world.settle();
+    world.change("m", |one| {
+        one.spec.load_balancer.confirmation = headgate_maintenance::api::LoadBalancerConfirmation::BestEffort;
+    });
+    pass(&mut world, 29);
+    assert_eq!(world.evacuated_pods().len(), 0);
+    pass(&mut world, 1);
+    let state = world.status("m", "one").load_balancer.clone().unwrap().state;
+    assert_eq!(state, LoadBalancerState::TimedOut);
+    assert_eq!(world.evacuated_pods().len(), 3, "and the order has ended");
+}
+
+#[test]
+fn a_required_confirmation_is_waited_for_beyond_the_deadline_and_says_so_from_half_of_the_time_on() {
+    let (mut world, _) = taken(60);
+    let in_service = NodeTraffic::InService {
+        detail: "pool web".to_owned(),
+    };
+    world.observe("one", in_service);
+    world.settle();
+    let blocked = |world: &World| world.condition("m", "Blocked").unwrap();
+    pass(&mut world, 29);
+    assert_eq!(blocked(&world).0, "False");
+    pass(&mut world, 1);
+    for _ in 0..2 {
+        assert_eq!(world.evacuated_pods().len(), 0);
+        assert_eq!(
+            blocked(&world),
+            ("True".to_owned(), "LoadBalancerNotConfirmed".to_owned())
+        );
+        pass(&mut world, 60);
+    }
+    world.observe("one", NodeTraffic::Out { since: None });
+    world.settle();
+    assert_eq!(blocked(&world).0, "False");
+    assert_eq!(world.evacuated_pods().len(), 3);
+}
+
+#[test]
 fn another_maintenance_holds_no_pod_of_a_node_that_is_gone_soon() {
     let (mut world, _) = taken(60);
     world = world.pods("two", 1, PodType::Default, 0);

@@ -149,8 +149,6 @@ fn is_being_drained(world: &World, node: &str) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
-
     #[test]
     fn targets_never_go_back_and_no_other_pod_is_evacuated(first in vec(pods(), 0..12), then in vec(happenings(), 1..16)) {
         let mut world = begin(&first);

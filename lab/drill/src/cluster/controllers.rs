@@ -15,6 +15,9 @@ impl Cluster {
         let settings = match self.settings.headgate {
             HeadgatePart::MaintenanceControllers => {
                 let mut settings = json!({"maintenance": {"enabled": true}});
+                if self.settings.polls_scheduled_events {
+                    settings["maintenance"]["automatic"] = json!(["preempt"]);
+                }
                 self.set_condition(&mut settings);
                 settings
             }

@@ -1,4 +1,5 @@
-//! A maintenance by headgate's own controllers: a `NodeMaintenance` instead of a taint, and the Pod that they evict.
+//! A maintenance by headgate's own controllers: a `NodeMaintenance` instead of a taint, or the one that they create for a node
+//! that Azure evicts; and the Pod that they evict.
 //!
 //! The drill plays kubelet: it deletes the Pod's object once its process has ended.
 
@@ -99,21 +100,23 @@ impl Cluster {
             .map(drop)
     }
 
-    /// Returns once the controllers have evicted the Pod.
-    pub(super) async fn wait_until_evicted(&self) -> Result<(), ClusterError> {
+    /// Returns once the controllers have evicted the Pod, and how long it may take to end.
+    pub(super) async fn wait_until_evicted(&self) -> Result<Option<Duration>, ClusterError> {
         let pods = self.pods();
         let evicted = async {
             loop {
                 match pods.get_opt(NAME).await {
                     Ok(Some(pod)) if pod.metadata.deletion_timestamp.is_none() => {}
-                    Ok(_) => return,
+                    Ok(Some(pod)) => return pod.metadata.deletion_grace_period_seconds,
+                    Ok(None) => return None,
                     // The API server is asked again.
                     Err(_) => {}
                 }
                 sleep(EVICTION_POLL_INTERVAL).await;
             }
         };
-        self.within("headgate's controllers evict the Pod", evicted).await
+        let grace = self.within("headgate's controllers evict the Pod", evicted).await?;
+        Ok(grace.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default())))
     }
 
     /// What kubelet does once the Pod's process has ended.
@@ -129,7 +132,7 @@ impl Cluster {
         }
     }
 
-    /// Ends the maintenance, waits until the controllers have undone it, and brings the Pod back.
+    /// Ends the maintenance, and waits until the controllers have undone it. One of their own ends with its signal.
     pub(super) async fn end_maintenance(&self) -> Result<(), ClusterError> {
         if !self.runs_maintenance() {
             return Ok(());
@@ -150,8 +153,21 @@ impl Cluster {
                 sleep(POLL_INTERVAL).await;
             }
         };
-        self.within("headgate's controllers undo the maintenance", undone)
-            .await?;
+        self.within("headgate's controllers undo the maintenance", undone).await
+    }
+
+    /// Brings the Pod back once there is no maintenance that would evict it.
+    pub(super) async fn restore_pod(&self) -> Result<(), ClusterError> {
+        if !self.runs_maintenance() {
+            return Ok(());
+        }
+        let maintenances = Api::<NodeMaintenance>::all(self.client.clone());
+        let ended = async {
+            while !matches!(maintenances.list(&ListParams::default()).await, Ok(list) if list.items.is_empty()) {
+                sleep(POLL_INTERVAL).await;
+            }
+        };
+        self.within("headgate's controllers end their maintenances", ended).await?;
         self.remove_pod().await?;
         self.create_pod().await
     }
@@ -179,7 +195,7 @@ impl Cluster {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    async fn within(&self, what: &'static str, waiting: impl Future<Output = ()>) -> Result<(), ClusterError> {
+    async fn within<T>(&self, what: &'static str, waiting: impl Future<Output = T>) -> Result<T, ClusterError> {
         let bound = CONTROLLERS_TIMEOUT + self.settings.maintenance.drain;
         timeout(bound, waiting).await.map_err(|_| ClusterError::NotYet {
             what,

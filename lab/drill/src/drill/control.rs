@@ -109,6 +109,13 @@ impl ControlPlane for Control {
         }
     }
 
+    fn grace_period(&self) -> Option<Duration> {
+        match self {
+            Self::None(none) => none.grace_period(),
+            Self::Cluster(cluster) => cluster.grace_period(),
+        }
+    }
+
     fn admin_states(&self) -> watch::Receiver<Vec<AdminState>> {
         match self {
             Self::None(none) => none.admin_states(),

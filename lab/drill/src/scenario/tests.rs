@@ -89,6 +89,49 @@ fn controllers_evict_in_their_own_time() {
 }
 
 #[test]
+fn an_evicted_pod_leaves_before_azure_takes_the_machine_at_its_time() {
+    let parameters = Parameters {
+        is_evicted_by_controllers: true,
+        ..parameters()
+    };
+    let seconds = Duration::from_secs;
+    let taken = |change: &dyn Fn(&mut Timeline)| -> Vec<_> {
+        let mut timeline = Scenario::Spot.timeline(&parameters);
+        let end = timeline.end;
+        assert_eq!(timeline.steps[1].action, Action::AwaitEviction);
+        change(&mut timeline);
+        assert!(timeline.end >= end);
+        let later = timeline.steps.iter().skip(2);
+        later.map(|step| ((step.at - LEAD_IN).as_secs(), step.action)).collect()
+    };
+    let planned = [(0, Action::TerminatePod), (5, Action::EndPod), (30, Action::PowerOff)];
+    assert_eq!(taken(&|_| {}), planned);
+    assert_eq!(
+        taken(&|timeline| timeline.postpone(1, seconds(6))),
+        [(6, Action::TerminatePod), (11, Action::EndPod), (30, Action::PowerOff)],
+        "the machine does not wait"
+    );
+    let with_grace = |late: u64, grace: u64| {
+        taken(&|timeline| {
+            timeline.postpone(1, seconds(late));
+            timeline.limit_grace_period(1, seconds(grace));
+        })
+    };
+    assert_eq!(with_grace(6, 600)[1], (11, Action::EndPod), "it needs less");
+    assert_eq!(with_grace(6, 3)[1], (9, Action::EndPod), "and is killed");
+    let too_late: Vec<_> = with_grace(40, 1).iter().map(|step| step.1).collect();
+    assert_eq!(too_late, [Action::PowerOff, Action::TerminatePod, Action::EndPod]);
+    let mut other = Scenario::Maintenance.timeline(&parameters);
+    let before = other.steps.last().unwrap().at;
+    other.postpone(1, seconds(6));
+    assert_eq!(
+        other.steps.last().unwrap().at,
+        before + seconds(6),
+        "nobody announced it"
+    );
+}
+
+#[test]
 fn a_deletion_that_is_held_is_announced_and_waits_before_the_machine_goes() {
     let parameters = Parameters {
         holds_deletion: true,

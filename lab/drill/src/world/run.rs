@@ -174,56 +174,50 @@ impl World {
             .spawn("clients", move || clients::run(settings, stopped))?;
         let start = Instant::now();
         let mut events = Vec::new();
-        // What waits for others moves all that comes after it.
-        let mut shift = Duration::ZERO;
+        let mut timeline = timeline.clone();
         let mut longest_lag = Duration::ZERO;
-        for step in &timeline.steps {
-            sleep_until(start + step.at + shift).await;
+        for number in 0..timeline.steps.len() {
+            let step = timeline.steps[number];
+            sleep_until(start + step.at).await;
             if step.action.is_wait() {
-                control_plane.carry_out(step).await?;
-                shift = start.elapsed().saturating_sub(step.at);
+                control_plane.carry_out(&step).await?;
+                let mut took = start.elapsed().saturating_sub(step.at);
                 if step.at < signal.at {
-                    shift += phase.wait(start + signal.at + shift, signal.node);
+                    took += phase.wait(start + signal.at + took, signal.node);
+                }
+                timeline.postpone(number, took);
+                if let Some(grace) = control_plane.grace_period() {
+                    timeline.limit_grace_period(number, grace);
                 }
                 continue;
             }
             let at = Instant::now();
-            longest_lag = longest_lag.max(at.saturating_duration_since(start + step.at + shift));
+            longest_lag = longest_lag.max(at.saturating_duration_since(start + step.at));
             let is_first = !events
                 .iter()
                 .any(|seen: &Observed| seen.node == step.node && seen.event == Event::Signal);
-            if step.action.announces() && is_first {
-                events.push(Observed {
-                    at,
-                    node: step.node,
-                    event: Event::Signal,
-                });
-                if self.probe(step.node).path.is_some() {
-                    // If the controller has ended, `run` reports that.
-                    let _ = orders.watch_health.send(step.node).await;
-                }
+            events.extend(event_of(step.action, is_first).map(|event| Observed {
+                at,
+                node: step.node,
+                event,
+            }));
+            if step.action.announces() && is_first && self.probe(step.node).path.is_some() {
+                // If the controller has ended, `run` reports that.
+                let _ = orders.watch_health.send(step.node).await;
             }
             if let Action::Signal(signal) = step.action
                 && self.settings.plan.removal.follows(signal)
             {
                 let _ = orders.deregister.send(step.node).await;
             }
-            if step.action == Action::PowerOff {
-                // Its packets are dropped some milliseconds later. What is lost from now on is lost with the machine.
-                events.push(Observed {
-                    at,
-                    node: step.node,
-                    event: Event::NodeGone,
-                });
-            }
-            self.carry_out(step).await?;
-            control_plane.carry_out(step).await?;
+            self.carry_out(&step).await?;
+            control_plane.carry_out(&step).await?;
             if self.endpoints != self.published {
                 control_plane.publish(&self.endpoints).await?;
                 self.published.clone_from(&self.endpoints);
             }
         }
-        sleep_until(start + timeline.end + shift).await;
+        sleep_until(start + timeline.end).await;
         stop.send_replace(true);
         let bound = run.clients.timeout * 2 + CLIENTS_TIMEOUT;
         let mut observations = timeout(bound, running.join())
@@ -252,6 +246,19 @@ impl Phase {
 struct Orders {
     watch_health: mpsc::Sender<usize>,
     deregister: mpsc::Sender<usize>,
+}
+
+/// What a timeline shows of a step, which is the first that announces its node's end, or not.
+fn event_of(action: Action, is_first: bool) -> Option<Event> {
+    match action {
+        _ if action.announces() && is_first => Some(Event::Signal),
+        Action::TerminatePod => Some(Event::PodTerminating),
+        Action::EndPod => Some(Event::PodEnded),
+        Action::StartPod => Some(Event::PodReady),
+        // Its packets are dropped some milliseconds later. What is lost from now on is lost with the machine.
+        Action::PowerOff => Some(Event::NodeGone),
+        _ => None,
+    }
 }
 
 /// A handshake with a node's port of the Service.

@@ -1,4 +1,5 @@
-//! The same cases on both APIs: who acquires the Lease when, what it contains then, and what errors say.
+//! The same cases on both APIs: who acquires the Lease when, what it contains then, and what errors say. Bounds of time are exact on the
+//! fake, whose time is paused; kube-apiserver may be on a busy machine.
 
 use std::time::Duration;
 
@@ -17,10 +18,12 @@ struct Fixture {
     lease: String,
     clock: Clock,
     others: OtherProcess,
+    /// Whether time passes by itself.
+    is_real: bool,
 }
 
 impl Fixture {
-    fn new(client: impl Fn() -> Client + 'static, test: &str) -> Self {
+    fn new(client: impl Fn() -> Client + 'static, test: &str, is_real: bool) -> Self {
         let clock = Clock::anchored(jiff::Timestamp::now());
         let lease = format!("lock-{}", test.replace('_', "-"));
         Self {
@@ -28,7 +31,13 @@ impl Fixture {
             client: Box::new(client),
             lease,
             clock,
+            is_real,
         }
+    }
+
+    /// What takes at most so long.
+    fn at_most(&self, paused: Duration) -> Duration {
+        if self.is_real { 60 * SECOND } else { paused }
     }
 
     fn locker(&self) -> Locker {
@@ -44,7 +53,7 @@ async fn release(fixture: &Fixture, guard: LockGuard) {
 
 async fn a_missing_lease_is_created_and_acquired(fixture: Fixture) {
     let locker = fixture.locker();
-    let guard = locker.acquire_within(5 * SECOND).await.unwrap();
+    let guard = locker.acquire_within(fixture.at_most(5 * SECOND)).await.unwrap();
     assert!(guard.accepts_writes());
     let spec = fixture.others.lease().await.unwrap().spec.unwrap();
     assert_eq!(spec.holder_identity.as_deref(), Some("headgate"));
@@ -53,20 +62,20 @@ async fn a_missing_lease_is_created_and_acquired(fixture: Fixture) {
     assert_eq!(spec.lease_transitions, None, "no user of this Lease counts transitions");
     release(&fixture, guard).await;
     assert_eq!(fixture.others.previous_holder().await, None, "nothing was written");
-    assert!(locker.end().await < SECOND);
+    assert!(locker.end().await < fixture.at_most(SECOND));
 }
 
 async fn a_writer_becomes_the_previous_holder(fixture: Fixture) {
     fixture.others.create("", SECOND).await;
     let locker = fixture.locker();
-    let mut guard = locker.acquire_within(5 * SECOND).await.unwrap();
+    let mut guard = locker.acquire_within(fixture.at_most(5 * SECOND)).await.unwrap();
     guard.mark_written();
     release(&fixture, guard).await;
     assert_eq!(fixture.others.previous_holder().await.as_deref(), Some("headgate"));
     // A hold without a write keeps the previous holder.
     assert!(fixture.others.lock(CCM).await.unwrap(), "caches are dropped");
     fixture.others.unlock(CCM).await.unwrap();
-    let guard = locker.acquire_within(5 * SECOND).await.unwrap();
+    let guard = locker.acquire_within(fixture.at_most(5 * SECOND)).await.unwrap();
     release(&fixture, guard).await;
     assert_eq!(fixture.others.previous_holder().await.as_deref(), Some(CCM));
     assert!(!fixture.others.lock(CCM).await.unwrap(), "caches are kept");
@@ -105,7 +114,7 @@ async fn an_expired_lease_is_acquired(fixture: Fixture) {
     fixture.others.create(CCM, 901 * SECOND).await;
     let locker = fixture.locker();
     let others = locker.released_by_others();
-    let guard = locker.acquire_within(5 * SECOND).await.unwrap();
+    let guard = locker.acquire_within(fixture.at_most(5 * SECOND)).await.unwrap();
     assert_eq!(*others.borrow(), 1, "the other's hold has ended");
     release(&fixture, guard).await;
     assert_eq!(*others.borrow(), 1);
@@ -118,9 +127,9 @@ async fn a_waiting_writer_acquires_the_lease_as_soon_as_it_is_released(fixture: 
     let mut times = Vec::new();
     for round in 1..=10 {
         soon("locked", async || fixture.others.lock(CCM).await.is_ok()).await;
-        let waits = locker.handle();
+        let (waits, longest) = (locker.handle(), fixture.at_most(10 * SECOND));
         let waits = tokio::spawn(async move {
-            let guard = waits.acquire("test", Instant::now() + 10 * SECOND).await.unwrap();
+            let guard = waits.acquire("test", Instant::now() + longest).await.unwrap();
             (guard, Instant::now())
         });
         sleep(Duration::from_millis(300 + 37 * round)).await;
@@ -131,17 +140,18 @@ async fn a_waiting_writer_acquires_the_lease_as_soon_as_it_is_released(fixture: 
         times.push(at - released_at);
         assert_eq!(fixture.others.holder().await, "headgate");
         release(&fixture, guard).await;
-        let counted = timeout(SECOND, others.wait_for(|count| *count >= round)).await;
+        let counted = timeout(fixture.at_most(SECOND), others.wait_for(|count| *count >= round)).await;
         assert_eq!(*counted.expect("the hold is counted").unwrap(), round, "once");
     }
     times.sort();
     println!("acquired {:.1?} to {:.1?} after the release", times[0], times[9]);
-    assert!(times[9] < SECOND / 2, "{times:?}");
+    assert!(times[9] < fixture.at_most(SECOND / 2), "{times:?}");
 }
 
 async fn many_writers_share_one_hold(fixture: Fixture) {
     let locker = fixture.locker();
-    let guard: Vec<_> = futures::future::join_all((0..50).map(|_| locker.acquire_within(5 * SECOND))).await;
+    let guard: Vec<_> =
+        futures::future::join_all((0..50).map(|_| locker.acquire_within(fixture.at_most(5 * SECOND)))).await;
     let mut guard: Vec<_> = guard.into_iter().map(Result::unwrap).collect();
     let acquired = async || {
         fixture
@@ -169,9 +179,9 @@ async fn many_writers_share_one_hold(fixture: Fixture) {
 
 async fn a_dropped_writer_has_left(fixture: Fixture) {
     let locker = fixture.locker();
-    let panics = locker.handle();
+    let (panics, longest) = (locker.handle(), fixture.at_most(5 * SECOND));
     let task = tokio::spawn(async move {
-        let mut guard = panics.acquire("test", Instant::now() + 5 * SECOND).await.unwrap();
+        let mut guard = panics.acquire("test", Instant::now() + longest).await.unwrap();
         guard.mark_written();
         panic!("a defect, with {guard:?}");
     });
@@ -191,7 +201,7 @@ async fn a_dropped_writer_has_left(fixture: Fixture) {
 
 async fn the_next_leader_releases_the_hold_of_a_crashed_one(fixture: Fixture) {
     let locker = fixture.locker();
-    let guard = locker.acquire_within(5 * SECOND).await.unwrap();
+    let guard = locker.acquire_within(fixture.at_most(5 * SECOND)).await.unwrap();
     locker.crash().await;
     guard.release().await;
     assert_eq!(fixture.others.holder().await, "headgate");
@@ -208,19 +218,19 @@ async fn the_next_leader_releases_the_hold_of_a_crashed_one(fixture: Fixture) {
 
 async fn a_release_does_not_touch_the_hold_of_another_process(fixture: Fixture) {
     let locker = fixture.locker();
-    let guard = locker.acquire_within(5 * SECOND).await.unwrap();
+    let guard = locker.acquire_within(fixture.at_most(5 * SECOND)).await.unwrap();
     // The hold is lost, as after 15 minutes.
     fixture.others.delete().await;
     fixture.others.create(CCM, SECOND).await;
     soon("the loss is noticed", async || !guard.accepts_writes()).await;
     let began = Instant::now();
     guard.release().await;
-    assert!(began.elapsed() < SECOND);
+    assert!(began.elapsed() < fixture.at_most(SECOND));
     sleep(SECOND / 2).await;
     assert_eq!(fixture.others.holder().await, CCM);
     // The same without time to notice: released at once.
     fixture.others.unlock(CCM).await.unwrap();
-    let guard = locker.acquire_within(5 * SECOND).await.unwrap();
+    let guard = locker.acquire_within(fixture.at_most(5 * SECOND)).await.unwrap();
     fixture.others.delete().await;
     fixture.others.create(CCM, SECOND).await;
     guard.release().await;
@@ -244,7 +254,7 @@ macro_rules! cases {
 
             $(#[tokio::test]
             async fn $both() {
-                super::$both(Fixture::new(|| control_plane().client(), stringify!($both))).await;
+                super::$both(Fixture::new(|| control_plane().client(), stringify!($both), true)).await;
             })*
         }
     };
@@ -252,7 +262,7 @@ macro_rules! cases {
         #[tokio::test(start_paused = true)]
         async fn $case() {
             let fake = FakeApi::default();
-            super::$case(Fixture::new(move || fake.client().0, stringify!($case))).await;
+            super::$case(Fixture::new(move || fake.client().0, stringify!($case), false)).await;
         }
     };
 }

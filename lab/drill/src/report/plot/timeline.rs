@@ -20,7 +20,7 @@ const LAST_AXIS_HEIGHT: u32 = 44;
 const LABEL_WIDTH: u32 = 210;
 
 /// The known events, in the order of their lanes, with their names and colours.
-const LANES: [(&str, &str, RGBColor); 8] = [
+const LANES: [(&str, &str, RGBColor); 11] = [
     ("signal", "signal", INK),
     ("healthz503", "health answer not 200", BLUE),
     ("putAccepted", "admin state accepted", BLUE),
@@ -28,6 +28,9 @@ const LANES: [(&str, &str, RGBColor); 8] = [
     ("probeFailed", "first probe failed", SKY),
     ("probeDown", "probes failed", SKY),
     ("outOfRotation", "out of rotation", SKY),
+    ("podTerminating", "Pod terminating", BLUE),
+    ("podEnded", "Pod ended", INK),
+    ("podReady", "next Pod ready", BLUE),
     ("nodeGone", "node gone", INK),
 ];
 /// The lane of long-lived connections, which are no events of a node.
