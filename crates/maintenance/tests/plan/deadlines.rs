@@ -1,7 +1,7 @@
 //! `spec.deadline`: load balancer first, then the pods in order, and at half of the time all of them.
 
 use headgate_core::node::NodeTraffic;
-use headgate_maintenance::api::{PodType, Stage};
+use headgate_maintenance::api::{LoadBalancerState, PodType, Stage};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
