@@ -85,7 +85,7 @@ drill-assumptions: build-tools namespace-tools ## compare strategies over the ti
 .PHONY: drill-picture
 drill-picture: build-tools namespace-tools ## run the drill of the README's picture again, and draw it; takes a quarter of an hour
 	assets=$$($(control_plane)); cargo build --locked; \
-	HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" $(picture_drill) -o json > $(picture).json.new
+	HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" $(picture_drill) -o json | python3 -m json.tool --compact > $(picture).json.new
 	mv $(picture).json.new $(picture).json
 	$(target_dir)/debug/headgate-lab drill-report $(picture).json --svg $(picture).svg
 
