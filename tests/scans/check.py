@@ -15,10 +15,10 @@ CHART = HERE.parent.parent / "charts" / "headgate"
 NOWHERE = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": "", "BC_SKIP_MAPPING": "TRUE"}
 
 
-def output(command: list[str], codes: tuple[int, ...], **environment: str) -> str:
-    """What a program prints, which must end with one of these exit codes."""
+def output(command: list[str], codes: tuple[int, ...], start: str = "", **environment: str) -> str:
+    """What a program prints, which must end with one of these exit codes, and begin so."""
     ran = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
-    if ran.returncode not in codes:
+    if ran.returncode not in codes or not ran.stdout.startswith(start):
         sys.exit(f"{command[0]} ended with {ran.returncode}: {ran.stderr}{ran.stdout}")
     return ran.stdout
 
@@ -28,7 +28,7 @@ def kube_score(program: str, file: Path) -> set[tuple[str, str, str]]:
     # A missing CPU limit hides no other: checkov's CKV_K8S_11 is about that alone.
     command = [program, "score", "--kubernetes-version", "v1.30", "--ignore-container-cpu-limit", "--output-format", "json", str(file)]
     found = set()
-    for scored in json.loads(output(command, (0, 1))):
+    for scored in json.loads(output(command, (0, 1), "[")):
         kind = scored["type_meta"]["kind"]
         metadata = scored["object_meta"]
         place = f"{kind}/{metadata.get('namespace', '')}/{metadata['name']}"
@@ -43,7 +43,7 @@ def checkov(program: str, file: Path) -> set[tuple[str, str, str]]:
     """The same of checkov."""
     command = [program, "--file", str(file), "--framework", "kubernetes", "--compact", "--quiet", "--skip-download", "--output", "json"]
     found = set()
-    for check in json.loads(output(command, (0, 1), **NOWHERE))["results"]["failed_checks"]:
+    for check in json.loads(output(command, (0, 1), "{", **NOWHERE))["results"]["failed_checks"]:
         kind, namespace, name = check["resource"].split(".", 2)
         # Of pods that it takes from a template it names all labels.
         name = name.split(".")[0]
