@@ -11,6 +11,7 @@ stages=(
   'cloud-controller-manager make cloud-controller-manager'
   'chaos make chaos'
   'stories make stories'
+  'prove make prove'
   'fuzz make fuzz'
   'emulator-benchmark make bench-emulator'
   'release release/twice.sh'
