@@ -133,8 +133,10 @@ stories: build-tools ## run the randomised stories of leaders and of the marker 
 	PROPTEST_CASES=$${PROPTEST_CASES:-100000} cargo test --locked --profile fuzz -p headgate-maintenance --lib --test plan --test rollout
 
 .PHONY: prove
-prove: build-tools ## explore the model of the protocol, optimised: every state of each configuration (docs/dev/proof.md)
+prove: build-tools ## explore the model of the protocol, and disturb short stories at every fault point, optimised (docs/dev/proof.md)
 	HEADGATE_PROVE=all cargo test --locked --profile fuzz -p headgate-controller --lib protocol -- --nocapture
+	HEADGATE_FAULT_POINTS=$${HEADGATE_FAULT_POINTS:-all} HEADGATE_FAULT_PAIRS=$${HEADGATE_FAULT_PAIRS:-1000} \
+	  cargo test --locked --profile fuzz -p headgate-controller -p headgate-maintenance --test stories $(ARGS) -- fault_points --nocapture
 
 .PHONY: soak-leader
 soak-leader: build-tools ## run a leader for SOAK_SECONDS (3600) with signals, another writer, faults of ARM and outages

@@ -12,6 +12,7 @@ stages=(
   'chaos make chaos'
   'cluster-api make cluster-api'
   'stories make stories'
+  'prove make prove'
   'fuzz make fuzz'
   'release release/twice.sh'
   'scans tests/scans/build.sh'

@@ -27,6 +27,8 @@ pub use client_faults::{ClientFaults, Fault, RequestFilter};
 use resources::ObjectKey;
 use store::Store;
 
+use crate::fault_points::{FaultPoints, ProcessPoints};
+
 /// A request that arrived at the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedRequest {
@@ -54,6 +56,8 @@ struct Shared {
     changes: watch::Sender<()>,
     /// Number of restarts, and the time from which the server is available again.
     restarts: Mutex<(u64, Instant)>,
+    /// What disturbs the clients that are made from now on.
+    points: Mutex<Option<FaultPoints>>,
 }
 
 impl Default for FakeApi {
@@ -63,6 +67,7 @@ impl Default for FakeApi {
             recorded: Mutex::default(),
             changes: watch::Sender::new(()),
             restarts: Mutex::new((0, Instant::now())),
+            points: Mutex::default(),
         }))
     }
 }
@@ -71,10 +76,16 @@ impl FakeApi {
     /// A new client, and the handle on the faults of its requests.
     #[must_use]
     pub fn client(&self) -> (Client, ClientFaults) {
-        let faults = ClientFaults::default();
+        let points = self.0.points.lock().unwrap().clone().map(ProcessPoints::new);
+        let faults = ClientFaults::with_points(points);
         let (fake, shared) = (self.clone(), faults.clone());
         let service = tower::service_fn(move |request| fake.clone().serve(request, shared.clone()));
         (Client::new(service, "default"), faults)
+    }
+
+    /// Counts, and disturbs, the requests of each client that is made from now on, as those of a process of its own.
+    pub fn inject(&self, points: &FaultPoints) {
+        *self.0.points.lock().unwrap() = Some(points.clone());
     }
 
     fn store(&self) -> MutexGuard<'_, Store> {

@@ -1,5 +1,6 @@
 //! Kubernetes for tests: a fake API server in process ([`FakeApi`]), and a real control plane that the tests of a binary
-//! share ([`control_plane`]). Randomised stories follow from their seeds ([`run_seeds`]).
+//! share ([`control_plane`]). Randomised stories follow from their seeds ([`run_seeds`]), and others are disturbed at each of their fault
+//! points ([`run_fault_points`]).
 //!
 //! A test creates its own `Client` (it belongs to the test's runtime) and its own Node with [`create_node`], so that tests run
 //! in parallel against the same [`control_plane`]. A test that stops kube-apiserver starts an [`own_control_plane`]. Only
@@ -15,6 +16,8 @@
 
 mod cluster;
 mod fake;
+mod fault_points;
+mod fault_runs;
 mod lab_program;
 mod random;
 mod recorded_spans;
@@ -32,6 +35,8 @@ pub use cluster::{
     Cluster, assets, control_plane, create_node, is_kubernetes_1_30, kubectl, own_control_plane, patch_node, set_taints,
 };
 pub use fake::{ClientFaults, FakeApi, Fault, RecordedRequest, RequestFilter};
+pub use fault_points::{FaultPoint, FaultPoints, Pattern, ProcessPoints, keep_running};
+pub use fault_runs::{Failure, Story, find_failure, run_fault_points};
 pub use lab_program::lab_program;
 pub use random::{Random, run_seeds};
 pub use recorded_spans::{RecordedSpan, RecordedSpans};

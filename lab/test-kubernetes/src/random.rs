@@ -42,7 +42,7 @@ impl Random {
     }
 }
 
-fn in_paused_time(run: impl Future<Output = ()>) {
+pub(crate) fn in_paused_time(run: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)

@@ -2,6 +2,8 @@
 //!
 //! It writes as the leader does in the mode `off`: by the planner and the pool writer of each load balancer, under the shared Lease, with
 //! permits of the term. A foreign `Down` and entries that belong to no Node are left alone. No task outlives the work.
+//!
+//! An answer of ARM may be older than the `Down`, so another list has to confirm that nothing is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -117,14 +119,25 @@ pub enum RestoreError {
 }
 
 /// The progress of one load balancer, from each status of its planner.
-#[derive(Clone, Debug, Default)]
 struct Progress {
+    load_balancer: LoadBalancerId,
+    statuses: watch::Receiver<LoadBalancerStatus>,
     status: LoadBalancerStatus,
     restored: BTreeSet<OwnedEntry>,
     remaining: BTreeSet<OwnedEntry>,
 }
 
 impl Progress {
+    fn new(load_balancer: LoadBalancerId, statuses: watch::Receiver<LoadBalancerStatus>) -> Self {
+        Self {
+            load_balancer,
+            statuses,
+            status: LoadBalancerStatus::default(),
+            restored: BTreeSet::new(),
+            remaining: BTreeSet::new(),
+        }
+    }
+
     fn observe(&mut self, status: LoadBalancerStatus) {
         let pending = status.entries.iter().filter(|entry| entry.is_pending());
         let remaining = pending.map(owned_entry).collect();
@@ -135,11 +148,13 @@ impl Progress {
         self.status = status;
     }
 
-    /// Whether a plan that knows every interface leaves nothing to do, or nothing that can be done.
-    fn is_complete(&self) -> bool {
+    /// Whether a plan that knows every interface leaves nothing to do by a read that was sent after `since`, or nothing that can
+    /// be done.
+    fn is_complete(&self, since: Option<Instant>) -> bool {
         let last_error = self.status.last_error.as_ref();
         let is_terminal = last_error.is_some_and(|error| error.class == ErrorClass::Terminal);
-        self.status.covers_interfaces && (self.remaining.is_empty() || is_terminal)
+        let is_restored = self.remaining.is_empty() && self.status.observed_at > since;
+        self.status.covers_interfaces && (is_restored || is_terminal)
     }
 
     /// The entries that are not `Down`, although the ledger says so.
@@ -151,14 +166,15 @@ impl Progress {
         })
     }
 
-    /// Follows a planner until its load balancer is complete.
-    async fn follow(&mut self, mut statuses: watch::Receiver<LoadBalancerStatus>) {
+    /// Follows the planner until the load balancer is complete.
+    async fn follow(&mut self, since: Option<Instant>) {
         loop {
-            self.observe(statuses.borrow_and_update().clone());
-            if self.is_complete() {
+            let status = self.statuses.borrow_and_update().clone();
+            self.observe(status);
+            if self.is_complete(since) {
                 return;
             }
-            if statuses.changed().await.is_err() {
+            if self.statuses.changed().await.is_err() {
                 // A writer that has panicked makes no more progress.
                 return;
             }
@@ -311,18 +327,32 @@ async fn work(
             labels: LABELS,
         };
         tasks.spawn(writer.run(planner));
-        (Progress::default(), statuses)
+        Progress::new(id.clone(), statuses)
     });
-    let (mut progress, statuses): (Vec<_>, Vec<_>) = writers.unzip();
-    let follow = progress.iter_mut().zip(statuses);
-    let complete = join_all(follow.map(|(progress, statuses)| progress.follow(statuses)));
+    let mut progress: Vec<_> = writers.collect();
+    let complete = async {
+        join_all(progress.iter_mut().map(|progress| progress.follow(None))).await;
+        if present_ledger.is_empty() {
+            return;
+        }
+        let since = Instant::now();
+        list_requests.send_modify(|request| request.number += 1);
+        let listing = next_listing(&mut listed, since).await;
+        let recorded = read_recorded_once(&arm, &scope, &present_ledger, &listing).await;
+        recorded_listings.send_replace(Arc::new(recorded.clone()));
+        // What is not shown any more was deleted, or cannot be read.
+        let lists = [&*listing, &recorded];
+        let is_shown = |id: &LoadBalancerId| lists.iter().any(|list| list.load_balancers.contains_key(id));
+        let shown = progress.iter_mut().filter(|progress| is_shown(&progress.load_balancer));
+        join_all(shown.map(|progress| progress.follow(Some(since)))).await;
+    };
     let is_complete = tokio::select! {
-        _ = complete => true,
+        () = complete => true,
         () = term.handover_requested() => false,
         () = sleep_until(deadline) => false,
     };
-    drop((list_requests, recorded_listings));
     let mut outcome = finish(context, ledger, &progress, is_complete).await;
+    let recorded = Arc::clone(&recorded_listings.borrow());
     let unreadable = recorded.unreadable.iter();
     outcome.unreadable = unreadable
         .map(|(id, error)| (id.clone(), error.message.clone()))
@@ -341,6 +371,15 @@ async fn first_listing(listed: &mut watch::Receiver<Arc<Listing>>) -> Result<Arc
     match &listing.last_error {
         Some(error) => Err(RestoreError::Listing(error.message.clone())),
         None => Ok(listing),
+    }
+}
+
+/// The first list that was sent after `since`; never ends if none succeeds.
+async fn next_listing(listed: &mut watch::Receiver<Arc<Listing>>, since: Instant) -> Arc<Listing> {
+    let listing = listed.wait_for(|listing| listing.requested_at > Some(since)).await;
+    match listing.map(|listing| Arc::clone(&listing)) {
+        Ok(listing) => listing,
+        Err(_) => std::future::pending().await,
     }
 }
 

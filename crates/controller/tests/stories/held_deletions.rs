@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::rows::cluster::TestCluster;
 use super::world::{ENFORCE, SECOND, agent_writer, two_load_balancers};
 
-const HARD_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+pub(crate) const HARD_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 const KARPENTER_TAINT: &str = "karpenter.sh/disrupted";
 const TIMEOUT: Duration = Duration::from_mins(1);
 const TIMED_OUT: &str = "DeletionDelayTimedOut";
@@ -38,7 +38,7 @@ async fn cluster(has_leader: bool) -> TestCluster {
 }
 
 /// The part of node 2's agent that writes its Node, and its connection to the API server.
-fn start_agent(cluster: &TestCluster, timeout: Option<Duration>) -> (JoinHandle<()>, ClientFaults) {
+pub(crate) fn start_agent(cluster: &TestCluster, timeout: Option<Duration>) -> (JoinHandle<()>, ClientFaults) {
     let (client, line) = cluster.fake.client();
     let (name, clock, rules) = (
         "node-2".to_owned(),
@@ -69,7 +69,7 @@ fn start_agent(cluster: &TestCluster, timeout: Option<Duration>) -> (JoinHandle<
     (agent, line)
 }
 
-fn set_taints(cluster: &TestCluster, keys: &[&str]) {
+pub(crate) fn set_taints(cluster: &TestCluster, keys: &[&str]) {
     let now = cluster.world.clock.now().wall.as_second().to_string();
     let taint = |key: &&str| json!({"key": key, "value": now, "effect": "NoSchedule"});
     let taints: Value = keys.iter().map(taint).collect();
@@ -80,11 +80,11 @@ fn node_2(cluster: &TestCluster) -> Value {
     serde_json::to_value(cluster.fake.peek::<Node>("", "node-2").unwrap()).unwrap()
 }
 
-fn is_delayed(cluster: &TestCluster) -> bool {
+pub(crate) fn is_delayed(cluster: &TestCluster) -> bool {
     node_2(cluster)["metadata"]["annotations"][DELETION_DELAY_ANNOTATION] == "true"
 }
 
-fn is_out(cluster: &TestCluster) -> bool {
+pub(crate) fn is_out(cluster: &TestCluster) -> bool {
     let node = node_2(cluster);
     let conditions = node["status"]["conditions"].as_array().unwrap();
     conditions

@@ -35,6 +35,8 @@ struct State {
     /// The entries that a leader has set `Down`: path of the pool, address.
     owned: BTreeSet<(String, String)>,
     puts: usize,
+    /// Whether an entry stays `Down` while its node has the signal.
+    keeps_signalled_down: bool,
     /// The terms of all leaders, also of former ones.
     terms: Vec<watch::Receiver<Option<Term>>>,
     violations: Vec<String>,
@@ -116,6 +118,11 @@ impl Invariants {
             emulator,
             minimum_in_service,
         }
+    }
+
+    /// From now on nothing is given back while its node has a signal: nothing but signals decides, and none comes again after its end.
+    pub(crate) fn keep_signalled_down(&self) {
+        self.state.lock().unwrap().keeps_signalled_down = true;
     }
 
     /// Records that the node has these taints from now on.
@@ -239,6 +246,10 @@ impl Invariants {
                 ("Down", "None") => {
                     if !self.state.lock().unwrap().owned.contains(&owned) {
                         self.violation(format!("{path}: {ip} is a foreign Down"));
+                    }
+                    let is_kept = self.state.lock().unwrap().keeps_signalled_down;
+                    if is_kept && self.had_signal(node, Duration::ZERO) {
+                        self.violation(format!("{path}: {ip} is given back, and node {node} has a signal"));
                     }
                 }
                 _ => self.violation(format!("{path}: {ip} is changed from {from} to {to}")),

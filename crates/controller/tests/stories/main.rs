@@ -12,6 +12,7 @@ mod bad_input;
 mod cloud_controller_manager;
 mod contested;
 mod etcd_restore;
+mod fault_points;
 mod giving_up;
 mod guard;
 mod guard_signals;

@@ -1,7 +1,7 @@
 //! A cluster with load balancers in the emulator, and leaders that can be stopped and killed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,7 +18,9 @@ use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_core::clock::Clock;
 use headgate_core::node::{SignalRules, TrafficByNode};
 use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter};
-use hyper::{Request, Response};
+use headgate_test_kubernetes::ProcessPoints;
+use hyper::header::IF_MATCH;
+use hyper::{Method, Request, Response};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Taint};
 use k8s_openapi::api::events::v1::Event;
@@ -64,6 +66,8 @@ pub(crate) struct World {
     pub(crate) list_failure_timeout: Duration,
     /// Whether leaders write the marker.
     pub(crate) marker: bool,
+    /// Whether leaders turn eviction notices in Node events into taints.
+    pub(crate) preempt_events: bool,
     /// What `azure.json` says about pools of Local Services.
     pub(crate) local_pools: LocalPoolsTarget,
     /// The setting `localServicePools`.
@@ -80,9 +84,10 @@ pub(crate) struct World {
     pub(crate) max_kept_bytes: Option<usize>,
     /// Where leaders publish what their reads show of each Node with a signal.
     pub(crate) traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
+    /// The fault points of processes, by the names under which they send requests to ARM.
+    pub(crate) points: Mutex<BTreeMap<String, ProcessPoints>>,
 }
 
-/// The resource id of a load balancer.
 /// What writes the Node of an agent, and where its tasks publish.
 pub(crate) fn agent_writer(client: &Client, clock: &Clock) -> (NodeWriter, NodeIntents) {
     let writer = NodeWriter::new(
@@ -93,6 +98,32 @@ pub(crate) fn agent_writer(client: &Client, clock: &Clock) -> (NodeWriter, NodeI
     (writer, NodeIntents::default())
 }
 
+/// Sends a request to the emulator, as one of a process with fault points if it has any.
+async fn send(
+    emulator: &Emulator,
+    mut request: Request<Bytes>,
+    spy: &Spy,
+    points: Option<ProcessPoints>,
+) -> Result<Response<Bytes>, TransportError> {
+    let (method, url) = (request.method().clone(), request.uri().to_string());
+    let answer = async {
+        spy(&request);
+        if points.as_ref().is_some_and(|points| points.ignores_etags()) {
+            request.headers_mut().remove(IF_MATCH);
+        }
+        let answer = emulator.call(request, BASE).await;
+        answer.map_err(|error| TransportError::Connection(error.to_string()))
+    };
+    let Some(points) = &points else { return answer.await };
+    let answer = points.exchange(&method, &url, answer).await;
+    let answer = answer.unwrap_or_else(|| Err(TransportError::Connection("the connection was reset".to_owned())))?;
+    if method == Method::GET {
+        return Ok(points.arm_answer(&url, answer));
+    }
+    Ok(answer)
+}
+
+/// The resource id of a load balancer.
 pub(crate) fn id_of(load_balancer: &str) -> String {
     format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{load_balancer}")
 }
@@ -179,31 +210,33 @@ impl World {
             local_pools: LocalPoolsTarget::default(),
             local_pools_settings: LocalServicePools::default(),
             marker: false,
+            preempt_events: false,
             rules: SignalRules::default_admin_state(),
             arm_unreachable: None,
             guard: GuardSettings::DISABLED,
             max_streamed_bytes: None,
             max_kept_bytes: None,
             traffic: None,
+            points: Mutex::default(),
         }
     }
 
     /// A client of the emulator, in process. `spy` sees each request right before it is sent.
     pub(crate) async fn arm(&self, name: &str, spy: Spy) -> ArmClient {
         let (inside, intercept) = (self.emulator.clone(), self.intercept.clone());
+        let points = self.points.lock().unwrap().get(name).cloned();
         let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
-            let (emulator, spy) = (inside.clone(), Arc::clone(&spy));
+            let (emulator, spy, points) = (inside.clone(), Arc::clone(&spy), points.clone());
             let answer = intercept.as_ref().and_then(|intercept| intercept(&request));
             async move {
                 if let Some(answer) = answer {
                     return Ok(answer);
                 }
                 let (mut parts, body) = request.into_parts();
+                let is_for_arm = parts.uri.path().starts_with("/subscriptions/");
                 parts.uri = parts.uri.path_and_query().unwrap().as_str().parse().unwrap();
                 let request = Request::from_parts(parts, body);
-                spy(&request);
-                let answer = emulator.call(request, BASE).await;
-                answer.map_err(|error| TransportError::Connection(error.to_string()))
+                send(&emulator, request, &spy, points.filter(|_| is_for_arm)).await
             }
         }));
         let endpoints = Endpoints::discover(&transport, BASE, None).await.unwrap();

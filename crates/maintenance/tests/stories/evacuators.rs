@@ -10,7 +10,7 @@ use crate::world::{MINUTE, NAMESPACE, SECOND, World};
 
 const OTHER_INSTIGATOR: &str = "evacuation.coordination.k8s.io/instigator_other.example";
 
-fn registered(class: &str, value: &str) -> Value {
+pub(crate) fn registered(class: &str, value: &str) -> Value {
     json!({"metadata": {"annotations": {format!("evacuation.coordination.k8s.io/priority_{class}"): value}}})
 }
 

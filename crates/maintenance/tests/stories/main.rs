@@ -13,6 +13,7 @@ mod blackholes;
 mod drains;
 mod ends;
 mod evacuators;
+mod fault_points;
 mod probes;
 mod rollouts;
 mod spans;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
@@ -41,7 +42,7 @@ pub(crate) struct World {
     pub(crate) registry: Registry,
     metrics: Metrics,
     node_writes: NodeWriteMetrics,
-    leaders: u32,
+    leaders: AtomicU32,
     /// Whether gates follow the agents' conditions, as without Azure.
     pub(crate) is_probed: bool,
     /// Which nodes get a maintenance by themselves.
@@ -83,7 +84,7 @@ impl World {
             registry,
             metrics,
             node_writes,
-            leaders: 0,
+            leaders: AtomicU32::new(0),
             is_probed: false,
             automatic: AutomaticMaintenances::default(),
         };
@@ -111,8 +112,16 @@ impl World {
 
     /// Starts a leader, and waits until it leads.
     pub(crate) async fn lead(&mut self) -> Leader {
-        self.leaders += 1;
-        let name = format!("leader-{}", self.leaders);
+        let (leader, mut terms) = self.start_leader();
+        let led = tokio::time::timeout(2 * MINUTE, terms.wait_for(Option::is_some)).await;
+        drop(led.unwrap().unwrap());
+        sleep(2 * SECOND).await;
+        leader
+    }
+
+    /// Starts a process that leads once it can, and its terms.
+    pub(crate) fn start_leader(&self) -> (Leader, watch::Receiver<Option<Term>>) {
+        let name = format!("leader-{}", self.leaders.fetch_add(1, Ordering::Relaxed) + 1);
         let (client, faults) = self.fake.client();
         let report = NodeReport::initial(None, &SignalRules::default(), self.clock.now());
         let reports = watch::Sender::new(report);
@@ -125,7 +134,7 @@ impl World {
             metrics: LeaderMetrics::default(),
             clock: self.clock.clone(),
         });
-        let mut terms = elector.terms();
+        let terms = elector.terms();
         let access = {
             let (client, clock) = (client.clone(), self.clock.clone());
             let (metrics, node_writes) = (self.metrics.clone(), self.node_writes.clone());
@@ -189,10 +198,7 @@ impl World {
             };
             elector.run(CancellationToken::new(), work).await;
         });
-        let led = tokio::time::timeout(2 * MINUTE, terms.wait_for(Option::is_some)).await;
-        drop(led.unwrap().unwrap());
-        sleep(2 * SECOND).await;
-        Leader { faults, task }
+        (Leader { faults, task }, terms)
     }
 
     /// What the reads of a node's load balancers show from now on.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::RecordedRequest;
+use crate::fault_points::ProcessPoints;
 
 /// A fault of the connection between one client and the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,7 @@ pub struct ClientFaults {
     pub(super) tries: Arc<AtomicUsize>,
     /// Number of times that the open watches were closed; marked as changed with every new fault.
     pub(super) changes: watch::Sender<u64>,
+    pub(super) points: Option<ProcessPoints>,
 }
 
 impl Default for ClientFaults {
@@ -43,11 +45,19 @@ impl Default for ClientFaults {
             fault: Arc::new(Mutex::new((Fault::None, |_| true))),
             tries: Arc::default(),
             changes: watch::Sender::new(0),
+            points: None,
         }
     }
 }
 
 impl ClientFaults {
+    pub(super) fn with_points(points: Option<ProcessPoints>) -> Self {
+        Self {
+            points,
+            ..Self::default()
+        }
+    }
+
     /// Applies a fault to all requests from now on.
     pub fn set(&self, fault: Fault) {
         self.set_for(fault, |_| true);
@@ -68,6 +78,20 @@ impl ClientFaults {
     #[must_use]
     pub fn tries(&self) -> usize {
         self.tries.load(Ordering::Relaxed)
+    }
+
+    /// The fault points of the client's process, if it has any.
+    #[must_use]
+    pub fn points(&self) -> Option<ProcessPoints> {
+        self.points.clone()
+    }
+
+    /// Waits until the client's process has crashed: what is left of it is to be aborted.
+    pub async fn crashed(&self) {
+        match &self.points {
+            Some(points) => points.crashed().await,
+            None => std::future::pending().await,
+        }
     }
 
     pub(super) fn fault(&self, request: &RecordedRequest) -> Fault {

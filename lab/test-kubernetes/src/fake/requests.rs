@@ -18,6 +18,7 @@ use super::resources::{ObjectKey, Selector, Subresource};
 use super::store::PatchType;
 use super::validation::api_error;
 use super::{FakeApi, RecordedRequest};
+use crate::fault_points::ProcessPoints;
 
 /// Latency of a request, and of its response, without a fault.
 pub(super) const ONE_WAY_LATENCY: Duration = Duration::from_millis(5);
@@ -175,7 +176,10 @@ impl FakeApi {
                 sleep(latency).await;
                 return Ok(self.watch(&request, faults, restarts));
             }
-            Fault::None | Fault::Slow(_) => self.answer(&request),
+            Fault::None | Fault::Slow(_) => match faults.points() {
+                Some(points) => self.answer_at_points(&request, &points).await?,
+                None => self.answer(&request),
+            },
         };
         sleep(latency).await;
         if self.availability() != (restarts, true) {
@@ -190,6 +194,26 @@ impl FakeApi {
             ..recorded.clone()
         };
         self.0.recorded.lock().unwrap().push(recorded);
+    }
+
+    /// The answer to a request of a process with fault points.
+    async fn answer_at_points(
+        &self,
+        request: &ParsedRequest,
+        points: &ProcessPoints,
+    ) -> Result<(u16, Value), BoxError> {
+        let RecordedRequest { method, path, .. } = &request.recorded;
+        assert!(
+            method != Method::GET || !request.query.contains_key("resourceVersion"),
+            "{method} {path} may be answered with an older version, which no fault point does"
+        );
+        let answer = async { self.answer(request) };
+        let answer = if method != Method::GET || request.is_single() {
+            points.exchange(method, path, answer).await
+        } else {
+            points.list(path, answer).await
+        };
+        answer.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::ConnectionReset).into())
     }
 
     fn answer(&self, request: &ParsedRequest) -> (u16, Value) {

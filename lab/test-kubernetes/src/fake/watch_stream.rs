@@ -17,6 +17,7 @@ use super::requests::{ONE_WAY_LATENCY, ParsedRequest, ResponseBody};
 use super::resources::{ObjectKey, Selector};
 use super::validation::api_error;
 use super::{FakeApi, RecordedRequest};
+use crate::fault_points::EventFault;
 
 struct WatchStream {
     fake: FakeApi,
@@ -58,6 +59,10 @@ impl FakeApi {
             let added = |(_, object): (&ObjectKey, &Value)| line("ADDED", object);
             watch.pending = store.objects(&watch.selector).map(added).collect();
         }
+        let points = watch.faults.points.as_ref();
+        if points.is_some_and(|points| points.take_expired(&watch.recorded.path)) {
+            watch.expire();
+        }
         let frames = stream::unfold(watch, |mut watch| async move {
             let text = watch.next().await?;
             Some((text.map(Frame::data), watch))
@@ -75,11 +80,15 @@ impl WatchStream {
     /// The next events; `None` after the end.
     async fn next(&mut self) -> Option<Result<Bytes, BoxError>> {
         loop {
-            if self.is_closed {
+            if let Some(points) = &self.faults.points {
+                points.alive().await;
+            }
+            if self.is_closed && self.pending.is_empty() {
                 return None;
             }
             if self.fake.availability().0 != self.restarts || *self.faults.changes.borrow() != self.cuts {
                 self.is_closed = true;
+                self.pending.clear();
                 return Some(Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()));
             }
             if Instant::now() >= self.ends_at {
@@ -89,10 +98,12 @@ impl WatchStream {
             self.fault_changes.borrow_and_update();
             // Events of the time while the client is cut off are sent afterwards.
             if self.faults.fault(&self.recorded) != Fault::CutOff {
-                self.read_changes();
+                if self.pending.is_empty() {
+                    self.read_changes();
+                }
                 if !self.pending.is_empty() {
                     sleep(ONE_WAY_LATENCY).await;
-                    return Some(Ok(self.pending.drain(..).collect::<String>().into()));
+                    return Some(Ok(self.take_pending().await.into()));
                 }
             }
             tokio::select! {
@@ -103,13 +114,37 @@ impl WatchStream {
         }
     }
 
+    /// The next events: all that are pending, or one of them where each is a fault point.
+    async fn take_pending(&mut self) -> String {
+        let points = self.faults.points.as_ref().filter(|_| !self.is_closed);
+        let Some(points) = points else {
+            return self.pending.drain(..).collect();
+        };
+        let event = self.pending.pop_front().unwrap_or_default();
+        match points.event(&self.recorded.path, &event) {
+            EventFault::None => {}
+            EventFault::Delay(time) => sleep(time).await,
+            EventFault::Duplicate => self.expire(),
+            EventFault::Drop => {
+                self.expire();
+                return self.pending.drain(..).collect();
+            }
+        }
+        event
+    }
+
+    /// Ends the watch with 410, whatever is pending.
+    fn expire(&mut self) {
+        let (_, status) = api_error(410, "Expired", "too old resource version");
+        self.pending = [line("ERROR", &status)].into();
+        self.is_closed = true;
+    }
+
     fn read_changes(&mut self) {
         let store = self.fake.store();
         let Some(changes) = store.changes_since(self.version, &self.selector) else {
-            let (_, status) = api_error(410, "Expired", "too old resource version");
-            self.pending.push_back(line("ERROR", &status));
-            self.version = store.version();
-            self.is_closed = true;
+            drop(store);
+            self.expire();
             return;
         };
         // A restored snapshot has an earlier version.

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
 use headgate_controller::admin_state::{Policy, RestoreOutcome};
-use headgate_controller::restore::{RestoreRequest, run_restore};
+use headgate_controller::restore::{RestoreRequest, RestoreRequestError, run_restore};
 use headgate_core::clock::Clock;
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -110,16 +111,21 @@ impl TestCluster {
 
     /// Runs the work of `headgate restore`.
     pub(crate) async fn restore(&self) -> RestoreOutcome {
+        self.restore_with(self.fake.client().0).await.unwrap()
+    }
+
+    /// The same with this client of the API server.
+    pub(crate) async fn restore_with(&self, client: Client) -> Result<RestoreOutcome, RestoreRequestError> {
         let arm = self.world.arm("restore", Arc::new(|_| ())).await;
         let request = RestoreRequest {
-            client: self.fake.client().0,
+            client,
             target: self.world.target(arm),
             nodes: Vec::new(),
             lease_timeout: MAX_WAIT,
             work_timeout: MAX_WAIT,
             clock: self.world.clock.clone(),
         };
-        run_restore(request, pending()).await.unwrap()
+        run_restore(request, pending()).await
     }
 
     /// Aborts the leader as SIGKILL does; it releases nothing.

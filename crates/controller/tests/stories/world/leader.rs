@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use futures::FutureExt as _;
 use headgate_controller::admin_state::{
-    self, ClusterConnection, ClusterTarget, Policy, STALE_NODES_TIMEOUT, TargetSource,
+    self, ClusterConnection, ClusterTarget, Policy, PreemptEventsFeature, STALE_NODES_TIMEOUT, TargetSource,
 };
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, read_node};
+use headgate_controller::preempt_events::{self, PreemptEvents};
 use headgate_core::clock::Clock;
 use headgate_core::node::{Node, NodeObject, NodeReader, NodeReport, SignalRules};
 use headgate_kubernetes::leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
@@ -120,6 +121,15 @@ impl Leader {
             let marker = world
                 .marker
                 .then(|| OtherNodes::new(events.clone(), CandidatePlacement::Replicas));
+            let preempt_events = world.preempt_events.then(|| PreemptEventsFeature {
+                task: PreemptEvents {
+                    client: client.clone(),
+                    events: events.clone(),
+                    metrics: preempt_events::Metrics::register(&mut registry),
+                    clock: clock.clone(),
+                },
+                other_nodes: OtherNodes::new(events.clone(), CandidatePlacement::Replicas),
+            });
             move |stores: TermStores| admin_state::WorkContext {
                 events: events.clone(),
                 client: client.clone(),
@@ -136,7 +146,7 @@ impl Leader {
                 local_pools_metrics: local_pools_metrics.clone(),
                 lock_metrics: lock_metrics.clone(),
                 clock: clock.clone(),
-                preempt_events: None,
+                preempt_events: preempt_events.clone(),
                 traffic: traffic.clone(),
                 marker: marker.clone(),
             }

@@ -1,0 +1,202 @@
+//! Stories of what else the leader writes: members of pools, conditions and taints of Nodes; and of the agent that waits for it.
+
+use std::collections::BTreeSet;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use headgate_core::node::{CANDIDATE_TAINT, DRAINING_TAINT};
+use headgate_test_kubernetes::{FaultPoints, keep_running};
+use k8s_openapi::api::core::v1::{Event, Node};
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::super::held_deletions::{self, HARD_TAINT, is_delayed, is_out, start_agent};
+use super::super::local_pools::cluster::{LocalCluster, Options, nodes, pool_path};
+use super::super::rows::cluster::{SECOND, TestCluster};
+use super::super::world::{World, address, load_balancer};
+use super::admin_states::{FIRST, alone};
+use super::stage::{Stage, run_replica, until};
+
+const APPLIANCE: &str = "192.168.7.7";
+const NEW_APPLIANCE: &str = "192.168.7.8";
+
+/// The members of a pool follow the endpoints of its Service, although ARM refuses the first write; what another writer adds stays.
+pub(super) async fn local_pool_with_refusal(points: FaultPoints) {
+    play_local_pool(&points).await;
+}
+
+pub(super) async fn local_pool_without_etags(points: FaultPoints) {
+    points.ignore_etags();
+    play_local_pool(&points).await;
+}
+
+async fn play_local_pool(points: &FaultPoints) {
+    let members = json!([
+        {"name": "node-1", "properties": {"ipAddress": address(1, false)}},
+        {"name": "appliance", "properties": {"ipAddress": APPLIANCE}},
+    ]);
+    let cluster = LocalCluster::with(Options {
+        load_balancers: vec![load_balancer("kubernetes", &[("default-web", members)])],
+        operation_delay: SECOND,
+        ..Options::default()
+    })
+    .await;
+    cluster.add_service("web").await;
+    cluster.set_slice("web", "web-1", &[1]).await;
+    // The leaders of the story have fault points.
+    cluster.leader.kill();
+    cluster.fake.inject(points);
+    let (_act, acts) = watch::channel(0);
+    let replica = run_replica(
+        (&cluster.fake, &cluster.world),
+        FIRST,
+        acts,
+        |_| std::sync::Arc::new(|_| ()),
+        || (),
+    );
+    let until_members = async |numbers: &[usize], appliances: &[&str]| {
+        let appliances = appliances.iter().map(ToString::to_string);
+        let expected: BTreeSet<_> = nodes(numbers).into_iter().chain(appliances).collect();
+        let what = format!("{expected:?} are members, which are");
+        until(
+            &what,
+            || addresses(&cluster) == expected,
+            || format!("{:?}", addresses(&cluster)),
+        )
+        .await;
+    };
+    let script = async {
+        sleep(40 * SECOND).await;
+        let refusal = json!({"answer": {"code": "AnotherOperationInProgress"}});
+        cluster.fault("PUT", "/default-web$", Some(1), &refusal);
+        cluster.set_slice("web", "web-1", &[1, 2]).await;
+        until_members(&[1, 2], &[APPLIANCE]).await;
+        cluster.set_slice("web", "web-1", &[1, 2, 3]).await;
+        // A read of the next tick that is late shows the state of before.
+        sleep(40 * SECOND).await;
+        add_appliance(&cluster.world).await;
+        until_members(&[1, 2, 3], &[APPLIANCE, NEW_APPLIANCE]).await;
+        cluster.set_slice("web", "web-1", &[1, 2, 3, 4]).await;
+        until_members(&[1, 2, 3, 4], &[APPLIANCE, NEW_APPLIANCE]).await;
+        sleep(40 * SECOND).await;
+        until_members(&[1, 2, 3, 4], &[APPLIANCE, NEW_APPLIANCE]).await;
+    };
+    tokio::select! {
+        () = replica => {}
+        () = script => {}
+    }
+    for put in cluster.world.puts() {
+        let list = put["body"]["properties"]["loadBalancerBackendAddresses"].as_array();
+        let written: Vec<_> = list
+            .into_iter()
+            .flatten()
+            .map(|entry| &entry["properties"]["ipAddress"])
+            .collect();
+        let keeps = |ip: &str| written.iter().any(|known| **known == *ip);
+        assert!(keeps(APPLIANCE) && keeps(&address(1, false)), "a member is lost: {put}");
+    }
+}
+
+/// Another writer adds a member, once ARM accepts it.
+async fn add_appliance(world: &World) {
+    let path = pool_path("kubernetes", "default-web");
+    let is_added = async || {
+        let mut pool = world.get(&path).await;
+        let etag = pool["etag"].as_str().unwrap().to_owned();
+        let members = pool["properties"]["loadBalancerBackendAddresses"].as_array_mut();
+        let appliance = json!({"name": "new-appliance", "properties": {"ipAddress": NEW_APPLIANCE}});
+        members.unwrap().push(appliance);
+        world.put(&path, &pool, Some(&etag)).await.status().is_success()
+    };
+    while !is_added().await {
+        sleep(SECOND).await;
+    }
+}
+
+/// The addresses of the pool's members.
+fn addresses(cluster: &LocalCluster) -> BTreeSet<String> {
+    let state = cluster.world.control("GET", "state", &Value::Null);
+    let resources = state["resources"].as_array().into_iter().flatten();
+    let pools = resources.filter_map(|resource| resource["properties"]["backendAddressPools"].as_array());
+    let entries = pools
+        .flatten()
+        .filter_map(|pool| pool["properties"]["loadBalancerBackendAddresses"].as_array());
+    let addresses = entries
+        .flatten()
+        .filter_map(|entry| entry["properties"]["ipAddress"].as_str());
+    addresses.map(str::to_owned).collect()
+}
+
+/// Cluster Autoscaler waits for the agent, which waits for the marker; then it keeps the node.
+pub(super) async fn marker_and_autoscaler_delay(points: FaultPoints) {
+    let stage = Stage::new(&points, |world| world.marker = true).await;
+    let agent = keep_running(async |_| {
+        let (agent, line) = start_agent(&stage.cluster, Some(60 * SECOND));
+        (AbortOnDropHandle::new(agent), line)
+    });
+    let processes: Vec<LocalBoxFuture<'_, ()>> = alone(&stage).into_iter().chain([agent.boxed_local()]).collect();
+    let taint = |keys: &[&str]| {
+        held_deletions::set_taints(&stage.cluster, keys);
+        stage.invariants.set_taints(2, keys);
+    };
+    let script = async {
+        taint(&[CANDIDATE_TAINT]);
+        stage.until("the deletion is delayed", is_delayed).await;
+        taint(&[CANDIDATE_TAINT, HARD_TAINT]);
+        stage.until_down(&["node-2"]).await;
+        stage
+            .until("out and no longer delayed", |cluster| {
+                is_out(cluster) && !is_delayed(cluster)
+            })
+            .await;
+        taint(&[]);
+        stage.until_down(&[]).await;
+        stage
+            .until("in service again", |cluster| !is_out(cluster) && !is_delayed(cluster))
+            .await;
+        stage.until_calm().await;
+        assert!(!is_out(&stage.cluster) && !is_delayed(&stage.cluster));
+    };
+    stage.play(processes, script).await;
+}
+
+fn is_tainted(cluster: &TestCluster) -> bool {
+    let node = cluster.fake.peek::<Node>("", "node-2").unwrap();
+    let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    taints.iter().any(|taint| taint.key == DRAINING_TAINT)
+}
+
+/// An eviction notice in a Node's events taints the Node, which leaves its load balancers until the machine has started again.
+pub(super) async fn spot_notice(points: FaultPoints) {
+    let stage = Stage::new(&points, |world| world.preempt_events = true).await;
+    let cluster = &stage.cluster;
+    cluster.node(2, |node| {
+        node["metadata"]["labels"] = json!({"kubernetes.azure.com/scalesetpriority": "spot"});
+        node["status"]["nodeInfo"] = json!({"bootID": "boot-1"});
+    });
+    let script = async {
+        sleep(10 * SECOND).await;
+        stage.invariants.set_taints(2, &[DRAINING_TAINT]);
+        let message = "Preempt Scheduled: Sat, 21 Nov 2026 10:30:00 GMT. DurationInSeconds: -1. EventId: A1";
+        let event = json!({"metadata": {"name": "node-2.a1", "namespace": "default"}, "reason": "PreemptScheduled", "type": "Warning",
+            "message": message, "lastTimestamp": format!("{:.0}", cluster.world.clock.now().wall),
+            "involvedObject": {"kind": "Node", "name": "node-2", "uid": "node-2"},
+            "source": {"component": "custom-scheduledevents-consolidated-preempt-plugin-monitor", "host": "node-2"}});
+        let events = Api::<Event>::namespaced(cluster.world.client.clone(), "default");
+        let event = serde_json::from_value(event).unwrap();
+        events.create(&PostParams::default(), &event).await.unwrap();
+        stage.until("the taint", is_tainted).await;
+        stage.until_down(&["node-2"]).await;
+        cluster.node(2, |node| node["status"]["nodeInfo"] = json!({"bootID": "boot-2"}));
+        stage.until("no taint", |cluster| !is_tainted(cluster)).await;
+        stage.invariants.set_taints(2, &[]);
+        stage.until_down(&[]).await;
+        stage.until_calm().await;
+        assert!(!is_tainted(cluster), "the same notice acts again");
+    };
+    stage.play(alone(&stage), script).await;
+}
