@@ -233,7 +233,7 @@ mod tests {
         for kind in Reconciled::ALL {
             let name = kind.span_name();
             assert!(
-                page.contains(&format!("| `{name}` |")),
+                page.contains(&format!("`{name}`")),
                 "docs/guides/monitoring.md has no {name}"
             );
             let span = kind.span(Reconcile::default);
