@@ -27,6 +27,7 @@ pod() {
   echo $! >"$dir/pid"
 }
 pods() { # what a rollout does: all pods anew, with the present settings
+  kubectl -n kube-system get daemonset/headgate deployment/headgate-controller >/dev/null || return # install first
   stop_pods
   for node in node-1 node-2 node-3; do pod "headgate-$node" "$node" daemonset/headgate; done
   pod headgate-controller-1 node-1 deployment/headgate-controller
