@@ -27,6 +27,7 @@ pod() {
   echo $! >"$dir/pid"
 }
 pods() { # what a rollout does: all pods anew, with the present settings
+  kubectl -n kube-system get daemonset/headgate deployment/headgate-controller >/dev/null || return # install first
   stop_pods
   for node in node-1 node-2 node-3; do pod "headgate-$node" "$node" daemonset/headgate; done
   pod headgate-controller-1 node-1 deployment/headgate-controller
@@ -41,4 +42,22 @@ metrics() { sed 's/.*"metrics":"\([^"]*\)".*/\1/' /tmp/trial-pods/$1/addresses.j
 agents() { for node in node-1 node-2 node-3; do echo "--statusz $node=http://$(metrics headgate-$node)/statusz"; done; }
 status() { # with the settings of the release
   headgate status --config /tmp/trial-pods/headgate-controller-1/settings.yaml --azure-config-file "$AZURE_JSON" $(agents) "$@"
+}
+uninstall() { # what the Job before the release's deletion needs: its command, the Deployment's rollout, and the states of both
+  local now args
+  now=$(date -u +%FT%TZ)
+  helm uninstall headgate --namespace kube-system --timeout 5m &
+  until args=$(kubectl -n kube-system get job headgate-uninstall -o jsonpath='{.spec.template.spec.containers[0].args[*]}' 2>/dev/null); do sleep 1; done
+  # shellcheck disable=SC2086
+  headgate $args &
+  local command=$!
+  sleep 5 # until it has written the settings
+  pods
+  kubectl -n kube-system patch deployment headgate-controller --subresource=status --patch \
+    "{\"status\":{\"observedGeneration\":$(kubectl -n kube-system get deployment headgate-controller -o jsonpath='{.metadata.generation}'),\"replicas\":2,\"updatedReplicas\":2,\"readyReplicas\":2,\"availableReplicas\":2}}"
+  wait "$command" || return
+  kubectl -n kube-system patch job headgate-uninstall --subresource=status --patch \
+    "{\"status\":{\"startTime\":\"$now\",\"completionTime\":\"$(date -u +%FT%TZ)\",\"succeeded\":1,\"conditions\":[{\"type\":\"SuccessCriteriaMet\",\"status\":\"True\"},{\"type\":\"Complete\",\"status\":\"True\"}]}}"
+  stop_pods
+  wait
 }
