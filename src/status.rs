@@ -32,5 +32,5 @@ pub(crate) use snapshot::{SnapshotRequest, StatusError, load_balancers as read_l
 #[cfg(test)]
 pub(crate) use text::tests::report as example_report;
 pub(crate) use text::{Detail, render, render_rows};
-pub(crate) use text_format::{format_age, format_columns, format_rows};
+pub(crate) use text_format::{counted, format_age, format_columns, format_rows};
 pub(crate) use words::{Word, word};

@@ -118,12 +118,12 @@ fn describe(change: &SignalChange, is_healthz_ok: bool) -> (EventKind, String) {
             let names = signals.join(", ");
             (
                 SIGNALLED,
-                format!("The node has drain signals: {names}; /healthz answers {code}."),
+                format!("The node has signals: {names}; /healthz answers {code}."),
             )
         }
         SignalChange::Ended => (
             SIGNALS_ENDED,
-            format!("The node has no drain signal any more; /healthz answers {code}."),
+            format!("The node has no signal any more; /healthz answers {code}."),
         ),
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::finding::{Finding, State};
 use super::{World, find};
-use crate::status::{Detail, format_columns};
+use crate::status::{Detail, counted, format_columns};
 
 /// Findings of one check in the narrow text.
 const MAX_FINDINGS: usize = 10;
@@ -73,7 +73,8 @@ impl CheckReport {
                 number - MAX_FINDINGS
             );
         }
-        let _ = writeln!(text, "{} failures, {} warnings.", self.failures, self.warnings);
+        let (failures, warnings) = (counted(self.failures, "failure"), counted(self.warnings, "warning"));
+        let _ = writeln!(text, "{failures}, {warnings}.");
         text
     }
 

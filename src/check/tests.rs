@@ -243,7 +243,7 @@ fn every_finding_says_what_to_do() {
         text.contains("✗   rules") && text.contains("service/default/web") && text.contains("→ give the rule a probe"),
         "{text}"
     );
-    assert!(text.ends_with("1 failures, 0 warnings.\n"), "{text}");
+    assert!(text.ends_with("1 failure, 0 warnings.\n"), "{text}");
     assert_eq!(report.names(), ["service/default/web"]);
     let json = serde_json::to_value(&report).unwrap();
     let failed = json["findings"]

@@ -8,7 +8,7 @@ use headgate_core::telemetry::{escape_line, first_names};
 use headgate_maintenance::api::{ConnectionsPolicy, DrainPlanEntry, LoadBalancerConfirmation, PodType};
 
 use super::report::{PoolPreviewRow, Preview, StepRow};
-use crate::status::{Detail, format_columns};
+use crate::status::{Detail, counted, format_columns};
 
 /// Pods of one step in a narrow text.
 const MAX_PODS: usize = 20;
@@ -198,11 +198,6 @@ fn pods_text(step: &StepRow, detail: Detail) -> String {
         let _ = writeln!(text, "   {more} more pods; -o wide has all.");
     }
     text
-}
-
-/// A number with its noun.
-fn counted(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// What would stop or slow the drain down, one line for each.

@@ -469,10 +469,11 @@ fn render_notes(report: &StatusReport) -> String {
         ));
     }
     for row in &report.unmatched_ledger {
-        let state = row.admin_state.map_or_else(
-            || "was not found".to_owned(),
-            |state| format!("is {state} and belongs to no Node"),
-        );
+        let state = match row.admin_state {
+            Some(state) => format!("is {state} and belongs to no Node"),
+            None if report.azure_error.is_some() => "was not looked for".to_owned(),
+            None => "was not found".to_owned(),
+        };
         notes.push(format!(
             "The ledger has {} of {}/{} as {} for {}; the pool entry {state}.",
             row.entry,

@@ -19,6 +19,11 @@ pub(crate) fn format_age(since: Timestamp, now: Timestamp) -> String {
     }
 }
 
+/// A number with its noun.
+pub(crate) fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 /// A table with one line for the header, if there is one, and for each row.
 pub(crate) fn format_columns(header: &[String], rows: &[Vec<String>]) -> String {
     let header = (!header.is_empty()).then(|| header.to_vec());

@@ -277,6 +277,7 @@ fn unknown_parts_are_named() {
     for part in [
         "Leader:        none: there is no Lease",
         "Azure:         not queried: no file",
+        "as down for 2m; the pool entry was not looked for.",
         "Ledger:        forbidden",
         "No rule's probe targets headgate (Http :10456/healthz)",
     ] {

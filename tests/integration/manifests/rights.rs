@@ -137,7 +137,16 @@ async fn a_pod_token_has_every_permission_that_the_agent_needs(control_plane: &C
     answers(&agent, 503).await;
     set_taint(administrator, &name, json!([])).await;
     answers(&agent, 200).await;
-    for (reason, words) in [("NodeSignalled", TAINT), ("NodeSignalsEnded", "answers 200")] {
+    for (reason, words) in [
+        (
+            "NodeSignalled",
+            "The node has signals: ToBeDeletedByClusterAutoscaler; /healthz answers 503.",
+        ),
+        (
+            "NodeSignalsEnded",
+            "The node has no signal any more; /healthz answers 200.",
+        ),
+    ] {
         eventually(SOON, reason, async || {
             let events = events_of(administrator, "default", &name).await;
             let is_found = |event: &&Value| event["reason"] == reason && event["note"].to_string().contains(words);
