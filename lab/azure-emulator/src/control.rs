@@ -113,7 +113,7 @@ fn handle(state: &mut State, request: &Request<Bytes>, now: Moment) -> Result<Co
         }
         ("GET", "/token") => ok(state.token(now)),
         ("GET", "/settings") => ok(state.settings()),
-        ("PUT", "/settings") => ok(state.put_settings(body()?)?),
+        ("PUT", "/settings") => ok(state.put_settings(&body()?)?),
         (method, below) => match below.strip_prefix("/faults/") {
             Some(id) if method == "DELETE" => {
                 let removed = id.parse().is_ok_and(|id| state.faults().remove(id));

@@ -124,7 +124,7 @@ impl Emulator {
     pub fn control(&self, request: &Request<Bytes>) -> Response<Bytes> {
         let mut state = self.state();
         let now = state.now();
-        control::respond(&mut *state, request, now)
+        control::respond(&mut state, request, now)
     }
 
     /// The state. The lock is never held across an await. A panic while it is held fails one request; the others go on

@@ -10,8 +10,7 @@ use tokio::sync::Notify;
 
 use super::imds::{Fault, Imds, document, event};
 use super::{
-    DRAINING, LATER, OTHER, SOON, answers, create, holds, metric, options, other_taint, our_taint, state,
-    tainted,
+    DRAINING, LATER, OTHER, SOON, answers, create, holds, metric, options, other_taint, our_taint, state, tainted,
 };
 use crate::harness::{AgentOptions, http};
 

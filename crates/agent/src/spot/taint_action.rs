@@ -104,8 +104,8 @@ mod tests {
         tracking(notice.clone(), true)
     }
 
-    fn add(notice: &Notice) -> Option<TaintAction> {
-        Some(TaintAction::Add(notice.clone()))
+    fn add(notice: &Notice) -> TaintAction {
+        TaintAction::Add(notice.clone())
     }
 
     #[test]
@@ -114,14 +114,19 @@ mod tests {
         let ours = record("a", Some(100), Some(50));
         let theirs = record("a", Some(100), None);
         for (case, notice, record, want) in [
-            ("a new notice", &a, None, add(&a)),
+            ("a new notice", &a, None, Some(add(&a))),
             ("recorded: not again, with or without the taint", &a, Some(&ours), None),
             ("recorded, and the taint is removed or foreign", &a, Some(&theirs), None),
             ("under another id", &notice("b", Some(100)), Some(&ours), None),
             ("under another time", &notice("A", Some(200)), Some(&ours), None),
             ("recorded, now started", &notice("a", None), Some(&ours), None),
-            ("another notice", &b, Some(&ours), add(&b)),
-            ("another, already started", &b_started, Some(&ours), add(&b_started)),
+            ("another notice", &b, Some(&ours), Some(add(&b))),
+            (
+                "another, already started",
+                &b_started,
+                Some(&ours),
+                Some(add(&b_started)),
+            ),
         ] {
             let action = next_taint_action(&listed(notice), record, BOOT, at(60));
             assert_eq!(action, want, "{case}");
@@ -146,7 +151,7 @@ mod tests {
             ("rebooted, no document", &none, ours, REBOOTED, remove.clone()),
             ("rebooted, still listed", &listed(&a), ours, REBOOTED, remove),
             ("rebooted, no own taint", &listed(&a), theirs, REBOOTED, None),
-            ("rebooted, another notice", &listed(&b), ours, REBOOTED, add(&b)),
+            ("rebooted, another notice", &listed(&b), ours, REBOOTED, Some(add(&b))),
             ("the boot is not known", &none, ours, "", None),
         ] {
             assert_eq!(next_taint_action(tracker, record, boot_id, at(60)), want, "{case}");

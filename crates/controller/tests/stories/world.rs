@@ -108,7 +108,7 @@ async fn send(
     let (method, url) = (request.method().clone(), request.uri().to_string());
     let answer = async {
         spy(&request);
-        if points.as_ref().is_some_and(|points| points.ignores_etags()) {
+        if points.as_ref().is_some_and(ProcessPoints::ignores_etags) {
             request.headers_mut().remove(IF_MATCH);
         }
         let answer = emulator.call(request, BASE).await;

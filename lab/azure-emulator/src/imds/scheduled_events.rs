@@ -50,11 +50,12 @@ struct GivenDocument {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 struct Event {
-    #[serde(default)]
-    event_id: String,
-    #[serde(default)]
-    event_status: EventStatus,
-    event_type: EventType,
+    #[serde(default, rename = "EventId")]
+    id: String,
+    #[serde(default, rename = "EventStatus")]
+    status: EventStatus,
+    #[serde(rename = "EventType")]
+    kind: EventType,
     #[serde(default)]
     resource_type: ResourceType,
     resources: Vec<String>,
@@ -63,8 +64,8 @@ struct Event {
     not_before: String,
     #[serde(default)]
     description: String,
-    #[serde(default)]
-    event_source: EventSource,
+    #[serde(default, rename = "EventSource")]
+    source: EventSource,
     /// -1 if it is unknown.
     #[serde(default = "unknown_duration")]
     duration_in_seconds: i64,
@@ -126,15 +127,15 @@ impl ScheduledEvents {
 
     /// Whether an event has this id.
     pub(super) fn contains(&self, id: &str) -> bool {
-        self.events.iter().any(|event| event.event_id.eq_ignore_ascii_case(id))
+        self.events.iter().any(|event| event.id.eq_ignore_ascii_case(id))
     }
 
     /// Starts the events with these ids.
     pub(super) fn start(&mut self, ids: &[&str]) {
         let mut events = self.events.clone();
         for event in &mut events {
-            if ids.iter().any(|id| event.event_id.eq_ignore_ascii_case(id)) {
-                event.event_status = EventStatus::Started;
+            if ids.iter().any(|id| event.id.eq_ignore_ascii_case(id)) {
+                event.status = EventStatus::Started;
                 event.not_before.clear();
             }
         }
@@ -173,19 +174,19 @@ impl ScheduledEvents {
         event.check()?;
         // An event without an id is the existing one with the same type and resources, if there is one.
         let is_same = |known: &&Event| {
-            if !event.event_id.is_empty() {
-                return known.event_id.eq_ignore_ascii_case(&event.event_id);
+            if !event.id.is_empty() {
+                return known.id.eq_ignore_ascii_case(&event.id);
             }
-            known.event_type == event.event_type
+            known.kind == event.kind
                 && known.resources == event.resources
-                && !before.iter().any(|other| other.event_id == known.event_id)
+                && !before.iter().any(|other| other.id == known.id)
         };
         let known = self.events.iter().find(is_same);
-        if event.event_status == EventStatus::Started {
+        if event.status == EventStatus::Started {
             event.not_before.clear();
         } else if event.not_before.is_empty() {
-            let kept = known.filter(|known| known.event_status != EventStatus::Started);
-            let notice = || rfc1123(now + event.event_type.notice());
+            let kept = known.filter(|known| known.status != EventStatus::Started);
+            let notice = || rfc1123(now + event.kind.notice());
             event.not_before = kept
                 .map(|known| known.not_before.clone())
                 .or_else(notice)
@@ -193,13 +194,13 @@ impl ScheduledEvents {
         } else {
             event.not_before = in_format_of_imds(&event.not_before)?;
         }
-        if event.event_id.is_empty() {
+        if event.id.is_empty() {
             let name = format!("event {} {}", self.incarnation + 1, before.len());
             let fresh = || guid_for_name(&name).to_string().to_uppercase();
-            event.event_id = known.map_or_else(fresh, |known| known.event_id.clone());
+            event.id = known.map_or_else(fresh, |known| known.id.clone());
         }
-        let id = &event.event_id;
-        if before.iter().any(|other| other.event_id.eq_ignore_ascii_case(id)) {
+        let id = &event.id;
+        if before.iter().any(|other| other.id.eq_ignore_ascii_case(id)) {
             return Err(format!("two events have the EventId {id}"));
         }
         Ok(event)
@@ -214,7 +215,7 @@ impl Event {
                 "Resources must be a list of 1 to {MAX_RESOURCES} names of virtual machines as Azure has them"
             ));
         }
-        if self.event_id.len() > MAX_NAME_BYTES || self.description.len() > MAX_DESCRIPTION_BYTES {
+        if self.id.len() > MAX_NAME_BYTES || self.description.len() > MAX_DESCRIPTION_BYTES {
             return Err(format!(
                 "EventId has at most {MAX_NAME_BYTES} bytes, Description at most {MAX_DESCRIPTION_BYTES}"
             ));

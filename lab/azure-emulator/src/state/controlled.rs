@@ -87,9 +87,9 @@ impl State {
     }
 
     /// Changes the settings in the request, all or none, and returns all settings.
-    pub(crate) fn put_settings(&mut self, given: Value) -> Result<Value, ErrorResponse> {
+    pub(crate) fn put_settings(&mut self, given: &Value) -> Result<Value, ErrorResponse> {
         let mut settings = self.settings();
-        json_patch::merge(&mut settings, &given);
+        json_patch::merge(&mut settings, given);
         // Serde would accept a list of values in the order of the fields.
         let object = settings.is_object().then_some(settings).ok_or("they are not an object");
         let settings = object.map_err(str::to_owned).and_then(|settings| {

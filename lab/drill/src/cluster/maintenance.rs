@@ -167,7 +167,8 @@ impl Cluster {
                 sleep(POLL_INTERVAL).await;
             }
         };
-        self.within("headgate's controllers end their maintenances", ended).await?;
+        self.within("headgate's controllers end their maintenances", ended)
+            .await?;
         self.remove_pod().await?;
         self.create_pod().await
     }

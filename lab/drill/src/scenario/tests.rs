@@ -102,7 +102,9 @@ fn an_evicted_pod_leaves_before_azure_takes_the_machine_at_its_time() {
         change(&mut timeline);
         assert!(timeline.end >= end);
         let later = timeline.steps.iter().skip(2);
-        later.map(|step| ((step.at - LEAD_IN).as_secs(), step.action)).collect()
+        later
+            .map(|step| (step.at.saturating_sub(LEAD_IN).as_secs(), step.action))
+            .collect()
     };
     let planned = [(0, Action::TerminatePod), (5, Action::EndPod), (30, Action::PowerOff)];
     assert_eq!(taken(&|_| {}), planned);

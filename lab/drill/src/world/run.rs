@@ -161,7 +161,7 @@ impl World {
         orders: &Orders,
         phase: &Phase,
     ) -> Result<(Instant, Observations, Vec<Observed>), WorldError> {
-        let (stop, stopped) = watch::channel(false);
+        let (clients_end, stopped) = watch::channel(false);
         let settings = ClientSettings {
             source: addresses::client(run.index),
             ..run.clients
@@ -218,7 +218,7 @@ impl World {
             }
         }
         sleep_until(start + timeline.end).await;
-        stop.send_replace(true);
+        clients_end.send_replace(true);
         let bound = run.clients.timeout * 2 + CLIENTS_TIMEOUT;
         let mut observations = timeout(bound, running.join())
             .await

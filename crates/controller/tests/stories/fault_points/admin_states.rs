@@ -206,5 +206,5 @@ pub(super) async fn restore(points: FaultPoints) {
         stage.taint(&[2], &[]);
         stage.until_calm().await;
     };
-    stage.play(vec![stage.run(leader).boxed_local()], script).await;
+    Box::pin(stage.play(vec![stage.run(leader).boxed_local()], script)).await;
 }

@@ -121,14 +121,9 @@ impl Leader {
             let marker = world
                 .marker
                 .then(|| OtherNodes::new(events.clone(), CandidatePlacement::Replicas));
-            let preempt_events = world.preempt_events.then(|| PreemptEventsFeature {
-                task: PreemptEvents {
-                    client: client.clone(),
-                    events: events.clone(),
-                    metrics: preempt_events::Metrics::register(&mut registry),
-                    clock: clock.clone(),
-                },
-                other_nodes: OtherNodes::new(events.clone(), CandidatePlacement::Replicas),
+            let preempt_events = world.preempt_events.then(|| {
+                let metrics = preempt_events::Metrics::register(&mut registry);
+                preempt_events_feature(&client, &events, metrics, &clock)
             });
             move |stores: TermStores| admin_state::WorkContext {
                 events: events.clone(),
@@ -203,6 +198,23 @@ impl Leader {
 impl Drop for Leader {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+fn preempt_events_feature(
+    client: &Client,
+    events: &EventSink,
+    metrics: preempt_events::Metrics,
+    clock: &Clock,
+) -> PreemptEventsFeature {
+    PreemptEventsFeature {
+        task: PreemptEvents {
+            client: client.clone(),
+            events: events.clone(),
+            metrics,
+            clock: clock.clone(),
+        },
+        other_nodes: OtherNodes::new(events.clone(), CandidatePlacement::Replicas),
     }
 }
 
