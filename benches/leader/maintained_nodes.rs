@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use futures::{TryStreamExt as _, stream};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, definitions};
+use headgate_maintenance::snapshot::PodObject;
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -144,7 +145,7 @@ pub(crate) fn maintenances(client: &Client) -> Api<NodeMaintenance> {
 /// All objects that a plan is made from.
 pub(crate) async fn list(
     client: &Client,
-) -> anyhow::Result<(Vec<NodeMaintenance>, Vec<Node>, Vec<Pod>, Vec<Evacuation>)> {
+) -> anyhow::Result<(Vec<NodeMaintenance>, Vec<Node>, Vec<PodObject>, Vec<Evacuation>)> {
     let all = ListParams::default();
     Ok((
         maintenances(client).list(&all).await?.items,

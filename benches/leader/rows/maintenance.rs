@@ -103,7 +103,7 @@ async fn decisions(client: &Client) -> anyhow::Result<Vec<Duration>> {
             .collect(),
         maintenances,
         nodes,
-        pods: pods.iter().map(PodFacts::from).collect(),
+        pods: pods.into_iter().map(PodFacts::from).collect(),
         evacuations,
         budgets: Vec::new(),
         max_concurrent_nodes: None,

@@ -445,7 +445,7 @@ async fn no_rule_is_emptied_and_nothing_is_left() {
         }
         if now >= freeze_at {
             chaos.freeze_leader().await;
-            freeze_at = now + Duration::from_secs(240);
+            freeze_at = now + Duration::from_mins(4);
         }
         chaos.thaw(|until| now >= until);
         chaos.check_controllers();
