@@ -66,7 +66,7 @@ fn start(control_plane: &ControlPlane) -> Process {
         "--diagnostics-address=127.0.0.1:0",
         "--insecure-diagnostics",
     ]);
-    command.arg("--skip-crd-migration-phases=All");
+    command.arg("--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields");
     Process::start("Cluster API's controllers", command, &directory.join("log")).unwrap()
 }
 
