@@ -62,7 +62,7 @@ async fn azure_config_is_read_again_from_file_and_secret_for_each_connection() {
     .await;
     let error = refused().await.to_string();
     assert!(
-        error.contains("the Secret's cloud-config: aadClientSecret: this value is not allowed"),
+        error.contains("the Secret's cloud-config:1: aadClientSecret: this value is not allowed"),
         "{error}"
     );
     assert!(!error.contains("hunter2"));
