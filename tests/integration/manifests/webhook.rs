@@ -5,21 +5,19 @@ use serde_json::{Value, json};
 use super::rendering::{folder, hardened};
 use super::{only, overlay_of, render, settings, text};
 
-/// The blocks of YAML in the section of the page.
-fn blocks() -> Vec<String> {
+/// The section of the page.
+fn section() -> String {
     let page = text("docs/guides/monitoring.md");
     let (_, section) = page.split_once("\n## Webhook notifications\n").unwrap();
-    let section = section.split("\n## ").next().unwrap();
-    let blocks = section.split("```yaml\n").skip(1);
-    blocks
-        .map(|block| block.split("```").next().unwrap().to_owned())
-        .collect()
+    section.split("\n## ").next().unwrap().to_owned()
 }
 
 #[test]
 fn webhook_snippets_mount_the_secret_and_are_accepted() {
-    let blocks = blocks();
-    let [patches, first, json_template, plain_template] = &blocks[..] else {
+    let section = section();
+    let blocks = section.split("```yaml\n").skip(1);
+    let blocks: Vec<_> = blocks.map(|block| block.split("```").next().unwrap()).collect();
+    let [patches, json_template] = blocks[..] else {
         panic!("{blocks:?}")
     };
     let overlay =
@@ -45,13 +43,16 @@ fn webhook_snippets_mount_the_secret_and_are_accepted() {
         assert_eq!(mount["readOnly"], true, "{kind}");
         path = mount["mountPath"].as_str().unwrap().to_owned();
     }
-    let header = first.split("notifications:").next().unwrap();
-    for block in [
-        first.clone(),
-        format!("{header}{json_template}"),
-        format!("{header}{plain_template}"),
-    ] {
-        let shown = settings::in_effect(&block);
+    assert!(
+        section.contains(&format!("`notifications.urlFile: {path}/url`")),
+        "{section}"
+    );
+    let (_, plain_template) = json_template.split_once(" # or ").unwrap();
+    let plain_template = format!("notifications:\n  template: {plain_template}");
+    for block in [json_template, &plain_template] {
+        let block = block.replace("notifications:\n", &format!("notifications:\n  urlFile: {path}/url\n"));
+        let header = "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\n";
+        let shown = settings::in_effect(&format!("{header}{block}"));
         assert!(shown.contains(&format!("urlFile: {path}/url\n")), "{shown}");
     }
 }
