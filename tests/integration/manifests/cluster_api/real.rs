@@ -55,7 +55,7 @@ fn start(control_plane: &ControlPlane) -> Process {
     command.arg("--kubeconfig").arg(control_plane.kubeconfig());
     command
         .arg("--webhook-cert-dir")
-        .arg(control_plane.directory().join("control-plane"));
+        .arg(control_plane.directory().join("control-plane/pki"));
     command.args([
         "--webhook-cert-name=kube-apiserver.crt",
         "--webhook-key-name=kube-apiserver.key",
