@@ -1,5 +1,6 @@
 //! Creates the `NodeMaintenance`, or finds the one that an earlier command created.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use headgate_kubernetes::Decoded;
@@ -8,6 +9,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::PostParams;
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use crate::api_error::api_error_text;
@@ -32,7 +34,7 @@ pub(crate) enum DrainError {
         /// The name of both.
         name: String,
         /// What differs.
-        difference: &'static str,
+        difference: String,
     },
     /// The API server refused the request, or did not answer.
     #[error("{what}: {error}")]
@@ -129,12 +131,21 @@ pub(super) async fn bounded<T>(request: impl Future<Output = kube::Result<T>>) -
 }
 
 /// What makes `existing` another maintenance than the one that was asked for.
-fn difference(existing: &NodeMaintenance, wanted: &NodeMaintenance) -> Option<&'static str> {
+fn difference(existing: &NodeMaintenance, wanted: &NodeMaintenance) -> Option<String> {
     if existing.metadata.deletion_timestamp.is_some() {
-        return Some("it is being deleted");
+        return Some("it is being deleted".to_owned());
     }
     if existing.spec.stage != wanted.spec.stage {
-        return Some("its stage is not Drain");
+        return Some("its stage is not Drain".to_owned());
     }
-    (existing.spec != wanted.spec).then_some("its spec is different")
+    if existing.spec == wanted.spec {
+        return None;
+    }
+    let specs = [existing, wanted].map(|one| serde_json::to_value(&one.spec).unwrap_or_default());
+    let fields: BTreeSet<_> = specs.iter().filter_map(Value::as_object).flat_map(Map::keys).collect();
+    let others = fields
+        .into_iter()
+        .filter(|field| specs[0].get(field) != specs[1].get(field));
+    let others: Vec<_> = others.map(String::as_str).collect();
+    Some(format!("its spec has another {}", others.join(", ")))
 }

@@ -283,7 +283,11 @@ impl Explanation {
                 writeln!(f, "    {hidden} more pods are blocked.")?;
             }
         }
-        writeln!(f, "    Ends with its deletion: kubectl delete hgnm {name}")
+        let node = escape_line(&self.node);
+        writeln!(
+            f,
+            "    Ends with its deletion: headgate undrain {node}, or kubectl delete hgnm {name}"
+        )
     }
 }
 

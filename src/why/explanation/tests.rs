@@ -114,7 +114,7 @@ fn maintenances_of_the_node_say_what_they_wait_for() {
             "\n  NodeMaintenance kernel, stage Drain, since 1970-01-01T00:00:10Z (12 s)\n    For: kernel\n    \
              The node is out of its load balancers since 1970-01-01T00:00:11Z; 3 pods have to leave, 2 of them evacuate; kernel\n    \
              shop/kernel stays, since 1970-01-01T00:00:12Z (10 s): PodDisruptionBudget kernel allows 0 disruptions\n    \
-             2 more pods are blocked.\n    Ends with its deletion: kubectl delete hgnm kernel\n"
+             2 more pods are blocked.\n    Ends with its deletion: headgate undrain n, or kubectl delete hgnm kernel\n"
         ),
         "{text}"
     );

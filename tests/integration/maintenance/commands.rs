@@ -260,7 +260,7 @@ fn explains(headgate: &CommandLine) {
         "For: kernel update",
         "The node is out of its load balancers since ",
         "default/web stays, since ",
-        "Ends with its deletion: kubectl delete hgnm kernel",
+        "Ends with its deletion: headgate undrain node-1, or kubectl delete hgnm kernel",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
@@ -401,7 +401,7 @@ async fn a_drain_is_planned_created_followed_and_explained() {
     assert!(error.contains("not drained within 1s. The drain goes on"), "{error}");
     let (code, error) = headgate.fails(&["drain", "node-1", "--name", "kernel"]);
     assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains("its spec is different"), "{error}");
+    assert!(error.contains("its spec has another "), "{error}");
 
     // Cancelled while it is followed.
     let mut cancelled = headgate.start("cancelled", &drain);
