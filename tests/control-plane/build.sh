@@ -11,11 +11,11 @@ set -euo pipefail
 setup_envtest=v0.25.1
 programs=(etcd kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubectl kwok promlint)
 
-tags= minutes='5 to 8'
+tags= minutes='8 to 9'
 case ${1-} in
   '' | lint) ;;
   sandbox)
-    tags=sandbox minutes='3 to 5' programs=(etcd kube-apiserver kubectl)
+    tags=sandbox minutes='5 to 6' programs=(etcd kube-apiserver kubectl)
     ;;
   *)
     printf 'control-plane: usage: build.sh [sandbox | lint]\n' >&2
