@@ -22,7 +22,7 @@ use crate::plan::action::Action;
 const STARTED_NOTICE: SignedDuration = SignedDuration::from_secs(30);
 /// The longest name of an object.
 const MAX_NAME_BYTES: usize = 253;
-/// As much of a Node's UID as the name of its maintenance has where somebody else's has the other name.
+/// Bytes of the Node's UID in the second name of its maintenance.
 const UID_BYTES: usize = 8;
 
 words! {
@@ -257,7 +257,8 @@ fn maintenance(
     }
 }
 
-/// Its name: the node's, cut where it would be too long. Where somebody else's maintenance has it, the UID tells them apart.
+/// The name of the Node's maintenance: `automatic-NODE`, cut to the limit of a name. If a maintenance that is not headgate's has that
+/// name, a part of the Node's UID follows.
 fn name(node: &Node, taken: &BTreeSet<&str>) -> String {
     let name = joined(&node.name, "");
     if !taken.contains(name.as_str()) {

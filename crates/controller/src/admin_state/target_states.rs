@@ -282,11 +282,11 @@ impl TargetStates {
         self.nodes_where(|_| true)
     }
 
-    /// Those whose periods are such. Most plans need few of them, so only these are looked up.
-    fn nodes_where(&self, is_such: impl Fn(&SignalPeriods) -> bool) -> impl Iterator<Item = &Arc<ClusterNode>> {
+    /// The Nodes with a signal period for which `is_wanted` is true. Only these are looked up by name.
+    fn nodes_where(&self, is_wanted: impl Fn(&SignalPeriods) -> bool) -> impl Iterator<Item = &Arc<ClusterNode>> {
         let periods = self.periods.iter();
-        let such = periods.filter(move |(_, periods)| periods.period().is_some() && is_such(periods));
-        such.filter_map(|(name, periods)| self.nodes.by_name(name).filter(|node| node.uid == periods.uid()))
+        let wanted = periods.filter(move |(_, periods)| periods.period().is_some() && is_wanted(periods));
+        wanted.filter_map(|(name, periods)| self.nodes.by_name(name).filter(|node| node.uid == periods.uid()))
     }
 
     /// The names of the Node's signals that must last before they count, and have not yet.
