@@ -23,7 +23,7 @@ use headgate_core::telemetry::first_names;
 use headgate_kubernetes::Decoded;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value as Json, json};
 use serde_yaml::{Mapping, Value};
@@ -225,41 +225,31 @@ async fn roll(request: &UninstallRequest) -> Result<(), UninstallError> {
     let template = json!({"metadata": {"annotations": {MODE_ANNOTATION: "off"}}});
     let params = PatchParams::default();
     let name = request.workload.name.as_str();
-    let written = match request.workload.kind {
-        WorkloadKind::DaemonSet => {
-            let strategy = json!({"rollingUpdate": {"maxSurge": "100%", "maxUnavailable": 0}});
-            let patch = json!({"spec": {"template": template, "updateStrategy": strategy}});
-            let sets: Api<Decoded<DaemonSet>> = Api::namespaced(request.client.clone(), &request.namespace);
-            sets.patch(name, &params, &Patch::Merge(patch)).await.map(drop)
-        }
-        WorkloadKind::Deployment => {
-            let patch = json!({"spec": {"template": template}});
-            let deployments: Api<Decoded<Deployment>> = Api::namespaced(request.client.clone(), &request.namespace);
-            deployments.patch(name, &params, &Patch::Merge(patch)).await.map(drop)
-        }
-    };
+    let mut spec = json!({"template": template});
+    if request.workload.kind == WorkloadKind::DaemonSet {
+        spec["updateStrategy"] = json!({"rollingUpdate": {"maxSurge": "100%", "maxUnavailable": 0}});
+    }
+    let patch = Patch::Merge(json!({"spec": spec}));
+    let written = workloads(request).patch(name, &params, &patch).await.map(drop);
     written.map_err(|source| UninstallError::Request {
         what: format!("restarting {} in {}", request.workload, request.namespace),
         source,
     })
 }
 
+/// The workloads of the kind that is asked for.
+fn workloads(request: &UninstallRequest) -> Api<Decoded<DynamicObject>> {
+    let resource = match request.workload.kind {
+        WorkloadKind::DaemonSet => ApiResource::erase::<DaemonSet>(&()),
+        WorkloadKind::Deployment => ApiResource::erase::<Deployment>(&()),
+    };
+    Api::namespaced_with(request.client.clone(), &request.namespace, &resource)
+}
+
 /// What still has to happen before headgate can be deleted. A failed read is one more reason to wait.
 async fn missing(request: &UninstallRequest) -> Option<String> {
-    let object = match request.workload.kind {
-        WorkloadKind::DaemonSet => {
-            let sets: Api<Decoded<DaemonSet>> = Api::namespaced(request.client.clone(), &request.namespace);
-            sets.get(&request.workload.name).await.map(|set| json!(set))
-        }
-        WorkloadKind::Deployment => {
-            let deployments: Api<Decoded<Deployment>> = Api::namespaced(request.client.clone(), &request.namespace);
-            deployments
-                .get(&request.workload.name)
-                .await
-                .map(|deployment| json!(deployment))
-        }
-    };
-    match object {
+    let object = workloads(request).get(&request.workload.name).await;
+    match object.and_then(Decoded::into_object) {
         Err(error) => return Some(format!("{} cannot be read: {error}", request.workload)),
         Ok(object) if !is_rolled_out(request.workload.kind, &object) => {
             return Some(format!("the rollout of {} is not complete", request.workload));
@@ -295,9 +285,9 @@ fn with_mode_disabled(text: &str) -> Result<String, String> {
 }
 
 /// Whether all pods have the newest template, and none with an earlier one is left.
-fn is_rolled_out(kind: WorkloadKind, object: &Json) -> bool {
-    let number = |path: &str| object.pointer(path).and_then(Json::as_i64).unwrap_or(0);
-    let is_observed = number("/status/observedGeneration") >= number("/metadata/generation");
+fn is_rolled_out(kind: WorkloadKind, object: &DynamicObject) -> bool {
+    let number = |path: &str| object.data.pointer(path).and_then(Json::as_i64).unwrap_or(0);
+    let is_observed = number("/status/observedGeneration") >= object.metadata.generation.unwrap_or(0);
     let is_complete = match kind {
         // The controller counts the oldest pod of each node, so an updated one has no predecessor.
         WorkloadKind::DaemonSet => {
@@ -400,14 +390,16 @@ mod tests {
             (deployment(2, 2, 3), false),
             (json!({"metadata": {"generation": 1}, "spec": {"replicas": 2}}), false),
         ] {
-            assert_eq!(is_rolled_out(WorkloadKind::Deployment, &object), complete, "{object}");
+            let read = serde_json::from_value(object.clone()).unwrap();
+            assert_eq!(is_rolled_out(WorkloadKind::Deployment, &read), complete, "{object}");
         }
         let set = |updated: i64, unavailable: i64| {
             json!({"metadata": {"generation": 1}, "status": {"observedGeneration": 1, "desiredNumberScheduled": 3,
                 "updatedNumberScheduled": updated, "numberUnavailable": unavailable}})
         };
         for (object, complete) in [(set(3, 0), true), (set(2, 0), false), (set(3, 1), false)] {
-            assert_eq!(is_rolled_out(WorkloadKind::DaemonSet, &object), complete, "{object}");
+            let read = serde_json::from_value(object.clone()).unwrap();
+            assert_eq!(is_rolled_out(WorkloadKind::DaemonSet, &read), complete, "{object}");
         }
     }
 
