@@ -8,6 +8,7 @@ SHELL := bash
 cargo_deny := 0.20.2
 cargo_machete := 0.9.2
 cargo_cyclonedx := 0.5.9
+cargo_llvm_cov := 0.9.1
 mdbook := 0.5.4
 # Not optimised: building that takes minutes, running these takes seconds.
 install_tool := cargo install --locked --debug --config profile.dev.debug=0
@@ -220,6 +221,15 @@ dashboards: build-tools prometheus-tools ## run the queries of the dashboards on
 count: ## print the lines of code of the product, of the lab, and of tests and benchmarks
 	@python3 tests/count.py
 
+.PHONY: coverage
+coverage: build-tools coverage-tools ## print how much of each product crate the tests of these crates run, without integration tests
+	llvm=$$(rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p'); \
+	export LLVM_COV=$$(command -v llvm-cov-$$llvm) LLVM_PROFDATA=$$(command -v llvm-profdata-$$llvm); \
+	cargo llvm-cov --locked --no-report $(patsubst crates/%,-p headgate-%,$(wildcard crates/*)) --lib --tests $(ARGS); \
+	cargo llvm-cov report --lcov --output-path $(target_dir)/coverage.info; \
+	cargo llvm-cov report --json --output-path $(target_dir)/coverage.json; \
+	python3 tests/count.py coverage $(target_dir)/coverage.info $(target_dir)/coverage.json
+
 .PHONY: docs
 docs: build-tools ## regenerate the generated parts of the documentation
 	UPDATE_EXPECT=1 cargo test --locked generated
@@ -267,6 +277,11 @@ release-tools: build-tools
 .PHONY: deny-tools
 deny-tools:
 	@[[ $$(cargo deny --version 2>&1) == *' $(cargo_deny)' ]] || $(install_tool) cargo-deny@$(cargo_deny)
+
+.PHONY: coverage-tools
+coverage-tools: build-tools
+	@tests/prerequisites.sh coverage
+	@[[ $$(cargo llvm-cov --version 2>&1) == 'cargo-llvm-cov $(cargo_llvm_cov)' ]] || $(install_tool) cargo-llvm-cov@$(cargo_llvm_cov)
 
 .PHONY: lint-tools
 lint-tools: build-tools book-tools deny-tools

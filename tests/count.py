@@ -1,10 +1,14 @@
 """Prints the lines of Rust code, without comments and blank lines: of the product, of the lab, and of tests and benchmarks.
 
+With `coverage LCOV JSON`, two reports of cargo-llvm-cov, prints instead how much of each crate's own lines and regions ran.
+
 Tests are files below `tests` and `benches`, files named for tests, and items under `#[cfg(test)]` with the files of their modules.
 """
 
+import json
 import re
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -59,8 +63,8 @@ def test_lines(lines):
     return found
 
 
-def main():
-    root = Path(__file__).parent.parent
+def classified(root):
+    """For each file its lines without comments, and a function that says whether a line, counted from 0, is a test's."""
     listed = subprocess.check_output(["git", "ls-files", "-z", "*.rs"], cwd=root, text=True)
     files = [Path(name) for name in listed.split("\0") if name]
     sources = {file: masked((root / file).read_text(encoding="utf-8")) for file in files}
@@ -71,18 +75,60 @@ def main():
         for number in numbers:
             modules.update(above / name for name in re.findall(r"\bmod (\w+);", sources[file][number]))
 
-    def is_test(file):
+    def is_test(file, number):
         by_place = {"tests", "benches"} & set(file.parts[:-1]) or re.search(r"(^|_)tests?$", file.stem)
-        return by_place or modules & {file.with_suffix(""), *file.parents}
+        return bool(by_place or modules & {file.with_suffix(""), *file.parents} or number in tests[file])
 
+    return sources, is_test
+
+
+def print_sizes(root):
+    sources, is_test = classified(root)
     counted = Counter()
     for file, lines in sources.items():
         part = "lab" if file.parts[0] == "lab" else "product"
         for number, line in enumerate(lines):
             if line.strip():
-                counted["tests" if is_test(file) or number in tests[file] else part] += 1
+                counted["tests" if is_test(file, number) else part] += 1
     for part in ("product", "lab", "tests"):
         print(f"{part:8}{counted[part]:7}")
 
 
-main()
+def print_coverage(root, lcov, report):
+    sources, is_test = classified(root)
+    counts = {"lines": {}, "regions": {}}
+
+    def seen(kind, path, line, place, count):
+        file = Path(path)
+        file = file.relative_to(root) if file.is_relative_to(root) else file
+        if file in sources and file.parts[0] == "crates" and not is_test(file, line - 1):
+            crate = counts[kind].setdefault(file.parts[1], {})
+            crate[file, place] = max(count, crate.get((file, place), 0))
+
+    path = ""
+    for record in Path(lcov).read_text(encoding="utf-8").splitlines():
+        name, _, value = record.partition(":")
+        if name == "SF":
+            path = value
+        elif name == "DA":
+            line, count = map(int, value.split(",")[:2])
+            seen("lines", path, line, line, count)
+    for function in json.loads(Path(report).read_text(encoding="utf-8"))["data"][0]["functions"]:
+        for *place, count, file, _, kind in function["regions"]:
+            if kind == 0:  # code; others are gaps, skipped lines and expansions of macros
+                seen("regions", function["filenames"][file], place[0], tuple(place), count)
+
+    print(f"{'crate':14}{'lines':>8}{'ran':>8}{'regions':>9}{'ran':>8}")
+    for crate in sorted(counts["lines"]):
+        row = f"{crate:14}"
+        for kind, width in (("lines", 8), ("regions", 9)):
+            of_crate = counts[kind].get(crate, {})
+            ran = sum(count > 0 for count in of_crate.values())
+            row += f"{len(of_crate):{width}}{100 * ran / max(len(of_crate), 1):6.1f} %"
+        print(row)
+
+
+if sys.argv[1:2] == ["coverage"]:
+    print_coverage(Path(__file__).resolve().parent.parent, *sys.argv[2:])
+else:
+    print_sizes(Path(__file__).parent.parent)

@@ -8,9 +8,10 @@
 #   prerequisites.sh browser     chromium, in which the drill's page is checked; without it these tests are skipped; this only warns
 #   prerequisites.sh clients     python3 with venv, for Microsoft's Python client, and node with npm, for Grafana's schema; without them
 #                                their tests fail; this only warns
+#   prerequisites.sh coverage    llvm-cov and llvm-profdata of the LLVM that rustc has; fails likewise
 #   prerequisites.sh prometheus  prometheus and promtool, for the alerts and dashboards; without them their tests fail; this only warns
 #
-# As root on a Debian-like machine it installs the packages for `namespaces`, `browser`, `clients`, `prometheus` and `release`, and
+# As root on a Debian-like machine it installs the packages for `namespaces`, `browser`, `clients`, `coverage`, `prometheus` and `release`, and
 # with CI=true those for `build` too.
 set -euo pipefail
 
@@ -156,6 +157,20 @@ clients() {
   fi
 }
 
+coverage() {
+  local version programs
+  version=$(rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p')
+  programs=("llvm-cov-$version" "llvm-profdata-$version")
+  if [[ -n $(missing "${programs[@]}") ]] && may_install; then
+    install "llvm-$version"
+    hash -r
+  fi
+  if [[ -n $(missing "${programs[@]}") ]]; then
+    say "missing: $(missing "${programs[@]}") (on Debian: apt-get install llvm-$version)"
+    return 1
+  fi
+}
+
 prometheus() {
   local absent
   absent=$(missing prometheus promtool)
@@ -171,7 +186,7 @@ prometheus() {
 }
 
 case ${1-} in
-  build | lint | namespaces | release | browser | clients | prometheus) "$1" ;;
+  build | lint | namespaces | release | browser | clients | coverage | prometheus) "$1" ;;
   *)
     say "usage: prerequisites.sh build|lint|namespaces|release|browser|clients|prometheus"
     exit 2
