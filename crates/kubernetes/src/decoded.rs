@@ -99,7 +99,7 @@ where
             let Ok(repaired) = repaired(text.get(), repair) else {
                 break;
             };
-            match serde_json::from_value(repaired) {
+            match serde_json::from_str(&repaired) {
                 Ok(object) => return Ok(Self::Object(object)),
                 Err(remaining) => error = remaining.to_string(),
             }

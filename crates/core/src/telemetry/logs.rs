@@ -3,17 +3,14 @@
 use std::error::Error;
 use std::io::{self, IsTerminal as _};
 
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
+use tracing_subscriber::{Layer, Registry, fmt};
 
-/// The levels of libraries, whatever levels areas have: warnings. kube's client logs errors only, because headgate itself logs a lost
-/// connection.
-const LIBRARIES: &str = "warn,kube_client=error";
-
-/// The level unless `RUST_LOG` sets another one.
-const DEFAULT_LEVEL: &str = "info";
+/// The environment variable with levels.
+const VARIABLE: &str = "RUST_LOG";
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
@@ -92,36 +89,41 @@ macro_rules! warn_if {
 
 /// The levels by target that a level, and levels of areas, stand for; `None` if a text is something else. Of two about the same target the
 /// longer one counts, as in `headgate_kubernetes` and `headgate_kubernetes::leader`.
-fn directives(level: &str) -> Option<String> {
-    let mut directives = vec![LIBRARIES.to_owned()];
-    let mut general = DEFAULT_LEVEL;
-    for item in level.split(',').map(str::trim) {
+fn by_area(text: &str) -> Option<Targets> {
+    let (mut general, mut areas) = (LevelFilter::INFO, Vec::new());
+    for item in text.split(',').map(str::trim) {
         let (area, level) = item
             .split_once('=')
             .map_or((None, item), |(area, level)| (Some(area), level));
-        let level = LEVELS.into_iter().find(|known| *known == level)?;
+        let level: LevelFilter = LEVELS.into_iter().find(|known| *known == level)?.parse().ok()?;
         match area {
             None => general = level,
             Some(area) => {
                 let (_, targets) = AREAS.iter().find(|(known, _)| *known == area)?;
-                directives.extend(targets.iter().map(|target| format!("{target}={level}")));
+                areas.extend(targets.iter().map(|target| (*target, level)));
             }
         }
     }
-    directives.insert(1, format!("headgate={general}"));
-    Some(directives.join(","))
+    Some(with_libraries(general).with_targets(areas))
+}
+
+/// The level of headgate. Libraries log warnings, whatever levels areas have; kube's client errors only, because headgate itself logs a
+/// lost connection.
+fn with_libraries(general: LevelFilter) -> Targets {
+    Targets::new()
+        .with_default(LevelFilter::WARN)
+        .with_targets([("kube_client", LevelFilter::ERROR), ("headgate", general)])
 }
 
 /// The levels of a process whose `RUST_LOG` is this: a level, and levels of areas, such as `info,azure=debug`; or levels by target.
-fn levels(variable: Option<&str>) -> EnvFilter {
-    let by_target = |text: &str| EnvFilter::try_new(text).ok();
-    let set = variable.and_then(|text| directives(text).map(EnvFilter::new).or_else(|| by_target(text)));
-    set.unwrap_or_else(|| EnvFilter::new(default_directives()))
+fn levels(variable: Option<&str>) -> Targets {
+    let set = variable.and_then(|text| by_area(text).or_else(|| text.parse().ok()));
+    set.unwrap_or_else(default_levels)
 }
 
 /// The levels by target without a setting.
-pub(crate) fn default_directives() -> String {
-    directives(DEFAULT_LEVEL).unwrap_or_default()
+pub(crate) fn default_levels() -> Targets {
+    with_libraries(LevelFilter::INFO)
 }
 
 /// Installs the log output of the process. A second call has no effect.
@@ -145,9 +147,7 @@ fn output<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'span> LookupSpan<'span>,
 {
-    let variable = std::env::var(EnvFilter::DEFAULT_ENV)
-        .ok()
-        .filter(|text| !text.is_empty());
+    let variable = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
     let filter = levels(variable.as_deref());
     layer(format, filter, io::stderr().is_terminal(), io::stderr)
 }
@@ -155,7 +155,7 @@ where
 /// Lines with the fields of the spans that they are in.
 pub(crate) fn layer<S, W>(
     format: LogFormat,
-    filter: EnvFilter,
+    filter: Targets,
     is_terminal: bool,
     writer: W,
 ) -> Box<dyn Layer<S> + Send + Sync>
@@ -202,7 +202,6 @@ mod tests {
     use std::path::Path;
 
     use tracing::Level;
-    use tracing_subscriber::filter::Targets;
 
     use super::*;
 
@@ -222,7 +221,7 @@ mod tests {
             ("headgate_azure=debug", false),
             ("azure", false),
         ] {
-            assert_eq!(directives(text).is_some(), is_good, "{text}");
+            assert_eq!(by_area(text).is_some(), is_good, "{text}");
         }
     }
 
@@ -292,9 +291,8 @@ mod tests {
             ("health=debug", "headgate_agent::own_node::watch", Level::DEBUG, false),
         ];
         for (level, target, record, is_logged) in rows {
-            let targets: Targets = directives(level).unwrap().parse().unwrap();
             assert_eq!(
-                targets.would_enable(target, &record),
+                by_area(level).unwrap().would_enable(target, &record),
                 is_logged,
                 "{level}: {record} of {target}"
             );

@@ -138,10 +138,11 @@ mod tests {
     use std::sync::{Arc, LazyLock, Mutex};
 
     use tracing::Dispatch;
+    use tracing_subscriber::filter::Targets;
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
-    use crate::telemetry::logs::{LogFormat, default_directives, layer};
+    use crate::telemetry::logs::{LogFormat, default_levels, layer};
 
     /// While a process has one subscriber, tracing asks the subscriber of the thread that reaches a span first, and keeps the answer
     /// for all threads, so for other tests. With these it asks all subscribers.
@@ -166,10 +167,10 @@ mod tests {
     }
 
     /// What is logged by a failed reconcile of a pool with one call, and how often its fields were computed.
-    fn logged(format: LogFormat, filter: &str) -> (String, u32) {
+    fn logged(format: LogFormat, filter: Targets) -> (String, u32) {
         let (written, computed) = (Written::default(), Cell::new(0));
         let writer = written.clone();
-        let output = layer(format, filter.parse().unwrap(), false, move || writer.clone());
+        let output = layer(format, filter, false, move || writer.clone());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(output), || {
             let span = ReconcileSpan::start(Reconciled::Pool, || {
                 computed.set(computed.get() + 1);
@@ -195,7 +196,7 @@ mod tests {
     #[test]
     fn json_lines_of_calls_have_the_fields_of_their_reconcile() {
         LazyLock::force(&OTHER_SUBSCRIBERS);
-        let (text, computed) = logged(LogFormat::Json, "headgate=debug");
+        let (text, computed) = logged(LogFormat::Json, "headgate=debug".parse().unwrap());
         assert_eq!(computed, 1);
         let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let reconcile =
@@ -215,12 +216,12 @@ mod tests {
     #[test]
     fn default_filter_logs_the_reconcile_and_not_the_span_of_the_call() {
         LazyLock::force(&OTHER_SUBSCRIBERS);
-        let (text, computed) = logged(LogFormat::Json, &default_directives());
+        let (text, computed) = logged(LogFormat::Json, default_levels());
         assert_eq!(computed, 1);
         let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         let spans = line["spans"].as_array().unwrap();
         assert_eq!((spans.len(), &spans[0]["node"]), (1, &"node-1".into()));
-        let (text, _) = logged(LogFormat::Text, &default_directives());
+        let (text, _) = logged(LogFormat::Text, default_levels());
         assert!(
             text.contains(r#"reconcile_pool{term=3 node="node-1" pool="kubernetes"}: requests"#),
             "{text}"

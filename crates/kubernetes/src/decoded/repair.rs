@@ -23,8 +23,9 @@ pub(super) enum Repair {
     All,
 }
 
-/// The object without `managedFields`, and with times that a `Timestamp` represents.
-pub(super) fn repaired(object: &str, repair: Repair) -> serde_json::Result<Value> {
+/// The object without `managedFields`, and with times that a `Timestamp` represents; as text, because the code that decodes a type from a
+/// value would be in the program a second time.
+pub(super) fn repaired(object: &str, repair: Repair) -> serde_json::Result<String> {
     let parse = |text: &RawValue, is_bounded: bool| {
         let mut value = serde_json::from_str(text.get())?;
         if is_bounded {
@@ -48,7 +49,7 @@ pub(super) fn repaired(object: &str, repair: Repair) -> serde_json::Result<Value
         };
         repaired.insert(name, value);
     }
-    Ok(Value::Object(repaired))
+    serde_json::to_string(&repaired)
 }
 
 /// Replaces each text that has the form of a time and that no `Timestamp` represents, and zero times.
