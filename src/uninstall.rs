@@ -417,6 +417,29 @@ mod tests {
         }
     }
 
+    fn request(client: Client) -> UninstallRequest {
+        UninstallRequest {
+            client,
+            namespace: "kube-system".to_owned(),
+            settings: "settings".to_owned(),
+            workload: "deployment/headgate-controller".parse().unwrap(),
+            timeout: Duration::from_secs(10),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_workload_that_its_type_cannot_represent_is_waited_for() {
+        let request = request(FakeApi::default().client().0);
+        let object = json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "headgate-controller", "namespace": "kube-system"},
+            "spec": {"replicas": 2, "template": {"spec": {"containers": "none"}}}});
+        let object = Decoded::Object(serde_json::from_value(object).unwrap());
+        let created = workloads(&request).create(&PostParams::default(), &object).await;
+        created.unwrap();
+        let why = missing(&request).await.unwrap();
+        assert_eq!(why, "the rollout of deployment/headgate-controller is not complete");
+    }
+
     #[tokio::test]
     async fn what_verify_left_down_stops_it_before_anything_is_changed() {
         const LOAD_BALANCER: &str =
@@ -437,14 +460,10 @@ mod tests {
             let maps = Api::namespaced(client.clone(), "kube-system");
             maps.create(&PostParams::default(), &map).await.unwrap();
         }
-        let request = UninstallRequest {
-            client,
-            namespace: "kube-system".to_owned(),
-            settings: "settings".to_owned(),
-            workload: "deployment/headgate-controller".parse().unwrap(),
-            timeout: Duration::from_secs(10),
-        };
-        let error = prepare_uninstall(&request, |_| ()).await.unwrap_err().to_string();
+        let error = prepare_uninstall(&request(client), |_| ())
+            .await
+            .unwrap_err()
+            .to_string();
         for part in [
             "1 entries are Down by headgate: 10.0.0.4 of ",
             &format!("Run `headgate verify --load-balancer {LOAD_BALANCER} --pool p`"),
