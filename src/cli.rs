@@ -144,6 +144,14 @@ pub fn build_runtime() -> Result<Runtime, Failure> {
     runtime.context("starting the runtime").map_err(Failure::runtime)
 }
 
+/// Runs the work of a command. Requests without an answer and programs that give credentials are not waited for.
+fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = build_runtime()?;
+    let outcome = runtime.block_on(work);
+    runtime.shutdown_background();
+    outcome
+}
+
 /// A parser of durations up to `max`. Clap adds the flag and the value to its error, and exits with code 2.
 pub fn duration_up_to(max: Duration) -> impl Fn(&str) -> Result<Duration, String> + Clone {
     move |text| parse_duration(text, Duration::ZERO, max).map_err(|allowed| format!("allowed: {allowed}"))

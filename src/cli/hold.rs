@@ -15,7 +15,7 @@ use kube::Client;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::agent::{kubeconfig, node_name};
-use super::{Failure, build_runtime, duration_up_to};
+use super::{Failure, block_on, duration_up_to};
 
 /// The longest `--timeout`. The help has it, too.
 const MAX_TIMEOUT: Duration = Duration::from_hours(1);
@@ -43,8 +43,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     headgate_core::telemetry::install_logs(headgate_core::telemetry::LogFormat::default());
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(async {
+    block_on(async {
         let kubeconfig = kubeconfig(arguments.kubeconfig.as_ref()).map_err(Failure::settings)?;
         let config = api_server::load_config(kubeconfig.as_deref()).await;
         let config = config.map_err(Failure::settings)?;
@@ -63,10 +62,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 "a second signal ended the process before the node had left its load balancers"
             ))),
         }
-    });
-    // A credential plugin of the kubeconfig may still run; the process does not wait for it.
-    runtime.shutdown_background();
-    outcome
+    })
 }
 
 /// The signals that end a process.

@@ -17,7 +17,7 @@ use crate::status::{self, SnapshotRequest, StatusError, StatusReport};
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
-use super::{Failure, azure, build_runtime, confirm, duration_up_to, print};
+use super::{Failure, azure, block_on, confirm, duration_up_to, print};
 
 /// The default of `--wait`: long enough for a Lease whose holder is gone, and for one that was never held.
 const DEFAULT_LEASE_WAIT: Duration = Duration::from_mins(1);
@@ -60,10 +60,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.azure.settings()?;
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(restore(arguments, &settings));
-    runtime.shutdown_background();
-    outcome
+    block_on(restore(arguments, &settings))
 }
 
 async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failure> {

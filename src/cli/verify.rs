@@ -24,7 +24,7 @@ use crate::verify::{Named, Plan, VerifyReport, VerifyRequest, of_node, of_pools,
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
-use super::{Failure, azure, build_runtime, confirm, duration_up_to, print, print_json};
+use super::{Failure, azure, block_on, confirm, duration_up_to, print, print_json};
 
 /// The longest `--observe` and `--wait`. The help has it, too.
 const MAX_TIME: Duration = Duration::from_hours(1);
@@ -108,10 +108,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Failure::settings(anyhow!("at most two pools can be named")));
     }
     let settings = arguments.azure.settings()?;
-    let runtime = build_runtime()?;
-    let report = runtime.block_on(Box::pin(ask(arguments, &settings)));
-    runtime.shutdown_background();
-    let report = report?;
+    let report = block_on(Box::pin(ask(arguments, &settings)))?;
     match arguments.output {
         Output::Markdown => print(headgate_core::telemetry::escape_lines(&report.markdown()).as_bytes())?,
         Output::Json => print_json(&report)?,

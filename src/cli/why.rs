@@ -17,7 +17,7 @@ use crate::why::{self, Explanation, WhyError};
 use super::cluster::{AgentArguments, ClusterArguments};
 use super::complete::node_candidates;
 use super::output::{self, Output, Report, WatchArguments};
-use super::{Failure, azure, build_runtime};
+use super::{Failure, azure, block_on};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -69,8 +69,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         )));
     }
     let node = arguments.node.strip_prefix("node/").unwrap_or(&arguments.node);
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(async {
+    block_on(async {
         let client = arguments.cluster.client().await?;
         let access = arguments.agents.access();
         let read = async || {
@@ -82,9 +81,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             })
         };
         Box::pin(output::show(arguments.output, &arguments.watch, read)).await
-    });
-    runtime.shutdown_background();
-    outcome
+    })
 }
 
 impl Report for Explanation {
@@ -146,8 +143,7 @@ fn explain_service(arguments: &Arguments, settings: &Settings, service: Option<&
             arguments.node
         )));
     }
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(async {
+    block_on(async {
         let client = arguments.cluster.client().await?;
         let service = if let Some(service) = service {
             service.to_owned()
@@ -158,9 +154,7 @@ fn explain_service(arguments: &Arguments, settings: &Settings, service: Option<&
         };
         let read = async || read_service(arguments, settings, &client, &service).await;
         Box::pin(output::show(arguments.output, &arguments.watch, read)).await
-    });
-    runtime.shutdown_background();
-    outcome
+    })
 }
 
 async fn read_service(

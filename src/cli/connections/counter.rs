@@ -9,7 +9,7 @@ use headgate_agent::connections::{CountReport, Counter, Interval, IssuedOrder, O
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::probe::request;
-use crate::cli::{Failure, build_runtime};
+use crate::cli::{Failure, block_on};
 
 /// After a request that failed: the agent starts, or stops.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,8 +22,7 @@ pub(super) fn run(socket: &Path) -> Result<(), Failure> {
         socket = %socket.display(),
         "counting connections for the agent"
     );
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(async {
+    let work = async {
         let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
         let socket = socket.to_owned();
@@ -34,9 +33,8 @@ pub(super) fn run(socket: &Path) -> Result<(), Failure> {
             _ = terminate.recv() => Ok(()),
             _ = interrupt.recv() => Ok(()),
         }
-    });
-    runtime.shutdown_background();
-    outcome.map_err(Failure::runtime)
+    };
+    block_on(async { work.await.map_err(Failure::runtime) })
 }
 
 fn count_endlessly(socket: &Path) {
