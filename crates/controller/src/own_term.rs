@@ -26,13 +26,20 @@ pub(crate) struct OwnTermRequest {
 }
 
 /// Why there is no outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OwnTermError {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OwnTermError {
     /// The Lease was not acquired within this time.
+    #[error(
+        "the leader's Lease was not acquired within {} s: another instance leads, or this identity may not write the Lease; \
+         `headgate status` shows the leader",
+        .0.as_secs()
+    )]
     NotElected(Duration),
     /// The command was interrupted before its term began.
+    #[error("interrupted before anything was written")]
     Interrupted,
     /// The Lease was lost, or the command was interrupted, during the work.
+    #[error("the term ended during the work")]
     Ended,
 }
 
