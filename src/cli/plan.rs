@@ -9,7 +9,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
-use headgate_core::clock::Clock;
 use headgate_maintenance::api::NodeMaintenance;
 use jiff::Timestamp;
 use kube::Client;
@@ -115,7 +114,6 @@ async fn read(
             client,
             azure: arguments.azure.connect(settings, client).await?,
             settings,
-            clock: Clock::System,
         },
     };
     let snapshot = Box::pin(preview::take_snapshot(request))

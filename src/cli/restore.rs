@@ -154,7 +154,6 @@ async fn read_report(
         client,
         azure: Ok(target.clone()),
         settings,
-        clock: Clock::System,
     };
     let snapshot = status::take_snapshot(request).await.map_err(Failure::of_status)?;
     let mut report = StatusReport::from_snapshot(&snapshot);

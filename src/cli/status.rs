@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
-use headgate_core::clock::Clock;
 use hyper::Uri;
 use jiff::Timestamp;
 use kube::Client;
@@ -232,7 +231,6 @@ async fn read_state(arguments: &Arguments, settings: &Settings, client: &Client)
         client,
         azure: arguments.azure.connect(settings, client).await?,
         settings,
-        clock: Clock::System,
     });
     let snapshot = snapshot.await.map_err(Failure::of_status)?;
     let mut report = StatusReport::from_snapshot(&snapshot);

@@ -234,7 +234,6 @@ async fn in_cluster(
         client,
         azure: Ok(target.clone()),
         settings,
-        clock: Clock::System,
     };
     let snapshot = status::take_snapshot(request).await.map_err(Failure::runtime)?;
     let report = StatusReport::from_snapshot(&snapshot);

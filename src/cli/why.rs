@@ -3,7 +3,6 @@
 
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
-use headgate_core::clock::Clock;
 use hyper::Uri;
 use jiff::Timestamp;
 use kube::Client;
@@ -185,7 +184,6 @@ async fn read_service(
         client,
         azure,
         settings,
-        clock: Clock::System,
     });
     let mut snapshot = snapshot.await.map_err(Failure::of_status)?;
     if let Err(error) = &snapshot.azure {
