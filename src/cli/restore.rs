@@ -232,10 +232,7 @@ mod tests {
             candidates: None,
         };
         let error = refuse_beside_leader(Some(&leader), None).unwrap_err().to_string();
-        assert!(
-            error.contains("n1_0a leads") && error.contains("adminState.mode: Disabled"),
-            "{error}"
-        );
+        headgate_test_kubernetes::assert_contains!(error, "n1_0a leads", "adminState.mode: Disabled");
         assert!(refuse_beside_leader(Some(&leader), Some(DEFAULT_LEASE_WAIT)).is_ok());
         assert!(refuse_beside_leader(None, None).is_ok());
         leader.alive = false;

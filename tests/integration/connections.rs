@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::{self, Process};
-use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane, set_taints};
+use headgate_test_kubernetes::{assert_contains, create_node, eventually, met, own_control_plane, set_taints};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -145,10 +145,7 @@ fn connections_through_kube_proxy_are_counted_by_service_until_they_end() {
 
         let output = headgate(&kubeconfig, &[&node, "-o", "wide"]);
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(
-            text.contains(&format!("25 connections pass through node {node}")),
-            "{text}"
-        );
+        assert_contains!(text, format!("25 connections pass through node {node}"));
         assert!(text.contains("default/web   25"), "{text}");
 
         // Reset, so that nothing of them stays half-closed.
@@ -252,10 +249,7 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
         })
         .await;
         let metrics = agent.metrics().await;
-        assert!(
-            metrics.contains("headgate_node_connections{service=\"default/web\"} 4"),
-            "{metrics}"
-        );
+        assert_contains!(metrics, "headgate_node_connections{service=\"default/web\"} 4");
         let statusz = http::get(agent.metrics_address(), "/statusz").await.unwrap().text();
         assert!(statusz.contains("connections 4 connections pass"), "{statusz}");
         // A counter that was killed takes back nothing, and the next one goes on.
@@ -267,10 +261,7 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
         wait_for_condition(&client, &node, ("True", "NoConnections")).await;
         eventually(SOON, "the deletion is no longer delayed", is_released).await;
         let metrics = agent.metrics().await;
-        assert!(
-            metrics.contains("headgate_node_connections{service=\"default/web\"} 0"),
-            "{metrics}"
-        );
+        assert_contains!(metrics, "headgate_node_connections{service=\"default/web\"} 0");
 
         set_taints(&client, &node, Value::Null).await;
         // The leader's signals may last longer.

@@ -58,6 +58,18 @@ pub fn met(is_met: bool, seen: impl fmt::Display) -> Result<(), String> {
     is_met.then_some(()).ok_or_else(|| seen.to_string())
 }
 
+/// Panics unless the text has each of these parts, with the one that it lacks.
+#[macro_export]
+macro_rules! assert_contains {
+    ($text:expr, $($part:expr),+ $(,)?) => {{
+        let text: &str = &$text;
+        $(
+            let part: &str = &$part;
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        )+
+    }};
+}
+
 /// Repeats `attempt`, with a pause of 20 ms after each failure, until it returns a value. Panics after `within` with
 /// `what` and the last failure.
 pub async fn eventually<T>(within: Duration, what: &str, mut attempt: impl AsyncFnMut() -> Result<T, String>) -> T {

@@ -49,10 +49,7 @@ async fn each_permission_is_needed(administrator: &Caller, caller: &Caller, drai
         wait_for_status(caller, refused.clone(), 403).await;
         let (_, body) = caller.ask(&refused).await;
         let message = body["message"].as_str().unwrap();
-        assert!(
-            message.contains("needs the right to delete each of its nodes"),
-            "{message}"
-        );
+        headgate_test_kubernetes::assert_contains!(message, "needs the right to delete each of its nodes");
     }
     restore_rules(administrator, ROLE, rules).await;
     let another = automatic(administrator, "another", drained).await;

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use headgate_sandbox::process::{Process, command_in};
-use headgate_test_kubernetes::{eventually, kubectl, scratch};
+use headgate_test_kubernetes::{assert_contains, eventually, kubectl, scratch};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -133,17 +133,15 @@ fn the_leader_serves_the_state_of_the_cluster() {
 
 fn without_a_leader(viewer: &Path) {
     let text = stdout_of(headgate(viewer, &["status", "--no-agents"]));
-    assert!(
-        text.contains("give --azure-config-file") && text.contains("the leader does not serve it: there is no Lease"),
-        "{text}"
+    assert_contains!(
+        text,
+        "give --azure-config-file",
+        "the leader does not serve it: there is no Lease"
     );
     // Nothing is expected of a leader that never was.
     stdout_of(headgate(viewer, &["status", "--no-agents", "--exit-code"]));
     let error = refused(&headgate(viewer, &["why", "service/web"]), 2);
-    assert!(
-        error.contains("the load balancers cannot be read: give --azure-config-file"),
-        "{error}"
-    );
+    assert_contains!(error, "the load balancers cannot be read: give --azure-config-file");
 }
 
 fn waits_and_filters(world: &World, viewer: &Path) {

@@ -323,10 +323,7 @@ fn a_read_from_before_the_cordon_confirms_nothing() {
     // The finalizer is there, the node is not cordoned yet.
     let second = world.plan();
     let statuses = format!("{:?}", second.actions);
-    assert!(
-        statuses.contains("Waiting for the cordon and the maintenance taint"),
-        "{statuses}"
-    );
+    headgate_test_kubernetes::assert_contains!(statuses, "Waiting for the cordon and the maintenance taint");
     assert!(!statuses.contains("CreateEvacuation"), "{statuses}");
 }
 

@@ -123,10 +123,7 @@ async fn malformed_annotations_of_a_pod_have_one_event() {
         .collect();
     assert_eq!(about.len(), 1, "{about:?}");
     let (note, regarding) = (about[0].note.clone().unwrap(), about[0].regarding.clone().unwrap());
-    assert!(
-        note.contains("a.example: \"many\" is left out") && note.contains("b.example: \"5/\""),
-        "{note}"
-    );
+    headgate_test_kubernetes::assert_contains!(note, "a.example: \"many\" is left out", "b.example: \"5/\"");
     assert_eq!(
         (regarding.kind.as_deref(), regarding.name.as_deref()),
         (Some("Pod"), Some("web"))

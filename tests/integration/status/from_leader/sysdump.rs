@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
 
-use headgate_test_kubernetes::scratch;
+use headgate_test_kubernetes::{assert_contains, scratch};
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Secret};
 use kube::Api;
 use kube::api::PostParams;
@@ -104,10 +104,7 @@ pub(super) async fn sysdump(world: &World, viewer: &Path) {
         found.contains_key("status.json") && !found.contains_key("events/headgate.json"),
         "{said}"
     );
-    assert!(
-        said.contains("missing: events/headgate.json: events is forbidden"),
-        "{said}"
-    );
+    assert_contains!(said, "missing: events/headgate.json: events is forbidden");
     let again = headgate(
         viewer,
         &["sysdump", "-f", directory.join("less.tar.gz").to_str().unwrap()],
