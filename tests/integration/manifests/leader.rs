@@ -5,14 +5,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use headgate_core::clock::Clock;
-use headgate_core::node::NodeReport;
-use headgate_kubernetes::leader::{
-    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, candidate_identity,
-};
+use headgate_kubernetes::leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, candidate_identity};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{create_node, is_kubernetes_1_30, own_control_plane};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::caller::{AGENT, Account, ApiRequest, CONTROLLER, Caller, acting_on, apply};
@@ -210,21 +206,9 @@ fn ways_to_lead() -> [(PathBuf, Account); 3] {
 
 /// Runs the real elector: acquires the Lease, leads, stops and releases the Lease.
 async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
-    let clock = Clock::System;
-    let (_reports, reports) = watch::channel(NodeReport::initial(
-        None,
-        &headgate_core::node::SignalRules::default(),
-        clock.now(),
-    ));
-    let elector = LeaderElector::new(LeaderElectionConfig {
-        client: leader.client.clone(),
-        lease: LeaseName::default(),
-        identity: candidate_identity(name),
-        placement: CandidatePlacement::Replicas,
-        reports,
-        metrics: LeaderMetrics::default(),
-        clock,
-    });
+    let (client, identity) = (leader.client.clone(), candidate_identity(name));
+    let config = LeaderElectionConfig::new(client, identity, CandidatePlacement::Replicas, Clock::System);
+    let elector = LeaderElector::new(config);
     let mut terms = elector.terms();
     let stop = CancellationToken::new();
     let work = |term: headgate_kubernetes::leader::Term| async move {

@@ -5,11 +5,9 @@ use std::sync::Arc;
 
 use headgate_controller::pool::read_node;
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeDetail, NodeReader, NodeReport, NodeTraffic, TrafficByNode};
+use headgate_core::node::{NodeDetail, NodeReader, NodeTraffic, TrafficByNode};
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
-use headgate_kubernetes::leader::{
-    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term, candidate_identity,
-};
+use headgate_kubernetes::leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, Term, candidate_identity};
 use headgate_kubernetes::{NodeWriteMetrics, TermAccess, TermStores, WatchReporter};
 use headgate_maintenance::automatic::AutomaticMaintenances;
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
@@ -195,19 +193,10 @@ impl Leader {
                 pauses_upgrades: true,
             }
         };
-        let report = NodeReport::initial(None, &headgate_core::node::SignalRules::default(), clock.now());
-        let reports = watch::Sender::new(report);
-        let elector = LeaderElector::new(LeaderElectionConfig {
-            client: leader.client.clone(),
-            lease: LeaseName::default(),
-            identity: candidate_identity(own),
-            placement: CandidatePlacement::Replicas,
-            reports: reports.subscribe(),
-            metrics: LeaderMetrics::default(),
-            clock,
-        });
+        let (client, identity) = (leader.client.clone(), candidate_identity(own));
+        let config = LeaderElectionConfig::new(client, identity, CandidatePlacement::Replicas, clock);
+        let elector = LeaderElector::new(config);
         let task = tokio::spawn(async move {
-            let _reports = reports;
             let work = move |term: Term| {
                 let (stores, run_stores) = term.stores(access());
                 let context = context(stores);

@@ -6,11 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeDetail, NodeReader, NodeReport, NodeTraffic, SignalRules, TrafficByNode};
+use headgate_core::node::{NodeDetail, NodeReader, NodeTraffic, TrafficByNode};
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
-use headgate_kubernetes::leader::{
-    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term,
-};
+use headgate_kubernetes::leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, Term};
 use headgate_kubernetes::{Decoded, NodeWriteMetrics, TermAccess, TermStores, WatchReporter, split_list};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
 use headgate_maintenance::automatic::AutomaticMaintenances;
@@ -123,17 +121,9 @@ impl World {
     pub(crate) fn start_leader(&self) -> (Leader, watch::Receiver<Option<Term>>) {
         let name = format!("leader-{}", self.leaders.fetch_add(1, Ordering::Relaxed) + 1);
         let (client, faults) = self.fake.client();
-        let report = NodeReport::initial(None, &SignalRules::default(), self.clock.now());
-        let reports = watch::Sender::new(report);
-        let elector = LeaderElector::new(LeaderElectionConfig {
-            client: client.clone(),
-            lease: LeaseName::default(),
-            identity: name.clone(),
-            placement: CandidatePlacement::Replicas,
-            reports: reports.subscribe(),
-            metrics: LeaderMetrics::default(),
-            clock: self.clock.clone(),
-        });
+        let placement = CandidatePlacement::Replicas;
+        let config = LeaderElectionConfig::new(client.clone(), name.clone(), placement, self.clock.clone());
+        let elector = LeaderElector::new(config);
         let terms = elector.terms();
         let access = {
             let (client, clock) = (client.clone(), self.clock.clone());
@@ -182,7 +172,6 @@ impl World {
             }
         };
         let task = tokio::spawn(async move {
-            let _reports = reports;
             let work = move |term: Term| {
                 let (stores, run_stores) = term.stores(access());
                 let context = context(stores);

@@ -11,8 +11,8 @@ use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, read_node};
 use headgate_controller::preempt_events::{self, PreemptEvents};
 use headgate_core::clock::Clock;
-use headgate_core::node::{Node, NodeObject, NodeReader, NodeReport, SignalRules};
-use headgate_kubernetes::leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
+use headgate_core::node::{Node, NodeObject, NodeReader};
+use headgate_kubernetes::leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, LockMetrics, Term};
 use headgate_kubernetes::{EventSink, NodeWriteMetrics, TermAccess, TermStores, WatchReporter};
 use headgate_test_kubernetes::event_sink;
 use kube::Client;
@@ -79,17 +79,9 @@ impl Leader {
         spy: impl FnOnce(watch::Receiver<Option<Term>>) -> Spy,
     ) -> Self {
         let mut registry = Registry::default();
-        let report = NodeReport::initial(None, &SignalRules::default(), world.clock.now());
-        let reports = watch::Sender::new(report);
-        let elector = LeaderElector::new(headgate_kubernetes::leader::LeaderElectionConfig {
-            client: client.clone(),
-            lease: LeaseName::default(),
-            identity: name.to_owned(),
-            placement: CandidatePlacement::Replicas,
-            reports: reports.subscribe(),
-            metrics: LeaderMetrics::default(),
-            clock: world.clock.clone(),
-        });
+        let placement = CandidatePlacement::Replicas;
+        let config = LeaderElectionConfig::new(client.clone(), name.to_owned(), placement, world.clock.clone());
+        let elector = LeaderElector::new(config);
         let terms = elector.terms();
         let arm = world.arm(name, spy(terms.clone())).await;
         let source = WorldTarget {
@@ -151,7 +143,6 @@ impl Leader {
         let failures = Arc::<Mutex<Vec<String>>>::default();
         let noted = Arc::clone(&failures);
         let task = tokio::spawn(async move {
-            let _reports = reports;
             let work = move |term: Term| {
                 let (noted, source) = (Arc::clone(&noted), source.clone());
                 let (stores, run_stores) = term.stores(access());
