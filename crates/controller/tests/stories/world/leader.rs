@@ -180,6 +180,13 @@ impl Leader {
         (&mut self.task).await.unwrap();
     }
 
+    /// The value of a metric without labels.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let text = self.metrics();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+    }
+
     pub(crate) fn metrics(&self) -> String {
         headgate_core::telemetry::encode_metrics(&self.registry, headgate_core::telemetry::MetricsFormat::OpenMetrics)
             .unwrap()
