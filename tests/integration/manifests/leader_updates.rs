@@ -74,7 +74,7 @@ pub(super) async fn a_leader_writes_nothing_else_into_its_objects(administrator:
     for ask in new_objects(own) {
         let name = ask.body["metadata"]["name"].as_str().unwrap();
         administrator
-            .done(&ApiRequest::delete(&format!("{}/{name}", ask.path)))
+            .delete(&format!("{}/{name}", ask.path))
             .await;
         administrator.done(&ask).await;
     }

@@ -59,7 +59,7 @@ pub(super) async fn create_pod(administrator: &Caller, name: &str, on: &str, own
     let pod = json!({"metadata": {"name": name, "labels": {"app": name}, "ownerReferences": owner},
         "spec": {"nodeName": on, "serviceAccountName": CONTROLLER.name, "terminationGracePeriodSeconds": 0,
             "containers": [{"name": "c", "image": "none"}]}});
-    administrator.done(&ApiRequest::post(PODS, pod)).await
+    administrator.post(PODS, pod).await
 }
 
 /// What kubelet reports of a pod that runs.
@@ -67,7 +67,7 @@ pub(super) async fn runs(administrator: &Caller, name: &str) {
     let ready = json!({"type": "Ready", "status": "True"});
     let status = json!({"status": {"phase": "Running", "conditions": [ready]}});
     administrator
-        .done(&ApiRequest::merge(&format!("{PODS}/{name}/status"), status))
+        .merge(&format!("{PODS}/{name}/status"), status)
         .await;
 }
 
@@ -75,7 +75,7 @@ pub(super) async fn runs(administrator: &Caller, name: &str) {
 pub(super) async fn create_budget(administrator: &Caller, name: &str, app: &str, allowed: i32) {
     let budget =
         json!({"metadata": {"name": name}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": app}}}});
-    administrator.done(&ApiRequest::post(BUDGETS, budget)).await;
+    administrator.post(BUDGETS, budget).await;
     allow(administrator, name, allowed).await;
 }
 
@@ -83,7 +83,7 @@ async fn allow(administrator: &Caller, name: &str, allowed: i32) {
     let status = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 1 + allowed,
         "desiredHealthy": 1, "expectedPods": 1 + allowed}});
     administrator
-        .done(&ApiRequest::merge(&format!("{BUDGETS}/{name}/status"), status))
+        .merge(&format!("{BUDGETS}/{name}/status"), status)
         .await;
 }
 
@@ -265,7 +265,7 @@ async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, 
     }
     let leader = Leader::start(caller, own);
     administrator
-        .done(&ApiRequest::post(MAINTENANCES, maintenance("m", "Drain", drained)))
+        .post(MAINTENANCES, maintenance("m", "Drain", drained))
         .await;
 
     // Cordoned and tainted; nothing leaves before the load balancers are confirmed.
@@ -318,7 +318,7 @@ async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, 
     // Room lets them go, then the pod of the DaemonSet.
     allow(administrator, "blocked", 1).await;
     administrator
-        .done(&ApiRequest::delete(&format!("{BUDGETS}/twice-2")))
+        .delete(&format!("{BUDGETS}/twice-2"))
         .await;
     for name in ["blocked", "twice", "log"] {
         is_gone(administrator, &format!("{PODS}/{name}")).await;
@@ -330,7 +330,7 @@ async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, 
     administrator.get(&format!("{PODS}/elsewhere")).await;
 
     // Its deletion ends it, and leaves nothing.
-    administrator.done(&ApiRequest::delete(&path)).await;
+    administrator.delete(&path).await;
     is_gone(administrator, &path).await;
     is_as_before(administrator, drained).await;
     for refused in [
@@ -358,7 +358,7 @@ async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, 
 /// Every request of the maintenance controllers, beside those of a leader.
 async fn rights(administrator: &Caller, drained: &str) -> Vec<Right> {
     administrator
-        .done(&ApiRequest::post(MAINTENANCES, maintenance("m", "Idle", drained)))
+        .post(MAINTENANCES, maintenance("m", "Idle", drained))
         .await;
     create_pod(administrator, "log", drained, of_daemon_set()).await;
     let pod = create_pod(administrator, "web", drained, json!([])).await;
@@ -368,7 +368,7 @@ async fn rights(administrator: &Caller, drained: &str) -> Vec<Right> {
             "spec": {"podRef": {"name": name, "uid": uid}, "progressDeadlineSeconds": 1800}})
     };
     administrator
-        .done(&ApiRequest::post(EVACUATIONS, evacuation("web")))
+        .post(EVACUATIONS, evacuation("web"))
         .await;
     let mut rights = Vec::new();
     let mut add = |resource: &'static str, verb: &'static str, ask: ApiRequest, answer: u16| {
@@ -436,7 +436,7 @@ async fn rights(administrator: &Caller, drained: &str) -> Vec<Right> {
 async fn status_and_stage_are_the_controllers_own(control_plane: &ControlPlane, administrator: &Caller, drained: &str) {
     let path = format!("{MAINTENANCES}/own");
     administrator
-        .done(&ApiRequest::post(MAINTENANCES, maintenance("own", "Idle", drained)))
+        .post(MAINTENANCES, maintenance("own", "Idle", drained))
         .await;
     let foreign = Account {
         namespace: "default",
@@ -444,19 +444,19 @@ async fn status_and_stage_are_the_controllers_own(control_plane: &ControlPlane, 
     };
     let account = json!({"metadata": {"name": foreign.name}});
     administrator
-        .done(&ApiRequest::post("/api/v1/namespaces/default/serviceaccounts", account))
+        .post("/api/v1/namespaces/default/serviceaccounts", account)
         .await;
     let rbac = super::rights::RBAC;
     let role = json!({"metadata": {"name": "test-only"}, "rules": [
         {"apiGroups": ["headgate.dev"], "resources": ["nodemaintenances"], "verbs": ["*"]}]});
     administrator
-        .done(&ApiRequest::post(&format!("{rbac}/clusterroles"), role))
+        .post(&format!("{rbac}/clusterroles"), role)
         .await;
     let binding = json!({"metadata": {"name": "test-only"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-only"},
         "subjects": [{"kind": "ServiceAccount", "name": foreign.name, "namespace": foreign.namespace}]});
     let bindings = format!("{rbac}/clusterrolebindings");
-    administrator.done(&ApiRequest::post(&bindings, binding)).await;
+    administrator.post(&bindings, binding).await;
     let foreign = acting_on(control_plane, foreign, drained).await;
     wait_for_status(&foreign, ApiRequest::get(&path), 200).await;
 
@@ -478,7 +478,7 @@ async fn status_and_stage_are_the_controllers_own(control_plane: &ControlPlane, 
         })
         .await;
     }
-    administrator.done(&ApiRequest::delete(&path)).await;
+    administrator.delete(&path).await;
 }
 
 async fn each_permission_is_needed_and_the_policy_allows_no_more(
@@ -536,7 +536,7 @@ async fn each_permission_is_needed_and_the_policy_allows_no_more(
     // Without the right to the statuses of maintenances there is no right to cordon.
     let role = format!("{}/{ROLE}", super::rights::RBAC);
     administrator
-        .done(&ApiRequest::merge(&role, json!({"rules": []})))
+        .merge(&role, json!({"rules": []}))
         .await;
     let cordon = ApiRequest::merge(&dry(&path), json!({"spec": {"unschedulable": true}}));
     wait_for_status(leader, cordon, 403).await;

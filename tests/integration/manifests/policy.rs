@@ -42,14 +42,14 @@ async fn create_nodes(administrator: &Caller) {
         let metadata = json!({"name": name, "labels": {"kubernetes.io/hostname": name},
             "annotations": {"node.alpha.kubernetes.io/ttl": "0"}, "finalizers": ["example.com/keep"]});
         administrator
-            .done(&ApiRequest::post(
+            .post(
                 "/api/v1/nodes",
                 json!({"metadata": metadata, "spec": spec}),
-            ))
+            )
             .await;
     }
     let plain = json!({"metadata": {"name": "plain"}});
-    administrator.done(&ApiRequest::post("/api/v1/nodes", plain)).await;
+    administrator.post("/api/v1/nodes", plain).await;
 }
 
 /// Grants every verb on Nodes to the service accounts `headgate`, `headgate-controller`, `other`, and `headgate`
@@ -59,23 +59,23 @@ async fn grant_everything(administrator: &Caller) {
     for name in ["other", CONTROLLER.name] {
         let account = account(name, "kube-system");
         administrator
-            .done(&ApiRequest::post(
+            .post(
                 "/api/v1/namespaces/kube-system/serviceaccounts",
                 account,
-            ))
+            )
             .await;
     }
     let elsewhere = account("headgate", "default");
     administrator
-        .done(&ApiRequest::post(
+        .post(
             "/api/v1/namespaces/default/serviceaccounts",
             elsewhere,
-        ))
+        )
         .await;
     let role = json!({"metadata": {"name": "test-only"},
         "rules": [{"apiGroups": [""], "resources": ["nodes", "nodes/status", "nodes/proxy"], "verbs": ["*"]}]});
     administrator
-        .done(&ApiRequest::post(&format!("{RBAC}/clusterroles"), role))
+        .post(&format!("{RBAC}/clusterroles"), role)
         .await;
     let subject = |name: &str, namespace: &str| json!({"kind": "ServiceAccount", "name": name, "namespace": namespace});
     let binding = json!({"metadata": {"name": "test-only"},
@@ -83,7 +83,7 @@ async fn grant_everything(administrator: &Caller) {
         "subjects": [subject("headgate", "kube-system"), subject(CONTROLLER.name, "kube-system"),
             subject("other", "kube-system"), subject("headgate", "default")]});
     administrator
-        .done(&ApiRequest::post(&format!("{RBAC}/clusterrolebindings"), binding))
+        .post(&format!("{RBAC}/clusterrolebindings"), binding)
         .await;
 }
 
@@ -404,7 +404,7 @@ async fn the_node_policy_requires_a_pod_bound_token_and_ignores_other_users(
     let other = Caller::with_token(control_plane, &token).await;
     let theirs = json!({"metadata": {"labels": {"other": "1"}}, "spec": {"unschedulable": true}});
     for caller in [&other, administrator] {
-        caller.done(&ApiRequest::merge(N1, theirs.clone())).await;
+        caller.merge(N1, theirs.clone()).await;
     }
 
     agent.done(&ours()).await;
