@@ -33,6 +33,7 @@ mod plan;
 mod prepare_uninstall;
 pub(super) mod probe;
 mod restore;
+mod signals;
 mod spans;
 mod status;
 mod sysdump;

@@ -21,6 +21,7 @@ use crate::drain::{
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
+use super::signals::interrupted;
 use super::{EXIT_INTERRUPTED, EXIT_RUNTIME, Failure, block_on, duration_up_to, print, print_json, print_yaml};
 
 /// The longest `--timeout`. The help has it, too.
@@ -158,13 +159,6 @@ async fn drain(arguments: &Arguments, object: &NodeMaintenance, nodes: &[String]
         Outcome::NotDrained(why) => Err(Failure::runtime(anyhow!(
             "NodeMaintenance {name} ended before its nodes were drained: {why}"
         ))),
-    }
-}
-
-/// Ends with Ctrl-C.
-pub(super) async fn interrupted() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending::<()>().await;
     }
 }
 

@@ -6,15 +6,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::Args;
 use headgate_agent::own_node::{HoldOutcome, hold_termination};
 use headgate_core::clock::Clock;
 use headgate_kubernetes::{EventKind, EventSink, api_server};
 use kube::Client;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::agent::{kubeconfig, node_name};
+use super::signals::Termination;
 use super::{Failure, block_on, duration_up_to};
 
 /// The longest `--timeout`. The help has it, too.
@@ -48,7 +47,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let config = api_server::load_config(kubeconfig.as_deref()).await;
         let config = config.map_err(Failure::settings)?;
         let client = api_server::build_lazy_client(&config, api_server::Program::Agent).map_err(Failure::settings)?;
-        let mut terminate = Termination::new().map_err(Failure::runtime)?;
+        let mut terminate = Termination::new(&[]).map_err(Failure::runtime)?;
         tracing::info!(
             version = headgate_core::telemetry::VERSION,
             node = arguments.node_name,
@@ -63,28 +62,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             ))),
         }
     })
-}
-
-/// The signals that end a process.
-struct Termination {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Termination {
-    fn new() -> anyhow::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate()).context("listening for SIGTERM")?,
-            interrupt: signal(SignalKind::interrupt()).context("listening for SIGINT")?,
-        })
-    }
-
-    async fn received(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }
 
 /// Waits until the instance need not be held; fails, with an event on the Node, when the timeout is over.

@@ -17,6 +17,7 @@ use crate::status::{self, SnapshotRequest, StatusError, StatusReport};
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
+use super::signals::interrupted;
 use super::{Failure, azure, block_on, confirm, duration_up_to, print};
 
 /// The default of `--wait`: long enough for a Lease whose holder is gone, and for one that was never held.
@@ -110,12 +111,7 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
         work_timeout: arguments.timeout,
         clock: Clock::System,
     };
-    let interrupted = async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    };
-    let restored = run_restore(request, interrupted).await.map_err(Failure::runtime)?;
+    let restored = run_restore(request, interrupted()).await.map_err(Failure::runtime)?;
     for ours in &restored.restored {
         print_line(&format!(
             "{}/{}   {}   {}   restored",

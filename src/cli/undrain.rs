@@ -17,7 +17,8 @@ use crate::drain::{NodeQuery, UndrainError, UndrainRequest, node_names, undrain}
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
-use super::drain::{MAX_TIMEOUT, interrupted};
+use super::drain::MAX_TIMEOUT;
+use super::signals::interrupted;
 use super::{EXIT_INTERRUPTED, Failure, block_on, duration_up_to};
 
 /// Give nodes back that headgate drain took: end their NodeMaintenance, so that they are schedulable and in service again

@@ -14,7 +14,6 @@ use headgate_controller::pool::{LoadBalancerView, PoolEntry};
 use headgate_core::clock::Clock;
 use headgate_core::telemetry::escape_line;
 use jiff::Timestamp;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +23,7 @@ use crate::verify::{Named, Plan, VerifyReport, VerifyRequest, of_node, of_pools,
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
+use super::signals::Termination;
 use super::{Failure, azure, block_on, confirm, duration_up_to, print, print_json};
 
 /// The longest `--observe` and `--wait`. The help has it, too.
@@ -194,13 +194,10 @@ async fn ask(arguments: &Arguments, settings: &Settings) -> Result<VerifyReport,
 }
 
 /// Cancels the token after Ctrl-C or SIGTERM. Never ends.
-fn wait_for_signal(interrupted: CancellationToken) -> io::Result<impl Future<Output = ()>> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+fn wait_for_signal(interrupted: CancellationToken) -> anyhow::Result<impl Future<Output = ()>> {
+    let mut signals = Termination::new(&[])?;
     Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
+        signals.received().await;
         print_progress("interrupted; restoring what was written");
         interrupted.cancel();
         pending::<()>().await;
