@@ -19,8 +19,8 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::real_cloud_controller_manager::{CLUSTER, Fixture, SUBSCRIPTION};
 use crate::harness::settings_file;
@@ -106,7 +106,7 @@ struct Hold {
 /// The holds of the shared Lease, as a watch shows them.
 struct Holds {
     holds: Arc<Mutex<Vec<Hold>>>,
-    task: JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Holds {
@@ -136,7 +136,10 @@ impl Holds {
                 }
             }
         });
-        Self { holds, task }
+        Self {
+            holds,
+            _task: AbortOnDropHandle::new(task),
+        }
     }
 
     fn all(&self) -> Vec<Hold> {
@@ -159,12 +162,6 @@ impl Holds {
         holds
             .last()
             .is_some_and(|hold| hold.ended.is_none() && hold.holder != "headgate")
-    }
-}
-
-impl Drop for Holds {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

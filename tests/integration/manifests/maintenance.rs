@@ -18,6 +18,7 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::SOON;
 use super::caller::{Account, ApiRequest, CONTROLLER, Caller, acting_on};
@@ -66,9 +67,7 @@ pub(super) async fn create_pod(administrator: &Caller, name: &str, on: &str, own
 pub(super) async fn runs(administrator: &Caller, name: &str) {
     let ready = json!({"type": "Ready", "status": "True"});
     let status = json!({"status": {"phase": "Running", "conditions": [ready]}});
-    administrator
-        .merge(&format!("{PODS}/{name}/status"), status)
-        .await;
+    administrator.merge(&format!("{PODS}/{name}/status"), status).await;
 }
 
 /// A budget, and what its controller reports.
@@ -82,9 +81,7 @@ pub(super) async fn create_budget(administrator: &Caller, name: &str, app: &str,
 async fn allow(administrator: &Caller, name: &str, allowed: i32) {
     let status = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 1 + allowed,
         "desiredHealthy": 1, "expectedPods": 1 + allowed}});
-    administrator
-        .merge(&format!("{BUDGETS}/{name}/status"), status)
-        .await;
+    administrator.merge(&format!("{BUDGETS}/{name}/status"), status).await;
 }
 
 pub(super) fn maintenance(name: &str, stage: &str, of: &str) -> Value {
@@ -139,7 +136,7 @@ pub(super) async fn is_as_before(administrator: &Caller, name: &str) {
 
 /// A leader with the token, whose term runs the controllers.
 pub(super) struct Leader {
-    task: tokio::task::JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
     registry: Registry,
     load_balancers: watch::Sender<Arc<TrafficByNode>>,
 }
@@ -208,7 +205,7 @@ impl Leader {
             elector.run(CancellationToken::new(), work).await;
         });
         Self {
-            task,
+            _task: AbortOnDropHandle::new(task),
             registry,
             load_balancers,
         }
@@ -227,12 +224,6 @@ impl Leader {
             .lines()
             .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no {series}")).parse().unwrap()
-    }
-}
-
-impl Drop for Leader {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -317,9 +308,7 @@ async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, 
 
     // Room lets them go, then the pod of the DaemonSet.
     allow(administrator, "blocked", 1).await;
-    administrator
-        .delete(&format!("{BUDGETS}/twice-2"))
-        .await;
+    administrator.delete(&format!("{BUDGETS}/twice-2")).await;
     for name in ["blocked", "twice", "log"] {
         is_gone(administrator, &format!("{PODS}/{name}")).await;
     }
@@ -367,9 +356,7 @@ async fn rights(administrator: &Caller, drained: &str) -> Vec<Right> {
         json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "Evacuation", "metadata": {"name": format!("{uid}-{name}")},
             "spec": {"podRef": {"name": name, "uid": uid}, "progressDeadlineSeconds": 1800}})
     };
-    administrator
-        .post(EVACUATIONS, evacuation("web"))
-        .await;
+    administrator.post(EVACUATIONS, evacuation("web")).await;
     let mut rights = Vec::new();
     let mut add = |resource: &'static str, verb: &'static str, ask: ApiRequest, answer: u16| {
         rights.push(Right::new(ROLE, (resource, None), verb, ask).answered(answer));
@@ -449,9 +436,7 @@ async fn status_and_stage_are_the_controllers_own(control_plane: &ControlPlane, 
     let rbac = super::rights::RBAC;
     let role = json!({"metadata": {"name": "test-only"}, "rules": [
         {"apiGroups": ["headgate.dev"], "resources": ["nodemaintenances"], "verbs": ["*"]}]});
-    administrator
-        .post(&format!("{rbac}/clusterroles"), role)
-        .await;
+    administrator.post(&format!("{rbac}/clusterroles"), role).await;
     let binding = json!({"metadata": {"name": "test-only"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-only"},
         "subjects": [{"kind": "ServiceAccount", "name": foreign.name, "namespace": foreign.namespace}]});
@@ -535,9 +520,7 @@ async fn each_permission_is_needed_and_the_policy_allows_no_more(
 
     // Without the right to the statuses of maintenances there is no right to cordon.
     let role = format!("{}/{ROLE}", super::rights::RBAC);
-    administrator
-        .merge(&role, json!({"rules": []}))
-        .await;
+    administrator.merge(&role, json!({"rules": []})).await;
     let cordon = ApiRequest::merge(&dry(&path), json!({"spec": {"unschedulable": true}}));
     wait_for_status(leader, cordon, 403).await;
 }

@@ -23,9 +23,9 @@ use kube::{Api, Client};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MINUTE: Duration = Duration::from_mins(1);
@@ -50,18 +50,12 @@ pub(crate) struct World {
 /// A process that leads.
 pub(crate) struct Leader {
     pub(crate) faults: ClientFaults,
-    task: JoinHandle<()>,
+    task: AbortOnDropHandle<()>,
 }
 
 impl Leader {
     /// Ends it as SIGKILL does.
     pub(crate) fn kill(self) {
-        self.task.abort();
-    }
-}
-
-impl Drop for Leader {
-    fn drop(&mut self) {
         self.task.abort();
     }
 }
@@ -187,6 +181,7 @@ impl World {
             };
             elector.run(CancellationToken::new(), work).await;
         });
+        let task = AbortOnDropHandle::new(task);
         (Leader { faults, task }, terms)
     }
 

@@ -18,8 +18,8 @@ use headgate_test_kubernetes::event_sink;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{Spy, World};
 
@@ -58,7 +58,7 @@ impl TargetSource for WorldTarget {
 pub(crate) struct Leader {
     stop: CancellationToken,
     pub(crate) terms: watch::Receiver<Option<Term>>,
-    task: JoinHandle<()>,
+    task: AbortOnDropHandle<()>,
     pub(crate) registry: Registry,
     /// The errors of the terms whose work failed.
     pub(crate) failures: Arc<Mutex<Vec<String>>>,
@@ -163,7 +163,7 @@ impl Leader {
         Self {
             stop,
             terms,
-            task,
+            task: AbortOnDropHandle::new(task),
             registry,
             failures,
         }
@@ -190,12 +190,6 @@ impl Leader {
     pub(crate) fn metrics(&self) -> String {
         headgate_core::telemetry::encode_metrics(&self.registry, headgate_core::telemetry::MetricsFormat::OpenMetrics)
             .unwrap()
-    }
-}
-
-impl Drop for Leader {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 
