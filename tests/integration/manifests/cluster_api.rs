@@ -42,15 +42,11 @@ async fn create_machine(administrator: &Caller, name: &str, of: &str) -> String 
     administrator.post(MACHINES, machine).await;
     let path = format!("{MACHINES}/{name}");
     let status = json!({"status": {"nodeRef": {"name": of}}});
-    administrator
-        .merge(&format!("{path}/status"), status)
-        .await;
+    administrator.merge(&format!("{path}/status"), status).await;
     administrator.delete(&path).await;
     let [namespace, machine] = CLUSTER_API_ANNOTATIONS;
     let annotations = json!({"metadata": {"annotations": {namespace: "kube-system", machine: name}}});
-    administrator
-        .merge(&format!("/api/v1/nodes/{of}"), annotations)
-        .await;
+    administrator.merge(&format!("/api/v1/nodes/{of}"), annotations).await;
     path
 }
 

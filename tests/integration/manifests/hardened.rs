@@ -252,9 +252,7 @@ async fn pod_security_restricted_admits_controllers_and_rejects_agents_for_host_
     let administrator = Caller::administrator(&control_plane);
     let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
     let namespace = json!({"metadata": {"name": "restricted", "labels": labels}});
-    administrator
-        .post("/api/v1/namespaces", namespace)
-        .await;
+    administrator.post("/api/v1/namespaces", namespace).await;
     let objects = render(&folder(&hardened_with_identity()));
     let path = "/api/v1/namespaces/restricted/pods";
     for (kind, complaint) in [

@@ -44,9 +44,7 @@ async fn the_leader_policy_allows_creating_its_leases_and_config_map_only() {
     administrator.done(&named(accounts, &json!({"name": OTHER.name}))).await;
     let role = json!({"metadata": {"name": "test-only"}, "rules": [
         {"apiGroups": ["", "coordination.k8s.io"], "resources": ["leases", "configmaps"], "verbs": ["*"]}]});
-    administrator
-        .post(&format!("{RBAC}/clusterroles"), role)
-        .await;
+    administrator.post(&format!("{RBAC}/clusterroles"), role).await;
     let subjects = [AGENT, CONTROLLER, OTHER]
         .map(|account| json!({"kind": "ServiceAccount", "name": account.name, "namespace": account.namespace}));
     let binding = json!({"metadata": {"name": "test-only"}, "subjects": subjects,
@@ -86,9 +84,7 @@ async fn the_leader_policy_allows_creating_its_leases_and_config_map_only() {
             refused(&unbound, &ask, "bound to a Pod on a node").await.unwrap();
             caller.done(&ask).await;
             let name = ask.body["metadata"]["name"].as_str().unwrap();
-            administrator
-                .delete(&format!("{}/{name}", ask.path))
-                .await;
+            administrator.delete(&format!("{}/{name}", ask.path)).await;
         }
     }
     let token = administrator.token(OTHER.namespace, OTHER.name, None).await;

@@ -42,10 +42,7 @@ async fn create_nodes(administrator: &Caller) {
         let metadata = json!({"name": name, "labels": {"kubernetes.io/hostname": name},
             "annotations": {"node.alpha.kubernetes.io/ttl": "0"}, "finalizers": ["example.com/keep"]});
         administrator
-            .post(
-                "/api/v1/nodes",
-                json!({"metadata": metadata, "spec": spec}),
-            )
+            .post("/api/v1/nodes", json!({"metadata": metadata, "spec": spec}))
             .await;
     }
     let plain = json!({"metadata": {"name": "plain"}});
@@ -59,24 +56,16 @@ async fn grant_everything(administrator: &Caller) {
     for name in ["other", CONTROLLER.name] {
         let account = account(name, "kube-system");
         administrator
-            .post(
-                "/api/v1/namespaces/kube-system/serviceaccounts",
-                account,
-            )
+            .post("/api/v1/namespaces/kube-system/serviceaccounts", account)
             .await;
     }
     let elsewhere = account("headgate", "default");
     administrator
-        .post(
-            "/api/v1/namespaces/default/serviceaccounts",
-            elsewhere,
-        )
+        .post("/api/v1/namespaces/default/serviceaccounts", elsewhere)
         .await;
     let role = json!({"metadata": {"name": "test-only"},
         "rules": [{"apiGroups": [""], "resources": ["nodes", "nodes/status", "nodes/proxy"], "verbs": ["*"]}]});
-    administrator
-        .post(&format!("{RBAC}/clusterroles"), role)
-        .await;
+    administrator.post(&format!("{RBAC}/clusterroles"), role).await;
     let subject = |name: &str, namespace: &str| json!({"kind": "ServiceAccount", "name": name, "namespace": namespace});
     let binding = json!({"metadata": {"name": "test-only"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-only"},

@@ -69,9 +69,7 @@ async fn refused_without_the_right(administrator: &Caller, leader: &Caller, name
         .unwrap()
         .retain(|rule| rule["resources"] != json!(["nodes"]) || rule["verbs"] != json!(["patch"]));
     assert_ne!(fewer, rules);
-    administrator
-        .merge(&role, json!({"rules": fewer}))
-        .await;
+    administrator.merge(&role, json!({"rules": fewer})).await;
     let probe = json!({"metadata": {"annotations": {"headgate.dev/probe": "2"}}});
     wait_for_status(
         leader,
@@ -91,9 +89,7 @@ async fn refused_without_the_right(administrator: &Caller, leader: &Caller, name
     })
     .await;
     assert!(!is_tainted(administrator, name).await);
-    administrator
-        .merge(&role, json!({"rules": rules}))
-        .await;
+    administrator.merge(&role, json!({"rules": rules})).await;
     tainted(administrator, name).await;
 }
 

@@ -241,9 +241,7 @@ pub(super) async fn remove_verb(
     found["verbs"].as_array_mut().unwrap().retain(|other| other != verb);
     fewer.retain(|rule| rule["verbs"] != json!([]));
     assert_ne!(rules, json!(fewer));
-    administrator
-        .merge(&path, json!({"rules": fewer}))
-        .await;
+    administrator.merge(&path, json!({"rules": fewer})).await;
     rules
 }
 
@@ -312,9 +310,7 @@ async fn an_agent_without_list_and_watch_permission_misses_its_taint(
 async fn service_health_needs_each_permission_of_its_component(control_plane: &ControlPlane, administrator: &Caller) {
     let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80}]});
     let service = json!({"metadata": {"name": "local"}, "spec": spec});
-    administrator
-        .post("/api/v1/namespaces/default/services", service)
-        .await;
+    administrator.post("/api/v1/namespaces/default/services", service).await;
     for (group, resource) in [("/api/v1", "services"), ("/apis/discovery.k8s.io/v1", "endpointslices")] {
         for verb in ["list", "watch"] {
             let question = format!("{group}/{resource}?timeoutSeconds=1&watch={}", verb == "watch");

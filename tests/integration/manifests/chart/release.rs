@@ -383,9 +383,7 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     }
     let done = json!({"status": {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:00:01Z", "succeeded": 1,
         "conditions": conditions}});
-    administrator
-        .merge(&format!("{JOB}/status"), done)
-        .await;
+    administrator.merge(&format!("{JOB}/status"), done).await;
     let output = uninstall.await.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 

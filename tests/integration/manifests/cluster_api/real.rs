@@ -90,10 +90,7 @@ async fn create_machine(administrator: &Caller, of: &str, labels: Value, annotat
     administrator.post(INFRASTRUCTURE, machine).await;
     let provisioned = json!({"status": {"initialization": {"provisioned": true}}});
     administrator
-        .merge(
-            &format!("{INFRASTRUCTURE}/{of}/status"),
-            provisioned,
-        )
+        .merge(&format!("{INFRASTRUCTURE}/{of}/status"), provisioned)
         .await;
     let infrastructure = json!({"apiGroup": "infrastructure.example.com", "kind": "ExampleMachine", "name": of});
     let machine = json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",

@@ -56,6 +56,14 @@ impl TestCluster {
         Self::with(nodes, &two_load_balancers(nodes)).await
     }
 
+    /// Three nodes in two load balancers, the second with a signal and `Down`, and a leader.
+    pub(crate) async fn with_node_2_down() -> Self {
+        let cluster = Self::new(3).await;
+        cluster.taint(2, &[DRAINING]);
+        cluster.settle(&["node-2"]).await;
+        cluster
+    }
+
     /// A number of nodes, these resources, and a leader.
     pub(crate) async fn with(nodes: usize, resources: &[Value]) -> Self {
         let mut cluster = Self::without_leader(nodes, resources).await;
