@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::nodes;
-use headgate_test_kubernetes::{assert_contains, lab_program, own_control_plane, scratch};
+use headgate_test_kubernetes::{assert_contains, lab_program, own_cluster, scratch};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::authentication::v1::TokenRequest;
@@ -188,8 +188,7 @@ fn advises(service: &Value, words: &str) -> bool {
 
 #[tokio::test]
 async fn a_cluster_has_a_budget_for_each_load_balancer() {
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     let local = populate(&client).await;
     let kubeconfig = restricted(&control_plane, &client).await;
 

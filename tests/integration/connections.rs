@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::{self, Process};
-use headgate_test_kubernetes::{assert_contains, create_node, eventually, met, own_control_plane, set_taints};
+use headgate_test_kubernetes::{assert_contains, create_node, eventually, met, own_cluster, set_taints};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -62,8 +62,7 @@ async fn create_service(client: &Client, name: &str, ingress: Value) -> u16 {
 /// A control plane, and a Node on it with kube-proxy and the Service `web`, whose endpoint accepts every connection.
 async fn node_with_a_service(name: &str) -> (ControlPlane, Client, String, u16) {
     configure_network();
-    let mut control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (mut control_plane, client) = own_cluster().await;
     let node = create_node(&client, name).await;
     let address = json!({"status": {"addresses": [{"type": "InternalIP", "address": NODE.to_string()}]}});
     Api::<Node>::all(client.clone())
@@ -299,8 +298,7 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
 fn without_the_right_the_command_says_what_is_missing() {
     let name = "connections::without_the_right_the_command_says_what_is_missing";
     in_network_namespace(name, async || {
-        let control_plane = own_control_plane().await;
-        let client = Client::try_from(control_plane.client_config()).unwrap();
+        let (control_plane, client) = own_cluster().await;
         let node = create_node(&client, "unprivileged").await;
         // Without a Service of type LoadBalancer there is nothing to read.
         create_service(&client, "web", json!({"ip": FRONTEND.to_string()})).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::{Process, last_log_lines};
-use headgate_test_kubernetes::{eventually, kubectl, own_control_plane, scratch};
+use headgate_test_kubernetes::{eventually, kubectl, own_cluster, scratch};
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
@@ -215,8 +215,7 @@ async fn is_drained(client: &Client, controller: &Controller) -> Value {
 
 #[tokio::test]
 async fn no_pod_leaves_before_the_pools_show_its_node_out() {
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     apply_kinds(&control_plane, &client).await;
     populate(&client).await;
     let file = scratch("seed").join("seed.json");

@@ -5,12 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use headgate_test_kubernetes::kubectl;
-use headgate_test_kubernetes::{
-    assert_contains, control_plane, create_node, eventually, met, own_control_plane, scratch,
-};
+use headgate_test_kubernetes::{assert_contains, control_plane, create_node, eventually, met, own_cluster, scratch};
 use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
+use kube::Api;
 use kube::api::{DeleteParams, PostParams};
-use kube::{Api, Client};
 use nix::sys::signal::Signal;
 
 use self::command::Sandbox;
@@ -225,8 +223,7 @@ async fn a_created_node_is_ready_and_not_tainted() {
 
 #[tokio::test]
 async fn kube_apiserver_stops_and_starts_at_the_same_address() {
-    let mut control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (mut control_plane, client) = own_cluster().await;
     let name = create_node(&client, "lasting").await;
     let server = control_plane.server();
     let socket = server.strip_prefix("https://").unwrap().to_owned();
@@ -247,8 +244,7 @@ async fn kube_apiserver_stops_and_starts_at_the_same_address() {
 
 #[tokio::test]
 async fn kube_controller_manager_and_kube_scheduler_work() {
-    let mut control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (mut control_plane, client) = own_cluster().await;
     let node = create_node(&client, "scheduled").await;
     control_plane
         .start_controller_manager(&["--controllers=*,-node-lifecycle-controller"])

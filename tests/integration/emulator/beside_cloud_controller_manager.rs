@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use headgate_sandbox::process::{Process, last_log_lines};
-use headgate_test_kubernetes::{eventually, own_control_plane, scratch};
+use headgate_test_kubernetes::{eventually, own_cluster, scratch};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -388,8 +388,7 @@ async fn watch_exposure(cluster: &Cluster, holds: &Holds, exposure: &mut Exposur
 
 #[tokio::test]
 async fn controllers_keep_a_drained_node_down_while_services_and_nodes_change() {
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     let mut cluster = Cluster::start(client.clone(), control_plane.kubeconfig(), "30ms").await;
     for number in 1..=3 {
         cluster.fixture.add_node(number).await;

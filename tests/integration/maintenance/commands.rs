@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use headgate_sandbox::process::Process;
-use headgate_test_kubernetes::{assert_contains, eventually, own_control_plane, scratch};
+use headgate_test_kubernetes::{assert_contains, eventually, own_cluster, scratch};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
@@ -333,8 +333,7 @@ async fn gives_back(headgate: &CommandLine, client: &Client) {
 
 #[tokio::test]
 async fn a_drain_is_planned_created_followed_and_explained() {
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     let directory = scratch("commands");
     let file = directory.join("seed.json");
     std::fs::write(&file, seed().to_string()).unwrap();

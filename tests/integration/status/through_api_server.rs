@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use headgate_sandbox::process::{Process, command_in};
-use headgate_test_kubernetes::{eventually, kubectl, own_control_plane, scratch};
+use headgate_test_kubernetes::{eventually, kubectl, own_cluster, scratch};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -68,8 +68,7 @@ fn agents_answer_through_the_api_server() {
         "status::through_api_server::agents_answer_through_the_api_server",
         async || {
             succeed(Command::new("ip").args(["addr", "add", &format!("{AGENT}/32"), "dev", "lo"]));
-            let control_plane = own_control_plane().await;
-            let client = Client::try_from(control_plane.client_config()).unwrap();
+            let (control_plane, client) = own_cluster().await;
             let administrator = control_plane.kubeconfig();
             create_cluster(&client, administrator).await;
             let directory = scratch("far-agent");

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use headgate_kubernetes::Decoded;
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::nodes;
-use headgate_test_kubernetes::{own_control_plane, scratch};
+use headgate_test_kubernetes::{own_cluster, scratch};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -65,8 +65,7 @@ fn entries(v6: bool) -> Value {
 
 impl World {
     pub(crate) async fn start() -> Self {
-        let control_plane = own_control_plane().await;
-        let client = Client::try_from(control_plane.client_config()).unwrap();
+        let (control_plane, client) = own_cluster().await;
         nodes::register(&client, 3, "status").await.unwrap();
         let directory = scratch("status");
         let pools = [("kubernetes", entries(false)), ("kubernetes-IPv6", entries(true))];

@@ -102,8 +102,7 @@ async fn puts(fixture: &Fixture, caller: &str) -> usize {
 
 /// Moves the endpoints while ARM refuses writes, with or without headgate.
 async fn move_endpoints(with_headgate: bool, moves: usize) -> Followed {
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     let fixture = Fixture::start(client.clone(), control_plane.kubeconfig()).await;
     for number in 1..=4 {
         fixture.add_node(number).await;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use headgate_test_kubernetes::kubectl;
-use headgate_test_kubernetes::{assert_contains, create_node, eventually, met, own_control_plane, scratch};
+use headgate_test_kubernetes::{assert_contains, create_node, eventually, met, own_cluster, scratch};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Event, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -114,8 +114,7 @@ fn service_ports_without_kube_proxy() {
     in_network_namespace(
         "services::cluster::kube_proxy::service_ports_without_kube_proxy",
         async || {
-            let control_plane = own_control_plane().await;
-            let client = Client::try_from(control_plane.client_config()).unwrap();
+            let (control_plane, client) = own_cluster().await;
             let node = create_node(&client, "alone").await;
             let kubeconfig = as_headgate(&client, control_plane.kubeconfig()).await;
             let settings = std::fs::read_to_string(example().join("settings.yaml")).unwrap();
@@ -170,8 +169,7 @@ fn service_health_beside_kube_proxy() {
     in_network_namespace(
         "services::cluster::kube_proxy::service_health_beside_kube_proxy",
         async || {
-            let mut control_plane = own_control_plane().await;
-            let client = Client::try_from(control_plane.client_config()).unwrap();
+            let (mut control_plane, client) = own_cluster().await;
             let node = create_node(&client, "beside").await;
             let proxy = control_plane.start_kube_proxy(&node).await.unwrap().healthz;
             let services = Api::<Service>::default_namespaced(client.clone());
