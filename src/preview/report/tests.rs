@@ -54,23 +54,12 @@ fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
     let entry = |admin_state| EntryRow {
         load_balancer: "kubernetes".to_owned(),
         pool: "Main".to_owned(),
-        entry: None,
         admin_state: Some(admin_state),
-        owner: None,
-        stage: None,
-        since: None,
-        pending: false,
-        becomes: None,
-        held_back: false,
-        waiting: false,
-        held_for: Vec::new(),
+        ..EntryRow::default()
     };
     let nodes = admin_states.iter().map(|(name, admin_state)| NodeRow {
         name: (*name).to_owned(),
-        address: None,
         ready: true,
-        excluded: None,
-        signals: Vec::new(),
         verdict: VerdictRow {
             healthz: Some(200),
             answered: false,
@@ -79,10 +68,8 @@ fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
             connections: None,
             kept_services: Vec::new(),
         },
-        out_of_load_balancers: None,
-        signalled_since: None,
-        connections_drained: None,
         entries: vec![entry(admin_state)],
+        ..NodeRow::default()
     });
     let pool = PoolRow {
         name: "main".to_owned(),
@@ -94,17 +81,10 @@ fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
         rules: Vec::new(),
     };
     StatusReport {
-        taken_at: Timestamp::UNIX_EPOCH,
-        leader: None,
-        leader_error: None,
         mode: "Enforce",
         foreign_down: "Keep",
-        azure_error: None,
-        ledger_error: None,
-        services_error: None,
         minimum_in_service: "1".to_owned(),
         health_port: 10456,
-        probed_by_headgate: None,
         nodes_total: admin_states.len(),
         selection: Selection::All,
         nodes: nodes.collect(),
@@ -116,14 +96,7 @@ fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
             pools: vec![pool],
             not_considered: Vec::new(),
         }],
-        unreadable_load_balancers: Vec::new(),
-        unmatched_ledger: Vec::new(),
-        local_pools: Vec::new(),
-        local_pools_error: None,
-        maintenances: Vec::new(),
-        maintenances_error: None,
-        leader_work: None,
-        no_headers: false,
+        ..StatusReport::default()
     }
 }
 

@@ -19,14 +19,7 @@ fn entry(load_balancer: &str, state: &'static str) -> EntryRow {
         pool: "kubernetes".to_owned(),
         entry: Some("10.0.0.1".to_owned()),
         admin_state: Some(state),
-        owner: None,
-        stage: None,
-        since: None,
-        pending: false,
-        becomes: None,
-        held_back: false,
-        waiting: false,
-        held_for: Vec::new(),
+        ..EntryRow::default()
     }
 }
 
@@ -99,12 +92,6 @@ pub(crate) fn report() -> StatusReport {
     };
     let probed = |name| rule(name, Some("/healthz"), ProbeTarget::Headgate);
     StatusReport {
-        local_pools: Vec::new(),
-        local_pools_error: None,
-        maintenances: Vec::new(),
-        maintenances_error: None,
-        leader_work: None,
-        no_headers: false,
         taken_at: at(1000),
         leader: Some(LeaderStatus {
             holder: Some("n3_0a".to_owned()),
@@ -114,12 +101,8 @@ pub(crate) fn report() -> StatusReport {
             term: 7,
             candidates: Some(3),
         }),
-        leader_error: None,
         mode: "Enforce",
         foreign_down: "Keep",
-        azure_error: None,
-        ledger_error: None,
-        services_error: None,
         minimum_in_service: "1".to_owned(),
         health_port: 10456,
         probed_by_headgate: Some(true),
@@ -137,7 +120,6 @@ pub(crate) fn report() -> StatusReport {
             ),
             load_balancer("internal", pool(vec![probed("a")], 0), &[]),
         ],
-        unreadable_load_balancers: Vec::new(),
         unmatched_ledger: vec![LedgerRow {
             load_balancer: "kubernetes".to_owned(),
             pool: "kubernetes".to_owned(),
@@ -146,6 +128,7 @@ pub(crate) fn report() -> StatusReport {
             since: at(880),
             admin_state: None,
         }],
+        ..StatusReport::default()
     }
 }
 

@@ -205,9 +205,8 @@ fn reason_of_a_hold_is_the_leaders() {
         pools: ["lb/p".to_owned()].into(),
         probes_headgate,
         signals: [maintenance.to_owned()].into(),
-        pending: std::collections::BTreeSet::new(),
         reason: "no other node serves default/web".to_owned(),
-        renewed_at: Timestamp::UNIX_EPOCH,
+        ..NodeHold::default()
     };
     let node = |probes_headgate| ObservedNode {
         hold: Some(recorded(probes_headgate)),

@@ -116,7 +116,6 @@ pub fn compare<'a>(
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
@@ -128,11 +127,8 @@ mod tests {
         for number in 1..=4 {
             nodes.apply(Node {
                 name: format!("n{number}"),
-                created: Timestamp::UNIX_EPOCH,
                 internal_addresses: vec![format!("10.0.0.{number}").parse().unwrap()],
-                excluded_by: None,
-                is_deleting: false,
-                is_draining: false,
+                ..Node::default()
             });
         }
         nodes

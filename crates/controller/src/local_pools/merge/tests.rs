@@ -1,5 +1,3 @@
-use jiff::Timestamp;
-
 use super::*;
 use crate::local_pools::objects::Node;
 
@@ -10,11 +8,8 @@ fn nodes() -> NodeIndex {
     for number in 1..=4 {
         nodes.apply(Node {
             name: format!("n{number}"),
-            created: Timestamp::UNIX_EPOCH,
             internal_addresses: vec![format!("10.0.0.{number}").parse().unwrap()],
-            excluded_by: None,
-            is_deleting: false,
-            is_draining: false,
+            ..Node::default()
         });
     }
     nodes

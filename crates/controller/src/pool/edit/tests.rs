@@ -1,5 +1,4 @@
 use headgate_azure::LoadBalancerId;
-use jiff::Timestamp;
 use proptest::collection::{btree_map, btree_set};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -50,11 +49,8 @@ fn members(desired: &[(u8, bool)]) -> MemberChange {
     for number in 1..=9 {
         nodes.apply(Node {
             name: format!("n{number}"),
-            created: Timestamp::UNIX_EPOCH,
             internal_addresses: vec![[10, 0, 0, number].into()],
-            excluded_by: None,
-            is_deleting: false,
-            is_draining: false,
+            ..Node::default()
         });
     }
     let member = |(number, is_draining): &(u8, bool)| DesiredMember {
