@@ -43,14 +43,7 @@ async fn a_drain_that_waits_for_its_load_balancer_loses_nothing() {
     world.pod("one", "web", &ready()).await;
     world.observe_in("one");
     let _leader = world.lead().await;
-    world
-        .maintain(
-            "m",
-            "Drain",
-            &["one"],
-            &json!({"loadBalancer": {"connectionsDrainSeconds": 5}}),
-        )
-        .await;
+    world.drain_one(5).await;
     sleep(30 * SECOND).await;
     assert_eq!(observed(&world, "local"), (0.0, 0.0), "in service");
     world.observe_out("one");
@@ -105,14 +98,7 @@ async fn malformed_annotations_of_a_pod_have_one_event() {
     world.budget("web", "web", 0).await;
     world.observe_out("one");
     let _leader = world.lead().await;
-    world
-        .maintain(
-            "m",
-            "Drain",
-            &["one"],
-            &json!({"loadBalancer": {"connectionsDrainSeconds": 0}}),
-        )
-        .await;
+    world.drain_one(0).await;
     world.until_evacuating("web").await;
     sleep(600 * SECOND).await;
     let events = Api::<Event>::namespaced(world.client.clone(), NAMESPACE);

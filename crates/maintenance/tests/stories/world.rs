@@ -252,6 +252,12 @@ impl World {
         self.create::<NodeMaintenance>("", object).await;
     }
 
+    /// Drains `one` by the maintenance `m`, so many seconds after it is out of its load balancers.
+    pub(crate) async fn drain_one(&self, connections_seconds: u32) {
+        let gate = json!({"loadBalancer": {"connectionsDrainSeconds": connections_seconds}});
+        self.maintain("m", "Drain", &["one"], &gate).await;
+    }
+
     pub(crate) async fn set_stage(&self, name: &str, stage: &str) {
         let api = Api::<NodeMaintenance>::all(self.client.clone());
         let patch = json!({"spec": {"stage": stage}});
