@@ -17,7 +17,6 @@ use headgate_controller::local_service::LocalPoolsTarget;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_core::clock::Clock;
 use headgate_core::node::{SignalRules, TrafficByNode};
-use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_test_kubernetes::{FakeApi, ProcessPoints};
 use hyper::header::IF_MATCH;
 use hyper::{Method, Request, Response};
@@ -27,13 +26,14 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::service_fn;
 
+mod agent;
 mod leader;
 
+pub(crate) use agent::run_agent;
 pub(crate) use leader::Leader;
 
 const BASE: &str = "http://127.0.0.1:1";
@@ -86,16 +86,6 @@ pub(crate) struct World {
     pub(crate) traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
     /// The fault points of processes, by the names under which they send requests to ARM.
     pub(crate) points: Mutex<BTreeMap<String, ProcessPoints>>,
-}
-
-/// What writes the Node of an agent, and where its tasks publish.
-pub(crate) fn agent_writer(client: &Client, clock: &Clock) -> (NodeWriter, NodeIntents) {
-    let writer = NodeWriter::new(
-        client.clone(),
-        NodeWriteMetrics::register(&mut Registry::default()),
-        clock.clone(),
-    );
-    (writer, NodeIntents::default())
 }
 
 /// Sends a request to the emulator, as one of a process with fault points if it has any.
