@@ -10,10 +10,12 @@
 )]
 
 pub(crate) mod agent;
+pub(crate) mod controller;
 pub(crate) mod http;
 pub(crate) mod network;
 
 pub(crate) use agent::AgentOptions;
+pub(crate) use controller::start_controller;
 pub(crate) use network::in_network_namespace;
 
 /// A settings file with these settings.

@@ -2,7 +2,6 @@
 //! the pools shows the node out, and the pool is as before in the end.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use headgate_sandbox::control_plane::ControlPlane;
@@ -16,7 +15,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::emulator::emulator_process::Emulator;
-use crate::harness::{http, settings_file};
+use crate::harness::{http, start_controller};
 
 mod commands;
 mod limits;
@@ -91,27 +90,7 @@ impl Controller {
     }
 
     fn start_with(settings: &str, flags: &[(&str, &Path)], kubeconfig: &Path) -> Self {
-        let directory = scratch("maintenance");
-        let file = |name: &str, text: &str| -> PathBuf {
-            std::fs::write(directory.join(name), text).unwrap();
-            directory.join(name)
-        };
-        let settings = file("settings.yaml", &settings_file(settings));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-        command.current_dir(&directory).env_remove("KUBECONFIG");
-        command.args(["agent", "--role=controller", "--node-name", "node-2"]);
-        command.args(["--metrics-bind-address", "127.0.0.1:0"]);
-        for (flag, file) in [
-            ("--kubeconfig", kubeconfig),
-            ("--config", &settings),
-            ("--state-dir", &directory),
-        ] {
-            command.arg(flag).arg(file);
-        }
-        for (flag, file) in flags {
-            command.arg(flag).arg(file);
-        }
-        Self(Process::start("headgate", command, &directory.join("log")).unwrap())
+        Self(start_controller("node-2", kubeconfig, settings, flags))
     }
 
     fn log(&self) -> String {

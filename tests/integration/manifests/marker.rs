@@ -2,12 +2,11 @@
 //! write it, and the agents that write it after failed probes. The commands are those of `docs/guides/spot-and-upgrades.md`.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::Process;
-use headgate_test_kubernetes::{create_node, eventually, kubectl, own_control_plane, scratch};
+use headgate_test_kubernetes::{create_node, eventually, kubectl, own_control_plane};
 use serde_json::{Value, json};
 
 use super::SOON;
@@ -16,7 +15,7 @@ use super::leader::LEASES;
 use super::leader_policy::{dry_run, refused};
 use super::rendering::{folder, hardened, hardened_with_identity, merged, with_condition};
 use super::rights::{node, wait_for_status};
-use crate::harness::{AgentOptions, settings_file};
+use crate::harness::{AgentOptions, start_controller};
 use crate::status::world::World;
 
 const WAIT: &str = "--for=condition=headgate.dev/OutOfLoadBalancers";
@@ -45,27 +44,9 @@ async fn reason(administrator: &Caller, name: &str) -> String {
 
 /// A controller that writes the marker. Dropping it kills the process.
 fn controller_process(caller: &Caller, azure_json: &Path) -> Process {
-    let directory = scratch("marker");
-    let settings = directory.join("settings.yaml");
-    std::fs::write(&settings, settings_file("outOfLoadBalancers: {source: AdminState}\n")).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command.current_dir(&directory).env_remove("KUBECONFIG");
-    command.args([
-        "agent",
-        "--role=controller",
-        "--node-name=node-1",
-        "--metrics-bind-address=127.0.0.1:0",
-    ]);
-    let state = directory.join("state");
-    for (flag, file) in [
-        ("--kubeconfig", caller.kubeconfig.as_path()),
-        ("--config", &settings),
-        ("--azure-config-file", azure_json),
-        ("--state-dir", &state),
-    ] {
-        command.arg(flag).arg(file);
-    }
-    Process::start("headgate", command, &directory.join("log")).unwrap()
+    let settings = "outOfLoadBalancers: {source: AdminState}\n";
+    let azure = [("--azure-config-file", azure_json)];
+    start_controller("node-1", &caller.kubeconfig, settings, &azure)
 }
 
 fn condition(status: &str) -> Value {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use headgate_sandbox::process::{Process, command_in};
+use headgate_sandbox::process::Process;
 use headgate_test_kubernetes::{assert_contains, eventually, kubectl, scratch};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -16,7 +16,7 @@ use super::through_api_server::{documented_rights, succeed};
 use super::world::World;
 use super::{DRAIN, entry, refused, stdout_of};
 use crate::harness::network::in_network_namespace;
-use crate::harness::settings_file;
+use crate::harness::start_controller;
 use crate::node::with_token;
 
 mod page;
@@ -50,22 +50,13 @@ async fn create_pods(world: &World) {
     }
 }
 
-fn start_controller(world: &World) -> Process {
-    let directory = scratch("controller");
-    let settings = directory.join("settings.yaml");
-    std::fs::write(&settings, settings_file("")).unwrap();
-    let mut command = command_in(env!("CARGO_BIN_EXE_headgate"), &directory);
-    command.args([
-        "agent",
-        "--role=controller",
-        "--node-name=node-3",
-        "--metrics-bind-address",
-    ]);
-    command.arg(format!("{POD}:10457")).arg("--state-dir").arg(&directory);
-    command.arg("--config").arg(&settings);
-    command.arg("--azure-config-file").arg(&world.azure_json);
-    command.arg("--kubeconfig").arg(world.control_plane.kubeconfig());
-    Process::start("controller", command, &directory.join("log")).unwrap()
+fn start_leader(world: &World) -> Process {
+    let metrics = format!("{POD}:10457");
+    let flags = [
+        ("--metrics-bind-address", Path::new(&metrics)),
+        ("--azure-config-file", world.azure_json.as_path()),
+    ];
+    start_controller("node-3", world.control_plane.kubeconfig(), "", &flags)
 }
 
 /// A kubeconfig with the rights of the documentation, and none besides.
@@ -93,7 +84,7 @@ fn the_leader_serves_the_state_of_the_cluster() {
             create_pods(&world).await;
             let viewer = viewer(world.control_plane.kubeconfig());
             without_a_leader(&viewer);
-            let controller = start_controller(&world);
+            let controller = start_leader(&world);
             let report = eventually(SOON, "the leader serves its state", async || {
                 let found: Value = serde_json::from_str(&stdout_of(headgate(
                     &viewer,
