@@ -2,7 +2,7 @@
 //! themselves hold open.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
 use headgate_sandbox::control_plane::ControlPlane;
@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::harness::agent::Agent;
 use crate::harness::http;
-use crate::harness::{AgentOptions, in_network_namespace};
+use crate::harness::{AgentOptions, headgate, in_network_namespace};
 
 const SOON: Duration = Duration::from_mins(1);
 /// The node, in 192.0.2.0/24, beside the endpoint.
@@ -94,19 +94,9 @@ async fn connect(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
     .await
 }
 
-fn headgate(kubeconfig: &std::path::Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command
-        .arg("connections")
-        .args(arguments)
-        .arg("--kubeconfig")
-        .arg(kubeconfig);
-    command.output().unwrap()
-}
-
 /// The TCP connections of each Service.
 fn counted(kubeconfig: &std::path::Path, arguments: &[&str]) -> Vec<(String, u64)> {
-    let output = headgate(kubeconfig, &[arguments, &["-o", "json"]].concat());
+    let output = headgate(kubeconfig, &[&["connections"][..], arguments, &["-o", "json"]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["unreliable"], Value::Null, "{json}");
@@ -142,7 +132,7 @@ fn connections_through_kube_proxy_are_counted_by_service_until_they_end() {
         assert_eq!(counted(&kubeconfig, &[&node]), [(web.clone(), 25)]);
         assert_eq!(counted(&kubeconfig, &[&node, "--exclude", "198.51.100.0/24"]), []);
 
-        let output = headgate(&kubeconfig, &[&node, "-o", "wide"]);
+        let output = headgate(&kubeconfig, &["connections", &node, "-o", "wide"]);
         let text = String::from_utf8(output.stdout).unwrap();
         assert_contains!(text, format!("25 connections pass through node {node}"));
         assert!(text.contains("default/web   25"), "{text}");

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use headgate_test_kubernetes::{assert_contains, assets};
 use serde_json::{Value, json};
 
-use crate::harness::AgentOptions;
+use crate::harness::{AgentOptions, stdout_of};
 
 mod azure_cli;
 mod formats;
@@ -18,11 +18,6 @@ pub(crate) mod world;
 use world::World;
 
 const DRAIN: &str = "ToBeDeletedByClusterAutoscaler";
-
-fn stdout_of(output: Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
 
 fn refused(output: &Output, code: i32) -> String {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -8,23 +8,12 @@ use headgate_test_kubernetes::{
 };
 use serde_json::{Value, json};
 
-use crate::harness::AgentOptions;
+use crate::harness::{AgentOptions, headgate, stdout_of};
 
 const SOON: Duration = Duration::from_mins(1);
 
 fn why(node: &str, more: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command
-        .args(["why", node])
-        .arg("--kubeconfig")
-        .arg(&control_plane().kubeconfig)
-        .args(more);
-    command.output().unwrap()
-}
-
-fn stdout_of(output: Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    headgate(&control_plane().kubeconfig, &[&["why", node][..], more].concat())
 }
 
 #[tokio::test]

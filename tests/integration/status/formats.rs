@@ -10,7 +10,8 @@ use tokio::process::{Child, ChildStdout};
 use tokio::time::timeout;
 
 use super::world::World;
-use super::{DRAIN, refused, stdout_of};
+use super::{DRAIN, refused};
+use crate::harness::stdout_of;
 
 /// A command that follows the cluster, and the lines that it prints. It ends with the test.
 fn start_watch(world: &World, arguments: &[&str]) -> (Child, Lines<BufReader<ChildStdout>>) {

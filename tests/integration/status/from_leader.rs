@@ -2,7 +2,7 @@
 //! page in a browser.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
 use headgate_sandbox::process::Process;
@@ -12,11 +12,11 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use super::through_api_server::{documented_rights, succeed};
+use super::through_api_server::documented_rights;
 use super::world::World;
-use super::{DRAIN, entry, refused, stdout_of};
+use super::{DRAIN, entry, refused};
 use crate::harness::network::in_network_namespace;
-use crate::harness::start_controller;
+use crate::harness::{headgate, start_controller, stdout_of, succeed};
 use crate::node::with_token;
 
 mod page;
@@ -66,12 +66,6 @@ fn viewer(administrator: &Path) -> PathBuf {
     succeed(kubectl(administrator).args(["apply", "-f"]).arg(&rights));
     let token = succeed(kubectl(administrator).args(["-n", "kube-system", "create", "token", "viewer"]));
     with_token(administrator, token.trim())
-}
-
-fn headgate(kubeconfig: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command.args(arguments).arg("--kubeconfig").arg(kubeconfig);
-    command.output().unwrap()
 }
 
 #[test]

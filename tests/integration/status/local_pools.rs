@@ -8,9 +8,9 @@ use kube::api::PostParams;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::refused;
 use super::world::World;
-use super::{refused, stdout_of};
-use crate::harness::settings_file;
+use crate::harness::{settings_file, stdout_of};
 
 fn parse<K: DeserializeOwned>(object: Value) -> K {
     serde_json::from_value(object).unwrap()

@@ -12,19 +12,13 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::harness::network::in_network_namespace;
+use crate::harness::{headgate, stdout_of, succeed};
 use crate::node::with_token;
 
 /// An address that the API server proxies to; it refuses those of loopback.
 const AGENT: &str = "10.99.0.1";
 /// An address that no route leads to.
 const UNREACHABLE: &str = "192.0.2.9";
-
-pub(super) fn succeed(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{command:?}: {said}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// The rights that docs/guides/troubleshooting.md refers to.
 pub(super) fn documented_rights() -> String {
@@ -56,9 +50,8 @@ async fn create_cluster(client: &Client, kubeconfig: &Path) {
 }
 
 fn verdict(kubeconfig: &Path, via: &str) -> Value {
-    let mut status = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    status.args(["status", "far", "-o", "json", "--agents-via", via, "--kubeconfig"]);
-    let report: Value = serde_json::from_str(&succeed(status.arg(kubeconfig))).unwrap();
+    let output = headgate(kubeconfig, &["status", "far", "-o", "json", "--agents-via", via]);
+    let report: Value = serde_json::from_str(&stdout_of(output)).unwrap();
     report["nodes"][0]["verdict"].clone()
 }
 

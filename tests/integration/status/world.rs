@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use headgate_kubernetes::Decoded;
 use headgate_sandbox::control_plane::ControlPlane;
@@ -16,9 +16,9 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::stdout_of;
 use crate::emulator::emulator_process::Emulator;
 use crate::harness::http;
+use crate::harness::{headgate, stdout_of};
 
 const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
 
@@ -101,12 +101,7 @@ impl World {
     }
 
     pub(super) fn headgate(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-        command
-            .args(arguments)
-            .arg("--kubeconfig")
-            .arg(self.control_plane.kubeconfig());
-        command.stdin(Stdio::null()).output().unwrap()
+        headgate(self.control_plane.kubeconfig(), arguments)
     }
 
     pub(super) fn with_azure(&self, arguments: &[&str]) -> Output {

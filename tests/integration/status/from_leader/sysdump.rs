@@ -11,8 +11,9 @@ use kube::api::PostParams;
 use serde_json::json;
 
 use super::headgate;
+use crate::harness::stdout_of;
+use crate::status::refused;
 use crate::status::world::World;
-use crate::status::{refused, stdout_of};
 
 /// Secrets that no archive may have; this word is in each of them.
 const PLANTED: &str = "planted";
