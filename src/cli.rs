@@ -33,6 +33,7 @@ mod plan;
 mod prepare_uninstall;
 pub(super) mod probe;
 mod restore;
+mod signals;
 mod spans;
 mod status;
 mod sysdump;
@@ -142,6 +143,14 @@ pub fn run() -> ExitCode {
 pub fn build_runtime() -> Result<Runtime, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.context("starting the runtime").map_err(Failure::runtime)
+}
+
+/// Runs the work of a command. Requests without an answer and programs that give credentials are not waited for.
+fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = build_runtime()?;
+    let outcome = runtime.block_on(work);
+    runtime.shutdown_background();
+    outcome
 }
 
 /// A parser of durations up to `max`. Clap adds the flag and the value to its error, and exits with code 2.

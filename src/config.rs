@@ -24,7 +24,7 @@ use std::time::Duration;
 use headgate_agent::connections::Prefix;
 use headgate_agent::health::ProxySettings;
 use headgate_agent::notify::NotificationSettings;
-use headgate_controller::admin_state::Policy;
+use headgate_controller::admin_state::{GuardSettings, Policy};
 use headgate_controller::local_pools::LocalServicePools;
 use headgate_core::node::SignalSettings;
 use headgate_core::settings::IntOrPercent;
@@ -286,6 +286,18 @@ impl Settings {
     #[must_use]
     pub fn has_azure_leader(&self) -> bool {
         self.azure.is_configured() || self.out_of_load_balancers.writer() == MarkerWriter::Leader
+    }
+
+    /// What stays in service, where this process may record holds on Nodes or not.
+    #[must_use]
+    pub fn guard_settings(&self, may_write_holds: bool) -> GuardSettings {
+        GuardSettings {
+            minimum_in_service: self.guard.minimum_in_service,
+            max_new_down: self.guard.max_new_down,
+            health_port: self.healthz_bind_address.port(),
+            health_rules: self.signals.health(),
+            may_write_holds,
+        }
     }
 
     /// These settings as a YAML document in the form of a settings file.

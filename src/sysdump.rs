@@ -24,7 +24,6 @@ use crate::why::AgentAccess;
 
 pub(crate) use archive::Bundle;
 use archive::Part;
-use headgate_core::clock::Clock;
 use parts::in_time;
 
 /// The time for the check, of which each part of Azure may take long.
@@ -97,7 +96,6 @@ async fn status_parts(request: &SysdumpRequest<'_>) -> Vec<Part> {
                 client,
                 azure: Err("the leader does not serve its state".to_owned()),
                 settings,
-                clock: Clock::System,
             }));
             match in_time(*deadline, snapshot.map_err(|error| error.to_string())).await {
                 Ok(snapshot) => Some(StatusReport::from_snapshot(&snapshot)),

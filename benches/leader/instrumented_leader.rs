@@ -17,11 +17,11 @@ use headgate_controller::local_service::{self, LocalPoolsTarget};
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers, read_node};
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeReader, NodeReport, SignalRules};
+use headgate_core::node::{NodeReader, SignalRules};
 use headgate_core::telemetry::MetricsFormat;
 use headgate_http::client::TrustedRoots;
 use headgate_http::proxies::Proxies;
-use headgate_kubernetes::leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
+use headgate_kubernetes::leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, LockMetrics, Term};
 use headgate_kubernetes::{NodeWriteMetrics, TermAccess, TermStores, WatchReporter};
 use headgate_test_kubernetes::event_sink;
 use http_body_util::BodyExt as _;
@@ -29,7 +29,6 @@ use hyper::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
 use prometheus_client::registry::Registry;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, service_fn};
 
@@ -203,16 +202,9 @@ async fn lead(
 ) -> anyhow::Result<()> {
     let clock = Clock::System;
     let client = spied_client(config, recorder.clone())?;
-    let reports = watch::Sender::new(NodeReport::initial(None, &SignalRules::default(), clock.now()));
-    let elector = LeaderElector::new(headgate_kubernetes::leader::LeaderElectionConfig {
-        client: client.clone(),
-        lease: LeaseName::default(),
-        identity: "bench".to_owned(),
-        placement: CandidatePlacement::Replicas,
-        reports: reports.subscribe(),
-        metrics: LeaderMetrics::default(),
-        clock: clock.clone(),
-    });
+    let (identity, placement) = ("bench".to_owned(), CandidatePlacement::Replicas);
+    let config = LeaderElectionConfig::new(client.clone(), identity, placement, clock.clone());
+    let elector = LeaderElector::new(config);
     let arm = spied_arm(arm, recorder, clock.clone()).await?;
     let reached = ClusterTarget {
         arm: arm.with_metrics(metrics.azure),

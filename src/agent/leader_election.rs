@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use headgate_controller::admin_state::{self, GuardSettings, WorkError};
+use headgate_controller::admin_state::{self, WorkError};
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::read_node;
@@ -249,14 +249,8 @@ fn work_context(
         nodes: stores.nodes,
         services: stores.services,
         policy: settings.admin_state,
-        guard: GuardSettings {
-            minimum_in_service: settings.guard.minimum_in_service,
-            max_new_down: settings.guard.max_new_down,
-            health_port: settings.healthz_bind_address.port(),
-            health_rules: settings.signals.health(),
-            // The policy admits only the ServiceAccount of the controllers.
-            may_write_holds: context.placement == CandidatePlacement::Replicas,
-        },
+        // The policy admits only the ServiceAccount of the controllers.
+        guard: settings.guard_settings(context.placement == CandidatePlacement::Replicas),
         list_failure_timeout: admin_state::LIST_FAILURE_TIMEOUT,
         stale_nodes_timeout: admin_state::STALE_NODES_TIMEOUT,
         node_name: context.node_name.clone(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use headgate_azure::{DenyAssignment, LoadBalancer, LoadBalancerId, Permission, TokenClaims};
 use headgate_controller::admin_state::AdminStateMode;
 use headgate_controller::pool::LoadBalancerView;
+use headgate_test_kubernetes::assert_contains;
 use serde_json::{Value, json};
 
 use super::azure::{Configuration, LoadBalancers, Permissions};
@@ -239,10 +240,7 @@ fn every_finding_says_what_to_do() {
     }));
     let report = CheckReport::new(&world, jiff::Timestamp::UNIX_EPOCH);
     let text = report.text(Detail::Narrow);
-    assert!(
-        text.contains("✗   rules") && text.contains("service/default/web") && text.contains("→ give the rule a probe"),
-        "{text}"
-    );
+    assert_contains!(text, "✗   rules", "service/default/web", "→ give the rule a probe");
     assert!(text.ends_with("1 failure, 0 warnings.\n"), "{text}");
     assert_eq!(report.names(), ["service/default/web"]);
     let json = serde_json::to_value(&report).unwrap();
@@ -270,10 +268,7 @@ fn long_lists_are_cut_in_the_narrow_text() {
         text.contains("service/default/s09") && !text.contains("service/default/s10"),
         "{text}"
     );
-    assert!(
-        text.contains("20 more of probes are not shown; -o wide has all."),
-        "{text}"
-    );
+    assert_contains!(text, "20 more of probes are not shown; -o wide has all.");
     assert!(report.text(Detail::Wide).contains("service/default/s29"));
 }
 

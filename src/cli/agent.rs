@@ -4,16 +4,16 @@ use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use headgate_core::clock::Clock;
 use headgate_http::server;
 use headgate_kubernetes::api_server::{self, Program};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
 use crate::agent;
 use crate::config::{self, FlagOverride, Settings};
 
+use super::signals::Termination;
 use super::spans::Spans;
 use super::{Failure, build_runtime, print};
 
@@ -206,24 +206,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// Runs an agent until SIGTERM, SIGINT or SIGHUP, then stops it. A second signal ends the process at once.
 async fn serve(parts: agent::AgentParts) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
-    let mut hang_up = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
-    let mut signalled = async || {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            _ = hang_up.recv() => {}
-        }
-    };
+    let mut signals = Termination::new(&[SignalKind::hangup()])?;
     let mut running = agent::start(parts)?;
     tokio::select! {
         error = running.failed() => return Err(error.into()),
-        () = signalled() => {}
+        () = signals.received() => {}
     }
     tokio::select! {
         stopped = running.stop() => Ok(stopped?),
-        () = signalled() => Err(anyhow::anyhow!("a second signal ended the process before it had stopped")),
+        () = signals.received() => Err(anyhow::anyhow!("a second signal ended the process before it had stopped")),
     }
 }
 

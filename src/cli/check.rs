@@ -17,7 +17,7 @@ use crate::status::Detail;
 
 use super::cluster::ClusterArguments;
 use super::output::{self, Output, Report, WatchArguments};
-use super::{Failure, azure, build_runtime};
+use super::{Failure, azure, block_on};
 
 /// Check what headgate needs, before and after the installation: rights, identity, role, load balancers, probes, autoscalers
 ///
@@ -43,8 +43,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.azure.settings()?;
     let failures = Cell::new(0);
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(async {
+    block_on(async {
         let client = arguments.cluster.client().await?;
         let read = async || {
             let report = read(&client, &settings).await?;
@@ -52,10 +51,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             Ok(report)
         };
         Box::pin(output::show(arguments.output, &arguments.watch, read)).await
-    });
-    // Requests that got no answer are abandoned.
-    runtime.shutdown_background();
-    outcome?;
+    })?;
     match failures.get() {
         0 => Ok(()),
         1 => Err(Failure::runtime(anyhow::anyhow!("1 check failed"))),

@@ -9,7 +9,7 @@ use headgate_core::telemetry::escape_line;
 use crate::uninstall::{Cleaned, clean_nodes};
 
 use super::cluster::ClusterArguments;
-use super::{Failure, build_runtime, print};
+use super::{Failure, block_on, print};
 
 /// Remove what headgate wrote on Nodes: annotations, taints and conditions, after headgate was deleted
 ///
@@ -21,14 +21,11 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(async {
+    block_on(async {
         let client = arguments.cluster.client().await?;
         let cleaned = clean_nodes(&client).await.context("listing the Nodes");
         report(&cleaned.map_err(Failure::runtime)?)
-    });
-    runtime.shutdown_background();
-    outcome
+    })
 }
 
 fn report(cleaned: &Cleaned) -> Result<(), Failure> {

@@ -15,7 +15,7 @@ use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
 use tokio::time::timeout;
 
-use super::{build_runtime, definition};
+use super::{block_on, definition};
 
 /// What `kubectl_complete-headgate` calls the program with, before the words of the command line.
 const KUBECTL_COMPLETE: &str = "__complete";
@@ -48,11 +48,7 @@ pub(super) fn answer() -> bool {
 
 /// The names of the Nodes of the cluster that kubectl uses; none if they cannot be listed in time.
 pub(super) fn node_candidates() -> Vec<CompletionCandidate> {
-    let Ok(runtime) = build_runtime() else {
-        return Vec::new();
-    };
-    let listed = runtime.block_on(async { timeout(NODES_TIMEOUT, list_nodes()).await });
-    runtime.shutdown_background();
+    let listed = block_on(async { Ok(timeout(NODES_TIMEOUT, list_nodes()).await.ok().flatten()) });
     let names = listed.ok().flatten().unwrap_or_default();
     names.into_iter().map(CompletionCandidate::new).collect()
 }

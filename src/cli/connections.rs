@@ -14,7 +14,7 @@ use super::agent::node_name;
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
 use super::output::{self, Output, Report, WatchArguments};
-use super::{Failure, build_runtime};
+use super::{Failure, block_on};
 
 mod counter;
 
@@ -55,8 +55,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         // clap requires one of them.
         (None, None) => return Ok(()),
     };
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(async {
+    block_on(async {
         let client = arguments.cluster.client().await?;
         let counter = ConnectionCounter::new(arguments.exclude.clone());
         let read = async || {
@@ -64,9 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             connections.map_err(|error| Failure::runtime(anyhow::anyhow!(error)))
         };
         Box::pin(output::show(arguments.output, &arguments.watch, read)).await
-    });
-    runtime.shutdown_background();
-    outcome
+    })
 }
 
 impl Report for Connections {

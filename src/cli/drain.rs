@@ -21,7 +21,8 @@ use crate::drain::{
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
-use super::{EXIT_INTERRUPTED, EXIT_RUNTIME, Failure, build_runtime, duration_up_to, print, print_json, print_yaml};
+use super::signals::interrupted;
+use super::{EXIT_INTERRUPTED, EXIT_RUNTIME, Failure, block_on, duration_up_to, print, print_json, print_yaml};
 
 /// The longest `--timeout`. The help has it, too.
 pub(super) const MAX_TIMEOUT: Duration = Duration::from_hours(168);
@@ -117,10 +118,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.dry_run == DryRun::Client {
         return report(arguments, &object, "created (dry run)");
     }
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(drain(arguments, &object, &nodes));
-    runtime.shutdown_background();
-    outcome
+    block_on(drain(arguments, &object, &nodes))
 }
 
 async fn drain(arguments: &Arguments, object: &NodeMaintenance, nodes: &[String]) -> Result<(), Failure> {
@@ -161,13 +159,6 @@ async fn drain(arguments: &Arguments, object: &NodeMaintenance, nodes: &[String]
         Outcome::NotDrained(why) => Err(Failure::runtime(anyhow!(
             "NodeMaintenance {name} ended before its nodes were drained: {why}"
         ))),
-    }
-}
-
-/// Ends with Ctrl-C.
-pub(super) async fn interrupted() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending::<()>().await;
     }
 }
 

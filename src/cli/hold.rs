@@ -6,16 +6,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::Args;
 use headgate_agent::own_node::{HoldOutcome, hold_termination};
 use headgate_core::clock::Clock;
 use headgate_kubernetes::{EventKind, EventSink, api_server};
 use kube::Client;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::agent::{kubeconfig, node_name};
-use super::{Failure, build_runtime, duration_up_to};
+use super::signals::Termination;
+use super::{Failure, block_on, duration_up_to};
 
 /// The longest `--timeout`. The help has it, too.
 const MAX_TIMEOUT: Duration = Duration::from_hours(1);
@@ -43,13 +42,12 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     headgate_core::telemetry::install_logs(headgate_core::telemetry::LogFormat::default());
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(async {
+    block_on(async {
         let kubeconfig = kubeconfig(arguments.kubeconfig.as_ref()).map_err(Failure::settings)?;
         let config = api_server::load_config(kubeconfig.as_deref()).await;
         let config = config.map_err(Failure::settings)?;
         let client = api_server::build_lazy_client(&config, api_server::Program::Agent).map_err(Failure::settings)?;
-        let mut terminate = Termination::new().map_err(Failure::runtime)?;
+        let mut terminate = Termination::new(&[]).map_err(Failure::runtime)?;
         tracing::info!(
             version = headgate_core::telemetry::VERSION,
             node = arguments.node_name,
@@ -63,32 +61,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 "a second signal ended the process before the node had left its load balancers"
             ))),
         }
-    });
-    // A credential plugin of the kubeconfig may still run; the process does not wait for it.
-    runtime.shutdown_background();
-    outcome
-}
-
-/// The signals that end a process.
-struct Termination {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Termination {
-    fn new() -> anyhow::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate()).context("listening for SIGTERM")?,
-            interrupt: signal(SignalKind::interrupt()).context("listening for SIGINT")?,
-        })
-    }
-
-    async fn received(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
+    })
 }
 
 /// Waits until the instance need not be held; fails, with an event on the Node, when the timeout is over.

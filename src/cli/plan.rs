@@ -9,7 +9,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
-use headgate_core::clock::Clock;
 use headgate_maintenance::api::NodeMaintenance;
 use jiff::Timestamp;
 use kube::Client;
@@ -23,7 +22,7 @@ use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
 use super::drain::read_plan;
 use super::output::{self, Output, Report, WatchArguments};
-use super::{Failure, azure, build_runtime};
+use super::{Failure, azure, block_on};
 
 /// The name of a maintenance that is never created.
 const PREVIEW_NAME: &str = "preview";
@@ -78,14 +77,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         request.name = Some(PREVIEW_NAME.to_owned());
     }
     let maintenance = request.build().map_err(Failure::settings)?;
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(async {
+    block_on(async {
         let client = arguments.cluster.client().await?;
         let read = async || read(arguments, &settings, &client, maintenance.clone(), &nodes).await;
         output::show(arguments.output, &arguments.watch, read).await
-    });
-    runtime.shutdown_background();
-    outcome
+    })
 }
 
 impl Report for Preview {
@@ -118,7 +114,6 @@ async fn read(
             client,
             azure: arguments.azure.connect(settings, client).await?,
             settings,
-            clock: Clock::System,
         },
     };
     let snapshot = Box::pin(preview::take_snapshot(request))

@@ -9,7 +9,7 @@ use headgate_core::telemetry::escape_line;
 use crate::uninstall::{UninstallRequest, Workload, prepare_uninstall};
 
 use super::cluster::ClusterArguments;
-use super::{Failure, build_runtime, duration_up_to, print};
+use super::{Failure, block_on, duration_up_to, print};
 
 /// The longest `--timeout`. The help has it, too.
 const MAX_TIMEOUT: Duration = Duration::from_hours(24);
@@ -41,10 +41,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(prepare(arguments));
-    runtime.shutdown_background();
-    outcome
+    block_on(prepare(arguments))
 }
 
 async fn prepare(arguments: &Arguments) -> Result<(), Failure> {

@@ -17,7 +17,8 @@ use crate::status::{self, SnapshotRequest, StatusError, StatusReport};
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
-use super::{Failure, azure, build_runtime, confirm, duration_up_to, print};
+use super::signals::interrupted;
+use super::{Failure, azure, block_on, confirm, duration_up_to, print};
 
 /// The default of `--wait`: long enough for a Lease whose holder is gone, and for one that was never held.
 const DEFAULT_LEASE_WAIT: Duration = Duration::from_mins(1);
@@ -60,10 +61,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.azure.settings()?;
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(restore(arguments, &settings));
-    runtime.shutdown_background();
-    outcome
+    block_on(restore(arguments, &settings))
 }
 
 async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failure> {
@@ -113,12 +111,7 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
         work_timeout: arguments.timeout,
         clock: Clock::System,
     };
-    let interrupted = async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    };
-    let restored = run_restore(request, interrupted).await.map_err(Failure::runtime)?;
+    let restored = run_restore(request, interrupted()).await.map_err(Failure::runtime)?;
     for ours in &restored.restored {
         print_line(&format!(
             "{}/{}   {}   {}   restored",
@@ -157,7 +150,6 @@ async fn read_report(
         client,
         azure: Ok(target.clone()),
         settings,
-        clock: Clock::System,
     };
     let snapshot = status::take_snapshot(request).await.map_err(Failure::of_status)?;
     let mut report = StatusReport::from_snapshot(&snapshot);
@@ -236,10 +228,7 @@ mod tests {
             candidates: None,
         };
         let error = refuse_beside_leader(Some(&leader), None).unwrap_err().to_string();
-        assert!(
-            error.contains("n1_0a leads") && error.contains("adminState.mode: Disabled"),
-            "{error}"
-        );
+        headgate_test_kubernetes::assert_contains!(error, "n1_0a leads", "adminState.mode: Disabled");
         assert!(refuse_beside_leader(Some(&leader), Some(DEFAULT_LEASE_WAIT)).is_ok());
         assert!(refuse_beside_leader(None, None).is_ok());
         leader.alive = false;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
-use headgate_core::clock::Clock;
 use hyper::Uri;
 use jiff::Timestamp;
 use kube::Client;
@@ -19,7 +18,7 @@ use crate::status::{self, AgentEndpoints, Detail, LeaderNodes, SnapshotRequest, 
 use super::cluster::{AgentArguments, ClusterArguments};
 use super::complete::node_candidates;
 use super::output::{self, Output, Report, WatchArguments};
-use super::{Failure, azure, build_runtime, duration_up_to};
+use super::{Failure, azure, block_on, duration_up_to};
 
 /// The longest `--timeout`. The help has it, too.
 const MAX_TIMEOUT: Duration = Duration::from_hours(168);
@@ -110,8 +109,7 @@ fn node_and_url(text: &str) -> Result<(String, Uri), String> {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.azure.settings()?;
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(async {
+    block_on(async {
         let client = arguments.cluster.client().await?;
         let read = async || read_report(arguments, &settings, &client).await;
         if arguments.settled.wait {
@@ -128,10 +126,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             found if found.is_empty() || !arguments.settled.exit_code => Ok(()),
             found => Err(Failure::runtime(anyhow::anyhow!(found.join("; ")))),
         }
-    });
-    // Requests that got no answer are abandoned.
-    runtime.shutdown_background();
-    outcome
+    })
 }
 
 impl Arguments {
@@ -236,7 +231,6 @@ async fn read_state(arguments: &Arguments, settings: &Settings, client: &Client)
         client,
         azure: arguments.azure.connect(settings, client).await?,
         settings,
-        clock: Clock::System,
     });
     let snapshot = snapshot.await.map_err(Failure::of_status)?;
     let mut report = StatusReport::from_snapshot(&snapshot);

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::sysdump::{Bundle, SysdumpRequest, collect};
 
 use super::cluster::{AgentArguments, ClusterArguments};
-use super::{Failure, azure, build_runtime, duration_up_to, print};
+use super::{Failure, azure, block_on, duration_up_to, print};
 
 /// The longest `--timeout`. The help has it, too.
 const MAX_TIMEOUT: Duration = Duration::from_hours(1);
@@ -50,10 +50,9 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.azure.settings()?;
-    let runtime = build_runtime()?;
     let now = Timestamp::now();
     let name = format!("headgate-sysdump-{}", now.strftime("%Y%m%dT%H%M%SZ"));
-    let bundle = runtime.block_on(async {
+    let bundle: Bundle = block_on(async {
         let client = arguments.cluster.client().await?;
         let request = SysdumpRequest {
             client: &client,
@@ -63,10 +62,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             now,
         };
         Ok(Box::pin(collect(&request)).await)
-    });
-    // Requests that got no answer are abandoned.
-    runtime.shutdown_background();
-    let bundle: Bundle = bundle?;
+    })?;
     let path = arguments
         .file
         .clone()

@@ -17,8 +17,9 @@ use crate::drain::{NodeQuery, UndrainError, UndrainRequest, node_names, undrain}
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
-use super::drain::{MAX_TIMEOUT, interrupted};
-use super::{EXIT_INTERRUPTED, Failure, build_runtime, duration_up_to};
+use super::drain::MAX_TIMEOUT;
+use super::signals::interrupted;
+use super::{EXIT_INTERRUPTED, Failure, block_on, duration_up_to};
 
 /// Give nodes back that headgate drain took: end their NodeMaintenance, so that they are schedulable and in service again
 ///
@@ -50,9 +51,8 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let runtime = build_runtime()?;
     let nodes = node_names(&arguments.nodes);
-    let outcome = runtime.block_on(async {
+    block_on(async {
         let client = arguments.cluster.client().await?;
         let request = UndrainRequest {
             client: &client,
@@ -74,7 +74,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 },
                 error => Failure::runtime(error),
             })
-    });
-    runtime.shutdown_background();
-    outcome
+    })
 }

@@ -14,7 +14,6 @@ use headgate_controller::pool::{LoadBalancerView, PoolEntry};
 use headgate_core::clock::Clock;
 use headgate_core::telemetry::escape_line;
 use jiff::Timestamp;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +23,8 @@ use crate::verify::{Named, Plan, VerifyReport, VerifyRequest, of_node, of_pools,
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
-use super::{Failure, azure, build_runtime, confirm, duration_up_to, print, print_json};
+use super::signals::Termination;
+use super::{Failure, azure, block_on, confirm, duration_up_to, print, print_json};
 
 /// The longest `--observe` and `--wait`. The help has it, too.
 const MAX_TIME: Duration = Duration::from_hours(1);
@@ -108,10 +108,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Failure::settings(anyhow!("at most two pools can be named")));
     }
     let settings = arguments.azure.settings()?;
-    let runtime = build_runtime()?;
-    let report = runtime.block_on(Box::pin(ask(arguments, &settings)));
-    runtime.shutdown_background();
-    let report = report?;
+    let report = block_on(Box::pin(ask(arguments, &settings)))?;
     match arguments.output {
         Output::Markdown => print(headgate_core::telemetry::escape_lines(&report.markdown()).as_bytes())?,
         Output::Json => print_json(&report)?,
@@ -197,13 +194,10 @@ async fn ask(arguments: &Arguments, settings: &Settings) -> Result<VerifyReport,
 }
 
 /// Cancels the token after Ctrl-C or SIGTERM. Never ends.
-fn wait_for_signal(interrupted: CancellationToken) -> io::Result<impl Future<Output = ()>> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+fn wait_for_signal(interrupted: CancellationToken) -> anyhow::Result<impl Future<Output = ()>> {
+    let mut signals = Termination::new(&[])?;
     Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
+        signals.received().await;
         print_progress("interrupted; restoring what was written");
         interrupted.cancel();
         pending::<()>().await;
@@ -237,7 +231,6 @@ async fn in_cluster(
         client,
         azure: Ok(target.clone()),
         settings,
-        clock: Clock::System,
     };
     let snapshot = status::take_snapshot(request).await.map_err(Failure::runtime)?;
     let report = StatusReport::from_snapshot(&snapshot);

@@ -12,7 +12,7 @@ use crate::status::Detail;
 
 use super::cluster::ClusterArguments;
 use super::output::{self, Output, Report};
-use super::{Failure, build_runtime};
+use super::{Failure, block_on};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -36,13 +36,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.client {
         return output::print_report(arguments.output, &Versions::default());
     }
-    let runtime = build_runtime()?;
-    let pods = runtime.block_on(async {
+    let pods = block_on(async {
         let client = arguments.cluster.client().await?;
         let pods = HeadgatePods::list(&client, &arguments.agents_namespace, None, None).await;
         pods.map_err(|error| Failure::environment(anyhow::anyhow!(error)))
     });
-    runtime.shutdown_background();
     let pods = match pods {
         Ok(pods) => pods.all,
         Err(failure) => {

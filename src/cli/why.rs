@@ -3,7 +3,6 @@
 
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
-use headgate_core::clock::Clock;
 use hyper::Uri;
 use jiff::Timestamp;
 use kube::Client;
@@ -17,7 +16,7 @@ use crate::why::{self, Explanation, WhyError};
 use super::cluster::{AgentArguments, ClusterArguments};
 use super::complete::node_candidates;
 use super::output::{self, Output, Report, WatchArguments};
-use super::{Failure, azure, build_runtime};
+use super::{Failure, azure, block_on};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -69,8 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         )));
     }
     let node = arguments.node.strip_prefix("node/").unwrap_or(&arguments.node);
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(async {
+    block_on(async {
         let client = arguments.cluster.client().await?;
         let access = arguments.agents.access();
         let read = async || {
@@ -82,9 +80,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             })
         };
         Box::pin(output::show(arguments.output, &arguments.watch, read)).await
-    });
-    runtime.shutdown_background();
-    outcome
+    })
 }
 
 impl Report for Explanation {
@@ -146,8 +142,7 @@ fn explain_service(arguments: &Arguments, settings: &Settings, service: Option<&
             arguments.node
         )));
     }
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(async {
+    block_on(async {
         let client = arguments.cluster.client().await?;
         let service = if let Some(service) = service {
             service.to_owned()
@@ -158,9 +153,7 @@ fn explain_service(arguments: &Arguments, settings: &Settings, service: Option<&
         };
         let read = async || read_service(arguments, settings, &client, &service).await;
         Box::pin(output::show(arguments.output, &arguments.watch, read)).await
-    });
-    runtime.shutdown_background();
-    outcome
+    })
 }
 
 async fn read_service(
@@ -191,7 +184,6 @@ async fn read_service(
         client,
         azure,
         settings,
-        clock: Clock::System,
     });
     let mut snapshot = snapshot.await.map_err(Failure::of_status)?;
     if let Err(error) = &snapshot.azure {

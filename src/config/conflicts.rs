@@ -112,114 +112,78 @@ mod tests {
 
     #[test]
     fn conflicting_settings() {
-        for (text, key) in [
-            ("outOfLoadBalancers: {source: FailedProbes}\n", None),
-            ("outOfLoadBalancers: {source: AdminState}\n", None),
+        for (key, texts) in [
             (
-                "outOfLoadBalancers: {source: FailedProbes}\nazure: {configSecret: a/b}\n",
                 Some("outOfLoadBalancers.source"),
+                &["outOfLoadBalancers: {source: FailedProbes}\nazure: {configSecret: a/b}\n"] as &[_],
             ),
             (
-                "outOfLoadBalancers: {source: AdminState, failedProbes: 7}\nazure: {configSecret: a/b}\n",
-                None,
-            ),
-            (
-                "outOfLoadBalancers: {failedProbes: 101}\n",
                 Some("outOfLoadBalancers.failedProbes"),
+                &[
+                    "outOfLoadBalancers: {failedProbes: 101}\n",
+                    "outOfLoadBalancers: {failedProbes: 0}\n",
+                ],
             ),
             (
-                "outOfLoadBalancers: {failedProbes: 0}\n",
-                Some("outOfLoadBalancers.failedProbes"),
-            ),
-            (
-                "delayTermination: {clusterAutoscaler: 2m}\n",
                 Some("delayTermination.clusterAutoscaler"),
-            ),
-            ("delayTermination: {clusterAutoscaler: null}\n", None),
-            (
-                "delayTermination: {clusterAutoscaler: 10m}\noutOfLoadBalancers: {source: FailedProbes}\n",
-                None,
-            ),
-            (
-                "delayTermination: {clusterAutoscaler: 10s}\noutOfLoadBalancers: {source: AdminState}\n",
-                None,
+                &[
+                    "delayTermination: {clusterAutoscaler: 2m}\n",
+                    "delayTermination: {clusterAutoscaler: true}\n",
+                    "delayTermination: {clusterAutoscaler: 9s}\n",
+                    "delayTermination: {clusterAutoscaler: 11m}\n",
+                ],
             ),
             (
-                "delayTermination: {clusterAutoscaler: true}\n",
-                Some("delayTermination.clusterAutoscaler"),
-            ),
-            (
-                "delayTermination: {clusterAutoscaler: 9s}\n",
-                Some("delayTermination.clusterAutoscaler"),
-            ),
-            (
-                "delayTermination: {clusterAutoscaler: 11m}\n",
-                Some("delayTermination.clusterAutoscaler"),
-            ),
-            (
-                "signals: {disabled: [spot], extra: [{signal: spot, for: [health]}]}\n",
                 Some("signals.extra"),
+                &["signals: {disabled: [spot], extra: [{signal: spot, for: [health]}]}\n"],
             ),
             (
-                "signals: {disabled: [spot], extra: [{signal: cordon, for: [health]}]}\n",
-                None,
-            ),
-            (
-                "healthzBindAddress: 127.0.0.1:1\nmetricsBindAddress: 127.0.0.1:1\n",
                 Some("metricsBindAddress"),
+                &[
+                    "healthzBindAddress: 127.0.0.1:1\nmetricsBindAddress: 127.0.0.1:1\n",
+                    "healthzBindAddress: \"[::]:1\"\nmetricsBindAddress: 127.0.0.1:1\n",
+                ],
             ),
             (
-                "healthzBindAddress: \"[::]:1\"\nmetricsBindAddress: 127.0.0.1:1\n",
-                Some("metricsBindAddress"),
-            ),
-            (
-                "healthzBindAddress: 127.0.0.1:0\nmetricsBindAddress: 127.0.0.1:0\n",
-                None,
-            ),
-            ("healthzBindAddress: \"[::]:10256\"\n", Some("kubeProxyHealthzUrl")),
-            (
-                "healthzBindAddress: 10.0.0.1:9\nkubeProxyHealthzUrl: \"http://localhost:9\"\n",
                 Some("kubeProxyHealthzUrl"),
+                &[
+                    "healthzBindAddress: \"[::]:10256\"\n",
+                    "healthzBindAddress: 10.0.0.1:9\nkubeProxyHealthzUrl: \"http://localhost:9\"\n",
+                    "healthzBindAddress: 10.0.0.1:9\nkubeProxyHealthzUrl: \"http://10.0.0.1:9\"\n",
+                ],
             ),
             (
-                "healthzBindAddress: 10.0.0.1:9\nkubeProxyHealthzUrl: \"http://10.0.0.1:9\"\n",
-                Some("kubeProxyHealthzUrl"),
+                Some("notifications.template"),
+                &[
+                    "notifications: {template: '{\"text\": {{ note }}}'}\n",
+                    "notifications: {template: \"{{ nothing }}\"}\n",
+                ],
             ),
+            (Some("notifications.events"), &["notifications: {events: [node]}\n"]),
+            (Some("notifications.urlFile"), &["notifications: {urlFile: relative}\n"]),
             (
-                "healthzBindAddress: 10.0.0.1:9\nkubeProxyHealthzUrl: \"http://10.0.0.2:9\"\n",
                 None,
-            ),
-            (
-                "healthzBindAddress: \"[::]:10256\"\nkubeProxyHealthzUrl: \"http://127.0.0.1:10258\"\n",
-                None,
-            ),
-            (
-                "healthzBindAddress: \"[::]:10256\"\nkubeProxyHealthzUrl: Disabled\n",
-                None,
+                &[
+                    "outOfLoadBalancers: {source: FailedProbes}\n",
+                    "outOfLoadBalancers: {source: AdminState}\n",
+                    "outOfLoadBalancers: {source: AdminState, failedProbes: 7}\nazure: {configSecret: a/b}\n",
+                    "delayTermination: {clusterAutoscaler: null}\n",
+                    "delayTermination: {clusterAutoscaler: 10m}\noutOfLoadBalancers: {source: FailedProbes}\n",
+                    "delayTermination: {clusterAutoscaler: 10s}\noutOfLoadBalancers: {source: AdminState}\n",
+                    "signals: {disabled: [spot], extra: [{signal: cordon, for: [health]}]}\n",
+                    "healthzBindAddress: 127.0.0.1:0\nmetricsBindAddress: 127.0.0.1:0\n",
+                    "healthzBindAddress: 10.0.0.1:9\nkubeProxyHealthzUrl: \"http://10.0.0.2:9\"\n",
+                    "healthzBindAddress: \"[::]:10256\"\nkubeProxyHealthzUrl: \"http://127.0.0.1:10258\"\n",
+                    "healthzBindAddress: \"[::]:10256\"\nkubeProxyHealthzUrl: Disabled\n",
+                    "notifications: {template: \"{{ note }}\"}\n",
+                    "notifications: {template: \"{{ note | tojson }}\"}\n",
+                    "notifications: {events: []}\n",
+                ],
             ),
         ] {
-            assert_eq!(first_conflict(text).as_deref(), key, "{text}");
-        }
-    }
-
-    #[test]
-    fn wrong_notifications() {
-        for (text, key) in [
-            ("notifications: {template: \"{{ note }}\"}\n", None),
-            ("notifications: {template: \"{{ note | tojson }}\"}\n", None),
-            (
-                "notifications: {template: '{\"text\": {{ note }}}'}\n",
-                Some("notifications.template"),
-            ),
-            (
-                "notifications: {template: \"{{ nothing }}\"}\n",
-                Some("notifications.template"),
-            ),
-            ("notifications: {events: [node]}\n", Some("notifications.events")),
-            ("notifications: {events: []}\n", None),
-            ("notifications: {urlFile: relative}\n", Some("notifications.urlFile")),
-        ] {
-            assert_eq!(first_conflict(text).as_deref(), key, "{text}");
+            for text in texts {
+                assert_eq!(first_conflict(text).as_deref(), key, "{text}");
+            }
         }
     }
 }

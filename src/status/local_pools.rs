@@ -379,6 +379,8 @@ pub(crate) fn explain_service(service: &str, snapshot: &LocalPoolsSnapshot) -> S
 
 #[cfg(test)]
 mod tests {
+    use headgate_test_kubernetes::assert_contains;
+
     use super::*;
 
     fn address(number: u8) -> IpAddr {
@@ -436,14 +438,8 @@ mod tests {
             ..row(&[], &[])
         };
         let text = explained(vec![row(&[], &[]), unavailable]);
-        assert!(
-            text.contains("a pool is missing or left alone.") && text.contains(": up to date\n"),
-            "{text}"
-        );
-        assert!(
-            text.contains("IPv4: no load balancer has the backend pool default-web\n"),
-            "{text}"
-        );
+        assert_contains!(text, "a pool is missing or left alone.", ": up to date\n");
+        assert_contains!(text, "IPv4: no load balancer has the backend pool default-web\n");
         assert!(explained(Vec::new()).contains("has no pools of its own"));
         assert!(explain_service("a/b", &LocalPoolsSnapshot::default()).contains("updates no pools"));
     }

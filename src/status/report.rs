@@ -16,7 +16,7 @@ use crate::why::MaintenanceRow;
 mod build;
 
 /// The whole report. Times are in UTC; `None` means unknown.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StatusReport {
     /// The time of the snapshot.
@@ -115,10 +115,11 @@ pub(crate) struct LeaderEventRow {
 }
 
 /// Which Nodes a report contains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Selection {
     /// All Nodes of the cluster.
+    #[default]
     All,
     /// The Nodes with a signal, an admin state or a ledger entry.
     Notable,
@@ -127,7 +128,7 @@ pub(crate) enum Selection {
 }
 
 /// The row of one Node.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct NodeRow {
     /// The name of the Node.
@@ -233,7 +234,7 @@ pub(crate) struct LedgerRow {
 }
 
 /// The row of a pool entry.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct EntryRow {
     /// The name of the pool's load balancer.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_controller::admin_state::AdminStateMode;
-use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStates, read_ledger, read_recorded_once};
+use headgate_controller::admin_state::{
+    ClusterTarget, GuardSettings, Ledger, Policy, TargetStates, read_ledger, read_recorded_once,
+};
 use headgate_controller::local_service::ServiceIndex;
 use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request, read_node};
 use headgate_core::clock::{Clock, Moment};
-use headgate_core::node::{NodeReader, SignalRules};
-use headgate_core::settings::IntOrPercent;
+use headgate_core::node::NodeReader;
 use headgate_kubernetes::Decoded;
 use headgate_kubernetes::leader::LeaderStatus;
 use headgate_kubernetes::leader::LeaseName;
@@ -52,8 +53,6 @@ pub(crate) struct SnapshotRequest<'a> {
     pub azure: Result<ClusterTarget, String>,
     /// The agents' settings, as the command line gives them.
     pub settings: &'a Settings,
-    /// The clock that gives the snapshot its time.
-    pub clock: Clock,
 }
 
 /// The load balancers of a snapshot.
@@ -82,14 +81,8 @@ pub(crate) struct ClusterSnapshot {
     pub azure: Result<AzureSnapshot, String>,
     /// What the leader may change, by the given settings.
     pub policy: Policy,
-    /// How many entries of each pool stay in service, by the given settings.
-    pub minimum_in_service: IntOrPercent,
-    /// `adminState.maxNewDown`.
-    pub max_new_down: IntOrPercent,
-    /// The agents' health port, by the given settings.
-    pub health_port: u16,
-    /// The signals with which agents answer 503, by the given settings.
-    pub health_rules: SignalRules,
+    /// What stays in service, by the given settings.
+    pub guard: GuardSettings,
     /// Which Nodes serve the rules of Local Services, or why that is unknown.
     pub services: Result<ServiceIndex, String>,
     /// The pools of Local Services.
@@ -107,7 +100,6 @@ pub(crate) async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<Cluste
         client,
         azure,
         settings,
-        clock,
     } = request;
     let target = azure.as_ref().ok().cloned();
     let exclude_control_plane = azure.as_ref().is_ok_and(|reached| reached.exclude_control_plane);
@@ -133,7 +125,7 @@ pub(crate) async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<Cluste
         maintenance_rows(client),
         listed_services
     );
-    let now = clock.now();
+    let now = Clock::System.now();
     let reader = NodeReader {
         rules: settings.signals.admin_state(),
         health_rules: settings.signals.health(),
@@ -170,10 +162,7 @@ pub(crate) async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<Cluste
         ledger: ledger.map_err(|error| error.to_string()),
         azure,
         policy,
-        minimum_in_service: settings.guard.minimum_in_service,
-        max_new_down: settings.guard.max_new_down,
-        health_port: settings.healthz_bind_address.port(),
-        health_rules: settings.signals.health(),
+        guard: settings.guard_settings(false),
     })
 }
 

@@ -4,6 +4,7 @@
 //! read, the assumption is not decided.
 
 use headgate_azure::{AdminState, ArmError, BackendAddress, Pool, ProvisioningState, WriteOperation};
+use headgate_core::telemetry::words;
 use hyper::StatusCode;
 use serde_json::Value;
 
@@ -20,11 +21,12 @@ mod role;
 pub(super) use overlap::second_write;
 pub(super) use role::role;
 
-/// What the entries of a pool are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PoolKind {
-    Addresses,
-    Interfaces,
+words! {
+    /// What the entries of a pool are.
+    pub(super) enum PoolKind {
+        Addresses = "addresses",
+        Interfaces = "interfaces",
+    }
 }
 
 impl PoolKind {
@@ -34,13 +36,6 @@ impl PoolKind {
             Self::Interfaces
         } else {
             Self::Addresses
-        }
-    }
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Addresses => "addresses",
-            Self::Interfaces => "interfaces",
         }
     }
 

@@ -5,33 +5,25 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use headgate_core::telemetry::words;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::assumptions::{ASSUMPTIONS, Assumption};
 
-/// What was found out about an assumption.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum Verdict {
-    /// Azure does what is assumed.
-    Holds,
-    /// It does something else.
-    False,
-    /// What was seen decides nothing.
-    NotDecided,
-    /// The run did not come to it.
-    NotAsked,
-}
-
-impl Verdict {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Holds => "holds",
-            Self::False => "**false**",
-            Self::NotDecided => "not decided",
-            Self::NotAsked => "not asked",
-        }
+words! {
+    /// What was found out about an assumption; the words are those of the Markdown.
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    pub(crate) enum Verdict {
+        /// Azure does what is assumed.
+        Holds = "holds",
+        /// It does something else.
+        False = "**false**",
+        /// What was seen decides nothing.
+        NotDecided = "not decided",
+        /// The run did not come to it.
+        NotAsked = "not asked",
     }
 }
 

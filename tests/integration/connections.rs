@@ -2,12 +2,12 @@
 //! themselves hold open.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::{self, Process};
-use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane, set_taints};
+use headgate_test_kubernetes::{assert_contains, create_node, eventually, met, own_cluster, set_taints};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::harness::agent::Agent;
 use crate::harness::http;
-use crate::harness::{AgentOptions, in_network_namespace};
+use crate::harness::{AgentOptions, headgate, in_network_namespace};
 
 const SOON: Duration = Duration::from_mins(1);
 /// The node, in 192.0.2.0/24, beside the endpoint.
@@ -62,8 +62,7 @@ async fn create_service(client: &Client, name: &str, ingress: Value) -> u16 {
 /// A control plane, and a Node on it with kube-proxy and the Service `web`, whose endpoint accepts every connection.
 async fn node_with_a_service(name: &str) -> (ControlPlane, Client, String, u16) {
     configure_network();
-    let mut control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (mut control_plane, client) = own_cluster().await;
     let node = create_node(&client, name).await;
     let address = json!({"status": {"addresses": [{"type": "InternalIP", "address": NODE.to_string()}]}});
     Api::<Node>::all(client.clone())
@@ -95,19 +94,9 @@ async fn connect(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
     .await
 }
 
-fn headgate(kubeconfig: &std::path::Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command
-        .arg("connections")
-        .args(arguments)
-        .arg("--kubeconfig")
-        .arg(kubeconfig);
-    command.output().unwrap()
-}
-
 /// The TCP connections of each Service.
 fn counted(kubeconfig: &std::path::Path, arguments: &[&str]) -> Vec<(String, u64)> {
-    let output = headgate(kubeconfig, &[arguments, &["-o", "json"]].concat());
+    let output = headgate(kubeconfig, &[&["connections"][..], arguments, &["-o", "json"]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["unreliable"], Value::Null, "{json}");
@@ -143,12 +132,9 @@ fn connections_through_kube_proxy_are_counted_by_service_until_they_end() {
         assert_eq!(counted(&kubeconfig, &[&node]), [(web.clone(), 25)]);
         assert_eq!(counted(&kubeconfig, &[&node, "--exclude", "198.51.100.0/24"]), []);
 
-        let output = headgate(&kubeconfig, &[&node, "-o", "wide"]);
+        let output = headgate(&kubeconfig, &["connections", &node, "-o", "wide"]);
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(
-            text.contains(&format!("25 connections pass through node {node}")),
-            "{text}"
-        );
+        assert_contains!(text, format!("25 connections pass through node {node}"));
         assert!(text.contains("default/web   25"), "{text}");
 
         // Reset, so that nothing of them stays half-closed.
@@ -252,10 +238,7 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
         })
         .await;
         let metrics = agent.metrics().await;
-        assert!(
-            metrics.contains("headgate_node_connections{service=\"default/web\"} 4"),
-            "{metrics}"
-        );
+        assert_contains!(metrics, "headgate_node_connections{service=\"default/web\"} 4");
         let statusz = http::get(agent.metrics_address(), "/statusz").await.unwrap().text();
         assert!(statusz.contains("connections 4 connections pass"), "{statusz}");
         // A counter that was killed takes back nothing, and the next one goes on.
@@ -267,10 +250,7 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
         wait_for_condition(&client, &node, ("True", "NoConnections")).await;
         eventually(SOON, "the deletion is no longer delayed", is_released).await;
         let metrics = agent.metrics().await;
-        assert!(
-            metrics.contains("headgate_node_connections{service=\"default/web\"} 0"),
-            "{metrics}"
-        );
+        assert_contains!(metrics, "headgate_node_connections{service=\"default/web\"} 0");
 
         set_taints(&client, &node, Value::Null).await;
         // The leader's signals may last longer.
@@ -308,8 +288,7 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
 fn without_the_right_the_command_says_what_is_missing() {
     let name = "connections::without_the_right_the_command_says_what_is_missing";
     in_network_namespace(name, async || {
-        let control_plane = own_control_plane().await;
-        let client = Client::try_from(control_plane.client_config()).unwrap();
+        let (control_plane, client) = own_cluster().await;
         let node = create_node(&client, "unprivileged").await;
         // Without a Service of type LoadBalancer there is nothing to read.
         create_service(&client, "web", json!({"ip": FRONTEND.to_string()})).await;

@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::harness::AgentOptions;
+use crate::harness::{AgentOptions, headgate};
 
 /// The port opens after 5 s without an observation; the rest is for a busy machine.
 const OPEN: Duration = Duration::from_secs(15);
@@ -96,13 +96,7 @@ async fn a_failed_credential_program_is_retried() {
 async fn an_impersonated_user_is_the_one_who_asks() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "impersonated").await;
-    let why = |kubeconfig: &Path| {
-        Command::new(env!("CARGO_BIN_EXE_headgate"))
-            .args(["why", "--kubeconfig"])
-            .args([kubeconfig.as_os_str(), node.as_ref()])
-            .output()
-            .unwrap()
-    };
+    let why = |kubeconfig: &Path| headgate(kubeconfig, &["why", &node]);
     let administrator = why(&cluster.kubeconfig);
     assert!(administrator.status.success(), "{administrator:?}");
     let restricted = why(&with_user(&cluster.kubeconfig, |user| user["as"] = "drain-bot".into()));

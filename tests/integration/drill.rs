@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use headgate_drill::network::namespace::Namespace;
 use headgate_sandbox::process::{Process, command_in};
-use headgate_test_kubernetes::{lab_program, scratch};
+use headgate_test_kubernetes::{assert_contains, lab_program, scratch};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -306,10 +306,7 @@ fn a_loss_that_was_not_expected_is_an_error() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        text.contains("not as expected") && text.contains("none, seed 1:"),
-        "{text}"
-    );
+    assert_contains!(text, "not as expected", "none, seed 1:");
     assert!(
         String::from_utf8_lossy(&output.stdout).contains("blackhole seconds"),
         "the table all the same"

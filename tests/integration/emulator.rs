@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use headgate_test_kubernetes::{eventually, lab_program, met};
+use headgate_test_kubernetes::{assert_contains, eventually, lab_program, met};
 
 use self::emulator_process::Emulator;
 use crate::harness::http::{Connection, exchange};
@@ -46,10 +46,7 @@ async fn an_address_in_use_is_refused() {
     for flag in ["--listen", "--tls-listen", "--control-listen"] {
         let (code, stderr) = refused(&[flag, &taken]).await;
         assert_eq!(code, Some(1), "{flag}: {stderr}");
-        assert!(
-            stderr.contains(&format!("cannot listen on {taken}: Address already in use")),
-            "{stderr}"
-        );
+        assert_contains!(stderr, format!("cannot listen on {taken}: Address already in use"));
     }
     emulator.stop().await;
     let (code, stderr) = refused(&["--listen", &taken, "--tls-listen", &taken]).await;

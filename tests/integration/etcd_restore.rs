@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use headgate_core::clock::Clock;
 use headgate_kubernetes::{WatchErrorCounter, WatchReporter, WatchStream, watch_events};
-use headgate_test_kubernetes::{create_node, eventually, own_control_plane, set_taints};
+use headgate_test_kubernetes::{create_node, eventually, own_cluster, set_taints};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
@@ -43,8 +43,7 @@ fn follow(mut events: WatchStream<Event<Node>>) -> watch::Receiver<Option<usize>
 
 #[tokio::test]
 async fn agents_and_the_watch_of_all_nodes_list_again_after_a_restore() {
-    let mut control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (mut control_plane, client) = own_cluster().await;
     let node = create_node(&client, "restored").await;
     let snapshot = control_plane
         .snapshot_etcd()

@@ -13,10 +13,10 @@ use headgate::config::Settings;
 use headgate_agent::health::{ProxyStatus, poll_kube_proxy};
 use headgate_core::clock::Clock;
 use headgate_http::server;
-use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane, patch_node, set_taints};
+use headgate_test_kubernetes::{create_node, eventually, met, own_cluster, patch_node, set_taints};
 use hyper::StatusCode;
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Client};
+use kube::Api;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -134,8 +134,7 @@ async fn same_requests(agent: &Agent, proxy: SocketAddr) {
 #[test]
 fn headgate_and_kube_proxy_answer_alike() {
     in_network_namespace("kube_proxy::headgate_and_kube_proxy_answer_alike", async || {
-        let mut control_plane = own_control_plane().await;
-        let client = Client::try_from(control_plane.client_config()).unwrap();
+        let (mut control_plane, client) = own_cluster().await;
         let node = create_node(&client, "beside").await;
         let proxy = control_plane.start_kube_proxy(&node).await.unwrap().healthz;
         let settings = format!("kubeProxyHealthzUrl: \"http://{proxy}\"\n");
@@ -198,8 +197,7 @@ fn a_silently_dropped_watch_connection_is_detected_within_a_minute() {
     in_network_namespace(
         "kube_proxy::a_silently_dropped_watch_connection_is_detected_within_a_minute",
         async || {
-            let control_plane = own_control_plane().await;
-            let client = Client::try_from(control_plane.client_config()).unwrap();
+            let (control_plane, client) = own_cluster().await;
             let node = create_node(&client, "silent").await;
             let agent = AgentOptions::new(&node, control_plane.kubeconfig()).start().await;
             let port = control_plane

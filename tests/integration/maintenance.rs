@@ -2,12 +2,11 @@
 //! the pools shows the node out, and the pool is as before in the end.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::{Process, last_log_lines};
-use headgate_test_kubernetes::{eventually, kubectl, own_control_plane, scratch};
+use headgate_test_kubernetes::{eventually, kubectl, own_cluster, scratch};
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
@@ -16,7 +15,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::emulator::emulator_process::Emulator;
-use crate::harness::{http, settings_file};
+use crate::harness::{http, start_controller};
 
 mod commands;
 mod limits;
@@ -91,27 +90,7 @@ impl Controller {
     }
 
     fn start_with(settings: &str, flags: &[(&str, &Path)], kubeconfig: &Path) -> Self {
-        let directory = scratch("maintenance");
-        let file = |name: &str, text: &str| -> PathBuf {
-            std::fs::write(directory.join(name), text).unwrap();
-            directory.join(name)
-        };
-        let settings = file("settings.yaml", &settings_file(settings));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-        command.current_dir(&directory).env_remove("KUBECONFIG");
-        command.args(["agent", "--role=controller", "--node-name", "node-2"]);
-        command.args(["--metrics-bind-address", "127.0.0.1:0"]);
-        for (flag, file) in [
-            ("--kubeconfig", kubeconfig),
-            ("--config", &settings),
-            ("--state-dir", &directory),
-        ] {
-            command.arg(flag).arg(file);
-        }
-        for (flag, file) in flags {
-            command.arg(flag).arg(file);
-        }
-        Self(Process::start("headgate", command, &directory.join("log")).unwrap())
+        Self(start_controller("node-2", kubeconfig, settings, flags))
     }
 
     fn log(&self) -> String {
@@ -215,8 +194,7 @@ async fn is_drained(client: &Client, controller: &Controller) -> Value {
 
 #[tokio::test]
 async fn no_pod_leaves_before_the_pools_show_its_node_out() {
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     apply_kinds(&control_plane, &client).await;
     populate(&client).await;
     let file = scratch("seed").join("seed.json");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use headgate_core::node::NodeObject;
 use headgate_kubernetes::{Decoded, split_list};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance};
-use headgate_test_kubernetes::{kubectl, own_control_plane};
+use headgate_test_kubernetes::{kubectl, own_cluster};
 use hyper::Request;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Service};
@@ -295,8 +295,7 @@ async fn what_the_api_server_accepts_is_decoded_or_skipped() {
     let mutations = std::env::var("HEADGATE_MUTATIONS")
         .ok()
         .and_then(|text| text.parse().ok());
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/headgate/files/crds");
     let applied = kubectl(control_plane.kubeconfig())
         .arg("apply")

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use headgate_test_kubernetes::{control_plane, create_node, own_control_plane};
-use kube::Client;
+use headgate_test_kubernetes::{control_plane, create_node, own_cluster};
 use nix::sys::signal::Signal;
 
 use crate::harness::{AgentOptions, http, in_network_namespace};
@@ -156,8 +155,7 @@ fn a_rolling_update_without_ipv6_loses_no_probe() {
                 std::fs::write(path, "1").unwrap();
             }
         }
-        let control_plane = own_control_plane().await;
-        let client = Client::try_from(control_plane.client_config()).unwrap();
+        let (control_plane, client) = own_cluster().await;
         let node = create_node(&client, "roll-v4").await;
         roll(control_plane.kubeconfig(), &node, "[::]:0".parse().unwrap(), 1).await;
         control_plane.stop().await;

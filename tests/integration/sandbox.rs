@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use headgate_test_kubernetes::kubectl;
-use headgate_test_kubernetes::{control_plane, create_node, eventually, met, own_control_plane, scratch};
+use headgate_test_kubernetes::{assert_contains, control_plane, create_node, eventually, met, own_cluster, scratch};
 use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
+use kube::Api;
 use kube::api::{DeleteParams, PostParams};
-use kube::{Api, Client};
 use nix::sys::signal::Signal;
 
 use self::command::Sandbox;
@@ -73,14 +73,9 @@ async fn a_sandbox_without_agents_has_nodes_and_pools_for_an_installation() {
     status.args(["--azure-config-file", description["azureJson"].as_str().unwrap()]);
     let output = status.output().unwrap();
     let shown = String::from_utf8_lossy(&output.stdout);
-    for part in ["node-1", "node-2", "kubernetes-IPv6"] {
-        assert!(shown.contains(part), "{part} in {output:?}");
-    }
+    assert_contains!(shown, "node-1", "node-2", "kubernetes-IPv6");
     let (directory, hints) = (sandbox.directory(), sandbox.errors());
-    assert!(
-        hints.contains(&format!("export KUBECONFIG={kubeconfig} AZURE_JSON=")),
-        "{hints}"
-    );
+    assert_contains!(hints, format!("export KUBECONFIG={kubeconfig} AZURE_JSON="));
     sandbox.signal(Signal::SIGTERM);
     assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());
     assert!(!directory.join("logs/agent-node-1.log").exists());
@@ -148,9 +143,9 @@ async fn a_sandbox_in_an_existing_cluster_deletes_only_its_own_objects() {
     command::signal_agent(&directory, "node-2", Signal::SIGKILL);
     assert_eq!(sandbox.exit_code().await, Some(1));
     let errors = sandbox.errors();
-    assert!(
-        errors.contains("the agent of node-2 ended (signal: 9 (SIGKILL)); its last log lines:\n"),
-        "{errors}"
+    assert_contains!(
+        errors,
+        "the agent of node-2 ended (signal: 9 (SIGKILL)); its last log lines:\n"
     );
     sandbox.assert_nothing_left(&directory);
     assert!(nodes.get_opt("node-2").await.unwrap().is_none());
@@ -176,10 +171,7 @@ async fn a_sandbox_in_an_existing_cluster_deletes_only_its_own_objects() {
         "with a wait for the agent this would be 0"
     );
     let errors = sandbox.errors();
-    assert!(
-        errors.contains("kubectl delete nodes -l headgate.dev/sandbox="),
-        "{errors}"
-    );
+    assert_contains!(errors, "kubectl delete nodes -l headgate.dev/sandbox=");
     sandbox.assert_nothing_left(&directory);
 
     nodes.get("node-1").await.unwrap();
@@ -231,8 +223,7 @@ async fn a_created_node_is_ready_and_not_tainted() {
 
 #[tokio::test]
 async fn kube_apiserver_stops_and_starts_at_the_same_address() {
-    let mut control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (mut control_plane, client) = own_cluster().await;
     let name = create_node(&client, "lasting").await;
     let server = control_plane.server();
     let socket = server.strip_prefix("https://").unwrap().to_owned();
@@ -253,8 +244,7 @@ async fn kube_apiserver_stops_and_starts_at_the_same_address() {
 
 #[tokio::test]
 async fn kube_controller_manager_and_kube_scheduler_work() {
-    let mut control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (mut control_plane, client) = own_cluster().await;
     let node = create_node(&client, "scheduled").await;
     control_plane
         .start_controller_manager(&["--controllers=*,-node-lifecycle-controller"])

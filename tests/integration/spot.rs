@@ -9,7 +9,7 @@ mod writers;
 use std::time::{Duration, Instant};
 
 use headgate_agent::spot::NoticeRecord;
-use headgate_test_kubernetes::{control_plane, eventually, met, set_taints};
+use headgate_test_kubernetes::{assert_contains, control_plane, eventually, met, set_taints};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -162,10 +162,7 @@ async fn others_events_and_other_types_are_only_shown(client: &Client, agent: &A
 
     let text = http::get(agent.metrics_address(), "/statusz").await.unwrap().text();
     let line = "event      Freeze Scheduled not before 2100-01-01T00:00:00Z, id \"f\"";
-    assert!(
-        text.contains("VM spot-story_3, 4 scheduled events") && text.contains(line),
-        "{text}"
-    );
+    assert_contains!(text, "VM spot-story_3, 4 scheduled events", line);
 }
 
 #[tokio::test]

@@ -2,10 +2,10 @@
 
 use std::process::{Command, Output};
 
-use headgate_test_kubernetes::assets;
+use headgate_test_kubernetes::{assert_contains, assets};
 use serde_json::{Value, json};
 
-use crate::harness::AgentOptions;
+use crate::harness::{AgentOptions, stdout_of};
 
 mod azure_cli;
 mod formats;
@@ -18,11 +18,6 @@ pub(crate) mod world;
 use world::World;
 
 const DRAIN: &str = "ToBeDeletedByClusterAutoscaler";
-
-fn stdout_of(output: Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
 
 fn refused(output: &Output, code: i32) -> String {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -47,16 +42,15 @@ async fn status_shows_a_down_and_restore_removes_headgates_downs() {
     // The initial state.
     let text = world.status(&[]);
     println!("{text}");
-    for part in [
+    assert_contains!(
+        text,
         "none: there is no Lease",
         "0 of 3 nodes",
         "Http :10456/healthz",
         "no probe: Down has no effect",
         "not considered: no rule uses it",
-        "1 of 2 rules of kubernetes/kubernetes-IPv6 have no probe",
-    ] {
-        assert!(text.contains(part), "{part:?} is not in\n{text}");
-    }
+        "1 of 2 rules of kubernetes/kubernetes-IPv6 have no probe"
+    );
     assert!(!text.contains("unrelated"), "{text}");
     let report = world.json(&["--all"]);
     assert_eq!(
@@ -83,15 +77,14 @@ async fn status_shows_a_down_and_restore_removes_headgates_downs() {
     let statusz = format!("node-1=http://{}/statusz", agent.metrics_address());
     let text = stdout_of(world.with_azure(&["status", "--statusz", &statusz]));
     println!("{text}");
-    for part in [
+    assert_contains!(
+        text,
         "node-3_0a1b since 2026-11-21T10:00:00Z",
         "Down ours",
         "None→Down pending",
         "Down foreign",
-        "2 of 3 nodes",
-    ] {
-        assert!(text.contains(part), "{part:?} is not in\n{text}");
-    }
+        "2 of 3 nodes"
+    );
     let report: Value = serde_json::from_str(&stdout_of(world.with_azure(&[
         "status",
         "-o",
@@ -158,10 +151,7 @@ fn in_other_ways(world: &World) {
     // Without Azure, entries come from the ledger only.
     let text = stdout_of(world.headgate(&["status", "--no-agents"]));
     println!("{text}");
-    assert!(
-        text.contains("Azure:         not queried: give --azure-config-file"),
-        "{text}"
-    );
+    assert_contains!(text, "Azure:         not queried: give --azure-config-file");
     assert!(text.contains("? ours (down "), "{text}");
 }
 
@@ -175,10 +165,7 @@ async fn restored(world: &World) {
     // The leader would set it Down again.
     world.lead("node-3_0a1b").await;
     let error = refused(&world.with_azure(&["restore", "--yes"]), 1);
-    assert!(
-        error.contains("node-3_0a1b leads") && error.contains("adminState.mode: Disabled"),
-        "{error}"
-    );
+    assert_contains!(error, "node-3_0a1b leads", "adminState.mode: Disabled");
     let error = refused(&world.with_azure(&["restore", "--yes", "--wait", "3s"]), 1);
     assert!(error.contains("was not acquired within 3 s"), "{error}");
     // The leader has stopped.
@@ -247,9 +234,9 @@ async fn restored(world: &World) {
     assert!(refused(&output, 1).contains("1 entries were not restored"));
     assert_eq!(world.writes().await, before);
     let text = world.status(&[]);
-    assert!(
-        text.contains("1 entries of kubernetes/kubernetes are Down and belong to no Node"),
-        "{text}"
+    assert_contains!(
+        text,
+        "1 entries of kubernetes/kubernetes are Down and belong to no Node"
     );
 }
 

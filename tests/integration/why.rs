@@ -3,26 +3,17 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use headgate_test_kubernetes::{assets, control_plane, create_node, eventually, met, patch_node, scratch};
+use headgate_test_kubernetes::{
+    assert_contains, assets, control_plane, create_node, eventually, met, patch_node, scratch,
+};
 use serde_json::{Value, json};
 
-use crate::harness::AgentOptions;
+use crate::harness::{AgentOptions, headgate, stdout_of};
 
 const SOON: Duration = Duration::from_mins(1);
 
 fn why(node: &str, more: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command
-        .args(["why", node])
-        .arg("--kubeconfig")
-        .arg(&control_plane().kubeconfig)
-        .args(more);
-    command.output().unwrap()
-}
-
-fn stdout_of(output: Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    headgate(&control_plane().kubeconfig, &[&["why", node][..], more].concat())
 }
 
 #[tokio::test]
@@ -47,15 +38,14 @@ async fn why_explains_a_taint_until_it_is_removed() {
     })
     .await;
     let text = stdout_of(why(&node, &["--statusz", &statusz]));
-    for part in [
+    assert_contains!(
+        text,
         "/healthz answers 503, since ",
         "karpenter.sh/disrupted, since ",
         "Karpenter is about to replace or remove the node.",
         &format!("kubectl taint node {node} karpenter.sh/disrupted-"),
-        "The node is cordoned. That keeps new Pods away, not traffic.",
-    ] {
-        assert!(text.contains(part), "{part:?} is not in {text}");
-    }
+        "The node is cordoned. That keeps new Pods away, not traffic."
+    );
     let json: Value = serde_json::from_str(&stdout_of(why(&node, &["--statusz", &statusz, "-o", "json"]))).unwrap();
     assert_eq!(
         (&json["sent"], &json["reasons"][0]["name"]),
@@ -65,10 +55,7 @@ async fn why_explains_a_taint_until_it_is_removed() {
     // Without its agent, only the Node object explains the state.
     agent.kill().await;
     let text = stdout_of(why(&node, &["--statusz", &statusz]));
-    assert!(
-        text.contains("karpenter.sh/disrupted\n") && text.contains("its agent did not answer"),
-        "{text}"
-    );
+    assert_contains!(text, "karpenter.sh/disrupted\n", "its agent did not answer");
 }
 
 #[tokio::test]

@@ -12,7 +12,6 @@ use headgate_controller::local_pools::objects::{Endpoint, EndpointSlice, Node};
 use headgate_controller::local_pools::{MemberEdit, Updater, UpdaterSettings, base_name, merge};
 use headgate_controller::pool::{LoadBalancerView, NodeMatcher, Observation, PoolEntry, PoolView, Rule};
 use headgate_core::service::NamespacedName;
-use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -91,11 +90,8 @@ fn decide() -> anyhow::Result<Decisions> {
     for number in 0..SHAPE.nodes {
         updater.apply_node(Node {
             name: node_name(number),
-            created: Timestamp::UNIX_EPOCH,
             internal_addresses: vec![node_address(number).parse()?],
-            excluded_by: None,
-            is_deleting: false,
-            is_draining: false,
+            ..Node::default()
         });
     }
     for number in 0..SHAPE.services {

@@ -107,6 +107,19 @@ struct CallOptions<'a> {
     put: Option<Put>,
 }
 
+impl<'a> CallOptions<'a> {
+    fn get(name: &'static str, group: &'a ResourceGroupId, uri: Uri, deadline: Instant) -> Self {
+        Self {
+            name,
+            group,
+            uri,
+            deadline,
+            parser: None,
+            put: None,
+        }
+    }
+}
+
 /// What a PUT has besides.
 struct Put {
     if_match: Etag,
@@ -228,15 +241,7 @@ impl ArmClient {
         uri: Uri,
         deadline: Instant,
     ) -> Result<BufferedResponse, ArmError> {
-        let options = CallOptions {
-            name,
-            group,
-            uri,
-            deadline,
-            parser: None,
-            put: None,
-        };
-        self.send(options).await
+        self.send(CallOptions::get(name, group, uri, deadline)).await
     }
 
     /// Sends a request down the path. An error status becomes an error.

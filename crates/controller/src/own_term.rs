@@ -6,11 +6,8 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeReport, SignalRules};
-use headgate_kubernetes::leader::{
-    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term, candidate_identity,
-};
-use tokio::sync::{mpsc, watch};
+use headgate_kubernetes::leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, Term, candidate_identity};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -26,13 +23,20 @@ pub(crate) struct OwnTermRequest {
 }
 
 /// Why there is no outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OwnTermError {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OwnTermError {
     /// The Lease was not acquired within this time.
+    #[error(
+        "the leader's Lease was not acquired within {} s: another instance leads, or this identity may not write the Lease; \
+         `headgate status` shows the leader",
+        .0.as_secs()
+    )]
     NotElected(Duration),
     /// The command was interrupted before its term began.
+    #[error("interrupted before anything was written")]
     Interrupted,
     /// The Lease was lost, or the command was interrupted, during the work.
+    #[error("the term ended during the work")]
     Ended,
 }
 
@@ -57,16 +61,8 @@ where
         lease_timeout,
         clock,
     } = request;
-    let (_reports, reports) = watch::channel(NodeReport::initial(None, &SignalRules::default(), clock.now()));
-    let elector = LeaderElector::new(LeaderElectionConfig {
-        client,
-        lease: LeaseName::default(),
-        identity: candidate_identity(identity),
-        placement: CandidatePlacement::EveryNode,
-        reports,
-        metrics: LeaderMetrics::default(),
-        clock,
-    });
+    let (identity, placement) = (candidate_identity(identity), CandidatePlacement::EveryNode);
+    let elector = LeaderElector::new(LeaderElectionConfig::new(client, identity, placement, clock));
     let stop = CancellationToken::new();
     let (sender, mut outcomes) = mpsc::channel(1);
     let mut terms = elector.terms();

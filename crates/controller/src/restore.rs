@@ -34,13 +34,9 @@ pub struct RestoreRequest {
 /// Why nothing was restored, or it is not known what was.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreRequestError {
-    /// The Lease was not acquired within this time.
-    #[error(
-        "the leader's Lease was not acquired within {} s: another instance leads, or this identity may not write the Lease; \
-         `headgate status` shows the leader",
-        .0.as_secs()
-    )]
-    NotElected(Duration),
+    /// The work did not begin.
+    #[error(transparent)]
+    NotBegun(OwnTermError),
     /// The work failed before it wrote anything.
     #[error(transparent)]
     Failed(#[from] RestoreError),
@@ -85,8 +81,7 @@ pub async fn run_restore(
     };
     match run_in_own_term(term, interrupted, work).await {
         Ok(outcome) => outcome.map_err(RestoreRequestError::from),
-        Err(OwnTermError::NotElected(timeout)) => Err(RestoreRequestError::NotElected(timeout)),
-        Err(OwnTermError::Interrupted) => Err(RestoreError::Interrupted.into()),
         Err(OwnTermError::Ended) => Err(RestoreRequestError::TermEnded),
+        Err(error) => Err(RestoreRequestError::NotBegun(error)),
     }
 }

@@ -135,6 +135,13 @@ pub async fn own_control_plane() -> ControlPlane {
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// The same, and a client of its administrator.
+pub async fn own_cluster() -> (ControlPlane, Client) {
+    let control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    (control_plane, client)
+}
+
 /// The programs of the control plane. Builds them if they are missing, with the output of the build on stderr.
 pub fn assets() -> &'static Assets {
     static ASSETS: OnceLock<Assets> = OnceLock::new();

@@ -32,7 +32,8 @@ use headgate_kubernetes::{CONTROLLER, EventSink};
 use kube::Client;
 
 pub use cluster::{
-    Cluster, assets, control_plane, create_node, is_kubernetes_1_30, kubectl, own_control_plane, patch_node, set_taints,
+    Cluster, assets, control_plane, create_node, is_kubernetes_1_30, kubectl, own_cluster, own_control_plane,
+    patch_node, set_taints,
 };
 pub use fake::{ClientFaults, FakeApi, Fault, RecordedRequest, RequestFilter};
 pub use fault_points::{FaultPoint, FaultPoints, Pattern, ProcessPoints, keep_running};
@@ -56,6 +57,18 @@ pub fn event_sink(client: Client, node: &str) -> EventSink {
 /// When it is not so.
 pub fn met(is_met: bool, seen: impl fmt::Display) -> Result<(), String> {
     is_met.then_some(()).ok_or_else(|| seen.to_string())
+}
+
+/// Panics unless the text has each of these parts, with the one that it lacks.
+#[macro_export]
+macro_rules! assert_contains {
+    ($text:expr, $($part:expr),+ $(,)?) => {{
+        let text: &str = &$text;
+        $(
+            let part: &str = &$part;
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        )+
+    }};
 }
 
 /// Repeats `attempt`, with a pause of 20 ms after each failure, until it returns a value. Panics after `within` with

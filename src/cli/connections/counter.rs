@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use headgate_agent::connections::{CountReport, Counter, Interval, IssuedOrder, ORDER_PATH, REPORT_PATH};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::probe::request;
-use crate::cli::{Failure, build_runtime};
+use crate::cli::signals::Termination;
+use crate::cli::{Failure, block_on};
 
 /// After a request that failed: the agent starts, or stops.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,21 +22,17 @@ pub(super) fn run(socket: &Path) -> Result<(), Failure> {
         socket = %socket.display(),
         "counting connections for the agent"
     );
-    let runtime = build_runtime()?;
-    let outcome = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    let work = async {
+        let mut signals = Termination::new(&[])?;
         let socket = socket.to_owned();
         // It ends with the process.
         let counting = tokio::task::spawn_blocking(move || count_endlessly(&socket));
         tokio::select! {
             ended = counting => Err(anyhow::anyhow!("the counter ended: {ended:?}")),
-            _ = terminate.recv() => Ok(()),
-            _ = interrupt.recv() => Ok(()),
+            () = signals.received() => Ok(()),
         }
-    });
-    runtime.shutdown_background();
-    outcome.map_err(Failure::runtime)
+    };
+    block_on(async { work.await.map_err(Failure::runtime) })
 }
 
 fn count_endlessly(socket: &Path) {

@@ -77,8 +77,8 @@ impl StatusReport {
                 .is_ok()
                 .then(|| snapshot.services.as_ref().err().cloned())
                 .flatten(),
-            minimum_in_service: snapshot.minimum_in_service.to_string(),
-            health_port: snapshot.health_port,
+            minimum_in_service: snapshot.guard.minimum_in_service.to_string(),
+            health_port: snapshot.guard.health_port,
             probed_by_headgate: snapshot
                 .azure
                 .is_ok()
@@ -230,12 +230,9 @@ impl ReportBuilder<'_> {
             desired, policy, now, ..
         } = self.snapshot;
         let guard = GuardSettings {
-            minimum_in_service: self.snapshot.minimum_in_service,
-            max_new_down: self.snapshot.max_new_down,
-            health_port: self.snapshot.health_port,
-            health_rules: self.snapshot.health_rules.clone(),
             // The holds on the Nodes show whether the leader may.
             may_write_holds: desired.nodes.iter().any(|node| node.hold.is_some()),
+            ..self.snapshot.guard.clone()
         };
         // The leader's present choice is recorded on the Nodes.
         let held = HeldEntries::new();
@@ -351,7 +348,7 @@ impl ReportBuilder<'_> {
                 port: probe.port,
                 path: probe.path.clone(),
             }),
-            target: ProbeTarget::from_rule(rule, self.snapshot.health_port),
+            target: ProbeTarget::from_rule(rule, self.snapshot.guard.health_port),
         }
     }
 

@@ -1,4 +1,5 @@
 use headgate_core::node::{MarkerFact, MarkerStatus, NodeHold, Source};
+use headgate_test_kubernetes::assert_contains;
 
 use super::*;
 use crate::agent_status::{ConnectionsStatus, HoldStatus, SignalStatus, WatchErrorStatus};
@@ -109,14 +110,12 @@ fn maintenances_of_the_node_say_what_they_wait_for() {
     let explanation = explain("n", &observed, at(22));
     assert_eq!(explanation.maintenances[0].nodes[0].blockers[0].pod, "shop/kernel");
     let text = explanation.to_string();
-    assert!(
-        text.contains(
-            "\n  NodeMaintenance kernel, stage Drain, since 1970-01-01T00:00:10Z (12 s)\n    For: kernel\n    \
+    assert_contains!(
+        text,
+        "\n  NodeMaintenance kernel, stage Drain, since 1970-01-01T00:00:10Z (12 s)\n    For: kernel\n    \
              The node is out of its load balancers since 1970-01-01T00:00:11Z; 3 pods have to leave, 2 of them evacuate; kernel\n    \
              shop/kernel stays, since 1970-01-01T00:00:12Z (10 s): PodDisruptionBudget kernel allows 0 disruptions\n    \
              2 more pods are blocked.\n    Ends with its deletion: headgate undrain n, or kubectl delete hgnm kernel\n"
-        ),
-        "{text}"
     );
     observed.maintenances = Err("forbidden".to_owned());
     let text = explain("n", &observed, at(22)).to_string();
@@ -178,9 +177,9 @@ fn marker_of_the_node_is_a_note() {
     });
     let (sent, text) = text(Ok(agent(503, &["drain"], Source::Watch, 200)), Ok(marked));
     assert_eq!(sent, NewConnections::No);
-    assert!(
-        text.contains("\n  headgate.dev/OutOfLoadBalancers is False (NotDown): Not Down in lb/a\\u{1b}[31m.\n"),
-        "{text}"
+    assert_contains!(
+        text,
+        "\n  headgate.dev/OutOfLoadBalancers is False (NotDown): Not Down in lb/a\\u{1b}[31m.\n"
     );
 }
 
@@ -193,10 +192,7 @@ fn held_node_is_in_service_in_spite_of_its_signals() {
     });
     let (sent, text) = text(Ok(held), Ok(api(&["headgate.dev/maintenance"], false, false)));
     assert_eq!(sent, NewConnections::Yes);
-    assert!(
-        text.contains("in spite of headgate.dev/maintenance: too few others can serve"),
-        "{text}"
-    );
+    assert_contains!(text, "in spite of headgate.dev/maintenance: too few others can serve");
     assert!(text.contains("lb/p") && !text.contains('\u{1b}'), "{text}");
     assert!(!text.contains("Ends with"), "{text}");
 }
@@ -209,9 +205,8 @@ fn reason_of_a_hold_is_the_leaders() {
         pools: ["lb/p".to_owned()].into(),
         probes_headgate,
         signals: [maintenance.to_owned()].into(),
-        pending: std::collections::BTreeSet::new(),
         reason: "no other node serves default/web".to_owned(),
-        renewed_at: Timestamp::UNIX_EPOCH,
+        ..NodeHold::default()
     };
     let node = |probes_headgate| ObservedNode {
         hold: Some(recorded(probes_headgate)),
@@ -220,10 +215,7 @@ fn reason_of_a_hold_is_the_leaders() {
     let expected = "The leader holds the node back in service in lb/p in spite of headgate.dev/maintenance: no other node serves default/web.";
     let (sent, out) = text(Ok(agent(503, &[maintenance], Source::Watch, 200)), Ok(node(false)));
     assert_eq!(sent, NewConnections::No);
-    assert!(
-        out.contains(expected) && out.contains("/healthz answers 503 all the same."),
-        "{out}"
-    );
+    assert_contains!(out, expected, "/healthz answers 503 all the same.");
     let mut held = agent(200, &[maintenance], Source::Watch, 200);
     held.node.hold = Some(HoldStatus {
         pools: ["lb/p".to_owned()].into(),
@@ -250,10 +242,7 @@ fn every_signal_is_explained_with_its_end() {
             Ok(api(&[name], false, false)),
         );
         assert_eq!(sent, NewConnections::No);
-        assert!(
-            text.contains(&format!("\n  {name}, since 1970-01-01T00:00:10Z (12 s)\n")),
-            "{text}"
-        );
+        assert_contains!(text, format!("\n  {name}, since 1970-01-01T00:00:10Z (12 s)\n"));
         assert!(text.contains("\n    Ends with "), "{text}");
         let listed = text.contains("listed in the settings under signals.extra");
         assert_eq!(listed, *name == "example.com/mine", "{text}");
@@ -264,10 +253,7 @@ fn every_signal_is_explained_with_its_end() {
 fn unhealthy_kube_proxy_is_a_reason() {
     let (sent, text) = text(Ok(agent(503, &[], Source::Watch, 503)), Ok(api(&[], false, false)));
     assert_eq!(sent, NewConnections::No);
-    assert!(
-        text.contains("kube-proxy, since 1970-01-01T00:00:05Z (17 s)") && text.contains("at http://p"),
-        "{text}"
-    );
+    assert_contains!(text, "kube-proxy, since 1970-01-01T00:00:05Z (17 s)", "at http://p");
 }
 
 #[test]
@@ -277,9 +263,9 @@ fn difference_between_agent_and_node_is_a_note() {
         Ok(api(&["karpenter.sh/disrupted"], false, false)),
     );
     assert_eq!(sent, NewConnections::Yes);
-    assert!(
-        text.contains("The Node has karpenter.sh/disrupted, which the agent does not act on"),
-        "{text}"
+    assert_contains!(
+        text,
+        "The Node has karpenter.sh/disrupted, which the agent does not act on"
     );
 }
 
@@ -290,23 +276,19 @@ fn one_observation_is_enough() {
         Ok(api(&["karpenter.sh/disrupted"], true, true)),
     );
     assert_eq!(sent, NewConnections::No);
-    for part in [
+    assert_contains!(
+        without_agent,
         "The agent did not answer: refused.",
         "The node is cordoned.",
-        "exclude-from-external-load-balancers",
-    ] {
-        assert!(without_agent.contains(part), "{without_agent}");
-    }
+        "exclude-from-external-load-balancers"
+    );
     assert_eq!(
         text(Err("refused".to_owned()), Ok(api(&[], false, false))).0,
         NewConnections::Unknown
     );
     let (sent, without_api) = text(Ok(agent(200, &[], Source::Remembered, 200)), Err("refused".to_owned()));
     assert_eq!(sent, NewConnections::Yes);
-    assert!(
-        without_api.contains("the agent's status alone") && without_api.contains("its remembered state"),
-        "{without_api}"
-    );
+    assert_contains!(without_api, "the agent's status alone", "its remembered state");
 }
 
 #[test]
@@ -351,10 +333,7 @@ fn excluded_node_gets_no_connections_with_any_probe_answer() {
     );
     assert!(good.contains(&format!("kubectl label node n {label}-")), "{good}");
     let (_, drained) = text(Ok(agent(503, &["a"], Source::Watch, 200)), Ok(api(&["a"], false, true)));
-    assert!(
-        drained.contains("/healthz answers 503,") && drained.contains(label),
-        "{drained}"
-    );
+    assert_contains!(drained, "/healthz answers 503,", label);
     let (sent, silent) = text(Err("refused".to_owned()), Ok(api(&[], false, true)));
     assert_eq!(sent, NewConnections::No, "{silent}");
 }
@@ -378,9 +357,9 @@ fn signal_that_the_node_no_longer_has_is_a_note() {
     let signals = ["karpenter.sh/disrupted", "preempt", "example.com/mine"];
     let (sent, text) = text(Ok(agent(503, &signals, Source::Watch, 200)), Ok(api(&[], false, false)));
     assert_eq!(sent, NewConnections::No);
-    assert!(
-        text.contains("The Node no longer has karpenter.sh/disrupted, which the agent has not observed yet."),
-        "{text}"
+    assert_contains!(
+        text,
+        "The Node no longer has karpenter.sh/disrupted, which the agent has not observed yet."
     );
     // Two are not in Node objects; one is a taint that only the agent's settings list.
     assert_eq!(text.matches("no longer has").count(), 1, "{text}");
@@ -429,10 +408,7 @@ fn what_others_sent_is_text_on_one_line() {
             !text.chars().any(|c| c != '\n' && (c.is_control() || c == '\u{202e}')),
             "{text:?}"
         );
-        assert!(
-            text.contains("a\\n\\r\\u{1b}[2J\\u{9b}2J\\u{1b}]0;x\\u{7}\\u{202e}b"),
-            "{text}"
-        );
+        assert_contains!(text, "a\\n\\r\\u{1b}[2J\\u{9b}2J\\u{1b}]0;x\\u{7}\\u{202e}b");
         assert!(!text.contains("kubectl taint node n a"), "{text}");
         let harmless = explain("n", &harmless, at(22)).to_string();
         assert_eq!(text.lines().count(), harmless.lines().count(), "{text}\n{harmless}");

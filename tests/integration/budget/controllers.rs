@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use headgate_sandbox::nodes;
-use headgate_test_kubernetes::own_control_plane;
+use headgate_test_kubernetes::own_cluster;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{Patch, PatchParams};
@@ -76,8 +76,7 @@ async fn populate(client: &Client) -> bool {
 
 #[tokio::test]
 async fn each_kind_of_controller_has_its_way_to_replace_pods() {
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     let is_kept = Box::pin(populate(&client)).await;
     let away = if is_kept { 2 } else { 1 };
     let kubeconfig = restricted(&control_plane, &client).await;

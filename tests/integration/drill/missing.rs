@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use headgate_sandbox::process::command_in;
-use headgate_test_kubernetes::{lab_program, scratch};
+use headgate_test_kubernetes::{assert_contains, lab_program, scratch};
 
 use super::can_run;
 
@@ -33,10 +33,7 @@ fn without_its_programs_a_drill_says_which_packages_have_them() {
     command.args(FLAGS).env("PATH", "/nonexistent");
     let (code, text) = fails(command);
     assert_eq!(code, Some(1), "{text}");
-    assert!(
-        text.contains("cannot run ip") && text.contains("apt-get install iproute2 nftables"),
-        "{text}"
-    );
+    assert_contains!(text, "cannot run ip", "apt-get install iproute2 nftables");
 }
 
 #[test]
@@ -52,12 +49,6 @@ fn without_the_right_to_namespaces_a_drill_says_who_has_it() {
         .args(FLAGS);
     let (code, text) = fails(command);
     assert_eq!(code, Some(1), "{text}");
-    assert!(
-        text.contains("cannot create a network namespace: Operation not permitted"),
-        "{text}"
-    );
-    assert!(
-        text.contains("CAP_SYS_ADMIN") && text.contains("user namespaces"),
-        "{text}"
-    );
+    assert_contains!(text, "cannot create a network namespace: Operation not permitted");
+    assert_contains!(text, "CAP_SYS_ADMIN", "user namespaces");
 }

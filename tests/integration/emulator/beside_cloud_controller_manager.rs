@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use headgate_sandbox::process::{Process, last_log_lines};
-use headgate_test_kubernetes::{eventually, own_control_plane, scratch};
+use headgate_test_kubernetes::{eventually, own_cluster, scratch};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -19,8 +19,8 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::real_cloud_controller_manager::{CLUSTER, Fixture, SUBSCRIPTION};
 use crate::harness::settings_file;
@@ -106,7 +106,7 @@ struct Hold {
 /// The holds of the shared Lease, as a watch shows them.
 struct Holds {
     holds: Arc<Mutex<Vec<Hold>>>,
-    task: JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Holds {
@@ -136,7 +136,10 @@ impl Holds {
                 }
             }
         });
-        Self { holds, task }
+        Self {
+            holds,
+            _task: AbortOnDropHandle::new(task),
+        }
     }
 
     fn all(&self) -> Vec<Hold> {
@@ -159,12 +162,6 @@ impl Holds {
         holds
             .last()
             .is_some_and(|hold| hold.ended.is_none() && hold.holder != "headgate")
-    }
-}
-
-impl Drop for Holds {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -391,8 +388,7 @@ async fn watch_exposure(cluster: &Cluster, holds: &Holds, exposure: &mut Exposur
 
 #[tokio::test]
 async fn controllers_keep_a_drained_node_down_while_services_and_nodes_change() {
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     let mut cluster = Cluster::start(client.clone(), control_plane.kubeconfig(), "30ms").await;
     for number in 1..=3 {
         cluster.fixture.add_node(number).await;

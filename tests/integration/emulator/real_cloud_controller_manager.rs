@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use headgate_sandbox::{process::Process, process::command_in, process::last_log_lines};
-use headgate_test_kubernetes::{eventually, own_control_plane};
+use headgate_test_kubernetes::{eventually, own_cluster};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -240,8 +240,7 @@ fn node(number: u8) -> Node {
 
 #[tokio::test]
 async fn reconciles_a_service_from_creation_to_deletion() {
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     let mut fixture = Fixture::start(client.clone(), control_plane.kubeconfig()).await;
     for number in [1, 2] {
         fixture.add_node(number).await;

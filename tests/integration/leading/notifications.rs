@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-use headgate_test_kubernetes::{control_plane, create_node, eventually, met, set_taints};
+use headgate_test_kubernetes::{assert_contains, control_plane, create_node, eventually, met, set_taints};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -138,10 +138,7 @@ async fn a_receiver_that_never_answers_delays_no_verdict() {
         answers(&agent, 200).await;
     }
     let metrics = agent.metrics().await;
-    assert!(
-        metrics.contains("headgate_notifications_total{outcome=\"delivered\"} 0"),
-        "{metrics}"
-    );
+    assert_contains!(metrics, "headgate_notifications_total{outcome=\"delivered\"} 0");
     shows_no_secret(&agent).await;
 }
 

@@ -1,10 +1,10 @@
 //! `maintenance.maxConcurrentNodes` with a real controller and the real API server: how many nodes are cordoned at once.
 
-use headgate_test_kubernetes::{eventually, own_control_plane};
+use headgate_test_kubernetes::{eventually, own_cluster};
 use k8s_openapi::api::core::v1::Node;
+use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::core::DynamicObject;
-use kube::{Api, Client};
 use serde_json::json;
 
 use super::{Controller, SOON, api, apply_kinds, populate};
@@ -59,8 +59,7 @@ async fn is_held_back(maintenances: &Api<DynamicObject>, name: &str, node: &str,
 
 #[tokio::test]
 async fn no_more_nodes_are_cordoned_at_once_than_the_settings_allow() {
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     apply_kinds(&control_plane, &client).await;
     populate(&client).await;
     let (nodes, maintenances) = (Api::<Node>::all(client.clone()), api(&client, "NodeMaintenance"));

@@ -1,6 +1,6 @@
 //! A drain of nodes with endpoints of a Service with `externalTrafficPolicy: Local`, without Azure, with real processes.
 
-use headgate_test_kubernetes::{eventually, own_control_plane};
+use headgate_test_kubernetes::{eventually, own_cluster};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -78,8 +78,7 @@ async fn is_marked_out(client: &Client, node: &str, agent: &Agent) {
 
 #[tokio::test]
 async fn a_node_with_an_endpoint_drains_once_the_probes_of_its_service_have_failed() {
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     apply_kinds(&control_plane, &client).await;
     populate(&client).await;
     create_service(&client).await;
@@ -101,8 +100,7 @@ async fn a_node_with_an_endpoint_drains_once_the_probes_of_its_service_have_fail
 /// Of two nodes with signals, the first by name serves until a third one does. The gate of the one that is held back says so.
 #[tokio::test]
 async fn two_nodes_with_signals_never_leave_a_service_without_a_serving_node() {
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     apply_kinds(&control_plane, &client).await;
     populate(&client).await;
     create_service(&client).await;

@@ -1,8 +1,8 @@
 //! A drain without Azure, with real processes: the agent of the node counts failed probes, and the controller's gate waits for them.
 
-use headgate_test_kubernetes::{eventually, own_control_plane};
+use headgate_test_kubernetes::{eventually, own_cluster};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client};
+use kube::Api;
 
 use super::{Controller, SOON, api, apply_kinds, drain, is_drained, populate};
 use crate::harness::AgentOptions;
@@ -11,8 +11,7 @@ const SETTINGS: &str = "kubeProxyHealthzUrl: Disabled\noutOfLoadBalancers: {sour
 
 #[tokio::test]
 async fn without_azure_pods_leave_once_the_agent_has_seen_enough_probes_fail() {
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     apply_kinds(&control_plane, &client).await;
     populate(&client).await;
     let agent = AgentOptions::new("node-1", control_plane.kubeconfig())

@@ -89,7 +89,7 @@ async fn admission_policy_expressions_pass_type_checking(administrator: &Caller)
     let mut wrong = administrator.get(&format!("{POLICIES}/headgate-nodes")).await;
     wrong["metadata"] = json!({"name": "wrong"});
     wrong["spec"]["validations"] = json!([{"expression": "object.spec.nosuchfield == 1"}]);
-    administrator.done(&ApiRequest::post(POLICIES, wrong)).await;
+    administrator.post(POLICIES, wrong).await;
     for (name, warnings) in [("wrong", true), ("headgate-nodes", false), ("headgate-leader", false)] {
         let path = format!("{POLICIES}/{name}");
         let checked = eventually(SOON, "type-checked", async || {
@@ -112,12 +112,12 @@ async fn admission_policy_expressions_pass_type_checking(administrator: &Caller)
 /// Creates a ready Node with capacity for Pods.
 pub(super) async fn node(administrator: &Caller, name: &str, labels: Value, spec: Value) {
     let node = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
-    administrator.done(&ApiRequest::post("/api/v1/nodes", node)).await;
+    administrator.post("/api/v1/nodes", node).await;
     let room = json!({"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi", "pods": "10"});
     let status = json!({"status": {"capacity": room, "allocatable": room,
         "conditions": [{"type": "Ready", "status": "True"}]}});
     administrator
-        .done(&ApiRequest::merge(&format!("/api/v1/nodes/{name}/status"), status))
+        .merge(&format!("/api/v1/nodes/{name}/status"), status)
         .await;
 }
 

@@ -39,7 +39,7 @@ async fn each_permission_is_needed(administrator: &Caller, caller: &Caller, drai
     let create = ApiRequest::post(&format!("{MAINTENANCES}?{DRY}"), object.clone());
     let right = Right::new(ROLE, ("nodemaintenances", None), "create", create.clone());
     is_needed(administrator, caller, right.answered(201)).await;
-    administrator.done(&ApiRequest::post(MAINTENANCES, object)).await;
+    administrator.post(MAINTENANCES, object).await;
     let path = format!("{MAINTENANCES}/mine");
     let delete = ApiRequest::delete(&format!("{path}?{DRY}"));
     let right = Right::new(ROLE, ("nodemaintenances", None), "delete", delete.clone());
@@ -47,12 +47,8 @@ async fn each_permission_is_needed(administrator: &Caller, caller: &Caller, drai
     let rules = remove_verb(administrator, ROLE, ("nodemaintenances", None), "automate").await;
     for refused in [create.clone(), delete.clone()] {
         wait_for_status(caller, refused.clone(), 403).await;
-        let (_, body) = caller.ask(&refused).await;
-        let message = body["message"].as_str().unwrap();
-        assert!(
-            message.contains("needs the right to delete each of its nodes"),
-            "{message}"
-        );
+        let words = "needs the right to delete each of its nodes";
+        caller.refused(&refused, &[words]).await;
     }
     restore_rules(administrator, ROLE, rules).await;
     let another = automatic(administrator, "another", drained).await;
@@ -60,8 +56,8 @@ async fn each_permission_is_needed(administrator: &Caller, caller: &Caller, drai
     wait_for_status(caller, delete, 200).await;
     // Its deadline follows the notice.
     let later = json!({"spec": {"deadline": "2030-01-01T00:10:00Z"}});
-    caller.done(&ApiRequest::merge(&format!("{path}?{DRY}"), later)).await;
-    administrator.done(&ApiRequest::delete(&path)).await;
+    caller.merge(&format!("{path}?{DRY}"), later).await;
+    administrator.delete(&path).await;
     is_gone(administrator, &path).await;
 }
 
@@ -107,7 +103,7 @@ async fn the_policy_allows_no_other_maintenance(administrator: &Caller, caller: 
     }
     // Somebody's own.
     administrator
-        .done(&ApiRequest::post(MAINTENANCES, maintenance("theirs", "Idle", drained)))
+        .post(MAINTENANCES, maintenance("theirs", "Idle", drained))
         .await;
     let path = format!("{MAINTENANCES}/theirs");
     for refused in [
@@ -121,10 +117,9 @@ async fn the_policy_allows_no_other_maintenance(administrator: &Caller, caller: 
             json!({"metadata": {"labels": {"headgate.dev/automatic": "preempt"}}, "spec": {"deadline": "2030-01-01T00:00:00Z"}}),
         ),
     ] {
-        let (status, body) = caller.ask(&refused).await;
-        assert_eq!(status, 403, "{body}");
+        caller.refused(&refused, &[]).await;
     }
-    administrator.done(&ApiRequest::delete(&path)).await;
+    administrator.delete(&path).await;
     is_gone(administrator, &path).await;
 }
 
@@ -133,7 +128,7 @@ async fn a_node_is_taken_and_given_back(administrator: &Caller, caller: &Caller,
     let pod = json!({"metadata": {"name": "slow", "labels": {"app": "slow"}},
         "spec": {"nodeName": drained, "serviceAccountName": CONTROLLER.name, "terminationGracePeriodSeconds": 3600,
             "containers": [{"name": "c", "image": "none"}]}});
-    administrator.done(&ApiRequest::post(PODS, pod)).await;
+    administrator.post(PODS, pod).await;
     let automatic = AutomaticMaintenances {
         causes: [(Cause::Preempt, None)].into(),
     };
@@ -144,7 +139,7 @@ async fn a_node_is_taken_and_given_back(administrator: &Caller, caller: &Caller,
         json!({"key": "cloudprovider.azure.microsoft.com/draining", "value": "spot-eviction", "effect": "NoSchedule"});
     let change =
         json!({"metadata": {"annotations": {"headgate.dev/spot-notice": record}}, "spec": {"taints": [taint]}});
-    administrator.done(&ApiRequest::merge(&node(drained), change)).await;
+    administrator.merge(&node(drained), change).await;
     let path = format!("{MAINTENANCES}/automatic-{drained}");
     let created = until(administrator, "the maintenance", &path, |object| {
         object["spec"]["stage"] == "Drain"
@@ -165,7 +160,7 @@ async fn a_node_is_taken_and_given_back(administrator: &Caller, caller: &Caller,
     assert!((1..600).contains(&grace), "{grace}");
 
     let given_back = json!({"spec": {"taints": null}});
-    administrator.done(&ApiRequest::merge(&node(drained), given_back)).await;
+    administrator.merge(&node(drained), given_back).await;
     is_gone(administrator, &path).await;
     is_as_before(administrator, drained).await;
     assert_eq!(

@@ -43,7 +43,7 @@ async fn set_taints(administrator: &Caller, name: &str, keys: &[&str]) {
     let taint = |key: &&str| json!({"key": key, "value": now, "effect": "NoSchedule"});
     let taints: Value = keys.iter().map(taint).collect();
     let patch = json!({"spec": {"taints": taints}});
-    administrator.done(&ApiRequest::merge(&node(name), patch)).await;
+    administrator.merge(&node(name), patch).await;
 }
 
 async fn is_delayed(administrator: &Caller, name: &str) -> bool {
@@ -101,11 +101,8 @@ async fn the_right_to_delay_deletions_is_needed_and_limited(control_plane: &Cont
     let agent = acting_on(control_plane, AGENT, &own).await;
     let controller = acting_on(control_plane, CONTROLLER, &own).await;
     wait_for_status(&agent, ApiRequest::get(&node(&own)), 200).await;
-    let (status, body) = agent.ask(&annotate(&own, DELETION_DELAY_ANNOTATION)).await;
-    assert!(
-        status == 403 && body.to_string().contains("cannot patch resource"),
-        "{status} {body}"
-    );
+    let ask = annotate(&own, DELETION_DELAY_ANNOTATION);
+    agent.refused(&ask, &["cannot patch resource"]).await;
 
     apply(&administrator.kubeconfig, &delaying());
     let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
@@ -136,21 +133,13 @@ async fn the_right_to_delay_deletions_is_needed_and_limited(control_plane: &Cont
             "only annotations headgate.dev/*",
         ),
     ] {
-        let (status, body) = caller.ask(&annotate(name, &annotation)).await;
-        let message = body["message"].as_str().unwrap_or_default();
-        assert!(
-            status == 403 && message.contains("'headgate-nodes'") && message.contains(words),
-            "{annotation} of {name}: {status} {message}"
-        );
+        let ask = annotate(name, &annotation);
+        caller.refused(&ask, &["'headgate-nodes'", words]).await;
     }
     // Not along with a change of the status, either.
     let along = json!({"metadata": {"annotations": {DELETION_DELAY_ANNOTATION: "true"}}});
     let ask = ApiRequest::merge(&format!("{}/status?dryRun=All", node(&own)), along);
-    let (status, body) = agent.ask(&ask).await;
-    assert!(
-        status == 403 && body.to_string().contains("not metadata.annotations"),
-        "{status} {body}"
-    );
+    agent.refused(&ask, &["not metadata.annotations"]).await;
 }
 
 async fn start_agent(name: &str, caller: &Caller, delay: &str) -> Agent {
@@ -242,7 +231,7 @@ async fn a_delay_ends_with_its_timeout_and_needs_the_component(control_plane: &C
     until_event(administrator, &name, "DeletionDelayTimedOut").await;
 
     let binding = format!("{RBAC}/clusterrolebindings/headgate-delay-deletion");
-    administrator.done(&ApiRequest::delete(&binding)).await;
+    administrator.delete(&binding).await;
     wait_for_status(&caller, annotate(&name, DELETION_DELAY_ANNOTATION), 403).await;
     set_taints(administrator, &name, &[CANDIDATE_TAINT]).await;
     eventually(SOON, "two refused writes are counted", async || {

@@ -168,6 +168,33 @@ impl Caller {
         self.done(&ApiRequest::get(path)).await
     }
 
+    /// Creates an object, or requests what is granted as one.
+    pub(super) async fn post(&self, path: &str, body: Value) -> Value {
+        self.done(&ApiRequest::post(path, body)).await
+    }
+
+    /// Changes an object.
+    pub(super) async fn merge(&self, path: &str, change: Value) -> Value {
+        self.done(&ApiRequest::merge(path, change)).await
+    }
+
+    pub(super) async fn delete(&self, path: &str) {
+        self.done(&ApiRequest::delete(path)).await;
+    }
+
+    /// Sends a request, which must be refused in these words.
+    pub(super) async fn refused(&self, ask: &ApiRequest, words: &[&str]) {
+        let (status, body) = self.ask(ask).await;
+        let message = body["message"].as_str().unwrap_or_default();
+        assert!(
+            status == 403 && words.iter().all(|part| message.contains(part)),
+            "{words:?}: {} {} {}: {status} {body}",
+            ask.method,
+            ask.path,
+            ask.body
+        );
+    }
+
     /// Sends a request, which must succeed.
     pub(super) async fn done(&self, ask: &ApiRequest) -> Value {
         let (status, body) = self.ask(ask).await;

@@ -48,10 +48,10 @@ impl Cluster {
         // No controller runs, so the DaemonSets want no pod.
         let pods = json!({"status": {"replicas": 2, "readyReplicas": 2, "updatedReplicas": 2}});
         let controllers = "/apis/apps/v1/namespaces/kube-system/deployments/headgate-controller/status";
-        administrator.done(&ApiRequest::merge(controllers, pods)).await;
+        administrator.merge(controllers, pods).await;
         let services = "/api/v1/namespaces/default/services";
         let web = json!({"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80}]}});
-        let web = administrator.done(&ApiRequest::post(services, web)).await;
+        let web = administrator.post(services, web).await;
         let letters = web["metadata"]["uid"].as_str().unwrap().replace('-', "");
         Self {
             control_plane,
@@ -101,7 +101,7 @@ impl Cluster {
         let path = format!("{}/{}", object.path, object.body["metadata"]["name"].as_str().unwrap());
         self.administrator.done(&object).await;
         self.finds(azure, &[], fault).await;
-        self.administrator.done(&ApiRequest::delete(&path)).await;
+        self.administrator.delete(&path).await;
     }
 
     /// The same for a fault that Azure has.

@@ -220,7 +220,7 @@ async fn controllers_are_scheduled_apart_on_unsignalled_nodes_and_evicted_one_by
     // n4 is cordoned and drained. The budget protects the other controller while the first one's successor is pending.
     let cordon = json!({"spec": {"unschedulable": true, "taints": [
         {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}});
-    administrator.done(&ApiRequest::merge("/api/v1/nodes/n4", cordon)).await;
+    administrator.merge("/api/v1/nodes/n4", cordon).await;
     let drainer = Caller::with(control_plane.kubeconfig()).await;
     assert_eq!(evict(&drainer, &pods[1]).await, 201);
     eventually(SOON, "no more may go", async || {
@@ -252,9 +252,7 @@ async fn pod_security_restricted_admits_controllers_and_rejects_agents_for_host_
     let administrator = Caller::administrator(&control_plane);
     let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
     let namespace = json!({"metadata": {"name": "restricted", "labels": labels}});
-    administrator
-        .done(&ApiRequest::post("/api/v1/namespaces", namespace))
-        .await;
+    administrator.post("/api/v1/namespaces", namespace).await;
     let objects = render(&folder(&hardened_with_identity()));
     let path = "/api/v1/namespaces/restricted/pods";
     for (kind, complaint) in [
@@ -266,7 +264,7 @@ async fn pod_security_restricted_admits_controllers_and_rejects_agents_for_host_
         let account = pod["spec"]["serviceAccountName"].clone();
         let accounts = "/api/v1/namespaces/restricted/serviceaccounts";
         administrator
-            .done(&ApiRequest::post(accounts, json!({"metadata": {"name": account}})))
+            .post(accounts, json!({"metadata": {"name": account}}))
             .await;
         // Without a quota, system priority classes are allowed in every namespace.
         let (status, body) = administrator.ask(&ApiRequest::post(path, pod)).await;

@@ -5,14 +5,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use headgate_core::clock::Clock;
-use headgate_core::node::NodeReport;
-use headgate_kubernetes::leader::{
-    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, candidate_identity,
-};
+use headgate_kubernetes::leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, candidate_identity};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{create_node, is_kubernetes_1_30, own_control_plane};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::caller::{AGENT, Account, ApiRequest, CONTROLLER, Caller, acting_on, apply};
@@ -210,21 +206,9 @@ fn ways_to_lead() -> [(PathBuf, Account); 3] {
 
 /// Runs the real elector: acquires the Lease, leads, stops and releases the Lease.
 async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
-    let clock = Clock::System;
-    let (_reports, reports) = watch::channel(NodeReport::initial(
-        None,
-        &headgate_core::node::SignalRules::default(),
-        clock.now(),
-    ));
-    let elector = LeaderElector::new(LeaderElectionConfig {
-        client: leader.client.clone(),
-        lease: LeaseName::default(),
-        identity: candidate_identity(name),
-        placement: CandidatePlacement::Replicas,
-        reports,
-        metrics: LeaderMetrics::default(),
-        clock,
-    });
+    let (client, identity) = (leader.client.clone(), candidate_identity(name));
+    let config = LeaderElectionConfig::new(client, identity, CandidatePlacement::Replicas, Clock::System);
+    let elector = LeaderElector::new(config);
     let mut terms = elector.terms();
     let stop = CancellationToken::new();
     let work = |term: headgate_kubernetes::leader::Term| async move {
@@ -251,9 +235,8 @@ pub(super) async fn is_needed(administrator: &Caller, leader: &Caller, right: Ri
     wait_for_status(leader, right.ask.clone(), right.answer).await;
     let rules = remove_verb(administrator, &right.role, (right.resource, right.name), right.verb).await;
     wait_for_status(leader, right.ask.clone(), 403).await;
-    let (_, body) = leader.ask(&right.ask).await;
     let words = format!("cannot {} resource \"{}\"", right.verb, right.resource);
-    assert!(body["message"].as_str().unwrap().contains(&words), "{body}");
+    leader.refused(&right.ask, &[&words]).await;
     restore_rules(administrator, &right.role, rules).await;
     wait_for_status(leader, right.ask, right.answer).await;
 }
@@ -262,7 +245,7 @@ pub(super) async fn is_needed(administrator: &Caller, leader: &Caller, right: Ri
 async fn rules(caller: &Caller, namespace: &str) -> Vec<String> {
     let review = json!({"spec": {"namespace": namespace}});
     let path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
-    let rules = caller.done(&ApiRequest::post(path, review)).await["status"]["resourceRules"].clone();
+    let rules = caller.post(path, review).await["status"]["resourceRules"].clone();
     let mut own: Vec<String> = rules
         .as_array()
         .unwrap()
@@ -308,7 +291,7 @@ async fn permissions_of_a_leader_suffice_are_all_needed_and_are_all() {
         wait_for_status(&leader, ApiRequest::get(&format!("{LEASES}/{OWN}")), 404).await;
         leads(&administrator, &leader, &name).await;
         for object in [format!("{LEASES}/{OWN}"), format!("{MAPS}/{LEDGER}")] {
-            administrator.done(&ApiRequest::delete(&object)).await;
+            administrator.delete(&object).await;
         }
         for ask in new_objects(&name) {
             leader.done(&ask).await;
@@ -371,8 +354,7 @@ async fn refused_to_a_hardened_agent(administrator: &Caller, agent: &Caller, own
         asks.push(ApiRequest::merge(&node(name), json!({"spec": {"taints": []}})));
     }
     for ask in asks {
-        let (status, body) = agent.ask(&ask).await;
-        assert_eq!(status, 403, "{} {}: {body}", ask.method, ask.path);
+        agent.refused(&ask, &[]).await;
     }
 }
 
@@ -387,7 +369,7 @@ async fn reading_the_azure_config_secret_needs_its_own_role() {
         let (control_plane, administrator, name, leader) = scene(&folder(&values), account).await;
         for secret in ["azure-cloud-provider", "another"] {
             let body = json!({"metadata": {"name": secret}, "stringData": {"cloud-config": "{}"}});
-            administrator.done(&ApiRequest::post(SECRETS, body)).await;
+            administrator.post(SECRETS, body).await;
         }
         let wanted = format!("{SECRETS}/azure-cloud-provider");
         wait_for_status(&leader, ApiRequest::get(&wanted), 200).await;
@@ -396,13 +378,7 @@ async fn reading_the_azure_config_secret_needs_its_own_role() {
             (ApiRequest::get(SECRETS), "list"),
             (ApiRequest::merge(&wanted, json!({"stringData": {"a": "b"}})), "patch"),
         ] {
-            let (status, body) = leader.ask(&ask).await;
-            let message = body["message"].as_str().unwrap_or_default();
-            assert!(
-                status == 403 && message.contains(&format!("cannot {verb}")),
-                "{}: {body}",
-                ask.path
-            );
+            leader.refused(&ask, &[&format!("cannot {verb}")]).await;
         }
         if account == CONTROLLER {
             let agent = acting_on(&control_plane, AGENT, &name).await;
@@ -413,9 +389,7 @@ async fn reading_the_azure_config_secret_needs_its_own_role() {
         let mut rules = administrator.get(&role).await["rules"].clone();
         let last = rules.as_array_mut().unwrap().pop().unwrap();
         assert_eq!(last["resources"], json!(["secrets"]));
-        administrator
-            .done(&ApiRequest::merge(&role, json!({"rules": rules})))
-            .await;
+        administrator.merge(&role, json!({"rules": rules})).await;
         wait_for_status(&leader, ApiRequest::get(&wanted), 403).await;
         control_plane.stop().await;
     }

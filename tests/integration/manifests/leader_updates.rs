@@ -73,9 +73,7 @@ async fn metadata_is_refused(administrator: &Caller, leader: &Caller, path: &str
 pub(super) async fn a_leader_writes_nothing_else_into_its_objects(administrator: &Caller, own: &str, leader: &Caller) {
     for ask in new_objects(own) {
         let name = ask.body["metadata"]["name"].as_str().unwrap();
-        administrator
-            .done(&ApiRequest::delete(&format!("{}/{name}", ask.path)))
-            .await;
+        administrator.delete(&format!("{}/{name}", ask.path)).await;
         administrator.done(&ask).await;
     }
     let path = format!("{LEASES}/{OWN}");

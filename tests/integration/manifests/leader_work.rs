@@ -47,7 +47,7 @@ async fn nothing_leads_before_its_policies_are_in_force() {
     })
     .await;
     let binding = format!("{BINDINGS}/headgate-leader");
-    administrator.done(&ApiRequest::delete(&binding)).await;
+    administrator.delete(&binding).await;
     eventually(SOON, "the policy is not in force", async || {
         let (status, body) = caller.ask(&foreign).await;
         if status == 201 { Ok(()) } else { Err(body.to_string()) }

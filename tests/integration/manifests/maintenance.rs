@@ -5,11 +5,9 @@ use std::sync::Arc;
 
 use headgate_controller::pool::read_node;
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeDetail, NodeReader, NodeReport, NodeTraffic, TrafficByNode};
+use headgate_core::node::{NodeDetail, NodeReader, NodeTraffic, TrafficByNode};
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
-use headgate_kubernetes::leader::{
-    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term, candidate_identity,
-};
+use headgate_kubernetes::leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, Term, candidate_identity};
 use headgate_kubernetes::{NodeWriteMetrics, TermAccess, TermStores, WatchReporter};
 use headgate_maintenance::automatic::AutomaticMaintenances;
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
@@ -20,6 +18,7 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::SOON;
 use super::caller::{Account, ApiRequest, CONTROLLER, Caller, acting_on};
@@ -61,32 +60,28 @@ pub(super) async fn create_pod(administrator: &Caller, name: &str, on: &str, own
     let pod = json!({"metadata": {"name": name, "labels": {"app": name}, "ownerReferences": owner},
         "spec": {"nodeName": on, "serviceAccountName": CONTROLLER.name, "terminationGracePeriodSeconds": 0,
             "containers": [{"name": "c", "image": "none"}]}});
-    administrator.done(&ApiRequest::post(PODS, pod)).await
+    administrator.post(PODS, pod).await
 }
 
 /// What kubelet reports of a pod that runs.
 pub(super) async fn runs(administrator: &Caller, name: &str) {
     let ready = json!({"type": "Ready", "status": "True"});
     let status = json!({"status": {"phase": "Running", "conditions": [ready]}});
-    administrator
-        .done(&ApiRequest::merge(&format!("{PODS}/{name}/status"), status))
-        .await;
+    administrator.merge(&format!("{PODS}/{name}/status"), status).await;
 }
 
 /// A budget, and what its controller reports.
 pub(super) async fn create_budget(administrator: &Caller, name: &str, app: &str, allowed: i32) {
     let budget =
         json!({"metadata": {"name": name}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": app}}}});
-    administrator.done(&ApiRequest::post(BUDGETS, budget)).await;
+    administrator.post(BUDGETS, budget).await;
     allow(administrator, name, allowed).await;
 }
 
 async fn allow(administrator: &Caller, name: &str, allowed: i32) {
     let status = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 1 + allowed,
         "desiredHealthy": 1, "expectedPods": 1 + allowed}});
-    administrator
-        .done(&ApiRequest::merge(&format!("{BUDGETS}/{name}/status"), status))
-        .await;
+    administrator.merge(&format!("{BUDGETS}/{name}/status"), status).await;
 }
 
 pub(super) fn maintenance(name: &str, stage: &str, of: &str) -> Value {
@@ -141,7 +136,7 @@ pub(super) async fn is_as_before(administrator: &Caller, name: &str) {
 
 /// A leader with the token, whose term runs the controllers.
 pub(super) struct Leader {
-    task: tokio::task::JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
     registry: Registry,
     load_balancers: watch::Sender<Arc<TrafficByNode>>,
 }
@@ -195,19 +190,10 @@ impl Leader {
                 pauses_upgrades: true,
             }
         };
-        let report = NodeReport::initial(None, &headgate_core::node::SignalRules::default(), clock.now());
-        let reports = watch::Sender::new(report);
-        let elector = LeaderElector::new(LeaderElectionConfig {
-            client: leader.client.clone(),
-            lease: LeaseName::default(),
-            identity: candidate_identity(own),
-            placement: CandidatePlacement::Replicas,
-            reports: reports.subscribe(),
-            metrics: LeaderMetrics::default(),
-            clock,
-        });
+        let (client, identity) = (leader.client.clone(), candidate_identity(own));
+        let config = LeaderElectionConfig::new(client, identity, CandidatePlacement::Replicas, clock);
+        let elector = LeaderElector::new(config);
         let task = tokio::spawn(async move {
-            let _reports = reports;
             let work = move |term: Term| {
                 let (stores, run_stores) = term.stores(access());
                 let context = context(stores);
@@ -219,7 +205,7 @@ impl Leader {
             elector.run(CancellationToken::new(), work).await;
         });
         Self {
-            task,
+            _task: AbortOnDropHandle::new(task),
             registry,
             load_balancers,
         }
@@ -238,12 +224,6 @@ impl Leader {
             .lines()
             .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no {series}")).parse().unwrap()
-    }
-}
-
-impl Drop for Leader {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -276,7 +256,7 @@ async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, 
     }
     let leader = Leader::start(caller, own);
     administrator
-        .done(&ApiRequest::post(MAINTENANCES, maintenance("m", "Drain", drained)))
+        .post(MAINTENANCES, maintenance("m", "Drain", drained))
         .await;
 
     // Cordoned and tainted; nothing leaves before the load balancers are confirmed.
@@ -328,9 +308,7 @@ async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, 
 
     // Room lets them go, then the pod of the DaemonSet.
     allow(administrator, "blocked", 1).await;
-    administrator
-        .done(&ApiRequest::delete(&format!("{BUDGETS}/twice-2")))
-        .await;
+    administrator.delete(&format!("{BUDGETS}/twice-2")).await;
     for name in ["blocked", "twice", "log"] {
         is_gone(administrator, &format!("{PODS}/{name}")).await;
     }
@@ -341,7 +319,7 @@ async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, 
     administrator.get(&format!("{PODS}/elsewhere")).await;
 
     // Its deletion ends it, and leaves nothing.
-    administrator.done(&ApiRequest::delete(&path)).await;
+    administrator.delete(&path).await;
     is_gone(administrator, &path).await;
     is_as_before(administrator, drained).await;
     for refused in [
@@ -369,7 +347,7 @@ async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, 
 /// Every request of the maintenance controllers, beside those of a leader.
 async fn rights(administrator: &Caller, drained: &str) -> Vec<Right> {
     administrator
-        .done(&ApiRequest::post(MAINTENANCES, maintenance("m", "Idle", drained)))
+        .post(MAINTENANCES, maintenance("m", "Idle", drained))
         .await;
     create_pod(administrator, "log", drained, of_daemon_set()).await;
     let pod = create_pod(administrator, "web", drained, json!([])).await;
@@ -378,9 +356,7 @@ async fn rights(administrator: &Caller, drained: &str) -> Vec<Right> {
         json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "Evacuation", "metadata": {"name": format!("{uid}-{name}")},
             "spec": {"podRef": {"name": name, "uid": uid}, "progressDeadlineSeconds": 1800}})
     };
-    administrator
-        .done(&ApiRequest::post(EVACUATIONS, evacuation("web")))
-        .await;
+    administrator.post(EVACUATIONS, evacuation("web")).await;
     let mut rights = Vec::new();
     let mut add = |resource: &'static str, verb: &'static str, ask: ApiRequest, answer: u16| {
         rights.push(Right::new(ROLE, (resource, None), verb, ask).answered(answer));
@@ -447,7 +423,7 @@ async fn rights(administrator: &Caller, drained: &str) -> Vec<Right> {
 async fn status_and_stage_are_the_controllers_own(control_plane: &ControlPlane, administrator: &Caller, drained: &str) {
     let path = format!("{MAINTENANCES}/own");
     administrator
-        .done(&ApiRequest::post(MAINTENANCES, maintenance("own", "Idle", drained)))
+        .post(MAINTENANCES, maintenance("own", "Idle", drained))
         .await;
     let foreign = Account {
         namespace: "default",
@@ -455,19 +431,17 @@ async fn status_and_stage_are_the_controllers_own(control_plane: &ControlPlane, 
     };
     let account = json!({"metadata": {"name": foreign.name}});
     administrator
-        .done(&ApiRequest::post("/api/v1/namespaces/default/serviceaccounts", account))
+        .post("/api/v1/namespaces/default/serviceaccounts", account)
         .await;
     let rbac = super::rights::RBAC;
     let role = json!({"metadata": {"name": "test-only"}, "rules": [
         {"apiGroups": ["headgate.dev"], "resources": ["nodemaintenances"], "verbs": ["*"]}]});
-    administrator
-        .done(&ApiRequest::post(&format!("{rbac}/clusterroles"), role))
-        .await;
+    administrator.post(&format!("{rbac}/clusterroles"), role).await;
     let binding = json!({"metadata": {"name": "test-only"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-only"},
         "subjects": [{"kind": "ServiceAccount", "name": foreign.name, "namespace": foreign.namespace}]});
     let bindings = format!("{rbac}/clusterrolebindings");
-    administrator.done(&ApiRequest::post(&bindings, binding)).await;
+    administrator.post(&bindings, binding).await;
     let foreign = acting_on(control_plane, foreign, drained).await;
     wait_for_status(&foreign, ApiRequest::get(&path), 200).await;
 
@@ -489,7 +463,7 @@ async fn status_and_stage_are_the_controllers_own(control_plane: &ControlPlane, 
         })
         .await;
     }
-    administrator.done(&ApiRequest::delete(&path)).await;
+    administrator.delete(&path).await;
 }
 
 async fn each_permission_is_needed_and_the_policy_allows_no_more(
@@ -546,9 +520,7 @@ async fn each_permission_is_needed_and_the_policy_allows_no_more(
 
     // Without the right to the statuses of maintenances there is no right to cordon.
     let role = format!("{}/{ROLE}", super::rights::RBAC);
-    administrator
-        .done(&ApiRequest::merge(&role, json!({"rules": []})))
-        .await;
+    administrator.merge(&role, json!({"rules": []})).await;
     let cordon = ApiRequest::merge(&dry(&path), json!({"spec": {"unschedulable": true}}));
     wait_for_status(leader, cordon, 403).await;
 }

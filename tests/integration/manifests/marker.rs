@@ -2,12 +2,11 @@
 //! write it, and the agents that write it after failed probes. The commands are those of `docs/guides/spot-and-upgrades.md`.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::Process;
-use headgate_test_kubernetes::{create_node, eventually, kubectl, own_control_plane, scratch};
+use headgate_test_kubernetes::{create_node, eventually, kubectl, own_control_plane};
 use serde_json::{Value, json};
 
 use super::SOON;
@@ -16,7 +15,7 @@ use super::leader::LEASES;
 use super::leader_policy::{dry_run, refused};
 use super::rendering::{folder, hardened, hardened_with_identity, merged, with_condition};
 use super::rights::{node, wait_for_status};
-use crate::harness::{AgentOptions, settings_file};
+use crate::harness::{AgentOptions, start_controller};
 use crate::status::world::World;
 
 const WAIT: &str = "--for=condition=headgate.dev/OutOfLoadBalancers";
@@ -45,27 +44,9 @@ async fn reason(administrator: &Caller, name: &str) -> String {
 
 /// A controller that writes the marker. Dropping it kills the process.
 fn controller_process(caller: &Caller, azure_json: &Path) -> Process {
-    let directory = scratch("marker");
-    let settings = directory.join("settings.yaml");
-    std::fs::write(&settings, settings_file("outOfLoadBalancers: {source: AdminState}\n")).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command.current_dir(&directory).env_remove("KUBECONFIG");
-    command.args([
-        "agent",
-        "--role=controller",
-        "--node-name=node-1",
-        "--metrics-bind-address=127.0.0.1:0",
-    ]);
-    let state = directory.join("state");
-    for (flag, file) in [
-        ("--kubeconfig", caller.kubeconfig.as_path()),
-        ("--config", &settings),
-        ("--azure-config-file", azure_json),
-        ("--state-dir", &state),
-    ] {
-        command.arg(flag).arg(file);
-    }
-    Process::start("headgate", command, &directory.join("log")).unwrap()
+    let settings = "outOfLoadBalancers: {source: AdminState}\n";
+    let azure = [("--azure-config-file", azure_json)];
+    start_controller("node-1", &caller.kubeconfig, settings, &azure)
 }
 
 fn condition(status: &str) -> Value {
@@ -131,11 +112,7 @@ async fn the_right_to_write_the_marker_is_needed_and_limited() {
     let controller = acting_on(&control_plane, CONTROLLER, &own).await;
     for caller in [&agent, &controller] {
         wait_for_status(caller, ApiRequest::get(&node(&own)), 200).await;
-        let (status, body) = caller.ask(&mark(&own)).await;
-        assert!(
-            status == 403 && body.to_string().contains("cannot patch resource"),
-            "{status} {body}"
-        );
+        caller.refused(&mark(&own), &["cannot patch resource"]).await;
     }
     apply(
         &administrator.kubeconfig,
@@ -152,19 +129,11 @@ async fn the_right_to_write_the_marker_is_needed_and_limited() {
     let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}});
     for caller in [&agent, &controller] {
         let ask = ApiRequest::strategic(&format!("{}/status?dryRun=All", node(&own)), addresses.clone());
-        let (status, body) = caller.ask(&ask).await;
-        assert!(
-            status == 403 && body.to_string().contains("not status.addresses"),
-            "{status} {body}"
-        );
+        caller.refused(&ask, &["not status.addresses"]).await;
         // A whole status by another verb needs a right that no account has.
         let whole = administrator.get(&node(&own)).await;
         let ask = ApiRequest::put(&format!("{}/status?dryRun=All", node(&own)), whole);
-        let (status, body) = caller.ask(&ask).await;
-        assert!(
-            status == 403 && body.to_string().contains("cannot update resource"),
-            "{status} {body}"
-        );
+        caller.refused(&ask, &["cannot update resource"]).await;
     }
     an_agent_without_a_leader_writes_the_marker_after_failed_probes(&control_plane, &administrator).await;
     control_plane.stop().await;

@@ -42,14 +42,11 @@ async fn create_nodes(administrator: &Caller) {
         let metadata = json!({"name": name, "labels": {"kubernetes.io/hostname": name},
             "annotations": {"node.alpha.kubernetes.io/ttl": "0"}, "finalizers": ["example.com/keep"]});
         administrator
-            .done(&ApiRequest::post(
-                "/api/v1/nodes",
-                json!({"metadata": metadata, "spec": spec}),
-            ))
+            .post("/api/v1/nodes", json!({"metadata": metadata, "spec": spec}))
             .await;
     }
     let plain = json!({"metadata": {"name": "plain"}});
-    administrator.done(&ApiRequest::post("/api/v1/nodes", plain)).await;
+    administrator.post("/api/v1/nodes", plain).await;
 }
 
 /// Grants every verb on Nodes to the service accounts `headgate`, `headgate-controller`, `other`, and `headgate`
@@ -59,31 +56,23 @@ async fn grant_everything(administrator: &Caller) {
     for name in ["other", CONTROLLER.name] {
         let account = account(name, "kube-system");
         administrator
-            .done(&ApiRequest::post(
-                "/api/v1/namespaces/kube-system/serviceaccounts",
-                account,
-            ))
+            .post("/api/v1/namespaces/kube-system/serviceaccounts", account)
             .await;
     }
     let elsewhere = account("headgate", "default");
     administrator
-        .done(&ApiRequest::post(
-            "/api/v1/namespaces/default/serviceaccounts",
-            elsewhere,
-        ))
+        .post("/api/v1/namespaces/default/serviceaccounts", elsewhere)
         .await;
     let role = json!({"metadata": {"name": "test-only"},
         "rules": [{"apiGroups": [""], "resources": ["nodes", "nodes/status", "nodes/proxy"], "verbs": ["*"]}]});
-    administrator
-        .done(&ApiRequest::post(&format!("{RBAC}/clusterroles"), role))
-        .await;
+    administrator.post(&format!("{RBAC}/clusterroles"), role).await;
     let subject = |name: &str, namespace: &str| json!({"kind": "ServiceAccount", "name": name, "namespace": namespace});
     let binding = json!({"metadata": {"name": "test-only"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-only"},
         "subjects": [subject("headgate", "kube-system"), subject(CONTROLLER.name, "kube-system"),
             subject("other", "kube-system"), subject("headgate", "default")]});
     administrator
-        .done(&ApiRequest::post(&format!("{RBAC}/clusterrolebindings"), binding))
+        .post(&format!("{RBAC}/clusterrolebindings"), binding)
         .await;
 }
 
@@ -203,36 +192,42 @@ fn condition(kind: &str, status: &str) -> Value {
 /// Changes that are rejected on n1 and other Nodes, each with its message.
 fn forbidden_changes(n1: &Value) -> Vec<(ApiRequest, &'static str)> {
     let [a, b] = others();
-    let labels = |labels: Value| json!({"metadata": {"labels": labels}});
+    let merge = |change: Value| ApiRequest::merge(N1, change);
+    let (edit, status) = (
+        |operation: Value| ApiRequest::json(N1, json!([operation])),
+        |change: Value| ApiRequest::merge(&format!("{N1}/status"), change),
+    );
+    let metadata = |field: &str, value: Value| json!({"metadata": {field: value}});
+    let labels = |labels: Value| metadata("labels", labels);
     let taints = |taints: Value| json!({"spec": {"taints": taints}});
+    let add = |taint: Value| json!({"op": "add", "path": "/spec/taints/-", "value": taint});
     let maintenance = taint("headgate.dev/maintenance", "NoSchedule");
     let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "x"});
     let mut cordoned = n1.clone();
     cordoned["spec"]["unschedulable"] = json!(true);
-    let add = |taint: Value| json!([{"op": "add", "path": "/spec/taints/-", "value": taint}]);
+    let applied = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"labels": {"applied": "1"}}});
+    let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}});
+    let on_n2 = labels(json!({"foo": "bar"}));
+    let cordon_of_n2 = json!({"spec": {"unschedulable": null}});
+    let recorded = annotation("headgate.dev/unschedulable-before-maintenance", &json!("false"));
+    let both = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"unschedulable": true}});
+    let ranges = json!({"spec": {"podCIDR": "10.250.0.0/24", "podCIDRs": ["10.250.0.0/24"]}});
+    let own_and_other = json!({"headgate.dev/x": "1", "node.alpha.kubernetes.io/ttl": "9"});
+    let replaced = json!({"op": "replace", "path": "/spec/taints/0/value", "value": "y"});
     vec![
+        (merge(labels(json!({"foo": "bar"}))), "not metadata.labels"),
         (
-            ApiRequest::merge(N1, labels(json!({"foo": "bar"}))),
+            merge(labels(json!({"kubernetes.io/hostname": null}))),
             "not metadata.labels",
         ),
+        (ApiRequest::merge("/api/v1/nodes/n2", on_n2), "not metadata.labels"),
         (
-            ApiRequest::merge(N1, labels(json!({"kubernetes.io/hostname": null}))),
-            "not metadata.labels",
-        ),
-        (
-            ApiRequest::merge("/api/v1/nodes/n2", labels(json!({"foo": "bar"}))),
-            "not metadata.labels",
-        ),
-        (
-            ApiRequest::merge(N1, labels(json!({"kubernetes.azure.com/upgrade-status": "paused"}))),
+            merge(labels(json!({"kubernetes.azure.com/upgrade-status": "paused"}))),
             "only where it runs maintenances",
         ),
+        (merge(metadata("finalizers", Value::Null)), "not metadata.finalizers"),
         (
-            ApiRequest::merge(N1, json!({"metadata": {"finalizers": null}})),
-            "not metadata.finalizers",
-        ),
-        (
-            ApiRequest::merge(N1, json!({"metadata": {"ownerReferences": [owner]}})),
+            merge(metadata("ownerReferences", json!([owner]))),
             "not metadata.ownerReferences",
         ),
         (
@@ -240,116 +235,68 @@ fn forbidden_changes(n1: &Value) -> Vec<(ApiRequest, &'static str)> {
             "not spec.unschedulable",
         ),
         (
-            ApiRequest::strategic("/api/v1/nodes/n2", json!({"spec": {"unschedulable": null}})),
+            ApiRequest::strategic("/api/v1/nodes/n2", cordon_of_n2),
             "not spec.unschedulable",
         ),
-        (
-            ApiRequest::merge(
-                N1,
-                json!({"metadata": {"annotations": {"headgate.dev/unschedulable-before-maintenance": "false"}}}),
-            ),
-            "headgate.dev/unschedulable-before-maintenance",
-        ),
-        (
-            ApiRequest::merge(
-                N1,
-                json!({"metadata": {"labels": {"a": "b"}}, "spec": {"unschedulable": true}}),
-            ),
-            "not metadata.labels, spec.unschedulable",
-        ),
-        (
-            ApiRequest::merge(
-                PLAIN,
-                json!({"spec": {"podCIDR": "10.250.0.0/24", "podCIDRs": ["10.250.0.0/24"]}}),
-            ),
-            // In either order.
-            "not spec.podCIDR",
-        ),
+        (merge(recorded), "headgate.dev/unschedulable-before-maintenance"),
+        (merge(both), "not metadata.labels, spec.unschedulable"),
+        // In either order.
+        (ApiRequest::merge(PLAIN, ranges), "not spec.podCIDR"),
         (
             ApiRequest::merge(PLAIN, json!({"spec": {"providerID": "azure:///x"}})),
             "not spec.providerID",
         ),
         (ApiRequest::put(N1, cordoned), "not spec.unschedulable"),
+        (ApiRequest::apply(N1, applied), "not metadata.labels"),
+        (merge(annotation("example.com/x", &json!("1"))), "not example.com/x"),
         (
-            ApiRequest::apply(
-                N1,
-                json!({"apiVersion": "v1", "kind": "Node", "metadata": {"labels": {"applied": "1"}}}),
-            ),
-            "not metadata.labels",
-        ),
-        (
-            ApiRequest::merge(N1, annotation("example.com/x", &json!("1"))),
-            "not example.com/x",
-        ),
-        (
-            ApiRequest::merge(N1, annotation("node.alpha.kubernetes.io/ttl", &Value::Null)),
+            merge(annotation("node.alpha.kubernetes.io/ttl", &Value::Null)),
             "not node.alpha",
         ),
         (
-            ApiRequest::merge(
-                N1,
-                json!({"metadata": {"annotations": {"headgate.dev/x": "1", "node.alpha.kubernetes.io/ttl": "9"}}}),
-            ),
+            merge(metadata("annotations", own_and_other)),
             "headgate.dev/*, not node.alpha.kubernetes.io/ttl",
         ),
         (
-            ApiRequest::merge(N1, annotation("headgate.devil/x", &json!("1"))),
+            merge(annotation("headgate.devil/x", &json!("1"))),
             "not headgate.devil/x",
         ),
+        (merge(metadata("annotations", Value::Null)), "not node.alpha"),
         (
-            ApiRequest::merge(N1, json!({"metadata": {"annotations": null}})),
-            "not node.alpha",
-        ),
-        (
-            ApiRequest::json(N1, json!([{"op": "remove", "path": "/spec/taints/0"}])),
+            edit(json!({"op": "remove", "path": "/spec/taints/0"})),
             "would become [example.com/b",
         ),
-        (ApiRequest::merge(N1, taints(json!([maintenance]))), "would become []"),
-        (ApiRequest::merge(N1, taints(Value::Null)), "would become []"),
+        (merge(taints(json!([maintenance]))), "would become []"),
+        (merge(taints(Value::Null)), "would become []"),
+        (edit(replaced), "would become [example.com/a=y:NoSchedule"),
         (
-            ApiRequest::json(
-                N1,
-                json!([{"op": "replace", "path": "/spec/taints/0/value", "value": "y"}]),
-            ),
-            "would become [example.com/a=y:NoSchedule",
-        ),
-        (
-            ApiRequest::merge(N1, taints(json!([b, a]))),
+            merge(taints(json!([b, a]))),
             "would become [example.com/b=:PreferNoSchedule, example.com/a",
         ),
         (
-            ApiRequest::json(N1, add(taint("node.kubernetes.io/out-of-service", "NoExecute"))),
+            edit(add(taint("node.kubernetes.io/out-of-service", "NoExecute"))),
             "the taints cloudprovider.azure.microsoft.com/draining, headgate.dev/maintenance; the others were",
         ),
         (
-            ApiRequest::json(N1, add(taint("headgate.dev/maintenance", "NoExecute"))),
+            edit(add(taint("headgate.dev/maintenance", "NoExecute"))),
             "the effect NoExecute",
         ),
         (
-            ApiRequest::merge(&format!("{N1}/status"), json!({"status": {"capacity": {"cpu": "99"}}})),
+            status(json!({"status": {"capacity": {"cpu": "99"}}})),
             "in the status of a Node, not status.",
         ),
-        (
-            ApiRequest::merge(
-                &format!("{N1}/status"),
-                json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}}),
-            ),
-            "not status.addresses",
-        ),
+        (status(addresses), "not status.addresses"),
         (
             ApiRequest::strategic(&format!("{N1}/status"), condition("Ready", "True")),
             "not status.conditions of others",
         ),
         (
-            ApiRequest::merge(&format!("{N1}/status"), condition("headgate.dev/Other", "True")),
+            status(condition("headgate.dev/Other", "True")),
             "not status.conditions of others",
         ),
+        (status(labels(json!({"a": "b"}))), "not metadata.labels"),
         (
-            ApiRequest::merge(&format!("{N1}/status"), json!({"metadata": {"labels": {"a": "b"}}})),
-            "not metadata.labels",
-        ),
-        (
-            ApiRequest::merge(&format!("{N1}/status"), annotation("headgate.dev/x", &json!("1"))),
+            status(annotation("headgate.dev/x", &json!("1"))),
             "not metadata.annotations",
         ),
         (ApiRequest::delete(N1), "refused: DELETE nodes"),
@@ -446,7 +393,7 @@ async fn the_node_policy_requires_a_pod_bound_token_and_ignores_other_users(
     let other = Caller::with_token(control_plane, &token).await;
     let theirs = json!({"metadata": {"labels": {"other": "1"}}, "spec": {"unschedulable": true}});
     for caller in [&other, administrator] {
-        caller.done(&ApiRequest::merge(N1, theirs.clone())).await;
+        caller.merge(N1, theirs.clone()).await;
     }
 
     agent.done(&ours()).await;

@@ -28,7 +28,7 @@ async fn emit(administrator: &Caller, node: &str, message: &str) {
         "message": message, "firstTimestamp": now, "lastTimestamp": now, "count": 1,
         "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
         "source": {"component": "custom-scheduledevents-consolidated-preempt-plugin-monitor", "host": node}});
-    administrator.done(&ApiRequest::post(EVENTS, event)).await;
+    administrator.post(EVENTS, event).await;
 }
 
 async fn is_tainted(administrator: &Caller, name: &str) -> bool {
@@ -69,9 +69,7 @@ async fn refused_without_the_right(administrator: &Caller, leader: &Caller, name
         .unwrap()
         .retain(|rule| rule["resources"] != json!(["nodes"]) || rule["verbs"] != json!(["patch"]));
     assert_ne!(fewer, rules);
-    administrator
-        .done(&ApiRequest::merge(&role, json!({"rules": fewer})))
-        .await;
+    administrator.merge(&role, json!({"rules": fewer})).await;
     let probe = json!({"metadata": {"annotations": {"headgate.dev/probe": "2"}}});
     wait_for_status(
         leader,
@@ -91,9 +89,7 @@ async fn refused_without_the_right(administrator: &Caller, leader: &Caller, name
     })
     .await;
     assert!(!is_tainted(administrator, name).await);
-    administrator
-        .done(&ApiRequest::merge(&role, json!({"rules": rules})))
-        .await;
+    administrator.merge(&role, json!({"rules": rules})).await;
     tainted(administrator, name).await;
 }
 
@@ -104,9 +100,9 @@ async fn a_controllers_token_turns_an_event_into_the_taint() {
     let status = json!({"status": {"nodeInfo": {"bootID": "boot-1", "machineID": "", "systemUUID": "", "kernelVersion": "", "osImage": "",
         "containerRuntimeVersion": "", "kubeletVersion": "", "kubeProxyVersion": "", "operatingSystem": "", "architecture": ""}}});
     let path = format!("{}/status", node(&name));
-    administrator.done(&ApiRequest::merge(&path, status)).await;
+    administrator.merge(&path, status).await;
     let spot = json!({"metadata": {"labels": {"kubernetes.azure.com/scalesetpriority": "spot"}}});
-    administrator.done(&ApiRequest::merge(&node(&name), spot)).await;
+    administrator.merge(&node(&name), spot).await;
     wait_for_status(&leader, ApiRequest::get(&format!("{EVENTS}?limit=1")), 200).await;
     let probe = json!({"metadata": {"annotations": {"headgate.dev/probe": "1"}}});
     wait_for_status(
@@ -150,7 +146,7 @@ async fn a_controllers_token_turns_an_event_into_the_taint() {
     .await;
 
     administrator
-        .done(&ApiRequest::merge(&node(&name), json!({"spec": {"taints": null}})))
+        .merge(&node(&name), json!({"spec": {"taints": null}}))
         .await;
     refused_without_the_right(&administrator, &leader, &name, &registry).await;
     running.abort();

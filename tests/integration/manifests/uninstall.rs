@@ -4,7 +4,7 @@
 use headgate_test_kubernetes::{kubectl, own_control_plane};
 use serde_json::json;
 
-use super::caller::{ApiRequest, Caller, apply, install};
+use super::caller::{Caller, apply, install};
 use super::leader::{LEDGER, MAPS};
 use super::rendering::{folder, hardened};
 use super::{overlay_of, stdout_of, text};
@@ -43,7 +43,7 @@ async fn deleting_earlier_settings_leaves_the_ledger() {
     // As the leader of an earlier version created it; a newer one leaves the name label out.
     let ledger = json!({"metadata": {"name": LEDGER, "labels": {"app.kubernetes.io/name": "headgate"}},
         "data": {"ledger.json": "{\"pools\": {}}"}});
-    administrator.done(&ApiRequest::post(MAPS, ledger)).await;
+    administrator.post(MAPS, ledger).await;
     let maps = async || {
         let maps = administrator.get(MAPS).await;
         let names = maps["items"].as_array().unwrap().iter();

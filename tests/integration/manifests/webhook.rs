@@ -43,10 +43,7 @@ fn webhook_snippets_mount_the_secret_and_are_accepted() {
         assert_eq!(mount["readOnly"], true, "{kind}");
         path = mount["mountPath"].as_str().unwrap().to_owned();
     }
-    assert!(
-        section.contains(&format!("`notifications.urlFile: {path}/url`")),
-        "{section}"
-    );
+    headgate_test_kubernetes::assert_contains!(section, format!("`notifications.urlFile: {path}/url`"));
     let (_, plain_template) = json_template.split_once(" # or ").unwrap();
     let plain_template = format!("notifications:\n  template: {plain_template}");
     for block in [json_template, &plain_template] {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use headgate_test_kubernetes::{control_plane, create_node, eventually, met, own_control_plane};
+use headgate_test_kubernetes::{control_plane, create_node, eventually, met, own_cluster};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
@@ -15,8 +15,7 @@ use crate::harness::{AgentOptions, http};
 
 #[tokio::test]
 async fn an_api_server_outage_keeps_the_verdict_until_the_watch_resumes() {
-    let mut control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (mut control_plane, client) = own_cluster().await;
     create(&client, "good", json!([])).await;
     create(&client, "drained", json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
     let good = AgentOptions::new("good", control_plane.kubeconfig()).start().await;
@@ -55,8 +54,7 @@ async fn an_api_server_outage_keeps_the_verdict_until_the_watch_resumes() {
 
 #[tokio::test]
 async fn a_restart_during_an_api_server_outage_uses_the_remembered_state() {
-    let mut control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (mut control_plane, client) = own_cluster().await;
     create(&client, "drained", json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
     create(&client, "good", json!([])).await;
     let drained = AgentOptions::new("drained", control_plane.kubeconfig());

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch};
+use headgate_test_kubernetes::{assert_contains, control_plane, create_node, eventually, scratch};
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
@@ -121,10 +121,7 @@ async fn bind_address_hard_fail_exits_with_1_and_names_the_cause() {
         .unwrap();
     let log = std::fs::read_to_string(directory.join("log")).unwrap();
     assert_eq!(status.code(), Some(1), "{log}");
-    assert!(
-        log.contains(&format!("{address} cannot be bound: Address already in use")),
-        "{log}"
-    );
+    assert_contains!(log, format!("{address} cannot be bound: Address already in use"));
 }
 
 #[tokio::test]

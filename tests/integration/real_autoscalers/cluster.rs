@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -23,7 +22,7 @@ use tokio::time::sleep;
 use super::azure::Azure;
 use super::held_pods;
 use super::timeline::{SAMPLE_INTERVAL, Step, Timelines};
-use crate::harness::{AgentOptions, settings_file};
+use crate::harness::{AgentOptions, start_controller};
 
 /// Time for everything that an autoscaler does, on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_mins(5);
@@ -253,27 +252,9 @@ impl Cluster {
 }
 
 fn start_leader(shared: &Shared) -> Process {
-    let directory = scratch("leader");
-    let settings = directory.join("settings.yaml");
-    std::fs::write(&settings, settings_file("outOfLoadBalancers: {source: AdminState}\n")).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command.current_dir(&directory).env_remove("KUBECONFIG");
-    command.args([
-        "agent",
-        "--role=controller",
-        "--node-name=base-1",
-        "--metrics-bind-address=127.0.0.1:0",
-    ]);
-    let state = directory.join("state");
-    for (flag, file) in [
-        ("--kubeconfig", shared.kubeconfig.as_path()),
-        ("--config", &settings),
-        ("--azure-config-file", &shared.azure.settings_file),
-        ("--state-dir", &state),
-    ] {
-        command.arg(flag).arg(file);
-    }
-    Process::start("headgate", command, &directory.join("log")).unwrap()
+    let azure = [("--azure-config-file", shared.azure.settings_file.as_path())];
+    let settings = "outOfLoadBalancers: {source: AdminState}\n";
+    start_controller("base-1", &shared.kubeconfig, settings, &azure)
 }
 
 /// Records the steps that each Node shows, and serves each new one.

@@ -1,19 +1,13 @@
 //! The sandbox with workloads: its printed commands drain nodes by two maintenances that have one node in common.
 
 use std::path::Path;
-use std::process::Command;
 
 use headgate_test_kubernetes::kubectl;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::command::Sandbox;
-
-fn output(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
+use crate::harness::succeed;
 
 /// The arguments of the printed command that contains `part`, without the kubeconfig.
 fn printed<'a>(hints: &'a str, part: &str) -> Vec<&'a str> {
@@ -30,7 +24,7 @@ async fn two_maintenances_drain_the_workloads_with_the_printed_commands() {
     let description = sandbox.description().await;
     let kubeconfig = Path::new(description["kubeconfig"].as_str().unwrap()).to_owned();
     let hints = sandbox.errors();
-    let kube = |arguments: &[&str]| output(kubectl(&kubeconfig).args(arguments));
+    let kube = |arguments: &[&str]| succeed(kubectl(&kubeconfig).args(arguments));
     let pods_on = |nodes: [&str; 3]| {
         let list: Value = serde_json::from_str(&kube(&["-n", "shop", "get", "pods", "-o", "json"])).unwrap();
         let pods = list["items"].as_array().unwrap();

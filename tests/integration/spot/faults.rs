@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_test_kubernetes::{control_plane, eventually, met, own_control_plane, patch_node};
-use kube::Client;
+use headgate_test_kubernetes::{control_plane, eventually, met, own_cluster, patch_node};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -111,8 +110,7 @@ async fn a_slow_first_imds_response_delays_nothing_else() {
 
 #[tokio::test]
 async fn a_preempt_event_during_an_api_server_outage_fails_healthz_and_taints_later() {
-    let mut control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (mut control_plane, client) = own_cluster().await;
     let imds = Imds::start().await;
     create(&client, "spot-alone").await;
     let options = options("spot-alone", control_plane.kubeconfig(), &imds);

@@ -1,7 +1,7 @@
 //! The permissions that eviction notices need, with a token bound to the own Node: only the taint can be written.
 
 use headgate_test_kubernetes::kubectl;
-use headgate_test_kubernetes::{eventually, met, own_control_plane};
+use headgate_test_kubernetes::{eventually, met, own_cluster};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::PostParams;
@@ -33,8 +33,7 @@ async fn pod_token(client: &Client, node: &str) -> String {
 
 #[tokio::test]
 async fn eviction_notices_allow_only_the_draining_taint() {
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     let imds = Imds::start().await;
     create(&client, "spot-rights").await;
     let example = folder(&json!({"evictionNotices": {"enabled": true}}));

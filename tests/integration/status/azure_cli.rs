@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use headgate_test_kubernetes::scratch;
+use headgate_test_kubernetes::{assert_contains, scratch};
 use serde_json::{Value, json};
 
 use super::world::World;
@@ -46,10 +46,7 @@ async fn az_gives_the_token_where_azure_json_has_no_credential() {
 
     program("echo 'ERROR: Please run az login to setup account.' >&2; exit 1");
     let shown = status();
-    assert!(
-        shown.contains("az account get-access-token: ERROR: Please run az login"),
-        "{shown}"
-    );
+    assert_contains!(shown, "az account get-access-token: ERROR: Please run az login");
 
     let answer = json!({"accessToken": world.token().await, "expires_on": 4_000_000_000_i64, "tokenType": "Bearer"});
     program(&format!("echo '{answer}'"));

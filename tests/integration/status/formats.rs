@@ -3,13 +3,15 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use headgate_test_kubernetes::assert_contains;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
 use tokio::time::timeout;
 
 use super::world::World;
-use super::{DRAIN, refused, stdout_of};
+use super::{DRAIN, refused};
+use crate::harness::stdout_of;
 
 /// A command that follows the cluster, and the lines that it prints. It ends with the test.
 fn start_watch(world: &World, arguments: &[&str]) -> (Child, Lines<BufReader<ChildStdout>>) {
@@ -45,10 +47,7 @@ async fn why_and_plan_have_the_formats_and_the_watch_too(world: &World) {
     let why = |format: &str| stdout_of(world.headgate(&[&["why", "node/node-2", "-o", format][..], &agents].concat()));
     assert_eq!(why("name"), "node/node-2\n");
     let wide = why("wide");
-    assert!(
-        wide.contains("\n  Taints:             none\n  Cordoned:           no\n"),
-        "{wide}"
-    );
+    assert_contains!(wide, "\n  Taints:             none\n  Cordoned:           no\n");
     let yaml: Value = serde_yaml::from_str(&why("yaml")).unwrap();
     assert_eq!(
         (&yaml["node"], &yaml["nodeObject"]["taints"]),
@@ -89,10 +88,7 @@ async fn formats_order_and_watch_are_kubectls(world: &World) {
     assert_eq!(stdout_of(sorted("{.signals}")), by_answer);
     assert_eq!(stdout_of(sorted(".name")), names);
     let error = refused(&sorted(".spec.replicas"), 2);
-    assert!(
-        error.contains("no node has the field \".spec.replicas\"; allowed: a field"),
-        "{error}"
-    );
+    assert_contains!(error, "no node has the field \".spec.replicas\"; allowed: a field");
 
     let json = world.json(&["--all"]);
     let yaml: Value = serde_yaml::from_str(&world.status(&["--all", "-o", "yaml"])).unwrap();
@@ -148,17 +144,11 @@ fn a_service_is_named_with_its_namespace_or_by_n(world: &World) {
     assert_eq!(stdout_of(why(&["web", "-n", "shop"])), full);
     assert_eq!(stdout_of(why(&["shop/web", "-n", "shop"])), full);
     let error = refused(&why(&["web"]), 2);
-    assert!(
-        error.contains("\"web\" is not a Service; allowed: NAMESPACE/NAME"),
-        "{error}"
-    );
+    assert_contains!(error, "\"web\" is not a Service; allowed: NAMESPACE/NAME");
     let error = refused(&why(&["shop/web", "-n", "other"]), 2);
     assert!(error.contains("\"shop/web\" is not in the namespace other"), "{error}");
     let error = refused(&why(&["a/b/c"]), 2);
-    assert!(
-        error.contains("\"a/b/c\" is not a Service; allowed: NAMESPACE/NAME"),
-        "{error}"
-    );
+    assert_contains!(error, "\"a/b/c\" is not a Service; allowed: NAMESPACE/NAME");
     let yaml: Value = serde_yaml::from_str(&stdout_of(why(&["shop/web", "-o", "yaml"]))).unwrap();
     assert_eq!(yaml, json!([]));
 }

@@ -2,21 +2,21 @@
 //! page in a browser.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
-use headgate_sandbox::process::{Process, command_in};
-use headgate_test_kubernetes::{eventually, kubectl, scratch};
+use headgate_sandbox::process::Process;
+use headgate_test_kubernetes::{assert_contains, eventually, kubectl, scratch};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use super::through_api_server::{documented_rights, succeed};
+use super::through_api_server::documented_rights;
 use super::world::World;
-use super::{DRAIN, entry, refused, stdout_of};
+use super::{DRAIN, entry, refused};
 use crate::harness::network::in_network_namespace;
-use crate::harness::settings_file;
+use crate::harness::{headgate, start_controller, stdout_of, succeed};
 use crate::node::with_token;
 
 mod page;
@@ -50,22 +50,13 @@ async fn create_pods(world: &World) {
     }
 }
 
-fn start_controller(world: &World) -> Process {
-    let directory = scratch("controller");
-    let settings = directory.join("settings.yaml");
-    std::fs::write(&settings, settings_file("")).unwrap();
-    let mut command = command_in(env!("CARGO_BIN_EXE_headgate"), &directory);
-    command.args([
-        "agent",
-        "--role=controller",
-        "--node-name=node-3",
-        "--metrics-bind-address",
-    ]);
-    command.arg(format!("{POD}:10457")).arg("--state-dir").arg(&directory);
-    command.arg("--config").arg(&settings);
-    command.arg("--azure-config-file").arg(&world.azure_json);
-    command.arg("--kubeconfig").arg(world.control_plane.kubeconfig());
-    Process::start("controller", command, &directory.join("log")).unwrap()
+fn start_leader(world: &World) -> Process {
+    let metrics = format!("{POD}:10457");
+    let flags = [
+        ("--metrics-bind-address", Path::new(&metrics)),
+        ("--azure-config-file", world.azure_json.as_path()),
+    ];
+    start_controller("node-3", world.control_plane.kubeconfig(), "", &flags)
 }
 
 /// A kubeconfig with the rights of the documentation, and none besides.
@@ -75,12 +66,6 @@ fn viewer(administrator: &Path) -> PathBuf {
     succeed(kubectl(administrator).args(["apply", "-f"]).arg(&rights));
     let token = succeed(kubectl(administrator).args(["-n", "kube-system", "create", "token", "viewer"]));
     with_token(administrator, token.trim())
-}
-
-fn headgate(kubeconfig: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command.args(arguments).arg("--kubeconfig").arg(kubeconfig);
-    command.output().unwrap()
 }
 
 #[test]
@@ -93,7 +78,7 @@ fn the_leader_serves_the_state_of_the_cluster() {
             create_pods(&world).await;
             let viewer = viewer(world.control_plane.kubeconfig());
             without_a_leader(&viewer);
-            let controller = start_controller(&world);
+            let controller = start_leader(&world);
             let report = eventually(SOON, "the leader serves its state", async || {
                 let found: Value = serde_json::from_str(&stdout_of(headgate(
                     &viewer,
@@ -133,17 +118,15 @@ fn the_leader_serves_the_state_of_the_cluster() {
 
 fn without_a_leader(viewer: &Path) {
     let text = stdout_of(headgate(viewer, &["status", "--no-agents"]));
-    assert!(
-        text.contains("give --azure-config-file") && text.contains("the leader does not serve it: there is no Lease"),
-        "{text}"
+    assert_contains!(
+        text,
+        "give --azure-config-file",
+        "the leader does not serve it: there is no Lease"
     );
     // Nothing is expected of a leader that never was.
     stdout_of(headgate(viewer, &["status", "--no-agents", "--exit-code"]));
     let error = refused(&headgate(viewer, &["why", "service/web"]), 2);
-    assert!(
-        error.contains("the load balancers cannot be read: give --azure-config-file"),
-        "{error}"
-    );
+    assert_contains!(error, "the load balancers cannot be read: give --azure-config-file");
 }
 
 fn waits_and_filters(world: &World, viewer: &Path) {

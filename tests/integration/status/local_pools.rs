@@ -1,6 +1,6 @@
 //! `headgate why service` and the pools of Local Services in `headgate status`.
 
-use headgate_test_kubernetes::scratch;
+use headgate_test_kubernetes::{assert_contains, scratch};
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
@@ -8,9 +8,9 @@ use kube::api::PostParams;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::refused;
 use super::world::World;
-use super::{refused, stdout_of};
-use crate::harness::settings_file;
+use crate::harness::{settings_file, stdout_of};
 
 fn parse<K: DeserializeOwned>(object: Value) -> K {
     serde_json::from_value(object).unwrap()
@@ -46,32 +46,25 @@ async fn pools_of_a_local_service_are_compared_with_its_endpoints() {
 
     let why = |more: &[&str]| world.with_azure(&[&["why", "service", "kubernetes/ipv6"], more].concat());
     let inactive = stdout_of(why(&[]));
-    assert!(
-        inactive.contains("headgate updates no pools of Local Services"),
-        "{inactive}"
-    );
+    assert_contains!(inactive, "headgate updates no pools of Local Services");
     let settings = scratch("local-pools").join("settings.yaml");
     std::fs::write(&settings, settings_file("localServicePools: AllEndpoints\n")).unwrap();
     let on = ["--config", settings.to_str().unwrap()];
     let text = stdout_of(why(&on));
     println!("{text}");
-    for part in [
+    assert_contains!(
+        text,
         "Service kubernetes/ipv6: 1 of 1 pools are to be updated",
         "kubernetes/kubernetes-ipv6 (IPv4): missing 127.0.0.1; surplus fd00:5eed::1, fd00:5eed::2, fd00:5eed::3",
-        "left out  unknown: there is no Node of this name",
-    ] {
-        assert!(text.contains(part), "{part:?} is not in\n{text}");
-    }
+        "left out  unknown: there is no Node of this name"
+    );
     let rows: Value = serde_json::from_str(&stdout_of(why(&[&on[..], &["-o", "json"]].concat()))).unwrap();
     assert_eq!(
         (&rows[0]["desired"], &rows[0]["missing"]),
         (&json!(["127.0.0.1"]), &json!(["127.0.0.1"]))
     );
     let text = world.status(&on);
-    assert!(
-        text.contains("LOCAL SERVICE") && text.contains("kubernetes/kubernetes-ipv6"),
-        "{text}"
-    );
+    assert_contains!(text, "LOCAL SERVICE", "kubernetes/kubernetes-ipv6");
 
     refused(&world.with_azure(&["why", "service", "web"]), 2);
     refused(&world.with_azure(&["why", "node-1", "default/web"]), 2);

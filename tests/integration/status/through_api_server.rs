@@ -5,26 +5,20 @@ use std::process::Command;
 use std::time::Duration;
 
 use headgate_sandbox::process::{Process, command_in};
-use headgate_test_kubernetes::{eventually, kubectl, own_control_plane, scratch};
+use headgate_test_kubernetes::{eventually, kubectl, own_cluster, scratch};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::harness::network::in_network_namespace;
+use crate::harness::{headgate, stdout_of, succeed};
 use crate::node::with_token;
 
 /// An address that the API server proxies to; it refuses those of loopback.
 const AGENT: &str = "10.99.0.1";
 /// An address that no route leads to.
 const UNREACHABLE: &str = "192.0.2.9";
-
-pub(super) fn succeed(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{command:?}: {said}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// The rights that docs/guides/troubleshooting.md refers to.
 pub(super) fn documented_rights() -> String {
@@ -56,9 +50,8 @@ async fn create_cluster(client: &Client, kubeconfig: &Path) {
 }
 
 fn verdict(kubeconfig: &Path, via: &str) -> Value {
-    let mut status = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    status.args(["status", "far", "-o", "json", "--agents-via", via, "--kubeconfig"]);
-    let report: Value = serde_json::from_str(&succeed(status.arg(kubeconfig))).unwrap();
+    let output = headgate(kubeconfig, &["status", "far", "-o", "json", "--agents-via", via]);
+    let report: Value = serde_json::from_str(&stdout_of(output)).unwrap();
     report["nodes"][0]["verdict"].clone()
 }
 
@@ -68,8 +61,7 @@ fn agents_answer_through_the_api_server() {
         "status::through_api_server::agents_answer_through_the_api_server",
         async || {
             succeed(Command::new("ip").args(["addr", "add", &format!("{AGENT}/32"), "dev", "lo"]));
-            let control_plane = own_control_plane().await;
-            let client = Client::try_from(control_plane.client_config()).unwrap();
+            let (control_plane, client) = own_cluster().await;
             let administrator = control_plane.kubeconfig();
             create_cluster(&client, administrator).await;
             let directory = scratch("far-agent");

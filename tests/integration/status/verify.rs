@@ -6,8 +6,9 @@ use std::time::Duration;
 use headgate_test_kubernetes::eventually;
 use serde_json::{Value, json};
 
+use super::refused;
 use super::world::World;
-use super::{refused, stdout_of};
+use crate::harness::stdout_of;
 
 const SCRATCH: [&str; 4] = [
     "--load-balancer",

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use headgate_kubernetes::Decoded;
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::nodes;
-use headgate_test_kubernetes::{own_control_plane, scratch};
+use headgate_test_kubernetes::{own_cluster, scratch};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -16,9 +16,9 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::stdout_of;
 use crate::emulator::emulator_process::Emulator;
 use crate::harness::http;
+use crate::harness::{headgate, stdout_of};
 
 const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
 
@@ -65,8 +65,7 @@ fn entries(v6: bool) -> Value {
 
 impl World {
     pub(crate) async fn start() -> Self {
-        let control_plane = own_control_plane().await;
-        let client = Client::try_from(control_plane.client_config()).unwrap();
+        let (control_plane, client) = own_cluster().await;
         nodes::register(&client, 3, "status").await.unwrap();
         let directory = scratch("status");
         let pools = [("kubernetes", entries(false)), ("kubernetes-IPv6", entries(true))];
@@ -102,12 +101,7 @@ impl World {
     }
 
     pub(super) fn headgate(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-        command
-            .args(arguments)
-            .arg("--kubeconfig")
-            .arg(self.control_plane.kubeconfig());
-        command.stdin(Stdio::null()).output().unwrap()
+        headgate(self.control_plane.kubeconfig(), arguments)
     }
 
     pub(super) fn with_azure(&self, arguments: &[&str]) -> Output {

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::task::AbortHandle;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::pods::{is_blocked, on_node};
 use crate::cluster::NODES;
@@ -17,7 +17,7 @@ use crate::scene::Scene;
 /// How many endpoints of each Service are ready, as its `EndpointSlices` say; what the watch shows is every state of them.
 struct Endpoints {
     seen: Rc<RefCell<Seen>>,
-    task: AbortHandle,
+    _task: AbortOnDropHandle<()>,
 }
 
 #[derive(Default)]
@@ -42,7 +42,7 @@ impl Endpoints {
         });
         Self {
             seen,
-            task: task.abort_handle(),
+            _task: AbortOnDropHandle::new(task),
         }
     }
 
@@ -50,12 +50,6 @@ impl Endpoints {
         while self.seen.borrow().count(service) == 0 {
             sleep(Duration::from_millis(50)).await;
         }
-    }
-}
-
-impl Drop for Endpoints {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -120,9 +120,8 @@ mod tests {
             pools: ["lb/p".to_owned()].into(),
             probes_headgate: true,
             signals: [DRAIN.to_owned(), "preempt".to_owned()].into(),
-            pending: std::collections::BTreeSet::new(),
-            reason: String::new(),
             renewed_at: now.wall,
+            ..NodeHold::default()
         };
         let node = Node {
             uid: "u".into(),

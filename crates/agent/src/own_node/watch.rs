@@ -93,7 +93,6 @@ fn publish(reports: &watch::Sender<NodeReport>, name: &str, report: NodeReport) 
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::future::Future;
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
@@ -189,9 +188,8 @@ mod tests {
             pools: ["lb/p".to_owned()].into(),
             probes_headgate: true,
             signals: ["drain".to_owned()].into(),
-            pending: BTreeSet::new(),
-            reason: String::new(),
             renewed_at: Clock::System.now().wall,
+            ..NodeHold::default()
         };
         let metadata = json!({"name": "n", "uid": "u", "resourceVersion": "7", "annotations": {HOLD_ANNOTATION: hold.to_annotation().unwrap()}});
         let list = json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"},

@@ -93,14 +93,7 @@ impl ArmClient {
         for _ in 0..MAX_PAGES {
             let (select, convert) = (select.clone(), convert.clone());
             let parse = move |body| read_page(body, &select, &convert);
-            let options = CallOptions {
-                name: "list_load_balancers",
-                group,
-                uri: next,
-                deadline,
-                parser: None,
-                put: None,
-            };
+            let options = CallOptions::get("list_load_balancers", group, next, deadline);
             let (page, _): (ListPage<E>, _) = self.send_parsed(options, BodyExtent::PARSED, parse).await?;
             list.load_balancers.extend(page.load_balancers);
             list.others.extend(page.others);
@@ -128,14 +121,7 @@ impl ArmClient {
         E: Send + 'static,
         C: Fn(BackendAddress<'_>) -> E + Send + Sync + 'static,
     {
-        let options = CallOptions {
-            name: "get_load_balancer",
-            group: id.group(),
-            uri: self.uri(&id.path())?,
-            deadline,
-            parser: None,
-            put: None,
-        };
+        let options = CallOptions::get("get_load_balancer", id.group(), self.uri(&id.path())?, deadline);
         let parse = move |body| read_load_balancer(body, &convert);
         let extent = BodyExtent::Whole {
             max_kept_bytes: self.max_kept_bytes,

@@ -128,14 +128,7 @@ impl ArmClient {
         let (mut items, mut total) = (Vec::new(), 0_usize);
         let mut next = self.uri(&id.list_path(kind))?;
         for _ in 0..MAX_PAGES {
-            let options = CallOptions {
-                name,
-                group: id.group(),
-                uri: next,
-                deadline,
-                parser: None,
-                put: None,
-            };
+            let options = CallOptions::get(name, id.group(), next, deadline);
             let (page, _) = self.send_parsed(options, BodyExtent::PARSED, parse.clone()).await?;
             total += page.items.iter().map(&weight).sum::<usize>();
             if total > max_weight {
@@ -194,14 +187,8 @@ impl ArmClient {
         C: Fn(BackendAddress<'_>) -> E + Send + Sync + 'static,
     {
         let pool = id.clone();
-        let options = CallOptions {
-            name: "get_backend_pool",
-            group: id.load_balancer().group(),
-            uri: self.uri(&id.path())?,
-            deadline,
-            parser: None,
-            put: None,
-        };
+        let group = id.load_balancer().group();
+        let options = CallOptions::get("get_backend_pool", group, self.uri(&id.path())?, deadline);
         let parse = move |body: BodyReader| read_pool(body, &pool, &convert);
         let (pool, response) = self.send_parsed(options, BodyExtent::PARSED, parse).await?;
         Ok(pool.with_etag(etag(response.headers())))
@@ -209,14 +196,7 @@ impl ArmClient {
 
     /// Reads the beginning of a load balancer's document.
     async fn get_state(&self, id: &LoadBalancerId, deadline: Instant) -> Result<LoadBalancerState, ArmError> {
-        let options = CallOptions {
-            name: "get_load_balancer",
-            group: id.group(),
-            uri: self.uri(&id.path())?,
-            deadline,
-            parser: None,
-            put: None,
-        };
+        let options = CallOptions::get("get_load_balancer", id.group(), self.uri(&id.path())?, deadline);
         let parse = |body: BodyReader| read_state(body);
         let (state, _) = self.send_parsed(options, BodyExtent::Beginning, parse).await?;
         Ok(state)

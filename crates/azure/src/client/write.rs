@@ -100,17 +100,15 @@ impl ArmClient {
         };
         let body =
             serde_json::to_vec(&pool.put_body()).map_err(|error| ArmError::InvalidResponse(error.to_string()))?;
+        let group = pool.id.load_balancer().group();
+        let put = Put {
+            if_match,
+            body: body.into(),
+            permit,
+        };
         let options = CallOptions {
-            name: "update_backend_pool",
-            group: pool.id.load_balancer().group(),
-            uri: self.uri(&pool.id.path())?,
-            deadline,
-            parser: None,
-            put: Some(Put {
-                if_match,
-                body: body.into(),
-                permit,
-            }),
+            put: Some(put),
+            ..CallOptions::get("update_backend_pool", group, self.uri(&pool.id.path())?, deadline)
         };
         let response = self.send(options).await?;
         Ok(self.write_operation(pool.id.clone(), &response))

@@ -1,15 +1,12 @@
 //! The metrics of admin states: target and observed states, the changes that are due, and the time until `Down`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
-use headgate_core::telemetry::MetricTable;
+use headgate_core::telemetry::{Gauges, MetricTable};
 use headgate_kubernetes::WatchErrorCounter;
 use jiff::Timestamp;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::watch;
 
@@ -45,8 +42,9 @@ impl Metrics {
     #[must_use]
     pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
         let mut table = registry.into();
-        let gauges = watch::Sender::default();
-        table.collector(GaugeCollector(gauges.subscribe()));
+        let gauges = watch::Sender::<GaugeValues>::default();
+        let shown = gauges.subscribe();
+        table.at_scrape(move |gauges| write_gauges(&shown.borrow().clone(), gauges));
         Self {
             signal_to_down: table.histogram(
                 "headgate_admin_state_signal_to_down_seconds",
@@ -91,111 +89,89 @@ impl Metrics {
     }
 }
 
-/// Encodes the gauges at each scrape, so that series of pools that no longer exist disappear.
-#[derive(Debug)]
-struct GaugeCollector(watch::Receiver<GaugeValues>);
-
-/// A gauge with the labels `load_balancer` and `pool`.
-struct PoolGauge {
-    name: &'static str,
-    help: &'static str,
-    value: fn(&PoolCounts) -> usize,
+/// Writes the gauges of one scrape, so that series of pools that no longer exist disappear.
+fn write_gauges(values: &GaugeValues, gauges: &mut Gauges<'_>) -> fmt::Result {
+    gauges.gauge(
+        "headgate_admin_state_queue_depth",
+        "Changes of admin states that are due and not read back yet; on the leader only.",
+        as_gauge(values.pending_changes),
+    )?;
+    for (name, help, time) in [
+        (
+            "headgate_admin_state_last_list_timestamp_seconds",
+            "Unix time of the leader's last list of load balancers that succeeded; 0 if none has in this term, and on other \
+            instances.",
+            values.last_list,
+        ),
+        (
+            "headgate_admin_state_lists_failing_since_timestamp_seconds",
+            "Unix time since which every list of load balancers that was due has failed or was throttled; 0 otherwise, and on other \
+            instances.",
+            values.lists_failing_since,
+        ),
+        (
+            "headgate_admin_state_nodes_stale_since_timestamp_seconds",
+            "Unix time of the API server's last confirmation of the leader's list of Nodes, if that is too long ago, so that it \
+            writes no admin states; 0 otherwise, and on other instances.",
+            values.nodes_stale_since,
+        ),
+    ] {
+        gauges.gauge(name, help, time.map_or(0, Timestamp::as_second))?;
+    }
+    let nodes = values.nodes_by_signal.iter();
+    gauges.by_label(
+        "headgate_admin_state_signalled_nodes",
+        "Nodes with a signal for admin states, by signal; a Node with several counts under each. On the leader only.",
+        "signal",
+        nodes.map(|(signal, count)| (signal.as_str(), as_gauge(*count))),
+    )?;
+    for (name, help, value) in POOL_GAUGES {
+        let series = values.pools.iter().map(|counts| {
+            let load_balancer = ("load_balancer", counts.pool.load_balancer().name());
+            ([load_balancer, ("pool", counts.pool.name())], as_gauge(value(counts)))
+        });
+        gauges.by_labels(name, help, series)?;
+    }
+    Ok(())
 }
+
+/// Name, help and value of a gauge with the labels `load_balancer` and `pool`.
+type PoolGauge = (&'static str, &'static str, fn(&PoolCounts) -> usize);
 
 const POOL_GAUGES: [PoolGauge; 6] = [
-    PoolGauge {
-        name: "headgate_pool_addresses",
-        help: "Entries of a pool that a load-balancing rule uses; on the leader only.",
-        value: |pool| pool.entries,
-    },
-    PoolGauge {
-        name: "headgate_pool_desired_down",
-        help: "Entries of a pool that should be Down: their Nodes have a signal and they are not held back; on the leader only.",
-        value: |pool| pool.desired_down,
-    },
-    PoolGauge {
-        name: "headgate_pool_actual_down",
-        help: "Entries of a pool that are Down, by headgate or foreign; on the leader only.",
-        value: |pool| pool.actual_down,
-    },
-    PoolGauge {
-        name: "headgate_pool_eligible",
-        help: "Entries of a pool that admit new connections once all changes are written; on the leader only.",
-        value: |pool| pool.eligible,
-    },
-    PoolGauge {
-        name: "headgate_pool_held_back",
-        help: "Entries of a pool that stay in service although their Nodes have a signal, for adminState.minimumInService or a rule of \
+    (
+        "headgate_pool_addresses",
+        "Entries of a pool that a load-balancing rule uses; on the leader only.",
+        |pool| pool.entries,
+    ),
+    (
+        "headgate_pool_desired_down",
+        "Entries of a pool that should be Down: their Nodes have a signal and they are not held back; on the leader only.",
+        |pool| pool.desired_down,
+    ),
+    (
+        "headgate_pool_actual_down",
+        "Entries of a pool that are Down, by headgate or foreign; on the leader only.",
+        |pool| pool.actual_down,
+    ),
+    (
+        "headgate_pool_eligible",
+        "Entries of a pool that admit new connections once all changes are written; on the leader only.",
+        |pool| pool.eligible,
+    ),
+    (
+        "headgate_pool_held_back",
+        "Entries of a pool that stay in service although their Nodes have a signal, for adminState.minimumInService or a rule of \
         a Local Service; on the leader only.",
-        value: |pool| pool.held_back,
-    },
-    PoolGauge {
-        name: "headgate_pool_waiting",
-        help: "Entries of a pool whose Nodes have a signal, and that wait for adminState.maxNewDown; on the leader only.",
-        value: |pool| pool.waiting,
-    },
+        |pool| pool.held_back,
+    ),
+    (
+        "headgate_pool_waiting",
+        "Entries of a pool whose Nodes have a signal, and that wait for adminState.maxNewDown; on the leader only.",
+        |pool| pool.waiting,
+    ),
 ];
 
-/// A gauge with a Unix time.
-struct TimeGauge {
-    name: &'static str,
-    help: &'static str,
-    value: fn(&GaugeValues) -> Option<Timestamp>,
-}
-
-const TIME_GAUGES: [TimeGauge; 3] = [
-    TimeGauge {
-        name: "headgate_admin_state_last_list_timestamp_seconds",
-        help: "Unix time of the leader's last list of load balancers that succeeded; 0 if none has in this term, and on other \
-        instances.",
-        value: |values| values.last_list,
-    },
-    TimeGauge {
-        name: "headgate_admin_state_lists_failing_since_timestamp_seconds",
-        help: "Unix time since which every list of load balancers that was due has failed or was throttled; 0 otherwise, and on other \
-        instances.",
-        value: |values| values.lists_failing_since,
-    },
-    TimeGauge {
-        name: "headgate_admin_state_nodes_stale_since_timestamp_seconds",
-        help: "Unix time of the API server's last confirmation of the leader's list of Nodes, if that is too long ago, so that it \
-        writes no admin states; 0 otherwise, and on other instances.",
-        value: |values| values.nodes_stale_since,
-    },
-];
-
-impl Collector for GaugeCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let values = self.0.borrow().clone();
-        let help = "Changes of admin states that are due and not read back yet; on the leader only.";
-        let descriptor =
-            encoder.encode_descriptor("headgate_admin_state_queue_depth", help, None, MetricType::Gauge)?;
-        gauge(values.pending_changes).encode(descriptor)?;
-        for TimeGauge { name, help, value } in TIME_GAUGES {
-            let descriptor = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            let seconds = value(&values).map_or(0, Timestamp::as_second);
-            ConstGauge::new(seconds).encode(descriptor)?;
-        }
-        let help = "Nodes with a signal for admin states, by signal; a Node with several counts under each. On the leader only.";
-        let mut family =
-            encoder.encode_descriptor("headgate_admin_state_signalled_nodes", help, None, MetricType::Gauge)?;
-        for (signal, count) in &values.nodes_by_signal {
-            gauge(*count).encode(family.encode_family(&[("signal", signal.as_str())])?)?;
-        }
-        for PoolGauge { name, help, value } in POOL_GAUGES {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for counts in &values.pools {
-                let labels = [
-                    ("load_balancer", counts.pool.load_balancer().name()),
-                    ("pool", counts.pool.name()),
-                ];
-                gauge(value(counts)).encode(family.encode_family(&labels)?)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn gauge(value: usize) -> ConstGauge<i64> {
-    ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
+fn as_gauge(value: usize) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }

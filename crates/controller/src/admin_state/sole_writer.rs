@@ -43,16 +43,9 @@ pub struct SoleWriterRequest {
 /// Why the command is not the one writer.
 #[derive(Debug, thiserror::Error)]
 pub enum SoleWriterError {
-    /// The Lease was not acquired within this time.
-    #[error(
-        "the leader's Lease was not acquired within {} s: another instance leads, or this identity may not write the Lease; \
-         `headgate status` shows the leader",
-        .0.as_secs()
-    )]
-    NotElected(Duration),
-    /// Interrupted before anything was written.
-    #[error("interrupted before anything was written")]
-    Interrupted,
+    /// The work did not begin.
+    #[error(transparent)]
+    NotBegun(OwnTermError),
     /// The Lease was lost during the work.
     #[error(
         "the leader's Lease was lost; the ledger has what is still Down, and the next leader or `headgate restore` restores it"
@@ -181,9 +174,8 @@ where
     let work = move |term: Term| lead(request.clone(), term, work.clone());
     match run_in_own_term(term, interrupted, work).await {
         Ok(outcome) => outcome,
-        Err(OwnTermError::NotElected(timeout)) => Err(SoleWriterError::NotElected(timeout)),
-        Err(OwnTermError::Interrupted) => Err(SoleWriterError::Interrupted),
         Err(OwnTermError::Ended) => Err(SoleWriterError::TermEnded),
+        Err(error) => Err(SoleWriterError::NotBegun(error)),
     }
 }
 

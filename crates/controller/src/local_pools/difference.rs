@@ -116,27 +116,10 @@ pub fn compare<'a>(
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
-    use crate::local_pools::fixtures::observation;
-    use crate::local_pools::objects::Node;
-
-    fn nodes() -> NodeIndex {
-        let mut nodes = NodeIndex::default();
-        for number in 1..=4 {
-            nodes.apply(Node {
-                name: format!("n{number}"),
-                created: Timestamp::UNIX_EPOCH,
-                internal_addresses: vec![format!("10.0.0.{number}").parse().unwrap()],
-                excluded_by: None,
-                is_deleting: false,
-                is_draining: false,
-            });
-        }
-        nodes
-    }
+    use crate::local_pools::fixtures::{nodes, observation};
 
     fn desired(addresses: &[&str]) -> DesiredMembers {
         let member = |address: &&str| DesiredMember {
@@ -153,7 +136,7 @@ mod tests {
             name: (!name.is_empty()).then_some(*name),
             address: address.parse().map_or(EntryAddress::Unreadable, EntryAddress::Ip),
         });
-        let difference = compare(entries, &desired(wanted), &nodes()).unwrap();
+        let difference = compare(entries, &desired(wanted), &nodes(4)).unwrap();
         let add = difference.add.iter().map(|member| member.address.to_string());
         (difference.remove, add.collect())
     }
@@ -210,7 +193,7 @@ mod tests {
                 address: EntryAddress::Missing,
             },
         ];
-        let result = compare(entries, &desired(&["10.0.0.1"]), &nodes());
+        let result = compare(entries, &desired(&["10.0.0.1"]), &nodes(4));
         assert_eq!(result, Err(MemberRejection::NetworkInterfaces));
     }
 

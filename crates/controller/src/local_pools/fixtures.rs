@@ -1,4 +1,4 @@
-//! Load balancers as they were read, for the tables of this module.
+//! Nodes, and load balancers as they were read, for the tables of this module.
 
 use std::sync::Arc;
 
@@ -6,7 +6,22 @@ use headgate_azure::{LoadBalancer, LoadBalancerId};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::nodes::NodeIndex;
+use super::objects::Node;
 use crate::pool::{LoadBalancerView, Observation};
+
+/// So many nodes: `n1` with the address `10.0.0.1`, and so on.
+pub(crate) fn nodes(count: u8) -> NodeIndex {
+    let mut nodes = NodeIndex::default();
+    for number in 1..=count {
+        nodes.apply(Node {
+            name: format!("n{number}"),
+            internal_addresses: vec![[10, 0, 0, number].into()],
+            ..Node::default()
+        });
+    }
+    nodes
+}
 
 /// A pool: its name, its entries as ARM shows them, and the names of its rules.
 pub(crate) type PoolFixture = (String, Value, Vec<String>);

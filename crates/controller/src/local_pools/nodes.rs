@@ -236,9 +236,7 @@ mod tests {
             name: name.into(),
             created: Timestamp::from_second(created).unwrap(),
             internal_addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
-            excluded_by: None,
-            is_deleting: false,
-            is_draining: false,
+            ..Node::default()
         }
     }
 

@@ -27,7 +27,7 @@ pub struct Endpoint {
 }
 
 /// The fields of a Node that decide about members.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// The Node's name, `metadata.name`.
     pub name: String,

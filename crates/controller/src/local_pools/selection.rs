@@ -220,11 +220,8 @@ mod tests {
     fn node(name: &str, addresses: &[&str]) -> Node {
         Node {
             name: name.into(),
-            created: Timestamp::UNIX_EPOCH,
             internal_addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
-            excluded_by: None,
-            is_deleting: false,
-            is_draining: false,
+            ..Node::default()
         }
     }
 

@@ -13,7 +13,6 @@ use headgate_controller::local_pools::{
 };
 use headgate_controller::pool::{LoadBalancerView, Observation};
 use headgate_core::service::{IpFamily, NamespacedName, Service};
-use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -103,11 +102,8 @@ pub(crate) fn slice(text: &str, service: &str, nodes: &[&str]) -> EndpointSlice 
 pub(crate) fn node(name: &str, addresses: &[&str]) -> Node {
     Node {
         name: name.into(),
-        created: Timestamp::UNIX_EPOCH,
         internal_addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
-        excluded_by: None,
-        is_deleting: false,
-        is_draining: false,
+        ..Node::default()
     }
 }
 

@@ -8,9 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
-use headgate_core::clock::Clock;
 use headgate_test_kubernetes::{FakeApi, Random};
-use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -162,8 +160,6 @@ async fn lost_downs_are_repaired_beside_cloud_controller_manager_without_losing_
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(ROUNDS);
-    let fake = FakeApi::default();
-    let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
     let pools = [
         (POOLS[0], entries(1..=NODES, false)),
         (POOLS[1], entries(1..=NODES, true)),
@@ -173,10 +169,7 @@ async fn lost_downs_are_repaired_beside_cloud_controller_manager_without_losing_
         poll_retry_after: 0,
         ..Settings::default()
     };
-    let world = World::new(fake.client().0, clock, &[load_balancer("kubernetes", &pools)], settings);
-    for number in 1..=NODES {
-        world.add_node(number).await;
-    }
+    let (fake, world) = World::with_nodes(NODES, &[load_balancer("kubernetes", &pools)], settings).await;
     let leader = Leader::start(&world, fake.client().0, "one", ENFORCE).await;
     let mut terms = leader.terms.clone();
     terms.wait_for(Option::is_some).await.unwrap();

@@ -3,36 +3,22 @@
 use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
-use headgate_core::clock::Clock;
 use headgate_test_kubernetes::FakeApi;
-use k8s_openapi::api::core::v1::Node;
-use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::rows::cluster::DRAINING;
-use crate::world::{ENFORCE, Leader, SECOND, World, entries, load_balancer};
+use crate::world::{ENFORCE, Leader, SECOND, World, entries, load_balancer, set_taints};
 
 const MINUTE: Duration = Duration::from_mins(1);
 const POOL: &str = "kubernetes";
 const NODES: &str = "/api/v1/nodes";
 
 async fn start() -> (FakeApi, World, Leader) {
-    let fake = FakeApi::default();
-    let clock = Clock::anchored("2026-11-21T10:00:00Z".parse().unwrap());
     let resources = [load_balancer("kubernetes", &[(POOL, entries(1..=3, false))])];
-    let world = World::new(fake.client().0, clock, &resources, Settings::default());
-    for number in 1..=3 {
-        world.add_node(number).await;
-    }
+    let (fake, world) = World::with_nodes(3, &resources, Settings::default()).await;
     let leader = Leader::start(&world, fake.client().0, "a", ENFORCE).await;
     sleep(MINUTE).await;
     (fake, world, leader)
-}
-
-fn taint(fake: &FakeApi, number: usize) {
-    fake.change::<Node>("", &format!("node-{number}"), |node| {
-        node["spec"]["taints"] = json!([{"key": DRAINING, "effect": "NoExecute"}]);
-    });
 }
 
 #[tokio::test(start_paused = true)]
@@ -41,7 +27,7 @@ async fn leader_lists_nodes_again_within_a_minute_after_a_restore() {
         for wait in [0, 7, 23, 44] {
             let (fake, world, leader) = start().await;
             let snapshot = fake.snapshot();
-            taint(&fake, 1);
+            set_taints(&fake, 1, &[DRAINING]);
             sleep(3 * MINUTE + wait * SECOND).await;
             assert!(world.down("kubernetes", POOL).contains("node-1"));
             fake.skip_versions(1_000_000);
@@ -53,7 +39,7 @@ async fn leader_lists_nodes_again_within_a_minute_after_a_restore() {
             }
             let restored = Instant::now();
             // A change of an object that was there before, in a version that was there before.
-            taint(&fake, 2);
+            set_taints(&fake, 2, &[DRAINING]);
             while !world.down("kubernetes", POOL).contains("node-2") {
                 sleep(SECOND / 10).await;
                 assert!(restored.elapsed() <= MINUTE + 2 * SECOND, "{is_restarted} {wait}");

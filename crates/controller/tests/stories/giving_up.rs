@@ -10,17 +10,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use headgate_azure_emulator::Settings;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown, Policy};
-use headgate_core::clock::Clock;
 use headgate_kubernetes::leader::{GAVE_UP_ANNOTATION, SUCCESSOR_ANNOTATION, THROTTLE_ANNOTATION, UNABLE_ANNOTATION};
 use headgate_test_kubernetes::FakeApi;
 use hyper::Response;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::rows::cluster::{DRAINING, SECOND};
-use crate::world::{ENFORCE, Leader, World, two_load_balancers};
+use crate::world::{ENFORCE, Leader, World, set_taints, two_load_balancers};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -33,12 +31,7 @@ struct Pair {
 
 impl Pair {
     async fn new(policy: Policy) -> Self {
-        let fake = FakeApi::default();
-        let clock = Clock::anchored("2026-11-21T10:00:00Z".parse().unwrap());
-        let world = World::new(fake.client().0, clock, &two_load_balancers(3), Settings::default());
-        for number in 1..=3 {
-            world.add_node(number).await;
-        }
+        let (fake, world) = World::with_nodes(3, &two_load_balancers(3), Settings::default()).await;
         Self {
             fake,
             world,
@@ -106,19 +99,11 @@ impl Pair {
     }
 
     fn taint(&self, number: usize, keys: &[&str]) {
-        let taints: Value = keys
-            .iter()
-            .map(|key| json!({"key": key, "effect": "NoExecute"}))
-            .collect();
-        self.fake.change::<Node>("", &format!("node-{number}"), |node| {
-            node["spec"]["taints"] = taints;
-        });
+        set_taints(&self.fake, number, keys);
     }
 
     fn metric(&self, leader: &str, name: &str) -> f64 {
-        let text = self.leaders[leader].metrics();
-        let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
-        line.unwrap().rsplit_once(' ').unwrap().1.parse().unwrap()
+        self.leaders[leader].metric(name)
     }
 
     /// The number of lists that a controller has sent.

@@ -5,23 +5,16 @@
 
 use std::time::Duration;
 
-use headgate_agent::own_node::{
-    DeletionDelayMetrics, DeletionDelayTask, HoldOutcome, Metrics, ReleaseReason, delay_deletion, hold_termination,
-    watch_own_node,
-};
-use headgate_core::node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, MARKER_TTL, NodeReport, SignalRules};
-use headgate_kubernetes::NodeField;
-use headgate_kubernetes::expire_marker;
-use headgate_test_kubernetes::{ClientFaults, Fault, event_sink};
+use headgate_agent::own_node::{HoldOutcome, ReleaseReason, hold_termination};
+use headgate_core::node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, SignalRules};
+use headgate_test_kubernetes::{ClientFaults, Fault};
 use k8s_openapi::api::core::v1::Node;
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::rows::cluster::TestCluster;
-use super::world::{ENFORCE, SECOND, agent_writer, two_load_balancers};
+use super::world::{ENFORCE, SECOND, run_agent, two_load_balancers};
 
 pub(crate) const HARD_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 const KARPENTER_TAINT: &str = "karpenter.sh/disrupted";
@@ -40,33 +33,8 @@ async fn cluster(has_leader: bool) -> TestCluster {
 /// The part of node 2's agent that writes its Node, and its connection to the API server.
 pub(crate) fn start_agent(cluster: &TestCluster, timeout: Option<Duration>) -> (JoinHandle<()>, ClientFaults) {
     let (client, line) = cluster.fake.client();
-    let (name, clock, rules) = (
-        "node-2".to_owned(),
-        cluster.world.clock.clone(),
-        SignalRules::default_health(),
-    );
-    let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
-    let received = || reports.subscribe();
-    let mut registry = Registry::default();
-    let metrics = Metrics::register(&mut registry, received(), rules.clone());
-    let reporter = metrics.watch_reporter(&name, &clock);
-    let (writer, intents) = agent_writer(&client, &clock);
-    let marker = intents.field(NodeField::Marker);
-    let expire = expire_marker(name.clone(), MARKER_TTL, received(), marker, clock.clone());
-    let delay = delay_deletion(DeletionDelayTask {
-        node_name: name.clone(),
-        timeout,
-        reports: received(),
-        intents: intents.field(NodeField::DeletionDelay),
-        events: event_sink(client.clone(), &name),
-        metrics: DeletionDelayMetrics::register(&mut registry, received()),
-        clock: clock.clone(),
-    });
-    let follow = watch_own_node(client, name, rules, reports, metrics, reporter, clock);
-    let agent = tokio::spawn(async move {
-        tokio::join!(follow, expire, delay, writer.run(intents));
-    });
-    (agent, line)
+    let agent = run_agent(client, &cluster.world.clock, 2, SignalRules::default_health(), timeout);
+    (tokio::spawn(agent), line)
 }
 
 pub(crate) fn set_taints(cluster: &TestCluster, keys: &[&str]) {

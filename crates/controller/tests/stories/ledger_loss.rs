@@ -38,9 +38,7 @@ async fn assert_next_leader_restores(mut cluster: TestCluster) {
 /// The label by which the installed objects, and earlier settings, are deleted.
 #[tokio::test(start_paused = true)]
 async fn ledger_does_not_have_the_name_label_of_the_installed_objects() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let cluster = TestCluster::with_node_2_down().await;
     let object: ConfigMap = cluster.fake.peek("kube-system", LEDGER).unwrap();
     let labels = object.metadata.labels.unwrap_or_default();
     assert!(!labels.contains_key("app.kubernetes.io/name"), "{labels:?}");
@@ -49,9 +47,7 @@ async fn ledger_does_not_have_the_name_label_of_the_installed_objects() {
 
 #[tokio::test(start_paused = true)]
 async fn deleted_ledger_is_written_again_by_a_live_leader() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let cluster = TestCluster::with_node_2_down().await;
     let before = cluster.world.ledger().await;
     cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
     sleep(VERIFIED * SECOND).await;
@@ -63,9 +59,7 @@ async fn deleted_ledger_is_written_again_by_a_live_leader() {
 
 #[tokio::test(start_paused = true)]
 async fn deleted_ledger_is_written_again_at_once_with_the_next_entry() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let cluster = TestCluster::with_node_2_down().await;
     cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
     cluster.taint(3, &[DRAINING]);
     cluster.until_down(&["node-2", "node-3"]).await;
@@ -74,9 +68,7 @@ async fn deleted_ledger_is_written_again_at_once_with_the_next_entry() {
 
 #[tokio::test(start_paused = true)]
 async fn ledger_from_a_backup_is_replaced_by_a_live_leader() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let cluster = TestCluster::with_node_2_down().await;
     let backup = ledger_text(&cluster);
     cluster.taint(3, &[DRAINING]);
     cluster.settle(&["node-2", "node-3"]).await;
@@ -93,9 +85,7 @@ async fn ledger_from_a_backup_is_replaced_by_a_live_leader() {
 
 #[tokio::test(start_paused = true)]
 async fn deletion_just_before_a_change_of_the_configuration_loses_nothing() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let cluster = TestCluster::with_node_2_down().await;
     cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
     cluster.world.reconfigure(None);
     sleep(VERIFIED * SECOND).await;
@@ -105,9 +95,7 @@ async fn deletion_just_before_a_change_of_the_configuration_loses_nothing() {
 /// The leader that stops is the only one that knows what the ledger had. Found by the randomised stories (seed 1784).
 #[tokio::test(start_paused = true)]
 async fn deletion_just_before_a_handover_loses_nothing() {
-    let mut cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let mut cluster = TestCluster::with_node_2_down().await;
     let before = cluster.world.ledger().await;
     cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
     cluster.stop().await;
@@ -119,9 +107,7 @@ async fn deletion_just_before_a_handover_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn mode_off_accepts_the_deletion() {
-    let mut cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let mut cluster = TestCluster::with_node_2_down().await;
     cluster.stop().await;
     cluster.fault("PUT", "", None, &json!({"answer": {"status": 403}}));
     let off = Policy {

@@ -13,9 +13,7 @@ const BY_ID: &str = "/loadBalancers/kubernetes(-internal)?$";
 
 /// A cluster whose second node is `Down`, and a leader with another cluster name.
 async fn cluster_with_wrong_name() -> TestCluster {
-    let mut cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let mut cluster = TestCluster::with_node_2_down().await;
     cluster.stop().await;
     cluster.world.managed = vec!["renamed"];
     cluster.lead(ENFORCE).await;
@@ -103,9 +101,7 @@ async fn load_balancer_that_cannot_be_read_forgets_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_expires_while_lists_fail() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let cluster = TestCluster::with_node_2_down().await;
     cluster.taint(2, &[]);
     cluster.settle(&[]).await;
     assert_eq!(ledger_entries(&cluster).await, 3);
@@ -125,9 +121,7 @@ async fn nothing_expires_while_lists_fail() {
 
 #[tokio::test(start_paused = true)]
 async fn wrong_resource_group_forgets_nothing() {
-    let mut cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let mut cluster = TestCluster::with_node_2_down().await;
     cluster.stop().await;
     cluster.fault(
         "GET",

@@ -2,19 +2,14 @@
 
 use std::time::Duration;
 
-use headgate_agent::own_node::{Metrics, watch_own_node};
-use headgate_core::node::{MARKER_TTL, NodeReport, SignalRules};
-use headgate_kubernetes::NodeField;
-use headgate_kubernetes::expire_marker;
+use headgate_core::node::SignalRules;
 use k8s_openapi::api::core::v1::Node;
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::guard::GUARD;
 use super::rows::cluster::{DRAINING, TestCluster, entry};
-use super::world::{ENFORCE, SECOND, agent_writer, two_load_balancers};
+use super::world::{ENFORCE, SECOND, run_agent, two_load_balancers};
 
 async fn cluster() -> TestCluster {
     let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
@@ -270,23 +265,8 @@ async fn a_condition_that_others_wrote_is_written_again() {
 async fn the_agent_makes_it_unknown_three_minutes_after_the_leader_died() {
     let mut cluster = cluster().await;
     let (client, _) = cluster.fake.client();
-    let clock = cluster.world.clock.clone();
-    let rules = SignalRules::default_health();
-    let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
-    let (writer, intents) = agent_writer(&client, &clock);
-    let expire = expire_marker(
-        "node-2".to_owned(),
-        MARKER_TTL,
-        reports.subscribe(),
-        intents.field(NodeField::Marker),
-        clock.clone(),
-    );
-    let metrics = Metrics::register(&mut Registry::default(), reports.subscribe(), rules.clone());
-    let reporter = metrics.watch_reporter("node-2", &clock);
-    let follow = watch_own_node(client, "node-2".to_owned(), rules, reports, metrics, reporter, clock);
-    let agent = tokio::spawn(async move {
-        tokio::join!(follow, expire, writer.run(intents));
-    });
+    let agent = run_agent(client, &cluster.world.clock, 2, SignalRules::default_health(), None);
+    let agent = tokio::spawn(agent);
     cluster.taint(2, &[DRAINING]);
     until_shown(&cluster, 2, "True", "AdminStateDown").await;
     sleep(10 * 60 * SECOND).await;

@@ -10,7 +10,6 @@ use headgate_core::clock::Clock;
 use headgate_kubernetes::leader::Term;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
 use hyper::Method;
-use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -111,16 +110,11 @@ struct Contenders {
 
 impl Contenders {
     async fn new() -> Self {
-        let fake = FakeApi::default();
-        let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
         let settings = Settings {
             operation_delay: SECOND / 4,
             ..Settings::default()
         };
-        let world = World::new(fake.client().0, clock, &two_load_balancers(3), settings);
-        for number in 1..=3 {
-            world.add_node(number).await;
-        }
+        let (fake, world) = World::with_nodes(3, &two_load_balancers(3), settings).await;
         let mut contenders = Self {
             world,
             fake,

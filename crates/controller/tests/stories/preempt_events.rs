@@ -15,8 +15,8 @@ use kube::{Api, Client};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 const SECOND: Duration = Duration::from_secs(1);
 const FIRST: &str = "Preempt Scheduled: Fri, 02 Jan 2026 03:05:00 GMT. DurationInSeconds: -1. EventId: A1";
@@ -31,7 +31,7 @@ struct Scene {
     tainted: watch::Sender<BTreeSet<String>>,
     registry: Registry,
     faults: ClientFaults,
-    task: JoinHandle<()>,
+    task: AbortOnDropHandle<()>,
 }
 
 impl Scene {
@@ -137,18 +137,12 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 fn start(
     fake: &FakeApi,
     clock: &Clock,
     tainted: &watch::Sender<BTreeSet<String>>,
     registry: &mut Registry,
-) -> (JoinHandle<()>, ClientFaults) {
+) -> (AbortOnDropHandle<()>, ClientFaults) {
     let (client, faults) = fake.client();
     let writer = NodeWriter::new(client.clone(), NodeWriteMetrics::register(registry), clock.clone());
     let task = PreemptEvents {
@@ -162,7 +156,7 @@ fn start(
     let task = tokio::spawn(async move {
         tokio::join!(run, writer.run(intents));
     });
-    (task, faults)
+    (AbortOnDropHandle::new(task), faults)
 }
 
 /// The actions of the events with this reason.

@@ -10,26 +10,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use headgate_agent::own_node::{DeletionDelayMetrics, DeletionDelayTask, Metrics, delay_deletion, watch_own_node};
 use headgate_azure_emulator::Settings;
 use headgate_core::clock::Clock;
-use headgate_core::node::{
-    CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, MARKER_TTL, NodeReader, NodeReport, SignalMatcher, SignalRules,
-};
+use headgate_core::node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, NodeReader, SignalMatcher, SignalRules};
 use headgate_core::settings::IntOrPercent;
-use headgate_kubernetes::NodeField;
-use headgate_kubernetes::expire_marker;
-use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, event_sink, run_seeds};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, run_seeds};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::invariants::{Invariants, check_final_state};
-use super::world::{ENFORCE, Leader, SECOND, World, agent_writer, entries, load_balancer};
+use super::world::{ENFORCE, Leader, SECOND, World, entries, load_balancer, run_agent};
 
 const NODES: usize = 4;
 const POOLS: [(&str, &str); 3] = [
@@ -153,7 +146,8 @@ impl Run {
         for node in all() {
             world.add_node(node).await;
             invariants.set_taints(node, &[]);
-            agents.spawn(run_agent(&fake, &world.clock, node));
+            let (client, _) = fake.client();
+            agents.spawn(run_agent(client, &world.clock, node, rules(), Some(HOLD_TIMEOUT)));
         }
         let mut run = Self {
             random,
@@ -544,31 +538,6 @@ impl Run {
         for (leader, _) in &mut self.leaders {
             leader.stop().await;
         }
-    }
-}
-
-/// The part of a node's agent that makes the condition unknown, and delays the node's deletion.
-fn run_agent(fake: &FakeApi, clock: &Clock, node: usize) -> impl Future<Output = ()> + use<> {
-    let (client, _) = fake.client();
-    let (name, clock, rules) = (format!("node-{node}"), clock.clone(), rules());
-    let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
-    let (writer, intents) = agent_writer(&client, &clock);
-    let marker = intents.field(NodeField::Marker);
-    let expire = expire_marker(name.clone(), MARKER_TTL, reports.subscribe(), marker, clock.clone());
-    let metrics = Metrics::register(&mut Registry::default(), reports.subscribe(), rules.clone());
-    let reporter = metrics.watch_reporter(&name, &clock);
-    let delay = delay_deletion(DeletionDelayTask {
-        node_name: name.clone(),
-        timeout: Some(HOLD_TIMEOUT),
-        reports: reports.subscribe(),
-        intents: intents.field(NodeField::DeletionDelay),
-        events: event_sink(client.clone(), &name),
-        metrics: DeletionDelayMetrics::register(&mut Registry::default(), reports.subscribe()),
-        clock: clock.clone(),
-    });
-    let follow = watch_own_node(client, name, rules, reports, metrics, reporter, clock);
-    async move {
-        tokio::join!(follow, expire, delay, writer.run(intents));
     }
 }
 

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
 use headgate_controller::admin_state::{AdminStateMode, Policy};
-use headgate_core::clock::Clock;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
 use hyper::Request;
-use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -15,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tower::service_fn;
 
 use crate::rows::cluster::DRAINING;
-use crate::world::{ENFORCE, GROUP, Leader, SECOND, World, entries, load_balancer};
+use crate::world::{ENFORCE, GROUP, Leader, SECOND, World, entries, load_balancer, set_taints};
 
 const MINUTE: Duration = Duration::from_mins(1);
 const POOL: &str = "kubernetes";
@@ -47,13 +45,8 @@ fn client_with_timeout(fake: &FakeApi) -> (Client, ClientFaults) {
 impl Story {
     /// `node-3` leads; `node-1` has a signal and is `Down`.
     async fn new(policy: Policy) -> Self {
-        let fake = FakeApi::default();
-        let clock = Clock::anchored("2026-11-21T10:00:00Z".parse().unwrap());
         let resources = [load_balancer("kubernetes", &[(POOL, entries(1..=3, false))])];
-        let world = World::new(fake.client().0, clock, &resources, Settings::default());
-        for number in 1..=3 {
-            world.add_node(number).await;
-        }
+        let (fake, world) = World::with_nodes(3, &resources, Settings::default()).await;
         let (client, faults) = client_with_timeout(&fake);
         let leader = Leader::start(&world, client, "node-3", policy).await;
         let story = Self {
@@ -68,13 +61,7 @@ impl Story {
     }
 
     fn taint(&self, number: usize, keys: &[&str]) {
-        let taints: Value = keys
-            .iter()
-            .map(|key| json!({"key": key, "effect": "NoExecute"}))
-            .collect();
-        self.fake.change::<Node>("", &format!("node-{number}"), |node| {
-            node["spec"]["taints"] = taints;
-        });
+        set_taints(&self.fake, number, keys);
     }
 
     /// From now on requests for Nodes fail; other requests succeed.
@@ -106,9 +93,7 @@ impl Story {
     }
 
     fn stale_since(&self) -> f64 {
-        let text = self.leader.metrics();
-        let line = text.lines().find(|line| line.starts_with(&format!("{METRIC} ")));
-        line.unwrap().rsplit_once(' ').unwrap().1.parse().unwrap()
+        self.leader.metric(METRIC)
     }
 
     fn is_leading(&self) -> bool {

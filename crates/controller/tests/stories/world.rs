@@ -17,23 +17,23 @@ use headgate_controller::local_service::LocalPoolsTarget;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_core::clock::Clock;
 use headgate_core::node::{SignalRules, TrafficByNode};
-use headgate_kubernetes::{NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_test_kubernetes::ProcessPoints;
+use headgate_test_kubernetes::{FakeApi, ProcessPoints};
 use hyper::header::IF_MATCH;
 use hyper::{Method, Request, Response};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Taint};
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::service_fn;
 
+mod agent;
 mod leader;
 
+pub(crate) use agent::run_agent;
 pub(crate) use leader::Leader;
 
 const BASE: &str = "http://127.0.0.1:1";
@@ -86,16 +86,6 @@ pub(crate) struct World {
     pub(crate) traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
     /// The fault points of processes, by the names under which they send requests to ARM.
     pub(crate) points: Mutex<BTreeMap<String, ProcessPoints>>,
-}
-
-/// What writes the Node of an agent, and where its tasks publish.
-pub(crate) fn agent_writer(client: &Client, clock: &Clock) -> (NodeWriter, NodeIntents) {
-    let writer = NodeWriter::new(
-        client.clone(),
-        NodeWriteMetrics::register(&mut Registry::default()),
-        clock.clone(),
-    );
-    (writer, NodeIntents::default())
 }
 
 /// Sends a request to the emulator, as one of a process with fault points if it has any.
@@ -193,7 +183,25 @@ pub(crate) fn scope(group: &str, names: &[&str]) -> ListScope {
     }
 }
 
+/// Replaces the taints of a Node at once, without a request.
+pub(crate) fn set_taints(fake: &FakeApi, number: usize, keys: &[&str]) {
+    let taint = |key: &&str| json!({"key": key, "effect": "NoExecute"});
+    let taints: Value = keys.iter().map(taint).collect();
+    fake.change::<Node>("", &format!("node-{number}"), |node| node["spec"]["taints"] = taints);
+}
+
 impl World {
+    /// A fake API server with a number of nodes, and the world of its clients.
+    pub(crate) async fn with_nodes(nodes: usize, resources: &[Value], settings: Settings) -> (FakeApi, Self) {
+        let fake = FakeApi::default();
+        let clock = Clock::anchored("2026-11-21T10:00:00Z".parse().unwrap());
+        let world = Self::new(fake.client().0, clock, resources, settings);
+        for number in 1..=nodes {
+            world.add_node(number).await;
+        }
+        (fake, world)
+    }
+
     pub(crate) fn new(client: Client, clock: Clock, resources: &[Value], settings: Settings) -> Self {
         let seed = serde_json::from_value(json!({"resources": resources})).unwrap();
         let emulator = Emulator::new(settings, seed, clock.clone(), 1).unwrap();
@@ -301,22 +309,9 @@ impl World {
 
     /// Replaces the taints of a Node.
     pub(crate) async fn taint(&self, number: usize, keys: &[&str]) {
-        let nodes = Api::<Node>::all(self.client.clone());
-        let name = format!("node-{number}");
-        let taint = |key: &&str| Taint {
-            key: (*key).to_owned(),
-            effect: "NoExecute".to_owned(),
-            ..Taint::default()
-        };
-        loop {
-            let mut node = nodes.get(&name).await.unwrap();
-            node.spec.get_or_insert_default().taints = Some(keys.iter().map(taint).collect());
-            match nodes.replace(&name, &PostParams::default(), &node).await {
-                Ok(_) => return,
-                Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => panic!("{error}"),
-            }
-        }
+        let taint = |key: &&str| json!({"key": key, "effect": "NoExecute"});
+        let taints = keys.iter().map(taint).collect();
+        headgate_test_kubernetes::set_taints(&self.client, &format!("node-{number}"), taints).await;
     }
 
     pub(crate) fn control(&self, method: &str, path: &str, body: &Value) -> Value {

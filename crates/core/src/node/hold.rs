@@ -24,7 +24,7 @@ pub const HOLD_TTL: Duration = Duration::from_mins(5);
 const MAX_AGE_AT_FIRST_OBSERVATION: Duration = Duration::from_hours(1);
 
 /// What the leader records on a Node that it keeps in service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeHold {
     /// The UID of the Node. A Node that was created again under the same name is not held.
@@ -183,9 +183,8 @@ mod tests {
             pools: ["lb/p".to_owned()].into(),
             probes_headgate: true,
             signals: signals.iter().map(ToString::to_string).collect(),
-            pending: BTreeSet::new(),
-            reason: String::new(),
             renewed_at,
+            ..NodeHold::default()
         }
     }
 

@@ -87,13 +87,8 @@ impl MetricTable<'_> {
 
     /// Gauges that `write` computes at each scrape.
     pub fn at_scrape(&mut self, write: impl Fn(&mut Gauges<'_>) -> fmt::Result + Send + Sync + 'static) {
-        self.collector(AtScrape(write));
-    }
-
-    /// What is computed at each scrape.
-    pub fn collector(&mut self, collector: impl Collector) {
         if let Some(registry) = &mut self.0 {
-            registry.register_collector(Box::new(collector));
+            registry.register_collector(Box::new(AtScrape(write)));
         }
     }
 
@@ -160,12 +155,26 @@ impl Gauges<'_> {
         &mut self,
         name: &str,
         help: &str,
-        label: &str,
+        label: &'v str,
         values: impl IntoIterator<Item = (&'v str, V)>,
     ) -> fmt::Result {
+        let series = values.into_iter().map(|(word, value)| ([(label, word)], value));
+        self.by_labels(name, help, series)
+    }
+
+    /// The same, each with its values of several labels.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn by_labels<'v, V: EncodeGaugeValue, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = ([(&'v str, &'v str); N], V)>,
+    ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (word, value) in values {
-            ConstGauge::new(value).encode(family.encode_family(&[(label, word)])?)?;
+        for (labels, value) in series {
+            ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use headgate_core::clock::Clock;
-use headgate_core::node::NodeReport;
+use headgate_core::node::{NodeReport, SignalRules};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use tokio::sync::watch;
@@ -39,6 +39,24 @@ pub struct LeaderElectionConfig {
     pub metrics: LeaderMetrics,
     /// The clock of the candidate.
     pub clock: Clock,
+}
+
+impl LeaderElectionConfig {
+    /// A candidate for the Lease of all leaders that knows of no signal of its Node, and whose terms nothing counts.
+    #[must_use]
+    pub fn new(client: Client, identity: String, placement: CandidatePlacement, clock: Clock) -> Self {
+        // The report never changes, so nobody has to keep the sender.
+        let (_, reports) = watch::channel(NodeReport::initial(None, &SignalRules::default(), clock.now()));
+        Self {
+            client,
+            lease: LeaseName::default(),
+            identity,
+            placement,
+            reports,
+            metrics: LeaderMetrics::default(),
+            clock,
+        }
+    }
 }
 
 /// One candidate of the election.

@@ -5,60 +5,36 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_core::telemetry::words;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// The fields of a Node that one feature writes; the label `field` of the metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum NodeField {
-    /// The condition `headgate.dev/ConnectionsDrained`.
-    Connections,
-    /// The annotation by which Cluster Autoscaler waits before it deletes the node.
-    DeletionDelay,
-    /// The draining taint of an eviction, and the annotation that records the notice.
-    DrainingTaint,
-    /// The annotation `headgate.dev/hold`.
-    Hold,
-    /// Cordon and taint of a maintenance, and the annotation that remembers the cordon before it.
-    Maintenance,
-    /// The conditions of a maintenance.
-    MaintenanceConditions,
-    /// The condition `headgate.dev/OutOfLoadBalancers`.
-    Marker,
-    /// The label that keeps a node out of upgrades of AKS, and the annotation that records it.
-    UpgradeStatus,
+words! {
+    /// The fields of a Node that one feature writes; the label `field` of the metric.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum NodeField {
+        /// The condition `headgate.dev/ConnectionsDrained`.
+        Connections = "connections",
+        /// The annotation by which Cluster Autoscaler waits before it deletes the node.
+        DeletionDelay = "deletion_delay",
+        /// The draining taint of an eviction, and the annotation that records the notice.
+        DrainingTaint = "draining_taint",
+        /// The annotation `headgate.dev/hold`.
+        Hold = "hold",
+        /// Cordon and taint of a maintenance, and the annotation that remembers the cordon before it.
+        Maintenance = "maintenance",
+        /// The conditions of a maintenance.
+        MaintenanceConditions = "maintenance_conditions",
+        /// The condition `headgate.dev/OutOfLoadBalancers`.
+        Marker = "marker",
+        /// The label that keeps a node out of upgrades of AKS, and the annotation that records it.
+        UpgradeStatus = "upgrade_status",
+    }
 }
 
 impl NodeField {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Connections,
-        Self::DeletionDelay,
-        Self::DrainingTaint,
-        Self::Hold,
-        Self::Maintenance,
-        Self::MaintenanceConditions,
-        Self::Marker,
-        Self::UpgradeStatus,
-    ];
-
-    /// The label.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Connections => "connections",
-            Self::DeletionDelay => "deletion_delay",
-            Self::DrainingTaint => "draining_taint",
-            Self::Hold => "hold",
-            Self::Maintenance => "maintenance",
-            Self::MaintenanceConditions => "maintenance_conditions",
-            Self::Marker => "marker",
-            Self::UpgradeStatus => "upgrade_status",
-        }
-    }
-
     /// What gives an agent the right to write the field, for its log.
     pub(super) fn grant(self) -> &'static str {
         match self {

@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::{NodeCondition, Taint};
 use kube::client::Body;
 use prometheus_client::registry::Registry;
 use serde_json::json;
-use tokio::task::JoinHandle;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 
@@ -97,7 +97,7 @@ struct World {
     intents: NodeIntents,
     registry: Registry,
     may_send: Arc<AtomicBool>,
-    writer: JoinHandle<()>,
+    _writer: AbortOnDropHandle<()>,
 }
 
 impl World {
@@ -153,7 +153,7 @@ impl World {
             server,
             registry,
             may_send,
-            writer: tokio::spawn(writer.run(intents.clone())),
+            _writer: AbortOnDropHandle::new(tokio::spawn(writer.run(intents.clone()))),
             intents,
         }
     }
@@ -192,12 +192,6 @@ impl World {
         let text = text.unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap();
         line.parse().unwrap()
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        self.writer.abort();
     }
 }
 

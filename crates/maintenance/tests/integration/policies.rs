@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use headgate_test_kubernetes::{Cluster, eventually, scratch};
+use headgate_test_kubernetes::{Cluster, assert_contains, eventually, scratch};
 use kube::Client;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -487,15 +487,12 @@ async fn who_changes_the_cordon_of_a_maintenance_is_warned() {
     })
     .await;
     let warned = kubectl(&["uncordon", "maintained"]);
-    assert!(
-        warned.contains("node maintained is under maintenance: headgate cordons it again"),
-        "{warned}"
+    assert_contains!(
+        warned,
+        "node maintained is under maintenance: headgate cordons it again"
     );
     let warned = kubectl(&["cordon", "maintained"]);
-    assert!(
-        warned.contains("this cordon does not outlast the maintenance"),
-        "{warned}"
-    );
+    assert_contains!(warned, "this cordon does not outlast the maintenance");
     for arguments in [
         ["cordon", "maintained"].as_slice(),
         &["label", "node", "maintained", "a=b"],

@@ -30,7 +30,7 @@ fn remove_node(world: &mut World, name: &str) {
     world.snapshot.nodes.retain(|node| node.name != name);
 }
 
-fn reason(world: &World, maintenance: &str, kind: &str) -> String {
+fn reason<'a>(world: &'a World, maintenance: &str, kind: &str) -> &'a str {
     world.condition(maintenance, kind).unwrap().1
 }
 
@@ -53,8 +53,7 @@ fn nodes_wait_for_room_and_are_taken_up_older_maintenances_first() {
     }
     // The two that it has are drained; the maintenance is not.
     for kind in ["Drained", "LoadBalancerOut"] {
-        let expected = ("False".to_owned(), "HeldBack".to_owned());
-        assert_eq!(world.condition("old", kind), Some(expected), "{kind}");
+        assert_eq!(world.condition("old", kind), Some(("False", "HeldBack")), "{kind}");
     }
     remove_node(&mut world, "c");
     world.settle();

@@ -8,11 +8,6 @@ use jiff::SignedDuration;
 
 use crate::world::World;
 
-#[expect(clippy::unnecessary_wraps, reason = "as World::condition gives it")]
-fn word(status: &str, reason: &str) -> Option<(String, String)> {
-    Some((status.to_owned(), reason.to_owned()))
-}
-
 #[test]
 fn every_condition_is_there_from_the_first_status_on() {
     for stage in [Stage::Idle, Stage::Cordon, Stage::Drain, Stage::Complete] {
@@ -39,8 +34,8 @@ fn every_condition_is_there_from_the_first_status_on() {
                 "{stage:?}"
             );
             let accepted = match (node, stage) {
-                ("other", Stage::Idle | Stage::Cordon | Stage::Drain) => word("False", "NoNodes"),
-                _ => word("True", "Accepted"),
+                ("other", Stage::Idle | Stage::Cordon | Stage::Drain) => Some(("False", "NoNodes")),
+                _ => Some(("True", "Accepted")),
             };
             assert_eq!(world.condition("m", "Accepted"), accepted, "{stage:?} {node}");
         }
@@ -70,18 +65,18 @@ fn what_needs_someone_blocks() {
     world.settle();
     assert_eq!(
         world.condition("m", "Blocked"),
-        word("False", "NotBlocked"),
+        Some(("False", "NotBlocked")),
         "the gate waits"
     );
     world.now += SignedDuration::from_secs(600);
     world.settle();
     assert_eq!(
         world.condition("m", "Blocked"),
-        word("True", "LoadBalancerNotConfirmed")
+        Some(("True", "LoadBalancerNotConfirmed"))
     );
     world.observe("one", NodeTraffic::Out { since: None });
     world.settle();
-    assert_eq!(world.condition("m", "Blocked"), word("True", "DisruptionBudget"));
+    assert_eq!(world.condition("m", "Blocked"), Some(("True", "DisruptionBudget")));
     let status = world.maintenance("m").status.clone().unwrap();
     let blocked = status
         .conditions
@@ -94,7 +89,7 @@ fn what_needs_someone_blocks() {
     );
     world.snapshot.budgets.clear();
     world.settle();
-    assert_eq!(world.condition("m", "Blocked"), word("False", "NotBlocked"));
+    assert_eq!(world.condition("m", "Blocked"), Some(("False", "NotBlocked")));
     assert_eq!(status.drained_nodes, 0);
     world.remove_pods(|_| true);
     world.settle();

@@ -81,6 +81,10 @@ fn the_load_balancer_has_half_of_what_is_left_at_most() {
     assert_eq!(world.evacuated_pods().len(), 3, "and the order has ended");
 }
 
+fn blocked(world: &World) -> (&str, &str) {
+    world.condition("m", "Blocked").unwrap()
+}
+
 #[test]
 fn a_required_confirmation_is_waited_for_beyond_the_deadline_and_says_so_from_half_of_the_time_on() {
     let (mut world, _) = taken(60);
@@ -89,16 +93,12 @@ fn a_required_confirmation_is_waited_for_beyond_the_deadline_and_says_so_from_ha
     };
     world.observe("one", in_service);
     world.settle();
-    let blocked = |world: &World| world.condition("m", "Blocked").unwrap();
     pass(&mut world, 29);
     assert_eq!(blocked(&world).0, "False");
     pass(&mut world, 1);
     for _ in 0..2 {
         assert_eq!(world.evacuated_pods().len(), 0);
-        assert_eq!(
-            blocked(&world),
-            ("True".to_owned(), "LoadBalancerNotConfirmed".to_owned())
-        );
+        assert_eq!(blocked(&world), ("True", "LoadBalancerNotConfirmed"));
         pass(&mut world, 60);
     }
     world.observe("one", NodeTraffic::Out { since: None });

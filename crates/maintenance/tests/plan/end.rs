@@ -133,14 +133,8 @@ fn complete_undoes_all_and_the_pods_stay() {
     world.settle();
     assert_nothing_left(&mut world);
     assert_eq!(world.snapshot.pods.len(), 4);
-    assert_eq!(
-        world.condition("m", "Drained"),
-        Some(("False".to_owned(), "Cancelled".to_owned()))
-    );
-    assert_eq!(
-        world.condition("m", "Progressing"),
-        Some(("False".to_owned(), "Completed".to_owned()))
-    );
+    assert_eq!(world.condition("m", "Drained"), Some(("False", "Cancelled")));
+    assert_eq!(world.condition("m", "Progressing"), Some(("False", "Completed")));
     world.node("one").unschedulable = true;
     world.settle();
     assert!(
@@ -216,10 +210,7 @@ fn a_maintenance_that_is_created_as_complete_or_restored_without_status_undoes_n
         world.change("m", |one| one.metadata.finalizers = finalizers);
         world.settle();
         assert!(world.node("one").unschedulable);
-        assert_eq!(
-            world.condition("m", "Progressing"),
-            Some(("False".to_owned(), "Completed".to_owned()))
-        );
+        assert_eq!(world.condition("m", "Progressing"), Some(("False", "Completed")));
         world.delete("m");
         assert_eq!(world.find("m"), None);
     }

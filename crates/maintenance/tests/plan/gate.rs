@@ -223,10 +223,7 @@ fn proceed_after_goes_on_without_and_says_so() {
             .filter(|event| event.reason == EventReason::LoadBalancerNotConfirmed)
             .collect();
         assert_eq!(events.len(), 1, "{events:?}");
-        assert_eq!(
-            world.condition("m", "LoadBalancerOut"),
-            Some(("False".to_owned(), "TimedOut".to_owned()))
-        );
+        assert_eq!(world.condition("m", "LoadBalancerOut"), Some(("False", "TimedOut")));
         world.observe("one", out(&world));
         world.settle();
         assert_eq!(
@@ -323,10 +320,7 @@ fn a_read_from_before_the_cordon_confirms_nothing() {
     // The finalizer is there, the node is not cordoned yet.
     let second = world.plan();
     let statuses = format!("{:?}", second.actions);
-    assert!(
-        statuses.contains("Waiting for the cordon and the maintenance taint"),
-        "{statuses}"
-    );
+    headgate_test_kubernetes::assert_contains!(statuses, "Waiting for the cordon and the maintenance taint");
     assert!(!statuses.contains("CreateEvacuation"), "{statuses}");
 }
 
@@ -336,10 +330,7 @@ fn an_empty_node_is_drained_only_once_it_is_out() {
     world.observe("one", in_service());
     world.maintain("m", Stage::Drain, &["one"], &[]);
     world.settle();
-    assert_eq!(
-        world.condition("m", "Drained"),
-        Some(("False".to_owned(), "LoadBalancer".to_owned()))
-    );
+    assert_eq!(world.condition("m", "Drained"), Some(("False", "LoadBalancer")));
     world.observe("one", NodeTraffic::Out { since: None });
     world.settle();
     assert_eq!(world.condition("m", "Drained").unwrap().0, "True");

@@ -178,10 +178,7 @@ fn one_maintenance_goes_through_its_plan() {
     }
     world.settle();
     assert_eq!(world.evacuated_pods().len(), 0, "the static pod is left alone");
-    assert_eq!(
-        world.condition("m", "Drained"),
-        Some(("True".to_owned(), "DrainCompleted".to_owned()))
-    );
+    assert_eq!(world.condition("m", "Drained"), Some(("True", "DrainCompleted")));
     let status = world.status("m", "one");
     assert_eq!(
         (
@@ -243,7 +240,7 @@ fn a_node_that_joins_begins_with_the_first_entry() {
 
 #[test]
 fn a_selector_that_matches_no_node_drains_nothing() {
-    let no_nodes = Some(("False".to_owned(), "NoNodes".to_owned()));
+    let no_nodes = Some(("False", "NoNodes"));
     let mut world = World::default().nodes(&["two"]);
     world.maintain("m", Stage::Drain, &["one"], &[]);
     world.settle();
@@ -275,10 +272,7 @@ fn nodes_that_are_deleted_in_a_drain_are_drained_and_those_that_stop_to_match_ar
     let mut deleted = drained(true);
     assert_eq!(deleted.condition("m", "Drained").unwrap().0, "True");
     let unmatched = drained(false);
-    assert_eq!(
-        unmatched.condition("m", "Drained"),
-        Some(("False".to_owned(), "NoNodes".to_owned()))
-    );
+    assert_eq!(unmatched.condition("m", "Drained"), Some(("False", "NoNodes")));
     // Another selector says something else.
     deleted.change("m", |one| one.metadata.generation = Some(2));
     deleted.settle();

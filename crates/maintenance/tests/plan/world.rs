@@ -131,10 +131,10 @@ impl World {
         &self.status(name, node).drain_message
     }
 
-    pub(super) fn condition(&self, name: &str, kind: &str) -> Option<(String, String)> {
+    pub(super) fn condition(&self, name: &str, kind: &str) -> Option<(&str, &str)> {
         let status = self.maintenance(name).status.as_ref()?;
         let condition = status.conditions.iter().find(|condition| condition.type_ == kind)?;
-        Some((condition.status.clone(), condition.reason.clone()))
+        Some((&*condition.status, &*condition.reason))
     }
 
     pub(super) fn node(&mut self, name: &str) -> &mut Node {

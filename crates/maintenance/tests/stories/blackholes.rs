@@ -43,14 +43,7 @@ async fn a_drain_that_waits_for_its_load_balancer_loses_nothing() {
     world.pod("one", "web", &ready()).await;
     world.observe_in("one");
     let _leader = world.lead().await;
-    world
-        .maintain(
-            "m",
-            "Drain",
-            &["one"],
-            &json!({"loadBalancer": {"connectionsDrainSeconds": 5}}),
-        )
-        .await;
+    world.drain_one(5).await;
     sleep(30 * SECOND).await;
     assert_eq!(observed(&world, "local"), (0.0, 0.0), "in service");
     world.observe_out("one");
@@ -105,14 +98,7 @@ async fn malformed_annotations_of_a_pod_have_one_event() {
     world.budget("web", "web", 0).await;
     world.observe_out("one");
     let _leader = world.lead().await;
-    world
-        .maintain(
-            "m",
-            "Drain",
-            &["one"],
-            &json!({"loadBalancer": {"connectionsDrainSeconds": 0}}),
-        )
-        .await;
+    world.drain_one(0).await;
     world.until_evacuating("web").await;
     sleep(600 * SECOND).await;
     let events = Api::<Event>::namespaced(world.client.clone(), NAMESPACE);
@@ -123,10 +109,7 @@ async fn malformed_annotations_of_a_pod_have_one_event() {
         .collect();
     assert_eq!(about.len(), 1, "{about:?}");
     let (note, regarding) = (about[0].note.clone().unwrap(), about[0].regarding.clone().unwrap());
-    assert!(
-        note.contains("a.example: \"many\" is left out") && note.contains("b.example: \"5/\""),
-        "{note}"
-    );
+    headgate_test_kubernetes::assert_contains!(note, "a.example: \"many\" is left out", "b.example: \"5/\"");
     assert_eq!(
         (regarding.kind.as_deref(), regarding.name.as_deref()),
         (Some("Pod"), Some("web"))

@@ -42,14 +42,7 @@ async fn a_leader_killed_at_any_time_leaves_a_maintenance_that_the_next_one_ends
         }
         world.observe_out("one");
         let leader = world.lead().await;
-        world
-            .maintain(
-                "m",
-                "Drain",
-                &["one"],
-                &json!({"loadBalancer": {"connectionsDrainSeconds": 0}}),
-            )
-            .await;
+        world.drain_one(0).await;
         if round >= 6 {
             world
                 .until("drained", |world| !world.has_pod("web-1") && !world.has_pod("web-2"))

@@ -20,8 +20,7 @@ async fn a_registered_evacuator_gets_its_turn_and_the_eviction_follows_its_compl
     world.pod("one", "web", &registered("app.example", "20000")).await;
     world.observe_out("one");
     let _leader = world.lead().await;
-    let gate = json!({"loadBalancer": {"connectionsDrainSeconds": 0}});
-    world.maintain("m", "Drain", &["one"], &gate).await;
+    world.drain_one(0).await;
     world.until_evacuating("web").await;
     sleep(2 * SECOND).await;
     let status = world.evacuation("web").await.unwrap().status.unwrap_or_default();

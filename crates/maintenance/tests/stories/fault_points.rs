@@ -146,8 +146,7 @@ async fn play_evacuation(points: &FaultPoints, forgets: bool) {
     world.observe_out("one");
     world.fake.inject(points);
     let script = async {
-        let gate = json!({"loadBalancer": {"connectionsDrainSeconds": 0}});
-        world.maintain("m", "Drain", &["one"], &gate).await;
+        world.drain_one(0).await;
         let started = Instant::now();
         loop {
             let evacuation = world.evacuation("web").await.and_then(|evacuation| evacuation.status);

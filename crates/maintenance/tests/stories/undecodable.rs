@@ -32,14 +32,7 @@ async fn odd_times_of_any_object_stop_no_drain() {
     world.fake.change::<Node>("", "two", write_odd_times);
     world.fake.change::<Pod>(NAMESPACE, "web-1", write_odd_times);
     let leader = world.lead().await;
-    world
-        .maintain(
-            "m",
-            "Drain",
-            &["one"],
-            &json!({"loadBalancer": {"connectionsDrainSeconds": 0}}),
-        )
-        .await;
+    world.drain_one(0).await;
     world
         .until("drained but for the budget", |world| !world.has_pod("web-2"))
         .await;
@@ -108,13 +101,6 @@ async fn an_undecodable_pod_has_to_leave_its_node() {
         .fake
         .change::<Pod>(NAMESPACE, "web-1", |pod| pod["spec"]["priority"] = json!("high"));
     let _leader = world.lead().await;
-    world
-        .maintain(
-            "m",
-            "Drain",
-            &["one"],
-            &json!({"loadBalancer": {"connectionsDrainSeconds": 0}}),
-        )
-        .await;
+    world.drain_one(0).await;
     world.until("drained", |world| !world.has_pod("web-1")).await;
 }

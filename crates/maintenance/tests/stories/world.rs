@@ -6,11 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeDetail, NodeReader, NodeReport, NodeTraffic, SignalRules, TrafficByNode};
+use headgate_core::node::{NodeDetail, NodeReader, NodeTraffic, TrafficByNode};
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
-use headgate_kubernetes::leader::{
-    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term,
-};
+use headgate_kubernetes::leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, Term};
 use headgate_kubernetes::{Decoded, NodeWriteMetrics, TermAccess, TermStores, WatchReporter, split_list};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
 use headgate_maintenance::automatic::AutomaticMaintenances;
@@ -25,9 +23,9 @@ use kube::{Api, Client};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MINUTE: Duration = Duration::from_mins(1);
@@ -52,18 +50,12 @@ pub(crate) struct World {
 /// A process that leads.
 pub(crate) struct Leader {
     pub(crate) faults: ClientFaults,
-    task: JoinHandle<()>,
+    task: AbortOnDropHandle<()>,
 }
 
 impl Leader {
     /// Ends it as SIGKILL does.
     pub(crate) fn kill(self) {
-        self.task.abort();
-    }
-}
-
-impl Drop for Leader {
-    fn drop(&mut self) {
         self.task.abort();
     }
 }
@@ -123,17 +115,9 @@ impl World {
     pub(crate) fn start_leader(&self) -> (Leader, watch::Receiver<Option<Term>>) {
         let name = format!("leader-{}", self.leaders.fetch_add(1, Ordering::Relaxed) + 1);
         let (client, faults) = self.fake.client();
-        let report = NodeReport::initial(None, &SignalRules::default(), self.clock.now());
-        let reports = watch::Sender::new(report);
-        let elector = LeaderElector::new(LeaderElectionConfig {
-            client: client.clone(),
-            lease: LeaseName::default(),
-            identity: name.clone(),
-            placement: CandidatePlacement::Replicas,
-            reports: reports.subscribe(),
-            metrics: LeaderMetrics::default(),
-            clock: self.clock.clone(),
-        });
+        let placement = CandidatePlacement::Replicas;
+        let config = LeaderElectionConfig::new(client.clone(), name.clone(), placement, self.clock.clone());
+        let elector = LeaderElector::new(config);
         let terms = elector.terms();
         let access = {
             let (client, clock) = (client.clone(), self.clock.clone());
@@ -182,7 +166,6 @@ impl World {
             }
         };
         let task = tokio::spawn(async move {
-            let _reports = reports;
             let work = move |term: Term| {
                 let (stores, run_stores) = term.stores(access());
                 let context = context(stores);
@@ -198,6 +181,7 @@ impl World {
             };
             elector.run(CancellationToken::new(), work).await;
         });
+        let task = AbortOnDropHandle::new(task);
         (Leader { faults, task }, terms)
     }
 
@@ -266,6 +250,12 @@ impl World {
             "spec": {"nodeSelector": {"nodeSelectorTerms": terms}, "stage": stage}});
         json_patch::merge(&mut object["spec"], spec);
         self.create::<NodeMaintenance>("", object).await;
+    }
+
+    /// Drains `one` by the maintenance `m`, so many seconds after it is out of its load balancers.
+    pub(crate) async fn drain_one(&self, connections_seconds: u32) {
+        let gate = json!({"loadBalancer": {"connectionsDrainSeconds": connections_seconds}});
+        self.maintain("m", "Drain", &["one"], &gate).await;
     }
 
     pub(crate) async fn set_stage(&self, name: &str, stage: &str) {

@@ -1,13 +1,12 @@
 use std::net::IpAddr;
 
 use headgate_azure::{ArmError, LoadBalancer, LoadBalancerId};
-use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown, GuardSettings};
 use headgate_controller::admin_state::{LedgerChange, LedgerStage, Policy, TargetStates};
 use headgate_controller::local_service::ServiceIndex;
 use headgate_controller::pool::{LastError, Listing, Taint};
 use headgate_core::clock::Clock;
-use headgate_core::node::{Signal, SignalRules};
-use headgate_core::settings::IntOrPercent;
+use headgate_core::node::Signal;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -101,10 +100,10 @@ fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]
             mode: AdminStateMode::Enforce,
             foreign_down: ForeignDown::Keep,
         },
-        minimum_in_service: IntOrPercent::Int(0),
-        max_new_down: IntOrPercent::ALL,
-        health_port: 10456,
-        health_rules: SignalRules::default(),
+        guard: GuardSettings {
+            health_port: 10456,
+            ..GuardSettings::DISABLED
+        },
         services: Ok(ServiceIndex::default()),
         local_pools: crate::status::LocalPoolsSnapshot::default(),
         maintenances: Ok(Vec::new()),

@@ -389,8 +389,7 @@ async fn make_undecodable(client: &Client, name: &str) {
 async fn no_rule_is_emptied_and_nothing_is_left() {
     let seconds = std::env::var("CHAOS_SECONDS").map_or(DEFAULT_SECONDS, |text| text.parse().unwrap());
     let seed = std::env::var("CHAOS_SEED").map_or(1, |text| text.parse().unwrap());
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     let fixture = Fixture::start_with(client.clone(), control_plane.kubeconfig(), "400ms", json!([])).await;
     let cluster = Cluster {
         fixture,

@@ -55,8 +55,7 @@ fn median(values: &mut [Duration]) -> Duration {
 
 async fn measure(row: Row) {
     let Row { pools, delay, rounds } = row;
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     let mut cluster = Cluster::start(client.clone(), control_plane.kubeconfig(), delay).await;
     for number in 1..=3 {
         cluster.fixture.add_node(number).await;

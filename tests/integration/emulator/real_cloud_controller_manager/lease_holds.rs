@@ -8,8 +8,8 @@ use futures::StreamExt as _;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 const NAME: &str = "aks-managed-resource-locker";
 
@@ -19,7 +19,7 @@ type Changes = Arc<Mutex<Vec<(Instant, String)>>>;
 /// The record, from its start until it is dropped.
 pub(super) struct LeaseHolds {
     changes: Changes,
-    task: JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl LeaseHolds {
@@ -41,7 +41,10 @@ impl LeaseHolds {
                 }
             }
         });
-        Self { changes, task }
+        Self {
+            changes,
+            _task: AbortOnDropHandle::new(task),
+        }
     }
 
     /// Each hold: holder, start, end.
@@ -69,11 +72,5 @@ impl LeaseHolds {
             }
         }
         text
-    }
-}
-
-impl Drop for LeaseHolds {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }

@@ -7,14 +7,12 @@
 //!
 //! `HEADGATE_MOVES=200` sets how often the endpoints move.
 
-use std::process::Command;
-
 use tokio::time::{Instant, sleep};
 
 use super::lease_holds::LeaseHolds;
 
 use super::*;
-use crate::harness::settings_file;
+use crate::harness::start_controller;
 
 /// Of both updaters, in `azure.json`.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -44,27 +42,16 @@ struct Followed {
 
 /// Starts headgate's controller with the `azure.json` of cloud-controller-manager.
 fn start_headgate(fixture: &Fixture, kubeconfig: &std::path::Path) -> Process {
-    let directory = &fixture.emulator.directory;
-    let settings = directory.join("settings.yaml");
-    std::fs::write(
-        &settings,
-        settings_file(&format!("azure: {{clusterName: {CLUSTER}}}\n")),
-    )
-    .unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command.current_dir(directory).env_remove("KUBECONFIG");
-    command.args(["agent", "--role=controller", "--node-name", "node-1"]);
-    command.args(["--metrics-bind-address", "127.0.0.1:0"]);
-    command.arg(format!("--imds-endpoint=http://{}", fixture.emulator.arm));
-    for (flag, file) in [
-        ("--kubeconfig", kubeconfig),
-        ("--config", &settings),
-        ("--azure-config-file", &directory.join("azure.json")),
-        ("--state-dir", directory),
-    ] {
-        command.arg(flag).arg(file);
-    }
-    Process::start("headgate", command, &directory.join("headgate.log")).unwrap_or_else(|error| panic!("{error}"))
+    let (azure_json, imds) = (
+        fixture.emulator.directory.join("azure.json"),
+        format!("http://{}", fixture.emulator.arm),
+    );
+    let flags = [
+        ("--azure-config-file", azure_json.as_path()),
+        ("--imds-endpoint", std::path::Path::new(&imds)),
+    ];
+    let settings = format!("azure: {{clusterName: {CLUSTER}}}\n");
+    start_controller("node-1", kubeconfig, &settings, &flags)
 }
 
 /// The members of the Service's pool.
@@ -102,8 +89,7 @@ async fn puts(fixture: &Fixture, caller: &str) -> usize {
 
 /// Moves the endpoints while ARM refuses writes, with or without headgate.
 async fn move_endpoints(with_headgate: bool, moves: usize) -> Followed {
-    let control_plane = own_control_plane().await;
-    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let (control_plane, client) = own_cluster().await;
     let fixture = Fixture::start(client.clone(), control_plane.kubeconfig()).await;
     for number in 1..=4 {
         fixture.add_node(number).await;

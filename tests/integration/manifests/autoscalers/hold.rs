@@ -119,9 +119,7 @@ async fn the_process_holds_a_node_that_karpenter_removes_until_it_is_out() {
         ("namespaces/default/rolebindings", "headgate-hold"),
         ("clusterrolebindings", "headgate-hold"),
     ] {
-        administrator
-            .done(&ApiRequest::delete(&format!("{RBAC}/{kind}/{name}")))
-            .await;
+        administrator.delete(&format!("{RBAC}/{kind}/{name}")).await;
     }
     wait_for_status(&caller, ApiRequest::get("/api/v1/nodes"), 403).await;
     set_taints(&administrator, &name, &[]).await;

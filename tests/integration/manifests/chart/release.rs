@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use headgate_sandbox::process::Process;
-use headgate_test_kubernetes::{eventually, is_kubernetes_1_30, kubectl, own_control_plane, scratch};
+use headgate_test_kubernetes::{assert_contains, eventually, is_kubernetes_1_30, kubectl, own_control_plane, scratch};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -120,16 +120,15 @@ async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
     let mut observing = hardened("Observe");
     observing["uninstall"] = json!({"restore": false});
     let notes = apply(&administrator, "install", &earlier_package(), &observing);
-    for check in [
+    assert_contains!(
+        notes,
         "rollout status daemonset/headgate",
         "rollout status deployment/headgate-controller",
         "get lease headgate-leader",
         "headgate status --all",
         "adminState.mode is Observe",
-        "get secret headgate-azure",
-    ] {
-        assert!(notes.contains(check), "{check}: {notes}");
-    }
+        "get secret headgate-azure"
+    );
     for workload in [DAEMONSET, DEPLOYMENT] {
         assert_eq!(
             image(workload).await,
@@ -343,10 +342,7 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     let early = run_hook(&administrator, &uninstaller, Some("4s")).await;
     let said = String::from_utf8_lossy(&early.stderr);
     assert_eq!(early.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("the rollout of deployment/headgate-controller is not complete"),
-        "{said}"
-    );
+    assert_contains!(said, "the rollout of deployment/headgate-controller is not complete");
     assert!(said.contains("headgate restore"), "{said}");
 
     // The rollout is complete and no new pod has led yet: what is Down still stands.
@@ -360,10 +356,7 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     let early = run_hook(&administrator, &uninstaller, Some("4s")).await;
     let said = String::from_utf8_lossy(&early.stderr);
     assert_eq!(early.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("entries are Down by headgate") && said.contains("127.0.0.2"),
-        "{said}"
-    );
+    assert_contains!(said, "entries are Down by headgate", "127.0.0.2");
 
     // A pod with the new settings leads.
     let settings = settings(&administrator).await;
@@ -390,9 +383,7 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     }
     let done = json!({"status": {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:00:01Z", "succeeded": 1,
         "conditions": conditions}});
-    administrator
-        .done(&ApiRequest::merge(&format!("{JOB}/status"), done))
-        .await;
+    administrator.merge(&format!("{JOB}/status"), done).await;
     let output = uninstall.await.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 

@@ -1,5 +1,6 @@
 //! Values that cannot work are refused before anything is installed, and every value has an effect.
 
+use headgate_test_kubernetes::assert_contains;
 use serde_json::{Value, json};
 
 use super::{aks, chart, helm, merged, only, rendered, stdout_of, template, text, tools, values_file};
@@ -206,16 +207,10 @@ fn names_of_workloads_are_the_users_and_those_of_accounts_and_policies_stay() {
             assert_eq!(name, expected, "{}", before["kind"]);
         }
         let job = only(&after, "Job")["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
-        assert!(
-            job.contains(&format!("--workload=deployment/{prefix}-controller")),
-            "{job}"
-        );
+        assert_contains!(job, format!("--workload=deployment/{prefix}-controller"));
         let volumes = only(&after, "Deployment")["spec"]["template"]["spec"]["volumes"].to_string();
         let secret = format!("\"{prefix}-azure\"");
-        assert!(
-            volumes.contains(&secret) && volumes.contains(&format!("\"{prefix}-settings-")),
-            "{volumes}"
-        );
+        assert_contains!(volumes, secret, format!("\"{prefix}-settings-"));
     }
 }
 

@@ -41,7 +41,7 @@ async fn create_kinds(administrator: &Caller) {
         "spec": {"group": "infrastructure.example.com", "scope": "Namespaced", "versions": [version], "names":
             {"kind": "ExampleMachine", "listKind": "ExampleMachineList", "plural": "examplemachines", "singular": "examplemachine"}}});
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    administrator.done(&ApiRequest::post(path, kind)).await;
+    administrator.post(path, kind).await;
     for path in [MACHINES, CLUSTERS, INFRASTRUCTURE] {
         wait_for_status(administrator, ApiRequest::get(path), 200).await;
     }
@@ -75,11 +75,11 @@ async fn create_cluster(administrator: &Caller, kubeconfig: &Path) {
     let secret = json!({"metadata": {"name": format!("{CLUSTER}-kubeconfig"), "labels": {"cluster.x-k8s.io/cluster-name": CLUSTER}},
         "type": "cluster.x-k8s.io/secret", "stringData": {"value": std::fs::read_to_string(kubeconfig).unwrap()}});
     administrator
-        .done(&ApiRequest::post("/api/v1/namespaces/kube-system/secrets", secret))
+        .post("/api/v1/namespaces/kube-system/secrets", secret)
         .await;
     let cluster = json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": {"name": CLUSTER},
         "spec": {"controlPlaneEndpoint": {"host": "127.0.0.1", "port": 6443}}});
-    administrator.done(&ApiRequest::post(CLUSTERS, cluster)).await;
+    administrator.post(CLUSTERS, cluster).await;
 }
 
 /// A Machine of a Node, and waits until Cluster API has found that.
@@ -87,19 +87,16 @@ async fn create_machine(administrator: &Caller, of: &str, labels: Value, annotat
     let provider_id = administrator.get(&node(of)).await["spec"]["providerID"].clone();
     let machine = json!({"apiVersion": "infrastructure.example.com/v1", "kind": "ExampleMachine", "metadata": {"name": of},
         "spec": {"providerID": provider_id}});
-    administrator.done(&ApiRequest::post(INFRASTRUCTURE, machine)).await;
+    administrator.post(INFRASTRUCTURE, machine).await;
     let provisioned = json!({"status": {"initialization": {"provisioned": true}}});
     administrator
-        .done(&ApiRequest::merge(
-            &format!("{INFRASTRUCTURE}/{of}/status"),
-            provisioned,
-        ))
+        .merge(&format!("{INFRASTRUCTURE}/{of}/status"), provisioned)
         .await;
     let infrastructure = json!({"apiGroup": "infrastructure.example.com", "kind": "ExampleMachine", "name": of});
     let machine = json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
         "metadata": {"name": of, "labels": labels, "annotations": annotations},
         "spec": {"clusterName": CLUSTER, "bootstrap": {"dataSecretName": "none"}, "infrastructureRef": infrastructure}});
-    administrator.done(&ApiRequest::post(MACHINES, machine)).await;
+    administrator.post(MACHINES, machine).await;
     let path = format!("{MACHINES}/{of}");
     until(administrator, "Cluster API finds the Node", &path, |machine| {
         machine["status"]["nodeRef"]["name"] == of
@@ -141,7 +138,7 @@ async fn the_real_machine_controller_waits_until_the_node_is_out() {
     };
     let leader = Leader::start_with(&caller, &own, automatic);
 
-    administrator.done(&ApiRequest::delete(&machine)).await;
+    administrator.delete(&machine).await;
     until(&administrator, "Cluster API waits for the hook", &machine, |machine| {
         deleting(machine) == Some("WaitingForPreDrainHook")
     })

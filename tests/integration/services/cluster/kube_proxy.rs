@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use headgate_test_kubernetes::kubectl;
-use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane, scratch};
+use headgate_test_kubernetes::{assert_contains, create_node, eventually, met, own_cluster, scratch};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Event, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -83,10 +83,7 @@ async fn failure_is_reported(client: &Client, agent: &Agent, node: &str, service
         (&json!("default/web"), &json!(31234))
     );
     let text = http::get(agent.metrics_address(), "/statusz").await.unwrap().text();
-    assert!(
-        text.contains("services   NodePorts: 1, 0 ports open, 1 failed"),
-        "{text}"
-    );
+    assert_contains!(text, "services   NodePorts: 1, 0 ports open, 1 failed");
     let metrics = agent.metrics().await;
     assert!(metrics.contains("headgate_service_ports{state=\"failed\"} 1"));
     assert_eq!(agent.healthz().await.status, 200, "the node is none the worse");
@@ -117,8 +114,7 @@ fn service_ports_without_kube_proxy() {
     in_network_namespace(
         "services::cluster::kube_proxy::service_ports_without_kube_proxy",
         async || {
-            let control_plane = own_control_plane().await;
-            let client = Client::try_from(control_plane.client_config()).unwrap();
+            let (control_plane, client) = own_cluster().await;
             let node = create_node(&client, "alone").await;
             let kubeconfig = as_headgate(&client, control_plane.kubeconfig()).await;
             let settings = std::fs::read_to_string(example().join("settings.yaml")).unwrap();
@@ -151,10 +147,7 @@ fn service_ports_without_kube_proxy() {
             })
             .await;
             let metrics = agent.metrics().await;
-            assert!(
-                metrics.contains("headgate_service_ports{state=\"open\"} 1"),
-                "{metrics}"
-            );
+            assert_contains!(metrics, "headgate_service_ports{state=\"open\"} 1");
             ports_are_handed_on(agent, &options()).await;
             control_plane.stop().await;
         },
@@ -176,8 +169,7 @@ fn service_health_beside_kube_proxy() {
     in_network_namespace(
         "services::cluster::kube_proxy::service_health_beside_kube_proxy",
         async || {
-            let mut control_plane = own_control_plane().await;
-            let client = Client::try_from(control_plane.client_config()).unwrap();
+            let (mut control_plane, client) = own_cluster().await;
             let node = create_node(&client, "beside").await;
             let proxy = control_plane.start_kube_proxy(&node).await.unwrap().healthz;
             let services = Api::<Service>::default_namespaced(client.clone());

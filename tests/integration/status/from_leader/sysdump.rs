@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
 
-use headgate_test_kubernetes::scratch;
+use headgate_test_kubernetes::{assert_contains, scratch};
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Secret};
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
 use super::headgate;
+use crate::harness::stdout_of;
+use crate::status::refused;
 use crate::status::world::World;
-use crate::status::{refused, stdout_of};
 
 /// Secrets that no archive may have; this word is in each of them.
 const PLANTED: &str = "planted";
@@ -104,10 +105,7 @@ pub(super) async fn sysdump(world: &World, viewer: &Path) {
         found.contains_key("status.json") && !found.contains_key("events/headgate.json"),
         "{said}"
     );
-    assert!(
-        said.contains("missing: events/headgate.json: events is forbidden"),
-        "{said}"
-    );
+    assert_contains!(said, "missing: events/headgate.json: events is forbidden");
     let again = headgate(
         viewer,
         &["sysdump", "-f", directory.join("less.tar.gz").to_str().unwrap()],

@@ -3,7 +3,6 @@ use std::time::Duration;
 
 use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::NodeHold;
-use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::super::fixtures::{DRAIN, ENFORCE, guarded_by, ledger, node, plan_inputs, pool_id, target_states, view};
@@ -24,13 +23,10 @@ fn guard(minimum_in_service: IntOrPercent) -> GuardSettings {
 
 fn recorded_hold() -> NodeHold {
     NodeHold {
-        node_uid: String::new(),
-        renewed_at: Timestamp::UNIX_EPOCH,
         pools: ["lb/p".to_owned()].into(),
         probes_headgate: true,
         signals: [DRAIN.to_owned()].into(),
-        pending: BTreeSet::new(),
-        reason: String::new(),
+        ..NodeHold::default()
     }
 }
 

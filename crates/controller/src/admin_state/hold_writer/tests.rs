@@ -26,13 +26,10 @@ fn recorded_with(nodes: &[(&str, &str)], signals: &[&str]) -> RecordedHolds {
         let mut held = node(1, &[DRAIN]);
         (held.name, held.uid) = ((*name).to_owned(), (*uid).to_owned());
         held.hold = Some(NodeHold {
-            node_uid: String::new(),
-            renewed_at: Timestamp::UNIX_EPOCH,
             pools: ["lb/p".to_owned()].into(),
             probes_headgate: true,
             signals: signals.iter().map(ToString::to_string).collect(),
-            pending: BTreeSet::new(),
-            reason: String::new(),
+            ..NodeHold::default()
         });
         ((*name).to_owned(), Arc::new(held))
     };

@@ -154,13 +154,10 @@ fn event_is_recorded_once_for_each_hold() {
 
 fn recorded_hold(pools: &[&str]) -> NodeHold {
     NodeHold {
-        node_uid: String::new(),
-        renewed_at: Timestamp::UNIX_EPOCH,
         pools: pools.iter().map(ToString::to_string).collect(),
         probes_headgate: true,
         signals: [DRAIN.to_owned()].into(),
-        pending: BTreeSet::new(),
-        reason: String::new(),
+        ..NodeHold::default()
     }
 }
 

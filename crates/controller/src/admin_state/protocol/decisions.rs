@@ -262,11 +262,9 @@ impl<'a> Planned<'a> {
         for number in 0..self.known.nodes {
             nodes.apply(MemberNode {
                 name: name(number),
-                created: Timestamp::UNIX_EPOCH,
                 internal_addresses: vec![address(number).parse().unwrap()],
-                excluded_by: None,
-                is_deleting: false,
                 is_draining: self.known.signals[number] != Signal::None,
+                ..MemberNode::default()
             });
         }
         let mut members = MemberChange {

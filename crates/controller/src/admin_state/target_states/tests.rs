@@ -184,13 +184,10 @@ async fn cordon_under_a_hold_counts_at_once_for_a_new_leader() {
     let held = |signal: &str| ClusterNode {
         signals: [(Signal::Unschedulable, 10 * SECOND)].into(),
         hold: Some(NodeHold {
-            node_uid: String::new(),
-            renewed_at: Timestamp::UNIX_EPOCH,
             pools: ["lb/pool".to_owned()].into(),
             probes_headgate: true,
             signals: [signal.to_owned()].into(),
-            pending: BTreeSet::new(),
-            reason: String::new(),
+            ..NodeHold::default()
         }),
         ..node("u", &[])
     };

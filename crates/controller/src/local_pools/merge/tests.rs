@@ -1,24 +1,7 @@
-use jiff::Timestamp;
-
 use super::*;
-use crate::local_pools::objects::Node;
+use crate::local_pools::fixtures;
 
 const NETWORK: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/virtualNetworks/vnet";
-
-fn nodes() -> NodeIndex {
-    let mut nodes = NodeIndex::default();
-    for number in 1..=4 {
-        nodes.apply(Node {
-            name: format!("n{number}"),
-            created: Timestamp::UNIX_EPOCH,
-            internal_addresses: vec![format!("10.0.0.{number}").parse().unwrap()],
-            excluded_by: None,
-            is_deleting: false,
-            is_draining: false,
-        });
-    }
-    nodes
-}
 
 fn member(address: &str, node: &str, is_draining: bool) -> DesiredMember {
     DesiredMember {
@@ -40,7 +23,7 @@ fn pool(entries: &[Value]) -> Value {
 
 /// Merges, and checks that merging again changes nothing.
 fn merged(document: &mut Value, desired: &[DesiredMember]) -> Merged {
-    let nodes = nodes();
+    let nodes = fixtures::nodes(4);
     let desired: DesiredMembers = desired.iter().cloned().collect();
     let edit = MemberEdit {
         desired: &desired,
@@ -146,7 +129,7 @@ fn rejected_members_leave_the_document_as_it_is() {
     assert!(!result.is_changed());
     assert_eq!(document, pool(&[nic]));
 
-    let nodes = nodes();
+    let nodes = fixtures::nodes(4);
     let desired: DesiredMembers = [member("10.0.0.1", "n1", false)].into_iter().collect();
     let edit = MemberEdit {
         desired: &desired,

@@ -3,7 +3,6 @@ use std::time::Duration;
 use headgate_core::clock::Clock;
 use headgate_kubernetes::{WatchErrorCounter, service_store};
 use hyper::{Request, Response};
-use jiff::Timestamp;
 use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
@@ -45,11 +44,8 @@ fn updater() -> Updater {
     for number in 1..=3_u8 {
         updater.apply_node(Node {
             name: format!("n{number}"),
-            created: Timestamp::UNIX_EPOCH,
             internal_addresses: vec![[10, 0, 0, number].into()],
-            excluded_by: None,
-            is_deleting: false,
-            is_draining: false,
+            ..Node::default()
         });
     }
     let nodes = updater.nodes().names().map(str::to_owned).collect();

@@ -1,12 +1,11 @@
 use headgate_azure::LoadBalancerId;
-use jiff::Timestamp;
 use proptest::collection::{btree_map, btree_set};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::local_pools::DesiredMember;
-use crate::local_pools::objects::Node;
+use crate::local_pools::fixtures::nodes;
 
 const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/lb";
 const STATES: [AdminState; 3] = [AdminState::None, AdminState::Up, AdminState::Down];
@@ -46,17 +45,6 @@ fn state(index: usize, number: u8, to: AdminState) -> AdminStateChange {
 
 /// A change to these members; `true` for a draining one.
 fn members(desired: &[(u8, bool)]) -> MemberChange {
-    let mut nodes = NodeIndex::default();
-    for number in 1..=9 {
-        nodes.apply(Node {
-            name: format!("n{number}"),
-            created: Timestamp::UNIX_EPOCH,
-            internal_addresses: vec![[10, 0, 0, number].into()],
-            excluded_by: None,
-            is_deleting: false,
-            is_draining: false,
-        });
-    }
     let member = |(number, is_draining): &(u8, bool)| DesiredMember {
         address: [10, 0, 0, *number].into(),
         node: format!("n{number}").into(),
@@ -65,7 +53,7 @@ fn members(desired: &[(u8, bool)]) -> MemberChange {
     };
     MemberChange {
         desired: desired.iter().map(member).collect(),
-        nodes: Arc::new(nodes),
+        nodes: Arc::new(nodes(9)),
         virtual_network: None,
         admin_states: Vec::new(),
     }

@@ -10,6 +10,10 @@ use super::cluster::{INTERVAL, LocalCluster, Options, nodes};
 const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
 const PUT_OF_WEB: &str = "/backendAddressPools/default-web$";
 
+fn down(cluster: &LocalCluster) -> Vec<String> {
+    cluster.world.down("kubernetes", "default-web").into_iter().collect()
+}
+
 #[tokio::test(start_paused = true)]
 async fn node_with_a_signal_joins_as_down_and_is_restored_later() {
     let cluster = LocalCluster::start().await;
@@ -17,16 +21,13 @@ async fn node_with_a_signal_joins_as_down_and_is_restored_later() {
     cluster.set_slice("web", "web-1", &[1, 2]).await;
     cluster.tick().await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
-    assert_eq!(
-        cluster.world.down("kubernetes", "default-web"),
-        ["node-2".to_owned()].into()
-    );
+    assert_eq!(down(&cluster), ["node-2"]);
     assert_eq!(cluster.puts(), 1, "it was never in rotation");
     let ledger = cluster.world.ledger().await.to_string();
     assert!(ledger.contains("10.0.0.2"), "{ledger}");
     cluster.world.taint(2, &[]).await;
     sleep(10 * SECOND).await;
-    assert_eq!(cluster.world.down("kubernetes", "default-web"), [].into());
+    assert!(down(&cluster).is_empty());
 }
 
 /// A member that is removed loses its connections at once; one that is `Down` keeps those that are open.
@@ -76,10 +77,7 @@ async fn due_members_join_a_write_of_admin_states() {
     sleep(5 * SECOND).await;
     assert_eq!(cluster.puts(), 1);
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
-    assert_eq!(
-        cluster.world.down("kubernetes", "default-web"),
-        ["node-1".to_owned()].into()
-    );
+    assert_eq!(down(&cluster), ["node-1"]);
     assert_eq!((cluster.outcomes(), cluster.events("web").await), ((1, 0), [1, 0, 0]));
 }
 
@@ -91,10 +89,7 @@ async fn failed_common_write_is_repeated_at_once_without_the_members() {
         cluster.world.release_arm_lease().await;
         sleep(5 * SECOND).await;
         assert_eq!(cluster.puts(), 2, "{status}");
-        assert_eq!(
-            cluster.world.down("kubernetes", "default-web"),
-            ["node-1".to_owned()].into()
-        );
+        assert_eq!(down(&cluster), ["node-1"]);
         assert_eq!(cluster.addresses("default-web").await, nodes(&[1]), "{status}");
         sleep(INTERVAL).await;
         if status == 400 {
@@ -123,10 +118,7 @@ async fn parked_members_join_no_write_and_delay_none() {
     assert_eq!((cluster.metric("parked"), cluster.events("web").await), (1, [0, 1, 0]));
     cluster.world.taint(1, &[SIGNAL]).await;
     sleep(5 * SECOND).await;
-    assert_eq!(
-        cluster.world.down("kubernetes", "default-web"),
-        ["node-1".to_owned()].into()
-    );
+    assert_eq!(down(&cluster), ["node-1"]);
     assert_eq!(
         cluster.addresses("default-web").await,
         nodes(&[1, 2]),
@@ -134,10 +126,7 @@ async fn parked_members_join_no_write_and_delay_none() {
     );
     sleep(8 * INTERVAL).await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2, 3]));
-    assert_eq!(
-        cluster.world.down("kubernetes", "default-web"),
-        ["node-1".to_owned()].into()
-    );
+    assert_eq!(down(&cluster), ["node-1"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -164,10 +153,7 @@ async fn admin_states_that_cannot_be_written_do_not_hold_back_members() {
     cluster.set_slice("web", "web-1", &[1, 2]).await;
     sleep(2 * INTERVAL).await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
-    assert_eq!(
-        cluster.world.down("kubernetes", "default-web"),
-        ["node-1".to_owned()].into()
-    );
+    assert_eq!(down(&cluster), ["node-1"]);
 }
 
 #[tokio::test(start_paused = true)]

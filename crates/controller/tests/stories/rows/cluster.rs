@@ -8,7 +8,6 @@ use std::time::Duration;
 use headgate_azure_emulator::Settings;
 use headgate_controller::admin_state::{Policy, RestoreOutcome};
 use headgate_controller::restore::{RestoreRequest, RestoreRequestError, run_restore};
-use headgate_core::clock::Clock;
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::Timestamp;
@@ -17,7 +16,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::world::{ENFORCE, GROUP, Leader, World, two_load_balancers};
+use super::super::world::{ENFORCE, GROUP, Leader, World, set_taints, two_load_balancers};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -57,6 +56,14 @@ impl TestCluster {
         Self::with(nodes, &two_load_balancers(nodes)).await
     }
 
+    /// Three nodes in two load balancers, the second with a signal and `Down`, and a leader.
+    pub(crate) async fn with_node_2_down() -> Self {
+        let cluster = Self::new(3).await;
+        cluster.taint(2, &[DRAINING]);
+        cluster.settle(&["node-2"]).await;
+        cluster
+    }
+
     /// A number of nodes, these resources, and a leader.
     pub(crate) async fn with(nodes: usize, resources: &[Value]) -> Self {
         let mut cluster = Self::without_leader(nodes, resources).await;
@@ -66,13 +73,7 @@ impl TestCluster {
 
     /// A number of nodes and these resources, without a leader.
     pub(crate) async fn without_leader(nodes: usize, resources: &[Value]) -> Self {
-        let fake = FakeApi::default();
-        let (client, _) = fake.client();
-        let clock = Clock::anchored("2026-11-21T10:00:00Z".parse().unwrap());
-        let world = World::new(client, clock, resources, Settings::default());
-        for number in 1..=nodes {
-            world.add_node(number).await;
-        }
+        let (fake, world) = World::with_nodes(nodes, resources, Settings::default()).await;
         Self {
             fake,
             world,
@@ -140,11 +141,7 @@ impl TestCluster {
 
     /// Replaces the taints of a Node at once.
     pub(crate) fn taint(&self, number: usize, keys: &[&str]) {
-        let taints: Value = keys
-            .iter()
-            .map(|key| json!({"key": key, "effect": "NoExecute"}))
-            .collect();
-        self.node(number, |node| node["spec"]["taints"] = taints);
+        set_taints(&self.fake, number, keys);
     }
 
     /// Waits until `done`; returns how long it took.

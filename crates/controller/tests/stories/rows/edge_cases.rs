@@ -35,9 +35,7 @@ async fn freezes_and_unready_nodes_are_left_to_probes() {
 
 #[tokio::test(start_paused = true)]
 async fn new_load_balancers_and_pools_while_a_node_is_down() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let cluster = TestCluster::with_node_2_down().await;
     // A new Service leads to a new pool with every node.
     let mut document = load_balancer(
         "kubernetes-internal",

@@ -69,9 +69,7 @@ async fn event_names_rules_without_a_probe() {
 
 #[tokio::test(start_paused = true)]
 async fn series_after_a_journey() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let cluster = TestCluster::with_node_2_down().await;
     let pool = [r#"load_balancer="kubernetes""#, r#"pool="kubernetes-IPv6""#];
     for (name, expected) in [
         ("addresses", 3.0),

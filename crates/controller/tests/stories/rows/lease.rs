@@ -65,9 +65,7 @@ async fn held_lease_prevents_writes_and_is_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn reset_under_the_lease_is_repaired_within_a_second() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let cluster = TestCluster::with_node_2_down().await;
     cluster
         .world
         .control("PUT", "settings", &json!({"operationDelay": "0s"}));

@@ -72,9 +72,7 @@ async fn down_to_none_once_all_signals_are_gone() {
 
 #[tokio::test(start_paused = true)]
 async fn down_to_removed_costs_no_write_when_the_node_is_deleted() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let cluster = TestCluster::with_node_2_down().await;
     let before = cluster.puts().len();
     cluster.world.remove_node(2).await;
     sleep(60 * SECOND).await;

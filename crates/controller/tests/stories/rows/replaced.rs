@@ -8,9 +8,7 @@ use super::cluster::{DOWN, DRAINING, NONE, OUT_OF_SERVICE, SECOND, TestCluster, 
 
 #[tokio::test(start_paused = true)]
 async fn recreated_node_does_not_inherit_down() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let cluster = TestCluster::with_node_2_down().await;
     cluster.world.remove_node(2).await;
     sleep(30 * SECOND).await;
     cluster.until_down(&["node-2"]).await;
@@ -27,9 +25,7 @@ async fn recreated_node_does_not_inherit_down() {
 
 #[tokio::test(start_paused = true)]
 async fn node_recreated_at_once_does_not_inherit_down() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let cluster = TestCluster::with_node_2_down().await;
     // The watch delivers both events together.
     cluster.world.remove_node(2).await;
     cluster.world.add_node(2).await;
@@ -94,9 +90,7 @@ async fn down_from_a_stale_write_is_restored() {
 
 #[tokio::test(start_paused = true)]
 async fn changes_during_a_broken_watch_are_observed() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let cluster = TestCluster::with_node_2_down().await;
     // The API server compacts the events away.
     cluster.line.cut_watches();
     cluster.taint(2, &[]);

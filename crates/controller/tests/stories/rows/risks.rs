@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::super::world::{ENFORCE, entries, load_balancer};
-use super::cluster::{DOWN, DRAINING, FAILED, OUT_OF_SERVICE, ROLE_MISSING, SECOND, TestCluster, between, entry};
+use super::cluster::{DOWN, FAILED, OUT_OF_SERVICE, ROLE_MISSING, SECOND, TestCluster, between, entry};
 
 fn throttled(seconds: u64) -> Value {
     json!({"answer": {"code": "SubscriptionRequestsThrottled", "retryAfter": seconds}})
@@ -93,9 +93,7 @@ async fn one_write_for_each_pool_however_many_nodes() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_written_without_a_change() {
-    let mut cluster = TestCluster::new(3).await;
-    cluster.taint(2, &[DRAINING]);
-    cluster.settle(&["node-2"]).await;
+    let mut cluster = TestCluster::with_node_2_down().await;
     // Neither time nor a new leader nor a foreign write of the pool leads to a write.
     sleep(600 * SECOND).await;
     cluster.stop().await;

@@ -11,15 +11,15 @@ use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, read_node};
 use headgate_controller::preempt_events::{self, PreemptEvents};
 use headgate_core::clock::Clock;
-use headgate_core::node::{Node, NodeObject, NodeReader, NodeReport, SignalRules};
-use headgate_kubernetes::leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
+use headgate_core::node::{Node, NodeObject, NodeReader};
+use headgate_kubernetes::leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, LockMetrics, Term};
 use headgate_kubernetes::{EventSink, NodeWriteMetrics, TermAccess, TermStores, WatchReporter};
 use headgate_test_kubernetes::event_sink;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{Spy, World};
 
@@ -58,7 +58,7 @@ impl TargetSource for WorldTarget {
 pub(crate) struct Leader {
     stop: CancellationToken,
     pub(crate) terms: watch::Receiver<Option<Term>>,
-    task: JoinHandle<()>,
+    task: AbortOnDropHandle<()>,
     pub(crate) registry: Registry,
     /// The errors of the terms whose work failed.
     pub(crate) failures: Arc<Mutex<Vec<String>>>,
@@ -79,17 +79,9 @@ impl Leader {
         spy: impl FnOnce(watch::Receiver<Option<Term>>) -> Spy,
     ) -> Self {
         let mut registry = Registry::default();
-        let report = NodeReport::initial(None, &SignalRules::default(), world.clock.now());
-        let reports = watch::Sender::new(report);
-        let elector = LeaderElector::new(headgate_kubernetes::leader::LeaderElectionConfig {
-            client: client.clone(),
-            lease: LeaseName::default(),
-            identity: name.to_owned(),
-            placement: CandidatePlacement::Replicas,
-            reports: reports.subscribe(),
-            metrics: LeaderMetrics::default(),
-            clock: world.clock.clone(),
-        });
+        let placement = CandidatePlacement::Replicas;
+        let config = LeaderElectionConfig::new(client.clone(), name.to_owned(), placement, world.clock.clone());
+        let elector = LeaderElector::new(config);
         let terms = elector.terms();
         let arm = world.arm(name, spy(terms.clone())).await;
         let source = WorldTarget {
@@ -151,7 +143,6 @@ impl Leader {
         let failures = Arc::<Mutex<Vec<String>>>::default();
         let noted = Arc::clone(&failures);
         let task = tokio::spawn(async move {
-            let _reports = reports;
             let work = move |term: Term| {
                 let (noted, source) = (Arc::clone(&noted), source.clone());
                 let (stores, run_stores) = term.stores(access());
@@ -172,7 +163,7 @@ impl Leader {
         Self {
             stop,
             terms,
-            task,
+            task: AbortOnDropHandle::new(task),
             registry,
             failures,
         }
@@ -189,15 +180,16 @@ impl Leader {
         (&mut self.task).await.unwrap();
     }
 
+    /// The value of a metric without labels.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let text = self.metrics();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+    }
+
     pub(crate) fn metrics(&self) -> String {
         headgate_core::telemetry::encode_metrics(&self.registry, headgate_core::telemetry::MetricsFormat::OpenMetrics)
             .unwrap()
-    }
-}
-
-impl Drop for Leader {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

@@ -77,9 +77,6 @@ mod tests {
             .collect();
         let expected: Vec<f64> = (0..14).map(|k| 0.001 * 2_f64.powi(k)).collect();
         assert_eq!(bounds, expected);
-        assert!(
-            text.contains(&format!("{name}_count{{lock=\"l\",caller=\"c\"}} 1\n")),
-            "{text}"
-        );
+        headgate_test_kubernetes::assert_contains!(text, format!("{name}_count{{lock=\"l\",caller=\"c\"}} 1\n"));
     }
 }

@@ -4,10 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use headgate_core::node::NodeReport;
 use headgate_kubernetes::leader::{
-    CANDIDATES_ANNOTATION, CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName,
-    NodeSummary, Term, candidate_identity,
+    CANDIDATES_ANNOTATION, CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaseName, NodeSummary, Term,
+    candidate_identity,
 };
 use headgate_test_kubernetes::FakeApi;
 use headgate_test_kubernetes::control_plane;
@@ -31,19 +30,10 @@ struct Candidate {
 }
 
 fn candidate(client: Client, lease: LeaseName, clock: Clock) -> Candidate {
+    let (identity, placement) = (candidate_identity("node"), CandidatePlacement::EveryNode);
     let elector = LeaderElector::new(LeaderElectionConfig {
-        client,
         lease,
-        identity: candidate_identity("node"),
-        placement: CandidatePlacement::EveryNode,
-        reports: watch::channel(NodeReport::initial(
-            None,
-            &headgate_core::node::SignalRules::default(),
-            clock.now(),
-        ))
-        .1,
-        metrics: LeaderMetrics::default(),
-        clock,
+        ..LeaderElectionConfig::new(client, identity, placement, clock)
     });
     let terms = elector.terms();
     let stop = CancellationToken::new();

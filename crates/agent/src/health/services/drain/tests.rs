@@ -191,11 +191,9 @@ fn own_state_follows_from_the_node_and_the_hold() {
             node_uid: "u".to_owned(),
             pools: ["lb/p".to_owned()].into(),
             // Only rules of Local Services need the node.
-            probes_headgate: false,
             signals: [DRAIN.to_owned()].into(),
-            pending: std::collections::BTreeSet::new(),
-            reason: String::new(),
             renewed_at: Timestamp::now(),
+            ..NodeHold::default()
         });
     };
     let signalled = report(true, |_| {});

@@ -1,0 +1,22 @@
+//! Commands of the program, as people call them.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// Runs a command on a cluster.
+pub(crate) fn headgate(kubeconfig: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    command.args(arguments).arg("--kubeconfig").arg(kubeconfig);
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+/// The standard output of a command that has succeeded.
+pub(crate) fn stdout_of(output: Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The standard output of any command, which must succeed.
+pub(crate) fn succeed(command: &mut Command) -> String {
+    stdout_of(command.output().unwrap())
+}
