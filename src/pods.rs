@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::client::Body;
 use kube::{Api, Client};
+use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::api_error::api_error_text;
@@ -135,14 +136,22 @@ impl HeadgatePods {
             .map_err(|error: String| format!("{place}: {error}"))?;
         match status {
             StatusCode::OK => Ok(body),
-            status => Err(format!("{place} answers {status}")),
+            status => Err(format!("{place} answers {status}{}", reason(&body))),
         }
     }
 }
 
+/// Why the API server did not pass a request on, after a colon; empty where the pod itself answered.
+fn reason(body: &[u8]) -> String {
+    let status: Option<Value> = serde_json::from_slice(body).ok();
+    let status = status.filter(|body| body["kind"] == "Status");
+    let message = status.as_ref().and_then(|status| status["message"].as_str());
+    message.map_or_else(String::new, |message| format!(": {message}"))
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -150,6 +159,20 @@ mod tests {
         let pod = json!({"metadata": {"name": "p", "labels": labels}, "spec": {"nodeName": "n",
             "containers": [{"name": "headgate", "image": image}]}, "status": {"phase": "Running"}});
         HeadgatePod::new(serde_json::from_value(pod).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_reason_of_a_refusal_is_that_of_the_api_server() {
+        let refusal = json!({"kind": "Status", "message": "address not allowed", "code": 400}).to_string();
+        assert_eq!(reason(refusal.as_bytes()), ": address not allowed");
+        for answer in [
+            "",
+            "not found",
+            "{\"kind\": \"Status\"}",
+            "{\"message\": \"of the pod\"}",
+        ] {
+            assert_eq!(reason(answer.as_bytes()), "", "{answer}");
+        }
     }
 
     #[test]

@@ -156,15 +156,12 @@ fn run_from_cluster(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.azure.settings()?;
     let objects = build_runtime()?.block_on(async {
         let client = arguments.cluster.client().await?;
-        let azure =
-            if settings.azure.is_configured() {
-                let reached = arguments.azure.connect(&settings, &client).await?;
-                Some(reached.map_err(|reason| {
-                    Failure::settings(anyhow::anyhow!("the load balancers cannot be read: {reason}"))
-                })?)
-            } else {
-                None
-            };
+        let azure = if settings.azure.is_configured() {
+            let what = "the load balancers cannot be read";
+            Some(arguments.azure.require(&settings, &client, what).await?)
+        } else {
+            None
+        };
         let read = Box::pin(cluster::read(&client, azure)).await;
         read.map_err(|reason| Failure::runtime(anyhow::anyhow!(reason)))
     })?;

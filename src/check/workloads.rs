@@ -262,7 +262,9 @@ pub(super) fn check_installation(world: &World) -> Vec<Finding> {
     };
     let ours: Vec<_> = workloads.iter().filter(|workload| workload.is_headgate()).collect();
     if ours.is_empty() {
-        return vec![Finding::ok("headgate is not installed yet")];
+        return vec![Finding::ok(
+            "no DaemonSet and no Deployment is headgate's: it is not installed yet",
+        )];
     }
     let mut findings = Vec::new();
     for workload in &ours {

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use anyhow::anyhow;
 use clap::Args;
-use headgate_azure::Metrics;
+use headgate_azure::{InvalidId, Metrics};
 use headgate_controller::admin_state::ClusterTarget;
 use headgate_core::clock::Clock;
+use headgate_core::settings::SettingsError;
 use kube::Client;
 
 use crate::agent::{ArmConnectError, AzureAccess};
@@ -74,27 +76,56 @@ impl AzureArguments {
         settings: &Settings,
         client: &Client,
     ) -> Result<Result<ClusterTarget, String>, Failure> {
-        if !settings.azure.is_configured() {
-            return Ok(Err(
-                "give --azure-config-file or --azure-config-secret, or a --config with azure.configSecret".to_owned(),
-            ));
-        }
-        let access = AzureAccess {
-            settings: settings.azure.clone(),
-            client: client.clone(),
-            may_use_az: true,
-            metrics: Metrics::default(),
-            clock: Clock::System,
-        };
-        match access.connect().await {
-            Ok(connected) => Ok(
-                ClusterTarget::new(connected.arm, &connected.config, &settings.azure.cluster_name)
-                    .map_err(|error| error.to_string()),
-            ),
-            Err(ArmConnectError::Config(error)) if self.azure_config_file.is_some() => Err(Failure::settings(error)),
-            Err(error) => Ok(Err(error.to_string())),
+        match target(settings, client).await {
+            Ok(target) => Ok(Ok(target)),
+            Err(NoTarget::Config(error)) if self.azure_config_file.is_some() => Err(Failure::settings(error)),
+            Err(why) => Ok(Err(why.to_string())),
         }
     }
+
+    /// The cluster target of a command that cannot do without it. `what` begins the text of a failure.
+    ///
+    /// # Errors
+    /// No configuration is given, or it is wrong: wrong usage. Something that it names does not answer: the environment.
+    pub async fn require(&self, settings: &Settings, client: &Client, what: &str) -> Result<ClusterTarget, Failure> {
+        target(settings, client).await.map_err(|why| match why {
+            NoTarget::Config(error) => Failure::settings(error),
+            NoTarget::NotConfigured | NoTarget::Invalid(_) => Failure::settings(anyhow!("{what}: {why}")),
+            NoTarget::Unreachable(_) => Failure::environment(anyhow!("{what}: {why}")),
+        })
+    }
+}
+
+/// Why there is no cluster target.
+#[derive(Debug, thiserror::Error)]
+enum NoTarget {
+    #[error("give --azure-config-file or --azure-config-secret, or a --config with azure.configSecret")]
+    NotConfigured,
+    #[error(transparent)]
+    Config(SettingsError),
+    #[error(transparent)]
+    Invalid(InvalidId),
+    #[error(transparent)]
+    Unreachable(ArmConnectError),
+}
+
+async fn target(settings: &Settings, client: &Client) -> Result<ClusterTarget, NoTarget> {
+    if !settings.azure.is_configured() {
+        return Err(NoTarget::NotConfigured);
+    }
+    let access = AzureAccess {
+        settings: settings.azure.clone(),
+        client: client.clone(),
+        may_use_az: true,
+        metrics: Metrics::default(),
+        clock: Clock::System,
+    };
+    let connected = access.connect().await.map_err(|error| match error {
+        ArmConnectError::Config(error) => NoTarget::Config(error),
+        ArmConnectError::Group(error) => NoTarget::Invalid(error),
+        error => NoTarget::Unreachable(error),
+    })?;
+    ClusterTarget::new(connected.arm, &connected.config, &settings.azure.cluster_name).map_err(NoTarget::Invalid)
 }
 
 /// A path as the settings take it: from the directory in which the command runs. A person's command has one; the agents'

@@ -66,8 +66,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failure> {
     let client = arguments.cluster.client().await?;
-    let target = arguments.azure.connect(settings, &client).await?;
-    let target = target.map_err(|why| Failure::environment(anyhow!("Azure cannot be reached: {why}")))?;
+    let target = arguments
+        .azure
+        .require(settings, &client, "Azure cannot be reached")
+        .await?;
     let report = read_report(arguments, settings, &client, &target).await?;
     let ours: Vec<_> = report.down_by_headgate().collect();
     for (node, entry) in &ours {
@@ -154,10 +156,12 @@ async fn read_report(
     let snapshot = status::take_snapshot(request).await.map_err(Failure::of_status)?;
     let mut report = StatusReport::from_snapshot(&snapshot);
     if let Some(why) = report.azure_error.as_ref().or(report.ledger_error.as_ref()) {
-        return Err(Failure::runtime(anyhow!("headgate's own entries are unknown: {why}")));
+        return Err(Failure::environment(anyhow!(
+            "headgate's own entries are unknown: {why}"
+        )));
     }
     if let Some(why) = &report.leader_error {
-        return Err(Failure::runtime(anyhow!("the leader is unknown: {why}")));
+        return Err(Failure::environment(anyhow!("the leader is unknown: {why}")));
     }
     if !arguments.nodes.is_empty() {
         let kept = report.retain_named(&arguments.nodes);

@@ -127,8 +127,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 async fn ask(arguments: &Arguments, settings: &Settings) -> Result<VerifyReport, Failure> {
     let client = arguments.cluster.client().await?;
-    let target = arguments.azure.connect(settings, &client).await?;
-    let target = target.map_err(|why| Failure::runtime(anyhow!("Azure cannot be reached: {why}")))?;
+    let target = arguments
+        .azure
+        .require(settings, &client, "Azure cannot be reached")
+        .await?;
     let named = match &arguments.load_balancer {
         Some(id) => Some(named_pools(&target, id, &arguments.pools).await?),
         None => None,

@@ -174,15 +174,16 @@ async fn read_service(
             Err(why) => from_leader = format!("; the leader does not serve it: {why}"),
         }
     }
-    let azure = arguments.azure.connect(settings, client).await?;
-    if let Err(reason) = azure {
-        return Err(Failure::settings(anyhow::anyhow!(
-            "the load balancers cannot be read: {reason}{from_leader}"
-        )));
-    }
+    let target = arguments
+        .azure
+        .require(settings, client, "the load balancers cannot be read");
+    let target = target.await.map_err(|Failure { code, error }| Failure {
+        code,
+        error: anyhow::anyhow!("{error}{from_leader}"),
+    })?;
     let snapshot = status::take_snapshot(SnapshotRequest {
         client,
-        azure,
+        azure: Ok(target),
         settings,
     });
     let mut snapshot = snapshot.await.map_err(Failure::of_status)?;

@@ -4,8 +4,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::{ConditionSource, Settings};
 
-/// The conflicts between validated settings: a key and the message of its violation.
-pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static str, String)> {
+/// Keys that are not allowed together, the first of which has the message, about all of them.
+pub(super) struct Conflict {
+    pub(super) keys: &'static [&'static str],
+    pub(super) message: String,
+}
+
+/// The conflicts between settings. One that has a mistake of its own counts with its default, so its conflicts say nothing.
+pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = Conflict> {
     [
         shared_port(settings),
         own_health_server(settings),
@@ -18,40 +24,41 @@ pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static s
     .flatten()
 }
 
-type Conflict = Option<(&'static str, String)>;
-
 /// Both listeners would bind, because ports are shared between processes, and each would get half of the requests.
-fn shared_port(settings: &Settings) -> Conflict {
+fn shared_port(settings: &Settings) -> Option<Conflict> {
     let (health, operations) = (settings.healthz_bind_address, settings.metrics_bind_address);
     let is_shared = health.port() == operations.port() && health.port() != 0;
     let message = format!(
         "port {} is also the port of healthzBindAddress; allowed: another port",
         operations.port()
     );
-    is_shared.then_some(("metricsBindAddress", message))
+    let keys = &["metricsBindAddress", "healthzBindAddress"];
+    is_shared.then_some(Conflict { keys, message })
 }
 
 /// headgate would poll itself, and its own 503 would never end.
-fn own_health_server(settings: &Settings) -> Conflict {
+fn own_health_server(settings: &Settings) -> Option<Conflict> {
     let health = settings.healthz_bind_address;
     let authority = settings.kube_proxy.healthz_authority.as_deref()?;
     let message = format!(
         "\"http://{authority}\" is where headgate itself listens (healthzBindAddress {health}); allowed: where kube-proxy listens, on \
          another port, or Disabled"
     );
-    is_own_address(authority, health).then_some(("kubeProxyHealthzUrl", message))
+    let keys = &["kubeProxyHealthzUrl", "healthzBindAddress"];
+    is_own_address(authority, health).then_some(Conflict { keys, message })
 }
 
 /// Neither list would win.
-fn contradicting_signal(settings: &Settings) -> Conflict {
+fn contradicting_signal(settings: &Settings) -> Option<Conflict> {
     let signal = settings.signals.contradiction()?.as_str();
     let message =
         format!("{signal} is not allowed beside signals.disabled, which names it, too; allowed: one of the two");
-    Some(("signals.extra", message))
+    let keys = &["signals.extra", "signals.disabled"];
+    Some(Conflict { keys, message })
 }
 
 /// Both would write the condition of a Node, and contradict each other.
-fn second_writer(settings: &Settings) -> Conflict {
+fn second_writer(settings: &Settings) -> Option<Conflict> {
     let azure = &settings.azure;
     let leader = [
         ("--azure-config-file", azure.config_file.is_some()),
@@ -61,24 +68,31 @@ fn second_writer(settings: &Settings) -> Conflict {
     let message =
         format!("FailedProbes is not allowed beside {name}: a leader manages Azure; allowed: AdminState, Disabled");
     let is_second = settings.out_of_load_balancers.source == ConditionSource::FailedProbes;
-    is_second.then_some(("outOfLoadBalancers.source", message))
+    let keys = &["outOfLoadBalancers.source", "azure.configSecret", "azureConfigFile"];
+    is_second.then_some(Conflict { keys, message })
 }
 
 /// Nothing but its own end would end the delay.
-fn endless_delay(settings: &Settings) -> Conflict {
+fn endless_delay(settings: &Settings) -> Option<Conflict> {
     let is_unconfirmed = settings.out_of_load_balancers.source == ConditionSource::Disabled;
     let is_endless = settings.cluster_autoscaler_delay.is_some() && is_unconfirmed;
     let message = "a delay is not allowed without the condition headgate.dev/OutOfLoadBalancers, which ends it; allowed: null, or a delay \
                    with outOfLoadBalancers.source";
-    is_endless.then(|| ("delayTermination.clusterAutoscaler", message.to_owned()))
+    is_endless.then(|| Conflict {
+        keys: &["delayTermination.clusterAutoscaler", "outOfLoadBalancers.source"],
+        message: message.to_owned(),
+    })
 }
 
 /// Nobody acts on a maintenance that nobody may create.
-fn unused_causes(settings: &Settings) -> Conflict {
+fn unused_causes(settings: &Settings) -> Option<Conflict> {
     let maintenance = &settings.maintenance;
     let is_unused = !maintenance.enabled && !maintenance.automatic.causes.is_empty();
     let message = "a cause is not allowed without maintenance.enabled; allowed: an empty list";
-    is_unused.then(|| ("maintenance.automatic", message.to_owned()))
+    is_unused.then(|| Conflict {
+        keys: &["maintenance.automatic", "maintenance.enabled"],
+        message: message.to_owned(),
+    })
 }
 
 /// Whether a request to `authority` may come to a listener at `address`.
@@ -185,5 +199,31 @@ mod tests {
                 assert_eq!(first_conflict(text).as_deref(), key, "{text}");
             }
         }
+    }
+
+    #[test]
+    fn conflicts_are_reported_beside_other_mistakes_but_not_of_a_key_that_has_one() {
+        let keys = |settings: &str| {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            write!(
+                file,
+                "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\n{settings}"
+            )
+            .unwrap();
+            let mistakes = load(Some(file.path()), &[]).unwrap_err().0;
+            mistakes
+                .into_iter()
+                .map(|mistake| mistake.key.unwrap())
+                .collect::<Vec<_>>()
+        };
+        let delay = "delayTermination: {clusterAutoscaler: 2m}\n";
+        assert_eq!(
+            keys(&format!("{delay}logFormat: x\n")),
+            ["logFormat", "delayTermination.clusterAutoscaler"]
+        );
+        assert_eq!(
+            keys(&format!("{delay}outOfLoadBalancers: {{source: x}}\n")),
+            ["outOfLoadBalancers.source"]
+        );
     }
 }

@@ -12,7 +12,7 @@ use headgate_core::settings::{
 use serde_yaml::{Mapping, Value};
 
 use super::Settings;
-use super::conflicts::conflicts;
+use super::conflicts::{Conflict, conflicts};
 use super::keys::{Key, find, flags, is_section, keys};
 use super::suggestion::unknown_key;
 use super::value::{InvalidItem, InvalidValue};
@@ -206,15 +206,18 @@ impl Loader {
     }
 
     fn finish(mut self, source: Option<&Source>) -> Result<Settings, SettingsError> {
-        if self.violations.is_empty() {
-            let origin = source.map_or("settings", |source| &source.origin);
-            let conflicts = conflicts(&self.settings).map(|(key, message)| Violation {
-                origin: origin.to_owned(),
-                key: Some(key.to_owned()),
-                line: source.and_then(|source| source.line_of(key)),
-                message,
-            });
-            self.violations = conflicts.collect();
+        let origin = source.map_or("settings", |source| &source.origin);
+        for Conflict { keys, message } in conflicts(&self.settings) {
+            let is_wrong = |key: &&str| self.violations.iter().any(|known| known.key.as_deref() == Some(*key));
+            let [key, ..] = keys else { continue };
+            if !keys.iter().any(is_wrong) {
+                self.violations.push(Violation {
+                    origin: origin.to_owned(),
+                    key: Some((*key).to_owned()),
+                    line: source.and_then(|source| source.line_of(key)),
+                    message,
+                });
+            }
         }
         if self.violations.is_empty() {
             Ok(self.settings)

@@ -68,6 +68,7 @@ impl Progress {
             return (Vec::new(), Some(Outcome::NotDrained("it was deleted".to_owned())));
         };
         let mut lines = Vec::new();
+        let is_first = self.status.is_none();
         if let Some(status) = &object.status {
             let known = self.status.iter().flat_map(|known| &known.stage_statuses);
             let known: Vec<Stage> = known.map(|stage| stage.name).collect();
@@ -88,8 +89,12 @@ impl Progress {
         let outcome = self.outcome(object);
         match &outcome {
             Some(Outcome::Drained) => {
-                let took = elapsed_text(self.started_at, now);
-                lines.push(format!("{} drained, after {took}", self.prefix()));
+                // What was so when the command began took none of its time.
+                let when = match self.drained_since().filter(|_| is_first) {
+                    Some(since) => format!("since {since:.0}"),
+                    None => format!("after {}", elapsed_text(self.started_at, now)),
+                };
+                lines.push(format!("{} drained, {when}", self.prefix()));
             }
             Some(Outcome::Shown) => lines.push(format!("{}: dry run, nothing is changed", self.prefix())),
             Some(Outcome::NotDrained(_)) | None => {}
@@ -130,6 +135,11 @@ impl Progress {
             lines.push(format!("{}: {more} more nodes are not drained", self.prefix()));
         }
         lines
+    }
+
+    fn drained_since(&self) -> Option<Timestamp> {
+        let condition = find(&self.status.as_ref()?.conditions, DRAINED)?;
+        Some(condition.last_transition_time.0)
     }
 
     fn prefix(&self) -> String {

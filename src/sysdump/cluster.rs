@@ -1,9 +1,11 @@
 //! What the API server has: Nodes, pods, events, Leases, the ledger, maintenances and settings, each in named fields.
 
+use std::collections::BTreeSet;
+
 use futures::{TryFutureExt as _, TryStreamExt as _};
 use headgate_kubernetes::Decoded;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Volume};
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -21,6 +23,11 @@ use crate::why::maintenance_rows;
 const MAX_EVENTS: usize = 5000;
 /// The namespace of the events of Nodes.
 const NODE_EVENTS: &str = "default";
+const LEDGER: &str = "headgate-admin-state";
+/// The settings where no pod names them.
+const SETTINGS: &str = "headgate-settings";
+/// Pods whose settings are read: all have the same, but for a rollout.
+const MAX_SETTINGS: usize = 1000;
 const HEADGATE_PODS: &str = "app.kubernetes.io/name=headgate";
 
 /// All parts.
@@ -30,29 +37,35 @@ pub(super) async fn parts(client: &Client, namespace: &str, deadline: Instant) -
     let leases = Api::<Decoded<Lease>>::namespaced(client.clone(), namespace);
     let all = ListParams::default();
     let own = ListParams::default().labels(HEADGATE_PODS);
-    let (nodes, pods, own_events, node_events, leases, maintenances, (ledger, settings)) = futures::join!(
+    let pods_and_settings = async {
+        let pods = in_time(deadline, rows(&pods, &own, pod)).await;
+        let names = settings_names(pods.as_ref().unwrap_or(&Value::Null));
+        (
+            part("pods.json", pods),
+            settings(client, namespace, names, deadline).await,
+        )
+    };
+    let (nodes, (pods, settings), own_events, node_events, leases, maintenances, ledger) = futures::join!(
         within(deadline, "nodes.json", rows(&nodes, &all, node)),
-        within(deadline, "pods.json", rows(&pods, &own, pod)),
+        pods_and_settings,
         within(deadline, "events/headgate.json", events(client, namespace, &all)),
         within(deadline, "events/nodes.json", node_events(client)),
         within(deadline, "leases.json", rows(&leases, &all, lease)),
         within(deadline, "maintenances.json", maintenances(client)),
-        config_maps(client, namespace, deadline)
+        config_map(client, namespace, (LEDGER, "ledger.json"), deadline)
     );
-    vec![
-        settings,
-        leases,
-        nodes,
-        pods,
-        own_events,
-        node_events,
-        maintenances,
-        ledger,
-    ]
+    let mut parts = settings;
+    parts.extend([leases, nodes, pods, own_events, node_events, maintenances]);
+    parts.push(Part::read("ledger.json", ledger));
+    parts
 }
 
 async fn within(deadline: Instant, path: &str, read: impl Future<Output = Result<Value, String>>) -> Part {
-    match in_time(deadline, read).await {
+    part(path, in_time(deadline, read).await)
+}
+
+fn part(path: &str, read: Result<Value, String>) -> Part {
+    match read {
         Ok(value) => Part::json(path, &value),
         Err(error) => Part::missing(path, error),
     }
@@ -95,22 +108,55 @@ async fn node_events(client: &Client) -> Result<Value, String> {
     Ok(own.collect::<Vec<_>>().into())
 }
 
-/// The ledger and the settings, each from its `ConfigMap`.
-async fn config_maps(client: &Client, namespace: &str, deadline: Instant) -> (Part, Part) {
+/// A key of a `ConfigMap`.
+async fn config_map(
+    client: &Client,
+    namespace: &str,
+    (name, key): (&str, &str),
+    deadline: Instant,
+) -> Result<String, String> {
     let api = Api::<Decoded<ConfigMap>>::namespaced(client.clone(), namespace);
-    let data = async |name: &str, key: &str| -> Result<String, String> {
-        let object = async { api.get(name).await?.into_object() };
-        let object = object.map_err(|error| api_error_text(&error));
-        let object = in_time(deadline, object).await?;
-        let text = object.data.unwrap_or_default().remove(key);
-        text.ok_or_else(|| format!("the ConfigMap {name} has no key {key}"))
-    };
-    let (ledger, settings) = futures::join!(
-        data("headgate-admin-state", "ledger.json"),
-        data("headgate-settings", "settings.yaml")
-    );
-    let settings = settings.and_then(|text| redact::settings(&text));
-    (Part::read("ledger.json", ledger), Part::read("settings.yaml", settings))
+    let object = async { api.get(name).await?.into_object() };
+    let object = object.map_err(|error| api_error_text(&error));
+    let object = in_time(deadline, object).await?;
+    let text = object.data.unwrap_or_default().remove(key);
+    text.ok_or_else(|| format!("the ConfigMap {name} has no key {key}"))
+}
+
+/// The settings of the pods: of one `ConfigMap` in settings.yaml; during a rollout each of them in a file of its own.
+async fn settings(client: &Client, namespace: &str, names: BTreeSet<String>, deadline: Instant) -> Vec<Part> {
+    let is_one = names.len() == 1;
+    let mut parts = Vec::new();
+    for name in names {
+        let text = config_map(client, namespace, (&name, "settings.yaml"), deadline).await;
+        let path = if is_one {
+            "settings.yaml".to_owned()
+        } else {
+            format!("settings/{name}.yaml")
+        };
+        parts.push(Part::read(path, text.and_then(|text| redact::settings(&text))));
+    }
+    parts
+}
+
+/// The `ConfigMaps` with settings that these rows of pods name: the chart and kustomize append a hash of the text.
+fn settings_names(pods: &Value) -> BTreeSet<String> {
+    let named = pods.as_array().into_iter().flatten();
+    let named = named.filter_map(|pod| pod["settings"].as_str().map(str::to_owned));
+    let mut names: BTreeSet<_> = named.take(MAX_SETTINGS).collect();
+    if names.is_empty() {
+        names.insert(SETTINGS.to_owned());
+    }
+    names
+}
+
+/// The `ConfigMap` of the volume with the settings, which controllers have beside azure.json.
+fn settings_of(volumes: Vec<Volume>) -> Option<String> {
+    let settings = volumes.into_iter().find(|volume| volume.name == "settings")?;
+    let projected = settings.projected.and_then(|volume| volume.sources);
+    let in_projected = projected.into_iter().flatten().find_map(|source| source.config_map);
+    let name = settings.config_map.map(|map| map.name);
+    name.or(in_projected.map(|map| map.name))
 }
 
 fn node(object: Node) -> Value {
@@ -136,7 +182,7 @@ fn pod(object: Pod) -> Value {
         .map(|container| json!({"name": container.name, "image": container.image, "resources": container.resources}));
     json!({"name": object.metadata.name, "labels": object.metadata.labels, "created": object.metadata.creation_timestamp,
         "deleted": object.metadata.deletion_timestamp, "node": spec.node_name, "containers": images.collect::<Vec<_>>(),
-        "phase": status.phase, "reason": status.reason, "conditions": status.conditions,
+        "settings": settings_of(spec.volumes.unwrap_or_default()), "phase": status.phase, "reason": status.reason, "conditions": status.conditions,
         "containerStatuses": status.container_statuses})
 }
 
@@ -152,4 +198,32 @@ fn event(object: Event) -> Value {
         "count": object.series.and_then(|series| series.count).or(object.count), "type": object.type_, "reason": object.reason,
         "about": format!("{}/{}", about.kind.unwrap_or_default(), about.name.unwrap_or_default()), "note": object.message,
         "reporter": object.reporting_component.filter(|name| !name.is_empty()).or(source)})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_those_that_the_pods_name() {
+        let row = |volumes: Value| {
+            let object = json!({"spec": {"containers": [], "volumes": volumes}});
+            pod(serde_json::from_value(object).unwrap())
+        };
+        let agent = row(json!([{"name": "state", "emptyDir": {}},
+            {"name": "settings", "configMap": {"name": "headgate-settings-1"}}]));
+        let controller = row(
+            json!([{"name": "settings", "projected": {"sources": [{"secret": {"name": "headgate-azure"}},
+            {"configMap": {"name": "headgate-settings-2"}}]}}]),
+        );
+        let hold = row(json!([]));
+        let names = |pods: &[&Value]| settings_names(&json!(pods)).into_iter().collect::<Vec<_>>();
+        assert_eq!(names(&[&hold, &agent, &agent]), ["headgate-settings-1"]);
+        assert_eq!(
+            names(&[&agent, &controller]),
+            ["headgate-settings-1", "headgate-settings-2"]
+        );
+        assert_eq!(names(&[&hold]), ["headgate-settings"]);
+        assert_eq!(settings_names(&Value::Null).len(), 1);
+    }
 }

@@ -16,6 +16,7 @@ use crate::harness::http;
 
 pub(crate) mod command;
 mod end_to_end;
+mod pods;
 mod workloads;
 
 const DRAIN_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
@@ -33,6 +34,29 @@ async fn a_taint_shows_as_503_and_ctrl_c_removes_everything() {
             .await;
     }
     let address: SocketAddr = description["nodes"][0]["healthz"].as_str().unwrap().parse().unwrap();
+    // The commands are about the node without the leader, which would hand over.
+    let holder = [
+        "-n",
+        "kube-system",
+        "get",
+        "lease",
+        "headgate-leader",
+        "-o",
+        "jsonpath={.spec.holderIdentity}",
+    ];
+    let holder = kubectl(&kubeconfig).args(holder).output().unwrap();
+    let holder = String::from_utf8(holder.stdout).unwrap();
+    let mut nodes = description["nodes"].as_array().unwrap().iter();
+    let other = nodes
+        .find(|node| !holder.starts_with(node["name"].as_str().unwrap()))
+        .unwrap();
+    let versions = pods::headgate(&["version", "-o", "json", "--kubeconfig", kubeconfig.to_str().unwrap()]);
+    let version = headgate_core::telemetry::VERSION;
+    let part = serde_json::json!({"version": version, "image": format!("headgate:{version}"), "pods": 2});
+    assert_eq!(
+        (&versions["agents"], &versions["controllers"]),
+        (&serde_json::json!([part]), &serde_json::json!([]))
+    );
 
     let taint = |text: &str| {
         let output = kubectl(&kubeconfig)
@@ -56,7 +80,8 @@ async fn a_taint_shows_as_503_and_ctrl_c_removes_everything() {
     }
 
     let (directory, hints) = (sandbox.directory(), sandbox.errors());
-    assert!(hints.contains(&format!("curl -i http://{address}/healthz")), "{hints}");
+    let hinted = format!("curl -i http://{}/healthz", other["healthz"].as_str().unwrap());
+    assert!(hints.contains(&hinted), "{hinted} of {holder}: {hints}");
     sandbox.signal(Signal::SIGINT);
     assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());
     sandbox.assert_nothing_left(&directory);

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use headgate_test_kubernetes::{assert_contains, assets};
+use headgate_test_kubernetes::{assert_contains, assets, scratch};
 use serde_json::{Value, json};
 
 use crate::harness::{AgentOptions, stdout_of};
@@ -273,6 +273,18 @@ fn unavailable_sources_are_reported() {
         "/nonexistent",
     ]);
     assert!(refused(&output, 2).contains("/nonexistent"));
-    let output = headgate(&["restore", "--yes", "--kubeconfig", kubeconfig]);
-    assert!(refused(&output, 3).contains("Azure cannot be reached"));
+    // One code for one cause: a file that is not given or not there is wrong usage, and an Azure that does not answer the environment.
+    let azure_json = scratch("nowhere").join("azure.json");
+    let nowhere = json!({"resourceManagerEndpoint": "http://127.0.0.1:1", "tenantId": "t", "subscriptionId": "s", "resourceGroup": "g",
+        "aadClientId": "c", "aadClientSecret": "s"});
+    std::fs::write(&azure_json, nowhere.to_string()).unwrap();
+    for command in [&["restore", "--yes"][..], &["why", "service/web"]] {
+        let run = |more: &[&str]| headgate(&[command, &["--kubeconfig", kubeconfig], more].concat());
+        let text = refused(&run(&[]), 2);
+        assert!(text.contains("give --azure-config-file"), "{command:?}: {text}");
+        let text = refused(&run(&["--azure-config-file", "/nonexistent"]), 2);
+        assert!(text.contains("/nonexistent"), "{command:?}: {text}");
+        let text = refused(&run(&["--azure-config-file", azure_json.to_str().unwrap()]), 3);
+        assert!(text.contains("127.0.0.1:1"), "{command:?}: {text}");
+    }
 }

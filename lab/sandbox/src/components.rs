@@ -22,6 +22,7 @@ use super::control_plane::{ControlPlane, ControlPlaneError};
 use super::directory::{Directory, NodeAddresses};
 use super::display::Progress;
 use super::nodes::RegisteredNode;
+use super::pods::{self, Component};
 use super::process::ProcessError;
 use super::{Options, SandboxError, arm_callers, local_service, nodes, workloads};
 
@@ -130,6 +131,7 @@ impl Components {
             return Ok(());
         }
         progress.print(format_args!("starting {} agents", nodes.len()));
+        let with_pods = self.given_cluster.is_none().then(|| nodes.clone());
         let configs: Vec<AgentConfig> = nodes
             .into_iter()
             .map(|node| {
@@ -158,6 +160,11 @@ impl Components {
             .collect::<Result<_, AgentError>>()?;
         let agents = try_join_all(configs.iter().map(AgentConfig::start)).await?;
         self.agents = configs.into_iter().map(|config| config.node).zip(agents).collect();
+        let creating = with_pods
+            .iter()
+            .flatten()
+            .map(|node| pods::create(&client, Component::Agent, node));
+        with_timeout(&server, "creating Pods", try_join_all(creating)).await??;
         Ok(())
     }
 
@@ -205,6 +212,7 @@ impl Components {
                 node: node.name.clone(),
             };
             self.controllers.push(config.start_controller().await?);
+            pods::create(&client, Component::Controller, node).await?;
         }
         Ok(())
     }

@@ -23,6 +23,8 @@ pub(super) struct HintContext<'a> {
     pub(super) kubeconfig: &'a Path,
     pub(super) assets: Option<&'a Assets>,
     pub(super) nodes: &'a [NodeAddresses],
+    /// The node on which the leader runs, if one is elected: another one is marked, because the leader would hand over.
+    pub(super) leader: Option<&'a str>,
     pub(super) azure_json: &'a Path,
     pub(super) control: SocketAddr,
     pub(super) logs: &'a Path,
@@ -40,13 +42,14 @@ struct Programs {
     azure_json: String,
 }
 
-/// The text, with commands for the first node.
+/// The text, with commands for the first node without the leader.
 pub(super) fn text(context: &HintContext<'_>) -> String {
     let HintContext {
         program,
         kubeconfig,
         assets,
         nodes,
+        leader,
         azure_json,
         control,
         logs,
@@ -62,7 +65,8 @@ pub(super) fn text(context: &HintContext<'_>) -> String {
         azure_json: quoted(&azure_json.to_string_lossy()),
     };
     let mut text = String::new();
-    let Some(first) = nodes.first() else {
+    let other = nodes.iter().find(|node| Some(&*node.name) != leader);
+    let Some(marked) = other.or(nodes.first()) else {
         return without_agents(&programs, context);
     };
     let Programs {
@@ -71,7 +75,7 @@ pub(super) fn text(context: &HintContext<'_>) -> String {
         kubeconfig,
         azure_json,
     } = &programs;
-    let (name, address, operations) = (&first.name, first.addresses.healthz, first.addresses.metrics);
+    let (name, address, operations) = (&marked.name, marked.addresses.healthz, marked.addresses.metrics);
     let commands = [
         (
             "Mark a node for removal, as cluster-autoscaler does:",
@@ -268,6 +272,7 @@ mod tests {
             kubeconfig: Path::new("/tmp/a b/kubeconfig"),
             assets: None,
             nodes: &nodes,
+            leader: None,
             azure_json: Path::new("/tmp/a b/azure.json"),
             control: "127.0.0.1:1236".parse().unwrap(),
             logs: Path::new("/tmp/a b/logs"),
@@ -293,12 +298,44 @@ mod tests {
     }
 
     #[test]
+    fn the_leaders_node_is_not_marked() {
+        let node = |name: &str| NodeAddresses {
+            name: name.to_owned(),
+            addresses: Addresses {
+                healthz: "127.0.0.1:1234".parse().unwrap(),
+                metrics: "127.0.0.1:1235".parse().unwrap(),
+            },
+        };
+        let marked = |nodes: &[NodeAddresses], leader| {
+            let text = text(&HintContext {
+                program: Path::new("headgate"),
+                kubeconfig: Path::new("kubeconfig"),
+                assets: None,
+                nodes,
+                leader,
+                azure_json: Path::new("azure.json"),
+                control: "127.0.0.1:1236".parse().unwrap(),
+                logs: Path::new("logs"),
+                has_local_service: false,
+                maintenances: &[],
+            });
+            let (_, rest) = text.split_once("taint node ").unwrap();
+            rest.split(' ').next().unwrap().to_owned()
+        };
+        let nodes = [node("node-1"), node("node-2")];
+        assert_eq!(marked(&nodes, Some("node-1")), "node-2");
+        assert_eq!(marked(&nodes, Some("node-2")), "node-1");
+        assert_eq!(marked(&nodes[..1], Some("node-1")), "node-1", "there is no other");
+    }
+
+    #[test]
     fn without_agents_the_commands_are_about_the_installation() {
         let text = text(&HintContext {
             program: Path::new("/usr/bin/headgate"),
             kubeconfig: Path::new("/tmp/a b/kubeconfig"),
             assets: None,
             nodes: &[],
+            leader: None,
             azure_json: Path::new("/tmp/azure.json"),
             control: "127.0.0.1:1236".parse().unwrap(),
             logs: Path::new("/tmp/logs"),

@@ -12,6 +12,10 @@ use tokio::time::{sleep, timeout};
 
 /// Time between two reads of the Lease.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Time for the first election. Candidates that find no Lease take it at once.
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time between two reads until then.
+const ELECTION_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Timeout of one read.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -44,14 +48,37 @@ impl LeaderRow {
     }
 }
 
+/// The node on which the first leader runs; `None` without one in time.
+pub(super) async fn node(client: &Client) -> Option<String> {
+    let elected = async {
+        loop {
+            let now = Timestamp::now();
+            let holder = read(client)
+                .await
+                .and_then(|lease| LeaderRow::from_status(LeaderStatus::from_lease(&lease, now), now).leader);
+            // An identity is the node's name and a suffix.
+            if let Some((node, _)) = holder.as_deref().and_then(|holder| holder.rsplit_once('_')) {
+                return node.to_owned();
+            }
+            sleep(ELECTION_POLL_INTERVAL).await;
+        }
+    };
+    timeout(ELECTION_TIMEOUT, elected).await.ok()
+}
+
+/// The Lease, if there is one and the API server answers.
+async fn read(client: &Client) -> Option<Lease> {
+    let LeaseName { namespace, name } = LeaseName::default();
+    let leases = Api::<Lease>::namespaced(client.clone(), &namespace);
+    timeout(REQUEST_TIMEOUT, leases.get_opt(&name)).await.ok()?.ok()?
+}
+
 /// Polls the Lease until the receiver is dropped; sends each change.
 pub(super) async fn follow(client: Client, rows: mpsc::Sender<LeaderRow>) {
-    let LeaseName { namespace, name } = LeaseName::default();
-    let leases = Api::<Lease>::namespaced(client, &namespace);
     let mut known: Option<LeaderRow> = None;
     loop {
         // Without an answer, the last known leader stays.
-        if let Ok(Ok(Some(lease))) = timeout(REQUEST_TIMEOUT, leases.get_opt(&name)).await {
+        if let Some(lease) = read(&client).await {
             let now = Timestamp::now();
             let row = LeaderRow::from_status(LeaderStatus::from_lease(&lease, now), now);
             if known.as_ref().is_none_or(|known| !known.is_same_term(&row)) {

@@ -31,6 +31,7 @@ mod live_tables;
 mod local_service;
 mod node_health;
 pub mod nodes;
+mod pods;
 mod pools;
 pub mod process;
 mod workloads;
@@ -92,6 +93,9 @@ pub enum SandboxError {
     /// The workloads cannot be created, or do not run.
     #[error(transparent)]
     Workloads(#[from] workloads::WorkloadsError),
+    /// A Pod of an agent or a controller cannot be created.
+    #[error(transparent)]
+    Pods(#[from] pods::PodsError),
     /// An agent cannot be started.
     #[error(transparent)]
     Agent(#[from] agents::AgentError),
@@ -153,6 +157,11 @@ async fn run_until_stopped(
         return Ok(());
     };
     let control = emulator.bound.control;
+    let leader = if options.kubeconfig.is_none() && !nodes.is_empty() {
+        leader_row::node(&client).await
+    } else {
+        None
+    };
     directory.write_description(components.kubeconfig(), &nodes, emulator, azure_json)?;
     progress.print("ready");
     display::print_hints(&hints::text(&hints::HintContext {
@@ -160,6 +169,7 @@ async fn run_until_stopped(
         kubeconfig: components.kubeconfig(),
         assets: components.assets(),
         nodes: &nodes,
+        leader: leader.as_deref(),
         azure_json,
         control,
         logs: &directory.logs(),

@@ -92,6 +92,13 @@ fn each_change_of_a_drain_is_a_line() {
 }
 
 #[test]
+fn a_node_that_was_drained_before_says_since_when() {
+    let done = json!({"conditions": [condition("Drained", "True", "DrainCompleted")]});
+    let expected = vec!["nodemaintenance/m drained, since 2026-01-02T03:00:00Z".to_owned()];
+    assert_eq!(lines(&mut progress(), 7, &done), (expected, Some(Outcome::Drained)));
+}
+
+#[test]
 fn ends() {
     let drained = |reason: &str| json!({"conditions": [condition("Drained", "True", reason)]});
     let dry = json!({"conditions": [condition("Progressing", "False", "DryRun")]});

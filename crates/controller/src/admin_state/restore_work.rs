@@ -111,7 +111,7 @@ pub enum RestoreError {
     #[error("the Nodes could not be listed in time")]
     Nodes,
     /// A task ended that should run to the end of the work.
-    #[error("a task has failed: {0}")]
+    #[error("a task ended by a defect of headgate: {0}")]
     Task(String),
     /// The term was handed over, or the operator interrupted the command.
     #[error("interrupted before anything was written")]
