@@ -32,7 +32,8 @@ use headgate_kubernetes::{CONTROLLER, EventSink};
 use kube::Client;
 
 pub use cluster::{
-    Cluster, assets, control_plane, create_node, is_kubernetes_1_30, kubectl, own_control_plane, patch_node, set_taints,
+    Cluster, assets, control_plane, create_node, is_kubernetes_1_30, kubectl, own_control_plane,
+    own_control_plane_with, patch_node, set_taints,
 };
 pub use fake::{ClientFaults, FakeApi, Fault, RecordedRequest, RequestFilter};
 pub use fault_points::{FaultPoint, FaultPoints, Pattern, ProcessPoints, keep_running};
