@@ -34,7 +34,7 @@ const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers"
 pub(super) struct Fixture {
     pub(super) manager: Process,
     pub(super) emulator: Emulator,
-    pub(super) arm: Controller,
+    arm: Controller,
     client: Client,
 }
 

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 
 use self::disturbances::Chaos;
 use self::observer::Shared;
+use super::super::cloud_controller_manager::{Controller as OperatorClient, with_version};
 use super::*;
 use crate::chaos::history::{Event, LEDGER, What, ledger_entries};
 use crate::chaos::report::Report;
@@ -150,29 +151,32 @@ impl Chaos {
 
     /// Sets back what a restore of etcd left `Down` without a ledger entry.
     async fn give_back_as_operator(&mut self) {
-        for load_balancer in self.shared.load_balancers().await {
-            let id = load_balancer["id"].as_str().unwrap().to_owned();
-            for pool in load_balancer["properties"]["backendAddressPools"].as_array().unwrap() {
-                let path = format!("{id}/backendAddressPools/{}", pool["name"].as_str().unwrap());
-                let mut document = self.cluster.fixture.arm.read(&path).await;
-                let etag = document["etag"].as_str().unwrap().to_owned();
-                let mut left = 0;
-                for address in document["properties"]["loadBalancerBackendAddresses"]
-                    .as_array_mut()
-                    .into_iter()
-                    .flatten()
-                {
-                    if address["properties"]["adminState"] == "Down" {
+        let left = downs_of(&self.shared.load_balancers().await).len();
+        self.report.downs_left_by_restores += left as u64;
+        if left == 0 {
+            return;
+        }
+        let arm = OperatorClient::start(self.cluster.fixture.emulator.arm).await;
+        eventually(SETTLE_TIMEOUT, "the operator has given everything back", async || {
+            for load_balancer in self.shared.load_balancers().await {
+                let id = load_balancer["id"].as_str().unwrap();
+                for pool in load_balancer["properties"]["backendAddressPools"].as_array().unwrap() {
+                    let path = format!("{id}/backendAddressPools/{}", pool["name"].as_str().unwrap());
+                    let mut document = arm.read(&path).await;
+                    let etag = document["etag"].as_str().unwrap().to_owned();
+                    let addresses = document["properties"]["loadBalancerBackendAddresses"].as_array_mut();
+                    for address in addresses.into_iter().flatten() {
                         address["properties"]["adminState"] = "None".into();
-                        left += 1;
                     }
-                }
-                if left > 0 {
-                    self.report.downs_left_by_restores += left;
-                    self.cluster.fixture.arm.put(&path, Some(&etag), &document).await;
+                    // Another writer may come first.
+                    arm.send("PUT", &with_version(&path), Some(&etag), &document).await;
                 }
             }
-        }
+            sleep(Duration::from_secs(2)).await;
+            let downs = downs_of(&self.shared.load_balancers().await);
+            downs.is_empty().then_some(()).ok_or(format!("{downs:?}"))
+        })
+        .await;
     }
 
     /// Gives one node a signal and takes it back, in calm.
