@@ -41,7 +41,7 @@ pub(super) struct Chaos {
 impl Chaos {
     pub(super) fn new(cluster: Cluster, control_plane: ControlPlane, shared: Arc<Shared>, report: Report) -> Self {
         let addresses = (1..=NODES).map(|number| (node_name(number), number)).collect();
-        let mut chaos = Self {
+        let chaos = Self {
             cluster,
             control_plane,
             controllers: Vec::new(),
