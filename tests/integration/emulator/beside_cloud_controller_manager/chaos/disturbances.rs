@@ -35,6 +35,8 @@ pub(super) struct Chaos {
     returning: Vec<(Instant, String, u8)>,
     last_number: u8,
     created_services: usize,
+    /// A request failed that may have had an effect.
+    is_world_unknown: bool,
     snapshot: Option<(EtcdSnapshot, Timestamp, BTreeSet<String>)>,
 }
 
@@ -55,6 +57,7 @@ impl Chaos {
             returning: Vec::new(),
             last_number: NODES + 1,
             created_services: 0,
+            is_world_unknown: false,
             snapshot: None,
         };
         chaos.nodes_changed();
@@ -205,7 +208,8 @@ impl Chaos {
             .request(self.api::<EndpointSlice>().create(&PostParams::default(), &slice))
             .await;
         let port = created.spec?.health_check_node_port?.try_into().ok()?;
-        let nodes = nodes.iter().map(|&node| node.to_owned()).filter(|_| slice.is_some());
+        self.is_world_unknown |= slice.is_none();
+        let nodes = nodes.iter().map(|&node| node.to_owned());
         self.shared.world.lock().unwrap().services.push(LocalService {
             name,
             port,
@@ -257,9 +261,7 @@ impl Chaos {
         let done = self
             .request(slices.patch(&slice, &PatchParams::default(), &patch))
             .await;
-        if done.is_none() {
-            self.read_world().await;
-        }
+        self.is_world_unknown |= done.is_none();
         done.map(drop)
     }
 
@@ -319,6 +321,9 @@ impl Chaos {
         if self.apiserver_frozen_until.is_some_and(is_due) {
             self.thaw_apiserver();
         }
+        if self.is_world_unknown {
+            self.is_world_unknown = self.read_world().await.is_none();
+        }
         for (until, name, number) in std::mem::take(&mut self.returning) {
             if !is_due(until) || self.create_node(&name, number).await.is_none() {
                 self.returning.push((until, name, number));
@@ -327,7 +332,7 @@ impl Chaos {
     }
 
     pub(super) fn has_recovered(&self) -> bool {
-        self.frozen.is_empty() && self.returning.is_empty()
+        self.frozen.is_empty() && self.returning.is_empty() && !self.is_world_unknown
     }
 
     fn thaw_apiserver(&mut self) {
@@ -413,7 +418,7 @@ impl Chaos {
         });
         let kubeconfig = self.cluster.kubeconfig.clone();
         self.cluster.fixture.restart_manager(&kubeconfig).await;
-        self.read_world().await;
+        self.is_world_unknown = self.read_world().await.is_none();
         Some(())
     }
 
@@ -527,7 +532,7 @@ impl Chaos {
             world
                 .services
                 .iter()
-                .all(|service| service.nodes.iter().any(|other| other != *node))
+                .all(|service| service.nodes.is_empty() || service.nodes.iter().any(|other| other != *node))
         };
         self.addresses.keys().find(is_spare).cloned()
     }
