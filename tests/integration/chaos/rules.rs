@@ -1,5 +1,5 @@
-//! No rule is emptied: as samples of the load balancers show, no rule that has a backend loses its last one by a write of headgate for
-//! signals that may be taken back, and one that lost it because its endpoints moved gets one back.
+//! No rule is emptied: as samples of the load balancers show, no rule's last backend is set `Down` for signals that may be taken back, and
+//! a rule whose endpoints moved to what is `Down` gets one back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -80,8 +80,10 @@ impl Observations {
                 self.empty_since.remove(name);
                 continue;
             }
-            let had_backend = self.last.get(name).is_some_and(|last| !last.serving.is_empty());
-            if had_backend && now.duration_since(*changed_at) > IN_FLIGHT {
+            // cloud-controller-manager may take members out.
+            let last = self.last.get(name);
+            let is_set_down = last.is_some_and(|last| !last.serving.is_disjoint(&rule.candidates));
+            if is_set_down && now.duration_since(*changed_at) > IN_FLIGHT {
                 let before = &self.last[name];
                 self.violations
                     .push(format!("{name} lost its last backend: {rule:?}, before {before:?}"));
