@@ -49,8 +49,8 @@ impl Violation {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) violations: Vec<Violation>,
-    /// PUTs that a leader sent right after it had stood still, when its hold had ended. ARM refuses them by their etag, or they come
-    /// before the next leader's read (docs/dev/proof.md).
+    /// PUTs that were on their way when their leader's hold ended, or about to be sent by a leader that then stood still. ARM refuses them
+    /// by their etag, or they come before the next leader's read (docs/dev/proof.md).
     pub(crate) late_puts: usize,
     /// PUTs under a hold of the shared Lease that a restore of etcd had taken back.
     pub(crate) puts_after_restore: usize,

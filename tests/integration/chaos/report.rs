@@ -60,7 +60,7 @@ impl Report {
             ("samples of the load balancers", self.samples),
             ("entries that became `Down`", self.entries_set_down),
             ("`Down` at once, at most", self.most_down_at_once as u64),
-            ("PUTs of a leader that had stood still", self.late_puts as u64),
+            ("PUTs that arrived after their leader's hold", self.late_puts as u64),
             (
                 "PUTs under a hold that a restore took back",
                 self.puts_after_restore as u64,
