@@ -94,6 +94,7 @@ pub(crate) fn check(history: &[Event], findings: &mut Findings) {
             let Some(why) = why else { continue };
             if is_late(history, request, |at| leads(at).is_none() && holds(at).is_none(), at) {
                 findings.late_puts += 1;
+                break;
             } else if lease == SHARED_LEASE && is_after_restore(history, at) {
                 findings.puts_after_restore += 1;
             } else {
