@@ -18,7 +18,7 @@ use super::*;
 use crate::chaos::history::{Event, LEDGER, What, ledger_entries};
 use crate::chaos::report::Report;
 use crate::chaos::rules::{World, downs_of};
-use crate::chaos::{Violation, check, schedule};
+use crate::chaos::{check, schedule};
 
 mod disturbances;
 mod faults;
@@ -76,26 +76,6 @@ impl Chaos {
         }
     }
 
-    fn violation(&mut self, text: String) {
-        println!("violation: {text}");
-        let context = self
-            .shared
-            .history
-            .lock()
-            .unwrap()
-            .iter()
-            .rev()
-            .take(24)
-            .rev()
-            .cloned()
-            .collect();
-        self.report.violations.push(Violation {
-            invariant: "calm",
-            text,
-            context,
-        });
-    }
-
     /// Waits until the `Down` entries are as expected; otherwise that is a violation.
     async fn wait_for_downs(
         &mut self,
@@ -110,7 +90,8 @@ impl Chaos {
                 return began.elapsed();
             }
             if began.elapsed() > limit {
-                self.violation(format!("{what}: not within {limit:?}; Down are {downs:?}"));
+                let text = format!("{what}: not within {limit:?}; Down are {downs:?}");
+                self.shared.add_violation("calm", text).await;
                 return began.elapsed();
             }
             self.recover(true).await;
@@ -238,13 +219,8 @@ impl Chaos {
             }
         }
         self.shared.history.lock().unwrap().extend(last.into_values());
-        let mut observations = self.shared.observations.lock().unwrap();
-        let emptied = std::mem::take(&mut observations.violations).into_iter();
-        report.violations.extend(emptied.map(|text| Violation {
-            invariant: "rules",
-            text,
-            context: Vec::new(),
-        }));
+        report.violations.append(&mut self.shared.violations.lock().unwrap());
+        let observations = self.shared.observations.lock().unwrap();
         report.samples = observations.samples;
         report.entries_set_down = observations.downs;
         report.most_down_at_once = observations.most_down;

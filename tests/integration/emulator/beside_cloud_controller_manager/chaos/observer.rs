@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::super::super::real_cloud_controller_manager::{control, resources};
+use crate::chaos::Violation;
 use crate::chaos::history::{Event, from_audit, from_journal};
 use crate::chaos::rules::{Observations, World};
 
@@ -20,12 +21,16 @@ const JOURNAL_INTERVAL: Duration = Duration::from_millis(500);
 /// A request that has been open for so long belongs to a caller that is gone.
 const OPEN_REQUEST_TIMEOUT: SignedDuration = SignedDuration::from_secs(30);
 
+/// Events that a violation shows.
+const CONTEXT_EVENTS: usize = 40;
+
 /// What the observer and the disturbances share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) world: Mutex<World>,
     pub(super) observations: Mutex<Observations>,
     pub(super) history: Mutex<Vec<Event>>,
+    pub(super) violations: Mutex<Vec<Violation>>,
     emulator: SocketAddr,
     audit_log: PathBuf,
     positions: tokio::sync::Mutex<Positions>,
@@ -44,6 +49,7 @@ impl Shared {
             world: Mutex::new(world),
             observations: Mutex::default(),
             history: Mutex::default(),
+            violations: Mutex::default(),
             emulator,
             audit_log: audit_log.to_owned(),
             positions: tokio::sync::Mutex::default(),
@@ -52,6 +58,21 @@ impl Shared {
 
     pub(super) fn add(&self, event: Event) {
         self.history.lock().unwrap().push(event);
+    }
+
+    /// Adds a violation with what the history has last.
+    pub(super) async fn add_violation(&self, invariant: &'static str, text: String) {
+        self.read_logs().await;
+        let text = format!("{text}; seen at {}", Timestamp::now());
+        println!("violation: {text}");
+        let history = self.history.lock().unwrap();
+        let first = history.len().saturating_sub(CONTEXT_EVENTS);
+        let violation = Violation {
+            invariant,
+            text,
+            context: history[first..].to_vec(),
+        };
+        self.violations.lock().unwrap().push(violation);
     }
 
     pub(super) async fn load_balancers(&self) -> Vec<Value> {
@@ -110,7 +131,14 @@ impl Shared {
                 let load_balancers = shared.load_balancers().await;
                 let now = Instant::now();
                 let world = shared.world.lock().unwrap().clone();
-                shared.observations.lock().unwrap().sample(&load_balancers, &world, now);
+                let emptied = {
+                    let mut observations = shared.observations.lock().unwrap();
+                    observations.sample(&load_balancers, &world, now);
+                    std::mem::take(&mut observations.violations)
+                };
+                for text in emptied {
+                    shared.add_violation("rules", text).await;
+                }
                 if now >= read_at {
                     shared.read_logs().await;
                     read_at = now + JOURNAL_INTERVAL;
