@@ -254,12 +254,16 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Checks every register of the history. Where kube-apiserver stopped, the Leases begin anew.
+/// Checks every register of the history. Where kube-apiserver stopped, the Leases begin anew, without what it answered meanwhile.
 pub(crate) fn check(history: &[Event], findings: &mut Findings) {
     let mut windows: BTreeMap<&str, Window<'_>> = BTreeMap::new();
-    let mut unexplained = Vec::new();
+    let (mut unexplained, mut stopped_until) = (Vec::new(), Timestamp::MIN);
     for event in history {
+        if matches!(event.what, What::Lease(_)) && event.begin < stopped_until {
+            continue;
+        }
         if matches!(event.what, What::ApiServerStopped | What::Restored(_)) {
+            stopped_until = stopped_until.max(event.end);
             let leases = windows.extract_if(.., |name, _| !name.starts_with('/'));
             let closed: Vec<_> = leases.collect();
             unexplained.extend(
@@ -372,6 +376,13 @@ mod tests {
         assert!(!is_explained(&[first.clone(), second("1")]), "both followed version 1");
         // After a stop, and so after a restore, any version may be there.
         assert!(is_explained(&[first.clone(), stopped(1, 2), second("1")]));
+        let meanwhile = lease("node-1_a", 2, 2).replaces("2", "4");
+        assert!(is_explained(&[
+            first.clone(),
+            stopped(1, 3),
+            meanwhile,
+            lease("node-2_b", 4, 5).replaces("1", "3")
+        ]));
         // A write without an answer took effect, or did not.
         for expected in ["2", "9"] {
             let lost = lease("node-1_a", 2, 3).gets_no_answer("2");
