@@ -162,11 +162,10 @@ impl Chaos {
 
     /// Gives one node a signal and takes it back, in calm.
     async fn measure_signal(&mut self) {
-        let Some(node) = self.spare_node() else {
+        let Some((node, address)) = self.spare_node().await else {
             self.report.not_carried_out += 1;
             return;
         };
-        let address = self.address(&node).expect("it exists");
         let is_own = |entry: &str| entry.ends_with(&format!(" {address}"));
         self.set_signal(&node, Some(TAINT)).await;
         let what = format!("the entries of {node} are Down");

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::super::*;
 use super::observer::Shared;
 use super::{NODES, SIGNALS, UNDECODABLE, faults, node_name};
-use crate::chaos::history::{Event, What};
+use crate::chaos::history::{Event, What, pools_of};
 use crate::chaos::report::Report;
 use crate::chaos::rules::{LocalService, downs_of};
 use crate::chaos::schedule::Action;
@@ -525,21 +525,19 @@ impl Chaos {
         Some(())
     }
 
-    /// A node of which no rule needs all endpoints.
-    pub(super) fn spare_node(&self) -> Option<String> {
+    /// A node in a pool of which no rule needs all endpoints, with its address.
+    pub(super) async fn spare_node(&self) -> Option<(String, String)> {
+        let load_balancers = self.shared.load_balancers().await;
+        let pools = load_balancers.iter().filter_map(pools_of).flatten();
+        let members: BTreeSet<String> = pools.flat_map(|(_, members)| members.into_keys()).collect();
         let world = self.shared.world.lock().unwrap();
-        let is_spare = |node: &&String| {
-            world
-                .services
-                .iter()
-                .all(|service| service.nodes.is_empty() || service.nodes.iter().any(|other| other != *node))
+        let is_spare = |node: &String| {
+            let mut services = world.services.iter();
+            services.all(|service| service.nodes.is_empty() || service.nodes.iter().any(|other| other != node))
         };
-        self.addresses.keys().find(is_spare).cloned()
-    }
-
-    pub(super) fn address(&self, node: &str) -> Option<String> {
-        let number = self.addresses.get(node)?;
-        Some(format!("127.0.0.{number}"))
+        let mut nodes = world.nodes.iter();
+        let found = nodes.find(|(address, node)| members.contains(*address) && is_spare(node));
+        found.map(|(address, node)| (node.clone(), address.clone()))
     }
 
     pub(super) fn check_processes(&mut self) {
