@@ -182,9 +182,10 @@ cloud-controller-manager: build-tools ## test the emulator, and headgate's contr
 	  beside_cloud_controller_manager::controllers --nocapture
 
 .PHONY: chaos
-chaos: build-tools ## run three controllers beside the real cloud-controller-manager through CHAOS_SECONDS (1800) of faults, signals and moves: no rule may be emptied
+chaos: build-tools ## disturb three controllers beside the real cloud-controller-manager for MINUTES (30) by SEED (1), and check the history of all writes; reports in target/chaos
 	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \
-	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager --test lab $(ARGS) -- chaos --nocapture
+	CHAOS_MINUTES=$(or $(MINUTES),30) CHAOS_SEED=$(or $(SEED),1) KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm \
+	  cargo test --locked --test cloud_controller_manager --test lab $(ARGS) -- beside_cloud_controller_manager::chaos --nocapture
 
 .PHONY: test-oldest
 test-oldest: build-tools ## run the tests of manifests, agents and leaders with the oldest supported kube-apiserver, which make test does not build

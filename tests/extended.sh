@@ -9,7 +9,7 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 stages=(
   'oldest-kubernetes make test-oldest'
   'cloud-controller-manager make cloud-controller-manager'
-  'chaos make chaos'
+  'chaos make chaos MINUTES=2'
   'cluster-api make cluster-api'
   'stories make stories'
   'prove make prove'

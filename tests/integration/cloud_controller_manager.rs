@@ -11,6 +11,7 @@
     reason = "an unmet requirement fails the test; this target uses only a part of the integration tests' harness"
 )]
 
+mod chaos;
 mod emulator {
     mod beside_cloud_controller_manager;
     pub(crate) mod cloud_controller_manager;

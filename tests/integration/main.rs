@@ -16,6 +16,7 @@ mod alerts;
 mod azure;
 mod browser;
 mod budget;
+mod chaos;
 mod conformance;
 mod connections;
 mod credentials;

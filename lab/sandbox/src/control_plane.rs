@@ -17,6 +17,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::{join_all, select_all};
 use headgate_kubernetes::{api_server, api_server::ConnectError};
+use nix::sys::signal::Signal;
 
 use self::ports::ReservedPort;
 use super::assets::{Assets, AssetsError};
@@ -92,6 +93,7 @@ pub struct ControlPlane {
     kubeconfig: PathBuf,
     client_config: kube::Config,
     port: ReservedPort,
+    apiserver_arguments: Vec<String>,
     optional: Vec<Process>,
     apiserver: Option<Process>,
     etcd: Option<Process>,
@@ -116,6 +118,18 @@ impl ControlPlane {
     /// # Errors
     /// A program is missing, cannot be run or ends, or kube-apiserver is not ready within a minute.
     pub async fn start(assets: Assets, directory: &Path) -> Result<Self, ControlPlaneError> {
+        Self::start_with(assets, directory, Vec::new()).await
+    }
+
+    /// The same with further flags of kube-apiserver, which it also gets when it is started again.
+    ///
+    /// # Errors
+    /// As [`ControlPlane::start`].
+    pub async fn start_with(
+        assets: Assets,
+        directory: &Path,
+        apiserver_arguments: Vec<String>,
+    ) -> Result<Self, ControlPlaneError> {
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
         for directory in [&directory, &logs_directory(&directory), &data_directory(&directory)] {
             create_private_directory(directory).map_err(|source| ControlPlaneError::Write {
@@ -143,6 +157,7 @@ impl ControlPlane {
             kubeconfig,
             client_config,
             port,
+            apiserver_arguments,
             optional: Vec::new(),
             apiserver: None,
             etcd: None,
@@ -201,6 +216,13 @@ impl ControlPlane {
         }
     }
 
+    /// Sends kube-apiserver a signal, such as `SIGSTOP` to let it stand still.
+    pub fn signal_apiserver(&self, signal: Signal) {
+        if let Some(apiserver) = &self.apiserver {
+            apiserver.signal(signal);
+        }
+    }
+
     /// Starts kube-apiserver at the same address as before, if it is not running, and waits until it is ready.
     ///
     /// # Errors
@@ -213,7 +235,8 @@ impl ControlPlane {
             Some(etcd) => etcd,
             None => start(&self.assets, &self.directory, "etcd", arguments::etcd())?,
         };
-        let arguments = arguments::apiserver(self.port.number(), &self.certificates);
+        let mut arguments = arguments::apiserver(self.port.number(), &self.certificates);
+        arguments.extend(self.apiserver_arguments.iter().cloned());
         let mut apiserver = start(&self.assets, &self.directory, "kube-apiserver", arguments)?;
         let client = api_server::build_client(&self.client_config, api_server::Program::Sandbox)?;
         tokio::select! {

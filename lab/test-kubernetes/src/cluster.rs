@@ -130,7 +130,12 @@ pub async fn is_kubernetes_1_30(client: &Client) -> bool {
 
 /// A control plane for one test, on the thread of the test. Stop it at the end of the test.
 pub async fn own_control_plane() -> ControlPlane {
-    ControlPlane::start(assets().clone(), &scratch("own"))
+    own_control_plane_with(Vec::new()).await
+}
+
+/// The same with further flags of kube-apiserver.
+pub async fn own_control_plane_with(apiserver_arguments: Vec<String>) -> ControlPlane {
+    ControlPlane::start_with(assets().clone(), &scratch("own"), apiserver_arguments)
         .await
         .unwrap_or_else(|error| panic!("{error}"))
 }

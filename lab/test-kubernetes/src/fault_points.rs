@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use hyper::{Method, Response};
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -103,6 +104,7 @@ pub struct FaultPoints(Arc<Mutex<Counts>>);
 struct Counts {
     injected: Vec<FaultPoint>,
     ignores_etags: bool,
+    ignores_later_lists: bool,
     /// What the points of each pattern so far are about.
     reached: BTreeMap<Pattern, Vec<String>>,
     /// The injected points that were reached, with what they disturbed.
@@ -123,6 +125,12 @@ impl FaultPoints {
     /// From now on writes to ARM have no `If-Match`: for tests of the check itself.
     pub fn ignore_etags(&self) {
         self.counts().ignores_etags = true;
+    }
+
+    /// From now on what a process lists again is what it listed first, as if it took nothing from a later list: for tests of the check
+    /// itself.
+    pub fn ignore_later_lists(&self) {
+        self.counts().ignores_later_lists = true;
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -182,6 +190,8 @@ struct Collections {
     slow: BTreeSet<String>,
     /// The next watch gets 410.
     expired: BTreeSet<String>,
+    /// The objects of the first list, by URL.
+    first: BTreeMap<String, Value>,
 }
 
 impl ProcessPoints {
@@ -254,6 +264,21 @@ impl ProcessPoints {
             self.collections().expired.insert(path.to_owned());
         }
         self.exchange(&Method::GET, path, answer).await
+    }
+
+    /// The answer to a list of this URL, with the objects of the first one where later ones are ignored.
+    pub(crate) fn list_answer(&self, url: &str, mut answer: Value) -> Value {
+        let objects = answer["items"].clone();
+        let first = self
+            .collections()
+            .first
+            .entry(url.to_owned())
+            .or_insert(objects)
+            .clone();
+        if self.points.counts().ignores_later_lists {
+            answer["items"] = first;
+        }
+        answer
     }
 
     /// Whether a watch of the collection at `path` that starts now gets 410.

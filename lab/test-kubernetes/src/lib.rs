@@ -33,7 +33,7 @@ use kube::Client;
 
 pub use cluster::{
     Cluster, assets, control_plane, create_node, is_kubernetes_1_30, kubectl, own_cluster, own_control_plane,
-    patch_node, set_taints,
+    own_control_plane_with, patch_node, set_taints,
 };
 pub use fake::{ClientFaults, FakeApi, Fault, RecordedRequest, RequestFilter};
 pub use fault_points::{FaultPoint, FaultPoints, Pattern, ProcessPoints, keep_running};

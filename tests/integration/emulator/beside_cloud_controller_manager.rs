@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use headgate_sandbox::process::{Process, last_log_lines};
-use headgate_test_kubernetes::{eventually, own_cluster, scratch};
+use headgate_test_kubernetes::{eventually, own_cluster, own_control_plane_with, scratch};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -68,7 +68,7 @@ impl Controller {
             "aadClientId": "c11e0000-0000-4000-8000-000000000002", "aadClientSecret": "a secret",
             "subscriptionId": SUBSCRIPTION.rsplit('/').next(), "resourceGroup": "cluster", "location": "eastus",
             "loadBalancerSku": "standard", "loadBalancerBackendPoolConfigurationType": "nodeIP",
-            "multipleStandardLoadBalancerConfigurations": several,
+            "multipleStandardLoadBalancerConfigurations": several, "userAgent": format!("headgate/test ({node})"),
         });
         let azure_file = directory.join("azure.json");
         std::fs::write(&azure_file, azure.to_string()).unwrap();

@@ -44,7 +44,7 @@ impl Controller {
         controller
     }
 
-    async fn send(&self, method: &str, path: &str, if_match: Option<&str>, body: &Value) -> Response {
+    pub(crate) async fn send(&self, method: &str, path: &str, if_match: Option<&str>, body: &Value) -> Response {
         let header =
             |name: &str, value: Option<&str>| value.map_or(String::new(), |value| format!("{name}: {value}\r\n"));
         let text = if body.is_null() {
@@ -128,7 +128,7 @@ impl Controller {
     }
 }
 
-fn with_version(path: &str) -> String {
+pub(crate) fn with_version(path: &str) -> String {
     format!("{path}?api-version={NETWORK_API_VERSION}")
 }
 

@@ -3,6 +3,7 @@
 //! builds and runs it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::cloud_controller_manager::{Controller, GROUP, USER_AGENT, etag};
@@ -62,31 +64,21 @@ impl Fixture {
             "multipleStandardLoadBalancerConfigurations": several,
             "loadBalancerBackendPoolUpdateIntervalInSeconds": 1,
         });
-        let file = emulator.directory.join("azure.json");
-        std::fs::write(&file, configuration.to_string()).unwrap();
-        let program = std::env::var_os("CLOUD_CONTROLLER_MANAGER").map(PathBuf::from);
-        let program = program.expect("CLOUD_CONTROLLER_MANAGER: run make cloud-controller-manager");
-        let mut command = command_in(program, &emulator.directory);
-        command.env_clear();
-        command.env("IDENTITY_ENDPOINT", format!("{endpoint}/msi/token"));
-        command.env("IDENTITY_HEADER", "emulator");
-        command.arg("--kubeconfig").arg(kubeconfig);
-        command.arg("--cloud-config").arg(&file);
-        command.args(["--cluster-name", CLUSTER, "--controllers", "service-lb-controller"]);
-        command.args([
-            "--leader-elect=false",
-            "--configure-cloud-routes=false",
-            "--secure-port=0",
-        ]);
-        let log = emulator.directory.join("cloud-controller-manager.log");
-        let manager =
-            Process::start("cloud-controller-manager", command, &log).unwrap_or_else(|error| panic!("{error}"));
+        std::fs::write(emulator.directory.join("azure.json"), configuration.to_string()).unwrap();
+        let manager = start_manager(&emulator, kubeconfig);
         Self {
             manager,
             emulator,
             arm,
             client,
         }
+    }
+
+    /// Kills cloud-controller-manager and starts another one.
+    pub(super) async fn restart_manager(&mut self, kubeconfig: &std::path::Path) {
+        self.manager.signal(Signal::SIGKILL);
+        self.manager.wait(RECONCILE_TIMEOUT).await;
+        self.manager = start_manager(&self.emulator, kubeconfig);
     }
 
     /// Waits until the load balancer matches.
@@ -107,13 +99,7 @@ impl Fixture {
 
     /// The network resources of a kind, read from the control API, so that the journal has no request for them.
     pub(super) async fn resources(&self, kind: &str) -> Vec<Value> {
-        let prefix = format!("{GROUP}/Microsoft.Network/{kind}/");
-        let mut state = self.control("GET", "state", &Value::Null).await;
-        let Value::Array(mut all) = state["resources"].take() else {
-            panic!("{state}");
-        };
-        all.retain(|resource| resource["id"].as_str().is_some_and(|id| id.starts_with(&prefix)));
-        all
+        resources(self.emulator.control, kind).await
     }
 
     async fn set_service(&self, patch: Value) {
@@ -169,18 +155,7 @@ impl Fixture {
     }
 
     pub(super) async fn control(&self, method: &str, path: &str, body: &Value) -> Value {
-        let (address, body) = (self.emulator.control, body.to_string());
-        let request = format!(
-            "{method} /emulator/v1/{path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let answer = http::exchange(address, request.as_bytes()).await.unwrap();
-        assert_eq!(answer.status / 100, 2, "{method} {path}: {}", answer.text());
-        if answer.text().is_empty() {
-            Value::Null
-        } else {
-            answer.json()
-        }
+        control(self.emulator.control, method, path, body).await
     }
 
     /// Adds a fault for the manager's next PUT of this path.
@@ -188,6 +163,53 @@ impl Fixture {
         let rule = json!({"match": {"method": "PUT", "path": path, "caller": "kubernetes-cloudprovider"}, "times": 1, "action": action});
         self.control("POST", "faults", &rule).await;
     }
+}
+
+/// A request to the control API of an emulator.
+pub(super) async fn control(address: SocketAddr, method: &str, path: &str, body: &Value) -> Value {
+    let body = body.to_string();
+    let request = format!(
+        "{method} /emulator/v1/{path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = http::exchange(address, request.as_bytes()).await.unwrap();
+    assert_eq!(answer.status / 100, 2, "{method} {path}: {}", answer.text());
+    if answer.text().is_empty() {
+        Value::Null
+    } else {
+        answer.json()
+    }
+}
+
+/// The network resources of a kind, read from the control API.
+pub(super) async fn resources(address: SocketAddr, kind: &str) -> Vec<Value> {
+    let prefix = format!("{GROUP}/Microsoft.Network/{kind}/");
+    let mut state = control(address, "GET", "state", &Value::Null).await;
+    let Value::Array(mut all) = state["resources"].take() else {
+        panic!("{state}");
+    };
+    all.retain(|resource| resource["id"].as_str().is_some_and(|id| id.starts_with(&prefix)));
+    all
+}
+
+fn start_manager(emulator: &Emulator, kubeconfig: &std::path::Path) -> Process {
+    let endpoint = format!("http://{}", emulator.arm);
+    let program = std::env::var_os("CLOUD_CONTROLLER_MANAGER").map(PathBuf::from);
+    let program = program.expect("CLOUD_CONTROLLER_MANAGER: run make cloud-controller-manager");
+    let mut command = command_in(program, &emulator.directory);
+    command.env_clear();
+    command.env("IDENTITY_ENDPOINT", format!("{endpoint}/msi/token"));
+    command.env("IDENTITY_HEADER", "emulator");
+    command.arg("--kubeconfig").arg(kubeconfig);
+    command.arg("--cloud-config").arg(emulator.directory.join("azure.json"));
+    command.args(["--cluster-name", CLUSTER, "--controllers", "service-lb-controller"]);
+    command.args([
+        "--leader-elect=false",
+        "--configure-cloud-routes=false",
+        "--secure-port=0",
+    ]);
+    let log = emulator.directory.join("cloud-controller-manager.log");
+    Process::start("cloud-controller-manager", command, &log).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The parts of a load balancer that the test compares.

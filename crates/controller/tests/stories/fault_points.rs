@@ -60,3 +60,14 @@ fn a_read_that_no_etag_checks_is_found() {
         assert!(failure.message.contains("not within"), "{failure:#?}");
     }
 }
+
+/// The check can fail: a leader that takes nothing from a list after the first one misses a dropped event, and goes back to the state of
+/// the first list after a duplicated one.
+#[test]
+fn a_list_that_is_ignored_is_found() {
+    let story = story!("first list", admin_states::drain_and_return_without_later_lists, false);
+    for pattern in [Pattern::Drop, Pattern::Duplicate] {
+        let failure = find_failure(story, pattern, "event of /api/v1/nodes").unwrap();
+        println!("{failure:#?}");
+    }
+}

@@ -262,7 +262,7 @@ mod tests {
             assert!(output.status.success() && text.contains("1 passed"), "{text}");
             return;
         }
-        let (text, computed) = logged(LogFormat::Json, "warn");
+        let (text, computed) = logged(LogFormat::Json, "warn".parse().unwrap());
         assert_eq!(computed, 0);
         let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         assert_eq!(line["message"], "requests throttled by ARM");

@@ -3,8 +3,8 @@
 //! Invariant: the time for which a record has stayed unchanged counts on the candidate's own monotonic clock, from the
 //! response that showed it first, so never too long. The times in a record are only a hint, and only for when to read
 //! again: they are compared with the smallest age that the same holder's record ever had here, so a clock that is minutes
-//! wrong costs one read and no time. A Lease that was never held may have been deleted under its holder, so it is free no
-//! sooner than a held one.
+//! wrong costs one read and no time. A Lease that was never held may have been deleted under its holder, and one of an earlier term
+//! restored under it, so it is free no sooner than a held one.
 
 use std::time::Duration;
 
@@ -132,6 +132,9 @@ impl ObservedLease {
             let theirs = Duration::from_secs(u64::try_from(record.lease.duration_seconds).unwrap_or_default());
             LEASE_DURATION.max(theirs.min(MAX_LEASE_DURATION))
         };
+        // etcd was restored: the holder of a later term may not know it yet.
+        let is_earlier = record.lease.transitions < self.highest_term();
+        let wait = if is_earlier { wait.max(LEASE_DURATION) } else { wait };
         let delay = if contender.is_last_choice {
             signalled_delay(self.candidates)
         } else {
@@ -248,6 +251,22 @@ mod tests {
             }
         }
         assert!(!ObservedLease::default().is_acquirable(contender(false), start));
+    }
+
+    #[test]
+    fn a_lease_as_it_was_before_a_restore_of_etcd_is_not_acquirable_at_once() {
+        let start = Instant::now();
+        let in_term = |record, term| Some(with_lease(record, |lease| lease.transitions = term));
+        for free in [held(ME, 5), held("", 5)] {
+            for (term, after) in [(8, 0), (7, 15), (i32::MIN, 15)] {
+                let records = [(6, in_term(held("a", 6), 8)), (10, in_term(free.clone(), term))];
+                let lease = observed(start, &records);
+                let is_acquirable =
+                    |millis| lease.is_acquirable(contender(false), start + Duration::from_millis(10_000 + millis));
+                assert!(is_acquirable(after * 1000), "{free:?} {term}");
+                assert!(after == 0 || !is_acquirable(after * 1000 - 1), "{free:?} {term}");
+            }
+        }
     }
 
     #[test]

@@ -211,7 +211,9 @@ impl FakeApi {
         let answer = if method != Method::GET || request.is_single() {
             points.exchange(method, path, answer).await
         } else {
-            points.list(path, answer).await
+            let answer = points.list(path, answer).await;
+            let selector = request.query.get("fieldSelector").map_or("", String::as_str);
+            answer.map(|(status, list)| (status, points.list_answer(&format!("{path}?{selector}"), list)))
         };
         answer.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::ConnectionReset).into())
     }

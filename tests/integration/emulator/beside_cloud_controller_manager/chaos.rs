@@ -1,28 +1,47 @@
-//! Chaos: three controllers beside the real cloud-controller-manager, with faults of ARM, killed and frozen leaders, a Node
-//! that headgate cannot decode, and `Local` Services that share the pool of all Services. `make chaos` runs it for
-//! `CHAOS_SECONDS` (1,800).
+//! Long chaos: three controllers beside the real cloud-controller-manager, with what `crate::chaos::schedule` draws from a seed: faults of
+//! ARM, processes that are killed or stand still, kube-apiserver frozen, restarted and restored from a copy of etcd, Nodes that go and come
+//! again, one that headgate cannot decode, and `Local` Services that share the pool of all Services. `make chaos` runs it.
 //!
-//! It checks two things. No rule that has a backend loses its last one by a write of headgate, and one that lost it because its endpoints
-//! moved gets one back. At the end, without signals and faults, nothing is `Down`, the shared Lease is free and the ledger is empty.
+//! Each round of disturbances ends in calm: without signals and faults nothing stays `Down`, and a signal acts. Then the history of the
+//! round is checked (`crate::chaos`). At the end the shared Lease is free and the ledger has nothing that is `Down`.
+//!
+//! Left out: clocks that jump, since no namespace shifts the time of day and all processes have the machine's; connections, since the
+//! emulator has no data plane (drills count them).
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 
+use self::disturbances::Chaos;
+use self::observer::Shared;
+use super::super::cloud_controller_manager::{Controller as OperatorClient, with_version};
 use super::*;
+use crate::chaos::history::{Event, LEDGER, What, ledger_entries};
+use crate::chaos::report::Report;
+use crate::chaos::rules::{World, downs_of};
+use crate::chaos::{check, schedule};
 
-const DEFAULT_SECONDS: u64 = 1800;
+mod disturbances;
+mod faults;
+mod observer;
+mod undecodable;
+
+const DEFAULT_MINUTES: u64 = 30;
+/// The disturbances between two calms.
+const ROUND: Duration = Duration::from_mins(4);
 /// The nodes that serve; the next one is [`UNDECODABLE`].
 const NODES: u8 = 6;
 /// A Node whose time the API server accepts and most clients cannot represent.
 const UNDECODABLE: &str = "node-7";
-/// The time until what was planned from an earlier state of the endpoints has been written: reads, an operation, and retries of it.
-const IN_FLIGHT: Duration = Duration::from_secs(15);
-/// A rule whose endpoints moved to a node that is `Down` is served again after that at the latest, whatever the faults.
-const REPAIR_TIMEOUT: Duration = Duration::from_mins(6);
 /// A write that ARM ignored is repeated after up to 5 min.
 const CALM_TIMEOUT: Duration = Duration::from_mins(7);
+/// For one signal in calm, also where its Node leads.
+const SIGNAL_TIMEOUT: Duration = Duration::from_mins(2);
 /// The ledger keeps an entry for 5 min after its `Down` was given back.
 const LEDGER_TIMEOUT: Duration = Duration::from_mins(8);
-const ACTION_INTERVAL: Duration = Duration::from_millis(1500);
+/// A run of this length waits for an empty ledger.
+const LONG_RUN: u64 = 10 * 60;
+/// A small disturbance that comes later than this is left out.
+const MAX_DELAY: Duration = Duration::from_secs(3);
 /// Signals that may be taken back, so that no rule may lose its last backend for them.
 const SIGNALS: [&str; 3] = [
     "karpenter.sh/disrupted",
@@ -30,366 +49,265 @@ const SIGNALS: [&str; 3] = [
     "headgate.dev/maintenance",
 ];
 
-/// Faults of ARM for headgate's requests, of which most leave open how an operation ended.
-fn faults() -> Vec<Value> {
-    let rule = |method: &str, path: &str, times: u32, action: Value| json!({"match": {"method": method, "path": path, "caller": "^headgate"}, "times": times, "action": action});
-    let error = |code: &str| json!({"code": code, "message": "An error occurred.", "details": []});
-    vec![
-        rule(
-            "GET",
-            "/operations/",
-            2,
-            json!({"answer": {"status": 200, "text": "<html>"}}),
-        ),
-        rule("GET", "/operations/", 2, json!({"answer": {"status": 401}})),
-        rule("GET", "/operations/", 2, json!({"answer": {"status": 410}})),
-        rule("GET", "/operations/", 2, json!({"cut": "before"})),
-        rule("GET", "/operations/", 1, json!({"stall": "5s"})),
-        rule(
-            "PUT",
-            "",
-            2,
-            json!({"answer": {"status": 409, "body": {"error": error("ConflictingConcurrentWriteNotAllowed")}}}),
-        ),
-        rule("PUT", "", 2, json!({"answer": {"status": 503}})),
-        rule(
-            "PUT",
-            "",
-            1,
-            json!({"operation": "fail", "effect": "lost", "error": error("OperationTimedOut")}),
-        ),
-        rule(
-            "PUT",
-            "",
-            1,
-            json!({"operation": "fail", "effect": "lost", "error": error("")}),
-        ),
-        rule("PUT", "", 1, json!({"operation": "cancel", "effect": "lost"})),
-        rule("PUT", "", 1, json!({"operation": "succeed", "effect": "lost"})),
-        rule("PUT", "", 1, json!({"cut": "after"})),
-        rule("PUT", "", 1, json!({"answer": {"code": "PreconditionFailed"}})),
-        rule("PUT", "", 1, json!({"answer": {"code": "AnotherOperationInProgress"}})),
-        rule("PUT", "", 1, json!({"answer": {"status": 429}})),
-        rule(
-            "GET",
-            "",
-            2,
-            json!({"answer": {"code": "SubscriptionRequestsThrottled", "retryAfter": 2}}),
-        ),
-        rule("GET", "/msi/token", 2, json!({"answer": {"status": 500}})),
-    ]
-}
-
-/// A `Local` Service: where its endpoints are, and when they changed.
-#[derive(Clone, Debug)]
-struct LocalService {
-    name: String,
-    port: u16,
-    nodes: BTreeSet<String>,
-    changed_at: Instant,
-}
-
-/// A rule of the load balancer as one sample shows it.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct RuleSample {
-    /// The members that would serve it, were they not `Down`.
-    candidates: BTreeSet<String>,
-    /// Those that are not.
-    serving: BTreeSet<String>,
-}
-
-/// What the samples showed.
-#[derive(Debug, Default)]
-struct Observations {
-    samples: usize,
-    last: BTreeMap<String, RuleSample>,
-    empty_since: BTreeMap<String, Instant>,
-    most_down: usize,
-    downs: usize,
-    was_down: BTreeSet<String>,
-    violations: Vec<String>,
-}
-
-impl Observations {
-    fn sample(&mut self, load_balancers: &[Value], services: &[LocalService]) {
-        self.samples += 1;
-        let pools = pools_of(load_balancers);
-        let down = |(pool, members): (&String, &BTreeMap<String, bool>)| {
-            let down = members.iter().filter(|(_, is_down)| **is_down);
-            down.map(|(member, _)| format!("{pool}/{member}")).collect::<Vec<_>>()
-        };
-        let is_down: BTreeSet<_> = pools.iter().flat_map(down).collect();
-        self.downs += is_down.difference(&self.was_down).count();
-        self.most_down = self.most_down.max(is_down.len());
-        self.was_down = is_down;
-        let now = Instant::now();
-        let rules = rules_of(load_balancers, &pools, services);
-        for (name, (rule, changed_at)) in &rules {
-            if !rule.serving.is_empty() || rule.candidates.is_empty() {
-                self.empty_since.remove(name);
-                continue;
-            }
-            let had_backend = self.last.get(name).is_some_and(|last| !last.serving.is_empty());
-            let is_settled = changed_at.is_none_or(|at| now.duration_since(at) > IN_FLIGHT);
-            if had_backend && is_settled {
-                self.violations.push(format!(
-                    "{name} lost its last backend: {rule:?}, before {:?}",
-                    self.last[name]
-                ));
-            }
-            let since = *self.empty_since.entry(name.clone()).or_insert(now);
-            if now.duration_since(since) > REPAIR_TIMEOUT {
-                self.violations
-                    .push(format!("{name} has no backend for {REPAIR_TIMEOUT:?}: {rule:?}"));
-                self.empty_since.insert(name.clone(), now);
-            }
-        }
-        self.empty_since.retain(|name, _| rules.contains_key(name));
-        self.last = rules.into_iter().map(|(name, (rule, _))| (name, rule)).collect();
-    }
-}
-
-/// The rules by name, with the last change of their endpoints. The undecodable Node counts as no backend: headgate does not know it.
-fn rules_of(
-    load_balancers: &[Value],
-    pools: &Pools,
-    services: &[LocalService],
-) -> BTreeMap<String, (RuleSample, Option<Instant>)> {
-    let mut found = BTreeMap::new();
-    for load_balancer in load_balancers {
-        let children = |kind: &str| {
-            load_balancer["properties"][kind]
-                .as_array()
-                .cloned()
-                .unwrap_or_default()
-        };
-        let last = |id: &Value| {
-            let id = id.as_str().unwrap_or_default();
-            id.rsplit('/').next().unwrap_or_default().to_owned()
-        };
-        let probes: BTreeMap<String, Value> = children("probes")
-            .into_iter()
-            .map(|probe| (last(&probe["name"]), probe["properties"]["port"].clone()))
-            .collect();
-        for rule in children("loadBalancingRules") {
-            let pool = last(&rule["properties"]["backendAddressPool"]["id"]);
-            let probe = probes.get(&last(&rule["properties"]["probe"]["id"]));
-            let port = probe.and_then(Value::as_u64);
-            let service = services.iter().find(|service| port == Some(u64::from(service.port)));
-            let members = pools.get(&pool).into_iter().flatten();
-            let is_candidate =
-                |member: &str| member != UNDECODABLE && service.is_none_or(|service| service.nodes.contains(member));
-            let candidates = members.filter(|(member, _)| is_candidate(member));
-            let mut sample = RuleSample::default();
-            for (member, is_down) in candidates {
-                sample.candidates.insert(member.clone());
-                if !is_down {
-                    sample.serving.insert(member.clone());
-                }
-            }
-            let changed_at = service.map(|service| service.changed_at);
-            found.insert(last(&rule["name"]), (sample, changed_at));
-        }
-    }
-    found
-}
-
-/// What the disturbances did.
-#[derive(Debug, Default)]
-struct Counts {
-    signals: usize,
-    moves: usize,
-    services: usize,
-    ports: usize,
-    faults: usize,
-    kills: usize,
-    freezes: usize,
-}
-
-struct Chaos {
-    cluster: Cluster,
-    controllers: Vec<Controller>,
-    /// The process that is stopped, and until when.
-    frozen: Option<(usize, Instant)>,
-    random: fastrand::Rng,
-    services: Vec<LocalService>,
-    created: usize,
-    signalled: BTreeSet<String>,
-    faults: std::iter::Cycle<std::vec::IntoIter<Value>>,
-    counts: Counts,
-}
-
 fn node_name(number: u8) -> String {
     format!("node-{number}")
 }
 
 impl Chaos {
-    fn any_node(&mut self) -> String {
-        node_name(self.random.u8(1..=NODES))
-    }
-
-    async fn create_local_service(&mut self, nodes: &[&str]) {
-        self.created += 1;
-        let name = format!("local-{}", self.created);
-        self.cluster.create_service(&name, "Local", nodes).await;
-        let services = Api::<Service>::namespaced(self.cluster.client.clone(), "default");
-        let port = services.get(&name).await.unwrap().spec.unwrap().health_check_node_port;
-        self.services.push(LocalService {
-            name,
-            port: port.unwrap().try_into().unwrap(),
-            nodes: nodes.iter().map(|&node| node.to_owned()).collect(),
-            changed_at: Instant::now(),
-        });
-        self.counts.services += 1;
-    }
-
-    /// Adds a node to the Service's endpoints, or removes one of several.
-    async fn move_endpoint(&mut self) {
-        let index = self.random.usize(..self.services.len());
-        let node = self.any_node();
-        let service = &mut self.services[index];
-        if service.nodes.len() > 2 || service.nodes.contains(&node) && service.nodes.len() > 1 {
-            service.nodes.pop_first();
-        } else {
-            service.nodes.insert(node);
-        }
-        service.changed_at = Instant::now();
-        let endpoint = |(number, node)| json!({"addresses": [format!("10.244.0.{}", number + 1)], "nodeName": node});
-        let endpoints: Vec<Value> = service.nodes.iter().enumerate().map(endpoint).collect();
-        let slices = Api::<EndpointSlice>::namespaced(self.cluster.client.clone(), "default");
-        let patch = Patch::Merge(json!({"endpoints": endpoints}));
-        let slice = format!("{}-1", service.name);
-        slices.patch(&slice, &PatchParams::default(), &patch).await.unwrap();
-        self.counts.moves += 1;
-    }
-
-    async fn set_signal(&mut self, node: &str, signal: Option<&str>) {
-        let taints = signal.map(|key| json!([{"key": key, "effect": "NoSchedule"}]));
-        let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
-        let nodes = Api::<Node>::all(self.cluster.client.clone());
-        nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
-        if signal.is_some() {
-            self.signalled.insert(node.to_owned());
-        } else {
-            self.signalled.remove(node);
-        }
-        self.counts.signals += 1;
-    }
-
-    async fn disturb(&mut self) {
-        match self.random.u8(..16) {
-            0..8 => {
-                let node = self.any_node();
-                let signal = *self.random.choice(&SIGNALS).unwrap();
-                let ends = self.signalled.contains(&node);
-                self.set_signal(&node, (!ends).then_some(signal)).await;
+    /// The disturbances of a round.
+    async fn disturb(&mut self, steps: &[schedule::Step]) {
+        let began = Instant::now();
+        for step in steps {
+            let at = began + Duration::from_millis(step.milliseconds);
+            sleep(at.saturating_duration_since(Instant::now())).await;
+            self.recover(false).await;
+            let is_late = at.elapsed() > MAX_DELAY;
+            if is_late
+                && matches!(
+                    step.action,
+                    schedule::Action::Signal { .. } | schedule::Action::Fault { .. }
+                )
+            {
+                self.report.not_carried_out += 1;
+                continue;
             }
-            8..11 => self.move_endpoint().await,
-            11 => {
-                self.cluster.change_ports().await;
-                self.counts.ports += 1;
-            }
-            12 if self.services.len() > 3 => {
-                let service = self.services.remove(1);
-                self.cluster.delete_service(&service.name).await;
-            }
-            12 => {
-                let node = self.any_node();
-                self.create_local_service(&[&node]).await;
-            }
-            _ => {
-                let rule = self.faults.next().expect("the faults repeat");
-                self.cluster.fixture.control("POST", "faults", &rule).await;
-                self.counts.faults += 1;
-            }
+            self.carry_out(step.action).await;
+            self.check_processes();
         }
     }
 
-    /// Kills the leader and starts another controller in its place.
-    async fn kill_leader(&mut self) {
-        let leader = self.cluster.leader().await;
-        let is_leader = |one: &Controller| leader.starts_with(&format!("{}_", one.node));
-        let Some(index) = self.controllers.iter().position(is_leader) else {
+    /// Waits until the `Down` entries are as expected; otherwise that is a violation.
+    async fn wait_for_downs(
+        &mut self,
+        limit: Duration,
+        what: &str,
+        is_expected: impl Fn(&BTreeSet<String>) -> bool,
+    ) -> Duration {
+        let began = Instant::now();
+        loop {
+            let downs = downs_of(&self.shared.load_balancers().await);
+            if is_expected(&downs) {
+                return began.elapsed();
+            }
+            if began.elapsed() > limit {
+                let text = format!("{what}: not within {limit:?}; Down are {downs:?}");
+                self.shared.add_violation("calm", text).await;
+                return began.elapsed();
+            }
+            self.recover(true).await;
+            sleep(SAMPLE_INTERVAL).await;
+        }
+    }
+
+    /// Ends all disturbances, and waits until nothing is `Down` but what a restore made nobody's.
+    async fn calm_down(&mut self) {
+        self.recover(true).await;
+        self.cluster.fixture.control("DELETE", "faults", &Value::Null).await;
+        let began = Instant::now();
+        while !(self.has_recovered() && self.signalled.is_empty()) {
+            self.recover(true).await;
+            for node in self.signalled.clone() {
+                self.set_signal(&node, None).await;
+            }
+            assert!(began.elapsed() < SETTLE_TIMEOUT, "Nodes cannot be written");
+            sleep(SAMPLE_INTERVAL).await;
+        }
+        self.shared.read_logs().await;
+        let restored = |event: &Event| match &event.what {
+            What::Restored(lost) => lost.clone(),
+            _ => BTreeSet::new(),
+        };
+        let excused: BTreeSet<String> = self.shared.history.lock().unwrap().iter().flat_map(restored).collect();
+        let took = self
+            .wait_for_downs(CALM_TIMEOUT, "everything is given back", |downs| {
+                downs.is_subset(&excused)
+            })
+            .await;
+        self.report.longest_seconds_to_calm = self.report.longest_seconds_to_calm.max(took.as_secs());
+        if !excused.is_empty() {
+            sleep(Duration::from_secs(20)).await;
+            self.give_back_as_operator().await;
+        }
+    }
+
+    /// Sets back what a restore of etcd left `Down` without a ledger entry.
+    async fn give_back_as_operator(&mut self) {
+        let left = downs_of(&self.shared.load_balancers().await).len();
+        self.report.downs_left_by_restores += left as u64;
+        if left == 0 {
+            return;
+        }
+        let arm = OperatorClient::start(self.cluster.fixture.emulator.arm).await;
+        eventually(SETTLE_TIMEOUT, "the operator has given everything back", async || {
+            for load_balancer in self.shared.load_balancers().await {
+                let id = load_balancer["id"].as_str().unwrap();
+                for pool in load_balancer["properties"]["backendAddressPools"].as_array().unwrap() {
+                    let path = format!("{id}/backendAddressPools/{}", pool["name"].as_str().unwrap());
+                    let mut document = arm.read(&path).await;
+                    let etag = document["etag"].as_str().unwrap().to_owned();
+                    let addresses = document["properties"]["loadBalancerBackendAddresses"].as_array_mut();
+                    for address in addresses.into_iter().flatten() {
+                        address["properties"]["adminState"] = "None".into();
+                    }
+                    // Another writer may come first.
+                    arm.send("PUT", &with_version(&path), Some(&etag), &document).await;
+                }
+            }
+            sleep(Duration::from_secs(2)).await;
+            let downs = downs_of(&self.shared.load_balancers().await);
+            downs.is_empty().then_some(()).ok_or(format!("{downs:?}"))
+        })
+        .await;
+    }
+
+    /// Gives one node a signal and takes it back, in calm.
+    async fn measure_signal(&mut self) {
+        let Some((node, address)) = self.spare_node().await else {
+            self.report.not_carried_out += 1;
             return;
         };
-        if self.frozen.is_some_and(|(frozen, _)| frozen == index) {
-            return;
-        }
-        let node = self.controllers[index].node.clone();
-        self.controllers[index].process.signal(Signal::SIGKILL);
-        self.controllers[index] = self.start_controller(&node);
-        self.counts.kills += 1;
+        let is_own = |entry: &str| entry.ends_with(&format!(" {address}"));
+        self.set_signal(&node, Some(TAINT)).await;
+        let what = format!("the entries of {node} are Down");
+        let took = self
+            .wait_for_downs(SIGNAL_TIMEOUT, &what, |downs| downs.iter().any(|entry| is_own(entry)))
+            .await;
+        let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        self.report.longest_milliseconds_to_down = self.report.longest_milliseconds_to_down.max(milliseconds);
+        self.set_signal(&node, None).await;
+        let what = format!("the entries of {node} are given back");
+        let took = self.wait_for_downs(SIGNAL_TIMEOUT, &what, BTreeSet::is_empty).await;
+        let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        self.report.longest_milliseconds_to_restore = self.report.longest_milliseconds_to_restore.max(milliseconds);
     }
 
-    fn start_controller(&self, node: &str) -> Controller {
-        Controller::start_with(&self.cluster.fixture, &self.cluster.kubeconfig, node, &json!([]))
-    }
-
-    /// Stops the leader's process for longer than its Lease lasts, without its knowledge.
-    async fn freeze_leader(&mut self) {
-        let leader = self.cluster.leader().await;
-        let is_leader = |one: &Controller| leader.starts_with(&format!("{}_", one.node));
-        if let Some(index) = self.controllers.iter().position(is_leader) {
-            self.controllers[index].process.signal(Signal::SIGSTOP);
-            self.frozen = Some((index, Instant::now() + Duration::from_secs(25)));
-            self.counts.freezes += 1;
-        }
-    }
-
-    fn thaw(&mut self, is_due: impl Fn(Instant) -> bool) {
-        if let Some((index, until)) = self.frozen.filter(|(_, until)| is_due(*until)) {
-            let _ = until;
-            self.controllers[index].process.signal(Signal::SIGCONT);
-            self.frozen = None;
-        }
-    }
-
-    fn check_controllers(&mut self) {
-        for controller in &mut self.controllers {
-            if let Some(end) = controller.process.try_wait() {
-                panic!("a controller has ended: {end}");
+    /// Checks the history of a round, and keeps of it only what the next one begins with.
+    async fn check_history(&mut self) {
+        self.shared.read_logs().await;
+        let mut history = std::mem::take(&mut *self.shared.history.lock().unwrap());
+        history.sort_by_key(|event| event.begin);
+        let findings = check(&history);
+        let report = &mut self.report;
+        report.late_puts += findings.late_puts;
+        report.puts_after_restore += findings.puts_after_restore;
+        report.checked_operations += findings.operations;
+        report.violations.extend(findings.violations);
+        for event in &history {
+            match &event.what {
+                What::Arm(request) if request.is_write && request.is_headgate => {
+                    report.puts += 1;
+                    report.accepted_puts += u64::from(request.change.is_some());
+                }
+                What::Arm(request) if request.is_write => {
+                    report.puts_of_others += u64::from(request.change.is_some());
+                }
+                What::Lease(request) if request.is_write => report.lease_writes += 1,
+                _ => {}
             }
         }
-    }
-}
-
-/// Gives a Node a time of the year 9999 in its `managedFields` and in a condition, as any writer of it can.
-async fn make_undecodable(client: &Client, name: &str) {
-    const TIME: &str = "9999-12-31T23:59:59Z";
-    let managed = json!([{"manager": "chaos", "operation": "Update", "apiVersion": "v1", "time": TIME,
-        "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:annotations": {"f:first": {}}}}}]);
-    let read = async || {
-        let request = hyper::Request::get(format!("/api/v1/nodes/{name}")).body(Vec::new());
-        client.request::<Value>(request.unwrap()).await.unwrap()
-    };
-    // The entry of a manager stays only if its field exists already and does not change.
-    for (path, annotation, managed, is_kept) in [
-        ("", "first", Value::Null, false),
-        ("", "second", managed, true),
-        ("/status", "second", Value::Null, true),
-    ] {
-        let mut node = read().await;
-        node["metadata"]["annotations"][annotation] = "1".into();
-        if !managed.is_null() {
-            node["metadata"]["managedFields"] = managed;
+        let mut last = BTreeMap::new();
+        for event in history {
+            match &event.what {
+                What::Lease(request) if request.is_write && request.version.is_some() => {
+                    last.insert(request.lease.clone(), event);
+                }
+                What::Ledger(_) => {
+                    last.insert(LEDGER.to_owned(), event);
+                }
+                _ => {}
+            }
         }
-        node["status"]["conditions"][0]["lastHeartbeatTime"] = TIME.into();
-        let request = hyper::Request::put(format!("/api/v1/nodes/{name}{path}"));
-        let request = request
-            .header("content-type", "application/json")
-            .body(node.to_string().into_bytes());
-        let stored: Value = client.request(request.unwrap()).await.unwrap();
-        let is_stored = stored["metadata"]["managedFields"].to_string().contains(TIME);
-        assert_eq!(is_stored, is_kept, "{stored}");
+        self.shared.history.lock().unwrap().extend(last.into_values());
+        report.violations.append(&mut self.shared.violations.lock().unwrap());
+        let observations = self.shared.observations.lock().unwrap();
+        report.samples = observations.samples;
+        report.entries_set_down = observations.downs;
+        report.most_down_at_once = observations.most_down;
     }
-    assert_eq!(read().await["status"]["conditions"][0]["lastHeartbeatTime"], TIME);
+
+    /// Waits until the shared Lease is free and the ledger has nothing `Down`; after a long run, nothing at all.
+    async fn wait_for_end(&self) {
+        let is_long = self.report.seconds >= LONG_RUN;
+        let client = &self.cluster.client;
+        eventually(
+            LEDGER_TIMEOUT,
+            "the ledger is settled, and the shared Lease free",
+            async || {
+                let maps = Api::<ConfigMap>::namespaced(client.clone(), "kube-system");
+                let map = maps.get_opt(LEDGER).await.map_err(|error| error.to_string())?;
+                let text = map.and_then(|map| map.data?.remove("ledger.json")).unwrap_or_default();
+                let is_settled = ledger_entries(&text).is_empty()
+                    || !is_long && !text.contains("\"down ") && !text.contains("\"intended ");
+                let leases = Api::<Lease>::namespaced(client.clone(), "kube-system");
+                let lease = leases.get_opt(LOCK).await.map_err(|error| error.to_string())?;
+                let holder = lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default();
+                (is_settled && holder.is_empty())
+                    .then_some(())
+                    .ok_or(format!("{text}, held by {holder:?}"))
+            },
+        )
+        .await;
+    }
+
+    /// Writes the report, and after a violation the logs.
+    fn write_report(&self, directory: &Path) {
+        let name = format!("seed-{}", self.report.seed);
+        std::fs::write(directory.join(format!("{name}.md")), self.report.to_markdown()).unwrap();
+        let json = serde_json::to_vec_pretty(&self.report).unwrap();
+        std::fs::write(directory.join(format!("{name}.json")), json).unwrap();
+        if self.report.violations.is_empty() {
+            return;
+        }
+        let logs = self
+            .logs
+            .iter()
+            .map(PathBuf::as_path)
+            .chain([self.cluster.fixture.manager.log()]);
+        for (number, log) in logs.enumerate() {
+            std::fs::copy(log, directory.join(format!("{name}-{number}.log"))).unwrap();
+        }
+    }
 }
 
-#[tokio::test]
-async fn no_rule_is_emptied_and_nothing_is_left() {
-    let seconds = std::env::var("CHAOS_SECONDS").map_or(DEFAULT_SECONDS, |text| text.parse().unwrap());
-    let seed = std::env::var("CHAOS_SEED").map_or(1, |text| text.parse().unwrap());
-    let (control_plane, client) = own_cluster().await;
+/// `target/chaos`, with the disturbances of all rounds, one a line.
+fn report_directory(seed: u64, rounds: u64, length: Duration) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("chaos");
+    std::fs::create_dir_all(&directory).unwrap();
+    let mut text = String::new();
+    for round in 0..rounds {
+        for step in schedule::round(seed, round, length) {
+            text += &format!(
+                "{}\n",
+                json!({"round": round, "milliseconds": step.milliseconds, "action": step.action})
+            );
+        }
+    }
+    let file = directory.join(format!("seed-{seed}-disturbances.jsonl"));
+    std::fs::write(&file, text).unwrap();
+    println!("seed {seed}; the disturbances: {}", file.display());
+    directory
+}
+
+fn number_from(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| {
+        text.parse().unwrap_or_else(|_| panic!("{variable}={text}"))
+    })
+}
+
+/// The control plane with an audit log, and the path of the log.
+async fn audited_control_plane() -> (headgate_sandbox::control_plane::ControlPlane, PathBuf) {
+    let directory = scratch("audit");
+    let (policy, log) = (directory.join("policy.yaml"), directory.join("log"));
+    std::fs::write(&policy, observer::AUDIT_POLICY).unwrap();
+    let arguments = [("policy-file", &policy), ("log-path", &log)];
+    let arguments = arguments.map(|(flag, file)| format!("--audit-{flag}={}", file.display()));
+    (own_control_plane_with(arguments.to_vec()).await, log)
+}
+
+/// Nodes, a Service of all nodes and a `Local` one, and three controllers.
+async fn start(seed: u64) -> Chaos {
+    let (control_plane, audit_log) = audited_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
     let fixture = Fixture::start_with(client.clone(), control_plane.kubeconfig(), "400ms", json!([])).await;
     let cluster = Cluster {
         fixture,
@@ -400,21 +318,21 @@ async fn no_rule_is_emptied_and_nothing_is_left() {
     for number in 1..=NODES + 1 {
         cluster.fixture.add_node(number).await;
     }
-    make_undecodable(&client, UNDECODABLE).await;
+    undecodable::make_undecodable(&client, UNDECODABLE).await;
     cluster.create_service("web", "Cluster", &["node-1", "node-2"]).await;
-    let mut chaos = Chaos {
-        cluster,
-        controllers: Vec::new(),
-        frozen: None,
-        random: fastrand::Rng::with_seed(seed),
+    let world = World {
         services: Vec::new(),
-        created: 0,
-        signalled: BTreeSet::new(),
-        faults: faults().into_iter().cycle(),
-        counts: Counts::default(),
+        nodes: BTreeMap::new(),
+        changed_at: Instant::now(),
     };
+    let shared = Shared::new(world, cluster.fixture.emulator.control, &audit_log);
+    let report = Report {
+        seed,
+        ..Report::default()
+    };
+    let mut chaos = Chaos::new(cluster, control_plane, shared, report);
     // Its only endpoint is on one node, all the time but for moves.
-    chaos.create_local_service(&["node-1"]).await;
+    chaos.create_local_service(&["node-1"]).await.expect("a Local Service");
     let is_complete = |pools: &Pools| {
         pools
             .get(CLUSTER)
@@ -426,109 +344,55 @@ async fn no_rule_is_emptied_and_nothing_is_left() {
         chaos.controllers.push(controller);
     }
     chaos.cluster.until_led(&chaos.controllers).await;
+    chaos
+}
 
-    let (began, mut observed) = (Instant::now(), Observations::default());
-    let length = Duration::from_secs(seconds);
-    let (mut act_at, mut kill_at, mut freeze_at) =
-        (began, began + Duration::from_secs(90), began + Duration::from_secs(200));
-    let mut say_at = began;
+#[tokio::test]
+async fn invariants_hold_through_all_disturbances() {
+    let length = Duration::from_secs(60 * number_from("CHAOS_MINUTES", DEFAULT_MINUTES));
+    let seed = number_from("CHAOS_SEED", 1);
+    let round_length = ROUND.min(length);
+    let directory = report_directory(seed, length.as_secs().div_ceil(round_length.as_secs()), round_length);
+    let mut chaos = start(seed).await;
+    let observer = chaos.shared.observe();
+    let began = Instant::now();
     while began.elapsed() < length {
-        let now = Instant::now();
-        if now >= act_at {
-            chaos.disturb().await;
-            act_at = now + ACTION_INTERVAL;
-        }
-        if now >= kill_at {
-            chaos.kill_leader().await;
-            kill_at = now + Duration::from_secs(210);
-        }
-        if now >= freeze_at {
-            chaos.freeze_leader().await;
-            freeze_at = now + Duration::from_mins(4);
-        }
-        chaos.thaw(|until| now >= until);
-        chaos.check_controllers();
-        let load_balancers = chaos.cluster.fixture.resources("loadBalancers").await;
-        observed.sample(&load_balancers, &chaos.services);
-        if now >= say_at {
-            println!(
-                "{} s: {:?}; {} samples, {} entries became Down, {} at most at once; rules without a backend: {:?}; violations: {}",
-                began.elapsed().as_secs(),
-                chaos.counts,
-                observed.samples,
-                observed.downs,
-                observed.most_down,
-                observed.empty_since.keys(),
-                observed.violations.len(),
-            );
-            say_at = now + Duration::from_mins(1);
-        }
-        sleep(SAMPLE_INTERVAL).await;
+        let steps = schedule::round(seed, chaos.report.rounds, round_length);
+        chaos.disturb(&steps).await;
+        chaos.calm_down().await;
+        chaos.measure_signal().await;
+        assert!(!observer.is_finished(), "the observer has failed");
+        chaos.check_history().await;
+        chaos.check_processes();
+        chaos.report.rounds += 1;
+        chaos.report.seconds = began.elapsed().as_secs();
+        chaos.write_report(&directory);
+        println!(
+            "{} s, {} rounds: {} PUTs, {} requests checked, {} violations; to Down in calm {} ms at most; rules without a backend: {:?}",
+            chaos.report.seconds,
+            chaos.report.rounds,
+            chaos.report.puts,
+            chaos.report.checked_operations,
+            chaos.report.violations.len(),
+            chaos.report.longest_milliseconds_to_down,
+            chaos.shared.observations.lock().unwrap().empty_rules(),
+        );
     }
-    chaos.thaw(|_| true);
-    chaos.cluster.fixture.control("DELETE", "faults", &Value::Null).await;
-    for node in chaos.signalled.clone() {
-        chaos.set_signal(&node, None).await;
-    }
-    let calm_at = Instant::now();
-    let is_given_back = |pools: &Pools| pools.values().all(|members| members.values().all(|is_down| !is_down));
-    eventually(CALM_TIMEOUT, "everything is given back", async || {
-        let pools = chaos.cluster.pools().await;
-        is_given_back(&pools).then_some(()).ok_or(format!("{pools:?}"))
-    })
-    .await;
-    let given_back = calm_at.elapsed();
-    eventually(
-        LEDGER_TIMEOUT,
-        "the ledger is empty, and the shared Lease free",
-        async || {
-            let maps = Api::<ConfigMap>::namespaced(client.clone(), "kube-system");
-            let map = maps
-                .get_opt("headgate-admin-state")
-                .await
-                .map_err(|error| error.to_string())?;
-            let text = map.and_then(|map| map.data?.remove("ledger.json")).unwrap_or_default();
-            let ledger: Value = serde_json::from_str(&text).unwrap_or_default();
-            let entries = ledger["pools"].as_object().map_or(0, serde_json::Map::len);
-            let leases = Api::<Lease>::namespaced(client.clone(), "kube-system");
-            let lease = leases.get_opt(LOCK).await.map_err(|error| error.to_string())?;
-            let holder = lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default();
-            (entries == 0 && holder.is_empty())
-                .then_some(())
-                .ok_or(format!("{entries} pools in {text}, held by {holder:?}"))
-        },
-    )
-    .await;
-    chaos.check_controllers();
-    println!(
-        "{} s of chaos with seed {seed}: {:?}; {} samples, {} entries became Down, {} at most at once; everything was given back after {given_back:?}, \
-         and the ledger empty after {:?}; violations: {:?}",
-        length.as_secs(),
-        chaos.counts,
-        observed.samples,
-        observed.downs,
-        observed.most_down,
-        calm_at.elapsed(),
-        observed.violations,
-    );
-    let log = chaos.controllers[0].log();
-    assert_eq!(
-        observed.violations,
-        Vec::<String>::new(),
-        "the log of one controller:\n{log}"
-    );
+    chaos.wait_for_end().await;
+    observer.abort();
+    println!("{}", chaos.report.to_markdown());
     assert!(
-        observed.downs as u64 >= seconds / 60,
-        "headgate set too few entries Down to prove anything; the log:\n{log}"
+        chaos.report.violations.is_empty(),
+        "{} violations: {}",
+        chaos.report.violations.len(),
+        directory.display()
     );
-    let names: Vec<_> = chaos
-        .services
-        .iter()
-        .map(|service| service.name.as_str())
-        .chain(["web"])
-        .collect();
-    chaos.cluster.delete_everything(&names).await;
-    drop(chaos.controllers);
+    let least = chaos.report.seconds / 60;
+    assert!(
+        chaos.report.entries_set_down >= least,
+        "headgate set too few entries Down to prove anything"
+    );
     chaos.cluster.fixture.emulator.stop().await;
-    control_plane.stop().await;
+    drop(chaos.controllers);
+    chaos.control_plane.stop().await;
 }

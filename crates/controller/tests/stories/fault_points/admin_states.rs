@@ -40,6 +40,11 @@ pub(super) async fn drain_and_return_without_a_ledger(points: FaultPoints) {
     play_drain_and_return(stage).await;
 }
 
+pub(super) async fn drain_and_return_without_later_lists(points: FaultPoints) {
+    points.ignore_later_lists();
+    play_drain_and_return(Stage::new(&points, |_| ()).await).await;
+}
+
 async fn play_drain_and_return(stage: Stage) {
     stage.invariants.keep_signalled_down();
     let script = async {

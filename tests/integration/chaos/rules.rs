@@ -1,0 +1,229 @@
+//! No rule is emptied: as samples of the load balancers show, no rule's last backend is set `Down` for signals that may be taken back, and
+//! a rule whose endpoints moved to what is `Down` gets one back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::history::{Members, ledger_entry, pools_of};
+
+/// The time until what was planned from an earlier state of nodes and endpoints has been written: reads, an operation, and retries of it.
+pub(crate) const IN_FLIGHT: Duration = Duration::from_secs(15);
+/// A rule whose endpoints moved to a node that is `Down` is served again after that at the latest, whatever the faults.
+pub(crate) const REPAIR_TIMEOUT: Duration = Duration::from_mins(6);
+
+/// A `Local` Service: where its endpoints are, and when they changed.
+#[derive(Clone, Debug)]
+pub(crate) struct LocalService {
+    pub(crate) name: String,
+    pub(crate) port: u64,
+    pub(crate) nodes: BTreeSet<String>,
+    pub(crate) changed_at: Instant,
+}
+
+/// What headgate can know: Services, and the nodes by address. A Node that headgate cannot decode is not among them.
+#[derive(Clone, Debug)]
+pub(crate) struct World {
+    pub(crate) services: Vec<LocalService>,
+    pub(crate) nodes: BTreeMap<String, String>,
+    /// When Nodes, or the way to them, changed last.
+    pub(crate) changed_at: Instant,
+}
+
+/// A rule of the load balancer as one sample shows it.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct RuleSample {
+    /// The members that would serve it, were they not `Down`.
+    candidates: BTreeSet<String>,
+    /// Those that are not.
+    serving: BTreeSet<String>,
+}
+
+/// What the samples showed.
+#[derive(Debug, Default)]
+pub(crate) struct Observations {
+    pub(crate) samples: u64,
+    /// Entries that became `Down`.
+    pub(crate) downs: u64,
+    pub(crate) most_down: usize,
+    pub(crate) violations: Vec<String>,
+    last: BTreeMap<String, RuleSample>,
+    empty_since: BTreeMap<String, Instant>,
+    was_down: BTreeSet<String>,
+}
+
+/// The entries that are `Down`, as the ledger names them.
+pub(crate) fn downs_of(load_balancers: &[Value]) -> BTreeSet<String> {
+    let downs = load_balancers.iter().flat_map(|load_balancer| {
+        let id = load_balancer["id"].as_str().unwrap_or_default().to_lowercase();
+        let pools = pools_of(load_balancer).unwrap_or_default().into_iter();
+        pools.flat_map(move |(pool, members)| {
+            let downs = members.into_iter().filter(|(_, is_down)| *is_down);
+            let id = id.clone();
+            downs.map(move |(address, _)| ledger_entry(&id, &pool, &address))
+        })
+    });
+    downs.collect()
+}
+
+impl Observations {
+    pub(crate) fn sample(&mut self, load_balancers: &[Value], world: &World, now: Instant) {
+        self.samples += 1;
+        let is_down = downs_of(load_balancers);
+        self.downs += is_down.difference(&self.was_down).count() as u64;
+        self.most_down = self.most_down.max(is_down.len());
+        self.was_down = is_down;
+        let rules = rules_of(load_balancers, world);
+        for (name, (rule, changed_at)) in &rules {
+            if !rule.serving.is_empty() || rule.candidates.is_empty() {
+                self.empty_since.remove(name);
+                continue;
+            }
+            // cloud-controller-manager may take members out.
+            let last = self.last.get(name);
+            let is_set_down = last.is_some_and(|last| !last.serving.is_disjoint(&rule.candidates));
+            if is_set_down && now.duration_since(*changed_at) > IN_FLIGHT {
+                let before = &self.last[name];
+                self.violations
+                    .push(format!("{name} lost its last backend: {rule:?}, before {before:?}"));
+            }
+            let since = *self.empty_since.entry(name.clone()).or_insert(now);
+            if now.duration_since(since) > REPAIR_TIMEOUT {
+                self.violations
+                    .push(format!("{name} has no backend for {REPAIR_TIMEOUT:?}: {rule:?}"));
+                self.empty_since.insert(name.clone(), now);
+            }
+        }
+        self.empty_since.retain(|name, _| rules.contains_key(name));
+        self.last = rules.into_iter().map(|(name, (rule, _))| (name, rule)).collect();
+    }
+
+    /// Rules without a backend.
+    pub(crate) fn empty_rules(&self) -> Vec<&str> {
+        self.empty_since.keys().map(String::as_str).collect()
+    }
+}
+
+fn last_segment(id: &Value) -> &str {
+    let id = id.as_str().unwrap_or_default();
+    id.rsplit('/').next().unwrap_or_default()
+}
+
+/// The rules by name, with the last change of their nodes or endpoints.
+fn rules_of(load_balancers: &[Value], world: &World) -> BTreeMap<String, (RuleSample, Instant)> {
+    let mut found = BTreeMap::new();
+    for load_balancer in load_balancers {
+        let children = |kind: &str| load_balancer["properties"][kind].as_array().into_iter().flatten();
+        let pools = pools_of(load_balancer).unwrap_or_default();
+        let probes: BTreeMap<&str, &Value> = children("probes")
+            .map(|probe| (last_segment(&probe["name"]), &probe["properties"]["port"]))
+            .collect();
+        for rule in children("loadBalancingRules") {
+            let pool = last_segment(&rule["properties"]["backendAddressPool"]["id"]).to_lowercase();
+            let port = probes.get(last_segment(&rule["properties"]["probe"]["id"]));
+            let port = port.and_then(|port| port.as_u64());
+            let service = world.services.iter().find(|service| port == Some(service.port));
+            let sample = rule_sample(pools.get(&pool), service, &world.nodes);
+            let changed_at = service.map_or(world.changed_at, |service| service.changed_at.max(world.changed_at));
+            found.insert(last_segment(&rule["name"]).to_owned(), (sample, changed_at));
+        }
+    }
+    found
+}
+
+fn rule_sample(
+    members: Option<&Members>,
+    service: Option<&LocalService>,
+    nodes: &BTreeMap<String, String>,
+) -> RuleSample {
+    let mut sample = RuleSample::default();
+    for (address, is_down) in members.into_iter().flatten() {
+        let Some(node) = nodes.get(address) else { continue };
+        if service.is_some_and(|service| !service.nodes.contains(node)) {
+            continue;
+        }
+        sample.candidates.insert(node.clone());
+        if !is_down {
+            sample.serving.insert(node.clone());
+        }
+    }
+    sample
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A load balancer with two members and a rule that probes this port.
+    fn load_balancer(port: u64, downs: [bool; 2]) -> Value {
+        let member = |(index, is_down): (usize, &bool)| {
+            let state = if *is_down { "Down" } else { "None" };
+            json!({"name": format!("node-{index}"), "properties": {"ipAddress": format!("10.0.0.{index}"), "adminState": state}})
+        };
+        let members: Vec<Value> = downs.iter().enumerate().map(member).collect();
+        json!({"properties": {
+            "backendAddressPools": [{"name": "Pool", "properties": {"loadBalancerBackendAddresses": members}}],
+            "probes": [{"name": "probe", "properties": {"port": port}}],
+            "loadBalancingRules": [{"name": "rule", "properties":
+                {"backendAddressPool": {"id": "/x/Pool"}, "probe": {"id": "/x/probe"}}}]}})
+    }
+
+    /// The violations of samples, each this many seconds after the begin.
+    fn violations(endpoints: &[&str], samples: &[(u64, [bool; 2])]) -> usize {
+        let began = Instant::now();
+        let service = LocalService {
+            name: "local".to_owned(),
+            port: 30_000,
+            nodes: endpoints.iter().map(|&node| node.to_owned()).collect(),
+            changed_at: began,
+        };
+        let nodes = ["node-0", "node-1"].map(str::to_owned);
+        let addresses = nodes
+            .iter()
+            .enumerate()
+            .map(|(index, node)| (format!("10.0.0.{index}"), node.clone()));
+        let world = World {
+            services: vec![service],
+            nodes: addresses.collect(),
+            changed_at: began,
+        };
+        let mut observations = Observations::default();
+        for (second, downs) in samples {
+            let now = began + Duration::from_secs(*second);
+            observations.sample(&[load_balancer(30_000, *downs)], &world, now);
+        }
+        observations.violations.len()
+    }
+
+    #[test]
+    fn a_rule_does_not_lose_its_last_backend() {
+        let both = ["node-0", "node-1"];
+        assert_eq!(violations(&both, &[(20, [false, false]), (21, [true, false])]), 0);
+        assert_eq!(violations(&both, &[(20, [true, false]), (21, [true, true])]), 1);
+        assert_eq!(violations(&["node-0"], &[(20, [false, false]), (21, [true, false])]), 1);
+        assert_eq!(
+            violations(&["node-0"], &[(10, [false, false]), (11, [true, false])]),
+            0,
+            "it has just moved"
+        );
+        assert_eq!(
+            violations(&["node-7"], &[(20, [false, false]), (21, [true, true])]),
+            0,
+            "it has none"
+        );
+    }
+
+    #[test]
+    fn a_rule_gets_a_backend_again() {
+        let empty = [(0, [true, true]), (300, [true, true])];
+        assert_eq!(violations(&["node-0"], &empty), 0);
+        assert_eq!(violations(&["node-0"], &[empty[0], (361, [true, true])]), 1);
+        assert_eq!(
+            violations(&["node-0"], &[empty[0], (300, [false, true]), (361, [false, true])]),
+            0
+        );
+    }
+}

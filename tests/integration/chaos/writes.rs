@@ -1,0 +1,146 @@
+//! What headgate writes: no member is lost that another writer has added, and each `Down` is in the ledger before it is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::history::{ArmRequest, Event, What, ledger_entry};
+use super::{Findings, Violation};
+
+/// The members of each pool, as long as accepted writes alone say them.
+#[derive(Debug, Default)]
+struct KnownMembers<'a>(BTreeMap<(&'a str, &'a str), BTreeSet<&'a str>>);
+
+impl<'a> KnownMembers<'a> {
+    /// Adds an accepted write; one with a fault may be taken back.
+    fn written(&mut self, request: &'a ArmRequest) {
+        let load_balancer = request.load_balancer.as_str();
+        match &request.pool {
+            Some(pool) => self.0.retain(|known, _| *known != (load_balancer, pool.as_str())),
+            None => self.0.retain(|known, _| known.0 != load_balancer),
+        }
+        if request.is_faulted {
+            return;
+        }
+        for (pool, members) in request.pools.iter().flatten() {
+            let members = members.keys().map(String::as_str).collect();
+            self.0.insert((load_balancer, pool), members);
+        }
+    }
+
+    fn lost_by(&self, request: &'a ArmRequest) -> Vec<String> {
+        let written = request.pools.iter().flatten();
+        let lost = written.flat_map(|(pool, members)| {
+            let known = self.0.get(&(request.load_balancer.as_str(), pool.as_str()));
+            known
+                .into_iter()
+                .flatten()
+                .filter(|member| !members.contains_key(**member))
+        });
+        lost.map(|member| (*member).to_owned()).collect()
+    }
+}
+
+pub(crate) fn check(history: &[Event], findings: &mut Findings) {
+    let mut effects: Vec<&Event> = history.iter().collect();
+    effects.sort_by_key(|event| event.end);
+    let mut known = KnownMembers::default();
+    for event in effects {
+        let What::Arm(request) = &event.what else { continue };
+        if request.change.is_none() {
+            continue;
+        }
+        let lost = known.lost_by(request);
+        if request.is_headgate && !lost.is_empty() {
+            let text = format!(
+                "{} writes a pool at {} without its members {lost:?}",
+                request.caller, event.end
+            );
+            findings.violations.push(Violation::at(history, event, "members", text));
+        }
+        known.written(request);
+        if request.is_headgate {
+            check_ledger(history, event, request, findings);
+        }
+    }
+}
+
+/// Each `Down` in the body is in the ledger as it was when the request arrived.
+fn check_ledger(history: &[Event], event: &Event, request: &ArmRequest, findings: &mut Findings) {
+    let (mut known, mut excused) = (None, BTreeSet::new());
+    for other in &history[..history.partition_point(|other| other.begin <= event.end)] {
+        match &other.what {
+            // Of two writes that overlap the request, either may be the one before it.
+            What::Ledger(entries) if other.end < event.begin => known = Some(entries.clone()),
+            What::Ledger(entries) => known.get_or_insert_with(BTreeSet::new).extend(entries.clone()),
+            What::Restored(lost) => excused.extend(lost.clone()),
+            _ => {}
+        }
+    }
+    let Some(known) = known else { return };
+    let pools = request.pools.iter().flatten();
+    let downs = pools.flat_map(|(pool, members)| {
+        let downs = members.iter().filter(|(_, is_down)| **is_down);
+        downs.map(|(address, _)| ledger_entry(&request.load_balancer, pool, address))
+    });
+    let missing: Vec<String> = downs
+        .filter(|entry| !known.contains(entry) && !excused.contains(entry))
+        .collect();
+    if !missing.is_empty() {
+        let text = format!(
+            "{} writes Down at {} without a ledger entry: {missing:?}",
+            request.caller, event.begin
+        );
+        findings.violations.push(Violation::at(history, event, "ledger", text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::made_up::{arm, ledger, restored};
+    use super::*;
+
+    fn violations(history: &[Event]) -> Vec<&'static str> {
+        let mut findings = Findings::default();
+        check(history, &mut findings);
+        findings
+            .violations
+            .iter()
+            .map(|violation| violation.invariant)
+            .collect()
+    }
+
+    #[test]
+    fn a_member_of_another_writer_is_not_lost() {
+        let foreign = |at, members: &[&str]| arm("cloud", at, at).with(members).puts("", Some(("a", "b")));
+        let own = |at, members: &[&str]| arm("node-1", at, at).with(members).puts("b", Some(("b", "c")));
+        assert!(violations(&[foreign(0, &["1", "2"]), own(2, &["1", "2"])]).is_empty());
+        assert_eq!(violations(&[foreign(0, &["1", "2"]), own(2, &["1"])]), ["members"]);
+        // The other one may remove its members.
+        assert!(violations(&[foreign(0, &["1", "2"]), foreign(1, &["1"]), own(2, &["1"])]).is_empty());
+        // A write with a fault may not have added anything.
+        let lost = arm("cloud", 1, 1)
+            .with(&["1", "2"])
+            .faulted()
+            .puts("", Some(("a", "b")));
+        assert!(violations(&[foreign(0, &["1"]), lost, own(2, &["1"])]).is_empty());
+        let refused = arm("node-1", 2, 2).with(&["1"]).puts("a", None);
+        assert!(violations(&[foreign(0, &["1", "2"]), refused]).is_empty());
+    }
+
+    #[test]
+    fn each_down_is_in_the_ledger_before() {
+        let down = |at| arm("node-1", at, at + 1).with(&["!1", "2"]).puts("a", Some(("a", "b")));
+        assert!(violations(&[ledger(0, 1, &["1"]), down(2)]).is_empty());
+        assert_eq!(violations(&[ledger(0, 1, &[]), down(2)]), ["ledger"]);
+        assert_eq!(
+            violations(&[ledger(0, 1, &[]), down(2), ledger(4, 5, &["1"])]),
+            ["ledger"],
+            "afterwards"
+        );
+        assert_eq!(
+            violations(&[ledger(0, 1, &["1"]), ledger(2, 3, &[]), down(4)]),
+            ["ledger"],
+            "removed"
+        );
+        assert!(violations(&[ledger(0, 1, &[]), restored(2, 3, &["1"]), down(4)]).is_empty());
+    }
+}
