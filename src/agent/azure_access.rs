@@ -278,9 +278,13 @@ fn validate_for_leader(
         });
     };
     let (subscription, group) = (config.subscription_id.as_deref(), config.load_balancers_group());
+    let (group_key, group_allowed) = match config.load_balancer_resource_group {
+        Some(_) => ("loadBalancerResourceGroup", "the resource group of the load balancers"),
+        None => ("resourceGroup", "the resource group of the nodes"),
+    };
     for (key, value, allowed) in [
         ("subscriptionId", subscription, "the subscription of the load balancers"),
-        ("resourceGroup", group, "the resource group of the nodes"),
+        (group_key, group, group_allowed),
     ] {
         match value {
             None => wrong(key, format!("is missing; allowed: {allowed}")),
@@ -373,6 +377,18 @@ mod tests {
                 "f:5: resourceManagerEndpoint: http://a.test is not https: headgate sends tokens over plain HTTP to its own machine only; allowed: \
                  an address without a path, such as https://management.azure.com",
                 "f:2: tenantId: \"a/b\" is not a tenantId; allowed: the tenant's GUID or domain",
+            ]
+        );
+        assert_eq!(
+            checked(
+                Some(
+                    "subscriptionId: s\nresourceGroup: g\nloadBalancerResourceGroup: a/b\nuseManagedIdentityExtension: true"
+                ),
+                false,
+                Role::All
+            ),
+            [
+                "f:3: loadBalancerResourceGroup: \"a/b\" is not allowed; allowed: the resource group of the load balancers"
             ]
         );
         assert_eq!(

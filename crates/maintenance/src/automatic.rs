@@ -17,6 +17,7 @@ use crate::api::names::AUTOMATIC_LABEL;
 use crate::api::{LoadBalancerConfirmation, LoadBalancerGate, NodeMaintenance, NodeMaintenanceSpec, Stage};
 use crate::machine::DeletedMachine;
 use crate::plan::action::Action;
+use crate::snapshot::Snapshot;
 
 /// What an eviction gives at least, for a notice without a time: the event has started.
 const STARTED_NOTICE: SignedDuration = SignedDuration::from_secs(30);
@@ -142,13 +143,9 @@ fn owner(maintenance: &NodeMaintenance) -> Option<&OwnerReference> {
 }
 
 /// What is missing, has another deadline, or is left.
-pub(crate) fn changes(
-    settings: &AutomaticMaintenances,
-    maintenances: &[NodeMaintenance],
-    nodes: &BTreeMap<&str, &Node>,
-    machines: Option<&[DeletedMachine]>,
-    now: Timestamp,
-) -> Vec<Action> {
+pub(crate) fn changes(snapshot: &Snapshot, nodes: &BTreeMap<&str, &Node>, now: Timestamp) -> Vec<Action> {
+    let (settings, machines) = (&snapshot.automatic, snapshot.machines.as_deref());
+    let maintenances = &snapshot.maintenances;
     let mut known: BTreeMap<(&str, &str), &NodeMaintenance> = maintenances
         .iter()
         .filter(|one| is_automatic(one))
@@ -156,7 +153,9 @@ pub(crate) fn changes(
         .map(|(node, one)| ((node.name.as_str(), node.uid.as_str()), one))
         .collect();
     let others = maintenances.iter().filter(|one| !is_automatic(one));
-    let taken: BTreeSet<_> = others.filter_map(|one| one.metadata.name.as_deref()).collect();
+    let undecodable = snapshot.undecodable_maintenances.values().map(String::as_str);
+    let names = others.filter_map(|one| one.metadata.name.as_deref());
+    let taken: BTreeSet<_> = names.chain(undecodable).collect();
     let mut actions = Vec::new();
     for node in nodes.values() {
         let causes: Vec<_> = settings.causes_of(node, machines.unwrap_or_default()).collect();
@@ -257,8 +256,8 @@ fn maintenance(
     }
 }
 
-/// The name of the Node's maintenance: `automatic-NODE`, cut to the limit of a name. If a maintenance that is not headgate's has that
-/// name, a part of the Node's UID follows.
+/// The name of the Node's maintenance: `automatic-NODE`, cut to the limit of a name. If a maintenance has that name that is not headgate's
+/// or cannot be decoded, a part of the Node's UID follows.
 fn name(node: &Node, taken: &BTreeSet<&str>) -> String {
     let name = joined(&node.name, "");
     if !taken.contains(name.as_str()) {

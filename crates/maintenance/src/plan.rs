@@ -56,13 +56,7 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
     let nodes = node_changes(&view);
     let (requests, cancellations) = evacuation_changes(&view);
     let mut plan = Plan {
-        actions: automatic::changes(
-            &snapshot.automatic,
-            &snapshot.maintenances,
-            &view.nodes,
-            snapshot.machines.as_deref(),
-            view.now,
-        ),
+        actions: automatic::changes(snapshot, &view.nodes, view.now),
         wake_at: None,
     };
     for maintenance in &view.maintenances {
@@ -144,7 +138,7 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
     for (name, node) in &view.nodes {
         let known = wanted.remove(name);
         let taint = node.maintenance_taint.as_ref();
-        let is_tainted_by_unknown = taint.is_some_and(|taint| undecodable.contains(taint));
+        let is_tainted_by_unknown = taint.is_some_and(|taint| undecodable.contains_key(taint));
         // Nothing is undone that an undecodable maintenance may want.
         let is_isolated = known.as_ref().is_some_and(|(isolation, _)| isolation.is_cordoned);
         if !undecodable.is_empty() && !is_isolated && (known.is_none() || is_tainted_by_unknown) {

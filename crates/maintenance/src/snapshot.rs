@@ -5,7 +5,7 @@
 
 mod pod;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headgate_core::node::{Node, TrafficByNode};
@@ -25,8 +25,8 @@ pub use pod::{Owner, PodFacts, PodObject};
 pub struct Snapshot {
     /// Every NodeMaintenance of the cluster, in any order.
     pub maintenances: Vec<NodeMaintenance>,
-    /// The UIDs of those that exist and cannot be decoded. Their nodes are unknown, and so what is undone for them is unknown, too.
-    pub undecodable_maintenances: BTreeSet<String>,
+    /// The names of those that exist and cannot be decoded, by UID. Their nodes are unknown, and so what is undone for them is unknown, too.
+    pub undecodable_maintenances: BTreeMap<String, String>,
     /// Every Node of the cluster, in any order. Shared with the cache.
     pub nodes: Vec<Arc<Node>>,
     /// The pods of nodes that a maintenance selects and that are not held back.

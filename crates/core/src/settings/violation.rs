@@ -33,7 +33,12 @@ const MAX_SHOWN_CHARS: usize = 200;
 /// Characters that are kept of the end of a longer text; YAML errors have the line there.
 const MAX_TAIL_CHARS: usize = 60;
 
-/// Displays text from a file on one line, without control characters, and without the middle of a long text.
+/// Whether a character breaks a line or changes the direction of those around it, and is no control character.
+fn is_layout(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Displays text from a file on one line, without characters of control or direction, and without the middle of a long text.
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<'a>(pub &'a str);
 
@@ -50,7 +55,7 @@ impl fmt::Display for Printable<'_> {
                 if index == omitted.start {
                     f.write_str("…")?;
                 }
-            } else if c.is_control() {
+            } else if c.is_control() || is_layout(c) {
                 write!(f, "{}", c.escape_default())?;
             } else {
                 write!(f, "{c}")?;
@@ -89,6 +94,7 @@ mod tests {
             ("adminState.mode", "adminState.mode"),
             ("größe", "größe"),
             ("a\nb\u{1b}[31m\0", "a\\nb\\u{1b}[31m\\u{0}"),
+            ("\u{202e}a\u{2028}", "\\u{202e}a\\u{2028}"),
             (&"x".repeat(200), &"x".repeat(200)),
             (
                 &format!("{}{}", "x".repeat(150), "y".repeat(60)),

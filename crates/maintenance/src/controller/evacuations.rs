@@ -407,7 +407,7 @@ async fn make(writer: &Writer, evacuation: &Evacuation, step: Step) -> Result<()
                     namespace = evacuation.namespace(),
                     name = evacuation.name_any(),
                     pod = evacuation.spec.pod_ref.name,
-                    "Evacuation deleted: the UID in its podRef is not the pod's"
+                    "Evacuation deleted: its podRef is not the name and the UID of a pod in its namespace"
                 );
             }
             writer.delete_evacuation(evacuation, &remove_finalizers).await

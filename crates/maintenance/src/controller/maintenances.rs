@@ -172,13 +172,15 @@ impl MaintenanceController {
         let maintenances = all(&mut self.caches.maintenances)?;
         let undecodable_maintenances = {
             let undecodable = self.caches.undecodable_maintenances.borrow_and_update();
-            let uids = undecodable.values().filter_map(|object| object.metadata.uid.clone());
+            let named = undecodable
+                .iter()
+                .filter_map(|(name, object)| Some((object.metadata.uid.clone()?, name.clone())));
             let is_known = |uid: &String| {
                 maintenances
                     .iter()
                     .any(|known| known.metadata.uid.as_ref() == Some(uid))
             };
-            uids.filter(|uid| !is_known(uid)).collect()
+            named.filter(|(uid, _)| !is_known(uid)).collect()
         };
         let evacuations = all(&mut self.caches.evacuations)?;
         let budgets = all(&mut self.caches.budgets)?;

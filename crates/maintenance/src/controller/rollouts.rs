@@ -18,6 +18,7 @@ use super::caches::Caches;
 use super::evacuation_span::evacuation_span;
 use super::writer::{WriteError, Writer};
 use crate::api::{Evacuation, NodeMaintenance, RolloutPolicy, Stage};
+use crate::evacuation::is_about;
 use crate::rollout::facts::AutoscalerFacts;
 use crate::rollout::progress::{is_active, status_after, was_restarted};
 use crate::rollout::record::Record;
@@ -153,7 +154,9 @@ impl RolloutEvacuator {
         let leaving = leaving(pods.values().copied(), &drained);
         for evacuation in active {
             let pod = pods.get(evacuation.spec.pod_ref.uid.as_str()).copied();
-            let Some(pod) = pod.filter(|pod| !pod.is_finished && pod.terminating_until.is_none()) else {
+            let Some(pod) =
+                pod.filter(|pod| is_about(evacuation, pod) && !pod.is_finished && pod.terminating_until.is_none())
+            else {
                 continue;
             };
             let (Some(node), Some(owner)) = (drained.get(pod.node.as_str()), &pod.owner) else {

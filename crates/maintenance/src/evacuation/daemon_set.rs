@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::api::names::is_daemon_set_evacuator;
 use crate::api::{Evacuation, EvacuationStatus, PodType};
 use crate::drain_plan::DrainTargets;
+use crate::evacuation::is_about;
 use crate::snapshot::PodFacts;
 
 /// What the evacuator does now.
@@ -49,7 +50,7 @@ pub fn evacuate(
         .active_evacuator_class
         .as_deref()
         .is_some_and(is_daemon_set_evacuator);
-    let is_the_pod = pod.uid == evacuation.spec.pod_ref.uid && pod.pod_type == PodType::DaemonSet;
+    let is_the_pod = is_about(evacuation, pod) && pod.pod_type == PodType::DaemonSet;
     let is_wanted = |targets| pod.is_targeted(targets) || (state.is_hurried && pod.has_to_leave());
     let is_targeted = state.targets.is_some_and(is_wanted);
     let is_kept_away = state.node.maintenance_taint.is_some();

@@ -16,6 +16,7 @@ use crate::api::{CancellationPolicy, Evacuation, EvacuationStatus, Evacuator, Po
 use crate::snapshot::PodFacts;
 
 use super::annotations::{parse_evacuators, turn};
+use super::is_about;
 
 /// What is to be done for an Evacuation now.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,14 +50,14 @@ pub enum FinishReason {
     PodGone,
     /// No instigator wants it any more, and it can be cancelled.
     Cancelled,
-    /// There is a pod of that name with another UID, or there never was one.
+    /// The name, the UID and the namespace are not those of one pod.
     Invalid,
 }
 
 /// What is known about the pod of an Evacuation.
 #[derive(Clone, Copy, Debug)]
 pub enum PodState<'a> {
-    /// There is a pod of the name in `spec.podRef`, with this UID or another.
+    /// There is a pod of the name or the UID in `spec.podRef`.
     Exists(&'a PodFacts),
     /// It does not, by a read that is not older than the Evacuation.
     Gone,
@@ -67,7 +68,7 @@ pub enum PodState<'a> {
 #[must_use]
 pub fn step(evacuation: &Evacuation, pod: PodState<'_>, turns_end: Option<Timestamp>, now: Timestamp) -> Step {
     let pod = match pod {
-        PodState::Exists(pod) if pod.uid != evacuation.spec.pod_ref.uid => {
+        PodState::Exists(pod) if !is_about(evacuation, pod) => {
             return finish(evacuation, FinishReason::Invalid);
         }
         PodState::Gone => return finish(evacuation, FinishReason::PodGone),

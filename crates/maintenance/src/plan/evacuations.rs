@@ -10,6 +10,7 @@ use crate::api::names::{
 };
 use crate::api::{CancellationPolicy, Evacuation, EvacuationSpec, Evacuator, PodReference, PodType};
 use crate::evacuation::annotations::parse_evacuators;
+use crate::evacuation::is_about;
 use crate::rollout;
 use crate::snapshot::{BudgetFacts, PodFacts};
 
@@ -138,11 +139,17 @@ pub fn cancel(evacuation: &Evacuation) -> Action {
     }
 }
 
-/// The Evacuations by the UID of their pod.
+/// The Evacuations by the UID of their pod, without those that are about no pod but say the UID of one.
 #[must_use]
-pub fn by_pod(evacuations: &[Evacuation]) -> BTreeMap<&str, &Evacuation> {
+pub fn by_pod<'a>(evacuations: &'a [Evacuation], pods: &[PodFacts]) -> BTreeMap<&'a str, &'a Evacuation> {
+    let pods: BTreeMap<&str, &PodFacts> = pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
+    let is_known = |one: &&Evacuation| {
+        let pod = pods.get(one.spec.pod_ref.uid.as_str());
+        pod.is_none_or(|pod| is_about(one, pod))
+    };
     evacuations
         .iter()
+        .filter(is_known)
         .map(|evacuation| (evacuation.spec.pod_ref.uid.as_str(), evacuation))
         .collect()
 }

@@ -79,7 +79,7 @@ impl<'a> View<'a> {
             maintenances,
             nodes,
             pods,
-            evacuations: by_pod(&snapshot.evacuations),
+            evacuations: by_pod(&snapshot.evacuations, &snapshot.pods),
             progress,
             busy,
             deadlines,

@@ -259,6 +259,22 @@ fn somebody_elses_maintenance_of_its_name_is_left_alone() {
     assert_eq!(world.maintenance("automatic-one").metadata, theirs.metadata);
 }
 
+/// A leader that cannot decode the first one creates a second.
+#[test]
+fn both_maintenances_of_a_node_end_with_the_cause() {
+    let mut world = world(&Cause::ALL);
+    announce(world.node("one"), AzureNotice::Preempt, None);
+    world.settle();
+    let mut second = automatic(&world)[0].clone();
+    second.metadata.name = Some("automatic-one-uid-of-o".to_owned());
+    second.metadata.uid = Some("uid-of-the-second".to_owned());
+    world.snapshot.maintenances.push(second);
+    world.settle();
+    world.node("one").taints.clear();
+    world.settle();
+    assert!(automatic(&world).is_empty() && !world.node("one").unschedulable);
+}
+
 #[test]
 fn a_node_that_was_shut_down_stays_out_until_it_is_back() {
     let mut world = world(&Cause::ALL);

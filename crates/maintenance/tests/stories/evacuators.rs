@@ -2,7 +2,7 @@
 
 use headgate_maintenance::api::Evacuation;
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -84,4 +84,41 @@ async fn an_evacuation_of_another_instigator_is_carried_out_without_any_maintena
     sleep(20 * SECOND).await;
     assert!(world.evacuation("web").await.is_none());
     assert_eq!(world.isolation("one"), (false, Vec::new(), None));
+}
+
+/// Who may create Evacuations in one namespace evicts no pod of another one, whose UID every event about it tells.
+#[tokio::test(start_paused = true)]
+async fn an_evacuation_with_the_uid_of_another_pod_ends_without_an_eviction() {
+    let mut world = World::new(&["one"]).await;
+    for pod in ["web", "api"] {
+        world.pod("one", pod, &json!({})).await;
+    }
+    // The pods of a node under maintenance are cached; its load balancer keeps them.
+    world.observe_in("one");
+    let _leader = world.lead().await;
+    world.maintain("m", "Drain", &["one"], &json!({})).await;
+    world.until("isolated", |world| world.isolation("one").0).await;
+    let uid = world
+        .fake
+        .peek::<k8s_openapi::api::core::v1::Pod>(NAMESPACE, "web")
+        .unwrap()
+        .metadata
+        .uid
+        .unwrap();
+    for (namespace, pod) in [("other", "web"), (NAMESPACE, "api")] {
+        let forged = json!({"metadata": {"name": format!("{uid}-{pod}"), "finalizers": [OTHER_INSTIGATOR]},
+            "spec": {"podRef": {"name": pod, "uid": uid}, "progressDeadlineSeconds": 1800}});
+        world.create::<Evacuation>(namespace, forged).await;
+    }
+    sleep(2 * MINUTE).await;
+    assert_eq!(world.requests("POST", "/eviction"), 0);
+    for namespace in ["other", NAMESPACE] {
+        let all = Api::<Evacuation>::namespaced(world.client.clone(), namespace);
+        let left = all.list(&ListParams::default()).await.unwrap().items;
+        assert!(left.is_empty(), "{left:?}");
+    }
+    world.observe_out("one");
+    world
+        .until("both leave", |world| !world.has_pod("web") && !world.has_pod("api"))
+        .await;
 }

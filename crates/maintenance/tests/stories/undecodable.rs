@@ -1,6 +1,8 @@
 //! Objects that cannot be decoded, or that have times which no Rust type represents: other maintenances go on.
 
+use headgate_core::node::AUTOSCALER_TAINT;
 use headgate_maintenance::api::NodeMaintenance;
+use headgate_maintenance::automatic::{AutomaticMaintenances, Cause};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -102,5 +104,24 @@ async fn an_undecodable_pod_has_to_leave_its_node() {
         .change::<Pod>(NAMESPACE, "web-1", |pod| pod["spec"]["priority"] = json!("high"));
     let _leader = world.lead().await;
     world.drain_one(0).await;
+    world.until("drained", |world| !world.has_pod("web-1")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_undecodable_maintenance_with_the_name_of_an_automatic_one_keeps_no_node_from_being_drained() {
+    let mut world = World::new(&["one"]).await;
+    world.automatic = AutomaticMaintenances {
+        causes: [(Cause::Autoscaler, None)].into(),
+    };
+    world.pod("one", "web-1", &json!({})).await;
+    world.observe_out("one");
+    world.maintain("automatic-one", "Idle", &["one"], &json!({})).await;
+    world.fake.change::<NodeMaintenance>("", "automatic-one", |object| {
+        object["spec"]["loadBalancer"]["confirmation"] = json!("Newer");
+    });
+    let _leader = world.lead().await;
+    world.fake.change::<Node>("", "one", |node| {
+        node["spec"]["taints"] = json!([{"key": AUTOSCALER_TAINT, "effect": "NoSchedule"}]);
+    });
     world.until("drained", |world| !world.has_pod("web-1")).await;
 }
