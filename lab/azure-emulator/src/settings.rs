@@ -19,6 +19,9 @@ pub struct Settings {
     /// `Retry-After` of an operation in progress, in seconds. Azure's is not recorded; 10 fits old recordings of a
     /// pool's PUT.
     pub poll_retry_after: u64,
+    /// How far reads of resources lag writes: they show what was there this long ago. Whether Azure's do is not recorded.
+    #[serde(with = "duration_as_text")]
+    pub read_lag: Duration,
     /// Items on a page of a list.
     pub page_size: usize,
     /// Whether an admin state that was set back to `None` is shown or left out.
@@ -45,6 +48,7 @@ impl Default for Settings {
         Self {
             operation_delay: Duration::from_secs(1),
             poll_retry_after: 1,
+            read_lag: Duration::ZERO,
             page_size: 100,
             admin_state_none: AdminStateNone::default(),
             throttle: ThrottleSettings::default(),

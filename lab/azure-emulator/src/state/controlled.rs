@@ -28,7 +28,12 @@ impl State {
         self.end_due_operations(now);
         let show_none = self.settings.shows_none();
         let resources = self.store.all();
-        let resources: Vec<Value> = resources.map(|resource| self.store.show(resource, show_none)).collect();
+        let shown = |resource| {
+            let mut shown = self.store.show(resource, show_none);
+            self.settings.deviations.show_etags(resource, &mut shown);
+            shown
+        };
+        let resources: Vec<Value> = resources.map(shown).collect();
         json!({
             "resources": resources,
             "operations": self.store.operations.shown(),
