@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use headgate::cli::{EXIT_INTERRUPTED, Failure, build_runtime, duration_up_to, print, print_json};
+use headgate_azure_emulator::Settings;
 use headgate_budget::probe::{ProbeRule, ProbeSettings, Provider};
 use headgate_drill::draining::{DrainRules, Ending, FlowEnd};
 use headgate_drill::drill::{KubeProxyPart, NegativeControl, Options};
@@ -24,6 +25,7 @@ use headgate_drill::scenario::{Autoscaler, Scenario};
 use headgate_drill::speed::Speed;
 use headgate_drill::strategy::{PodTimes, Strategy};
 use headgate_sandbox::Interrupts;
+use serde_json::Value;
 
 use super::drill_report::Outputs;
 use super::headgate_program::HeadgateArguments;
@@ -174,6 +176,16 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration_up_to(Duration::from_mins(10)))]
     poll_retry_after: Duration,
 
+    /// What else the emulator assumes about ARM, as its control API takes it, in real time:
+    /// `{"readLag": "200ms", "adminStateNone": "shown", "deviations": ["ifMatchIgnored", "supersededChangesLost"]}`
+    #[arg(long, value_name = "JSON", value_parser = azure_settings)]
+    azure_settings: Option<Settings>,
+
+    /// A fault rule of the emulator, in real time; several times for several:
+    /// `{"match": {"method": "PUT"}, "times": 1, "action": {"answer": {"status": 429, "retryAfter": 10}}}`
+    #[arg(long, value_name = "JSON", value_parser = json)]
+    arm_fault: Vec<Value>,
+
     /// Break headgate's admin states in the strategies admin-state and headgate, to see that a requirement fails
     #[arg(long, value_enum, value_name = "WHAT")]
     negative_control: Option<NegativeControl>,
@@ -235,6 +247,15 @@ fn connection_lifetime(text: &str) -> Result<ConnectionLifetime, String> {
 fn speed(text: &str) -> Result<Speed, String> {
     let factor = text.parse().map_err(|_| "give a number from 1 to 100".to_owned())?;
     Speed::new(factor).map_err(|error| error.to_string())
+}
+
+fn json(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+/// Changes of the emulator's settings.
+fn azure_settings(text: &str) -> Result<Settings, String> {
+    Settings::default().changed(&json(text)?)
 }
 
 /// Flags that cannot have an effect together.
@@ -375,6 +396,8 @@ impl Arguments {
                 spread: self.operation_spread,
             },
             poll_retry_after: self.poll_retry_after,
+            azure: self.azure_settings.clone().unwrap_or_default(),
+            arm_faults: self.arm_fault.clone(),
             negative_control: self.negative_control,
             assets: self.assets.clone(),
             program: self.headgate.program()?,

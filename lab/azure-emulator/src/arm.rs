@@ -79,7 +79,12 @@ impl Arm<'_> {
     }
 
     fn get(&self, request: &ArmRequest<'_>, id: &ResourceId) -> ArmResult {
-        let resource = self.resource(id)?;
+        let lag = self.settings.read_lag;
+        self.show(request, id, self.store.seen(self.resource(id)?, request.now.mono, lag))
+    }
+
+    /// Shows a version of the resource with this id, or of the child with it.
+    fn show(&self, request: &ArmRequest<'_>, id: &ResourceId, resource: &Resource) -> ArmResult {
         let deviations = &self.settings.deviations;
         let (mut shown, kind, etag) = match child_of(resource, id) {
             None => (
@@ -170,7 +175,7 @@ impl Arm<'_> {
                 .or_else(|| self.settings.deviations.operation_end());
         }
         let AcceptedWrite { created, operation } = self.store.write(id, document, "Put", about, &options);
-        let shown = self.get(request, about)?;
+        let shown = self.show(request, about, self.resource(about)?)?;
         let status = if created { StatusCode::CREATED } else { StatusCode::OK };
         let url = self.operation_url(request, operation, version, false);
         // Recorded: no ETag and no Location in the answer to a PUT.
@@ -210,7 +215,7 @@ impl Arm<'_> {
             )?;
         }
         self.store.edit(id, document);
-        let mut response = self.get(request, id)?;
+        let mut response = self.show(request, id, self.resource(id)?)?;
         response.headers.clear();
         Ok(response)
     }
@@ -276,6 +281,7 @@ impl Arm<'_> {
         WriteOptions {
             now: request.now,
             delay: self.settings.operation_delay,
+            read_lag: self.settings.read_lag,
             operation_end: request.operation_end.clone(),
         }
     }

@@ -35,6 +35,12 @@ pub enum Deviation {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deviations(BTreeSet<Deviation>);
 
+impl FromIterator<Deviation> for Deviations {
+    fn from_iter<I: IntoIterator<Item = Deviation>>(deviations: I) -> Self {
+        Self(deviations.into_iter().collect())
+    }
+}
+
 impl Deviations {
     /// The deviations with this one.
     #[must_use]
@@ -90,16 +96,16 @@ impl Deviations {
             return;
         }
         match child {
-            None => {
-                let pools = shown.pointer_mut(&format!("/properties/{POOLS}"));
-                let pools = pools.and_then(Value::as_array_mut);
-                pools
-                    .into_iter()
-                    .flatten()
-                    .for_each(|pool| self.show_pool(resource, pool));
-            }
+            None => pools_mut(shown).for_each(|pool| self.show_pool(resource, pool)),
             Some(POOLS) => self.show_pool(resource, shown),
             Some(_) => {}
+        }
+    }
+
+    /// Changes the etags in a whole resource, and nothing else.
+    pub(super) fn show_etags(&self, resource: &Resource, shown: &mut Value) {
+        if self.has(Deviation::PoolsHaveOwnEtags) && same_name(&resource.id.kind(), KIND) {
+            pools_mut(shown).for_each(|pool| self.show_etag(resource, pool));
         }
     }
 
@@ -107,9 +113,19 @@ impl Deviations {
         if self.has(Deviation::PoolsStaySucceeded) {
             shown["properties"]["provisioningState"] = ProvisioningState::Succeeded.as_str().into();
         }
+        self.show_etag(resource, shown);
+    }
+
+    fn show_etag(&self, resource: &Resource, shown: &mut Value) {
         let list = resource::children(&resource.document, POOLS);
         let position = resource::name_of(shown).and_then(|name| resource::position(list, name));
         let stored = position.map(|position| &list[position]);
         shown["etag"] = self.etag(resource, POOLS, stored).to_string().into();
     }
+}
+
+/// The pools in a load balancer as a GET shows it.
+fn pools_mut(shown: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let pools = shown.pointer_mut(&format!("/properties/{POOLS}"));
+    pools.and_then(Value::as_array_mut).into_iter().flatten()
 }

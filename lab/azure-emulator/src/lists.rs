@@ -140,6 +140,7 @@ fn collection(arm: &Arm<'_>, request: &ArmRequest<'_>, parent: &ResourceId, kind
     }
     if !parent.segments.is_empty() {
         let resource = arm.store.find(parent).ok_or_else(|| not_found(parent))?;
+        let resource = arm.store.seen(resource, request.now.mono, arm.settings.read_lag);
         if let Some(kind) = embedded(&resource.id.kind())
             .iter()
             .find(|known| same_name(known, kind))
@@ -206,6 +207,7 @@ fn page<'a, S: Into<ListItem<'a>>>(
     while let Some((key, item)) = rest.next_if(|_| value.len() < size) {
         value.push(match item.into() {
             ListItem::Resource(resource, show_none) => {
+                let resource = arm.store.seen(resource, request.now.mono, arm.settings.read_lag);
                 let mut shown = arm.store.show(resource, show_none);
                 super::compute::expand(&mut shown, &resource.id, request.parameter("$expand").as_deref());
                 shown

@@ -158,11 +158,11 @@ impl Operations {
         }
     }
 
-    /// Takes the next operation that is due. It stays in progress until [`Operations::end`].
-    pub(super) fn next_due(&mut self, now: Instant) -> Option<Operation> {
+    /// Takes the next operation that is due, and since when it is. It stays in progress until [`Operations::end`].
+    pub(super) fn next_due(&mut self, now: Instant) -> Option<(Instant, Operation)> {
         let entry = self.due.first_entry().filter(|entry| entry.key().0 <= now)?;
-        let id = entry.remove();
-        self.all.get(&id).cloned()
+        let ((due, _), id) = entry.remove_entry();
+        Some((due, self.all.get(&id).cloned()?))
     }
 
     /// Sets the final status of an operation.

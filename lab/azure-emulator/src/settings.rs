@@ -5,6 +5,7 @@ use std::time::Duration;
 use headgate_core::settings::format_duration;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 use super::deviations::Deviations;
 use super::throttle::ThrottleSettings;
@@ -19,6 +20,9 @@ pub struct Settings {
     /// `Retry-After` of an operation in progress, in seconds. Azure's is not recorded; 10 fits old recordings of a
     /// pool's PUT.
     pub poll_retry_after: u64,
+    /// How far reads of resources lag writes: they show what was there this long ago. Whether Azure's do is not recorded.
+    #[serde(with = "duration_as_text")]
+    pub read_lag: Duration,
     /// Items on a page of a list.
     pub page_size: usize,
     /// Whether an admin state that was set back to `None` is shown or left out.
@@ -45,6 +49,7 @@ impl Default for Settings {
         Self {
             operation_delay: Duration::from_secs(1),
             poll_retry_after: 1,
+            read_lag: Duration::ZERO,
             page_size: 100,
             admin_state_none: AdminStateNone::default(),
             throttle: ThrottleSettings::default(),
@@ -59,11 +64,27 @@ impl Settings {
     /// The largest `poll_retry_after`, from ARM's contract.
     pub const MAX_POLL_RETRY_AFTER_SECONDS: u64 = 600;
 
+    /// The settings with these changes, as `PUT /emulator/v1/settings` takes them.
+    ///
+    /// # Errors
+    /// What is unknown, of another type, or out of bounds.
+    pub fn changed(&self, changes: &Value) -> Result<Self, String> {
+        let mut settings = serde_json::to_value(self).map_err(|error| error.to_string())?;
+        json_patch::merge(&mut settings, changes);
+        // Serde would accept a list of values in the order of the fields.
+        let object = settings
+            .is_object()
+            .then_some(settings)
+            .ok_or("they are not an object")?;
+        let settings: Self = serde_json::from_value(object).map_err(|error| error.to_string())?;
+        settings.validated()
+    }
+
     /// Checks the bounds.
     ///
     /// # Errors
     /// The setting that is out of bounds, and its bounds.
-    pub(super) fn validated(self) -> Result<Self, String> {
+    fn validated(self) -> Result<Self, String> {
         if !(1..=usize::from(u16::MAX)).contains(&self.page_size) {
             return Err(format!("pageSize must be a whole number from 1 to {}", u16::MAX));
         }

@@ -186,7 +186,7 @@ impl State {
     }
 
     fn end_due_operations(&mut self, now: Moment) {
-        self.store.end_due_operations(now.mono);
+        self.store.end_due_operations(now.mono, self.settings.read_lag);
         let changes = self.journal_store_events(now);
         debug_assert!(
             changes.is_empty(),

@@ -7,9 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::time::Duration;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
+use self::earlier::EarlierVersions;
 use super::etag::Etag;
 use super::guids::GuidGenerator;
 use super::id::ResourceId;
@@ -18,6 +21,7 @@ use super::nic_members::{NicMembers, is_interface};
 use super::operations::Operations;
 use super::resource::{Object, ProvisioningState, Resource};
 
+mod earlier;
 mod mutations;
 mod view;
 
@@ -53,6 +57,7 @@ pub(super) enum StoreEvent {
 pub(super) struct Store {
     pub(super) groups: BTreeMap<String, Group>,
     resources: BTreeMap<String, Resource>,
+    earlier: EarlierVersions,
     members: NicMembers,
     pub(super) operations: Operations,
     guids: GuidGenerator,
@@ -65,6 +70,7 @@ impl Store {
         Self {
             groups: BTreeMap::new(),
             resources: BTreeMap::new(),
+            earlier: EarlierVersions::default(),
             members: NicMembers::default(),
             operations: Operations::default(),
             guids,
@@ -91,6 +97,11 @@ impl Store {
     /// The top-level resource with this id.
     pub(super) fn find(&self, id: &ResourceId) -> Option<&Resource> {
         self.resources.get(&id.key())
+    }
+
+    /// The resource as a read shows it that lags writes by this time.
+    pub(super) fn seen<'a>(&'a self, resource: &'a Resource, now: Instant, lag: Duration) -> &'a Resource {
+        self.earlier.at(&resource.id.key(), now, lag).unwrap_or(resource)
     }
 
     /// The resources whose keys begin with this text, in the order of their keys.

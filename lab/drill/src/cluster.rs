@@ -80,8 +80,10 @@ pub struct ClusterSettings {
     pub notice: Duration,
     /// What the load balancer probes.
     pub probe: ProbeTarget,
-    /// `Retry-After` of an operation of ARM in progress, in real seconds.
-    pub poll_retry_after: u64,
+    /// The emulator's settings, whose times are real.
+    pub azure: headgate_azure_emulator::Settings,
+    /// Its fault rules from the start.
+    pub arm_faults: Vec<serde_json::Value>,
     /// What of headgate's admin states is broken.
     pub negative_control: Option<NegativeControl>,
 }
@@ -146,8 +148,8 @@ impl Cluster {
         let mut emulator = None;
         if settings.headgate.runs_agents() {
             let addresses = emulator::start(&settings, directory.path(), &mut tasks).await?;
-            if settings.negative_control == Some(NegativeControl::ArmRefuses) {
-                addresses.refuse_writes().await?;
+            for fault in &settings.arm_faults {
+                addresses.add_fault(fault).await?;
             }
             tasks.spawn(azure::follow(
                 addresses.control,

@@ -2,7 +2,9 @@
 //!
 //! Fields are plain numbers and names: a report reads them from results of any version, and leaves out what is absent.
 
+use headgate_azure_emulator::Settings;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::drill::Options;
 use crate::report::name;
@@ -51,6 +53,10 @@ pub struct Conditions {
     pub operation_spread: f64,
     /// `Retry-After` of an operation in progress.
     pub poll_retry_after_seconds: f64,
+    /// What else the emulator was told to assume about ARM, as JSON; empty if nothing.
+    pub azure_settings: String,
+    /// Its fault rules, likewise.
+    pub arm_faults: String,
     /// What of headgate's admin states is broken; empty if nothing is.
     pub negative_control: String,
     /// The autoscaler that removes nodes.
@@ -67,6 +73,19 @@ pub struct Conditions {
     pub shutdown_seconds: f64,
     /// From the end of a Pod until its replacement is ready.
     pub restart_seconds: f64,
+}
+
+/// The settings that are not the default, as JSON; empty without any.
+fn differences(settings: &Settings) -> String {
+    let [given, default] =
+        [settings, &Settings::default()].map(|settings| serde_json::to_value(settings).unwrap_or_default());
+    let mut given = given.as_object().cloned().unwrap_or_default();
+    given.retain(|name, value| default.get(name) != Some(value));
+    if given.is_empty() {
+        String::new()
+    } else {
+        Value::Object(given).to_string()
+    }
 }
 
 impl From<&Options> for Conditions {
@@ -92,6 +111,13 @@ impl From<&Options> for Conditions {
             operation_seconds: options.operation.mean(options.nodes).as_secs_f64(),
             operation_spread: options.operation.spread,
             poll_retry_after_seconds: options.poll_retry_after.as_secs_f64(),
+            azure_settings: differences(&options.azure),
+            arm_faults: options
+                .arm_faults
+                .iter()
+                .map(Value::to_string)
+                .collect::<Vec<_>>()
+                .join(" "),
             negative_control: options.negative_control.as_ref().map(name).unwrap_or_default(),
             autoscaler: name(&options.autoscaler),
             delete_delay_seconds: options.delete_delay.as_secs_f64(),

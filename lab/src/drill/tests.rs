@@ -1,5 +1,6 @@
 use clap::Parser;
 
+use headgate_drill::conditions::Conditions;
 use headgate_drill::drill::DrillError;
 
 use super::*;
@@ -41,6 +42,27 @@ fn strategies_default_to_all_that_apply_to_the_scenario() {
     assert!(parse("--scenario scale-down --connection-lifetime mixed").is_err());
     let twice = parse("--scenario scale-down --strategy none,healthz,none").unwrap();
     assert_eq!(twice.strategies, [Strategy::None, Strategy::Healthz]);
+}
+
+#[test]
+fn assumptions_of_the_emulator_are_flags_and_conditions() {
+    let conditions = |flags: &str| Conditions::from(&parse(&format!("--scenario scale-down {flags}")).unwrap());
+    let usual = conditions("");
+    assert_eq!((usual.azure_settings.as_str(), usual.arm_faults.as_str()), ("", ""));
+    let given = conditions(
+        r#"--azure-settings {"readLag":"200ms","deviations":["ifMatchIgnored"]} --arm-fault {"action":{"cut":"after"}} --arm-fault {}"#,
+    );
+    assert_eq!(
+        given.azure_settings,
+        r#"{"deviations":["ifMatchIgnored"],"readLag":"200ms"}"#
+    );
+    assert_eq!(given.arm_faults, r#"{"action":{"cut":"after"}} {}"#);
+    for wrong in ["{\"readLag\":2}", "{\"unknown\":1}", "[]", "readLag"] {
+        assert!(
+            parse(&format!("--scenario scale-down --azure-settings {wrong}")).is_err(),
+            "{wrong}"
+        );
+    }
 }
 
 #[test]

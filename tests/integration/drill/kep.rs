@@ -52,7 +52,8 @@ async fn terminating_node(strategy: Strategy) -> Recording {
         maintenance: MaintenanceSettings { drain: Duration::ZERO },
         notice: Duration::ZERO,
         probe: plan.probe,
-        poll_retry_after: 1,
+        azure: headgate_azure_emulator::Settings::default(),
+        arm_faults: Vec::new(),
         negative_control: None,
     };
     let mut cluster = Cluster::start(settings).await.unwrap();

@@ -10,7 +10,6 @@ use super::State;
 use crate::error::ErrorResponse;
 use crate::faults::FaultRules;
 use crate::journal::Journal;
-use crate::settings::Settings;
 use crate::store::Store;
 use crate::throttle::Throttle;
 
@@ -28,7 +27,12 @@ impl State {
         self.end_due_operations(now);
         let show_none = self.settings.shows_none();
         let resources = self.store.all();
-        let resources: Vec<Value> = resources.map(|resource| self.store.show(resource, show_none)).collect();
+        let shown = |resource| {
+            let mut shown = self.store.show(resource, show_none);
+            self.settings.deviations.show_etags(resource, &mut shown);
+            shown
+        };
+        let resources: Vec<Value> = resources.map(shown).collect();
         json!({
             "resources": resources,
             "operations": self.store.operations.shown(),
@@ -88,15 +92,7 @@ impl State {
 
     /// Changes the settings in the request, all or none, and returns all settings.
     pub(crate) fn put_settings(&mut self, given: &Value) -> Result<Value, ErrorResponse> {
-        let mut settings = self.settings();
-        json_patch::merge(&mut settings, given);
-        // Serde would accept a list of values in the order of the fields.
-        let object = settings.is_object().then_some(settings).ok_or("they are not an object");
-        let settings = object.map_err(str::to_owned).and_then(|settings| {
-            let settings = serde_json::from_value(settings).map_err(|error| error.to_string())?;
-            Settings::validated(settings)
-        });
-        let settings = settings.map_err(|error| {
+        let settings = self.settings.changed(given).map_err(|error| {
             let message = format!("The settings are not accepted: {error}.");
             ErrorResponse::new(StatusCode::BAD_REQUEST, "InvalidSettings", message)
         })?;

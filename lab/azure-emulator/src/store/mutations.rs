@@ -23,6 +23,8 @@ use crate::resource::{self, Object, ProvisioningState, Resource};
 pub(crate) struct WriteOptions {
     pub(crate) now: Moment,
     pub(crate) delay: Duration,
+    /// How far reads lag this write.
+    pub(crate) read_lag: Duration,
     /// How the operation ends and whether the write stays, where a fault says so.
     pub(crate) operation_end: Option<(OperationEnd, Effect)>,
 }
@@ -102,6 +104,7 @@ impl Store {
             // Recorded: the write has succeeded when it is answered. Guess: the etag stays.
             return AcceptedWrite { created, operation };
         }
+        self.keep_version(&key, options.now.mono, options.read_lag);
         let etag = self.next_etag(&key, None);
         let resource = Resource {
             id: spelled,
@@ -139,6 +142,7 @@ impl Store {
             is_noop: false,
         };
         let operation = self.start_operation(&spelled, start, options);
+        self.keep_version(&key, options.now.mono, options.read_lag);
         let etag = self.next_etag(&key, None);
         if let Some(resource) = self.resources.get_mut(&key) {
             resource.etag = etag;
@@ -173,9 +177,17 @@ impl Store {
     }
 
     /// Ends all operations that are due.
-    pub(crate) fn end_due_operations(&mut self, now: Instant) {
-        while let Some(operation) = self.operations.next_due(now) {
+    pub(crate) fn end_due_operations(&mut self, now: Instant, read_lag: Duration) {
+        while let Some((due, operation)) = self.operations.next_due(now) {
+            self.keep_version(&operation.resource.key(), due, read_lag);
             self.end(&operation);
+        }
+    }
+
+    /// Keeps the current version of a resource, which is about to be replaced, for reads that lag.
+    fn keep_version(&mut self, key: &str, now: Instant, read_lag: Duration) {
+        if let Some(replaced) = self.resources.get(key) {
+            self.earlier.keep(replaced, now, read_lag);
         }
     }
 

@@ -42,3 +42,36 @@ async fn each_deviation_turns_an_assumption_false() {
         [state("node", None), state("other", None)]
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn reads_lag_writes_and_etags_are_checked_against_what_is_there() {
+    let client = Client::new(&[load_balancer("lb1", &[("a", &["node"])])]);
+    let a = pool_path("lb1", "a");
+    client.control("PUT", "settings", &json!({"readLag": "2s", "operationDelay": "1s"}));
+    let names = async || {
+        let states = admin_states(&client.get(&a).await.body);
+        states.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    let old = client.get(&a).await;
+    let written = client.put(&a, &pool_document("a", &["node", "added"])).await;
+    assert_eq!(admin_states(&written.body).len(), 2, "the answer to a write shows it");
+    let begun = client.get(&a).await;
+    assert_eq!(
+        (names().await, begun.header("etag")),
+        (vec!["node".to_owned()], old.header("etag"))
+    );
+    let stale = client
+        .put_if_match(&a, old.header("etag").unwrap(), &pool_document("a", &[]))
+        .await;
+    assert_eq!(stale.status, 412);
+    // The operation ended after 1 s, and reads show each state 2 s later, whenever they come.
+    let shown = async || client.get(&a).await.body["properties"]["provisioningState"].clone();
+    for (wait, state, members) in [(1900, "Succeeded", 1), (200, "Updating", 2), (1000, "Succeeded", 2)] {
+        tokio::time::sleep(std::time::Duration::from_millis(wait)).await;
+        assert_eq!(
+            (shown().await, names().await.len()),
+            (json!(state), members),
+            "after {wait} ms"
+        );
+    }
+}

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use headgate_azure_emulator::{Options, Settings};
+use headgate_azure_emulator::Options;
 use hyper::Method;
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -52,10 +52,9 @@ impl EmulatorAddresses {
         self.send("settings", Method::PUT, "settings", &body).await
     }
 
-    /// Lets ARM answer every PUT with 403.
-    pub(super) async fn refuse_writes(&self) -> Result<(), ClusterError> {
-        let fault = json!({"match": {"method": "PUT"}, "action": {"answer": {"status": 403}}});
-        self.send("faults", Method::POST, "faults", &fault).await
+    /// Adds a fault rule.
+    pub(super) async fn add_fault(&self, fault: &Value) -> Result<(), ClusterError> {
+        self.send("faults", Method::POST, "faults", fault).await
     }
 
     async fn send(&self, what: &'static str, method: Method, path: &str, body: &Value) -> Result<(), ClusterError> {
@@ -87,10 +86,7 @@ pub(super) async fn start(
         control_listen: any_port,
         seed: Some(seed),
         addresses_file: Some(bound.clone()),
-        settings: Settings {
-            poll_retry_after: settings.poll_retry_after,
-            ..Settings::default()
-        },
+        settings: settings.azure.clone(),
     };
     let (send_failed, failed) = tokio::sync::oneshot::channel();
     tasks.spawn(async move {

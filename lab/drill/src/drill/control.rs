@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use headgate_azure_emulator::Settings;
 use headgate_sandbox::assets::Assets;
+use serde_json::json;
 use tokio::sync::watch;
 
-use super::{DrillError, KubeProxyPart, Options};
+use super::{DrillError, KubeProxyPart, NegativeControl, Options};
 use crate::cluster::{
     Cluster, ClusterError, ClusterSettings, DeletionDelaySettings, KubeProxySettings, MaintenanceSettings,
 };
@@ -33,6 +35,13 @@ impl Control {
         if !plan.headgate.runs_agents() && !is_real {
             return Ok(Self::None(NoControlPlane::new(options.nodes)));
         }
+        let negative_control = options
+            .negative_control
+            .filter(|_| plan.headgate == HeadgatePart::AdminState);
+        let mut arm_faults = options.arm_faults.clone();
+        if negative_control == Some(NegativeControl::ArmRefuses) {
+            arm_faults.push(json!({"match": {"method": "PUT"}, "action": {"answer": {"status": 403}}}));
+        }
         let settings = ClusterSettings {
             program: options.program.clone(),
             assets: Assets::find(options.assets.as_deref())?,
@@ -52,10 +61,12 @@ impl Control {
             }),
             notice: options.speed.real(options.notice),
             probe: plan.probe,
-            poll_retry_after: whole_seconds(options.speed.real(options.poll_retry_after)),
-            negative_control: options
-                .negative_control
-                .filter(|_| plan.headgate == HeadgatePart::AdminState),
+            azure: Settings {
+                poll_retry_after: whole_seconds(options.speed.real(options.poll_retry_after)),
+                ..options.azure.clone()
+            },
+            arm_faults,
+            negative_control,
         };
         Ok(Self::Cluster(Box::new(Cluster::start(settings).await?)))
     }

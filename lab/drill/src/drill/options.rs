@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use headgate_azure_emulator::Settings;
 use headgate_budget::probe::ProbeSettings;
+use serde_json::Value;
 
 use super::DrillError;
 use crate::draining::DrainRules;
@@ -88,6 +90,10 @@ pub struct Options {
     pub operation: OperationTime,
     /// `Retry-After` of an operation in progress; at least a real second, unless it is zero.
     pub poll_retry_after: Duration,
+    /// Further assumptions of the emulator about ARM; their times are real, and those of fields above count instead.
+    pub azure: Settings,
+    /// Fault rules of the emulator.
+    pub arm_faults: Vec<Value>,
     /// What of headgate's admin states is broken.
     pub negative_control: Option<NegativeControl>,
     /// The directory of the control plane's programs, for strategies with agents.
@@ -197,6 +203,8 @@ pub(super) mod tests {
                 spread: 0.0,
             },
             poll_retry_after: Duration::from_secs(1),
+            azure: Settings::default(),
+            arm_faults: Vec::new(),
             negative_control: None,
             assets: None,
             program: PathBuf::from("headgate"),

@@ -126,11 +126,15 @@ fn stated(conditions: &Conditions) -> Vec<(&'static str, String)> {
                 } else {
                     ""
                 },
-                if conditions.negative_control.is_empty() {
-                    String::new()
-                } else {
-                    format!("; negative control: {}", conditions.negative_control)
-                },
+                [
+                    ("settings of the emulator", &conditions.azure_settings),
+                    ("its faults", &conditions.arm_faults),
+                    ("negative control", &conditions.negative_control),
+                ]
+                .into_iter()
+                .filter(|(_, stated)| !stated.is_empty())
+                .map(|(what, stated)| format!("; {what}: {stated}"))
+                .collect::<String>(),
             ),
         ),
         (
