@@ -262,7 +262,7 @@ mod tests {
                 let records = [(6, in_term(held("a", 6), 8)), (10, in_term(free.clone(), term))];
                 let lease = observed(start, &records);
                 let is_acquirable =
-                    |millis| lease.is_acquirable(contender(false), start + Duration::from_millis(10_000 + millis));
+                    |millis: u64| lease.is_acquirable(contender(false), start + Duration::from_millis(10_000 + millis));
                 assert!(is_acquirable(after * 1000), "{free:?} {term}");
                 assert!(after == 0 || !is_acquirable(after * 1000 - 1), "{free:?} {term}");
             }
