@@ -92,6 +92,8 @@ pub struct ControlPlane {
     kubeconfig: PathBuf,
     client_config: kube::Config,
     port: ReservedPort,
+    /// Flags of kube-apiserver besides its own.
+    apiserver_flags: Vec<String>,
     optional: Vec<Process>,
     apiserver: Option<Process>,
     etcd: Option<Process>,
@@ -116,6 +118,18 @@ impl ControlPlane {
     /// # Errors
     /// A program is missing, cannot be run or ends, or kube-apiserver is not ready within a minute.
     pub async fn start(assets: Assets, directory: &Path) -> Result<Self, ControlPlaneError> {
+        Self::start_with_flags(assets, directory, Vec::new()).await
+    }
+
+    /// The same, with further flags of kube-apiserver.
+    ///
+    /// # Errors
+    /// As [`ControlPlane::start`].
+    pub async fn start_with_flags(
+        assets: Assets,
+        directory: &Path,
+        apiserver_flags: Vec<String>,
+    ) -> Result<Self, ControlPlaneError> {
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
         for directory in [&directory, &logs_directory(&directory), &data_directory(&directory)] {
             create_private_directory(directory).map_err(|source| ControlPlaneError::Write {
@@ -143,6 +157,7 @@ impl ControlPlane {
             kubeconfig,
             client_config,
             port,
+            apiserver_flags,
             optional: Vec::new(),
             apiserver: None,
             etcd: None,
@@ -213,7 +228,8 @@ impl ControlPlane {
             Some(etcd) => etcd,
             None => start(&self.assets, &self.directory, "etcd", arguments::etcd())?,
         };
-        let arguments = arguments::apiserver(self.port.number(), &self.certificates);
+        let mut arguments = arguments::apiserver(self.port.number(), &self.certificates);
+        arguments.extend(self.apiserver_flags.clone());
         let mut apiserver = start(&self.assets, &self.directory, "kube-apiserver", arguments)?;
         let client = api_server::build_client(&self.client_config, api_server::Program::Sandbox)?;
         tokio::select! {
