@@ -10,8 +10,6 @@ use anyhow::Context as _;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-/// The Lease that the leader shares with cloud-controller-manager.
-const SHARED_LEASE: &str = "aks-managed-resource-locker";
 /// Writes of kubelets are left out: there are thousands a second, and metrics count them.
 const POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -37,8 +35,6 @@ pub(crate) struct Request {
     #[serde(rename = "requestURI", default)]
     uri: String,
     object_ref: Option<Object>,
-    #[serde(rename = "requestReceivedTimestamp")]
-    received: Timestamp,
     #[serde(rename = "stageTimestamp")]
     completed: Timestamp,
 }
@@ -48,18 +44,12 @@ pub(crate) struct Request {
 struct Object {
     resource: String,
     subresource: String,
-    name: String,
 }
 
 impl Request {
     /// The program that sent it, such as `headgate-agent`.
     fn client(&self) -> &str {
         self.user_agent.split('/').next().unwrap_or_default()
-    }
-
-    fn is_of(&self, resource: &str, name: &str) -> bool {
-        let object = self.object_ref.as_ref();
-        object.is_some_and(|object| object.resource == resource && object.name == name)
     }
 
     fn resource(&self) -> String {
@@ -140,27 +130,6 @@ pub(crate) fn counts(requests: &[Request]) -> BTreeMap<(String, String, String),
 
 fn log_file(directory: &Path) -> PathBuf {
     directory.join("audit.log")
-}
-
-/// For each taint that this program wrote: from the end of its PATCH until the leader asked for the Lease shared with
-/// cloud-controller-manager, so a write was planned. The API server's delivery of the event and the request's own way are part of it, and
-/// where the leader held the Lease already, the time until it asked for it again.
-pub(crate) fn times_to_lease(requests: &[Request]) -> Vec<Duration> {
-    let is_taint = |request: &&Request| {
-        request.verb == "patch" && request.resource() == "nodes" && !request.client().starts_with("headgate-")
-    };
-    let asked: Vec<Timestamp> = requests
-        .iter()
-        .filter(|request| request.client() == "headgate-controller" && request.is_of("leases", SHARED_LEASE))
-        .filter(|request| ["update", "patch", "create"].contains(&request.verb.as_str()))
-        .map(|request| request.received)
-        .collect();
-    let times = requests.iter().filter(is_taint).filter_map(|taint| {
-        let next = asked.iter().filter(|asked| **asked >= taint.received).min()?;
-        // The event may overtake the answer.
-        Some(Duration::try_from(next.duration_since(taint.completed)).unwrap_or_default())
-    });
-    times.collect()
 }
 
 /// When each agent first asked for a watch again after `since`.

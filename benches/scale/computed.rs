@@ -119,7 +119,7 @@ fn memory(conditions: &Conditions, rest: &Usage) -> Vec<Computed> {
             "leader's memory for a Node, with its pool entries",
             each * 1024.0,
             "KiB",
-            "leader less other controller, at rest",
+            "leader less other controller, at rest: Services and the rest are in it, so too much for few Nodes",
         ),
         figure("leader's memory", base + each * NODES, "MiB", "the same in proportion"),
         figure(

@@ -113,6 +113,8 @@ pub(crate) struct Sample {
 
 /// What was recorded.
 pub(crate) struct Recorded {
+    /// When it began, in seconds since the beginning of the run.
+    pub(crate) at: f64,
     pub(crate) usage: Usage,
     pub(crate) samples: Vec<Sample>,
     /// The requests of the audit log.
@@ -196,9 +198,9 @@ impl Recording {
     fn sample(&mut self) {
         let (now, last) = (self.times(), self.last);
         self.last = now;
-        // A leader that was killed has no processor time any more.
+        // A leader that was killed uses nothing any more.
         let resident = self.controllers.first().and_then(|id| Memory::of(*id).ok());
-        let Some(resident) = resident else { return };
+        let resident = resident.map_or(0, |memory| memory.resident);
         let percent = |now: Duration, last: Duration, wall: Duration| {
             rounded(now.saturating_sub(last).as_secs_f64() / wall.as_secs_f64().max(0.001) * 100.0)
         };
@@ -206,7 +208,7 @@ impl Recording {
         self.samples.push(Sample {
             seconds: rounded((now.0 - self.run_begun).as_secs_f64()),
             leader_cpu_percent: percent(now.1, last.1, wall),
-            leader_resident_mebibytes: rounded(mebibytes(resident.resident)),
+            leader_resident_mebibytes: rounded(mebibytes(resident)),
             agents_cpu_percent: percent(now.2, last.2, wall),
         });
     }
@@ -259,6 +261,7 @@ impl Recording {
             load_average: load_average(),
         };
         Ok(Recorded {
+            at: rounded((self.before.at - self.run_begun).as_secs_f64()),
             usage,
             samples: self.samples,
             requests,

@@ -77,6 +77,8 @@ pub(crate) struct LedgerSize {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
+    /// When it began, in seconds since the beginning of the run.
+    at: f64,
     pub(crate) usage: Usage,
     pub(crate) signals: Option<Latencies>,
     pub(crate) ledger: Option<LedgerSize>,
@@ -87,9 +89,10 @@ pub(crate) struct Phase {
 
 impl Phase {
     pub(crate) fn new(name: &'static str, recorded: Recorded, checks: Vec<Check>) -> Self {
-        let Recorded { usage, samples, .. } = recorded;
+        let Recorded { at, usage, samples, .. } = recorded;
         Self {
             name,
+            at,
             usage,
             samples,
             checks,
@@ -353,11 +356,11 @@ impl Report {
                 .collect(),
             is_joined: false,
         };
-        let begins = self
+        let marks: Vec<_> = self
             .phases
             .iter()
-            .filter_map(|phase| Some((phase.samples.first()?.seconds, phase.name.to_owned())));
-        let marks: Vec<_> = begins.collect();
+            .map(|phase| (phase.at, phase.name.to_owned()))
+            .collect();
         let Conditions {
             commit,
             nodes,

@@ -3,7 +3,7 @@
 //! The leader counts such Nodes in a metric without their names, and works in the order of arrival: the first signal that is open belongs to
 //! the next count. So a single time may be another signal's; the sum of all times is exact.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -45,15 +45,24 @@ pub(crate) struct Latencies {
 pub(crate) struct Signals {
     open: RefCell<VecDeque<Instant>>,
     times: RefCell<Vec<(Instant, Duration)>>,
+    ended: Cell<usize>,
 }
 
 impl Signals {
-    /// Gives a Node a signal.
-    pub(crate) async fn send(&self, client: &Client, node: usize) -> anyhow::Result<()> {
+    /// Gives a Node a signal; returns when.
+    pub(crate) async fn send(&self, client: &Client, node: usize) -> anyhow::Result<Instant> {
         let begun = Instant::now();
         set(client, node, true).await?;
         self.open.borrow_mut().push_back(begun);
-        Ok(())
+        Ok(begun)
+    }
+
+    /// Notes that a signal has ended, whether its Node was seen `Down` or not.
+    pub(crate) fn end(&self, sent: Instant) {
+        let mut open = self.open.borrow_mut();
+        let before = open.len();
+        open.retain(|open| *open != sent);
+        self.ended.set(self.ended.get() + before - open.len());
     }
 
     /// Notes each `Down` until `done` and no signal is open, or `patience` has passed after that.
@@ -94,7 +103,7 @@ impl Signals {
         let seconds = |per_mille| rounded(percentile(&took, per_mille).as_secs_f64());
         let sum: f64 = took.iter().map(Duration::as_secs_f64).sum();
         Latencies {
-            signals: took.len() + self.open.borrow().len(),
+            signals: took.len() + self.open.borrow().len() + self.ended.get(),
             downs: took.len(),
             mean_seconds: rounded(sum / float(took.len().max(1) as u64)),
             p50_seconds: seconds(500),
