@@ -39,6 +39,8 @@ const BACK_AFTER: Duration = Duration::from_millis(5500);
 const ARM_WRITES_PER_SECOND: f64 = 1000.0 / 300.0;
 /// For what a phase waits for.
 const PATIENCE: Duration = Duration::from_mins(5);
+/// Until nothing is `Down` any more. The ledger keeps what was given back for 5 minutes, and takes no more once it is full.
+const RESTORE_PATIENCE: Duration = Duration::from_mins(15);
 /// For kubectl, which waits for the answer to each request.
 const KUBECTL_PATIENCE: Duration = Duration::from_mins(60);
 /// A signal for which `adminState.maxNewDown` counts.
@@ -461,7 +463,10 @@ async fn reach(fleet: &Fleet, what: &str, reached: impl Fn(&str) -> bool) -> any
 /// Waits until nothing is `Down` any more.
 async fn restored(fleet: &Fleet) -> anyhow::Result<()> {
     let done = |metrics: &str| count(metrics, "headgate_pool_actual_down") == 0 && is_settled(metrics);
-    reach(fleet, "everything is in service again", done).await.map(drop)
+    let took = fleet
+        .reach("everything is in service again", RESTORE_PATIENCE, done)
+        .await?;
+    took.map(drop).context("not everything is in service again")
 }
 
 /// Asks often until something is so; `false` if that takes too long.
