@@ -99,7 +99,7 @@ lint: build-tools lint-tools client-tools ## check formatting, clippy with and w
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	# --all-targets leaves out benchmarks that run by name only, also where they are named beside it.
-	cargo clippy --locked --bench leader --bench soak --bench leader-soak -- -D warnings
+	cargo clippy --locked --bench leader --bench soak --bench leader-soak --bench scale -- -D warnings
 	cargo clippy --locked -p headgate --no-default-features -- -D warnings
 	cargo fetch --locked
 	cargo deny --locked --offline --workspace check --hide-inclusion-graph bans licenses sources
@@ -122,6 +122,10 @@ bench: build-tools namespace-tools ## run the agent's benchmarks, with the real 
 .PHONY: bench-leader
 bench-leader: build-tools ## run the leader's benchmarks, with the real control plane and the emulator
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench leader $(ARGS)
+
+.PHONY: scale
+scale: build-tools ## measure what headgate costs a large cluster, and write a report with plots: make scale NODES=10000 AGENTS=300 MINUTES=10 (benches/README.md)
+	assets=$$($(control_plane)); HEADGATE_COMMIT=$(commit) KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench scale
 
 .PHONY: fuzz
 fuzz: build-tools ## run all fuzz targets in parallel for HEADGATE_FUZZ_SECONDS (600)

@@ -13,6 +13,7 @@ stages=(
   'cluster-api make cluster-api'
   'stories make stories'
   'prove make prove'
+  'scale make scale NODES=300 AGENTS=5 MINUTES=1'
   'fuzz make fuzz'
   'release release/twice.sh'
   'scans tests/scans/build.sh'

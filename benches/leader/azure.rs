@@ -68,6 +68,11 @@ impl Azure {
         self.emulator.arm
     }
 
+    /// Changes settings of the emulator.
+    pub(crate) async fn set(&self, settings: &Value) -> anyhow::Result<()> {
+        self.emulator.control("PUT", "settings", settings).await.map(drop)
+    }
+
     /// Adds a fault rule.
     pub(crate) async fn fault(&self, rule: &Value) -> anyhow::Result<()> {
         self.emulator.control("POST", "faults", rule).await.map(drop)

@@ -10,6 +10,8 @@ pub(crate) const RESOURCE_GROUP: &str = "bench";
 pub(crate) const LEADERS_NODE: &str = "headgate-bench-leader";
 /// A taint that is a signal.
 pub(crate) const SIGNAL: &str = "node.kubernetes.io/out-of-service";
+/// The label by which tenths of all Nodes are selected: `0` to `9`.
+pub(crate) const TENTH_LABEL: &str = "headgate-bench/tenth";
 /// Load balancers of the cluster, by its own name and by `azure.json`.
 pub(crate) const CLUSTER: &str = "kubernetes";
 pub(crate) const NAMED: &str = "extra";
@@ -62,11 +64,18 @@ impl Shape {
         json!({"resources": resources})
     }
 
+    fn load_balancer(self, name: &str) -> Value {
+        let numbers: Vec<usize> = (0..self.nodes).collect();
+        self.members.load_balancer(name, self.pools, &numbers)
+    }
+}
+
+impl Members {
     /// One pool entry. That of an interface has the length of Azure's.
     fn address(self, number: usize) -> Value {
-        match self.members {
-            Members::Addresses => json!({"name": node_name(number), "properties": {"ipAddress": node_address(number)}}),
-            Members::Interfaces => {
+        match self {
+            Self::Addresses => json!({"name": node_name(number), "properties": {"ipAddress": node_address(number)}}),
+            Self::Interfaces => {
                 let interface = "networkInterfaces/aks-nodepool1-12345678-vmss/ipConfigurations/ipconfig1";
                 json!({"name": format!("{number:08x}-0000-4000-8000-000000000000"), "properties": {
                     "networkInterfaceIPConfiguration": {"id": format!("{}/{interface}", machine(number))}}})
@@ -74,21 +83,21 @@ impl Shape {
         }
     }
 
-    /// With one probed rule for each pool.
-    fn load_balancer(self, name: &str) -> Value {
+    /// A load balancer whose pools all have these nodes, with one probed rule for each pool.
+    pub(crate) fn load_balancer(self, name: &str, pools: usize, nodes: &[usize]) -> Value {
         let id = format!("{}{name}", load_balancers_path());
         let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
-        let addresses: Vec<Value> = (0..self.nodes).map(|number| self.address(number)).collect();
-        let pools = (0..self.pools).map(|number| {
+        let addresses: Vec<Value> = nodes.iter().map(|number| self.address(*number)).collect();
+        let all = (0..pools).map(|number| {
             let mut pool =
                 json!({"name": format!("pool-{number}"), "properties": {"loadBalancerBackendAddresses": addresses}});
-            if self.members == Members::Addresses {
+            if self == Self::Addresses {
                 let network = format!("{}/providers/Microsoft.Network/virtualNetworks/net", group());
                 pool["properties"]["virtualNetwork"] = json!({"id": network});
             }
             pool
         });
-        let rules = (0..self.pools).map(|number| {
+        let rules = (0..pools).map(|number| {
             json!({"name": format!("rule-{number}"), "properties": {
                 "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
                 "backendAddressPool": inside("backendAddressPools", &format!("pool-{number}")),
@@ -96,7 +105,7 @@ impl Shape {
         });
         json!({"id": id, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
             "frontendIPConfigurations": [{"name": "front", "properties": {"privateIPAddress": "10.255.255.254"}}],
-            "backendAddressPools": pools.collect::<Vec<_>>(), "loadBalancingRules": rules.collect::<Vec<_>>(),
+            "backendAddressPools": all.collect::<Vec<_>>(), "loadBalancingRules": rules.collect::<Vec<_>>(),
             "probes": [{"name": "probe", "properties": {
                 "protocol": "Http", "port": 10456, "requestPath": "/healthz", "intervalInSeconds": 5}}]}})
     }
@@ -141,7 +150,7 @@ pub(crate) fn node(number: usize) -> Value {
     json!({"apiVersion": "v1", "kind": "Node",
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux",
             "kubernetes.io/arch": "amd64", "agentpool": "nodes", "kubernetes.azure.com/cluster": "MC_bench_bench_eastus",
-            "topology.kubernetes.io/region": "eastus", "topology.kubernetes.io/zone": "eastus-1",
+            TENTH_LABEL: (number % 10).to_string(), "topology.kubernetes.io/region": "eastus", "topology.kubernetes.io/zone": "eastus-1",
             "node.kubernetes.io/instance-type": "Standard_D8s_v5"}},
         "spec": {"providerID": machine},
         "status": {

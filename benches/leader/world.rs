@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use futures::{TryStreamExt as _, stream};
 use headgate_sandbox::assets::Assets;
 use headgate_sandbox::control_plane::ControlPlane;
+use headgate_sandbox::process;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -42,8 +44,16 @@ pub(crate) struct World {
 impl World {
     /// A control plane with the leaders' Node only.
     pub(crate) async fn start(assets: Assets) -> anyhow::Result<Self> {
+        Self::start_with(assets, |_| Ok(Vec::new())).await
+    }
+
+    /// The same, with the flags of kube-apiserver that `flags` makes from the world's directory.
+    pub(crate) async fn start_with(
+        assets: Assets,
+        flags: impl FnOnce(&Path) -> anyhow::Result<Vec<String>>,
+    ) -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new().prefix("headgate-bench-").tempdir()?;
-        let control_plane = ControlPlane::start(assets, directory.path()).await?;
+        let control_plane = ControlPlane::start_with(assets, directory.path(), flags(directory.path())?).await?;
         let client = Client::try_from(control_plane.client_config())?;
         let own: Node = serde_json::from_value(leaders_node())?;
         Api::all(client.clone()).create(&PostParams::default(), &own).await?;
@@ -58,6 +68,24 @@ impl World {
 
     pub(crate) async fn stop(self) {
         self.control_plane.stop().await;
+    }
+
+    /// The directory of all its files.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Starts kwok in place of the kubelets of the Nodes that this selector chooses.
+    pub(crate) fn start_kubelets(&mut self, selector: &str) -> anyhow::Result<()> {
+        Ok(self.control_plane.start_kwok(selector)?)
+    }
+
+    /// A `kubectl` command as administrator.
+    pub(crate) fn kubectl(&self) -> anyhow::Result<Command> {
+        let program = self.control_plane.assets().program("kubectl")?;
+        let mut command = process::command_in(program, self.directory());
+        command.arg("--kubeconfig").arg(self.control_plane.kubeconfig());
+        Ok(command)
     }
 
     /// Stops the API server for this time.
@@ -89,18 +117,7 @@ impl World {
     pub(crate) async fn nodes(&mut self, count: usize) -> anyhow::Result<()> {
         let api = Api::<Node>::all(self.client.clone());
         stream::iter((self.nodes..count).map(anyhow::Ok))
-            .try_for_each_concurrent(AT_ONCE, async |number| {
-                let object: Node = serde_json::from_value(node(number))?;
-                let made = api.create(&PostParams::default(), &object).await?;
-                // A status is not taken with the object itself.
-                let with_status = Node {
-                    metadata: made.metadata,
-                    ..object
-                };
-                api.replace_status(&node_name(number), &PostParams::default(), &with_status)
-                    .await?;
-                Ok(())
-            })
+            .try_for_each_concurrent(AT_ONCE, async |number| create_node(&api, number).await)
             .await
             .context("making Nodes")?;
         self.nodes = self.nodes.max(count);
@@ -186,4 +203,18 @@ impl World {
     fn locks(&self) -> Api<Lease> {
         Api::namespaced(self.client.clone(), "kube-system")
     }
+}
+
+/// Creates a Node with its status.
+pub(crate) async fn create_node(api: &Api<Node>, number: usize) -> anyhow::Result<()> {
+    let object: Node = serde_json::from_value(node(number))?;
+    let made = api.create(&PostParams::default(), &object).await?;
+    // A status is not taken with the object itself.
+    let with_status = Node {
+        metadata: made.metadata,
+        ..object
+    };
+    api.replace_status(&node_name(number), &PostParams::default(), &with_status)
+        .await?;
+    Ok(())
 }

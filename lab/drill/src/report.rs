@@ -15,6 +15,8 @@ pub mod page;
 mod plot;
 pub mod saved;
 
+pub use plot::{Series, SeriesLine};
+
 const HEADER: [&str; 9] = [
     "strategy",
     "runs",

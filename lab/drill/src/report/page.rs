@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use clap::ValueEnum;
 
-use super::plot::{self, PlotError};
+use super::plot::{self, PlotError, Series};
 use super::saved::{SavedRun, ScenarioRuns, group};
 use super::{facts, model, seconds, spread};
 use crate::result::is_too_late;
@@ -78,13 +78,24 @@ fn drawn(
     let Some(first) = groups.first() else {
         return Ok(None);
     };
-    let plot = plot(first)?;
-    // The background makes it readable on a page of any colour.
+    Ok(Some(standalone(&plot(first)?)))
+}
+
+/// Figures over time, as a picture by itself.
+///
+/// # Errors
+/// It cannot be drawn.
+pub fn series_picture(series: &Series) -> Result<String, PlotError> {
+    Ok(standalone(&plot::series("series", series)?))
+}
+
+/// A plot with its own style. The background makes it readable on a page of any colour.
+fn standalone(plot: &str) -> String {
     let beginning = format!(
         "</desc>\n<style>\n{PLOT_STYLE}</style>\n\
          <rect x=\"0\" y=\"0\" width=\"100%\" height=\"100%\" fill=\"#FFFFFF\"/>"
     );
-    Ok(Some(plot.replacen("</desc>", &beginning, 1)))
+    plot.replacen("</desc>", &beginning, 1)
 }
 
 /// Text as HTML or XML shows it.

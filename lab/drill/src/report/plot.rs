@@ -14,11 +14,14 @@ use super::page::escape;
 
 mod lost;
 mod propagation;
+mod series;
 mod success;
 mod timeline;
 
 pub(super) use lost::lost;
 pub(super) use propagation::propagation;
+pub(super) use series::series;
+pub use series::{Series, SeriesLine};
 pub(super) use success::success;
 pub(super) use timeline::timeline;
 
