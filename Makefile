@@ -23,8 +23,10 @@ autoscalers := tests/autoscalers/build.sh
 cluster_api := tests/cluster-api/build.sh
 # What is measured, for results to state; empty outside of a repository.
 commit = $$(git describe --always --dirty --exclude '*' 2>/dev/null)
-picture := docs/pictures/scale-down
-picture_drill := --scenario scale-down --strategy node-port,kube-proxy,healthz,admin-state --nodes 4 --speed 5 --rate 60 --runs 20
+picture := docs/pictures/propagation
+# The failed share over the time of an operation. Where nothing depends on that time, one is enough.
+drill_propagation = drill --runs $(or $(DRILL_RUNS),20) --strategy node-port,kube-proxy,healthz; \
+	for delay in 0s 1s 2s 3s 4s 5s 7s 10s 15s; do drill --runs $(or $(DRILL_RUNS),20) --strategy admin-state,exclude-label --operation-delay $$delay; done
 
 .PHONY: help
 help: ## list these targets
@@ -68,13 +70,10 @@ drill-acceptance: build-tools namespace-tools ## what must lose nothing in DRILL
 	  --expect-no-loss connections --expect-gone-within 15s
 
 .PHONY: drill-assumptions
-drill-assumptions: build-tools namespace-tools ## compare strategies over the time of an operation, and with each assumption the other way: tables and a picture in target/drill; takes two hours, with nothing else running
+drill-assumptions: build-tools namespace-tools ## compare strategies over the time of an operation, and with each assumption the other way: tables and a picture in target/drill; takes three hours, with nothing else running
 	assets=$$($(control_plane)); cargo build --locked; results=$(target_dir)/drill; mkdir -p $$results; \
 	drill() { HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" --scenario scale-down --nodes 4 --speed 5 --rate 60 "$$@" -o json $(ARGS); }; \
-	drill --runs $(or $(DRILL_RUNS),20) --strategy node-port,kube-proxy,healthz > $$results/propagation.json; \
-	for delay in 0s 1s 2s 3s 4s 5s 7s 10s 15s; do \
-	  drill --runs $(or $(DRILL_RUNS),20) --strategy admin-state,exclude-label --operation-delay $$delay; \
-	done >> $$results/propagation.json; \
+	{ $(drill_propagation); } > $$results/propagation.json; \
 	for flags in '' '--probe-rule threshold' '--probe-threshold 1' '--probe-interval 15s' '--probers 2' '--power-off reset' --admin-down-resets \
 	  '--propagation-delay 5s' '--poll-retry-after 10s' '--operation-delay 2s --operation-spread 1'; do \
 	  drill --runs $(or $(DRILL_RUNS),10) --strategy node-port,kube-proxy,healthz,admin-state,headgate $$flags; \
@@ -84,11 +83,10 @@ drill-assumptions: build-tools namespace-tools ## compare strategies over the ti
 	done
 
 .PHONY: drill-picture
-drill-picture: build-tools namespace-tools ## run the drill of the README's picture again, and draw it; takes a quarter of an hour
-	assets=$$($(control_plane)); cargo build --locked; \
-	HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" $(picture_drill) -o json | python3 -m json.tool --compact > $(picture).json.new
+drill-picture: ## draw the README's picture from the results of drill-assumptions; what it does not show is left out of its file
+	tests/integration/drill_report/totals.py < $(target_dir)/drill/propagation.json > $(picture).json.new
 	mv $(picture).json.new $(picture).json
-	$(target_dir)/debug/headgate-lab drill-report $(picture).json --svg $(picture).svg
+	$(target_dir)/debug/headgate-lab drill-report $(picture).json --propagation-svg $(picture).svg
 
 .PHONY: test
 test: build-tools namespace-tools browser prometheus-tools azure-clients helm krew static-binary ## run all tests, with the real control plane and the static binary

@@ -16,8 +16,10 @@ use serde_json::{Value, json};
 
 use crate::drill::can_run;
 
-/// A drill that was really run: the README's picture.
-const RESULTS: &str = include_str!("../../docs/pictures/scale-down.json");
+/// A drill that was really run.
+const RESULTS: &str = include_str!("drill_report/scale-down.json");
+/// The drills of the README's picture, without what happened when.
+const PICTURE: &str = include_str!("../../docs/pictures/propagation.json");
 /// How long the browser may take on a busy machine.
 const BROWSER_TIMEOUT: Duration = Duration::from_mins(2);
 
@@ -301,9 +303,16 @@ fn a_drill_writes_the_page_of_its_own_results() {
 
 #[test]
 fn generated_picture_of_the_readme() {
-    let runs = saved::parse(RESULTS).unwrap();
-    let picture = page::picture(&runs).unwrap().unwrap();
-    expect_file!["../../docs/pictures/scale-down.svg"].assert_eq(&picture);
+    let runs = saved::parse(PICTURE).unwrap();
+    let picture = page::propagation_picture(&runs).unwrap().unwrap();
+    expect_file!["../../docs/pictures/propagation.svg"].assert_eq(&picture);
+    // The caption states what it is made of.
+    let readme = include_str!("../../README.md");
+    let commit = runs[0].conditions.as_ref().unwrap().commit.as_deref().unwrap();
+    let of_first = runs.iter().filter(|run| run.strategy == runs[0].strategy).count();
+    for expected in [format!("commit {commit}"), format!("{of_first} runs")] {
+        assert!(readme.contains(&expected), "{expected} in {readme}");
+    }
 }
 
 #[test]

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::post;
 use bytes::Bytes;
+use futures::FutureExt as _;
 use headgate_azure::AdminState;
 use headgate_http::otlp::TraceExporter;
 use headgate_http::proxies::Proxies;
@@ -201,17 +202,20 @@ async fn missing_or_silent_collector_does_not_block() {
         )
         .unwrap();
         let subscriber = tracing_subscriber::registry().with(traces.layer());
-        let began = Instant::now();
+        // Nothing is sent meanwhile: this thread runs the client, too.
         tracing::subscriber::with_default(subscriber, || {
             for _ in 0..10_000 {
                 drop(tracing::info_span!(target: "headgate::arm", "span").entered());
             }
         });
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-        let began = Instant::now();
         traces.shutdown().await;
-        assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
     }
+    // Of the many batches the end waits for one that is not answered, and perhaps has begun another.
+    let mut connections = Vec::new();
+    while let Some(Ok(connection)) = silent.accept().now_or_never() {
+        connections.push(connection);
+    }
+    assert!((1..=2).contains(&connections.len()), "{connections:?}");
 }
 
 #[tokio::test]
