@@ -84,6 +84,13 @@ pub fn split_list<K: Clone>(list: ObjectList<Decoded<K>>) -> (Vec<K>, Vec<Undeco
     (objects, undecodable)
 }
 
+/// What is wrong, without its place in a text that nobody sees: another annotation would be another reason.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    text.strip_suffix(&place).unwrap_or(&text).to_owned()
+}
+
 impl<'de, K> Deserialize<'de> for Decoded<K>
 where
     K: DeserializeOwned,
@@ -92,7 +99,7 @@ where
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let mut error = match serde_json::from_str(text.get()) {
             Ok(object) => return Ok(Self::Object(object)),
-            Err(error) => error.to_string(),
+            Err(error) => reason(&error),
         };
         for repair in [Repair::Metadata, Repair::All] {
             // Where nothing can be repaired, the first error says why.
@@ -101,7 +108,7 @@ where
             };
             match serde_json::from_str(&repaired) {
                 Ok(object) => return Ok(Self::Object(object)),
-                Err(remaining) => error = remaining.to_string(),
+                Err(remaining) => error = reason(&remaining),
             }
         }
         error.truncate(error.floor_char_boundary(MAX_ERROR_BYTES));
