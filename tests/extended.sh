@@ -13,6 +13,7 @@ stages=(
   'cluster-api make cluster-api'
   'stories make stories'
   'prove make prove'
+  'campaign make campaign'
   'fuzz make fuzz'
   'release release/twice.sh'
   'scans tests/scans/build.sh'
