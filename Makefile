@@ -141,6 +141,11 @@ prove: build-tools ## explore the model of the protocol, and disturb short stori
 	HEADGATE_FAULT_POINTS=$${HEADGATE_FAULT_POINTS:-all} HEADGATE_FAULT_PAIRS=$${HEADGATE_FAULT_PAIRS:-1000} \
 	  cargo test --locked --profile fuzz -p headgate-controller -p headgate-maintenance --test stories $(ARGS) -- fault_points --nocapture
 
+.PHONY: campaign
+campaign: build-tools ## generate HEADGATE_CAMPAIGN (2400) objects and as many settings files from their schemas, for the real API server with a controller, and for the program
+	assets=$$($(control_plane)); HEADGATE_CAMPAIGN=$${HEADGATE_CAMPAIGN:-2400} KUBEBUILDER_ASSETS=$$assets \
+	  cargo test --locked -p headgate -p headgate-lab -p headgate-maintenance --test integration --test lab $(ARGS) -- campaign_of --nocapture
+
 .PHONY: soak-leader
 soak-leader: build-tools ## run a leader for SOAK_SECONDS (3600) with signals, another writer, faults of ARM and outages
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench leader-soak

@@ -14,6 +14,7 @@ stages=(
   'stories make stories'
   'prove make prove'
   'scale make scale NODES=300 AGENTS=5 MINUTES=1'
+  'campaign make campaign'
   'fuzz make fuzz'
   'release release/twice.sh'
   'scans tests/scans/build.sh'

@@ -14,7 +14,7 @@ use serde_yaml::{Mapping, Value};
 use super::Settings;
 use super::conflicts::{Conflict, conflicts};
 use super::keys::{Key, find, flags, is_section, keys};
-use super::suggestion::unknown_key;
+use super::suggestion::{key_with_dots, unknown_key};
 use super::value::{InvalidItem, InvalidValue};
 use super::version::{HEADER, check_version, header};
 
@@ -166,7 +166,12 @@ impl Loader {
             } else {
                 format!("{prefix}.{name}")
             };
+            let has_dots = name.contains('.');
             match (value, find(&path)) {
+                (_, Some(_)) if has_dots => self.violations.push(Violation {
+                    line: source.line(&place, None),
+                    ..key_with_dots(&source.origin, &path, value)
+                }),
                 (Value::Mapping(inner), _) if is_section(&path) => self.apply_section(source, &path, inner, &place),
                 (_, Some(key)) => self.set(&source.origin, key, value, |item| source.line(&place, item)),
                 // Both were checked before.

@@ -53,6 +53,18 @@ pub(super) fn unknown_key(origin: &str, path: &str, value: &Value) -> Violation 
     }
 }
 
+/// The violation of a key that is written as its path. The JSON schema has sections only.
+pub(super) fn key_with_dots(origin: &str, path: &str, value: &Value) -> Violation {
+    let (sections, key) = path.rsplit_once('.').unwrap_or_default();
+    let value = describe_value(value);
+    Violation {
+        origin: origin.to_owned(),
+        key: Some(path.to_owned()),
+        line: None,
+        message: format!("{value} is not allowed at a key with dots; allowed: {key} in the section {sections}"),
+    }
+}
+
 /// All keys.
 fn known() -> String {
     keys().map(|key| key.path).collect::<Vec<_>>().join(", ")

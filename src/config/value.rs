@@ -106,6 +106,9 @@ pub(super) fn optional<T: 'static>(inner: ValueType<T>) -> ValueType<Option<T>> 
     )
 }
 
+/// The pattern of a label of a DNS name.
+const DNS_LABEL: &str = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?";
+
 /// The schema of any text.
 fn any_text() -> serde_json::Value {
     json!({ "type": "string" })
@@ -115,13 +118,15 @@ fn any_text() -> serde_json::Value {
 pub(super) fn boolean() -> ValueType<bool> {
     ValueType::new(
         json!({ "type": "boolean" }),
-        |value| match scalar_text(value).as_deref() {
-            Some("true") => Ok(true),
-            Some("false") => Ok(false),
-            _ => Err("true or false".to_owned()),
-        },
+        |value| value.as_bool().ok_or_else(|| "true or false".to_owned()),
         |flag| Value::Bool(*flag),
     )
+}
+
+/// `true` or `false` as the text of a flag.
+pub(super) fn boolean_flag() -> ValueType<bool> {
+    let schema = json!({ "enum": ["true", "false"] });
+    ValueType::text(schema, "true or false", |text| text.parse().ok(), ToString::to_string)
 }
 
 /// The schema of a duration with its unit.
@@ -168,14 +173,16 @@ pub(super) fn positive_number(max: u32) -> ValueType<NonZeroU32> {
 /// Pools have up to 5,000 entries.
 const MAX_ENTRIES: u32 = 5000;
 
-/// A number of pool entries from `least`, or a percentage from 1% to 100%.
-pub(super) fn int_or_percent(least: u32) -> ValueType<IntOrPercent> {
+/// A number of pool entries from 1, or a percentage from 1% to 100%.
+pub(super) fn int_or_percent() -> ValueType<IntOrPercent> {
     fn number<N: FromStr>(text: &str) -> Option<N> {
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         text.parse().ok().filter(|_| is_number)
     }
-    let schema =
-        json!({ "anyOf": [{ "type": "integer", "minimum": least }, { "type": "string", "pattern": "^[0-9]+%?$" }] });
+    let schema = json!({ "anyOf": [
+        { "type": "integer", "minimum": 1, "maximum": MAX_ENTRIES },
+        { "type": "string", "pattern": "^0*([1-9][0-9]?|100)%$|^0*([1-9][0-9]{0,2}|[1-4][0-9]{3}|5000)$" },
+    ] });
     ValueType::new(
         schema,
         move |value| {
@@ -185,10 +192,10 @@ pub(super) fn int_or_percent(least: u32) -> ValueType<IntOrPercent> {
                     .filter(|percent| (1..=100).contains(percent))
                     .map(IntOrPercent::Percent),
                 None => number(&text)
-                    .filter(|count| (least..=MAX_ENTRIES).contains(count))
+                    .filter(|count| (1..=MAX_ENTRIES).contains(count))
                     .map(IntOrPercent::Int),
             };
-            parsed.ok_or_else(|| format!("a number from {least} to {MAX_ENTRIES}, or a percentage from 1% to 100%"))
+            parsed.ok_or_else(|| format!("a number from 1 to {MAX_ENTRIES}, or a percentage from 1% to 100%"))
         },
         |value| match value {
             IntOrPercent::Int(count) => Value::from(*count),
@@ -199,7 +206,7 @@ pub(super) fn int_or_percent(least: u32) -> ValueType<IntOrPercent> {
 
 /// The same, or `Disabled`, which is none.
 pub(super) fn int_or_percent_or_disabled() -> ValueType<IntOrPercent> {
-    let ValueType { parse, show, schema } = int_or_percent(1);
+    let ValueType { parse, show, schema } = int_or_percent();
     ValueType::new(
         json!({ "anyOf": [schema, { "const": DISABLED }] }),
         move |value| {
@@ -218,21 +225,22 @@ pub(super) fn int_or_percent_or_disabled() -> ValueType<IntOrPercent> {
     )
 }
 
-fn path(allowed: &str, is_allowed: fn(&str) -> bool) -> ValueType<PathBuf> {
+fn path(allowed: &str, pattern: &str, is_allowed: fn(&str) -> bool) -> ValueType<PathBuf> {
     let parse = move |text: &str| (text.starts_with('/') && is_allowed(text)).then(|| text.into());
     let show = |path: &PathBuf| path.display().to_string();
-    ValueType::text(json!({ "type": "string", "pattern": "^/" }), allowed, parse, show)
+    ValueType::text(json!({ "type": "string", "pattern": pattern }), allowed, parse, show)
 }
 
 /// The absolute path of a directory.
 pub(super) fn directory() -> ValueType<PathBuf> {
-    path("an absolute path, such as /var/lib/headgate", |_| true)
+    path("an absolute path, such as /var/lib/headgate", "^/", |_| true)
 }
 
 /// The absolute path of a file.
 pub(super) fn file() -> ValueType<PathBuf> {
     path(
         "the absolute path of a file, such as /etc/kubernetes/azure.json",
+        r"^/[\s\S]*[^/]$",
         |text| !text.ends_with('/'),
     )
 }
@@ -240,7 +248,9 @@ pub(super) fn file() -> ValueType<PathBuf> {
 /// `NAMESPACE/NAME` of a Secret.
 pub(super) fn secret_name() -> ValueType<SecretName> {
     let allowed = "a Secret as NAMESPACE/NAME, such as kube-system/azure-cloud-provider";
-    ValueType::text(any_text(), allowed, |text| text.parse().ok(), SecretName::to_string)
+    let pattern = format!("^{DNS_LABEL}/{DNS_LABEL}(\\.{DNS_LABEL})*$");
+    let schema = json!({ "type": "string", "pattern": pattern });
+    ValueType::text(schema, allowed, |text| text.parse().ok(), SecretName::to_string)
 }
 
 /// A cluster name that can be the name of a load balancer.
@@ -251,10 +261,14 @@ pub(super) fn cluster_name() -> ValueType<String> {
             && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     };
     let allowed = "1 to 71 letters, digits, dashes, underscores and dots, as cloud-controller-manager's --cluster-name";
+    // A whole number is a name, too. Of others YAML changes the digits.
+    let is_text = |value: &&Value| value.is_string() || value.is_u64();
     ValueType::new(
-        any_text(),
-        // A number is a name, too.
-        move |value| scalar_text(value).filter(is_name).ok_or_else(|| allowed.to_owned()),
+        json!({ "anyOf": [{ "type": "string", "pattern": "^[A-Za-z0-9][-A-Za-z0-9_.]{0,70}$" }, { "type": "integer", "minimum": 0 }] }),
+        move |value| {
+            let text = Some(value).filter(is_text).and_then(scalar_text);
+            text.filter(is_name).ok_or_else(|| allowed.to_owned())
+        },
         |name| Value::from(name.as_str()),
     )
 }

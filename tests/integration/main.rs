@@ -46,6 +46,7 @@ mod rollover;
 
 mod sandbox;
 mod services;
+mod settings_campaign;
 mod settings_schema;
 mod spot;
 mod status;

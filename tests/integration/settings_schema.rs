@@ -115,6 +115,33 @@ fn schema_and_program_accept_the_same_files() {
         ("logFormat: json", false),
         ("notifications: {template: '{{ note }}'}", true),
         ("unknown: 1", false),
+        ("connections: {count: 'true'}", false),
+        ("connections.count: true", false),
+        ("azure: {clusterName: 7}", true),
+        ("azure: {clusterName: 1.50}", false),
+        ("azure: {clusterName: true}", false),
+        ("azure: {clusterName: -a}", false),
+        ("azure: {configSecret: a}", false),
+        ("adminState: {maxNewDown: 5001}", false),
+        ("adminState: {maxNewDown: 0%}", false),
+        ("adminState: {maxNewDown: 101%}", false),
+        ("adminState: {maxNewDown: 007%}", true),
+        (
+            "signals: {extra: [{condition: {type: A, status: True}, for: [health]}]}",
+            true,
+        ),
+        (
+            "signals: {extra: [{condition: {type: A, status: maybe}, for: [health]}]}",
+            false,
+        ),
+        ("signals: {extra: [{taint: 'a b', for: [health]}]}", false),
+        ("signals: {extra: [{label: {key: 'a b'}, for: [health]}]}", false),
+        (
+            "signals: {extra: [{label: {key: a, value: 'b c'}, for: [health]}]}",
+            false,
+        ),
+        ("notifications: {events: [node]}", false),
+        ("notifications: {urlFile: /}", false),
     ] {
         let text = format!("{HEADER}{text}\n");
         let errors: Vec<_> = validator.iter_errors(&document(&text)).map(|e| e.to_string()).collect();

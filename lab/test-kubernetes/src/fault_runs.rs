@@ -19,12 +19,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures::future::LocalBoxFuture;
 
 use crate::fault_points::{FaultPoint, FaultPoints, Pattern};
-use crate::random::{Random, in_paused_time};
+use crate::random::{Random, in_paused_time, number_from, seed_from};
 
 /// Points of each story and pattern in a sample.
 const DEFAULT_SAMPLE: usize = 1;
@@ -143,12 +143,6 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())
 }
 
-fn number(name: &str) -> Option<u64> {
-    let text = variable(name)?;
-    let number = text.parse();
-    Some(number.unwrap_or_else(|_| panic!("{name}={text:?} is not allowed; allowed: a number")))
-}
-
 /// The points of a story's undisturbed run.
 fn count(story: Story) -> BTreeMap<Pattern, Vec<String>> {
     let points = FaultPoints::default();
@@ -177,21 +171,13 @@ fn sample(random: &mut Random, mut points: Vec<FaultPoint>, size: usize) -> Vec<
 }
 
 fn run_selection(stories: &[Story]) -> Vec<(Run, Outcome)> {
-    let new_seed = || {
-        SystemTime::UNIX_EPOCH
-            .elapsed()
-            .map_or(0, |age| age.as_secs() % 1_000_000)
-    };
-    let seed = number("HEADGATE_FAULT_SEED").unwrap_or_else(new_seed);
+    let seed = seed_from("HEADGATE_FAULT_SEED", "this sample of fault points");
     let size = match variable("HEADGATE_FAULT_POINTS").as_deref() {
         Some("all") => usize::MAX,
         None => DEFAULT_SAMPLE,
-        Some(_) => number("HEADGATE_FAULT_POINTS").map_or(DEFAULT_SAMPLE, |size| usize::try_from(size).unwrap()),
+        Some(_) => number_from("HEADGATE_FAULT_POINTS").map_or(DEFAULT_SAMPLE, |size| usize::try_from(size).unwrap()),
     };
-    let pairs = number("HEADGATE_FAULT_PAIRS").map_or(DEFAULT_PAIRS, |pairs| usize::try_from(pairs).unwrap());
-    report(&format!(
-        "HEADGATE_FAULT_SEED={seed} repeats this sample of fault points"
-    ));
+    let pairs = number_from("HEADGATE_FAULT_PAIRS").map_or(DEFAULT_PAIRS, |pairs| usize::try_from(pairs).unwrap());
     let (mut random, mut runs) = (Random::new(seed), Vec::<Run>::new());
     let mut rows = BTreeMap::<(usize, Option<Pattern>), Row>::new();
     let (only_stories, only_pattern) = (

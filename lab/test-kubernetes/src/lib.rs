@@ -1,6 +1,6 @@
 //! Kubernetes for tests: a fake API server in process ([`FakeApi`]), and a real control plane that the tests of a binary
-//! share ([`control_plane`]). Randomised stories follow from their seeds ([`run_seeds`]), and others are disturbed at each of their fault
-//! points ([`run_fault_points`]).
+//! share ([`control_plane`]). Randomised stories follow from their seeds ([`run_seeds`]), objects from their schema and a seed
+//! ([`samples`]), and other stories are disturbed at each of their fault points ([`run_fault_points`]).
 //!
 //! A test creates its own `Client` (it belongs to the test's runtime) and its own Node with [`create_node`], so that tests run
 //! in parallel against the same [`control_plane`]. A test that stops kube-apiserver starts an [`own_control_plane`]. Only
@@ -21,6 +21,7 @@ mod fault_runs;
 mod lab_program;
 mod random;
 mod recorded_spans;
+mod schema_values;
 mod scratch;
 
 use std::fmt;
@@ -39,8 +40,9 @@ pub use fake::{ClientFaults, FakeApi, Fault, RecordedRequest, RequestFilter};
 pub use fault_points::{FaultPoint, FaultPoints, Pattern, ProcessPoints, keep_running};
 pub use fault_runs::{Failure, Story, find_failure, run_fault_points};
 pub use lab_program::lab_program;
-pub use random::{Random, run_seeds};
+pub use random::{Random, number_from, run_seeds, seed_from};
 pub use recorded_spans::{RecordedSpan, RecordedSpans};
+pub use schema_values::{Sample, samples};
 pub use scratch::scratch;
 
 /// A sink of the leader on `node`, whose events are written as long as the test runs.

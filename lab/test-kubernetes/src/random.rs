@@ -5,7 +5,7 @@
 
 use std::io::Write as _;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// From one line about the progress of many runs to the next.
 const RUNS_PER_REPORT: u64 = 100;
@@ -49,6 +49,27 @@ pub(crate) fn in_paused_time(run: impl Future<Output = ()>) {
         .build()
         .unwrap();
     runtime.block_on(run);
+}
+
+/// The number in a variable of the environment, if it is set.
+#[must_use]
+pub fn number_from(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{variable}={text:?} is not allowed; allowed: a number")))
+}
+
+/// The seed in a variable of the environment, or a new one, which is printed.
+#[must_use]
+pub fn seed_from(variable: &str, of_what: &str) -> u64 {
+    let new = || {
+        SystemTime::UNIX_EPOCH
+            .elapsed()
+            .map_or(0, |age| age.as_secs() % 1_000_000)
+    };
+    let seed = number_from(variable).unwrap_or_else(new);
+    let _ = writeln!(std::io::stderr(), "{variable}={seed} repeats {of_what}");
+    seed
 }
 
 /// The seeds that the environment asks for.

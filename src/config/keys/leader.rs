@@ -54,7 +54,7 @@ pub(super) fn keys() -> Vec<Key> {
         ),
         Key::new(
             "adminState.maxNewDown",
-            int_or_percent(1),
+            int_or_percent(),
             |s| &mut s.guard.max_new_down,
             "How many entries of each backend pool become `Down` within 5 minutes, at most, for signals that may be a mistake. A number, \
              or a percentage rounded down, at least one; `100%` disables it. Guide: docs/concepts/how-it-works.md.",
@@ -77,7 +77,7 @@ pub(super) fn keys() -> Vec<Key> {
         ),
         Key::new(
             "maintenance.maxConcurrentNodes",
-            int_or_percent(1),
+            int_or_percent(),
             |s| &mut s.maintenance.max_concurrent_nodes,
             "How many nodes all NodeMaintenances together may have cordoned at once: a number, or a percentage of all Nodes, rounded \
              down, at least one. `100%` disables it. What is cordoned stays, also after the limit became smaller. Guide: \

@@ -2,7 +2,7 @@
 
 use super::Key;
 use crate::config::value::{
-    bind_address, boolean, directory, extra_signals, file, http_server, known_signals, optional, words,
+    bind_address, boolean_flag, directory, extra_signals, file, http_server, known_signals, optional, words,
 };
 use crate::config::{LogFormat, METRICS_PORT};
 
@@ -44,8 +44,13 @@ pub(super) fn keys() -> Vec<Key> {
 /// What has no key in the file, because processes with one file differ in it, or because only tests change it.
 pub(super) fn flags() -> Vec<Key> {
     vec![
-        Key::new("bindAddressHardFail", boolean(), |s| &mut s.bind_address_hard_fail, "")
-            .flag("--bind-address-hard-fail"),
+        Key::new(
+            "bindAddressHardFail",
+            boolean_flag(),
+            |s| &mut s.bind_address_hard_fail,
+            "",
+        )
+        .flag("--bind-address-hard-fail"),
         Key::new("stateDir", directory(), |s| &mut s.state_dir, "").flag("--state-dir"),
         Key::new("imdsEndpoint", http_server(), |s| &mut s.azure.imds_authority, "").flag("--imds-endpoint"),
         Key::new("azureConfigFile", optional(file()), |s| &mut s.azure.config_file, "").flag("--azure-config-file"),

@@ -7,10 +7,10 @@ use headgate_agent::connections::Prefix;
 use headgate_core::node::{Effect, ExtraSignal, KnownSignal};
 use headgate_core::settings::{Printable, describe_value, format_duration, parse_duration};
 use headgate_maintenance::automatic::Cause;
-use serde_json::{Map, json};
+use serde_json::json;
 use serde_yaml::Value;
 
-use super::{InvalidItem, InvalidValue, ValueType, any_text, duration_schema};
+use super::{DNS_LABEL, InvalidItem, InvalidValue, ValueType, any_text, duration_schema};
 use crate::config::NoticeSource;
 
 /// Of an invalid section in a list.
@@ -88,11 +88,17 @@ pub(in crate::config) fn extra_signals() -> ValueType<Vec<ExtraSignal>> {
         json!({ "type": "object", "additionalProperties": false, "required": [kind, "for"], "properties": {
             kind: inner, "for": { "type": "array", "minItems": 1, "items": { "enum": effects } } } })
     };
-    let fields = |required: &[&str], optional: &[&str]| {
-        let all = required.iter().chain(optional);
-        let properties: Map<_, _> = all.map(|name| ((*name).to_owned(), any_text())).collect();
-        json!({ "type": "object", "additionalProperties": false, "required": required, "properties": properties })
-    };
+    let fields = |required: &[&str], properties: serde_json::Value| json!({ "type": "object", "additionalProperties": false, "required": required, "properties": properties });
+    let text = |pattern: &str| json!({ "type": "string", "pattern": pattern });
+    let name = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?";
+    let prefix = format!("({DNS_LABEL}(\\.{DNS_LABEL})*/)");
+    let key = text(&format!("^{prefix}?{name}$"));
+    // Or how one begins, with a star.
+    let begin = "[A-Za-z0-9][-A-Za-z0-9_.]{0,61}";
+    let taint = text(&format!(r"^{prefix}?{name}$|^{prefix}({begin})?\*$|^{begin}\*$"));
+    // YAML reads a bare `True` as a boolean.
+    let condition = json!({ "type": key, "status": { "enum": ["True", "False", "Unknown", true, false] },
+        "reason": any_text(), "messagePrefix": any_text() });
     let names = |effects: &[Effect]| {
         let signals = KnownSignal::ALL
             .into_iter()
@@ -106,14 +112,18 @@ pub(in crate::config) fn extra_signals() -> ValueType<Vec<ExtraSignal>> {
         entry("signal", names(&Effect::ALL), &Effect::ALL),
         entry("signal", names(&[Effect::Health]), &[Effect::Health]),
         cordon,
-        entry("taint", any_text(), &Effect::ALL),
+        entry("taint", taint, &Effect::ALL),
+        entry("condition", fields(&["type", "status"], condition), &Effect::ALL),
         entry(
-            "condition",
-            fields(&["type", "status"], &["reason", "messagePrefix"]),
+            "label",
+            fields(&["key"], json!({ "key": key, "value": text(&format!("^({name})?$")) })),
             &Effect::ALL,
         ),
-        entry("label", fields(&["key"], &["value"]), &Effect::ALL),
-        entry("annotation", fields(&["key"], &["value"]), &Effect::ALL),
+        entry(
+            "annotation",
+            fields(&["key"], json!({ "key": key, "value": any_text() })),
+            &Effect::ALL,
+        ),
     ];
     list(
         json!({ "type": "array", "uniqueItems": true, "items": { "anyOf": entries } }),
@@ -229,7 +239,7 @@ fn word_set<T: Copy + Ord + Send + Sync>(
 /// Sources of connections.
 pub(in crate::config) fn prefixes() -> ValueType<Vec<Prefix>> {
     list(
-        json!({ "type": "array", "items": any_text() }),
+        json!({ "type": "array", "items": { "type": "string", "examples": ["10.0.9.4", "2001:db8::/32"] } }),
         "a list of addresses or prefixes, such as [10.0.9.4, \"2001:db8::/32\"]".to_owned(),
         |item, _| {
             let prefix = item.as_str().and_then(|text| text.parse().ok());
@@ -246,7 +256,7 @@ pub(in crate::config) fn event_names() -> ValueType<BTreeSet<String>> {
             && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
     };
     set(list(
-        json!({ "type": "array", "items": any_text() }),
+        json!({ "type": "array", "items": { "type": "string", "pattern": "^[A-Z][A-Za-z0-9]*$" } }),
         "a list of event names in PascalCase, such as [NodeSignalled, NodeSignalsEnded]".to_owned(),
         move |item, _| {
             let name = item.as_str().filter(is_name).map(str::to_owned);

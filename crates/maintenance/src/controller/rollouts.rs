@@ -146,7 +146,8 @@ impl RolloutEvacuator {
             maintenances: maintenances.values().filter_map(ResourceExt::uid).collect(),
             ..Due::default()
         };
-        due.maintenances.extend(undecodable.keys().cloned());
+        due.maintenances
+            .extend(undecodable.values().filter_map(|one| one.metadata.uid.clone()));
         if active.is_empty() {
             return due;
         }

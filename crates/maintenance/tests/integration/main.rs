@@ -11,7 +11,10 @@
     reason = "tests: what fails here fails the test, and tables are long"
 )]
 
+mod campaign;
 mod cluster;
 mod evacuations;
+#[path = "../stories/leader.rs"]
+mod leader;
 mod node_maintenances;
 mod policies;

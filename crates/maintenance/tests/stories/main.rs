@@ -14,6 +14,7 @@ mod drains;
 mod ends;
 mod evacuators;
 mod fault_points;
+mod leader;
 mod probes;
 mod rollouts;
 mod spans;

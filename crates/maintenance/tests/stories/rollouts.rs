@@ -1,6 +1,7 @@
 //! A Deployment of one replica behind a budget that needs it: its rollout is restarted, and the pod leaves when its successor is ready.
 //! The test plays the Deployment controller.
 
+use headgate_maintenance::api::NodeMaintenance;
 use headgate_maintenance::api::names::{RESTARTED_AT_ANNOTATION, RESTARTED_FOR_ANNOTATION};
 use headgate_test_kubernetes::Fault;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
@@ -195,6 +196,31 @@ async fn single_replicas_are_replaced_before_they_leave() {
         .map(|event| event.reason.as_deref())
         .collect();
     assert_eq!(reasons, [Some("RolloutRestarted")]);
+}
+
+/// What cannot be decoded exists: a rollout that was restarted for it is not restarted for it again.
+#[tokio::test(start_paused = true)]
+async fn a_record_keeps_a_maintenance_that_cannot_be_decoded() {
+    let mut world = World::new(&["one", "two"]).await;
+    single_replica(&world, "web").await;
+    world.maintain("newer", "Idle", &["two"], &json!({})).await;
+    let newer = world.maintenance("newer").unwrap().metadata.uid.unwrap();
+    world.fake.change::<NodeMaintenance>("", "newer", |object| {
+        object["spec"]["loadBalancer"]["confirmation"] = json!("Newer");
+    });
+    let record = |object: &mut Value| {
+        object["spec"]["template"]["metadata"]["annotations"] = json!({RESTARTED_FOR_ANNOTATION: newer});
+    };
+    world.fake.change::<Deployment>(NAMESPACE, "web", record);
+    world.fake.change::<ReplicaSet>(NAMESPACE, "web-1", record);
+    let _leader = world.lead().await;
+    drain(&world, &allowed()).await;
+    until_restarted(&world).await;
+    let restarted_for = annotations(&world, "web")[RESTARTED_FOR_ANNOTATION].clone();
+    let drained = world.maintenance("m").unwrap().metadata.uid.unwrap();
+    for uid in [&newer, &drained] {
+        assert!(restarted_for.as_str().unwrap().contains(uid), "{restarted_for}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

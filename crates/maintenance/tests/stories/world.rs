@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeDetail, NodeReader, NodeTraffic, TrafficByNode};
+use headgate_core::node::{NodeTraffic, TrafficByNode};
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
-use headgate_kubernetes::leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, Term};
-use headgate_kubernetes::{Decoded, NodeWriteMetrics, TermAccess, TermStores, WatchReporter, split_list};
+use headgate_kubernetes::leader::{LeaderMetrics, Term};
+use headgate_kubernetes::{Decoded, NodeWriteMetrics, split_list};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
 use headgate_maintenance::automatic::AutomaticMaintenances;
-use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
-use headgate_test_kubernetes::{ClientFaults, FakeApi, event_sink, eventually};
+use headgate_maintenance::controller::{LoadBalancerSource, Metrics};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, eventually};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::events::v1::Event;
@@ -24,8 +24,9 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+
+use crate::leader::Candidate;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MINUTE: Duration = Duration::from_mins(1);
@@ -115,72 +116,22 @@ impl World {
     pub(crate) fn start_leader(&self) -> (Leader, watch::Receiver<Option<Term>>) {
         let name = format!("leader-{}", self.leaders.fetch_add(1, Ordering::Relaxed) + 1);
         let (client, faults) = self.fake.client();
-        let placement = CandidatePlacement::Replicas;
-        let config = LeaderElectionConfig::new(client.clone(), name.clone(), placement, self.clock.clone());
-        let elector = LeaderElector::new(config);
-        let terms = elector.terms();
-        let access = {
-            let (client, clock) = (client.clone(), self.clock.clone());
-            let (metrics, node_writes) = (self.metrics.clone(), self.node_writes.clone());
-            let reader = NodeReader {
-                detail: NodeDetail::MaintenanceByProbes,
-                ..NodeReader::default()
-            };
-            move || {
-                let reader = reader.clone();
-                let reporter = |resource| WatchReporter::new(resource, metrics.watch_errors(), clock.clone());
-                TermAccess {
-                    client: client.clone(),
-                    clock: clock.clone(),
-                    read_node: move |node| reader.read(node),
-                    node_reporter: reporter("nodes"),
-                    service_reporter: reporter("services"),
-                    node_writes: node_writes.clone(),
-                }
-            }
+        let load_balancers = if self.is_probed {
+            LoadBalancerSource::Probes
+        } else {
+            LoadBalancerSource::Reads(self.load_balancers.subscribe())
         };
-        let context = {
-            let (events, metrics, clock) = (
-                event_sink(client.clone(), &name),
-                self.metrics.clone(),
-                self.clock.clone(),
-            );
-            let (automatic, is_probed) = (self.automatic.clone(), self.is_probed);
-            let load_balancers = self.load_balancers.subscribe();
-            move |stores: TermStores| MaintenanceContext {
-                events: events.clone(),
-                client: client.clone(),
-                nodes: stores.nodes,
-                services: stores.services,
-                node_intents: stores.intents,
-                metrics: metrics.clone(),
-                clock: clock.clone(),
-                load_balancers: if is_probed {
-                    LoadBalancerSource::Probes
-                } else {
-                    LoadBalancerSource::Reads(load_balancers.clone())
-                },
-                max_concurrent_nodes: None,
-                automatic: automatic.clone(),
-                pauses_upgrades: false,
-            }
+        let candidate = Candidate {
+            client,
+            name,
+            clock: self.clock.clone(),
+            metrics: self.metrics.clone(),
+            leader_metrics: LeaderMetrics::default(),
+            node_writes: self.node_writes.clone(),
+            load_balancers,
+            automatic: self.automatic.clone(),
         };
-        let task = tokio::spawn(async move {
-            let work = move |term: Term| {
-                let (stores, run_stores) = term.stores(access());
-                let context = context(stores);
-                async move {
-                    let handed_over = term.clone();
-                    tokio::select! {
-                        () = run(term, context) => {}
-                        () = run_stores => {}
-                        () = handed_over.handover_requested() => {}
-                    }
-                    Ok::<(), String>(())
-                }
-            };
-            elector.run(CancellationToken::new(), work).await;
-        });
+        let (task, terms) = candidate.start();
         let task = AbortOnDropHandle::new(task);
         (Leader { faults, task }, terms)
     }

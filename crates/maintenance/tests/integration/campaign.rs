@@ -1,0 +1,562 @@
+//! NodeMaintenances and Evacuations: what the API server accepts, the controller acts on or refuses in the status; what the API server
+//! refuses, it names; and none stops the plain maintenance that follows each batch. They are generated from the definitions ([`samples`]).
+//! `HEADGATE_CAMPAIGN=2400` sets how many, `HEADGATE_CAMPAIGN_SEED=17` repeats a run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::StreamExt as _;
+use futures::stream;
+use headgate_core::clock::Clock;
+use headgate_core::telemetry::{MetricsFormat, encode_metrics};
+use headgate_kubernetes::leader::LeaderMetrics;
+use headgate_kubernetes::{NodeWriteMetrics, register_undecodable_objects};
+use headgate_maintenance::automatic::AutomaticMaintenances;
+use headgate_maintenance::controller::{LoadBalancerSource, Metrics};
+use headgate_test_kubernetes::{Sample, eventually, kubectl, number_from, own_control_plane, samples, seed_from};
+use hyper::Request;
+use kube::core::response::StatusCause;
+use kube::{Client, Error};
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::cluster::{EVACUATIONS, MAINTENANCES, SOON, repository, succeeded};
+use crate::leader::Candidate;
+
+/// Objects in CI, of both kinds.
+const DEFAULT_SIZE: u64 = 100;
+/// Objects that exist at the same time, and requests under way.
+const BATCH: usize = 100;
+const CONCURRENT: usize = 16;
+const NODES: &str = "/api/v1/nodes";
+/// Replaced by names that exist, where a sample does not change them.
+const NAME: &str = "name";
+const POD: &str = "pod";
+const UID: &str = "uid";
+/// How messages of the API server begin. Only some of them name the value: that of rules of CEL and of wrong types is the type.
+const BEGINNINGS: [&str; 8] = [
+    "Invalid value: ",
+    "Unsupported value: ",
+    "Required value",
+    "Too long: ",
+    "Too many: ",
+    "Too few: ",
+    "Forbidden: ",
+    "Duplicate value: ",
+];
+
+fn evacuations_in(namespace: &str) -> String {
+    format!("/apis/headgate.dev/v1alpha1/namespaces/{namespace}/evacuations")
+}
+
+fn pods_in(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/pods")
+}
+
+/// The schema of a kind's objects as they are sent: what the project's definition says of `spec`, and what a client may write in `metadata`.
+fn schema(file: &str, examples: &[(&str, Value)]) -> Value {
+    let text = std::fs::read_to_string(repository("charts/headgate/files/crds").join(file)).unwrap();
+    let definition: Value = serde_yaml::from_str(&text).unwrap();
+    let mut spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone();
+    for (pointer, examples) in examples {
+        let part = spec
+            .pointer_mut(pointer)
+            .unwrap_or_else(|| panic!("{file} has no {pointer}"));
+        part["examples"] = examples.clone();
+    }
+    let text = |most: usize, examples: Value| json!({"type": "string", "maxLength": most, "examples": examples});
+    let map = |most: usize| json!({"type": "object", "additionalProperties": text(most, json!(["value"]))});
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "campaign-1", "uid": "a-uid"});
+    let finalizers = json!([
+        "example.com/hold",
+        "evacuation.headgate.dev/instigator_other.example",
+        "evacuation.headgate.dev/evacuation-protection",
+        "headgate.dev/maintenance-completion"
+    ]);
+    let metadata = json!({"type": "object", "required": ["name"], "properties": {
+        "name": text(253, json!([NAME])), "labels": map(63), "annotations": map(262_144),
+        "finalizers": {"type": "array", "items": text(317, finalizers)},
+        "ownerReferences": {"type": "array", "items": {"type": "object", "required": ["apiVersion", "kind", "name", "uid"],
+            "examples": [owner], "properties": {"apiVersion": text(63, json!([])), "kind": text(63, json!([])), "name": text(253, json!([])),
+            "uid": text(64, json!([])), "controller": {"type": "boolean"}}}},
+    }});
+    json!({"type": "object", "required": ["metadata", "spec"], "properties": {"metadata": metadata, "spec": spec}})
+}
+
+/// Selectors and plans that the rules of CEL take.
+fn maintenance_schema() -> Value {
+    let terms = "/properties/nodeSelector/properties/nodeSelectorTerms/items/properties";
+    let requirements = json!([
+        {"key": "pool", "operator": "In", "values": ["a"]},
+        {"key": "pool", "operator": "NotIn", "values": ["a", "b"]},
+        {"key": "example.com/none", "operator": "Exists"},
+        {"key": "cores", "operator": "Gt", "values": ["1"]},
+    ]);
+    let named = json!([{"key": "metadata.name", "operator": "In", "values": ["campaign-2"]}]);
+    let plans = json!([[], [{"podPriority": 5}], [{"podPriority": -7, "podSelector": {"matchLabels": {"app": "a"}}},
+        {"podPriority": 1000}, {"podPriority": 3, "podType": "DaemonSet"}, {"podPriority": 0, "podType": "Static"}]]);
+    let [expressions, fields] = ["matchExpressions", "matchFields"].map(|kind| format!("{terms}/{kind}/items"));
+    let selector = "/properties/drainPlan/items/properties/podSelector/properties/matchExpressions/items";
+    schema(
+        "nodemaintenances.yaml",
+        &[
+            (expressions.as_str(), requirements),
+            (fields.as_str(), named),
+            ("/properties/drainPlan", plans),
+            (selector, json!([{"key": "app", "operator": "In", "values": ["a"]}])),
+        ],
+    )
+}
+
+fn evacuation_schema() -> Value {
+    schema(
+        "evacuations.yaml",
+        &[
+            ("/properties/podRef/properties/name", json!([POD])),
+            ("/properties/podRef/properties/uid", json!([UID])),
+            (
+                "/properties/evacuators/items",
+                json!([{"evacuatorClass": "a.example", "priority": 5}, {"evacuatorClass": "b.example", "priority": 20000, "role": "other"}]),
+            ),
+        ],
+    )
+}
+
+/// What was sent, and what became of it.
+#[derive(Debug, Default)]
+struct Counts {
+    sent: usize,
+    accepted: usize,
+    refused: usize,
+    slowest: std::time::Duration,
+    findings: Vec<String>,
+}
+
+/// A cluster with a controller.
+struct World {
+    client: Client,
+    registry: Registry,
+    controller: JoinHandle<()>,
+}
+
+impl World {
+    async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, Error> {
+        let content = if method == "PATCH" {
+            "application/merge-patch+json"
+        } else {
+            "application/json"
+        };
+        let body = body.map_or(Vec::new(), |body| body.to_string().into_bytes());
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header("content-type", content).body(body).unwrap();
+        self.client.request(request).await
+    }
+
+    async fn list(&self, path: &str) -> Vec<Value> {
+        let list = self.send("GET", path, None).await.unwrap();
+        list["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// All objects of both kinds, by UID.
+    async fn objects(&self) -> BTreeMap<String, Value> {
+        let mut all = self.list(MAINTENANCES).await;
+        all.extend(self.list("/apis/headgate.dev/v1alpha1/evacuations").await);
+        all.into_iter().map(|object| (uid_of(&object), object)).collect()
+    }
+
+    async fn node(&self, name: &str, labels: Value) {
+        let node = json!({"metadata": {"name": name, "labels": labels}});
+        self.send("POST", NODES, Some(&node)).await.unwrap();
+        let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        self.send("PATCH", &format!("{NODES}/{name}/status"), Some(&status))
+            .await
+            .unwrap();
+    }
+
+    /// A pod on a node; returns its UID.
+    async fn pod(&self, namespace: &str, node: &str, name: &str) -> String {
+        let pod = json!({"metadata": {"name": name, "labels": {"app": "a"}}, "spec": {"nodeName": node, "serviceAccountName": "default",
+            "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "none"}]}});
+        uid_of(&self.send("POST", &pods_in(namespace), Some(&pod)).await.unwrap())
+    }
+
+    async fn start(client: Client) -> Self {
+        let mut registry = Registry::default();
+        register_undecodable_objects(&mut registry);
+        let candidate = Candidate {
+            client: client.clone(),
+            name: "campaign".to_owned(),
+            clock: Clock::System,
+            metrics: Metrics::register(&mut registry),
+            leader_metrics: LeaderMetrics::register(&mut registry),
+            node_writes: NodeWriteMetrics::register(&mut registry),
+            load_balancers: LoadBalancerSource::Probes,
+            automatic: AutomaticMaintenances::default(),
+        };
+        let (controller, _) = candidate.start();
+        let world = Self {
+            client,
+            registry,
+            controller,
+        };
+        for namespace in ["default", "other"] {
+            if namespace != "default" {
+                let object = json!({"metadata": {"name": namespace}});
+                world.send("POST", "/api/v1/namespaces", Some(&object)).await.unwrap();
+            }
+            let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+            world
+                .send("POST", &path, Some(&json!({"metadata": {"name": "default"}})))
+                .await
+                .unwrap();
+        }
+        world.node("campaign-1", json!({"pool": "a", "cores": "8"})).await;
+        world.node("campaign-2", json!({"pool": "b"})).await;
+        world.node("canary", json!({"pool": "canary"})).await;
+        // The longest name that a Node can have.
+        let long = format!(
+            "{}.{}.{}.{}",
+            "l".repeat(63),
+            "o".repeat(63),
+            "n".repeat(63),
+            "g".repeat(61)
+        );
+        world.node(&long, json!({"pool": "a"})).await;
+        world
+    }
+
+    fn metrics(&self) -> String {
+        encode_metrics(&self.registry, MetricsFormat::Prometheus).unwrap()
+    }
+
+    /// Sends objects or changes of them, several at a time; returns the answers to those that were accepted.
+    async fn send_all(&self, method: &str, requests: Vec<(String, Sample)>, counts: &mut Counts) -> Vec<Value> {
+        counts.sent += requests.len();
+        let answers: Vec<_> = stream::iter(requests)
+            .map(|(path, sample)| async move {
+                let answer = self
+                    .send(method, &format!("{path}?fieldValidation=Strict"), Some(&sample.value))
+                    .await;
+                (sample, answer)
+            })
+            .buffer_unordered(CONCURRENT)
+            .collect()
+            .await;
+        let mut accepted = Vec::new();
+        for (sample, answer) in answers {
+            match answer {
+                Ok(object) => accepted.push(object),
+                Err(error) => {
+                    counts.refused += 1;
+                    let wrong = wrong_refusal(&sample, &error);
+                    counts
+                        .findings
+                        .extend(wrong.map(|what| format!("{} {}: {what}", sample.at, sample.change)));
+                }
+            }
+        }
+        counts.accepted += accepted.len();
+        accepted
+    }
+
+    /// Waits until the controller has acted on all of these, or refused them.
+    async fn until_acted_on(&self, accepted: &[Value], counts: &mut Counts) {
+        let start = Instant::now();
+        eventually(SOON, "all objects are acted on", async || {
+            let objects = self.objects().await;
+            let waiting = accepted
+                .iter()
+                .filter_map(|one| objects.get(&uid_of(one)))
+                .find(|one| !is_acted_on(one));
+            waiting.map_or(Ok(()), |object| Err(format!("{object}\n{}", self.metrics())))
+        })
+        .await;
+        counts.slowest = counts.slowest.max(start.elapsed());
+    }
+
+    /// Ends everything but the canary, and waits until nothing is left of it.
+    async fn clean_up(&self) {
+        eventually(SOON, "nothing is left", async || {
+            let mut left = self.objects().await;
+            left.retain(|_, object| !is_canary(object));
+            for object in left.values() {
+                let path = path_of(object);
+                // Finalizers of others are theirs to remove; the instigators' end with the pods.
+                let ours = |finalizer: &&Value| **finalizer == "headgate.dev/maintenance-completion";
+                let all = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+                let kept: Vec<_> = all.iter().filter(ours).collect();
+                if kept.len() < all.len() {
+                    let patch = json!({"metadata": {"finalizers": kept}});
+                    let _ = self.send("PATCH", &path, Some(&patch)).await;
+                }
+                if object["metadata"]["deletionTimestamp"].is_null() {
+                    let _ = self.send("DELETE", &path, None).await;
+                }
+            }
+            left.values()
+                .next()
+                .map_or(Ok(()), |object| Err(format!("{object}\n{}", self.metrics())))
+        })
+        .await;
+    }
+
+    /// A plain maintenance beside the batch goes on as if it were alone; so it does once the batch is gone, where that drains the same node.
+    async fn canary(&self, number: usize, counts: &mut Counts) {
+        let name = format!("canary-{number}");
+        self.pod("default", "canary", &name).await;
+        let spec = json!({"stage": "Drain",
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["canary"]}]}]},
+            "loadBalancer": {"confirmation": "BestEffort", "confirmationTimeoutSeconds": 0, "connectionsDrainSeconds": 0,
+                "connectionsTimeoutSeconds": 0}});
+        let object = json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": name}, "spec": spec});
+        let made = self.send("POST", MAINTENANCES, Some(&object)).await.unwrap();
+        self.until_acted_on(&[made], counts).await;
+        let others = self.list(MAINTENANCES).await.into_iter().filter(|one| !is_canary(one));
+        let shares = |object: Value| {
+            let nodes = object["status"]["nodeStatuses"].as_array().cloned().unwrap_or_default();
+            nodes.iter().any(|node| node["nodeRef"]["name"] == "canary")
+        };
+        if others.map(shares).any(|shares| shares) {
+            self.clean_up().await;
+        }
+        let path = format!("{MAINTENANCES}/{name}");
+        eventually(SOON, "the canary is drained", async || {
+            let object = self.send("GET", &path, None).await.unwrap();
+            let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+            let is_drained = conditions.any(|one| one["type"] == "Drained" && one["status"] == "True");
+            let pod = self.send("GET", &format!("{}/{name}", pods_in("default")), None).await;
+            if is_drained && pod.is_err() {
+                Ok(())
+            } else {
+                Err(format!("{object}\n{}", self.metrics()))
+            }
+        })
+        .await;
+        self.clean_up().await;
+        self.send("DELETE", &path, None).await.unwrap();
+        eventually(SOON, "all nodes are given back", async || {
+            let nodes = self.list(NODES).await;
+            let is_left = |node: &&Value| node["spec"]["unschedulable"] == true || node["spec"]["taints"].is_array();
+            let left = self
+                .list(MAINTENANCES)
+                .await
+                .into_iter()
+                .chain(nodes.iter().find(is_left).cloned())
+                .next();
+            left.map_or(Ok(()), |object| Err(format!("{object}\n{}", self.metrics())))
+        })
+        .await;
+    }
+
+    /// The controller leads as it did at first, and no write of it was refused or failed.
+    fn has_gone_on(&self) {
+        assert!(!self.controller.is_finished());
+        let text = self.metrics();
+        let value = |series: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
+                .unwrap_or("0")
+        };
+        for (series, expected) in [
+            ("headgate_leader", "1"),
+            ("headgate_leader_transitions_total{to=\"leader\"}", "1"),
+            ("headgate_leader_failed_terms_total{reason=\"panic\"}", "0"),
+            ("headgate_leader_failed_terms_total{reason=\"error\"}", "0"),
+            ("headgate_maintenance_restarts_total", "0"),
+            ("headgate_maintenance_writes_total{outcome=\"refused\"}", "0"),
+            ("headgate_maintenance_writes_total{outcome=\"failed\"}", "0"),
+            ("headgate_undecodable_objects{kind=\"NodeMaintenance\"}", "0"),
+            ("headgate_undecodable_objects{kind=\"Evacuation\"}", "0"),
+        ] {
+            assert_eq!(value(series), expected, "{series}\n{}", self.metrics());
+        }
+    }
+}
+
+fn uid_of(object: &Value) -> String {
+    object["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
+}
+
+fn is_canary(object: &Value) -> bool {
+    object["metadata"]["name"]
+        .as_str()
+        .is_some_and(|name| name.starts_with("canary-"))
+}
+
+fn path_of(object: &Value) -> String {
+    let name = object["metadata"]["name"].as_str().unwrap();
+    match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => format!("{}/{name}", evacuations_in(namespace)),
+        None => format!("{MAINTENANCES}/{name}"),
+    }
+}
+
+/// Whether the status says what the controller makes of an object, or the object ends.
+fn is_acted_on(object: &Value) -> bool {
+    let (status, metadata) = (&object["status"], &object["metadata"]);
+    if object["kind"] == "Evacuation" || metadata["namespace"].is_string() {
+        let is_taken_up = status["message"].as_str().is_some_and(|message| !message.is_empty());
+        return is_taken_up || metadata["deletionTimestamp"].is_string();
+    }
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    status["observedGeneration"] == metadata["generation"]
+        && conditions.any(|condition| condition["type"] == "Accepted")
+}
+
+/// What is wrong with a refusal.
+fn wrong_refusal(sample: &Sample, error: &Error) -> Option<String> {
+    let Error::Api(status) = error else {
+        return Some(error.to_string());
+    };
+    let last = sample
+        .at
+        .rsplit(['.', '[', ']'])
+        .find(|key| !key.is_empty())
+        .unwrap_or_default();
+    let is_named = |message: &str| {
+        message.contains(last) || message.contains("unknown field") || message.contains("metadata.name")
+    };
+    let causes: Vec<&StatusCause> = status.details.iter().flat_map(|details| &details.causes).collect();
+    let is_explained = |cause: &&StatusCause| {
+        let beginning = BEGINNINGS
+            .iter()
+            .find(|beginning| cause.message.starts_with(**beginning));
+        !cause.field.is_empty() && beginning.is_some()
+    };
+    let is_found = |cause: &&StatusCause| {
+        // The rules of CEL about whole lists, and the name, which follows from the spec.
+        let is_rule = ["spec.drainPlan", "spec.evacuators", "metadata.name", "<nil>"].contains(&cause.field.as_str());
+        is_rule || sample.is_about(&cause.field)
+    };
+    let is_right = match status.code {
+        // A type that the API server's own types do not have, a field that it does not know, or a name that exists.
+        400 | 409 | 413 => is_named(&status.message),
+        422 => !causes.is_empty() && causes.iter().all(is_explained) && causes.iter().any(is_found),
+        _ => false,
+    };
+    (!is_right).then(|| format!("{} {}", status.code, status.message))
+}
+
+/// Gives samples names of their own. Where a sample is not about the place of a name, that is left as it is.
+fn named(kind: &str, number: usize, mut sample: Sample, (pod, uid): (&str, &str)) -> Sample {
+    let object = &mut sample.value;
+    for (pointer, placeholder, given) in [("/spec/podRef/name", POD, pod), ("/spec/podRef/uid", UID, uid)] {
+        if let Some(value) = object.pointer_mut(pointer).filter(|value| **value == placeholder) {
+            *value = json!(given);
+        }
+    }
+    let reference = &object["spec"]["podRef"];
+    let name = match (reference["uid"].as_str(), reference["name"].as_str()) {
+        (Some(uid), Some(name)) => {
+            let short: String = name.chars().take(150).collect();
+            format!("{uid}-{}", short.trim_end_matches(['-', '.']))
+        }
+        _ => format!("{}-{number}", kind.to_lowercase()),
+    };
+    if let Some(value) = object.pointer_mut("/metadata/name").filter(|value| **value == NAME) {
+        *value = json!(name);
+    }
+    if object.is_object() {
+        object["apiVersion"] = json!("headgate.dev/v1alpha1");
+        object["kind"] = json!(kind);
+    }
+    sample
+}
+
+#[tokio::test]
+async fn campaign_of_objects() {
+    let seed = seed_from("HEADGATE_CAMPAIGN_SEED", "this campaign of objects");
+    let size = usize::try_from(number_from("HEADGATE_CAMPAIGN").unwrap_or(DEFAULT_SIZE)).unwrap();
+    let control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let crds = repository("charts/headgate/files/crds");
+    let mut apply = kubectl(control_plane.kubeconfig());
+    succeeded(&apply.args(["apply", "-f"]).arg(crds).output().unwrap());
+    for path in [MAINTENANCES, EVACUATIONS] {
+        eventually(SOON, "the kind is served", async || {
+            let listed = crate::cluster::request(&client, "GET", path, None).await;
+            listed.map(drop).map_err(|refusal| refusal.message)
+        })
+        .await;
+    }
+    let world = World::start(client).await;
+    let maintenances = samples(&maintenance_schema(), seed, size.div_ceil(2));
+    let of_pods = samples(&evacuation_schema(), seed, size / 2);
+    let changes = samples(
+        &maintenance_schema()["properties"]["spec"],
+        seed + 1,
+        maintenances.len(),
+    );
+    let (mut of_maintenances, mut of_evacuations, mut of_changes) =
+        (Counts::default(), Counts::default(), Counts::default());
+    let mut changes = changes.into_iter();
+    let batches = maintenances
+        .chunks(BATCH / 2)
+        .zip(of_pods.chunks(BATCH / 2))
+        .enumerate();
+    for (batch, (maintenances, of_pods)) in batches {
+        let first = batch * BATCH;
+        let objects = maintenances.iter().cloned().enumerate().map(|(number, sample)| {
+            (
+                MAINTENANCES.to_owned(),
+                named("NodeMaintenance", first + number, sample, ("", "")),
+            )
+        });
+        let mut accepted = world.send_all("POST", objects.collect(), &mut of_maintenances).await;
+        let mut objects = Vec::new();
+        for (number, sample) in of_pods.iter().cloned().enumerate() {
+            let number = first + number;
+            let pod = format!("pod-{number}");
+            // Of a pod, of none, and of a pod in another namespace.
+            let (uid, namespace) = match number % 4 {
+                0 | 1 => (world.pod("default", "campaign-2", &pod).await, "default"),
+                2 => (format!("00000000-0000-4000-8000-{number:012}"), "default"),
+                _ => (world.pod("default", "campaign-1", &pod).await, "other"),
+            };
+            objects.push((
+                evacuations_in(namespace),
+                named("Evacuation", number, sample, (&pod, &uid)),
+            ));
+        }
+        let evacuated = world.send_all("POST", objects, &mut of_evacuations).await;
+        world.until_acted_on(&evacuated, &mut of_evacuations).await;
+        world.until_acted_on(&accepted, &mut of_maintenances).await;
+        let requests = accepted.iter().zip(&mut changes).map(|(object, change)| {
+            let (at, value) = (format!("spec.{}", change.at), json!({"spec": change.value}));
+            (path_of(object), Sample { at, value, ..change })
+        });
+        accepted = world.send_all("PATCH", requests.collect(), &mut of_changes).await;
+        world.until_acted_on(&accepted, &mut of_changes).await;
+        world.canary(batch, &mut of_maintenances).await;
+        world.has_gone_on();
+    }
+    let mut findings = BTreeSet::new();
+    for (what, counts) in [
+        ("NodeMaintenance", of_maintenances),
+        ("Evacuation", of_evacuations),
+        ("changed spec", of_changes),
+    ] {
+        let Counts {
+            sent,
+            accepted,
+            refused,
+            slowest,
+            ..
+        } = counts;
+        println!(
+            "{what}: {sent} sent, {accepted} accepted, {refused} refused; the slowest batch was acted on after {slowest:.1?}"
+        );
+        assert!(accepted > 0 && refused > 0, "{what}: {accepted} and {refused}");
+        findings.extend(counts.findings);
+    }
+    world.controller.abort();
+    control_plane.stop().await;
+    let findings: Vec<_> = findings.into_iter().collect();
+    assert!(
+        findings.is_empty(),
+        "{} findings\n{}",
+        findings.len(),
+        findings.join("\n")
+    );
+}

@@ -1,0 +1,136 @@
+//! Settings files that are generated from the JSON schema ([`samples`]): the schema and the program accept the same ones, but for what a schema
+//! cannot say. `HEADGATE_CAMPAIGN=2400` sets how many, `HEADGATE_CAMPAIGN_SEED=17` repeats a run.
+
+use std::path::Path;
+use std::process::Command;
+
+use headgate::config::{load, schema};
+use headgate_core::settings::{SettingsError, Violation};
+use headgate_test_kubernetes::{Sample, met, number_from, samples, scratch, seed_from};
+use serde_json::Value;
+
+/// Files in CI.
+const DEFAULT_SIZE: u64 = 200;
+/// One of so many refused files is also given to the program itself.
+const PER_PROCESS: usize = 10;
+/// What only the program knows: keys, and a part of the messages.
+const BEYOND_SCHEMA: [(&str, &str); 19] = [
+    ("healthzBindAddress", "an IP address with a port"),
+    ("metricsBindAddress", "an IP address with a port"),
+    ("metricsBindAddress", "is also the port of"),
+    ("kubeProxyHealthzUrl", "the address of kube-proxy"),
+    ("kubeProxyHealthzUrl", "where kube-proxy listens"),
+    ("connections.excludedSources", "an address or a prefix"),
+    ("notifications.template", "a template"),
+    ("delayTermination.clusterAutoscaler", "a duration from"),
+    ("delayTermination.clusterAutoscaler", "a delay is not allowed without"),
+    ("outOfLoadBalancers.source", "is not allowed beside"),
+    ("maintenance.automatic", "a duration from"),
+    ("maintenance.automatic", "each cause once"),
+    ("maintenance.automatic", "without maintenance.enabled"),
+    ("signals.extra", "a duration from"),
+    ("signals.extra", "each signal once"),
+    ("signals.extra", "is not allowed beside signals.disabled"),
+    ("signals.extra", "which is the name of this taint"),
+    ("signals.extra", "bytes without control characters"),
+    // Of an annotation 256 bytes, of which a schema counts characters.
+    ("signals.extra", "{annotation: {key"),
+];
+
+fn is_beyond_schema(violation: &Violation) -> bool {
+    let mut known = BEYOND_SCHEMA.iter();
+    known.any(|(key, part)| violation.key.as_deref() == Some(*key) && violation.message.contains(*part))
+}
+
+/// What is wrong with the messages of a refusal.
+fn wrong_messages(sample: &Sample, is_by_schema: bool, file: &Path, error: &SettingsError) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for violation in &error.0 {
+        let line = violation.to_string();
+        let is_unreadable = |c: char| {
+            c.is_control() || ('\u{2028}'..='\u{202e}').contains(&c) || ('\u{2066}'..='\u{2069}').contains(&c)
+        };
+        let is_named = line.starts_with(&file.display().to_string())
+            && (violation.key.is_some() || line.contains("not a key") || !sample.value.is_object());
+        if !is_named || !line.contains("allowed: ") || line.contains(is_unreadable) {
+            wrong.push(format!("{line:?} does not name file, key and what is allowed"));
+        }
+    }
+    let is_found = |violation: &Violation| sample.is_about(violation.key.as_deref().unwrap_or_default());
+    if is_by_schema && !error.0.iter().any(is_found) {
+        wrong.push(format!("no message is about {}: {error}", sample.at));
+    }
+    wrong
+}
+
+/// The program's own answer to a file that it refuses.
+fn run(file: &Path) -> Result<(), String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    let output = command
+        .args(["agent", "--check-config", "--config"])
+        .arg(file)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let is_refused =
+        output.status.code() == Some(2) && said.contains(&file.display().to_string()) && said.contains("allowed: ");
+    met(is_refused, format!("{}: {said}", output.status))
+}
+
+#[test]
+fn campaign_of_settings() {
+    let seed = seed_from("HEADGATE_CAMPAIGN_SEED", "this campaign of settings");
+    let size = number_from("HEADGATE_CAMPAIGN").unwrap_or(DEFAULT_SIZE);
+    let schema = schema();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let file = scratch("campaign").join("settings.yaml");
+    let (mut accepted, mut refused, mut beyond) = (0, 0, 0);
+    let mut findings = Vec::new();
+    for (number, sample) in samples(&schema, seed, usize::try_from(size).unwrap())
+        .into_iter()
+        .enumerate()
+    {
+        let text = serde_yaml::to_string(&sample.value).unwrap();
+        std::fs::write(&file, &text).unwrap();
+        let document: Value = serde_yaml::from_str(&text).unwrap();
+        let by_schema: Vec<_> = validator
+            .iter_errors(&document)
+            .map(|error| error.to_string())
+            .collect();
+        let mut found = Vec::new();
+        match load(Some(&file), &[]) {
+            Ok(settings) => {
+                accepted += 1;
+                found.extend(by_schema.first().map(|error| format!("the schema refuses: {error}")));
+                std::fs::write(&file, settings.to_yaml()).unwrap();
+                if load(Some(&file), &[]) != Ok(settings) {
+                    found.push("what is printed is read as something else".to_owned());
+                }
+            }
+            Err(error) => {
+                refused += 1;
+                found.extend(wrong_messages(&sample, !by_schema.is_empty(), &file, &error));
+                if by_schema.is_empty() {
+                    beyond += 1;
+                    let different = error.0.iter().filter(|violation| !is_beyond_schema(violation));
+                    found.extend(different.map(|violation| format!("the schema accepts: {violation}")));
+                }
+                if refused % PER_PROCESS == 0 {
+                    found.extend(run(&file).err());
+                }
+            }
+        }
+        findings.extend(
+            found
+                .into_iter()
+                .map(|text| format!("{number} {}: {}\n    {text}", sample.at, sample.change)),
+        );
+    }
+    println!("settings: {accepted} accepted, {refused} refused, of which {beyond} by rules beyond the schema");
+    assert!(
+        findings.is_empty(),
+        "{} findings\n{}",
+        findings.len(),
+        findings.join("\n")
+    );
+}
