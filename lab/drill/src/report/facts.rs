@@ -134,7 +134,8 @@ fn stated(conditions: &Conditions) -> Vec<(&'static str, String)> {
                 .into_iter()
                 .filter(|(_, stated)| !stated.is_empty())
                 .map(|(what, stated)| format!("; {what}: {stated}"))
-                .collect::<String>(),
+                .collect::<Vec<_>>()
+                .concat(),
             ),
         ),
         (
