@@ -125,6 +125,13 @@ bench-leader: build-tools ## run the leader's benchmarks, with the real control 
 scale: build-tools ## measure what headgate costs a large cluster, and write a report with plots: make scale NODES=10000 AGENTS=300 MINUTES=10 (benches/README.md)
 	assets=$$($(control_plane)); HEADGATE_COMMIT=$(commit) KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench scale
 
+.PHONY: bench-table
+bench-table: build-tools namespace-tools ## run all benchmarks BENCH_RUNS (5) times at a commit without changes, and write their table into benches/README.md; takes hours, with nothing else running
+	[[ $(commit) != *-dirty ]] || { echo 'bench-table: commit first' >&2; exit 1; }
+	assets=$$($(control_plane)); export KUBEBUILDER_ASSETS=$$assets; runs=$(or $(BENCH_RUNS),5); \
+	for run in $$(seq "$$runs"); do cargo bench --locked $(ARGS); cargo bench --locked --bench leader $(ARGS); done; \
+	python3 benches/table.py "$(target_dir)/headgate-bench/$(commit)" --runs "$$runs" --write benches/README.md
+
 .PHONY: fuzz
 fuzz: build-tools ## run all fuzz targets in parallel for HEADGATE_FUZZ_SECONDS (600)
 	HEADGATE_FUZZ_SECONDS=$${HEADGATE_FUZZ_SECONDS:-600} cargo test --locked --profile fuzz --test fuzz $(ARGS) -- --nocapture --test-threads 16

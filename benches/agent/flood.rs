@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 
 use crate::http::{Prober, request};
-use crate::measuring::figures::{mebibytes, millis, percentile, rounded};
+use crate::measuring::figures::{mebibytes, millis, percentile, quantile, rounded};
 use crate::measuring::memory::{self, Memory};
 use crate::world::Server;
 
@@ -94,9 +94,9 @@ pub(crate) struct FloodResult {
 }
 
 impl FloodResult {
-    /// The 99th percentile of the probes' durations.
-    pub(crate) fn p99(&self) -> Duration {
-        percentile(&self.probes, 990)
+    /// The 99th percentile of the probes' durations, and its name.
+    pub(crate) fn p99(&self) -> (String, Duration) {
+        quantile(&self.probes, 990)
     }
 
     /// All figures as JSON.
@@ -108,7 +108,7 @@ impl FloodResult {
             "lastedSeconds": rounded(self.lasted.as_secs_f64()),
             "probes": self.probes.len(),
             "probeP50Ms": rounded(millis(percentile(&self.probes, 500))),
-            "probeP99Ms": rounded(millis(self.p99())),
+            "probeP99Ms": rounded(millis(self.p99().1)),
             "probeMaxMs": rounded(millis(percentile(&self.probes, 1000))),
             "failedProbes": self.failed_probes,
             "firstFailure": self.first_failure,

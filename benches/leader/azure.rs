@@ -13,7 +13,7 @@ use crate::azure_emulator::EmulatorProcess;
 use crate::azure_emulator::client::Client;
 use crate::documents::{NAMED, RESOURCE_GROUP, SUBSCRIPTION, Shape, load_balancers_path};
 
-/// A running emulator whose operations end at once.
+/// A running emulator, whose operations end at once unless a row says otherwise.
 pub(crate) struct Azure {
     pub(crate) shape: Shape,
     /// Entries of pools besides those of the shape.
@@ -95,6 +95,12 @@ impl Azure {
             .control("POST", "faults", &json!({"action": {"stall": stall}}))
             .await?;
         Ok(())
+    }
+
+    /// Lets operations that begin from now on take this long.
+    pub(crate) async fn operations_take(&self, time: Duration) -> anyhow::Result<()> {
+        let settings = json!({"operationDelay": format!("{}ms", time.as_millis())});
+        self.emulator.control("PUT", "settings", &settings).await.map(drop)
     }
 
     /// Reads a load balancer from ARM.

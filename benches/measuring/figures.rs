@@ -25,6 +25,18 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
+/// Fewer samples have no 99th percentile: it would be the largest or the second.
+const SAMPLES_OF_P99: usize = 300;
+
+/// A quantile as a per mille value with its name, such as `p50`; in the place of a 99th percentile of too few samples the largest,
+/// `max of 25`.
+pub(crate) fn quantile(values: &[Duration], per_mille: usize) -> (String, Duration) {
+    if per_mille > 500 && values.len() < SAMPLES_OF_P99 {
+        return (format!("max of {}", values.len()), percentile(values, 1000));
+    }
+    (format!("p{}", per_mille / 10), percentile(values, per_mille))
+}
+
 /// The percentile as a per mille value, by nearest rank; zero without values.
 pub(crate) fn percentile(values: &[Duration], per_mille: usize) -> Duration {
     let mut sorted = values.to_vec();

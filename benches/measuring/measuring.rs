@@ -2,6 +2,7 @@
 //! machine, and reports.
 
 pub(crate) mod addresses;
+pub(crate) mod conditions;
 pub(crate) mod cores;
 pub(crate) mod cpu_time;
 pub(crate) mod figures;
@@ -40,7 +41,7 @@ impl Machine {
         self,
         measure: impl AsyncFnOnce(&Cores, &mut Report) -> anyhow::Result<()>,
     ) -> anyhow::Result<bool> {
-        let mut report = Report::new(&self.cores, self.precedence.allowed, output::directory())?;
+        let mut report = Report::new(self.precedence.allowed, &output::directory())?;
         // One thread: children end with the thread that starts them and share its cores; it also generates the load.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(measure(&self.cores, &mut report))?;

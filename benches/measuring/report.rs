@@ -1,14 +1,15 @@
 //! Results against their budgets: a table, and a JSON file for each row.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::cores::{Cores, load_average};
+use super::conditions::conditions;
+use super::cores::load_average;
 use super::figures::rounded;
 use super::output::say;
 
@@ -31,7 +32,7 @@ pub(crate) enum Budget {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Check {
     /// The name of the figure.
-    pub(crate) figure: &'static str,
+    pub(crate) figure: String,
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
     /// The peer's figure, in the same unit.
@@ -68,7 +69,7 @@ impl PeerComparison {
 impl Check {
     /// Compares a figure with its budget.
     pub(crate) fn new(
-        figure: &'static str,
+        figure: impl Into<String>,
         value: f64,
         unit: &'static str,
         beside: Option<PeerComparison>,
@@ -94,7 +95,7 @@ impl Check {
         };
         let (budget, pass) = held.unzip();
         Self {
-            figure,
+            figure: figure.into(),
             value: rounded(value),
             unit,
             peer: beside.map(|beside| rounded(beside.peer)),
@@ -124,12 +125,12 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A report into `directory`.
-    pub(crate) fn new(cores: &Cores, precedence: bool, directory: PathBuf) -> anyhow::Result<Self> {
-        fs::create_dir_all(&directory).with_context(|| format!("{} cannot be made", directory.display()))?;
-        let mut conditions = Map::new();
-        conditions.insert("cores".to_owned(), cores.count().into());
+    /// A report into a directory of the commit in `directory`.
+    pub(crate) fn new(precedence: bool, directory: &Path) -> anyhow::Result<Self> {
+        let mut conditions = conditions();
         conditions.insert("precedence".to_owned(), precedence.into());
+        let directory = directory.join(conditions["commit"].as_str().unwrap_or("not-stated"));
+        fs::create_dir_all(&directory).with_context(|| format!("{} cannot be made", directory.display()))?;
         let mut table = Table::new();
         table.load_style(presets::UTF8_HORIZONTAL_ONLY);
         table.set_content_arrangement(ContentArrangement::Disabled);
@@ -165,7 +166,7 @@ impl Report {
             let peer = check.peer.zip(check.peer_name);
             self.table.add_row([
                 if index == 0 { name.to_owned() } else { String::new() },
-                check.figure.to_owned(),
+                check.figure.clone(),
                 format!("{} {}", shown(check.value), check.unit),
                 peer.map_or_else(String::new, |(peer, who)| {
                     format!("{} {} ({who})", shown(peer), check.unit)
@@ -188,7 +189,9 @@ impl Report {
         file.insert("raw".to_owned(), row.raw);
         self.conditions.insert("loadAverage".to_owned(), load_average().into());
         file.insert("conditions".to_owned(), self.conditions.clone().into());
-        let path = self.directory.join(format!("{name}.json"));
+        // Each run keeps its file: `benches/table.py` puts them together.
+        let mut free = (1..).map(|run: u32| self.directory.join(format!("{name}-{run}.json")));
+        let path = free.find(|path| !path.exists()).context("a free name")?;
         fs::write(&path, serde_json::to_string_pretty(&file)? + "\n")
             .with_context(|| format!("{} cannot be written", path.display()))
     }

@@ -9,8 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use serde::Serialize;
+use serde_json::json;
 
 use crate::output::say;
+
+#[path = "conditions.rs"]
+mod conditions;
 
 /// An hour.
 const DEFAULT_SECONDS: u64 = 3600;
@@ -58,7 +62,7 @@ fn length(least_seconds: u64) -> anyhow::Result<Duration> {
     Ok(Duration::from_secs(seconds))
 }
 
-/// Writes a summary to a file of the benchmarks' directory, and shows it.
+/// Writes a summary with its conditions to a file of the benchmarks' directory, and shows it.
 pub(crate) fn report(summary: &(impl Serialize + fmt::Display), name: &str) -> anyhow::Result<()> {
     let file = crate::output::directory().join(name);
     write(summary, &file).with_context(|| format!("writing {}", file.display()))?;
@@ -71,5 +75,6 @@ fn write(summary: &impl Serialize, file: &Path) -> anyhow::Result<()> {
     if let Some(directory) = file.parent() {
         fs::create_dir_all(directory)?;
     }
-    Ok(fs::write(file, serde_json::to_string_pretty(summary)?)?)
+    let summary = json!({"conditions": conditions::conditions(), "summary": summary});
+    Ok(fs::write(file, serde_json::to_string_pretty(&summary)?)?)
 }

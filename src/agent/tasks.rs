@@ -116,7 +116,10 @@ impl Tasks {
             }
             Ok(())
         };
-        let stopped = timeout(STOP_TIMEOUT, join_stoppable).await.unwrap_or(Ok(()));
+        let stopped = timeout(STOP_TIMEOUT, join_stoppable).await.unwrap_or_else(|_| {
+            tracing::warn!(timeout = ?STOP_TIMEOUT, "tasks aborted that did not stop in time");
+            Ok(())
+        });
         self.running.shutdown().await;
         stopped
     }

@@ -141,9 +141,9 @@ async fn settings(client: &Client, namespace: &str, names: BTreeSet<String>, dea
 
 /// The `ConfigMaps` with settings that these rows of pods name: the chart and kustomize append a hash of the text.
 fn settings_names(pods: &Value) -> BTreeSet<String> {
-    let named = pods.as_array().into_iter().flatten();
-    let named = named.filter_map(|pod| pod["settings"].as_str().map(str::to_owned));
-    let mut names: BTreeSet<_> = named.take(MAX_SETTINGS).collect();
+    let rows = pods.as_array().into_iter().flatten();
+    let settings = rows.filter_map(|pod| pod["settings"].as_str().map(str::to_owned));
+    let mut names: BTreeSet<_> = settings.take(MAX_SETTINGS).collect();
     if names.is_empty() {
         names.insert(SETTINGS.to_owned());
     }

@@ -1,12 +1,12 @@
 //! The ARM emulator as a process, with Microsoft's clients and the requests of cloud-controller-manager.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use headgate_test_kubernetes::{assert_contains, eventually, lab_program, met};
 
 use self::emulator_process::Emulator;
-use crate::harness::http::{Connection, exchange};
+use crate::harness::http::{Connection, exchange, get};
 
 mod clients;
 mod cloud_controller_manager;
@@ -14,7 +14,7 @@ pub(crate) mod emulator_process;
 mod evidence;
 
 #[tokio::test]
-async fn the_emulator_stops_at_once_with_open_connections() {
+async fn the_emulator_waits_for_no_connection_and_no_request_when_it_stops() {
     let emulator = Emulator::start(&[]).await;
     let addresses = emulator.directory.join("addresses.json");
     assert!(addresses.exists());
@@ -22,12 +22,29 @@ async fn the_emulator_stops_at_once_with_open_connections() {
     kept_open.send(b"GET / HTTP/1.1\r\nHost: arm\r\n\r\n").await.unwrap();
     kept_open.response().await.unwrap();
 
-    let stopped_at = Instant::now();
+    // Another request is answered ten minutes later, long after the time for the stop.
+    let rule = r#"{"match": {"path": "^/slow"}, "action": {"stall": "10m"}}"#;
+    let head = format!(
+        "POST /emulator/v1/faults HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n",
+        rule.len()
+    );
+    let added = exchange(emulator.control, format!("{head}{rule}").as_bytes())
+        .await
+        .unwrap();
+    assert_eq!(added.status, 201, "{}", added.text());
+    let mut stalled = Connection::open(emulator.arm).await.unwrap();
+    stalled.send(b"GET /slow HTTP/1.1\r\nHost: arm\r\n\r\n").await.unwrap();
+    eventually(Duration::from_mins(1), "the request is received", async || {
+        let journal = get(emulator.control, "/emulator/v1/journal").await.unwrap().text();
+        met(journal.contains("/slow"), journal)
+    })
+    .await;
+
     emulator.stop().await;
-    let took = stopped_at.elapsed();
-    assert!(took < Duration::from_secs(5), "{took:?}");
     assert!(!addresses.exists(), "its addresses are no longer served");
-    assert_eq!(kept_open.rest().await.unwrap(), b"", "closed");
+    for connection in [&mut kept_open, &mut stalled] {
+        assert_eq!(connection.rest().await.unwrap_or_default(), b"", "closed");
+    }
 }
 
 /// The exit code and the standard error of a command that has to end by itself.

@@ -20,6 +20,14 @@ pub(crate) use command::{headgate, stdout_of, succeed};
 pub(crate) use controller::start_controller;
 pub(crate) use network::in_network_namespace;
 
+/// A free address that no other test and no connection uses: of 127.0.0.0/8, by the process, and not an ephemeral port.
+pub(crate) fn own_address() -> std::net::SocketAddr {
+    static NUMBER: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(10_500);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let port = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    ([127, 77, high, low], port).into()
+}
+
 /// A settings file with these settings.
 pub(crate) fn settings_file(settings: &str) -> String {
     format!("apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\n{settings}")

@@ -193,9 +193,9 @@ fn headgate_and_kube_proxy_answer_alike() {
 }
 
 #[test]
-fn a_silently_dropped_watch_connection_is_detected_within_a_minute() {
+fn a_silently_dropped_watch_connection_is_detected() {
     in_network_namespace(
-        "kube_proxy::a_silently_dropped_watch_connection_is_detected_within_a_minute",
+        "kube_proxy::a_silently_dropped_watch_connection_is_detected",
         async || {
             let (control_plane, client) = own_cluster().await;
             let node = create_node(&client, "silent").await;
@@ -215,15 +215,13 @@ fn a_silently_dropped_watch_connection_is_detected_within_a_minute() {
             };
             let error = async || agent.statusz().await["node"]["watchError"].clone();
             assert_eq!(error().await, Value::Null);
-            let dead = Instant::now();
             rule("-A");
-            eventually(Duration::from_secs(90), "the loss is seen", async || {
+            // A watch that is silent for another reason ends after five minutes; `headgate-kubernetes` tests the times.
+            eventually(Duration::from_secs(200), "the loss is seen", async || {
                 let error = error().await;
                 met(error["reason"] == "connection", error)
             })
             .await;
-            println!("noticed after {:?}", dead.elapsed());
-            assert!(dead.elapsed() < Duration::from_mins(1), "{:?}", dead.elapsed());
             assert_eq!(agent.healthz().await.status, 200, "the last state goes on");
             rule("-D");
             set_taints(&client, &node, json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
@@ -269,6 +267,7 @@ async fn kube_proxy_before_1_28_is_polled_at_healthz() {
     let mut settings = Settings::default().kube_proxy;
     settings.healthz_authority = Some(address.to_string());
     settings.poll_interval = Duration::from_millis(100);
+    settings.health_timeout = Duration::from_secs(1);
     let state = watch::Sender::new(ProxyStatus::new(settings.health_timeout));
     let mut status = state.subscribe();
     let polling = tokio::spawn(poll_kube_proxy(settings, state, Clock::System));
@@ -285,9 +284,10 @@ async fn kube_proxy_before_1_28_is_polled_at_healthz() {
     becomes(false).await;
     code.send_replace(StatusCode::OK);
     becomes(true).await;
-    // 404 on both paths, and other codes, count as no answer: after the timeout, not at once.
+    // Other codes count as no answer: after the timeout it is unhealthy, and not for ever.
     code.send_replace(StatusCode::BAD_GATEWAY);
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    becomes(false).await;
+    code.send_replace(StatusCode::OK);
     becomes(true).await;
     polling.abort();
     serving.abort();

@@ -1,7 +1,7 @@
 //! Leader election with real processes on a real API server: what each role does, what a defect in the leader task
 //! does, and how the leader connects to ARM.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;

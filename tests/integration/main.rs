@@ -14,6 +14,7 @@
 
 mod alerts;
 mod azure;
+mod benchmarks;
 mod browser;
 mod budget;
 mod chaos;

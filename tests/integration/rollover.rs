@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use headgate_test_kubernetes::{control_plane, create_node, own_cluster};
+use headgate_test_kubernetes::{control_plane, create_node, eventually, met, own_cluster};
+use kube::Client;
 use nix::sys::signal::Signal;
 
 use crate::harness::{AgentOptions, http, in_network_namespace};
@@ -14,12 +15,22 @@ use crate::harness::{AgentOptions, http, in_network_namespace};
 /// Probes per second.
 const RATE: u32 = 500;
 const ROLLS: usize = 4;
+/// Probes that are answered before the old processes of a roll are stopped, and after they have ended.
+const BETWEEN: u64 = 500;
+/// An answer after this time is late.
+const LATE: Duration = Duration::from_secs(1);
+/// The machine was too busy to tell where an answer of this test's own listener takes as long.
+const BUSY: Duration = Duration::from_millis(300);
+/// The sources of the probes: an address has 28,000 ports, and each waits for a minute after its connection.
+const SOURCES: u8 = 50;
 
 /// Outcomes of the probes.
 #[derive(Default)]
 struct ProbeCounts {
     good: AtomicU64,
     late: AtomicU64,
+    /// Answers of this test's own listener that took longer than [`BUSY`].
+    busy: AtomicU64,
     failures: std::sync::Mutex<Vec<String>>,
     stop: AtomicBool,
 }
@@ -28,17 +39,19 @@ struct ProbeCounts {
 async fn probe(address: SocketAddr, counts: Arc<ProbeCounts>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE);
     let mut probes = tokio::task::JoinSet::new();
-    while !counts.stop.load(Ordering::Relaxed) {
+    for number in (0..SOURCES).cycle() {
+        if counts.stop.load(Ordering::Relaxed) {
+            break;
+        }
         ticks.tick().await;
         let counts = Arc::clone(&counts);
         probes.spawn(async move {
             let started = Instant::now();
-            match http::get(address, "/healthz").await {
+            match http::get_from(Some(Ipv4Addr::new(127, 0, 1, number)), address, "/healthz").await {
                 Ok(answer) if answer.status == 200 => {
                     counts.good.fetch_add(1, Ordering::Relaxed);
-                    counts
-                        .late
-                        .fetch_add(u64::from(started.elapsed() > Duration::from_secs(1)), Ordering::Relaxed);
+                    let is_late = started.elapsed() > LATE;
+                    counts.late.fetch_add(u64::from(is_late), Ordering::Relaxed);
                 }
                 Ok(answer) => counts.failures.lock().unwrap().push(answer.status_line),
                 Err(error) => counts.failures.lock().unwrap().push(error.to_string()),
@@ -47,6 +60,20 @@ async fn probe(address: SocketAddr, counts: Arc<ProbeCounts>) {
         while probes.try_join_next().is_some() {}
     }
     while probes.join_next().await.is_some() {}
+}
+
+/// Connects to a listener of this test twenty times a second: what takes long here is the machine's doing.
+async fn probe_itself(counts: Arc<ProbeCounts>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    while !counts.stop.load(Ordering::Relaxed) {
+        let started = Instant::now();
+        let (accepted, connected) = tokio::join!(listener.accept(), tokio::net::TcpStream::connect(address));
+        accepted.and(connected).unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let is_busy = started.elapsed() > BUSY;
+        counts.busy.fetch_add(u64::from(is_busy), Ordering::Relaxed);
+    }
 }
 
 /// Probes each second on one keep-alive connection, as some load balancers do; an announced close is no loss.
@@ -99,34 +126,53 @@ async fn roll(kubeconfig: &Path, node: &str, bind: SocketAddr, leaving_at_once: 
     let counts = Arc::new(ProbeCounts::default());
     let probes = tokio::spawn(probe(probed(address), Arc::clone(&counts)));
     let kept = tokio::spawn(probe_kept(probed(address), Arc::clone(&counts)));
+    let itself = tokio::spawn(probe_itself(Arc::clone(&counts)));
+    let more_probes = async || {
+        let before = counts.good.load(Ordering::Relaxed);
+        eventually(Duration::from_mins(2), "probes are answered", async || {
+            let good = counts.good.load(Ordering::Relaxed);
+            met(good >= before + BETWEEN, good)
+        })
+        .await;
+    };
     for _ in 0..ROLLS {
         // As with the DaemonSet, the new processes are ready before the old ones are stopped.
         let mut new = Vec::new();
         for _ in 0..leaving_at_once {
             new.push(options(address).start().await);
         }
+        more_probes().await;
         for agent in &old {
             agent.signal(Signal::SIGTERM);
         }
         for mut agent in old {
             assert!(agent.wait(Duration::from_secs(30)).await.unwrap().success());
         }
+        more_probes().await;
         old = new;
     }
     counts.stop.store(true, Ordering::Relaxed);
     probes.await.unwrap();
     kept.await.unwrap();
+    itself.await.unwrap();
     let failures = counts.failures.lock().unwrap().clone();
     let good = counts.good.load(Ordering::Relaxed);
     let late = counts.late.load(Ordering::Relaxed);
-    println!("{bind}: {good} probes answered over {ROLLS} rolls, {late} after more than 1 s");
+    let busy = counts.busy.load(Ordering::Relaxed);
+    println!(
+        "{bind}: {good} probes answered over {ROLLS} rolls, {late} after more than {LATE:?}; the machine was busy {busy} times"
+    );
     let some = &failures[..failures.len().min(5)];
     assert!(
         failures.is_empty(),
         "{} of {good} probes were lost: {some:?}",
         failures.len()
     );
-    assert!(good > 200, "only {good} probes were made");
+    assert!(good >= 2 * BETWEEN * ROLLS as u64, "only {good} probes were made");
+    assert!(
+        late == 0 || busy > 0,
+        "{late} of {good} answers were late, and the machine was not busy"
+    );
 }
 
 #[tokio::test]

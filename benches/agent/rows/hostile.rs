@@ -85,10 +85,17 @@ fn beside_memory(agent: &FloodResult, kube_proxy: &FloodResult) -> (f64, PeerCom
 
 /// The slowest p99 of good probes beside any of the floods.
 fn good_probes(agent: &[&FloodResult], kube_proxy: &[&FloodResult]) -> Check {
-    let p99 = |floods: &[&FloodResult]| millis(floods.iter().map(|flood| flood.p99()).max().unwrap_or_default());
-    let (agent, kube_proxy) = (p99(agent), p99(kube_proxy));
+    let slowest = |floods: &[&FloodResult]| floods.iter().map(|flood| flood.p99()).max_by_key(|(_, time)| *time);
+    let [(name, agent), (_, kube_proxy)] = [slowest(agent), slowest(kube_proxy)].map(Option::unwrap_or_default);
+    let (agent, kube_proxy) = (millis(agent), millis(kube_proxy));
     let beside = PeerComparison::one("kube-proxy", agent, kube_proxy);
-    Check::new("good probes p99", agent, "ms", Some(beside), Budget::Most(5.0))
+    Check::new(
+        format!("good probes {name}"),
+        agent,
+        "ms",
+        Some(beside),
+        Budget::Most(5.0),
+    )
 }
 
 /// Good probes that got no good answer.

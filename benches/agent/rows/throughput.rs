@@ -22,6 +22,9 @@ const PACED_ROUNDS: usize = 4;
 /// That rate, as a share of kube-proxy's maximum: both get the same load, and neither is saturated.
 const PACE: f64 = 0.5;
 
+/// The largest share of time in which the load generator may be busy: above, a rate may be its own and not the server's.
+const GENERATOR_BUSY: f64 = 0.95;
+
 /// Positions in [`Rounds`].
 const AGENT: usize = 0;
 const KUBE_PROXY: usize = 1;
@@ -35,7 +38,11 @@ pub(super) async fn keep_alive(world: &mut World) -> anyhow::Result<Row> {
         Check::new(figure, value, "req/s", Some(beside), Budget::ShareAtLeast(least))
     };
     Ok(Row {
-        checks: vec![check("requests", KUBE_PROXY, 2.0), check("requests", BARE, 0.7)],
+        checks: vec![
+            check("requests", KUBE_PROXY, 2.0),
+            check("requests", BARE, 0.7),
+            all.generator(),
+        ],
         raw: json!({"kept": all.raw(), "kubeProxyCores": world.kube_proxy_cores().await}),
     })
 }
@@ -50,6 +57,7 @@ pub(super) async fn new_connections(world: &mut World) -> anyhow::Result<Row> {
     Ok(Row {
         checks: vec![
             Check::new("requests", rate, "req/s", Some(rates), Budget::ShareAtLeast(0.9)),
+            all.generator(),
             Check::new(
                 "p99 at half of the peer's rate",
                 p99,
@@ -105,6 +113,18 @@ impl Rounds {
                 ratio,
             },
         )
+    }
+
+    /// How busy the load generator was in the round in which it had the most to do.
+    fn generator(&self) -> Check {
+        let busiest = self
+            .rounds
+            .iter()
+            .flatten()
+            .map(|measured| measured.load_busy)
+            .fold(0.0, f64::max);
+        let figure = "the load generator's share of its core, busiest round";
+        Check::new(figure, busiest, "", None, Budget::Most(GENERATOR_BUSY))
     }
 
     fn raw(&self) -> Value {

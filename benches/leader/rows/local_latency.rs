@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::local_services::{LocalShape, delete};
-use crate::measuring::figures::{millis, percentile, rounded};
+use crate::measuring::figures::{millis, quantile, rounded};
 use crate::measuring::report::{Budget, Check, PeerComparison, Row};
 use crate::program::{Program, count};
 use crate::world::World;
@@ -58,10 +58,11 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     azure.stop().await;
     world.taint(SHAPE.nodes..SHAPE.all_nodes(), false).await?;
     delete(&world.client).await?;
-    let check = |figure, per_mille, budget| {
-        let [value, peer] = [&during, &without].map(|times| millis(percentile(times, per_mille)));
+    let check = |per_mille, budget| {
+        let [(name, value), (_, peer)] = [&during, &without].map(|times| quantile(times, per_mille));
+        let [value, peer] = [value, peer].map(millis);
         Check::new(
-            figure,
+            format!("taint to Down during a tick: {name}"),
             value,
             "ms",
             Some(PeerComparison::one("no tick", value, peer)),
@@ -70,12 +71,8 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     };
     Ok(Row {
         checks: vec![
-            check("taint to Down during a tick: p50", 500, Budget::PeerWithin(ONE_WRITE)),
-            check(
-                "taint to Down during a tick: p99",
-                990,
-                Budget::PeerWithin(LONGEST_WRITE),
-            ),
+            check(500, Budget::PeerWithin(ONE_WRITE)),
+            check(990, Budget::PeerWithin(LONGEST_WRITE)),
         ],
         raw: json!({"trials": TRIALS, "duringMilliseconds": all_millis(&during), "withoutMilliseconds": all_millis(&without), "pools": SHAPE.services, "updatesLeftWhenDown": left,
             "millisecondsOfEachAnswer": rounded(millis(ANSWER_DELAY))}),

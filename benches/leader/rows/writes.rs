@@ -49,7 +49,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     let checks = COUNTS.iter().zip(most);
     Ok(Row {
         checks: checks
-            .map(|((_, figure), most)| Check::new(figure, most, "PUTs", None, Budget::Most(1.0)))
+            .map(|((_, figure), most)| Check::new(*figure, most, "PUTs", None, Budget::Most(1.0)))
             .collect(),
         raw: json!({"atOnce": raw, "oneAfterTheOther": free}),
     })

@@ -35,7 +35,7 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 /// Time between keepalive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// How long sent data or probes may stay unacknowledged. The loss is detected then, and counted when connecting again has
-/// failed too, about 40 s after it happened. The documentation promises 60 s.
+/// failed too, about 40 s after it happened. The documentation promises 60 s, and a test adds these times up.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Limit of opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -320,4 +320,16 @@ where
     S::Future: Send + 'static,
 {
     Client::new(transport, config.default_namespace.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_loss_is_detected_within_the_documented_minute() {
+        let unacknowledged = KEEPALIVE_IDLE + KEEPALIVE_INTERVAL + USER_TIMEOUT;
+        let connecting_again = 2 * CONNECT_TIMEOUT;
+        assert!(unacknowledged + connecting_again < Duration::from_mins(1));
+    }
 }

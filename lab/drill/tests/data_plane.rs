@@ -4,6 +4,8 @@
 
 #[path = "fixture/fixture.rs"]
 mod fixture;
+#[path = "fixture/lag.rs"]
+mod lag;
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -23,6 +25,7 @@ use headgate_drill::strategy::{Plan, PodTimes, Strategy};
 use headgate_drill::world::{Recording, RunSettings, World, WorldSettings};
 
 use fixture::{NODES, can_run, probe, runtime, world_settings};
+use lag::on_time;
 
 const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -71,15 +74,21 @@ fn step(at: u64, node: usize, action: Action) -> Step {
     }
 }
 
-fn record(settings: WorldSettings, steps: Vec<Step>, end: u64) -> Recording {
+fn record(settings: &WorldSettings, steps: Vec<Step>, end: u64) -> Recording {
     let timeline = Timeline {
         steps,
         end: millis(end),
     };
-    runtime().block_on(async {
-        let mut world = World::start(settings).await.unwrap();
-        let mut control_plane = NoControlPlane::new(NODES);
-        world.run(&timeline, &run_settings(), &mut control_plane).await.unwrap()
+    record_run(settings, &timeline, &run_settings())
+}
+
+fn record_run(settings: &WorldSettings, timeline: &Timeline, run: &RunSettings) -> Recording {
+    on_time(|| {
+        runtime().block_on(async {
+            let mut world = World::start(settings.clone()).await.unwrap();
+            let mut control_plane = NoControlPlane::new(NODES);
+            world.run(timeline, run, &mut control_plane).await.unwrap()
+        })
     })
 }
 
@@ -120,7 +129,7 @@ fn connections_spread_over_all_nodes_and_survive() {
         return;
     }
     let recording = record(
-        settings(plan(Strategy::KubeProxy, Scenario::Maintenance), 0),
+        &settings(plan(Strategy::KubeProxy, Scenario::Maintenance), 0),
         Vec::new(),
         1500,
     );
@@ -138,7 +147,7 @@ fn a_dead_node_loses_its_share_until_probes_notice() {
         return;
     }
     let steps = vec![step(1000, 0, Action::PowerOff)];
-    let recording = record(settings(plan(Strategy::None, Scenario::Maintenance), 0), steps, 3500);
+    let recording = record(&settings(plan(Strategy::None, Scenario::Maintenance), 0), steps, 3500);
     let gone = event(&recording, Event::NodeGone).unwrap();
     let out = event(&recording, Event::OutOfRotation).unwrap();
     assert!(
@@ -179,13 +188,7 @@ fn an_empty_node_cuts_what_it_forwards_and_silent_connections_notice_it_too() {
         steps: vec![step(800, 0, Action::PowerOff)],
         end: millis(2500),
     };
-    let recording = runtime().block_on(async {
-        let mut world = World::start(settings(plan(Strategy::None, Scenario::ScaleDown), 1))
-            .await
-            .unwrap();
-        let mut control_plane = NoControlPlane::new(NODES);
-        world.run(&timeline, &run, &mut control_plane).await.unwrap()
-    });
+    let recording = record_run(&settings(plan(Strategy::None, Scenario::ScaleDown), 1), &timeline, &run);
     let gone = recording.start + millis(u64::try_from(event(&recording, Event::NodeGone).unwrap()).unwrap());
     let held = &recording.observations.held;
     assert!(held.iter().all(|held| held.node != 0), "it has no Pod: {held:?}");
@@ -221,13 +224,11 @@ fn a_node_that_fails_its_health_check_in_time_loses_nothing() {
         steps,
         end: millis(3000),
     };
-    let recording = runtime().block_on(async {
-        let mut world = World::start(settings(plan(Strategy::KubeProxy, Scenario::ScaleDown), 1))
-            .await
-            .unwrap();
-        let mut control_plane = NoControlPlane::new(NODES);
-        world.run(&timeline, &run, &mut control_plane).await.unwrap()
-    });
+    let recording = record_run(
+        &settings(plan(Strategy::KubeProxy, Scenario::ScaleDown), 1),
+        &timeline,
+        &run,
+    );
     assert_eq!(attempts(&recording, 0, 3000).0, 0);
     assert!(recording.observations.held.iter().all(|held| held.lost.is_none()));
     let order: Vec<_> = [
@@ -254,7 +255,7 @@ fn a_terminating_pod_behind_local_is_used_or_not() {
     }
     let steps = || vec![step(500, 0, Action::TerminatePod), step(2000, 0, Action::EndPod)];
     let without = record(
-        settings(plan(Strategy::None, Scenario::RollingUpdate), 0),
+        &settings(plan(Strategy::None, Scenario::RollingUpdate), 0),
         steps(),
         2500,
     );
@@ -264,7 +265,7 @@ fn a_terminating_pod_behind_local_is_used_or_not() {
         "dropped by kube-proxy until probes notice"
     );
     let with = record(
-        settings(plan(Strategy::PreStopSleep, Scenario::RollingUpdate), 0),
+        &settings(plan(Strategy::PreStopSleep, Scenario::RollingUpdate), 0),
         steps(),
         2500,
     );
@@ -282,20 +283,22 @@ fn record_admin_down(drain_rules: DrainRules) -> Recording {
         drain_rules,
         ..settings(plan(Strategy::KubeProxy, Scenario::Maintenance), 0)
     };
-    runtime().block_on(async {
-        let mut world = World::start(settings).await.unwrap();
-        let mut control_plane = NoControlPlane::new(NODES);
-        let states = control_plane.clone_sender();
-        let setter = async {
-            tokio::time::sleep(millis(1500)).await;
-            states.send_replace(vec![AdminState::Down, AdminState::None, AdminState::None]);
-            std::future::pending::<()>().await;
-        };
-        let run = run_settings();
-        tokio::select! {
-            recording = world.run(&timeline, &run, &mut control_plane) => recording.unwrap(),
-            () = setter => unreachable!(),
-        }
+    on_time(|| {
+        runtime().block_on(async {
+            let mut world = World::start(settings.clone()).await.unwrap();
+            let mut control_plane = NoControlPlane::new(NODES);
+            let states = control_plane.clone_sender();
+            let setter = async {
+                tokio::time::sleep(millis(1500)).await;
+                states.send_replace(vec![AdminState::Down, AdminState::None, AdminState::None]);
+                std::future::pending::<()>().await;
+            };
+            let run = run_settings();
+            tokio::select! {
+                recording = world.run(&timeline, &run, &mut control_plane) => recording.unwrap(),
+                () = setter => unreachable!(),
+            }
+        })
     })
 }
 
@@ -349,13 +352,11 @@ fn a_label_lets_the_cloud_remove_a_node_after_an_operation_and_no_probe_takes_pa
     let mut run = run_settings();
     run.operation = millis(300);
     run.clients.lifetimes = Lifetimes::AtMost(millis(500));
-    let recording = runtime().block_on(async {
-        let mut world = World::start(settings(plan(Strategy::ExcludeLabel, Scenario::ScaleDown), 1))
-            .await
-            .unwrap();
-        let mut control_plane = NoControlPlane::new(NODES);
-        world.run(&timeline, &run, &mut control_plane).await.unwrap()
-    });
+    let recording = record_run(
+        &settings(plan(Strategy::ExcludeLabel, Scenario::ScaleDown), 1),
+        &timeline,
+        &run,
+    );
     let [signal, out, gone] = [Event::Signal, Event::OutOfRotation, Event::NodeGone]
         .map(|kind| event(&recording, kind).unwrap_or_else(|| panic!("{kind:?} in {:?}", recording.events)));
     assert!(
@@ -377,7 +378,7 @@ fn until_out_of(power_off: PowerOff) -> u128 {
         power_off,
         ..world_settings(plan, first_answer)
     };
-    let recording = record(settings, vec![step(800, 0, Action::PowerOff)], 2500);
+    let recording = record(&settings, vec![step(800, 0, Action::PowerOff)], 2500);
     let [gone, out] = [Event::NodeGone, Event::OutOfRotation].map(|kind| event(&recording, kind).unwrap());
     out - gone
 }

@@ -4,6 +4,8 @@
 
 #[path = "fixture/fixture.rs"]
 mod fixture;
+#[path = "fixture/lag.rs"]
+mod lag;
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -20,6 +22,7 @@ use headgate_drill::strategy::{PodTimes, Strategy};
 use headgate_drill::world::{Recording, RunSettings, World, WorldSettings};
 
 use fixture::{NODES, can_run, probe, runtime, world_settings};
+use lag::on_time;
 
 const SIGNAL: Duration = Duration::from_millis(700);
 const END: Duration = Duration::from_millis(3500);
@@ -60,12 +63,14 @@ fn record(strategy: Strategy, drain_rules: DrainRules) -> Recording {
         }],
         end: END,
     };
-    runtime().block_on(async {
-        let mut world = World::start(settings).await.unwrap();
-        world
-            .run(&timeline, &run, &mut NoControlPlane::new(NODES))
-            .await
-            .unwrap()
+    on_time(|| {
+        runtime().block_on(async {
+            let mut world = World::start(settings.clone()).await.unwrap();
+            world
+                .run(&timeline, &run, &mut NoControlPlane::new(NODES))
+                .await
+                .unwrap()
+        })
     })
 }
 

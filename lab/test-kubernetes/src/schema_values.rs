@@ -182,12 +182,12 @@ pub fn samples(schema: &Value, seed: u64, count: usize) -> Vec<Sample> {
     }
     let (mut forms, mut texts) = (forms.iter().cycle(), texts.iter().cycle());
     let mut sample = |number: usize| {
-        let turns = if number % 2 == 0 {
+        let turns = if number.is_multiple_of(2) {
             [&mut forms, &mut texts]
         } else {
             [&mut texts, &mut forms]
         };
-        let mut places = turns.into_iter().filter(|_| number % UNCHANGED != 0);
+        let mut places = turns.into_iter().filter(|_| !number.is_multiple_of(UNCHANGED));
         let Some((path, change)) = places.find_map(Iterator::next) else {
             return Sample {
                 value: valid(schema, &mut random),

@@ -1,11 +1,11 @@
 //! HTTP/1.1 at the level of bytes: the exact responses and their order.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 /// Time for a request and its response, on a busy machine.
@@ -43,11 +43,13 @@ impl Response {
 
 /// Sends a GET on a new connection.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> io::Result<Response> {
-    exchange(
-        address,
-        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes(),
-    )
-    .await
+    get_from(None, address, path).await
+}
+
+/// The same from a given address.
+pub(crate) async fn get_from(source: Option<Ipv4Addr>, address: SocketAddr, path: &str) -> io::Result<Response> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    exchange_from(source, address, request.as_bytes()).await
 }
 
 /// `/statusz` of a process as JSON.
@@ -58,8 +60,23 @@ pub(crate) async fn statusz(address: SocketAddr) -> serde_json::Value {
 
 /// Sends these bytes on a new connection and reads one response.
 pub(crate) async fn exchange(address: SocketAddr, request: &[u8]) -> io::Result<Response> {
+    exchange_from(None, address, request).await
+}
+
+async fn exchange_from(source: Option<Ipv4Addr>, address: SocketAddr, request: &[u8]) -> io::Result<Response> {
     let exchange = async {
-        let mut connection = Connection::open(address).await?;
+        let mut connection = match source {
+            None => Connection::open(address).await?,
+            Some(source) => {
+                let socket = TcpSocket::new_v4()?;
+                socket.bind((source, 0).into())?;
+                let stream = socket.connect(address).await?;
+                Connection {
+                    stream,
+                    unread: Vec::new(),
+                }
+            }
+        };
         connection.send(request).await?;
         connection.response().await
     };

@@ -64,7 +64,7 @@ async fn role_agent_never_leads_and_role_all_hands_over_on_sigterm() {
 #[tokio::test]
 async fn role_controller_leads_without_a_health_port() {
     let lease = ExclusiveLease::free().await;
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = crate::harness::own_address();
     let healthz = free.to_string();
     let arguments = ["--role", "controller", "--healthz-bind-address", &healthz];
     // A missing OTLP collector has no effect.

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::{SOON, settings_file};
-use crate::harness::{AgentOptions, http};
+use crate::harness::{AgentOptions, http, own_address};
 
 /// Starts an agent whose health port is taken, without waiting for it to be bound.
 fn with_taken_port(
@@ -50,8 +50,8 @@ async fn a_port_in_use_is_retried_and_reported_as_a_node_event() {
     let cluster = control_plane();
     let client = cluster.client();
     let node = create_node(&client, "taken").await;
-    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = stranger.local_addr().unwrap();
+    let address = own_address();
+    let stranger = TcpListener::bind(address).unwrap();
     let (mut child, directory) = with_taken_port(&node, &cluster.kubeconfig, address, &[], None);
     let events = Api::<Event>::namespaced(client, "default");
     let selector = ListParams::default().fields(&format!("involvedObject.kind=Node,involvedObject.name={node}"));

@@ -303,11 +303,11 @@ async fn a_full_queue_drops_notices_and_never_waits() {
     let receiver = Receiver::silent().await;
     let world = World::new(&receiver.url());
     let notifier = world.start();
-    let started = std::time::Instant::now();
+    // The calls return although this thread, which sends as well, sends nothing meanwhile.
     for _ in 0..2000 {
         notifier.notify(notice("NodeSignalled"));
     }
-    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert_eq!((world.count(DELIVERED), receiver.requests().len()), (0, 0));
     // 1,000 are queued, and one may be on its way.
     let dropped = world.count(DROPPED);
     assert!((999..=1000).contains(&dropped), "{dropped}");
