@@ -80,7 +80,7 @@ pub fn fixed_seeds(default_runs: u64) -> Range<u64> {
 
 /// The other half: seeds that no earlier execution had.
 fn fresh_seeds(default_runs: u64) -> Range<u64> {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let first = now.unwrap().as_micros();
     let first = u64::try_from(first).unwrap();
     first..first + default_runs - fixed_seeds(default_runs).end
@@ -88,6 +88,7 @@ fn fresh_seeds(default_runs: u64) -> Range<u64> {
 
 /// The seeds that the environment asks for; without such a wish those that are always the same, and as many fresh ones.
 fn seeds(default_runs: u64) -> Vec<Range<u64>> {
+    let one = |range: Range<u64>| std::iter::once(range).collect();
     let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
     let number = |text: &str| -> u64 {
         text.parse().unwrap_or_else(|_| {
@@ -96,14 +97,14 @@ fn seeds(default_runs: u64) -> Vec<Range<u64>> {
     };
     if let Some(seed) = variable("HEADGATE_STORY") {
         let seed = number(&seed);
-        return vec![seed..seed + 1];
+        return one(seed..seed + 1);
     }
     let Some(runs) = variable("HEADGATE_STORIES") else {
         return vec![fixed_seeds(default_runs), fresh_seeds(default_runs)];
     };
     match runs.split_once("..") {
-        Some((first, end)) => vec![number(first)..number(end)],
-        None => vec![0..number(&runs)],
+        Some((first, end)) => one(number(first)..number(end)),
+        None => one(0..number(&runs)),
     }
 }
 
