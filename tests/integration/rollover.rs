@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use headgate_test_kubernetes::{control_plane, create_node, eventually, met, own_cluster};
-use kube::Client;
 use nix::sys::signal::Signal;
 
 use crate::harness::{AgentOptions, http, in_network_namespace};

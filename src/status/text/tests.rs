@@ -35,7 +35,6 @@ fn rule(name: &str, path: Option<&str>, target: ProbeTarget) -> RuleRow {
     }
 }
 
-#[expect(clippy::too_many_lines, reason = "a report with everything in it")]
 pub(crate) fn report() -> StatusReport {
     let signal = SignalRow {
         name: "drain".to_owned(),

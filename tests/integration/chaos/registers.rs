@@ -26,6 +26,10 @@ enum Expected {
     Version(Option<String>),
 }
 
+#[allow(
+    clippy::option_option,
+    reason = "whether the new version is known, and whether there is one"
+)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Operation {
     Read,
@@ -96,6 +100,10 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// The value of the register after this call, if no other one was under way.
+    #[allow(
+        clippy::option_option,
+        reason = "whether the value is known, and whether there is one"
+    )]
     fn determined(&self) -> Option<Option<String>> {
         match (&self.answer, &self.operation) {
             (Some(Answer::Value(value)), _) => Some(value.clone()),
@@ -185,7 +193,7 @@ fn is_linearizable(start: &Register, calls: &[Call<'_>]) -> bool {
             tester.on_return(thread, answer).unwrap();
             busy.remove(&thread);
         } else {
-            let thread = (0_usize..)
+            let thread = (0..=busy.len())
                 .find(|thread| !busy.contains(thread))
                 .expect("there are many");
             tester.on_invoke(thread, calls[index].operation.clone()).unwrap();

@@ -312,12 +312,12 @@ impl World {
         let object = json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": name}, "spec": spec});
         let made = self.send("POST", MAINTENANCES, Some(&object)).await.unwrap();
         self.until_acted_on(&[made], counts).await;
-        let others = self.list(MAINTENANCES).await.into_iter().filter(|one| !is_canary(one));
+        let mut others = self.list(MAINTENANCES).await.into_iter().filter(|one| !is_canary(one));
         let shares = |object: Value| {
             let nodes = object["status"]["nodeStatuses"].as_array().cloned().unwrap_or_default();
             nodes.iter().any(|node| node["nodeRef"]["name"] == "canary")
         };
-        if others.map(shares).any(|shares| shares) {
+        if others.any(shares) {
             self.clean_up().await;
         }
         let path = format!("{MAINTENANCES}/{name}");

@@ -22,8 +22,8 @@ pub(crate) fn run_agent(
     let (name, clock) = (format!("node-{node}"), clock.clone());
     let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
     let mut registry = Registry::default();
-    let writes = NodeWriteMetrics::register(&mut registry);
-    let writer = NodeWriter::new(client.clone(), writes, clock.clone());
+    let node_writes = NodeWriteMetrics::register(&mut registry);
+    let writer = NodeWriter::new(client.clone(), node_writes, clock.clone());
     let intents = NodeIntents::default();
     let marker = intents.field(NodeField::Marker);
     let expire = expire_marker(name.clone(), MARKER_TTL, reports.subscribe(), marker, clock.clone());
