@@ -42,7 +42,7 @@ const PATIENCE: Duration = Duration::from_mins(5);
 /// Until nothing is `Down` any more. The ledger keeps what was given back for 5 minutes, and takes no more once it is full.
 const RESTORE_PATIENCE: Duration = Duration::from_mins(15);
 /// For kubectl, which waits for the answer to each request.
-const KUBECTL_PATIENCE: Duration = Duration::from_mins(60);
+const KUBECTL_PATIENCE: Duration = Duration::from_hours(1);
 /// A signal for which `adminState.maxNewDown` counts.
 const MAINTENANCE_TAINT: &str = "headgate.dev/maintenance";
 /// Of ten Nodes so many are tainted.
@@ -411,7 +411,7 @@ pub(crate) async fn slow_arm(run: &mut Run<'_>) -> anyhow::Result<Phase> {
         is_over.set(true);
         anyhow::Ok(())
     };
-    let working = async {
+    let working = Box::pin(async {
         tokio::try_join!(sending, signals.follow(&run.fleet, before, PATIENCE, || is_over.get()))?;
         let refused = throttled(&run.fleet.metrics().await?);
         // The rest is not measured, and takes long with such an ARM.
@@ -423,7 +423,7 @@ pub(crate) async fn slow_arm(run: &mut Run<'_>) -> anyhow::Result<Phase> {
         }
         restored(&run.fleet).await?;
         Ok(refused - throttled_before)
-    };
+    });
     let rate = run.updates.rate_at_rest();
     let refused = recording.beside(beside_updates(&run.updates, rate, working)).await?;
     let recorded = recording.end(run).await?;
