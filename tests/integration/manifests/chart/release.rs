@@ -7,7 +7,9 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use headgate_sandbox::process::Process;
-use headgate_test_kubernetes::{assert_contains, eventually, is_kubernetes_1_30, kubectl, own_control_plane, scratch};
+use headgate_test_kubernetes::{
+    assert_contains, eventually, is_kubernetes_1_30, kubectl, met, own_control_plane, scratch,
+};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -228,7 +230,12 @@ async fn each_profile_is_installed_upgraded_rolled_back_and_uninstalled() {
             monitored = listed.lines().map(ToOwned::to_owned).collect();
         }
         stdout_of(&mut helm_as(&administrator, &["uninstall", "headgate"]));
-        assert_eq!(objects(&administrator), before, "{name}");
+        // A definition stays until the API server has deleted its objects, which helm does not wait for.
+        eventually(SOON, name, async || {
+            let left = objects(&administrator);
+            met(left == before, format!("{left:?}"))
+        })
+        .await;
     }
     assert_eq!(monitored.len(), 3, "{monitored:?}");
     control_plane.stop().await;
