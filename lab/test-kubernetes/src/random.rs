@@ -1,7 +1,7 @@
 //! Randomised stories: each run follows from its seed, in paused time.
 //!
 //! `HEADGATE_STORIES=5000` sets the number of runs, `HEADGATE_STORIES=1000..2000` their seeds, and `HEADGATE_STORY=17` runs only that
-//! seed. Without them half of the runs have seeds that are always the same, the others fresh ones.
+//! seed.
 
 use std::io::Write as _;
 use std::ops::Range;
@@ -72,23 +72,8 @@ pub fn seed_from(variable: &str, of_what: &str) -> u64 {
     seed
 }
 
-/// The seeds of the runs that are always the same, of so many.
-#[must_use]
-pub fn fixed_seeds(default_runs: u64) -> Range<u64> {
-    0..default_runs / 2
-}
-
-/// The other half: seeds that no earlier execution had.
-fn fresh_seeds(default_runs: u64) -> Range<u64> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let first = now.unwrap().as_micros();
-    let first = u64::try_from(first).unwrap();
-    first..first + default_runs - fixed_seeds(default_runs).end
-}
-
-/// The seeds that the environment asks for; without such a wish those that are always the same, and as many fresh ones.
-fn seeds(default_runs: u64) -> Vec<Range<u64>> {
-    let one = |range: Range<u64>| std::iter::once(range).collect();
+/// The seeds that the environment asks for.
+fn seeds(default_runs: u64) -> Range<u64> {
     let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
     let number = |text: &str| -> u64 {
         text.parse().unwrap_or_else(|_| {
@@ -97,23 +82,21 @@ fn seeds(default_runs: u64) -> Vec<Range<u64>> {
     };
     if let Some(seed) = variable("HEADGATE_STORY") {
         let seed = number(&seed);
-        return one(seed..seed + 1);
+        return seed..seed + 1;
     }
     let Some(runs) = variable("HEADGATE_STORIES") else {
-        return vec![fixed_seeds(default_runs), fresh_seeds(default_runs)];
+        return 0..default_runs;
     };
     match runs.split_once("..") {
-        Some((first, end)) => one(number(first)..number(end)),
-        None => one(0..number(&runs)),
+        Some((first, end)) => number(first)..number(end),
+        None => 0..number(&runs),
     }
 }
 
 /// Runs a story with each seed that the environment asks for, in paused time, and reports the progress of many runs to stderr.
 pub fn run_seeds<R: Future<Output = ()>>(name: &str, default_runs: u64, run: impl Fn(u64) -> R) {
     let (seeds, start) = (seeds(default_runs), std::time::Instant::now());
-    let _ = writeln!(std::io::stderr(), "{name}: runs with the seeds {seeds:?}");
-    let runs: u64 = seeds.iter().map(|range| range.end - range.start).sum();
-    for (done, seed) in (1_u64..).zip(seeds.into_iter().flatten()) {
+    for seed in seeds.clone() {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_paused_time(run(seed))));
         if let Err(panic) = result {
             let _ = writeln!(
@@ -122,8 +105,9 @@ pub fn run_seeds<R: Future<Output = ()>>(name: &str, default_runs: u64, run: imp
             );
             std::panic::resume_unwind(panic);
         }
+        let done = seed + 1 - seeds.start;
         if done.is_multiple_of(RUNS_PER_REPORT) {
-            let took = start.elapsed();
+            let (runs, took) = (seeds.end - seeds.start, start.elapsed());
             // The harness captures what is printed.
             let _ = writeln!(
                 std::io::stderr(),

@@ -39,8 +39,7 @@ pub(crate) struct Options {
     pub(crate) load_balancers: Vec<Value>,
     pub(crate) target: LocalPoolsTarget,
     pub(crate) settings: LocalServicePools,
-    /// Of the emulator; its operations end at once by default.
-    pub(crate) azure: Settings,
+    pub(crate) operation_delay: Duration,
     pub(crate) policy: Policy,
     pub(crate) guard: GuardSettings,
     /// The size up to which the text of a load balancer is kept for a write, if not the default.
@@ -56,20 +55,12 @@ impl Default for Options {
             load_balancers: vec![load_balancer("kubernetes", &[("default-web", entries([1], false))])],
             target: several_load_balancers(),
             settings: LocalServicePools::default(),
-            azure: operations_of(Duration::ZERO),
+            operation_delay: Duration::ZERO,
             policy: ENFORCE,
             guard: GuardSettings::DISABLED,
             max_kept_bytes: None,
             scope: None,
         }
-    }
-}
-
-/// An emulator whose operations take this long.
-pub(crate) fn operations_of(operation_delay: Duration) -> Settings {
-    Settings {
-        operation_delay,
-        ..Settings::default()
     }
 }
 
@@ -99,7 +90,11 @@ impl LocalCluster {
     pub(crate) async fn with(options: Options) -> Self {
         let fake = FakeApi::default();
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
-        let mut world = World::new(fake.client().0, clock, &options.load_balancers, options.azure);
+        let settings = Settings {
+            operation_delay: options.operation_delay,
+            ..Settings::default()
+        };
+        let mut world = World::new(fake.client().0, clock, &options.load_balancers, settings);
         world.managed = vec!["kubernetes", "second"];
         world.local_pools = options.target;
         world.local_pools_settings = options.settings;

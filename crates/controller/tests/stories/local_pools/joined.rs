@@ -5,7 +5,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::super::world::{SECOND, entries, load_balancer};
-use super::cluster::{INTERVAL, LocalCluster, Options, nodes, operations_of};
+use super::cluster::{INTERVAL, LocalCluster, Options, nodes};
 
 const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
 const PUT_OF_WEB: &str = "/backendAddressPools/default-web$";
@@ -162,7 +162,7 @@ async fn admin_states_overtake_a_tick_of_many_pools() {
     let pools: Vec<_> = names.iter().map(|name| (name.as_str(), entries([1], false))).collect();
     let cluster = LocalCluster::with(Options {
         load_balancers: vec![load_balancer("kubernetes", &pools)],
-        azure: operations_of(2 * SECOND),
+        operation_delay: 2 * SECOND,
         ..Options::default()
     })
     .await;
