@@ -243,10 +243,13 @@ async fn kube_proxy_before_1_28_is_polled_at_healthz() {
         r#"{"lastUpdated": "2020-06-03 23:59:53 +0000 UTC m=+202.6","currentTime": "2020-06-03 23:59:53 +0000 UTC"}"#;
     let code = watch::Sender::new(StatusCode::OK);
     let answers = code.subscribe();
+    let polls = watch::Sender::new(0);
+    let polled = polls.clone();
     let router = Router::new().route(
         "/healthz",
         any(move || {
             let code = *answers.borrow();
+            polled.send_modify(|polls| *polls += 1);
             async move { (code, old) }
         }),
     );
@@ -267,7 +270,6 @@ async fn kube_proxy_before_1_28_is_polled_at_healthz() {
     let mut settings = Settings::default().kube_proxy;
     settings.healthz_authority = Some(address.to_string());
     settings.poll_interval = Duration::from_millis(100);
-    settings.health_timeout = Duration::from_secs(1);
     let state = watch::Sender::new(ProxyStatus::new(settings.health_timeout));
     let mut status = state.subscribe();
     let polling = tokio::spawn(poll_kube_proxy(settings, state, Clock::System));
@@ -284,10 +286,11 @@ async fn kube_proxy_before_1_28_is_polled_at_healthz() {
     becomes(false).await;
     code.send_replace(StatusCode::OK);
     becomes(true).await;
-    // Other codes count as no answer: after the timeout it is unhealthy, and not for ever.
+    // Other codes count as no answer: after the timeout, not at once. The third poll from here shows that one with such a code was read.
     code.send_replace(StatusCode::BAD_GATEWAY);
-    becomes(false).await;
-    code.send_replace(StatusCode::OK);
+    let before = *polls.borrow();
+    let mut polled = polls.subscribe();
+    polled.wait_for(|polls| *polls >= before + 3).await.unwrap();
     becomes(true).await;
     polling.abort();
     serving.abort();
