@@ -150,7 +150,8 @@ prove: build-tools ## explore the model of the protocol, and disturb short stori
 
 .PHONY: campaign
 campaign: build-tools ## generate HEADGATE_CAMPAIGN (2400) objects and as many settings files from their schemas, for the real API server with a controller, and for the program
-	assets=$$($(control_plane)); HEADGATE_CAMPAIGN=$${HEADGATE_CAMPAIGN:-2400} KUBEBUILDER_ASSETS=$$assets \
+	assets=$$($(control_plane)); export HEADGATE_CAMPAIGN_SEED=$${HEADGATE_CAMPAIGN_SEED:-$$(date +%s)}; echo "HEADGATE_CAMPAIGN_SEED=$$HEADGATE_CAMPAIGN_SEED repeats this campaign"; \
+	HEADGATE_CAMPAIGN=$${HEADGATE_CAMPAIGN:-2400} KUBEBUILDER_ASSETS=$$assets \
 	  cargo test --locked -p headgate -p headgate-lab -p headgate-maintenance --test integration --test lab $(ARGS) -- campaign_of --nocapture
 
 .PHONY: soak-leader

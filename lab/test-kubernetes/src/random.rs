@@ -60,8 +60,7 @@ pub fn number_from(variable: &str) -> Option<u64> {
 }
 
 /// The seed in a variable of the environment, or a new one, which is printed.
-#[must_use]
-pub fn seed_from(variable: &str, of_what: &str) -> u64 {
+pub(crate) fn seed_from(variable: &str, of_what: &str) -> u64 {
     let new = || {
         SystemTime::UNIX_EPOCH
             .elapsed()

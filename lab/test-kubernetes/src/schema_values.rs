@@ -294,7 +294,8 @@ fn form_changes(schema: &Value) -> Vec<Change> {
             changes.push(Change::Twice);
         }
         "object" => {
-            changes.extend(["unknown", ""].map(|key| Change::Key(key.to_owned())));
+            // Not the empty name, which the API server stores and then refuses in each patch of the object.
+            changes.push(Change::Key("unknown".to_owned()));
             // As if dots were a way to write sections.
             let section = |(name, inner): (&String, &Value)| {
                 let first = inner["properties"].as_object()?.keys().next()?;
