@@ -43,6 +43,7 @@ use headgate_sandbox::assets::Assets;
 
 use azure::Azure;
 use documents::{Members, Shape};
+use measuring::conditions;
 use measuring::output::{self, say};
 use program::Program;
 use summary::Summary;

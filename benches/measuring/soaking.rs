@@ -11,10 +11,8 @@ use anyhow::{Context as _, ensure};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::conditions;
 use crate::output::say;
-
-#[path = "conditions.rs"]
-mod conditions;
 
 /// An hour.
 const DEFAULT_SECONDS: u64 = 3600;

@@ -7,6 +7,8 @@
 //! `SOAK_SECONDS`, by default one hour; it is not part of `cargo bench` or `cargo test`. The summary
 //! goes to `target/headgate-bench/soak.json`.
 
+#[path = "../measuring/conditions.rs"]
+mod conditions;
 #[path = "../measuring/output.rs"]
 mod output;
 #[path = "../measuring/soaking.rs"]
