@@ -159,7 +159,7 @@ impl Report {
             row(
                 &mut text,
                 &[
-                    check.figure,
+                    &check.figure,
                     &format!("{} {}", check.value, check.unit),
                     budget,
                     verdict,

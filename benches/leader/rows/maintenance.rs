@@ -102,7 +102,7 @@ async fn decisions(client: &Client) -> anyhow::Result<Vec<Duration>> {
     };
     let nodes: Vec<_> = nodes.into_iter().map(|node| Arc::new(reader.read(node))).collect();
     let snapshot = Snapshot {
-        undecodable_maintenances: std::collections::BTreeMap::new(),
+        undecodable_maintenances: BTreeMap::new(),
         load_balancers: nodes
             .iter()
             .map(|node| (node.name.clone(), NodeTraffic::Out { since: Some(since) }))
