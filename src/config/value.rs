@@ -264,7 +264,7 @@ pub(super) fn cluster_name() -> ValueType<String> {
     // A whole number is a name, too. Of others YAML changes the digits.
     let is_text = |value: &&Value| value.is_string() || value.is_u64();
     ValueType::new(
-        json!({ "anyOf": [{ "type": "string", "pattern": "^[A-Za-z0-9][-A-Za-z0-9_.]{0,70}$" }, { "type": "integer", "minimum": 0 }] }),
+        json!({ "anyOf": [{ "type": "string", "pattern": "^[A-Za-z0-9][-A-Za-z0-9_.]{0,70}$" }, { "type": "integer", "minimum": 0, "maximum": u64::MAX }] }),
         move |value| {
             let text = Some(value).filter(is_text).and_then(scalar_text);
             text.filter(is_name).ok_or_else(|| allowed.to_owned())

@@ -283,7 +283,8 @@ impl World {
             for object in left.values() {
                 let path = path_of(object);
                 // Finalizers of others are theirs to remove; the instigators' end with the pods.
-                let ours = |finalizer: &&Value| **finalizer == "headgate.dev/maintenance-completion";
+                let is_maintenance = object["metadata"]["namespace"].is_null();
+                let ours = |finalizer: &&Value| is_maintenance && **finalizer == "headgate.dev/maintenance-completion";
                 let all = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
                 let kept: Vec<_> = all.iter().filter(ours).collect();
                 if kept.len() < all.len() {
