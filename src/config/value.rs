@@ -253,6 +253,9 @@ pub(super) fn secret_name() -> ValueType<SecretName> {
     ValueType::text(schema, allowed, |text| text.parse().ok(), SecretName::to_string)
 }
 
+/// The largest whole number up to which each has a representation of its own in JSON as most programs read it.
+const MAX_EXACT: u64 = (1 << 53) - 1;
+
 /// A cluster name that can be the name of a load balancer.
 pub(super) fn cluster_name() -> ValueType<String> {
     let is_name = |text: &String| {
@@ -261,10 +264,10 @@ pub(super) fn cluster_name() -> ValueType<String> {
             && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     };
     let allowed = "1 to 71 letters, digits, dashes, underscores and dots, as cloud-controller-manager's --cluster-name";
-    // A whole number is a name, too. Of others YAML changes the digits.
-    let is_text = |value: &&Value| value.is_string() || value.is_u64();
+    // A whole number is a name, too. Of others YAML changes the digits, and of larger ones helm.
+    let is_text = |value: &&Value| value.is_string() || value.as_u64().is_some_and(|number| number <= MAX_EXACT);
     ValueType::new(
-        json!({ "anyOf": [{ "type": "string", "pattern": "^[A-Za-z0-9][-A-Za-z0-9_.]{0,70}$" }, { "type": "integer", "minimum": 0, "maximum": u64::MAX }] }),
+        json!({ "anyOf": [{ "type": "string", "pattern": "^[A-Za-z0-9][-A-Za-z0-9_.]{0,70}$" }, { "type": "integer", "minimum": 0, "maximum": MAX_EXACT }] }),
         move |value| {
             let text = Some(value).filter(is_text).and_then(scalar_text);
             text.filter(is_name).ok_or_else(|| allowed.to_owned())
