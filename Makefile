@@ -238,12 +238,12 @@ count: ## print the lines of code of the product, of the lab, and of tests and b
 	@python3 tests/count.py
 
 .PHONY: coverage
-coverage: build-tools coverage-tools ## print how much of each product crate the tests of these crates run, without integration tests
+coverage: build-tools coverage-tools ## print how much of each product crate the tests of these crates run, without integration tests: make coverage, or make coverage CRATES='-p headgate-core'
 	llvm=$$(rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p'); \
 	export LLVM_COV=$$(command -v llvm-cov-$$llvm) LLVM_PROFDATA=$$(command -v llvm-profdata-$$llvm); \
-	cargo llvm-cov --locked --no-report $(patsubst crates/%,-p headgate-%,$(wildcard crates/*)) --lib --tests $(ARGS); \
-	cargo llvm-cov report --lcov --output-path $(target_dir)/coverage.info; \
-	cargo llvm-cov report --json --output-path $(target_dir)/coverage.json; \
+	crates='$(or $(CRATES),$(patsubst crates/%,-p headgate-%,$(wildcard crates/*)))'; cargo llvm-cov --locked --no-report $$crates --lib --tests $(ARGS); \
+	cargo llvm-cov report $$crates --lcov --output-path $(target_dir)/coverage.info; \
+	cargo llvm-cov report $$crates --json --output-path $(target_dir)/coverage.json; \
 	python3 tests/count.py coverage $(target_dir)/coverage.info $(target_dir)/coverage.json
 
 .PHONY: docs
