@@ -13,6 +13,8 @@ use crate::status::report::{LeaderWork, NodeRow, StatusReport};
 
 /// Rows of the table of nodes: as many as a page can have that is read and sent in no time.
 const MAX_NODES: usize = 1000;
+/// How many of them are laid out together: a browser leaves out those that are not on the screen.
+const SCREEN: usize = 50;
 /// Rows about what the leader did.
 const MAX_EVENTS: usize = 20;
 
@@ -60,6 +62,7 @@ pub(super) fn cluster(report: &StatusReport, trends: &Trends) -> Markup {
     nodes.sort_by_key(|node| (node.signals.is_empty(), node.signalled_since));
     let signalled = nodes.iter().filter(|node| !node.signals.is_empty()).count();
     let hidden = nodes.len().saturating_sub(MAX_NODES);
+    nodes.truncate(MAX_NODES);
     html! {
         h2 { "Nodes" }
         (troubles(report))
@@ -68,9 +71,9 @@ pub(super) fn cluster(report: &StatusReport, trends: &Trends) -> Markup {
             ", foreign Down: " (report.foreign_down) "."
         }
         @if !nodes.is_empty() {
-            table.wide {
-                tr { th { "node" } th { "signals" } th { "since" } th { "Down" } th { "waits for" } th { "connections" } }
-                @for node in nodes.iter().take(MAX_NODES) { (node_row(report, node, trends)) }
+            table.wide.long {
+                thead { tr { th { "node" } th { "signals" } th { "since" } th { "Down" } th { "waits for" } th { "connections" } } }
+                @for screen in nodes.chunks(SCREEN) { tbody { @for node in screen { (node_row(report, node, trends)) } } }
             }
         }
         @if hidden > 0 { p { (hidden) " more are not shown: headgate status has all." } }

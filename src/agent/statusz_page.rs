@@ -34,6 +34,9 @@ th, td { border-bottom: 1px solid #8884; padding: .25rem .6rem .25rem 0; text-al
 th { font-weight: normal; opacity: .75; width: 12rem; }
 td, pre { overflow-wrap: anywhere; white-space: pre-wrap; }
 .wide th { width: auto; }
+.long, .long thead, .long tbody { display: block; }
+.long tbody { content-visibility: auto; contain-intrinsic-height: auto 90rem; }
+.long tr { display: table; table-layout: fixed; width: 100%; }
 .good, .bad { border-radius: .3rem; color: #fff; padding: 0 .4rem; }
 .good { background: #19692c; }
 .bad { background: #a3161a; }
