@@ -93,6 +93,18 @@ pub struct AzureAccess {
 }
 
 impl AzureAccess {
+    /// The access of a command that a person runs.
+    #[must_use]
+    pub fn of_command(settings: AzureSettings, client: Client) -> Self {
+        Self {
+            settings,
+            client,
+            metrics: Metrics::default(),
+            clock: Clock::System,
+            may_use_az: true,
+        }
+    }
+
     /// Reads the configuration and makes a client of it.
     ///
     /// # Errors

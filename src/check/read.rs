@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use headgate_azure::{BackendPoolType, Metrics, TokenClaims, TokenSource as _};
+use headgate_azure::{BackendPoolType, TokenClaims, TokenSource as _};
 use headgate_controller::admin_state::{ClusterTarget, Ledger};
-use headgate_core::clock::Clock;
 use headgate_core::service::ServiceObject;
 use headgate_core::telemetry::error_chain;
 use headgate_kubernetes::load_balancer_services;
@@ -208,13 +207,7 @@ async fn read_azure(client: &Client, settings: &Settings) -> Option<AzureWorld> 
     if !settings.azure.is_configured() {
         return None;
     }
-    let access = AzureAccess {
-        settings: settings.azure.clone(),
-        client: client.clone(),
-        may_use_az: true,
-        metrics: Metrics::default(),
-        clock: Clock::System,
-    };
+    let access = AzureAccess::of_command(settings.azure.clone(), client.clone());
     let unread = |configuration| AzureWorld {
         configuration,
         token: None,

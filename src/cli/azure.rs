@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use clap::Args;
-use headgate_azure::{InvalidId, Metrics};
+use headgate_azure::InvalidId;
 use headgate_controller::admin_state::ClusterTarget;
-use headgate_core::clock::Clock;
 use headgate_core::settings::SettingsError;
 use kube::Client;
 
@@ -113,13 +112,7 @@ async fn target(settings: &Settings, client: &Client) -> Result<ClusterTarget, N
     if !settings.azure.is_configured() {
         return Err(NoTarget::NotConfigured);
     }
-    let access = AzureAccess {
-        settings: settings.azure.clone(),
-        client: client.clone(),
-        may_use_az: true,
-        metrics: Metrics::default(),
-        clock: Clock::System,
-    };
+    let access = AzureAccess::of_command(settings.azure.clone(), client.clone());
     let connected = access.connect().await.map_err(|error| match error {
         ArmConnectError::Config(error) => NoTarget::Config(error),
         ArmConnectError::Group(error) => NoTarget::Invalid(error),

@@ -4,9 +4,12 @@
 //! scales with the page. Its few colours stand in presentation attributes, which the page's style replaces in dark mode.
 //! Colours are Okabe and Ito's, which people with any colour vision can tell apart; no mark differs by colour alone.
 
+use plotters::chart::{ChartBuilder, ChartContext, LabelAreaPosition};
 use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
+use plotters::element::Text;
 use plotters::prelude::{
-    Color, DrawingArea, DrawingAreaErrorKind, IntoDrawingArea, IntoFont, RGBColor, SVGBackend, TextStyle,
+    Cartesian2d, Color, DrawingArea, DrawingAreaErrorKind, IntoDrawingArea, IntoFont, RGBColor, SVGBackend, TextStyle,
 };
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -40,6 +43,8 @@ const SKY: RGBColor = RGBColor(0x56, 0xB4, 0xE9);
 /// Text of axes and labels, and of headings.
 const TEXT_SIZE: u32 = 14;
 const HEADING_SIZE: u32 = 16;
+/// What a heading and a line of conditions take.
+const HEADING_HEIGHT: u32 = 50;
 
 /// A picture cannot be drawn.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +87,23 @@ fn svg(
          viewBox=\"0 0 {WIDTH} {height}\" xmlns=\"http://www.w3.org/2000/svg\">\n\
          <title id=\"{id}-title\">{title}</title>\n<desc id=\"{id}-description\">{description}</desc>{inner}"
     ))
+}
+
+/// A chart over seconds below a heading and a line of conditions, with room for labels at the ends of its lines.
+fn chart_over_seconds<'area, 'backend>(
+    root: &'area Area<'backend>,
+    [heading, conditions]: [&str; 2],
+    end: f64,
+    top: f64,
+) -> Result<ChartContext<'area, SVGBackend<'backend>, Cartesian2d<RangedCoordf64, RangedCoordf64>>, DrawError> {
+    root.draw(&Text::new(heading.to_owned(), (8, 15), text(HEADING_SIZE)))?;
+    root.draw(&Text::new(conditions.to_owned(), (8, 36), text(TEXT_SIZE)))?;
+    ChartBuilder::on(root)
+        .margin_top(HEADING_HEIGHT)
+        .margin_right(130)
+        .set_label_area_size(LabelAreaPosition::Left, 60)
+        .set_label_area_size(LabelAreaPosition::Bottom, 44)
+        .build_cartesian_2d(0.0..end, 0.0..top)
 }
 
 /// Text that begins at its position, at half of its height.

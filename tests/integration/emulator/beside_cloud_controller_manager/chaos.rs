@@ -8,6 +8,7 @@
 //! Left out: clocks that jump, since no namespace shifts the time of day and all processes have the machine's; connections, since the
 //! emulator has no data plane (drills count them).
 
+use headgate_test_kubernetes::number_from;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 
@@ -288,12 +289,6 @@ fn report_directory(seed: u64, rounds: u64, length: Duration) -> PathBuf {
     directory
 }
 
-fn number_from(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |text| {
-        text.parse().unwrap_or_else(|_| panic!("{variable}={text}"))
-    })
-}
-
 /// The control plane with an audit log, and the path of the log.
 async fn audited_control_plane() -> (headgate_sandbox::control_plane::ControlPlane, PathBuf) {
     let directory = scratch("audit");
@@ -349,8 +344,8 @@ async fn start(seed: u64) -> Chaos {
 
 #[tokio::test]
 async fn invariants_hold_through_all_disturbances() {
-    let length = Duration::from_secs(60 * number_from("CHAOS_MINUTES", DEFAULT_MINUTES));
-    let seed = number_from("CHAOS_SEED", 1);
+    let length = Duration::from_secs(60 * number_from("CHAOS_MINUTES").unwrap_or(DEFAULT_MINUTES));
+    let seed = number_from("CHAOS_SEED").unwrap_or(1);
     let round_length = ROUND.min(length);
     let directory = report_directory(seed, length.as_secs().div_ceil(round_length.as_secs()), round_length);
     let mut chaos = start(seed).await;

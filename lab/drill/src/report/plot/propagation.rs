@@ -4,20 +4,18 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use plotters::chart::{ChartBuilder, LabelAreaPosition};
 use plotters::element::{PathElement, Polygon, Text};
 use plotters::prelude::{Color, LineSeries, RGBColor};
 use plotters::style::text_anchor::HPos;
 
 use super::{
-    BLUE, DrawError, GRID, HEADING_SIZE, INK, Labels, PlotError, SKY, TEXT_SIZE, VERMILION, anchored, faint, svg, text,
+    BLUE, DrawError, GRID, INK, Labels, PlotError, SKY, TEXT_SIZE, VERMILION, anchored, chart_over_seconds, faint, svg,
 };
 use crate::report::first_answer;
 use crate::report::saved::{ScenarioRuns, StrategyRuns};
 use crate::result::wilson;
 
 const HEIGHT: u32 = 420;
-const HEADING_HEIGHT: u32 = 50;
 const COLORS: [RGBColor; 5] = [BLUE, VERMILION, SKY, INK, RGBColor(0x00, 0x9E, 0x73)];
 /// Between two labels at the ends of lines, as a share of the height.
 const LABEL_DISTANCE: f64 = 0.06;
@@ -116,19 +114,8 @@ pub(in super::super) fn propagation(id: &str, runs: &ScenarioRuns<'_>) -> Result
         description: description(&points, crossing),
     };
     svg(&labels, HEIGHT, |root| {
-        for (line, y) in caption(runs).iter().zip([15, 36]) {
-            root.draw(&Text::new(
-                line.clone(),
-                (8, y),
-                text(if y == 15 { HEADING_SIZE } else { TEXT_SIZE }),
-            ))?;
-        }
-        let mut chart = ChartBuilder::on(root)
-            .margin_top(HEADING_HEIGHT)
-            .margin_right(130)
-            .set_label_area_size(LabelAreaPosition::Left, 60)
-            .set_label_area_size(LabelAreaPosition::Bottom, 44)
-            .build_cartesian_2d(0.0..end, 0.0..top)?;
+        let [heading, conditions] = caption(runs);
+        let mut chart = chart_over_seconds(root, [&heading, &conditions], end, top)?;
         chart
             .configure_mesh()
             .max_light_lines(0)

@@ -1,16 +1,14 @@
 //! Figures over time: a line or points for each, with marks of what began when.
 
-use plotters::chart::{ChartBuilder, LabelAreaPosition};
 use plotters::element::{Circle, PathElement, Text};
 use plotters::prelude::{Color, LineSeries, RGBColor};
 use plotters::style::text_anchor::HPos;
 
 use super::{
-    BLUE, DrawError, GRID, HEADING_SIZE, INK, Labels, PlotError, SKY, TEXT_SIZE, VERMILION, anchored, svg, text,
+    BLUE, DrawError, GRID, INK, Labels, PlotError, SKY, TEXT_SIZE, VERMILION, anchored, chart_over_seconds, svg,
 };
 
 const HEIGHT: u32 = 420;
-const HEADING_HEIGHT: u32 = 50;
 const COLORS: [RGBColor; 3] = [BLUE, VERMILION, SKY];
 /// Names of marks take turns in this many rows, so that neighbours do not cover each other.
 const MARK_ROWS: u8 = 4;
@@ -55,14 +53,7 @@ pub(in super::super) fn series(id: &str, series: &Series) -> Result<String, Plot
         description: description(series),
     };
     svg(&labels, HEIGHT, |root| {
-        root.draw(&Text::new(series.title.clone(), (8, 15), text(HEADING_SIZE)))?;
-        root.draw(&Text::new(series.caption.clone(), (8, 36), text(TEXT_SIZE)))?;
-        let mut chart = ChartBuilder::on(root)
-            .margin_top(HEADING_HEIGHT)
-            .margin_right(130)
-            .set_label_area_size(LabelAreaPosition::Left, 60)
-            .set_label_area_size(LabelAreaPosition::Bottom, 44)
-            .build_cartesian_2d(0.0..end, 0.0..top)?;
+        let mut chart = chart_over_seconds(root, [&series.title, &series.caption], end, top)?;
         chart
             .configure_mesh()
             .max_light_lines(0)
