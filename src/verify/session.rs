@@ -202,7 +202,10 @@ impl Session {
         };
         let permit = turn.permit();
         let deadline = Instant::now() + WRITE_TIMEOUT;
-        let sent = self.arm.put_pool(&pool, permit, deadline).await;
+        let sent = match pool.encode() {
+            Ok(encoded) => self.arm.put_pool(encoded, permit, deadline).await,
+            Err(error) => Err(error),
+        };
         if let Err(error) = &sent {
             self.note(error);
             if error.may_have_been_accepted() {

@@ -78,7 +78,9 @@ async fn every_credential_over_http_and_tls() {
             );
             let mut pool = arm.get_pool(&id, deadline).await.unwrap();
             assert!(pool.set_admin_state(0, state), "{credential:?}");
-            let operation = arm.put_pool(&pool, WritePermit::new(|| true), deadline).await;
+            let operation = arm
+                .put_pool(pool.encode().unwrap(), WritePermit::new(|| true), deadline)
+                .await;
             let operation = operation.unwrap_or_else(|error| panic!("{credential:?} at {endpoint}: {error}"));
             arm.poll_until_done(&operation, deadline).await.unwrap();
             let read = arm.get_pool(&id, deadline).await.unwrap();

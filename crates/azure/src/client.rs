@@ -38,7 +38,7 @@ mod parts;
 mod write;
 
 pub use load_balancers::{LoadBalancerList, LoadBalancerRead, LoadBalancerText};
-pub use write::WriteOperation;
+pub use write::{EncodedPool, WriteOperation};
 
 /// The API version of Microsoft.Network that requests name; its traffic was recorded.
 pub const API_VERSION: &str = "2025-05-01";

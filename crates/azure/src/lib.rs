@@ -29,8 +29,8 @@ pub use azure_json::{
     AzureCloud, AzureJson, BackendPoolType, ConfigSources, Credential, ManagedIdentity, RateLimit, RateLimits, Secret,
 };
 pub use client::{
-    API_VERSION, ArmClient, ArmClientOptions, LoadBalancerList, LoadBalancerRead, LoadBalancerText, ThrottledUntil,
-    WriteOperation,
+    API_VERSION, ArmClient, ArmClientOptions, EncodedPool, LoadBalancerList, LoadBalancerRead, LoadBalancerText,
+    ThrottledUntil, WriteOperation,
 };
 pub use document::{
     AdminState, BackendAddress, LoadBalancer, LoadBalancerSummary, Pool, PoolSummary, ProvisioningState, PutBody,

@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::header::{HeaderName, LOCATION};
 use hyper::{StatusCode, Uri};
 use serde::Deserialize;
@@ -17,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{ArmClient, CallOptions, Put, parse_json};
 use crate::document::{Pool, ProvisioningState};
 use crate::error::{ArmError, ErrorBody, OperationFailure};
-use crate::id::PoolId;
+use crate::id::{Etag, PoolId};
 use crate::request_path::WritePermit;
 use crate::retry_after::parse_retry_after;
 use crate::throttle::RequestKind;
@@ -70,6 +71,39 @@ struct WrittenProperties {
     provisioning_state: Option<String>,
 }
 
+/// A pool as a PUT sends it. Its document takes many times as much memory, so it should not wait for an answer.
+#[derive(Clone, Debug)]
+pub struct EncodedPool {
+    id: PoolId,
+    if_match: Etag,
+    body: Bytes,
+}
+
+impl Pool {
+    /// Encodes the document for a PUT.
+    ///
+    /// # Errors
+    /// When the pool was read without an etag or while ARM was busy with it.
+    pub fn encode(&self) -> Result<EncodedPool, ArmError> {
+        if self.provisioning_state() == ProvisioningState::Busy {
+            return Err(ArmError::Busy(self.id.to_string()));
+        }
+        let Some(if_match) = self.etag.clone() else {
+            return Err(ArmError::InvalidResponse(format!(
+                "{} was read without an etag",
+                self.id
+            )));
+        };
+        let body =
+            serde_json::to_vec(&self.put_body()).map_err(|error| ArmError::InvalidResponse(error.to_string()))?;
+        Ok(EncodedPool {
+            id: self.id.clone(),
+            if_match,
+            body: body.into(),
+        })
+    }
+}
+
 /// What one poll of an operation showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
@@ -78,40 +112,25 @@ enum Progress {
 }
 
 impl ArmClient {
-    /// Sends the document of a pool, on condition that the pool is unchanged since it was read.
+    /// Sends a pool, on condition that it is unchanged since it was read.
     ///
     /// # Errors
-    /// When ARM does not accept the write; when the pool was read without an etag or while ARM was busy with it; when the
-    /// permit is not valid.
+    /// When ARM does not accept the write; when the permit is not valid.
     pub async fn put_pool(
         &self,
-        pool: &Pool,
+        pool: EncodedPool,
         permit: WritePermit,
         deadline: Instant,
     ) -> Result<WriteOperation, ArmError> {
-        if pool.provisioning_state() == ProvisioningState::Busy {
-            return Err(ArmError::Busy(pool.id.to_string()));
-        }
-        let Some(if_match) = pool.etag.clone() else {
-            return Err(ArmError::InvalidResponse(format!(
-                "{} was read without an etag",
-                pool.id
-            )));
-        };
-        let body =
-            serde_json::to_vec(&pool.put_body()).map_err(|error| ArmError::InvalidResponse(error.to_string()))?;
-        let group = pool.id.load_balancer().group();
-        let put = Put {
-            if_match,
-            body: body.into(),
-            permit,
-        };
+        let EncodedPool { id, if_match, body } = pool;
+        let put = Put { if_match, body, permit };
+        let group = id.load_balancer().group();
         let options = CallOptions {
             put: Some(put),
-            ..CallOptions::get("update_backend_pool", group, self.uri(&pool.id.path())?, deadline)
+            ..CallOptions::get("update_backend_pool", group, self.uri(&id.path())?, deadline)
         };
         let response = self.send(options).await?;
-        Ok(self.write_operation(pool.id.clone(), &response))
+        Ok(self.write_operation(id, &response))
     }
 
     fn write_operation(&self, pool: PoolId, response: &BufferedResponse) -> WriteOperation {

@@ -104,7 +104,7 @@ impl TestBed {
     /// Writes a pool in the steps of the pool writer: PUT, end of the operation, read-back of the whole load balancer. Like
     /// the writer, lets a read decide whether an earlier attempt of a rejected PUT had its effect.
     async fn write(&self, pool: &Pool, permit: WritePermit, deadline: Instant) -> Result<Pool, ArmError> {
-        let mismatch = match self.arm.put_pool(pool, permit, deadline).await {
+        let mismatch = match self.arm.put_pool(pool.encode()?, permit, deadline).await {
             Ok(operation) => {
                 self.arm.poll_until_done(&operation, deadline).await?;
                 ArmError::ReadBackMismatch(pool.id.to_string())

@@ -69,7 +69,7 @@ async fn attempts_are_counted_under_the_callers_labels() {
     // The gate is closed for a second.
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
-    let operation = arm.put_pool(&pool, permit(), soon()).await.unwrap();
+    let operation = arm.put_pool(pool.encode().unwrap(), permit(), soon()).await.unwrap();
     arm.poll_until_done(&operation, soon()).await.unwrap();
     arm.get_pool(&pool.id, soon()).await.unwrap();
     let name = |series: &str| format!("cloudprovider_azure_api_request_{series}");

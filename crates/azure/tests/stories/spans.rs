@@ -103,7 +103,7 @@ async fn calls_and_attempts_are_spans_without_secrets() {
         let mut pool = arm.get_pool(&pool_id("pool"), soon()).await.unwrap();
         arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
         pool.set_admin_state(0, AdminState::Down);
-        let operation = arm.put_pool(&pool, permit(), soon()).await.unwrap();
+        let operation = arm.put_pool(pool.encode().unwrap(), permit(), soon()).await.unwrap();
         arm.poll_until_done(&operation, soon()).await.unwrap();
         arm.get_pool(&pool.id, soon()).await.unwrap();
     }

@@ -187,7 +187,11 @@ async fn pool_without_etag_or_busy_is_not_written() {
     // Read during another client's write: the etag is valid, but a write would supersede the other one.
     let mut first = bed.pool("pool").await;
     first.set_admin_state(0, AdminState::Down);
-    let accepted = bed.arm.put_pool(&first, permit(), soon()).await.unwrap();
+    let accepted = bed
+        .arm
+        .put_pool(first.encode().unwrap(), permit(), soon())
+        .await
+        .unwrap();
     let mut busy = bed.pool("pool").await;
     assert_eq!(busy.provisioning_state(), ProvisioningState::Busy);
     busy.set_admin_state(1, AdminState::Down);

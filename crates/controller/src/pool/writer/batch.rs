@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{ArmError, ErrorClass, Pool, PoolId};
+use headgate_azure::{ArmError, EncodedPool, ErrorClass, PoolId};
 use headgate_core::telemetry::ReconcileSpan;
 use headgate_kubernetes::leader::LockGuard;
 use tokio::time::{Instant, sleep};
@@ -63,10 +63,10 @@ enum NextWrite {
     ReadPool(PoolId),
 }
 
-/// A pool's document with its changes.
+/// A pool with its changes.
 struct PoolWrite {
     edit: PoolEdit,
-    pool: Pool,
+    pool: Result<EncodedPool, ArmError>,
     applied: AppliedEdit,
 }
 
@@ -336,6 +336,7 @@ impl PoolWriter {
                 edit.members = None;
             }
             if applied.is_changed() {
+                let pool = pool.encode();
                 return Ok(NextWrite::Write(Box::new(PoolWrite { edit, pool, applied })));
             }
             open.retain(|other| other.pool != edit.pool);

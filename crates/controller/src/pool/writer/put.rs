@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use headgate_azure::{ArmError, Pool, WritePermit};
+use headgate_azure::{ArmError, EncodedPool, WritePermit};
 use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use headgate_kubernetes::leader::LockGuard;
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ impl PoolWriter {
     /// Sends one PUT and follows its operation to the end.
     pub(super) async fn put<P: Planner>(
         &self,
-        pool: Pool,
+        pool: Result<EncodedPool, ArmError>,
         edit: &PoolEdit,
         guard: &mut LockGuard,
         planner: &mut P,
@@ -33,7 +33,7 @@ impl PoolWriter {
 
     async fn put_and_wait<P: Planner>(
         &self,
-        pool: Pool,
+        pool: Result<EncodedPool, ArmError>,
         edit: &PoolEdit,
         guard: &mut LockGuard,
         planner: &mut P,
@@ -48,9 +48,10 @@ impl PoolWriter {
             metrics.start_operation(request, self.load_balancer.group(), source)
         });
         guard.mark_written();
-        let sent = self.arm.put_pool(&pool, permit, deadline).await;
-        // It may be large, and the operation may take minutes.
-        drop(pool);
+        let sent = match pool {
+            Ok(pool) => self.arm.put_pool(pool, permit, deadline).await,
+            Err(error) => Err(error),
+        };
         let outcome = match sent {
             Ok(accepted) => {
                 planner.handle_outcome(Outcome::Accepted(edit));
