@@ -335,6 +335,10 @@ fn admin_state_down_resets_connections_of_its_node_where_a_rule_says_so() {
     );
     let others = recording.observations.held.iter().filter(|held| held.through != 0);
     assert!(others.into_iter().all(|held| held.lost.is_none()));
+    // Clients that connect again at once do not come back to it.
+    let reset = through.iter().map(|held| held.ended).min().unwrap();
+    let mut later = recording.observations.attempts.iter().filter(|made| made.at > reset);
+    assert!(later.all(|made| made.answered_by.is_some()), "{recording:?}");
 }
 
 #[test]
@@ -403,13 +407,17 @@ fn a_world_is_restored_for_the_next_run() {
         steps: vec![step(200, 0, Action::PowerOff), step(250, 1, Action::EndPod)],
         end: millis(1000),
     };
+    // AWS resets the connections of a target that fails its health check.
+    let settings = WorldSettings {
+        drain_rules: DrainRules::of(Provider::AwsCluster),
+        ..settings(plan(Strategy::KubeProxy, Scenario::Maintenance), 0)
+    };
     runtime().block_on(async {
-        let mut world = World::start(settings(plan(Strategy::KubeProxy, Scenario::Maintenance), 0))
-            .await
-            .unwrap();
+        let mut world = World::start(settings).await.unwrap();
         let mut control_plane = NoControlPlane::new(NODES);
         let first = world.run(&timeline, &run_settings(), &mut control_plane).await.unwrap();
         assert!(attempts(&first, 0, 1000).0 > 0);
+        assert!(event(&first, Event::ProbeDown).is_some(), "{first:?}");
         world.restore().await.unwrap();
         let nothing = Timeline {
             steps: Vec::new(),
