@@ -141,3 +141,14 @@ impl ControlPlane for Control {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_of_http_are_whole_and_never_too_few() {
+        let seconds = |millis: u64| whole_seconds(Duration::from_millis(millis));
+        assert_eq!([0, 1, 999, 1000, 1001, 10_000].map(seconds), [0, 1, 1, 1, 2, 10]);
+    }
+}

@@ -253,8 +253,69 @@ pub(super) mod tests {
                 },
                 "the strategy connections has no part with --autoscaler karpenter, which waits for no annotation",
             ),
+            (
+                Options {
+                    strategies: vec![Strategy::Deregistration],
+                    ..options()
+                },
+                "the strategy deregistration has no part with this --provider: cloud-provider-azure deregisters no node at an \
+                 autoscaler's taint; use --provider aws-cluster or gcp",
+            ),
         ] {
             assert_eq!(wrong.validate().unwrap_err().to_string(), named);
+        }
+        let unharmed = Options {
+            autoscaler: Autoscaler::Karpenter,
+            negative_control: Some(NegativeControl::Observe),
+            strategies: vec![Strategy::AdminState],
+            ..options()
+        };
+        unharmed.validate().unwrap();
+        let karpenter = Options {
+            strategies: vec![Strategy::KubeProxy],
+            negative_control: None,
+            ..unharmed
+        };
+        karpenter.validate().unwrap();
+    }
+
+    #[test]
+    fn what_a_strategy_is_about_is_said() {
+        for (scenario, strategy, about) in [
+            (
+                Scenario::RollingUpdate,
+                Strategy::Deregistration,
+                "nodes that an autoscaler removes",
+            ),
+            (
+                Scenario::Spot,
+                Strategy::Connections,
+                "scale-down by Cluster Autoscaler",
+            ),
+            (Scenario::ScaleDown, Strategy::NodeMaintenance, "maintenance"),
+            (Scenario::Spot, Strategy::ExcludeLabel, "scale-down and maintenance"),
+            (
+                Scenario::Local,
+                Strategy::NodePort,
+                "Services with externalTrafficPolicy: Cluster",
+            ),
+            (Scenario::Local, Strategy::AdminState, "nodes with Azure"),
+            (Scenario::RollingUpdate, Strategy::AdminState, "nodes"),
+            (Scenario::RollingUpdate, Strategy::Healthz, "nodes"),
+            (Scenario::Spot, Strategy::PodIp, "rolling updates"),
+        ] {
+            let options = Options {
+                scenario,
+                strategies: vec![strategy],
+                drain_rules: DrainRules::of(Provider::Gcp),
+                ..options()
+            };
+            match options.validate() {
+                Err(DrillError::NotApplicable { about: said, .. }) => {
+                    assert_eq!(said, about, "{scenario:?} {strategy:?}")
+                }
+                other => panic!("{scenario:?} {strategy:?}: {other:?}"),
+            }
         }
     }
 }
