@@ -65,6 +65,9 @@ impl Control {
                 poll_retry_after: whole_seconds(options.speed.real(options.poll_retry_after)),
                 ..options.azure.clone()
             },
+            pool_members: options.pool_members,
+            deleted_machines: options.deleted_machines,
+            other_writer: options.other_writer.map(|interval| options.speed.real(interval)),
             arm_faults,
             negative_control,
         };

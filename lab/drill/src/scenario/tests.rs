@@ -209,9 +209,9 @@ fn steps_are_sorted_and_a_run_outlasts_detection() {
         empty,
         [
             (Scenario::ScaleDown, 1),
-            (Scenario::Mass, 3),
             (Scenario::Spot, 1),
-            (Scenario::ApiOutage, 1)
+            (Scenario::ApiOutage, 1),
+            (Scenario::Mass, 3)
         ]
     );
 }
