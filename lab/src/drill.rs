@@ -125,8 +125,8 @@ pub(super) struct Arguments {
     #[arg(long, value_enum, default_value = "stay")]
     deleted_machines: DeletedMachines,
 
-    /// What the entries of the pool are: IP addresses, or network interfaces, which is the default of AKS
-    /// (backendPoolType nodeIPConfiguration)
+    /// What the entries of the pool are: IP addresses, or network interfaces, which is the default of cloud-provider-azure
+    /// (loadBalancerBackendPoolConfigurationType nodeIPConfiguration)
     #[arg(long, value_enum, default_value = "ip")]
     pool_members: PoolMembers,
 
