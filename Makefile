@@ -75,7 +75,8 @@ drill-assumptions: build-tools namespace-tools ## compare strategies over the ti
 	drill() { HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" --scenario scale-down --nodes 4 --speed 5 --rate 60 "$$@" -o json $(ARGS); }; \
 	{ $(drill_propagation); } > $$results/propagation.json; \
 	for flags in '' '--probe-rule threshold' '--probe-threshold 1' '--probe-interval 15s' '--probers 2' '--power-off reset' --admin-down-resets \
-	  '--propagation-delay 5s' '--poll-retry-after 10s' '--operation-delay 2s --operation-spread 1'; do \
+	  '--propagation-delay 5s' '--poll-retry-after 10s' '--operation-delay 2s --operation-spread 1' '--pool-members nic' \
+	  '--pool-members nic --deleted-machines leave' '--other-writer 1s'; do \
 	  drill --runs $(or $(DRILL_RUNS),10) --strategy node-port,kube-proxy,healthz,admin-state,headgate $$flags; \
 	done > $$results/assumptions.json; \
 	for name in propagation assumptions; do \

@@ -9,10 +9,11 @@ use clap::{Args, ValueEnum};
 use headgate::cli::{EXIT_INTERRUPTED, Failure, build_runtime, duration_up_to, print, print_json};
 use headgate_azure_emulator::Settings;
 use headgate_budget::probe::{ProbeRule, ProbeSettings, Provider};
+use headgate_drill::azure::PoolMembers;
 use headgate_drill::draining::{DrainRules, Ending, FlowEnd};
 use headgate_drill::drill::{KubeProxyPart, NegativeControl, Options};
 use headgate_drill::lifetimes;
-use headgate_drill::machine::PowerOff;
+use headgate_drill::machine::{DeletedMachines, PowerOff};
 use headgate_drill::network::namespace::acquire_privileges;
 use headgate_drill::operation::OperationTime;
 use headgate_drill::progress::{ProgressDisplay, UPDATE_INTERVAL};
@@ -118,6 +119,21 @@ pub(super) struct Arguments {
     /// What is seen of a machine that is switched off; Azure documents neither
     #[arg(long, value_enum, default_value = "silent")]
     power_off: PowerOff,
+
+    /// Whether the platform takes a machine that is deleted out of the pool, by an operation that begins when it is switched off.
+    /// Azure documents that members of a NIC pool are those of the interfaces, and not when that of a deleted machine goes
+    #[arg(long, value_enum, default_value = "stay")]
+    deleted_machines: DeletedMachines,
+
+    /// What the entries of the pool are: IP addresses, or network interfaces, which is the default of cloud-provider-azure
+    /// (loadBalancerBackendPoolConfigurationType nodeIPConfiguration)
+    #[arg(long, value_enum, default_value = "ip")]
+    pool_members: PoolMembers,
+
+    /// Another program writes the pool as it read it, this long after its last write has ended, and holds the Lease that it shares
+    /// with headgate meanwhile, at most 1h [default: none does]
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIME))]
+    other_writer: Option<Duration>,
 
     /// Time from a node's deregistration until it gets no new flows, in the strategy deregistration, at most 1h [default:
     /// the provider's]
@@ -387,6 +403,7 @@ impl Arguments {
             probe: self.probe(),
             probers: self.probers,
             power_off: self.power_off,
+            deleted_machines: self.deleted_machines,
             drain_rules,
             no_healthy: self.no_healthy_backends,
             propagation: self.propagation_delay,
@@ -397,6 +414,8 @@ impl Arguments {
             },
             poll_retry_after: self.poll_retry_after,
             azure: self.azure_settings.clone().unwrap_or_default(),
+            pool_members: self.pool_members,
+            other_writer: self.other_writer,
             arm_faults: self.arm_fault.clone(),
             negative_control: self.negative_control,
             assets: self.assets.clone(),

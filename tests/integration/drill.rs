@@ -118,6 +118,27 @@ fn admin_state_loses_nothing_where_the_node_dies_unnoticed_by_kube_proxy() {
     assert_eq!(probed, None, "{admin_state}");
 }
 
+/// The pool has network interfaces, of which that of the deleted machine goes, and another program writes it all the time, by turns
+/// with the leader.
+#[test]
+fn admin_state_loses_nothing_in_a_pool_of_interfaces_beside_another_writer() {
+    if !can_run("admin_state_loses_nothing_in_a_pool_of_interfaces_beside_another_writer") {
+        return;
+    }
+    let flags = "--scenario scale-down --strategy admin-state --nodes 3 --runs 2 --delete-delay 60s --operation-delay 2s \
+                 --pool-members nic --deleted-machines leave --other-writer 1s --expect-no-loss admin-state";
+    let runs = results(flags);
+    assert_eq!(runs.len(), 2, "the interface is back in the second one");
+    for run in &runs {
+        let conditions = &run["conditions"];
+        let stated = ["poolMembers", "deletedMachines", "otherWriterSeconds"].map(|name| conditions[name].clone());
+        assert_eq!(stated, ["nic".into(), "leave".into(), Value::from(1.0)], "{run}");
+        let events = ["signal", "putAccepted", "downShown", "outOfRotation", "nodeGone"];
+        let times = events.map(|event| time(run, event).unwrap_or_else(|| panic!("{event} in {run}")));
+        assert!(times.is_sorted(), "{times:?}");
+    }
+}
+
 /// Azure's notice reaches the agent through IMDS; its own taint makes the leader set the admin state. Here and below, where
 /// probes ask headgate as well, two of them take a node out, so that the first one is not sooner than the admin state.
 fn spot_with(flags: &str) {

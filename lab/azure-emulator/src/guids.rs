@@ -38,3 +38,35 @@ pub(super) fn signature(guid: Uuid, salt: u64, characters: usize) -> String {
         .map(|_| char::from(ALPHABET[rng.usize(..ALPHABET.len())]))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn signatures_differ_by_either_half_of_the_guid_and_by_the_salt() {
+        // High and low half; the low one counts rotated.
+        let guids = [(1280, 256 << 32), (1280, 0), (4097, 0)].map(|(high, low)| Uuid::from_u64_pair(high, low));
+        let signed = guids
+            .iter()
+            .flat_map(|guid| [0, 1, 2].map(|salt| signature(*guid, salt, 43)));
+        let signed: Vec<_> = signed.collect();
+        assert!(signed.iter().all(|text| text.len() == 43));
+        assert_eq!(signature(guids[1], 1, 43), signed[4], "always the same one");
+        assert_eq!(signed.iter().collect::<HashSet<_>>().len(), signed.len());
+    }
+
+    #[test]
+    fn guids_repeat_with_their_seed_alone() {
+        let three = |seed: u64| {
+            let mut generator = GuidGenerator::new(seed);
+            [generator.next(), generator.fork().next(), generator.next()]
+        };
+        assert_eq!(three(1), three(1));
+        let different: HashSet<_> = three(1).into_iter().chain(three(2)).collect();
+        assert_eq!(different.len(), 6);
+        assert!(different.iter().all(|guid| guid.get_version_num() == 4));
+    }
+}

@@ -298,3 +298,112 @@ pub(super) fn operation_name(verb: &str, id: &ResourceId) -> String {
     );
     format!("{verb}{singular}Operation")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn add(operations: &mut Operations, number: u128, is_noop: bool, now: Instant, delay: Duration) {
+        let resource = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers/lb";
+        let new = NewOperation {
+            id: Uuid::from_u128(number),
+            name: "PutLoadBalancerOperation".to_owned(),
+            resource: ResourceId::parse(resource).unwrap(),
+            location: "eastus".to_owned(),
+            planned_end: PlannedEnd::default(),
+            removal: None,
+            is_noop,
+        };
+        operations.add(new, Timestamp::UNIX_EPOCH, now, delay);
+    }
+
+    #[test]
+    fn the_oldest_operations_that_have_ended_are_removed_and_those_in_progress_stay() {
+        let (mut operations, now) = (Operations::default(), Instant::now());
+        add(&mut operations, 0, false, now, SECOND);
+        let count = MAX_OPERATIONS as u128;
+        for number in 1..count {
+            add(&mut operations, number, true, now, SECOND);
+        }
+        let kept = |operations: &Operations, number: u128| operations.get(Uuid::from_u128(number)).is_some();
+        assert!(kept(&operations, 1), "as many as are kept");
+        add(&mut operations, count, true, now, SECOND);
+        assert_eq!(
+            [0, 1, 2, count].map(|number| kept(&operations, number)),
+            [true, false, true, true]
+        );
+        assert_eq!(operations.shown().as_array().unwrap().len(), MAX_OPERATIONS);
+    }
+
+    #[test]
+    fn operations_are_due_after_their_delay_in_the_order_of_acceptance() {
+        let (mut operations, now) = (Operations::default(), Instant::now());
+        for (number, seconds) in [(1, 2), (2, 1), (3, 1)] {
+            add(&mut operations, number, false, now, SECOND * seconds);
+        }
+        add(&mut operations, 4, true, now, SECOND);
+        let mut due = |at: Duration| {
+            let next = operations.next_due(now + at);
+            next.map(|(since, operation)| (since - now, operation.id.as_u128()))
+        };
+        assert_eq!(due(Duration::from_millis(999)), None);
+        assert_eq!(due(SECOND), Some((SECOND, 2)));
+        assert_eq!(due(SECOND), Some((SECOND, 3)), "not the one that changes nothing");
+        assert_eq!(due(SECOND), None);
+        operations.end(Uuid::from_u128(1), Status::Succeeded);
+        assert_eq!(
+            operations.next_due(now + SECOND * 9).map(|(_, found)| found.id),
+            None,
+            "it has ended"
+        );
+        let in_progress = |number: u128| operations.in_progress(Uuid::from_u128(number)).is_some();
+        assert_eq!([1, 2, 3, 4].map(in_progress), [false, true, true, false]);
+    }
+
+    #[test]
+    fn a_status_is_there_for_a_day_after_the_operation_and_its_url_is_signed() {
+        let (mut operations, now) = (Operations::default(), Instant::now());
+        add(&mut operations, 1, false, now, SECOND);
+        let id = Uuid::from_u128(1);
+        let found = operations.get(id).unwrap();
+        let url = found.url("http://arm", "2025-05-01", false);
+        let (_, query) = url.split_once('?').unwrap();
+        let at = |time: Duration| operations.find(&id.to_string(), query, now + time).is_ok();
+        let last = SECOND + STATUS_LIFETIME;
+        assert_eq!(
+            [Duration::ZERO, last.saturating_sub(Duration::from_millis(1)), last].map(at),
+            [true, true, false]
+        );
+        let altered = query.replace("t=0", "t=1");
+        let refused = operations.find(&id.to_string(), &altered, now).unwrap_err();
+        assert_eq!(
+            (refused.status, refused.code.as_ref()),
+            (StatusCode::FORBIDDEN, "InvalidSignature")
+        );
+        assert!(url.starts_with("http://arm/subscriptions/s/providers/Microsoft.Network/locations/eastus/operations/"));
+        assert!(found.url("", "1", true).contains("/operationResults/"));
+    }
+
+    #[test]
+    fn operations_are_named_after_verb_and_kind() {
+        let name = |verb: &str, path: &str| {
+            let id = format!("/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/{path}");
+            operation_name(verb, &ResourceId::parse(&id).unwrap())
+        };
+        for (path, expected) in [
+            ("loadBalancers/lb", "PutLoadBalancerOperation"),
+            (
+                "loadBalancers/lb/backendAddressPools/p",
+                "PutLoadBalancerBackendAddressPoolOperation",
+            ),
+            ("networkInterfaces/n", "PutNicOperation"),
+            ("publicIPAddresses/a", "PutPublicIpAddressOperation"),
+            ("loadBalancers/lb/probes/p", "PutLoadBalancerProbeOperation"),
+        ] {
+            assert_eq!(name("Put", path), expected);
+        }
+        assert_eq!(name("Delete", "natGateways/n"), "DeleteNatGatewayOperation");
+    }
+}

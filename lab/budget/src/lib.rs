@@ -304,6 +304,20 @@ mod tests {
     }
 
     #[test]
+    fn a_delay_or_a_pod_that_lasts_exactly_until_probes_notice_loses_no_new_connection() {
+        let inputs = Inputs {
+            delete_delay: seconds(10),
+            serving: seconds(10),
+            ..blog()
+        };
+        let advice = budget(&inputs).unwrap().advice;
+        assert_eq!(advice.len(), 2, "{advice:?}");
+        for advice in advice {
+            assert!(advice.contains("get 0 s of the 300 s"), "{advice}");
+        }
+    }
+
+    #[test]
     fn a_pod_that_serves_until_probes_notice_may_still_cut_established_connections() {
         let inputs = Inputs {
             delete_delay: seconds(400),

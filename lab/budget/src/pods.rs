@@ -171,6 +171,7 @@ mod tests {
             (json!({"sleep": {"seconds": 20}}), seconds(20)),
             (shell("sleep 300"), seconds(300)),
             (json!({"exec": {"command": ["/usr/bin/sleep", "5m"]}}), seconds(300)),
+            (shell("sleep 2h"), seconds(7200)),
             (
                 shell("curl -X POST localhost:9901/healthcheck/fail && sleep 10; sleep 5s"),
                 seconds(15),

@@ -174,6 +174,14 @@ mod tests {
             (figures(&bare), bare.unprobed_rules),
             ((5, 2), vec!["bare-80".to_owned()])
         );
+        let equal = json!({"probes": [probe("one", 5, json!(2)), probe("two", 5, json!(2)), probe("never", 0, json!(2))],
+            "loadBalancingRules": [rule("a", "one"), rule("b", "two"), rule("c", "never")]});
+        let equal = from_rules("kubernetes", &equal, |_| true).unwrap();
+        assert_eq!(
+            equal.source, "probe one of load balancer kubernetes",
+            "the first of several"
+        );
+        assert_eq!(equal.unprobed_rules, ["c"], "an interval of 0 s is none");
         assert_eq!(from_rules("kubernetes", &rules, |_| false), None);
         assert_eq!(from_rules("kubernetes", &json!([]), |_| true), None);
     }

@@ -234,6 +234,12 @@ mod tests {
         let status = json!({"desiredNumberScheduled": 50, "currentNumberScheduled": 50, "numberMisscheduled": 0,
             "numberReady": 50});
         assert_eq!(set(&rolling!("10%", 0), &status), (5, 0), "not only the Service's Pods");
+        let unknown = json!({"desiredNumberScheduled": 0, "currentNumberScheduled": 0, "numberMisscheduled": 0, "numberReady": 0});
+        assert_eq!(
+            set(&rolling!("20%", 0), &unknown),
+            (2, 0),
+            "a status that says nothing yet"
+        );
     }
 
     #[test]

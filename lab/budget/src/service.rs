@@ -357,6 +357,19 @@ mod tests {
     }
 
     #[test]
+    fn a_sleep_as_long_as_the_grace_period_and_a_hook_whose_duration_is_stated_need_no_advice() {
+        let mut facts = facts(
+            Target::Local,
+            vec![
+                pod(1, PreStop::Sleep(seconds(30)), false),
+                pod(2, PreStop::Unknown, false),
+            ],
+        );
+        facts.serving = Some(seconds(30));
+        assert_advice(&facts, &[]);
+    }
+
+    #[test]
     fn a_service_without_pods_has_the_figures_of_one_node() {
         let facts = facts(Target::Local, Vec::new());
         let found = service_budget(&facts).unwrap();

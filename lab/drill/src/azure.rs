@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use headgate_http::client::PlainClient;
-use headgate_sandbox::nodes::{RESOURCE_GROUP, SUBSCRIPTION, node_name};
+use headgate_sandbox::nodes::{RESOURCE_GROUP, SUBSCRIPTION, machine_id, node_name};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
@@ -24,6 +25,16 @@ const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 /// The load balancer, named as cloud-provider-azure names it.
 const LOAD_BALANCER: &str = "kubernetes";
 
+/// What the entries of the pool are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PoolMembers {
+    /// Addresses.
+    #[default]
+    Ip,
+    /// IP configurations of the machines' network interfaces.
+    Nic,
+}
+
 /// `azure.json` for agents that use the ARM endpoint at this address.
 #[must_use]
 pub fn azure_json(arm: SocketAddr) -> String {
@@ -39,9 +50,9 @@ pub fn azure_json(arm: SocketAddr) -> String {
     format!("{config:#}\n")
 }
 
-/// What the emulator starts with: one load balancer with one pool of the nodes' addresses, and the probe of its rule.
+/// What the emulator starts with: one load balancer with one pool of the nodes, and the probe of its rule.
 #[must_use]
-pub fn seed(nodes: usize, probe: ProbeTarget) -> Value {
+pub fn seed(nodes: usize, probe: ProbeTarget, members: PoolMembers) -> Value {
     let probe = match probe {
         ProbeTarget::NodePort => {
             json!({"protocol": "Tcp", "port": NODE_PORT, "intervalInSeconds": 5, "numberOfProbes": 1,
@@ -52,31 +63,73 @@ pub fn seed(nodes: usize, probe: ProbeTarget) -> Value {
             "numberOfProbes": 1, "probeThreshold": 2})
         }
     };
-    let id = |kind: &str, name: &str| {
-        format!(
-            "/subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP}/providers/Microsoft.Network/{kind}/{name}"
-        )
-    };
-    let network = id("virtualNetworks", "drill");
-    let load_balancer = id("loadBalancers", LOAD_BALANCER);
-    let public_address = id("publicIPAddresses", LOAD_BALANCER);
+    let network = network_id("virtualNetworks", "drill");
+    let load_balancer = network_id("loadBalancers", LOAD_BALANCER);
+    let public_address = network_id("publicIPAddresses", LOAD_BALANCER);
     let part = |kind: &str, name: &str| json!({"id": format!("{load_balancer}/{kind}/{name}")});
     let entry = |node: usize| json!({"name": name(node), "properties": {"ipAddress": addresses::node(node)}});
-    json!({"resources": [
-        {"id": network, "location": "eastus", "properties": {"addressSpace": {"addressPrefixes": ["198.18.0.0/15"]},
-            "subnets": [{"name": "nodes", "properties": {"addressPrefixes": ["198.18.1.0/24"]}}]}},
-        {"id": public_address, "location": "eastus", "sku": {"name": "Standard"},
-            "properties": {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": "IPv4"}},
-        {"id": load_balancer, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
+    let pool = match members {
+        PoolMembers::Ip => json!({"virtualNetwork": {"id": network},
+            "loadBalancerBackendAddresses": (0..nodes).map(entry).collect::<Vec<_>>()}),
+        // The members are those of the interfaces.
+        PoolMembers::Nic => json!({}),
+    };
+    let mut resources = vec![
+        json!({"id": network, "location": "eastus", "properties": {"addressSpace": {"addressPrefixes": ["198.18.0.0/15"]},
+            "subnets": [{"name": "nodes", "properties": {"addressPrefixes": ["198.18.1.0/24"]}}]}}),
+        json!({"id": public_address, "location": "eastus", "sku": {"name": "Standard"},
+            "properties": {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": "IPv4"}}),
+        json!({"id": load_balancer, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
             "frontendIPConfigurations": [{"name": "service", "properties": {"publicIPAddress": {"id": public_address}}}],
-            "backendAddressPools": [{"name": LOAD_BALANCER, "properties": {"virtualNetwork": {"id": network},
-                "loadBalancerBackendAddresses": (0..nodes).map(entry).collect::<Vec<_>>()}}],
+            "backendAddressPools": [{"name": LOAD_BALANCER, "properties": pool}],
             "loadBalancingRules": [{"name": "service-TCP-80", "properties": {
                 "frontendIPConfiguration": part("frontendIPConfigurations", "service"),
                 "backendAddressPool": part("backendAddressPools", LOAD_BALANCER), "probe": part("probes", "probe"),
                 "protocol": "Tcp", "frontendPort": addresses::FRONTEND_PORT, "backendPort": NODE_PORT}}],
-            "probes": [{"name": "probe", "properties": probe}]}}
-    ]})
+            "probes": [{"name": "probe", "properties": probe}]}}),
+    ];
+    if members == PoolMembers::Nic {
+        resources.extend((0..nodes).map(interface));
+    }
+    json!({"resources": resources})
+}
+
+/// The id of a resource of the network.
+fn network_id(kind: &str, name: &str) -> String {
+    format!("/subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP}/providers/Microsoft.Network/{kind}/{name}")
+}
+
+/// The id of the pool.
+pub(crate) fn pool_id() -> String {
+    format!(
+        "{}/backendAddressPools/{LOAD_BALANCER}",
+        network_id("loadBalancers", LOAD_BALANCER)
+    )
+}
+
+/// The network interface of a node's machine, which is in the pool.
+pub(crate) fn interface(node: usize) -> Value {
+    let subnet = format!("{}/subnets/nodes", network_id("virtualNetworks", "drill"));
+    json!({"id": interface_id(node), "location": "eastus", "properties": {
+        "virtualMachine": {"id": machine_id(&name(node))},
+        "ipConfigurations": [{"name": "ipconfig1", "properties": {"primary": true, "subnet": {"id": subnet},
+            "privateIPAddress": addresses::node(node), "loadBalancerBackendAddressPools": [{"id": pool_id()}]}}]}})
+}
+
+/// The id of that interface.
+pub(crate) fn interface_id(node: usize) -> String {
+    network_id("networkInterfaces", &format!("{}-nic", name(node)))
+}
+
+/// Whether an entry of the pool is that of a node.
+fn is_entry_of(entry: &Value, node: usize) -> bool {
+    let configuration = entry["properties"]["networkInterfaceIPConfiguration"]["id"].as_str();
+    match configuration {
+        Some(id) => id
+            .to_lowercase()
+            .starts_with(&format!("{}/", interface_id(node)).to_lowercase()),
+        None => entry["name"] == name(node),
+    }
 }
 
 /// The name of the Node with this index, and of its pool entry.
@@ -109,7 +162,7 @@ impl PoolState {
                 Some("Up") => AdminState::Up,
                 _ => AdminState::None,
             };
-            let node = (0..nodes).find(|node| entry["name"] == name(*node));
+            let node = (0..nodes).find(|node| is_entry_of(entry, *node));
             if let Some(shown) = node.and_then(|node| admin_states.get_mut(node)) {
                 *shown = state;
             }
@@ -181,14 +234,53 @@ mod tests {
 
     #[test]
     fn the_seed_is_one_of_the_emulator_and_shows_all_nodes() {
-        let seed = serde_json::from_value(seed(3, ProbeTarget::NodePort)).unwrap();
-        let emulator = Emulator::new(Settings::default(), seed, Clock::System, 1).unwrap();
-        let request = hyper::Request::get("/emulator/v1/state").body(Bytes::new()).unwrap();
-        let state: Value = serde_json::from_slice(emulator.control(&request).body()).unwrap();
-        let pool = PoolState::from_state(&state, 3).unwrap();
-        assert_eq!(pool.admin_states, [AdminState::None; 3]);
-        assert!(pool.is_succeeded);
-        assert_eq!(state.to_string().matches("198.18.1.1").count(), 3, "{state}");
+        for members in [PoolMembers::Ip, PoolMembers::Nic] {
+            let seed = serde_json::from_value(seed(3, ProbeTarget::NodePort, members)).unwrap();
+            let emulator = Emulator::new(Settings::default(), seed, Clock::System, 1).unwrap();
+            let request = hyper::Request::get("/emulator/v1/state").body(Bytes::new()).unwrap();
+            let mut state: Value = serde_json::from_slice(emulator.control(&request).body()).unwrap();
+            let pool = PoolState::from_state(&state, 3).unwrap();
+            assert_eq!(pool.admin_states, [AdminState::None; 3]);
+            assert!(pool.is_succeeded);
+            if members == PoolMembers::Ip {
+                assert_eq!(state.to_string().matches("198.18.1.1").count(), 3, "{state}");
+            }
+            let resources = state["resources"].as_array_mut().unwrap().iter_mut();
+            let pools = resources.filter_map(|resource| resource.pointer_mut("/properties/backendAddressPools/0"));
+            for pool in pools {
+                let entries = pool["properties"]["loadBalancerBackendAddresses"]
+                    .as_array_mut()
+                    .unwrap();
+                assert_eq!(entries.len(), 3, "{members:?}");
+                entries[2]["properties"]["adminState"] = json!("Down");
+            }
+            let pool = PoolState::from_state(&state, 3).unwrap();
+            assert_eq!(
+                pool.admin_states,
+                [AdminState::None, AdminState::None, AdminState::Down],
+                "{members:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn agents_get_the_emulators_address_and_the_load_balancers_name() {
+        let config: Value = serde_json::from_str(&azure_json(([127, 0, 0, 1], 8080).into())).unwrap();
+        assert_eq!(config["resourceManagerEndpoint"], "http://127.0.0.1:8080");
+        assert_eq!(config["loadBalancerName"], "kubernetes");
+        assert_eq!((name(0), name(4)), ("node-1".to_owned(), "node-5".to_owned()));
+    }
+
+    #[test]
+    fn the_seed_states_what_is_probed() {
+        let probe = |target: ProbeTarget| {
+            let seed = seed(2, target, PoolMembers::Ip);
+            seed["resources"][2]["properties"]["probes"][0]["properties"]["protocol"].clone()
+        };
+        assert_eq!(
+            (probe(ProbeTarget::NodePort), probe(ProbeTarget::Headgate)),
+            (json!("Tcp"), json!("Http"))
+        );
     }
 
     #[test]

@@ -26,11 +26,11 @@ pub use self::deletion_delay::DeletionDelaySettings;
 use self::emulator::EmulatorAddresses;
 pub use self::error::ClusterError;
 pub use self::maintenance::MaintenanceSettings;
-use crate::azure;
+use crate::azure::{self, PoolMembers};
 use crate::control_plane::{ControlPlane, Observed};
 use crate::drill::NegativeControl;
 use crate::endpoints::{Endpoint, TrafficPolicy};
-use crate::machine::NodeProcesses;
+use crate::machine::{DeletedMachines, NodeProcesses};
 use crate::network::addresses::METADATA_SERVICE;
 use crate::rotation::AdminState;
 use crate::scenario::{Action, Signal, Step};
@@ -45,6 +45,7 @@ mod emulator;
 mod error;
 mod maintenance;
 mod nodes;
+mod other_writer;
 mod processes;
 mod service;
 
@@ -82,6 +83,12 @@ pub struct ClusterSettings {
     pub probe: ProbeTarget,
     /// The emulator's settings, whose times are real.
     pub azure: headgate_azure_emulator::Settings,
+    /// What the entries of its pool are.
+    pub pool_members: PoolMembers,
+    /// Whether a machine that is deleted leaves its pool.
+    pub deleted_machines: DeletedMachines,
+    /// How long after each of its writes another program writes the pool again, really; none if no other does.
+    pub other_writer: Option<Duration>,
     /// Its fault rules from the start.
     pub arm_faults: Vec<serde_json::Value>,
     /// What of headgate's admin states is broken.
@@ -104,6 +111,8 @@ pub struct Cluster {
     emulator: Option<EmulatorAddresses>,
     /// The signals of each node.
     signals: Vec<Vec<Signal>>,
+    /// Nodes whose machines have left the pool.
+    deleted: Vec<usize>,
     /// What the API server gave the Pod that was evicted.
     grace_period: Option<Duration>,
     admin_states: watch::Receiver<Vec<AdminState>>,
@@ -147,7 +156,8 @@ impl Cluster {
         let mut ends = vec![(api_server, api_server)];
         let mut emulator = None;
         if settings.headgate.runs_agents() {
-            let addresses = emulator::start(&settings, directory.path(), &mut tasks).await?;
+            let seed = azure::seed(settings.nodes, settings.probe, settings.pool_members);
+            let addresses = emulator::start(&seed, &settings.azure, directory.path(), &mut tasks).await?;
             for fault in &settings.arm_faults {
                 addresses.add_fault(fault).await?;
             }
@@ -157,6 +167,9 @@ impl Cluster {
                 send_states,
                 send_events,
             ));
+            if let Some(interval) = settings.other_writer {
+                tasks.spawn(other_writer::run(client.clone(), addresses, interval));
+            }
             ends.push((addresses.arm, addresses.arm));
             ends.push((SocketAddr::from((METADATA_SERVICE, 80)), addresses.arm));
             emulator = Some(addresses);
@@ -172,6 +185,7 @@ impl Cluster {
             tunnels,
             emulator,
             signals: vec![Vec::new(); settings.nodes],
+            deleted: Vec::new(),
             grace_period: None,
             settings,
             client,
@@ -203,10 +217,25 @@ impl Cluster {
         self.api_server.start().await?;
         self.api_server.wait().await?;
         self.end_maintenance().await?;
+        if let Some(emulator) = &self.emulator {
+            for node in self.deleted.drain(..) {
+                emulator.create_machine(node).await?;
+            }
+        }
         for node in 0..self.settings.nodes {
             self.withdraw_signals(node).await?;
         }
         self.restore_pod().await
+    }
+
+    /// A machine is deleted: its interface goes, and with it its entry in the pool. An address stays.
+    async fn delete_machine(&mut self, node: usize) -> Result<(), ClusterError> {
+        let leaves = self.settings.deleted_machines == DeletedMachines::Leave;
+        if let (true, PoolMembers::Nic, Some(emulator)) = (leaves, self.settings.pool_members, &self.emulator) {
+            emulator.delete_machine(node).await?;
+            self.deleted.push(node);
+        }
+        Ok(())
     }
 
     /// How long operations of ARM take from now on, really.
@@ -260,6 +289,7 @@ impl ControlPlane for Cluster {
             Action::AwaitEviction => self.grace_period = self.wait_until_evicted().await?,
             Action::AwaitDeletionDelay => self.wait_for_deletion(step.node).await?,
             Action::EndPod => self.remove_pod().await?,
+            Action::PowerOff => self.delete_machine(step.node).await?,
             Action::StopApiServer => self.api_server.kill().await?,
             Action::StartApiServer => self.api_server.start().await?,
             _ => {}

@@ -39,6 +39,12 @@ pub struct Conditions {
     pub probers: usize,
     /// What is seen of a machine that is switched off.
     pub power_off: String,
+    /// What becomes of the pool's entry of a machine that is deleted; empty in results of versions in which it stayed.
+    pub deleted_machines: String,
+    /// What the entries of the pool are; empty in results of versions that had addresses alone.
+    pub pool_members: String,
+    /// How long after each of its writes another program writes the pool again; 0 if no other does.
+    pub other_writer_seconds: f64,
     /// Whether an admin state `Down` resets established connections.
     pub admin_down_resets: bool,
     /// Successful probes in a row that let it back.
@@ -104,6 +110,9 @@ impl From<&Options> for Conditions {
             probe_rule: name(&options.probe.rule),
             probers: options.probers,
             power_off: name(&options.power_off),
+            deleted_machines: name(&options.deleted_machines),
+            pool_members: name(&options.pool_members),
+            other_writer_seconds: options.other_writer.map_or(0.0, |interval| interval.as_secs_f64()),
             admin_down_resets: options.drain_rules.admin_down.is_some(),
             probe_successes: options.probe.healthy_threshold,
             no_healthy_backends: name(&options.no_healthy),
@@ -127,5 +136,22 @@ impl From<&Options> for Conditions {
             shutdown_seconds: options.pods.process.as_secs_f64(),
             restart_seconds: options.restart.as_secs_f64(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_azure_emulator::AdminStateNone;
+
+    use super::*;
+    use crate::drill::options_of_a_test as options;
+
+    #[test]
+    fn only_what_the_emulator_assumes_otherwise_is_stated() {
+        let usual = Conditions::from(&options());
+        assert_eq!((usual.azure_settings.as_str(), usual.nodes, usual.rate), ("", 3, 100.0));
+        let mut other = options();
+        other.azure.admin_state_none = AdminStateNone::Shown;
+        assert_eq!(Conditions::from(&other).azure_settings, r#"{"adminStateNone":"shown"}"#);
     }
 }

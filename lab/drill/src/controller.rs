@@ -105,7 +105,7 @@ pub async fn run(settings: ControllerSettings, mut channels: Channels) -> Result
             .collect(),
         propagation: Propagation::new(settings.propagation, count),
         drains: Drains::new(settings.drain_rules, count),
-        ended: Vec::new(),
+        ended: None,
         rotation: Vec::new(),
         settings,
     };
@@ -180,8 +180,8 @@ struct State {
     probes: Vec<Probes>,
     propagation: Propagation,
     drains: Drains,
-    /// Backends whose established flows have ended.
-    ended: Vec<(usize, FlowEnd)>,
+    /// Backends whose established flows have ended; not known before the first change, because rules of a run before may be left.
+    ended: Option<Vec<(usize, FlowEnd)>>,
     rotation: Vec<usize>,
 }
 
@@ -202,13 +202,11 @@ impl State {
                 is_registered: self.drains.is_registered(index, now),
             })
             .collect();
-        self.end_flows(now).await?;
         let decided = rotation(&backends, self.settings.no_healthy);
-        if decided == self.rotation {
+        let Some(rules) = self.changed_rules(&decided, now) else {
             return Ok(());
-        }
-        let addresses: Vec<_> = decided.iter().map(|index| self.settings.backends[*index].0).collect();
-        tool::nft(&ruleset::rotation(&addresses, self.hash_seed)).await?;
+        };
+        tool::nft(&rules).await?;
         let now = Instant::now();
         for index in 0..backends.len() {
             let is_in = decided.contains(&index);
@@ -216,24 +214,29 @@ impl State {
                 let _ = channels.changes.send((now, index, Change::InRotation(is_in)));
             }
         }
-        self.rotation.clone_from(&decided);
-        channels.rotation.send_replace(decided);
+        if decided != self.rotation {
+            self.rotation.clone_from(&decided);
+            channels.rotation.send_replace(decided);
+        }
         Ok(())
     }
-}
 
-impl State {
-    /// Ends the established flows whose time has come.
-    async fn end_flows(&mut self, now: Duration) -> Result<(), ToolError> {
-        let ended = self.drains.ended(now);
-        if ended == self.ended {
-            return Ok(());
+    /// The rules that a decision changes, in one transaction: a client whose connection is reset does not get back by
+    /// connecting again.
+    fn changed_rules(&mut self, decided: &[usize], now: Duration) -> Option<String> {
+        let backend = |index: &usize| self.settings.backends[*index].0;
+        let mut rules = String::new();
+        if decided != self.rotation {
+            let addresses: Vec<_> = decided.iter().map(backend).collect();
+            rules.push_str(&ruleset::rotation(&addresses, self.hash_seed));
         }
-        let address = |(index, how): &(usize, FlowEnd)| (*self.settings.backends[*index].0.ip(), *how);
-        let addresses: Vec<_> = ended.iter().map(address).collect();
-        tool::nft(&ruleset::ended_flows(&addresses)).await?;
-        self.ended = ended;
-        Ok(())
+        let ended = self.drains.ended(now);
+        if self.ended.as_ref() != Some(&ended) {
+            let addresses: Vec<_> = ended.iter().map(|(index, how)| (*backend(index).ip(), *how)).collect();
+            rules.push_str(&ruleset::ended_flows(&addresses));
+            self.ended = Some(ended);
+        }
+        (!rules.is_empty()).then_some(rules)
     }
 }
 

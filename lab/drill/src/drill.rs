@@ -9,6 +9,8 @@ use headgate_budget::probe::ProbeSettings;
 use headgate_sandbox::assets::AssetsError;
 
 use self::control::Control;
+#[cfg(test)]
+pub(crate) use self::options::tests::options as options_of_a_test;
 pub use self::options::{KubeProxyPart, NegativeControl, Options};
 pub use self::roll::Roll;
 use crate::clients::ClientSettings;
@@ -161,6 +163,7 @@ impl Options {
             propagation: self.speed.real(self.propagation),
             probers: self.probers,
             power_off: self.power_off,
+            deleted_machines: self.deleted_machines,
             drain_rules: self.drain_rules.map(|time| self.speed.real(time)),
             processes: match control_plane {
                 Control::None(_) => Vec::new(),

@@ -75,6 +75,16 @@ pub enum PowerOff {
     Reset,
 }
 
+/// Whether the platform takes a machine that is deleted out of its load balancer's pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DeletedMachines {
+    /// Its entry stays: the probe decides.
+    #[default]
+    Stay,
+    /// Its entry goes by one operation, which begins when the machine is switched off.
+    Leave,
+}
+
 /// What a machine can be made to do.
 #[derive(Clone, Debug)]
 pub enum Command {

@@ -204,7 +204,10 @@ fn first_answer(rule: &str) -> &'static str {
 mod tests {
     use std::time::Duration;
 
+    use expect_test::expect;
+
     use super::*;
+    use crate::drill::options_of_a_test as options;
     use crate::result::{RunIdentity, rows, summarize};
     use crate::scenario::Scenario;
     use crate::strategy::Strategy;
@@ -266,6 +269,25 @@ mod tests {
             assert!(text.contains(expected), "{expected} in\n{text}");
         }
         assert_eq!(rolls(&[]), "");
+    }
+
+    #[test]
+    fn what_results_assume_is_said() {
+        expect![[r#"
+            Scenario scale-down on 3 nodes; times are of the scenario, which ran 10 times faster. Headgate, the kernel and this machine ran at their own speed.
+            Probes every 5 s, 2 failures in a row take a node out, of HTTP the first answer other than 200, 2 successes let it back.
+            Azure publishes no time for an admin state to take effect: here 0 s after its operation, which takes 0.1 s.
+            Blackhole seconds: how long new connections to one node were lost, summed over nodes. Long-lived connections end by themselves after at most 20 s; those open through a node are counted at its signal.
+        "#]].assert_eq(&assumptions(&options()));
+        assert_eq!((first_answer("threshold"), first_answer("")), ("", ""));
+    }
+
+    #[test]
+    fn a_range_is_shown_where_the_runs_differ() {
+        let shown = |values: &[f64]| spread(&Spread::new(values), 1);
+        assert_eq!(shown(&[3.0, 3.04]), "3.0");
+        assert_eq!(shown(&[3.0, 4.0]), "3.5 (3.0 to 4.0)");
+        assert_eq!(shown(&[0.0, 0.0]), "0.0");
     }
 
     #[test]

@@ -314,7 +314,12 @@ impl Strategy {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
+    use expect_test::expect_file;
+
     use super::*;
+    use crate::report::name;
 
     const TIMES: PodTimes = PodTimes {
         pre_stop: Duration::from_secs(30),
@@ -419,6 +424,52 @@ mod tests {
                 .plan(Scenario::ScaleDown, &TIMES)
                 .kube_proxy_may_be_real
         );
+    }
+
+    /// Every strategy with a part in a scenario: what is probed, what of headgate runs, whether kube-proxy is its own process,
+    /// who removes a node.
+    #[test]
+    fn each_scenario_has_its_strategies() {
+        let mut text = String::new();
+        for scenario in Scenario::value_variants().iter().copied() {
+            let _ = writeln!(text, "{}", name(&scenario));
+            let strategies = Strategy::value_variants().iter().copied();
+            for strategy in strategies.filter(|strategy| strategy.applies_to(scenario)) {
+                let plan = strategy.plan(scenario, &TIMES);
+                let _ = writeln!(
+                    text,
+                    "  {}: {:?} {:?} {:?}{}{}{}{}, grace {} s, mechanism {:?}, removal {:?}",
+                    name(&strategy),
+                    plan.target,
+                    plan.probe,
+                    plan.headgate,
+                    if plan.kube_proxy_may_be_real {
+                        ", real kube-proxy"
+                    } else {
+                        ""
+                    },
+                    if plan.forwarding.uses_terminating {
+                        ""
+                    } else {
+                        ", before 1.26"
+                    },
+                    if plan.shutdown.fails_health_check {
+                        ", fails its health check"
+                    } else {
+                        ""
+                    },
+                    if plan.holds_deletion {
+                        ", holds the deletion"
+                    } else {
+                        ""
+                    },
+                    plan.shutdown.grace.as_secs(),
+                    strategy.mechanism(),
+                    plan.removal,
+                );
+            }
+        }
+        expect_file!["strategy/plans.txt"].assert_eq(&text);
     }
 
     #[test]

@@ -76,3 +76,35 @@ async fn carry(near: std::net::TcpStream, target: SocketAddr) {
     // Either end may break off; the other sees its connection closed.
     let _ = copy_bidirectional(&mut near, &mut far).await;
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_gets_through_in_both_directions_and_ends_at_both_ends() {
+        let [near, far] = [TcpListener::bind("127.0.0.1:0"), TcpListener::bind("127.0.0.1:0")];
+        let (near, far) = (near.await.unwrap(), far.await.unwrap());
+        let (tunnel, accepted) = Tunnel::new(near.local_addr().unwrap());
+        let accepting = tokio::spawn(accept(near, tunnel.streams));
+        let dialling = tokio::spawn(dial(far.local_addr().unwrap(), accepted));
+        let mut client = TcpStream::connect(tunnel.near).await.unwrap();
+        client.write_all(b"ask").await.unwrap();
+        let (mut server, _) = far.accept().await.unwrap();
+        let mut text = [0; 3];
+        server.read_exact(&mut text).await.unwrap();
+        assert_eq!(&text, b"ask");
+        server.write_all(b"yes").await.unwrap();
+        client.read_exact(&mut text).await.unwrap();
+        assert_eq!(&text, b"yes");
+        drop(server);
+        assert_eq!(client.read(&mut text).await.unwrap(), 0, "closed");
+        // Without its other end, the near one stops accepting.
+        dialling.abort();
+        let _ = dialling.await;
+        let _late = TcpStream::connect(tunnel.near).await.unwrap();
+        accepting.await.unwrap();
+    }
+}

@@ -14,7 +14,7 @@ use crate::clients::{ClientSettings, Observations};
 use crate::control_plane::Observed;
 use crate::draining::DrainRules;
 use crate::endpoints::{Endpoint, has_ready_endpoint};
-use crate::machine::{Command, Machine, NodeProcesses, PowerOff};
+use crate::machine::{Command, DeletedMachines, Machine, NodeProcesses, PowerOff};
 use crate::network::Network;
 use crate::rotation::NoHealthyBackends;
 use crate::scenario::{Action, Step};
@@ -46,6 +46,8 @@ pub struct WorldSettings {
     pub probers: usize,
     /// What is seen of a machine that is switched off.
     pub power_off: PowerOff,
+    /// Whether a machine that is switched off leaves the load balancer.
+    pub deleted_machines: DeletedMachines,
     /// What runs on each node beside its Pod; nodes without an entry have only the model of kube-proxy.
     pub processes: Vec<NodeProcesses>,
 }

@@ -24,8 +24,9 @@ use headgate_drill::strategy::{PodTimes, Strategy};
 use headgate_drill::world::phase::stratified;
 use headgate_drill::world::{Recording, RunSettings, World};
 
-use fixture::{NODES, can_run, probe, runtime, world_settings};
+use fixture::{NODES, can_run, not_run, probe, runtime, world_settings};
 
+const TEST: &str = "connections_lose_what_the_closed_form_says";
 /// Seeds of each case.
 const SEEDS: usize = 60;
 /// Worlds at once; each does its share of the seeds.
@@ -39,8 +40,10 @@ const TERMINATED: Duration = Duration::from_millis(100);
 const END: Duration = Duration::from_millis(1350);
 /// A run in which clients started later than this says nothing about the load balancer; its seed runs again.
 const LAG_LIMIT: Duration = Duration::from_millis(30);
-/// So many runs in all may be repeated in one world.
+/// So many runs in all may be repeated in one world. After that, a seed whose run is late has no sample.
 const REPETITIONS: usize = 15;
+/// Fewer samples of a case say too little.
+const SAMPLES_MIN: usize = SEEDS / 2;
 
 fn timeline(serving: Duration) -> Timeline {
     let step = |at, action| Step { at, node: 0, action };
@@ -65,6 +68,8 @@ fn lost_seconds(recording: &Recording) -> f64 {
 /// One run, in seconds.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
+    /// The time to the first probe that the run was asked for, as a share of the interval.
+    phase: f64,
     /// What connections lost.
     lost: f64,
     /// From the Pod's deletion until its health check failed.
@@ -76,7 +81,7 @@ struct Sample {
 }
 
 impl Sample {
-    fn new(recording: &Recording) -> Self {
+    fn new(recording: &Recording, phase: f64) -> Self {
         let time = |event: Event| {
             let seen = recording
                 .events
@@ -85,6 +90,7 @@ impl Sample {
             seen.unwrap().at
         };
         Self {
+            phase,
             lost: lost_seconds(recording),
             until_failing: (time(Event::Healthz503) - time(Event::Signal)).as_secs_f64(),
             until_probe: (time(Event::ProbeFailed) - time(Event::Signal)).as_secs_f64(),
@@ -134,8 +140,11 @@ fn samples(serving: Duration, seeds: std::ops::Range<usize>) -> Vec<Sample> {
                     .await
                     .unwrap();
                 world.restore().await.unwrap();
-                if recording.observations.longest_lag <= LAG_LIMIT || repeated == REPETITIONS {
-                    samples.push(Sample::new(&recording));
+                if recording.observations.longest_lag <= LAG_LIMIT {
+                    samples.push(Sample::new(&recording, phases[seed]));
+                    break;
+                }
+                if repeated == REPETITIONS {
                     break;
                 }
                 repeated += 1;
@@ -164,22 +173,30 @@ fn mean(samples: &[Sample], value: fn(&Sample) -> f64) -> (f64, f64) {
     (mean, 3.0 * (variance / count).sqrt())
 }
 
-/// The largest distance between the distribution of the first probe after the signal and the uniform one over the interval.
-fn distance_from_uniform(samples: &[Sample]) -> f64 {
-    let mut shares: Vec<_> = samples
-        .iter()
-        .map(|sample| sample.until_probe / PROBE_INTERVAL.as_secs_f64())
-        .collect();
-    shares.sort_by(f64::total_cmp);
+/// The largest distance between the distribution of the first probe after the signal and that of the phases asked for, which
+/// are uniform over the seeds.
+fn distance_from_phases(samples: &[Sample]) -> f64 {
+    let phases: Vec<_> = samples.iter().map(|sample| sample.phase).collect();
+    let seconds = samples.iter().map(|sample| sample.until_probe);
+    let shares: Vec<_> = seconds.map(|until| until / PROBE_INTERVAL.as_secs_f64()).collect();
+    let up_to = |values: &[f64], bound: f64| values.iter().filter(|value| **value <= bound).count();
+    let distance = |bound: &f64| up_to(&shares, *bound).abs_diff(up_to(&phases, *bound));
+    let longest = shares.iter().chain(&phases).map(distance).max().unwrap();
     #[expect(clippy::cast_precision_loss, reason = "sixty")]
-    let step = |index: usize| index as f64 / shares.len() as f64;
-    let distance = |(index, share): (usize, &f64)| (share - step(index)).abs().max((step(index + 1) - share).abs());
-    shares.iter().enumerate().map(distance).fold(0.0, f64::max)
+    let share = longest as f64 / samples.len() as f64;
+    share
 }
 
 fn agrees(serving: Duration) {
     let samples = all_samples(serving);
-    assert_eq!(samples.len(), SEEDS);
+    if samples.len() < SAMPLES_MIN {
+        let obstacle = format!(
+            "the machine is too busy: {} of {SEEDS} runs began in time",
+            samples.len()
+        );
+        not_run(TEST, &obstacle);
+        return;
+    }
     let (lost, error) = mean(&samples, |sample| sample.lost);
     let (until_failing, _) = mean(&samples, |sample| sample.until_failing);
     let (until_out, _) = mean(&samples, |sample| sample.until_out);
@@ -187,23 +204,24 @@ fn agrees(serving: Duration) {
     let served = serving.saturating_sub(Duration::from_secs_f64(until_failing));
     let computed = expected_loss(&probe(PROBE_INTERVAL), served, Duration::from_mins(1)) + until_out;
     let text = format!(
-        "{} ms served: measured {lost:.4} ± {error:.4} s, computed {computed:.4} s; health check after {until_failing:.4} s, rules \
+        "{} ms served, {} runs: measured {lost:.4} ± {error:.4} s, computed {computed:.4} s; health check after {until_failing:.4} s, rules \
          after {until_out:.4} s",
-        serving.as_millis()
+        serving.as_millis(),
+        samples.len()
     );
     let _ = writeln!(std::io::stderr(), "{text}");
     assert!((lost - computed).abs() <= error, "{text}");
     // A machine that is busy finds the failure some milliseconds late. Runs that begin at once after the rotation have 0.33 here.
-    let distance = distance_from_uniform(&samples);
+    let distance = distance_from_phases(&samples);
     assert!(
         distance < 0.1,
-        "the first probe comes {distance} off a uniform time: {samples:?}"
+        "the first probes come {distance} off the times asked for: {samples:?}"
     );
 }
 
 #[test]
 fn connections_lose_what_the_closed_form_says() {
-    if can_run("connections_lose_what_the_closed_form_says") {
+    if can_run(TEST) {
         // Before 1.26, and with terminating endpoints: one after the other, for the sake of the machine.
         agrees(Duration::ZERO);
         agrees(Duration::from_millis(600));

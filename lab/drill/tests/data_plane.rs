@@ -16,7 +16,7 @@ use headgate_drill::clients::{ClientSettings, Held, Observations};
 use headgate_drill::control_plane::NoControlPlane;
 use headgate_drill::draining::{DrainRules, Ending, FlowEnd};
 use headgate_drill::lifetimes::Lifetimes;
-use headgate_drill::machine::PowerOff;
+use headgate_drill::machine::{DeletedMachines, PowerOff};
 use headgate_drill::result::Event;
 use headgate_drill::rotation::AdminState;
 use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
@@ -335,6 +335,10 @@ fn admin_state_down_resets_connections_of_its_node_where_a_rule_says_so() {
     );
     let others = recording.observations.held.iter().filter(|held| held.through != 0);
     assert!(others.into_iter().all(|held| held.lost.is_none()));
+    // Clients that connect again at once do not come back to it.
+    let reset = through.iter().map(|held| held.ended).min().unwrap();
+    let mut later = recording.observations.attempts.iter().filter(|made| made.at > reset);
+    assert!(later.all(|made| made.answered_by.is_some()), "{recording:?}");
 }
 
 #[test]
@@ -365,6 +369,38 @@ fn a_label_lets_the_cloud_remove_a_node_after_an_operation_and_no_probe_takes_pa
     );
     assert!(event(&recording, Event::ProbeFailed).is_none_or(|failed| failed >= gone));
     assert_eq!(attempts(&recording, 0, 3000).0, 0);
+}
+
+#[test]
+fn a_deleted_machine_leaves_after_an_operation_where_the_platform_removes_it_and_by_its_probe_elsewhere() {
+    if !can_run("a_deleted_machine_leaves_after_an_operation_where_the_platform_removes_it_and_by_its_probe_elsewhere")
+    {
+        return;
+    }
+    let timeline = Timeline {
+        steps: vec![step(500, 0, Action::PowerOff)],
+        end: millis(2500),
+    };
+    let run = RunSettings {
+        operation: millis(100),
+        ..run_settings()
+    };
+    // Two probes without an answer, up to 400 ms each, are later than the operation and 50 ms of propagation.
+    let record = |deleted_machines: DeletedMachines| {
+        let plan = plan(Strategy::NodePort, Scenario::ScaleDown);
+        let slow = WorldSettings {
+            deleted_machines,
+            propagation: millis(50),
+            ..world_settings(plan, probe(millis(400)))
+        };
+        record_run(&slow, &timeline, &run)
+    };
+    let [leaves, stays] = [DeletedMachines::Leave, DeletedMachines::Stay].map(record);
+    let events =
+        |recording: &Recording| [Event::OutOfRotation, Event::ProbeDown].map(|kind| event(recording, kind).unwrap());
+    let ([out, probed], [late, noticed]) = (events(&leaves), events(&stays));
+    assert!(out < probed, "before its probes notice: {out} {probed}");
+    assert!(late >= noticed, "by its probes alone: {late} {noticed}");
 }
 
 /// How long the load balancer sends to a machine that is switched off so, with probes of HTTP every 200 ms.
@@ -403,13 +439,17 @@ fn a_world_is_restored_for_the_next_run() {
         steps: vec![step(200, 0, Action::PowerOff), step(250, 1, Action::EndPod)],
         end: millis(1000),
     };
+    // AWS resets the connections of a target that fails its health check.
+    let settings = WorldSettings {
+        drain_rules: DrainRules::of(Provider::AwsCluster),
+        ..settings(plan(Strategy::KubeProxy, Scenario::Maintenance), 0)
+    };
     runtime().block_on(async {
-        let mut world = World::start(settings(plan(Strategy::KubeProxy, Scenario::Maintenance), 0))
-            .await
-            .unwrap();
+        let mut world = World::start(settings).await.unwrap();
         let mut control_plane = NoControlPlane::new(NODES);
         let first = world.run(&timeline, &run_settings(), &mut control_plane).await.unwrap();
         assert!(attempts(&first, 0, 1000).0 > 0);
+        assert!(event(&first, Event::ProbeDown).is_some(), "{first:?}");
         world.restore().await.unwrap();
         let nothing = Timeline {
             steps: Vec::new(),

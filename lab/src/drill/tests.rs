@@ -71,6 +71,10 @@ fn assumptions_are_documented_ones_unless_a_flag_says_otherwise() {
     assert_eq!(options.probe, Provider::Azure.probe());
     assert_eq!(options.probe.rule, ProbeRule::FirstNon200);
     assert_eq!((options.probers, options.power_off), (1, PowerOff::Silent));
+    assert_eq!(
+        (options.pool_members, options.deleted_machines, options.other_writer),
+        (PoolMembers::Ip, DeletedMachines::Stay, None)
+    );
     assert_eq!(options.drain_rules.admin_down, None);
     assert!((options.speed.factor() - 10.0).abs() < 1e-9);
     let outage = parse("--scenario api-outage").unwrap();
@@ -80,7 +84,7 @@ fn assumptions_are_documented_ones_unless_a_flag_says_otherwise() {
     );
     let other = parse(
         "--scenario scale-down --probe-interval 15s --probe-threshold 3 --probe-rule threshold --probers 2 --admin-down-resets \
-         --power-off reset --operation-delay 2s --operation-delay-per-member 10ms --operation-spread 0.5 --poll-retry-after 10s",
+         --power-off reset --pool-members nic --deleted-machines leave --other-writer 2s --operation-delay 2s --operation-delay-per-member 10ms --operation-spread 0.5 --poll-retry-after 10s",
     )
     .unwrap();
     other.validate().unwrap();
@@ -95,6 +99,10 @@ fn assumptions_are_documented_ones_unless_a_flag_says_otherwise() {
         (ProbeRule::Threshold, 2, PowerOff::Reset)
     );
     assert!(other.drain_rules.admin_down.is_some());
+    assert_eq!(
+        (other.pool_members, other.deleted_machines, other.other_writer),
+        (PoolMembers::Nic, DeletedMachines::Leave, Some(Duration::from_secs(2)))
+    );
     assert_eq!(other.operation.mean(100), Duration::from_secs(3));
     let gcp = parse("--scenario scale-down --provider gcp --probe-threshold 5")
         .unwrap()

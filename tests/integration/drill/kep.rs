@@ -11,7 +11,7 @@ use headgate_drill::cluster::{Cluster, ClusterSettings, KubeProxySettings, Maint
 use headgate_drill::draining::DrainRules;
 use headgate_drill::endpoints::TrafficPolicy;
 use headgate_drill::lifetimes::Lifetimes;
-use headgate_drill::machine::PowerOff;
+use headgate_drill::machine::{DeletedMachines, PowerOff};
 use headgate_drill::result::Event;
 use headgate_drill::rotation::NoHealthyBackends;
 use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
@@ -71,6 +71,7 @@ async fn terminating_node(strategy: Strategy) -> Recording {
         drain_rules: DrainRules::of(Provider::Azure),
         probers: 1,
         power_off: PowerOff::Silent,
+        deleted_machines: DeletedMachines::Stay,
         processes: cluster.processes(),
     };
     cluster.set_operation_delay(Duration::ZERO).await.unwrap();

@@ -134,3 +134,26 @@ pub(super) fn settings_file(mut settings: Value) -> String {
     // JSON is valid YAML.
     format!("# Written by headgate-lab drill.\n{settings}\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_is_within_what_the_setting_allows() {
+        let longest = |seconds: u64| longest_delay(Duration::from_secs(seconds));
+        assert_eq!([1, 10, 120, 6000].map(longest), ["10s", "10s", "120s", "600s"]);
+    }
+
+    #[test]
+    fn settings_are_a_file_of_headgate() {
+        let file = settings_file(json!({"evictionNotices": []}));
+        let (comment, settings) = file.split_once('\n').unwrap();
+        assert!(comment.starts_with("# "), "{file}");
+        let settings: Value = serde_json::from_str(settings).unwrap();
+        assert_eq!(
+            settings,
+            json!({"apiVersion": "config.headgate.dev/v1alpha1", "kind": "HeadgateConfiguration", "evictionNotices": []})
+        );
+    }
+}

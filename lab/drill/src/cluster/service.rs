@@ -86,6 +86,11 @@ mod tests {
             HEALTH_CHECK_NODE_PORT
         );
         assert!(service(TrafficPolicy::Cluster)["spec"]["healthCheckNodePort"].is_null());
+        assert_eq!(status()["status"]["loadBalancer"]["ingress"], json!([{"ip": FRONTEND}]));
+        assert_eq!(
+            (apply().force, apply().field_manager.as_deref()),
+            (true, Some("headgate-drill"))
+        );
     }
 
     #[test]

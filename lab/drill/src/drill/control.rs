@@ -65,6 +65,9 @@ impl Control {
                 poll_retry_after: whole_seconds(options.speed.real(options.poll_retry_after)),
                 ..options.azure.clone()
             },
+            pool_members: options.pool_members,
+            deleted_machines: options.deleted_machines,
+            other_writer: options.other_writer.map(|interval| options.speed.real(interval)),
             arm_faults,
             negative_control,
         };
@@ -139,5 +142,16 @@ impl ControlPlane for Control {
             Self::None(none) => none.take_events(),
             Self::Cluster(cluster) => cluster.take_events(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_of_http_are_whole_and_never_too_few() {
+        let seconds = |millis: u64| whole_seconds(Duration::from_millis(millis));
+        assert_eq!([0, 1, 999, 1000, 1001, 10_000].map(seconds), [0, 1, 1, 1, 2, 10]);
     }
 }

@@ -9,8 +9,9 @@ use headgate_budget::probe::ProbeSettings;
 use serde_json::Value;
 
 use super::DrillError;
+use crate::azure::PoolMembers;
 use crate::draining::DrainRules;
-use crate::machine::PowerOff;
+use crate::machine::{DeletedMachines, PowerOff};
 use crate::network::addresses::{CLIENTS, MAX_NODES};
 use crate::operation::OperationTime;
 use crate::rotation::NoHealthyBackends;
@@ -80,6 +81,8 @@ pub struct Options {
     pub probers: usize,
     /// What is seen of a machine that is switched off.
     pub power_off: PowerOff,
+    /// Whether a machine that is deleted leaves the load balancer's pool.
+    pub deleted_machines: DeletedMachines,
     /// When established flows of nodes that go away end.
     pub drain_rules: DrainRules,
     /// What the load balancer does without eligible backends.
@@ -92,6 +95,10 @@ pub struct Options {
     pub poll_retry_after: Duration,
     /// Further assumptions of the emulator about ARM; their times are real, and those of fields above count instead.
     pub azure: Settings,
+    /// What the entries of the pool are.
+    pub pool_members: PoolMembers,
+    /// How long after each of its writes another program writes the pool again, holding the shared Lease; none if no other does.
+    pub other_writer: Option<Duration>,
     /// Fault rules of the emulator.
     pub arm_faults: Vec<Value>,
     /// What of headgate's admin states is broken.
@@ -164,12 +171,12 @@ impl Options {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use headgate_budget::probe::Provider;
 
     use super::*;
 
-    pub(in crate::drill) fn options() -> Options {
+    pub(crate) fn options() -> Options {
         Options {
             scenario: Scenario::ScaleDown,
             strategies: vec![Strategy::None, Strategy::KubeProxy],
@@ -194,6 +201,7 @@ pub(super) mod tests {
             probe: Provider::Azure.probe(),
             probers: 1,
             power_off: PowerOff::Silent,
+            deleted_machines: DeletedMachines::Stay,
             drain_rules: DrainRules::of(Provider::Azure),
             no_healthy: NoHealthyBackends::AllProbedDown,
             propagation: Duration::ZERO,
@@ -204,6 +212,8 @@ pub(super) mod tests {
             },
             poll_retry_after: Duration::from_secs(1),
             azure: Settings::default(),
+            pool_members: PoolMembers::Ip,
+            other_writer: None,
             arm_faults: Vec::new(),
             negative_control: None,
             assets: None,
@@ -253,8 +263,69 @@ pub(super) mod tests {
                 },
                 "the strategy connections has no part with --autoscaler karpenter, which waits for no annotation",
             ),
+            (
+                Options {
+                    strategies: vec![Strategy::Deregistration],
+                    ..options()
+                },
+                "the strategy deregistration has no part with this --provider: cloud-provider-azure deregisters no node at an \
+                 autoscaler's taint; use --provider aws-cluster or gcp",
+            ),
         ] {
             assert_eq!(wrong.validate().unwrap_err().to_string(), named);
+        }
+        let unharmed = Options {
+            autoscaler: Autoscaler::Karpenter,
+            negative_control: Some(NegativeControl::Observe),
+            strategies: vec![Strategy::AdminState],
+            ..options()
+        };
+        unharmed.validate().unwrap();
+        let karpenter = Options {
+            strategies: vec![Strategy::KubeProxy],
+            negative_control: None,
+            ..unharmed
+        };
+        karpenter.validate().unwrap();
+    }
+
+    #[test]
+    fn what_a_strategy_is_about_is_said() {
+        for (scenario, strategy, about) in [
+            (
+                Scenario::RollingUpdate,
+                Strategy::Deregistration,
+                "nodes that an autoscaler removes",
+            ),
+            (
+                Scenario::Spot,
+                Strategy::Connections,
+                "scale-down by Cluster Autoscaler",
+            ),
+            (Scenario::ScaleDown, Strategy::NodeMaintenance, "maintenance"),
+            (Scenario::Spot, Strategy::ExcludeLabel, "scale-down and maintenance"),
+            (
+                Scenario::Local,
+                Strategy::NodePort,
+                "Services with externalTrafficPolicy: Cluster",
+            ),
+            (Scenario::Local, Strategy::AdminState, "nodes with Azure"),
+            (Scenario::RollingUpdate, Strategy::AdminState, "nodes"),
+            (Scenario::RollingUpdate, Strategy::Healthz, "nodes"),
+            (Scenario::Spot, Strategy::PodIp, "rolling updates"),
+        ] {
+            let options = Options {
+                scenario,
+                strategies: vec![strategy],
+                drain_rules: DrainRules::of(Provider::Gcp),
+                ..options()
+            };
+            match options.validate() {
+                Err(DrillError::NotApplicable { about: said, .. }) => {
+                    assert_eq!(said, about, "{scenario:?} {strategy:?}")
+                }
+                other => panic!("{scenario:?} {strategy:?}: {other:?}"),
+            }
         }
     }
 }

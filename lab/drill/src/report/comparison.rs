@@ -179,6 +179,8 @@ fn base(kind: &Kind<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use expect_test::expect;
+
     use super::*;
     use crate::report::saved::tests::runs;
 
@@ -210,6 +212,43 @@ mod tests {
             assert!(text.contains(expected), "{expected} in\n{text}");
         }
         assert_eq!(words("probeRule"), "probe rule");
+    }
+
+    #[test]
+    fn whatever_is_different_names_its_row() {
+        let with = |change: &dyn Fn(&mut SavedRun)| {
+            let mut runs = runs();
+            for run in &mut runs {
+                run.conditions = Some(stated(1.0, "abc"));
+                change(run);
+            }
+            runs
+        };
+        let all = [
+            with(&|_| {}),
+            with(&|run| run.seed += 10),
+            with(&|run| run.speed = 5.0),
+            with(&|run| run.scenario = "mass".to_owned()),
+            with(&|run| {
+                run.strategy = "headgate".to_owned();
+                run.speed = 5.0;
+                run.conditions = Some(Conditions {
+                    probers: 2,
+                    power_off: "reset".to_owned(),
+                    ..stated(5.0, "abc")
+                });
+            }),
+        ];
+        expect![[r#"
+            | conditions | none | admin-state | headgate |
+            |---|---|---|---|
+            | as below | 60 of 1600: 3.75 % (2.92 to 4.80) | **0** of 800: black hole at most 0.60 s a run at 95 % | – |
+            | speed 5 | 30 of 800: 3.75 % (2.64 to 5.30) | **0** of 400: black hole at most 1.20 s a run at 95 % | – |
+            | mass | 30 of 800: 3.75 % (2.64 to 5.30) | **0** of 400: black hole at most 1.20 s a run at 95 % | – |
+            | operation seconds 5.0, power off reset, probers 2, speed 5 | – | – | 30 of 1200: 2.50 % (1.76 to 3.55) |
+
+            Scenario scale-down on 4 nodes at speed 10, 3 runs of each strategy: delay 0 s; probes every 0 s, 0 failures in a row take a node out; an operation of ARM takes 1 s and takes effect 0 s later; commit abc. Intervals are Wilson's at 95 %; connections of one run are not independent of each other.
+        "#]].assert_eq(&comparison(&all.concat()).unwrap());
     }
 
     #[test]

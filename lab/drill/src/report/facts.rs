@@ -113,7 +113,7 @@ fn stated(conditions: &Conditions) -> Vec<(&'static str, String)> {
         (
             "admin states",
             format!(
-                "an operation takes {} s{}, and takes effect {} s later; Azure publishes no time{}{}",
+                "an operation takes {} s{}, and takes effect {} s later; Azure publishes no time{}{}{}",
                 conditions.operation_seconds,
                 if conditions.operation_spread > 0.0 {
                     format!(" ± {} %", conditions.operation_spread * 100.0)
@@ -126,6 +126,7 @@ fn stated(conditions: &Conditions) -> Vec<(&'static str, String)> {
                 } else {
                     ""
                 },
+                pool(conditions),
                 [
                     ("settings of the emulator", &conditions.azure_settings),
                     ("its faults", &conditions.arm_faults),
@@ -170,10 +171,87 @@ fn stated(conditions: &Conditions) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// What of the pool is not as usual.
+fn pool(conditions: &Conditions) -> String {
+    let mut text = String::new();
+    if conditions.pool_members == "nic" {
+        text.push_str("; the pool has network interfaces");
+    }
+    if conditions.deleted_machines == "leave" {
+        text.push_str("; a machine that is deleted leaves the pool");
+    }
+    if conditions.other_writer_seconds > 0.0 {
+        // Writing to a String does not fail.
+        let _ = write!(
+            text,
+            "; another program writes it, {} s after each of its writes",
+            conditions.other_writer_seconds
+        );
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
+    use expect_test::expect;
+
     use super::*;
     use crate::report::saved::{group, tests::runs};
+
+    #[test]
+    fn every_condition_is_said_and_the_usual_ones_are_short() {
+        let unusual = Conditions {
+            version: "1.2.3".to_owned(),
+            nodes: 4,
+            rate: 60.0,
+            long_lived: 30,
+            connection_lifetime_seconds: 20.0,
+            has_mixed_lifetimes: true,
+            probe_rule: "first-non-200".to_owned(),
+            probers: 2,
+            power_off: "reset".to_owned(),
+            admin_down_resets: true,
+            operation_spread: 0.5,
+            azure_settings: "{}".to_owned(),
+            negative_control: "observe".to_owned(),
+            ..Conditions::default()
+        };
+        let text = |conditions: &Conditions| {
+            let facts = stated(conditions).into_iter();
+            facts
+                .map(|(name, value)| format!("{name}: {value}\n"))
+                .collect::<String>()
+        };
+        expect![[r#"
+            headgate: 1.2.3, commit not stated
+            nodes: 4
+            new connections: 60 for each real second
+            long-lived connections: 30 at once, each for at most 20 s; lifetimes are drawn from the drill's table, and some are idle
+            probes: every 0 s with a timeout of 0 s; 0 failures in a row take a node out, of HTTP the first answer other than 200, 0 successes let it back; 2 probers of each node
+            while all backends are down: 
+            admin states: an operation takes 0 s ± 50 %, and takes effect 0 s later; Azure publishes no time; Down resets established connections; settings of the emulator: {}; negative control: observe
+            nodes are removed by: ; deletion or eviction 0 s after the signal; a machine that is switched off resets connections
+            annotations delay a deletion: by at most 0 s, in the strategy connections
+            notice of a spot machine: 0 s
+            Pods: preStop sleep 0 s in strategies that have one, 0 s of serving after SIGTERM in a rolling update, 0 s until the next Pod is ready
+        "#]].assert_eq(&text(&unusual));
+        expect![[r#"
+            headgate: , commit not stated
+            nodes: 0
+            new connections: 0 for each real second
+            long-lived connections: 0 at once, each for at most 0 s
+            probes: every 0 s with a timeout of 0 s; 0 failures in a row take a node out, 0 successes let it back
+            while all backends are down: 
+            admin states: an operation takes 0 s, and takes effect 0 s later; Azure publishes no time
+            nodes are removed by: ; deletion or eviction 0 s after the signal
+            annotations delay a deletion: by at most 0 s, in the strategy connections
+            notice of a spot machine: 0 s
+            Pods: preStop sleep 0 s in strategies that have one, 0 s of serving after SIGTERM in a rolling update, 0 s until the next Pod is ready
+        "#]].assert_eq(&text(&Conditions {
+            probers: 1,
+            ..Conditions::default()
+        }));
+    }
 
     #[test]
     fn conditions_are_stated_once_or_for_each_kind() {
@@ -206,6 +284,16 @@ mod tests {
             html.contains("<p>Of none:</p>") && html.contains("<p>Of admin-state:</p>"),
             "{html}"
         );
+        runs[2].conditions = Some(Conditions {
+            pool_members: "nic".to_owned(),
+            deleted_machines: "leave".to_owned(),
+            other_writer_seconds: 2.0,
+            ..Conditions::default()
+        });
+        let html = section(&group(&runs)[0]);
+        let expected = "no time; the pool has network interfaces; a machine that is deleted leaves the pool; another program writes \
+                        it, 2 s after each of its writes";
+        assert!(html.contains(expected), "{html}");
         runs[2].conditions = None;
         assert!(section(&group(&runs)[0]).contains("not stated in these results"));
     }

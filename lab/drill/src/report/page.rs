@@ -259,8 +259,10 @@ fn events(group: &ScenarioRuns<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use expect_test::expect;
+
     use super::*;
-    use crate::report::saved::tests::runs;
+    use crate::report::saved::{group, tests::runs};
 
     #[test]
     fn the_page_has_figures_plots_and_assumptions_and_loads_nothing() {
@@ -280,6 +282,39 @@ mod tests {
         for forbidden in ["<script", "src=", "href=", "url(", "@import", "id=\"busy\""] {
             assert!(!html.contains(forbidden), "{forbidden}");
         }
+    }
+
+    #[test]
+    fn the_summary_has_a_row_for_each_strategy_and_the_list_every_event() {
+        let runs = runs();
+        let groups = group(&runs);
+        expect![[r#"
+            <div class="wide" tabindex="0" role="region" aria-label="results">
+            <table class="results">
+            <tr><th scope="col">strategy</th><th scope="col" class="number">runs</th><th scope="col" class="number">new connections failed</th><th scope="col" class="number">blackhole seconds</th><th scope="col" class="number">out of rotation after</th><th scope="col" class="number">gone after</th><th scope="col" class="number">open through the node</th><th scope="col" class="number">established connections cut</th><th scope="col" class="number">before a node was gone</th></tr>
+            <tr><th scope="row"><code>none</code> <span class="quiet">Nothing: TCP probes of the node port, which fail once the node is dead. Rolling updates run as before Kubernetes 1.26, without <code>ProxyTerminatingEndpoints</code>.</span></th><td class="number">2</td><td class="number">30 of 800 (3.75 %)</td><td class="number">9.0 (6.0 to 12.0)</td><td class="number">14.0 (11.0 to 17.0) s</td><td class="number">5.0 s</td><td class="number">4</td><td class="number">3</td><td class="number">1</td></tr>
+            <tr><th scope="row"><code>admin-state</code> <span class="quiet">headgate&#39;s admin states alone: its leader sets <code>adminState: Down</code>, and probes are those of <code>none</code>, which know nothing of it.</span></th><td class="number">1</td><td class="number">0 of 400 (0.00 %)</td><td class="number">0.0</td><td class="number">5.0 s</td><td class="number">5.0 s</td><td class="number">4</td><td class="number">3</td><td class="number">1</td></tr>
+            </table>
+            </div>
+            <details>
+            <summary>Events of each run as a table</summary>
+            <table class="events">
+            <tr><th scope="col">strategy</th><th scope="col" class="number">seed</th><th scope="col" class="number">second</th><th scope="col" class="number">node</th><th scope="col">event</th></tr>
+            <tr><td>none</td><td class="number">1</td><td class="number">5.00</td><td class="number">0</td><td>signal</td></tr>
+            <tr><td>none</td><td class="number">1</td><td class="number">5.20</td><td class="number">0</td><td>healthz503</td></tr>
+            <tr><td>none</td><td class="number">1</td><td class="number">10.00</td><td class="number">0</td><td>nodeGone</td></tr>
+            <tr><td>none</td><td class="number">1</td><td class="number">22.00</td><td class="number">0</td><td>outOfRotation</td></tr>
+            <tr><td>none</td><td class="number">2</td><td class="number">5.00</td><td class="number">0</td><td>signal</td></tr>
+            <tr><td>none</td><td class="number">2</td><td class="number">5.20</td><td class="number">0</td><td>healthz503</td></tr>
+            <tr><td>none</td><td class="number">2</td><td class="number">10.00</td><td class="number">0</td><td>nodeGone</td></tr>
+            <tr><td>none</td><td class="number">2</td><td class="number">16.00</td><td class="number">0</td><td>outOfRotation</td></tr>
+            <tr><td>admin-state</td><td class="number">1</td><td class="number">5.00</td><td class="number">0</td><td>signal</td></tr>
+            <tr><td>admin-state</td><td class="number">1</td><td class="number">5.20</td><td class="number">0</td><td>healthz503</td></tr>
+            <tr><td>admin-state</td><td class="number">1</td><td class="number">10.00</td><td class="number">0</td><td>nodeGone</td></tr>
+            <tr><td>admin-state</td><td class="number">1</td><td class="number">10.00</td><td class="number">0</td><td>outOfRotation</td></tr>
+            </table>
+            </details>
+        "#]].assert_eq(&format!("{}{}", summary(&groups[0]), events(&groups[0])));
     }
 
     #[test]

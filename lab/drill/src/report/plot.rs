@@ -126,7 +126,46 @@ fn faint(color: RGBColor, opacity: f64) -> plotters::style::RGBAColor {
 
 #[cfg(test)]
 mod tests {
+    use expect_test::expect_file;
+
     use super::*;
+    use crate::conditions::Conditions;
+    use crate::report::saved::{group, tests::runs};
+
+    /// Every plot of the page, of small results.
+    #[test]
+    fn plots_are_drawn_as_they_were_looked_at() {
+        let runs = runs();
+        let mut timed = runs.clone();
+        for (run, seconds) in timed.iter_mut().zip([1.0, 5.0, 5.0]) {
+            run.conditions = Some(Conditions {
+                nodes: 6,
+                operation_seconds: seconds,
+                ..Conditions::default()
+            });
+        }
+        let (groups, timed) = (group(&runs), group(&timed));
+        let line = |name: &str, is_joined| SeriesLine {
+            name: name.to_owned(),
+            points: vec![(0.0, 1.0), (10.0, 3.0)],
+            is_joined,
+        };
+        let lines = Series {
+            title: "title".to_owned(),
+            caption: "caption".to_owned(),
+            y: "percent".to_owned(),
+            lines: vec![line("joined", true), line("points", false)],
+            marks: vec![(2.0, "one".to_owned()), (6.0, "two".to_owned())],
+        };
+        let drawn = [
+            success("success", &groups[0]),
+            lost("lost", &groups[0]),
+            timeline("timeline", &groups[0]),
+            propagation("propagation", &timed[0]),
+            series("series", &lines),
+        ];
+        expect_file!["plot/drawn.svg"].assert_eq(&drawn.map(Result::unwrap).concat());
+    }
 
     #[test]
     fn names_from_results_cannot_end_their_element() {

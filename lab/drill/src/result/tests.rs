@@ -61,6 +61,8 @@ fn connections_lost_with_the_machine_are_distinguished_from_those_before() {
         result.established_lost_before_node_gone, 1,
         "0.2 s before is within the tolerance at this speed"
     );
+    let at_the_tolerance = summarize(&RUN, Vec::new(), &[lost(9.5)], result.timeline.clone());
+    assert_eq!(at_the_tolerance.established_lost_before_node_gone, 0, "both at once");
     assert_eq!(result.established_lost_at, [5.0, 9.8, 11.0]);
     assert_eq!(result.timeline[0].event, Event::Signal, "sorted");
     let alive = summarize(&RUN, Vec::new(), &connections, Vec::new());
@@ -157,6 +159,13 @@ fn a_zero_bounds_the_blackhole_that_may_have_been_there_unseen() {
     assert!((bound - 1.198 / 20.0).abs() < 1e-3, "{bound}");
     assert_eq!(blackhole_bound(&[run, Exposure { failed: 1.0, ..run }]), None);
     assert_eq!(blackhole_bound(&[]), None);
+    let unknown = Exposure {
+        node_seconds: 0.0,
+        ..run
+    };
+    assert_eq!(blackhole_bound(&[unknown]), None, "the number of nodes is not known");
+    assert_eq!(blackhole_bound(&[run, unknown]), blackhole_bound(&[run]));
+    assert_eq!(wilson(0.0, 0.0), (0.0, 1.0));
     let (low, high) = wilson(0.0, 400.0);
     assert!(low < 1e-9 && (high - 0.0095).abs() < 1e-4, "{low} {high}");
     let (low, high) = wilson(40.0, 400.0);

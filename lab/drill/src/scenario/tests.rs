@@ -200,6 +200,162 @@ fn steps_are_sorted_and_a_run_outlasts_detection() {
         assert!(timeline.end >= last + Duration::from_secs(15), "{scenario:?}");
         assert!(timeline.steps.iter().all(|step| step.node < 6), "{scenario:?}");
     }
-    assert_eq!(Scenario::Mass.empty_nodes(6), 3);
-    assert_eq!(Scenario::RollingUpdate.empty_nodes(6), 0);
+    let empty: Vec<_> = Scenario::value_variants()
+        .iter()
+        .map(|scenario| (*scenario, scenario.empty_nodes(6)))
+        .filter(|(_, empty)| *empty > 0)
+        .collect();
+    assert_eq!(
+        empty,
+        [
+            (Scenario::ScaleDown, 1),
+            (Scenario::Spot, 1),
+            (Scenario::ApiOutage, 1),
+            (Scenario::Mass, 3)
+        ]
+    );
+}
+
+#[test]
+fn the_api_server_and_the_agents_go_while_a_node_waits_for_its_end() {
+    let parameters = Parameters {
+        nodes: 2,
+        delete_delay: Duration::from_secs(20),
+        ..parameters()
+    };
+    let timeline = Scenario::ApiOutage.timeline(&parameters);
+    let taken = timeline
+        .steps
+        .iter()
+        .map(|step| ((step.at - LEAD_IN).as_millis(), step.node, step.action));
+    assert_eq!(
+        taken.collect::<Vec<_>>(),
+        [
+            (0, 0, Action::Signal(Signal::AutoscalerTaint)),
+            (4000, 0, Action::StopApiServer),
+            (5000, 0, Action::RestartAgent),
+            (5000, 1, Action::RestartAgent),
+            (20_010, 0, Action::PowerOff),
+            (22_000, 0, Action::StartApiServer),
+        ]
+    );
+}
+
+#[test]
+fn a_spot_machine_goes_with_its_notice() {
+    assert_eq!(
+        steps(Scenario::Spot, &parameters()),
+        [
+            (0.0, 0, Action::Signal(Signal::SpotNotice)),
+            (30.0, 0, Action::PowerOff)
+        ]
+    );
+}
+
+#[test]
+fn the_first_signal_is_what_first_says_that_a_node_goes() {
+    let step = |at: u64, action: Action| Step {
+        at: Duration::from_secs(at),
+        node: 3,
+        action,
+    };
+    let mut timeline = Timeline {
+        steps: vec![
+            step(1, Action::Signal(Signal::AutoscalerCandidate)),
+            step(2, Action::StopApiServer),
+            step(3, Action::TerminatePod),
+            step(4, Action::Signal(Signal::Deletion)),
+        ],
+        end: Duration::from_secs(9),
+    };
+    assert_eq!(timeline.first_signal(), timeline.steps[2]);
+    timeline.steps.remove(2);
+    assert_eq!(timeline.first_signal(), timeline.steps[2]);
+    timeline.steps.truncate(2);
+    assert_eq!(
+        (timeline.first_signal().at, timeline.first_signal().node),
+        (Duration::ZERO, 0)
+    );
+}
+
+#[test]
+fn a_limited_grace_period_is_that_of_the_pod_that_ends_after_the_step() {
+    let step = |at: u64, action: Action| Step {
+        at: Duration::from_secs(at),
+        node: 0,
+        action,
+    };
+    let mut timeline = Timeline {
+        steps: vec![
+            step(1, Action::TerminatePod),
+            step(2, Action::AwaitEviction),
+            step(3, Action::TerminatePod),
+            step(20, Action::PowerOff),
+            step(30, Action::EndPod),
+        ],
+        end: Duration::from_secs(40),
+    };
+    timeline.limit_grace_period(1, Duration::from_secs(5));
+    let later: Vec<_> = timeline.steps[2..]
+        .iter()
+        .map(|step| (step.at.as_secs(), step.action))
+        .collect();
+    assert_eq!(
+        later,
+        [(3, Action::TerminatePod), (8, Action::EndPod), (20, Action::PowerOff)]
+    );
+}
+
+#[test]
+fn each_signal_is_seen_by_those_who_follow_it() {
+    // Signal: a drain signal, of controllers of clouds, of kube-proxy, a taint's effect.
+    for (signal, drain, cloud, kube_proxy, taint) in [
+        (
+            Signal::AutoscalerTaint,
+            true,
+            true,
+            true,
+            "ToBeDeletedByClusterAutoscaler:NoSchedule",
+        ),
+        (
+            Signal::AutoscalerCandidate,
+            false,
+            false,
+            false,
+            "DeletionCandidateOfClusterAutoscaler:PreferNoSchedule",
+        ),
+        (
+            Signal::KarpenterTaint,
+            true,
+            true,
+            false,
+            "karpenter.sh/disrupted:NoSchedule",
+        ),
+        (Signal::Deletion, true, true, true, ""),
+        (
+            Signal::MaintenanceTaint,
+            true,
+            false,
+            false,
+            "headgate.dev/maintenance:NoSchedule",
+        ),
+        (Signal::SpotNotice, true, false, false, ""),
+        (Signal::NodeMaintenance, true, false, false, ""),
+    ] {
+        let found = signal
+            .taint()
+            .map(|(key, effect)| format!("{key}:{effect}"))
+            .unwrap_or_default();
+        let seen = [
+            signal.is_drain_signal(),
+            signal.is_seen_by_cloud_controllers(),
+            signal.is_seen_by_kube_proxy(),
+        ];
+        assert_eq!(
+            (seen, found.as_str()),
+            ([drain, cloud, kube_proxy], taint),
+            "{signal:?}"
+        );
+        assert_eq!(Action::Signal(signal).announces(), drain, "{signal:?}");
+    }
 }

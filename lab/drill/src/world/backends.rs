@@ -7,6 +7,7 @@ use super::{RunSettings, World};
 use crate::controller::ControllerSettings;
 use crate::draining::{Deregistration, DrainRules};
 use crate::http::Probe;
+use crate::machine::DeletedMachines;
 use crate::network::addresses;
 use crate::strategy::{ProbeTarget, Removal, Target};
 
@@ -46,10 +47,16 @@ impl World {
         }
     }
 
-    /// With a label, cloud-controller-manager removes a node by an operation of ARM. Its established flows go on.
+    /// With a label, cloud-controller-manager removes a node by an operation of ARM, and so does the platform with a machine that
+    /// is deleted. Established flows go on.
     fn drain_rules(&self, run: &RunSettings) -> DrainRules {
         let mut rules = self.settings.drain_rules;
-        if self.settings.plan.removal == Removal::Label {
+        let by_operation = match self.settings.plan.removal {
+            Removal::Label => true,
+            Removal::Never => self.settings.deleted_machines == DeletedMachines::Leave,
+            Removal::AutoscalerSignal => false,
+        };
+        if by_operation {
             rules.deregistration = Some(Deregistration {
                 new_flows_stop: run.operation + self.settings.propagation,
                 established: None,

@@ -12,7 +12,7 @@ use crate::clients::{self, ClientSettings, Observations};
 use crate::control_plane::{ControlPlane, Observed};
 use crate::controller::{self, Change, Changed, Channels};
 use crate::http::Probe;
-use crate::machine::Command;
+use crate::machine::{Command, DeletedMachines};
 use crate::network::addresses;
 use crate::network::namespace::Running;
 use crate::probe::ProbeStatus;
@@ -152,6 +152,15 @@ impl World {
         })
     }
 
+    /// Whether the cloud removes the node from its load balancer because of this.
+    fn is_removed_by(&self, action: Action) -> bool {
+        match action {
+            Action::Signal(signal) => self.settings.plan.removal.follows(signal),
+            Action::PowerOff => self.settings.deleted_machines == DeletedMachines::Leave,
+            _ => false,
+        }
+    }
+
     /// Carries out the steps while clients connect.
     async fn drive(
         &mut self,
@@ -205,9 +214,7 @@ impl World {
                 // If the controller has ended, `run` reports that.
                 let _ = orders.watch_health.send(step.node).await;
             }
-            if let Action::Signal(signal) = step.action
-                && self.settings.plan.removal.follows(signal)
-            {
+            if self.is_removed_by(step.action) {
                 let _ = orders.deregister.send(step.node).await;
             }
             self.carry_out(&step).await?;
