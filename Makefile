@@ -143,11 +143,21 @@ stories: build-tools ## run the randomised stories of leaders and of the marker 
 	HEADGATE_SEQUENCES=$${HEADGATE_SEQUENCES:-20000} cargo test --locked --profile fuzz -p headgate-controller --lib sequences -- --nocapture
 	PROPTEST_CASES=$${PROPTEST_CASES:-100000} cargo test --locked --profile fuzz -p headgate-maintenance --lib --test plan --test rollout
 
-.PHONY: prove
-prove: build-tools ## explore the model of the protocol, and disturb short stories at every fault point, optimised (docs/dev/proof.md)
+.PHONY: model
+model: build-tools ## explore the model of the protocol, optimised
 	HEADGATE_PROVE=all cargo test --locked --profile fuzz -p headgate-controller --lib protocol -- --nocapture
+
+.PHONY: fault-points
+fault-points: build-tools ## disturb short stories at every fault point, optimised
 	HEADGATE_FAULT_POINTS=$${HEADGATE_FAULT_POINTS:-all} HEADGATE_FAULT_PAIRS=$${HEADGATE_FAULT_PAIRS:-1000} \
 	  cargo test --locked --profile fuzz -p headgate-controller -p headgate-maintenance --test stories $(ARGS) -- fault_points --nocapture
+
+.PHONY: prove
+prove: ## run all proofs one after the other, and print a table of them (docs/dev/proof.md); takes hours: make prove CHAOS_MINUTES=30 MUTANTS_MINUTES=60 SEED=1
+	tests/prove.sh $(prove_parts)
+
+# make mutants comes with its folder.
+prove_parts := model fault-points stories campaign $(if $(wildcard tests/mutants),mutants) chaos coverage
 
 .PHONY: campaign
 campaign: build-tools ## generate HEADGATE_CAMPAIGN (2400) objects and as many settings files from their schemas, for the real API server with a controller, and for the program

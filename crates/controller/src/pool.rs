@@ -40,4 +40,6 @@ pub use probe_target::ProbeTarget;
 pub use retry::LastError;
 pub use view::{LoadBalancerView, PoolView, Probe, Rule};
 pub use writer::Observation;
-pub(crate) use writer::{IntentNotRecorded, Outcome, Planner, PoolWriter, WriterLabels};
+pub(crate) use writer::{
+    HANDOVER_ANSWER_TIMEOUT, HANDOVER_WRITE_WINDOW, IntentNotRecorded, Outcome, Planner, PoolWriter, WriterLabels,
+};

@@ -35,7 +35,10 @@ use super::transitions::{NodeEvent, TransitionTracker};
 use super::view::{RecordedEvent, WorkView};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
 use crate::local_service::{Members, ServiceIndex};
-use crate::pool::{InterfaceCache, ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
+use crate::pool::{
+    HANDOVER_ANSWER_TIMEOUT, HANDOVER_WRITE_WINDOW, InterfaceCache, ListRequest, Listing, ManagedLoadBalancers,
+    PoolWriter, WriterLabels,
+};
 
 /// The values that the design of cloud-provider-azure gives these labels.
 const LABELS: WriterLabels = WriterLabels {
@@ -46,8 +49,6 @@ const LABELS: WriterLabels = WriterLabels {
 /// While a Node has or had a signal, or the ledger is not empty.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(15);
 const IDLE_RESYNC_INTERVAL: Duration = Duration::from_mins(5);
-/// For the writes that are due at a handover. The elector waits 3 s.
-const HANDOVER_WRITE_TIMEOUT: Duration = Duration::from_millis(1900);
 const LEDGER_EXPIRY_INTERVAL: Duration = Duration::from_secs(30);
 /// From a change to the reports about it: events, ledger stages, holds, markers and metrics. Meanwhile the pool writers plan and request
 /// the shared Lease, on the same thread. Several changes in that time lead to one report.
@@ -75,6 +76,32 @@ impl RunningWriter {
             is_managed: self.source == Source::List,
             status: self.status.borrow().clone(),
         }
+    }
+}
+
+/// The end of a term that is handed over.
+#[derive(Clone, Copy)]
+struct Handover {
+    requested: Instant,
+}
+
+impl Handover {
+    /// Whether the work ends now.
+    fn is_over(self, is_writing: bool, is_all_sent: bool) -> bool {
+        let elapsed = self.requested.elapsed();
+        let may_write = elapsed < HANDOVER_WRITE_WINDOW;
+        let is_answered = !is_writing || elapsed >= HANDOVER_WRITE_WINDOW + HANDOVER_ANSWER_TIMEOUT;
+        is_answered && (is_all_sent || !may_write)
+    }
+
+    /// When time alone ends the work.
+    fn next_at(self, is_writing: bool) -> Instant {
+        let answer = if is_writing {
+            HANDOVER_ANSWER_TIMEOUT
+        } else {
+            Duration::ZERO
+        };
+        self.requested + HANDOVER_WRITE_WINDOW + answer
     }
 }
 
@@ -136,11 +163,13 @@ pub(super) struct Controller<'a> {
 }
 
 impl Controller<'_> {
-    /// Runs until the term is handed over and every change is sent, for [`HANDOVER_WRITE_TIMEOUT`] at most.
+    /// Runs until the term is handed over, and every change is sent or none may be any more ([`HANDOVER_WRITE_WINDOW`]); but what was
+    /// sent is answered first ([`HANDOVER_ANSWER_TIMEOUT`]).
     pub(super) async fn run(&mut self, tasks: &mut Tasks) -> Result<(), WorkError> {
         let mut released_by_others = self.lock.released_by_others();
         let mut expire_at = Instant::now();
-        let mut stop_at = None;
+        let mut writes = self.lock.writes();
+        let mut handover: Option<Handover> = None;
         let mut report_at = Some(Instant::now());
         let status_changed = Arc::clone(&self.status_changed);
         self.request_list(Some(ListUrgency::Prompt));
@@ -159,16 +188,18 @@ impl Controller<'_> {
                 self.expire_ledger_entries();
                 expire_at = Instant::now() + LEDGER_EXPIRY_INTERVAL;
             }
-            if stop_at.is_some() || report_at.is_some_and(|report_at| Instant::now() >= report_at) {
+            if handover.is_some() || report_at.is_some_and(|report_at| Instant::now() >= report_at) {
                 report_at = self.report(&targets, list_state);
             }
-            if stop_at.is_some_and(|stop_at| Instant::now() >= stop_at || self.is_all_sent(&targets)) {
+            let is_writing = *writes.borrow_and_update() > 0;
+            if handover.is_some_and(|handover| handover.is_over(is_writing, self.is_all_sent(&targets))) {
                 return Ok(());
             }
             // Held any longer, the next change of a Node would copy all of them.
             drop(targets);
             let unable_at = list_state.unable_at.filter(|_| !self.is_unable);
-            let wake_at = [stop_at, unable_at, report_at]
+            let handover_at = handover.map(|handover| handover.next_at(is_writing));
+            let wake_at = [handover_at, unable_at, report_at]
                 .into_iter()
                 .flatten()
                 .fold(expire_at, Instant::min);
@@ -190,8 +221,9 @@ impl Controller<'_> {
                 },
                 () = status_changed.notified() => {}
                 () = sleep_until(wake_at) => {}
-                () = self.term.handover_requested(), if stop_at.is_none() => {
-                    stop_at = Some(Instant::now() + HANDOVER_WRITE_TIMEOUT);
+                _ = writes.changed(), if handover.is_some() => {}
+                () = self.term.handover_requested(), if handover.is_none() => {
+                    handover = Some(Handover { requested: Instant::now() });
                 }
             }
             report_at = report_at.into_iter().chain([Instant::now() + REPORT_DELAY]).min();

@@ -31,8 +31,8 @@ use super::recorded::read_recorded_once;
 use super::settings::{AdminStateMode, ForeignDown, STALE_NODES_TIMEOUT};
 use super::target_states::TargetStates;
 use crate::pool::{
-    InterfaceCache, LastError, ListRequest, Listing, PoolWriter, RecordedPools, WriterLabels, list_on_request,
-    look_up_interfaces, node_store,
+    HANDOVER_ANSWER_TIMEOUT, InterfaceCache, LastError, ListRequest, Listing, PoolWriter, RecordedPools, WriterLabels,
+    list_on_request, look_up_interfaces, node_store,
 };
 
 /// The plan of the mode `off`: `None` for every `Down` in the ledger.
@@ -351,6 +351,11 @@ async fn work(
         () = term.handover_requested() => false,
         () = sleep_until(deadline) => false,
     };
+    if !is_complete {
+        // What was sent is answered first, so that the shared Lease can be released.
+        let mut writes = lock.writes();
+        let _ = timeout(HANDOVER_ANSWER_TIMEOUT, writes.wait_for(|writes| *writes == 0)).await;
+    }
     let mut outcome = finish(context, ledger, &progress, is_complete).await;
     let recorded = Arc::clone(&recorded_listings.borrow());
     let unreadable = recorded.unreadable.iter();

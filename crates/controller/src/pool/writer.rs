@@ -20,7 +20,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_azure::{ArmClient, ArmError, LoadBalancerId};
 use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
-use headgate_kubernetes::leader::{ArmLock, LockError, LockGuard, Term};
+use headgate_kubernetes::leader::{ArmLock, LockError, LockGuard, PermitError, Term};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -41,6 +41,10 @@ mod single_pools;
 use attempts::{AfterAttempt, AttemptError, Attempts};
 use batch::Batch;
 
+/// After a handover was requested, a PUT may begin for so long.
+pub(crate) const HANDOVER_WRITE_WINDOW: Duration = Duration::from_millis(900);
+/// ... and ARM has so long to answer the last one. The elector waits 3 s in all.
+pub(crate) const HANDOVER_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// For one read of a load balancer, retries included.
 const READ_TIMEOUT: Duration = Duration::from_mins(2);
 /// For the shared Lease; then the attempt has failed, and the next one requests it again.
@@ -217,6 +221,11 @@ impl PoolWriter {
         }
     }
 
+    /// Whether the term permits a PUT now.
+    fn may_write(&self) -> Result<(), PermitError> {
+        self.term.permit_within(HANDOVER_WRITE_WINDOW).map(drop)
+    }
+
     /// Adopts the newest list, if it is newer than the last observation.
     fn adopt_listing(&mut self, state: &mut State) {
         let listed = self.listings.borrow_and_update().load_balancer(&self.load_balancer);
@@ -302,12 +311,12 @@ impl PoolWriter {
                 span.fail(&error.code, &error.message);
                 Some(error)
             }
-            AfterAttempt::PlanAgain | AfterAttempt::WaitForArm(_) => None,
+            AfterAttempt::PlanAgain | AfterAttempt::Wait(_) => None,
         };
         if has_failed {
             planner.handle_outcome(Outcome::AttemptFailed(error));
         }
-        if let AfterAttempt::WaitForArm(delay) = after {
+        if let AfterAttempt::Wait(delay) = after {
             sleep(delay).await;
         }
         Phase::Idle

@@ -218,3 +218,129 @@ impl SignalPeriods {
         [restores_at, expires_at, self.next_pending()].into_iter().flatten()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The signals of a Node, and the time.
+    struct Observer {
+        periods: SignalPeriods,
+        start: Moment,
+        generation: u64,
+    }
+
+    impl Observer {
+        fn new() -> Self {
+            let start = Moment {
+                wall: Timestamp::UNIX_EPOCH,
+                mono: Instant::now(),
+            };
+            Self {
+                periods: SignalPeriods::default(),
+                start,
+                generation: 0,
+            }
+        }
+
+        fn at(&self, seconds: u32) -> Moment {
+            Moment {
+                wall: self.start.wall + SignedDuration::from_secs(seconds.into()),
+                mono: self.start.mono + SECOND * seconds,
+            }
+        }
+
+        /// Observes the Node with these signals, each with how long it must last.
+        fn observe(&mut self, seconds: u32, uid: &str, signals: &[(Signal, u32)]) -> Option<PeriodChange> {
+            self.generation += 1;
+            let detected = signals.iter().map(|(signal, after)| (signal.clone(), SECOND * *after));
+            let (detected, now) = (detected.collect(), self.at(seconds));
+            self.periods.observe(uid, &detected, |_| None, self.generation, now)
+        }
+
+        fn restores_at(&self) -> Option<Duration> {
+            let period = self.periods.period().unwrap();
+            period.restores_at().map(|at| at - self.start.mono)
+        }
+    }
+
+    #[test]
+    fn a_signal_that_must_last_counts_from_its_first_observation() {
+        let mut node = Observer::new();
+        let cordon = [(Signal::Unschedulable, 10)];
+        assert_eq!(node.observe(0, "u", &cordon), None);
+        assert!(!node.periods.is_empty() && node.periods.present().is_empty());
+        assert_eq!(node.observe(5, "u", &cordon), None, "it does not begin again");
+        let deadlines: Vec<_> = node.periods.deadlines().collect();
+        assert_eq!(deadlines, [node.at(10).mono]);
+        assert_eq!(node.periods.advance(7, node.at(9)), None);
+        assert_eq!(node.periods.advance(7, node.at(10)), Some(PeriodChange::Started));
+        assert_eq!(node.periods.present()[&Signal::Unschedulable], node.start.wall);
+        assert!(node.periods.pending().is_empty() && node.periods.next_pending().is_none());
+        let period = node.periods.period().unwrap();
+        assert_eq!((period.since, period.generation), (node.at(10), 7));
+        assert_eq!(period.names(), BTreeSet::from([Signal::Unschedulable.to_string()]));
+        // It ends before it counts.
+        let mut node = Observer::new();
+        node.observe(0, "u", &cordon);
+        assert_eq!(node.observe(9, "u", &[]), None);
+        assert!(node.periods.is_empty());
+    }
+
+    #[test]
+    fn a_signal_that_counts_elsewhere_counts_at_once() {
+        let mut node = Observer::new();
+        let detected = BTreeMap::from([(Signal::Unschedulable, SECOND * 10)]);
+        let (now, known) = (node.at(20), node.at(3).wall);
+        let change = node.periods.observe("u", &detected, |_| Some(known), 1, now);
+        assert_eq!(change, Some(PeriodChange::Started));
+        assert_eq!(node.periods.present()[&Signal::Unschedulable], known);
+    }
+
+    #[test]
+    fn the_end_counts_after_a_second_and_seldom_for_a_signal_that_flaps() {
+        let mut node = Observer::new();
+        let deletion = [(Signal::Deletion, 0)];
+        assert_eq!(node.observe(0, "u", &deletion), Some(PeriodChange::Started));
+        assert_eq!(node.restores_at(), None);
+        // One more, and one less, is the same period.
+        let both = [(Signal::Deletion, 0), (Signal::Shutdown, 0)];
+        assert_eq!(node.observe(1, "u", &both), None);
+        assert_eq!(node.observe(2, "u", &[]), Some(PeriodChange::Ended));
+        assert_eq!(node.observe(2, "u", &[]), None);
+        assert_eq!(node.restores_at(), Some(SECOND * 3));
+        assert!(node.periods.present().is_empty());
+        assert_eq!(node.periods.period().unwrap().signals.len(), 2, "what it had last");
+        // Again after that end counted, at 3 s.
+        for (from, to, restores_at) in [(5, 6, 33), (10, 11, 33), (40, 41, 63), (200, 201, 202)] {
+            assert_eq!(
+                node.observe(from, "u", &deletion),
+                Some(PeriodChange::Started),
+                "{from}"
+            );
+            assert_eq!(node.observe(to, "u", &[]), Some(PeriodChange::Ended), "{from}");
+            assert_eq!(node.restores_at(), Some(SECOND * restores_at), "{from}");
+        }
+    }
+
+    #[test]
+    fn an_ended_period_is_kept_for_a_while() {
+        let mut node = Observer::new();
+        node.observe(0, "u", &[(Signal::Deletion, 0)]);
+        node.observe(1, "u", &[]);
+        let deadlines: Vec<_> = node.periods.deadlines().map(|at| at - node.start.mono).collect();
+        assert_eq!(deadlines, [SECOND * 2, SECOND + ENDED_PERIOD_TTL]);
+        node.periods.drop_ended(node.at(600).mono);
+        assert!(!node.periods.is_empty());
+        node.periods.drop_ended(node.at(601).mono);
+        assert!(node.periods.is_empty());
+        // A Node of the same name inherits nothing.
+        node.observe(700, "u", &[(Signal::Deletion, 0)]);
+        assert_eq!(node.observe(701, "v", &[]), None);
+        assert!(node.periods.is_empty() && node.periods.uid() == "v");
+    }
+}

@@ -2,7 +2,8 @@
 //! (docs/dev/decisions.md 14).
 //!
 //! Invariants: the writers of this process share one hold, which is counted; the last one to leave releases it. A hold admits no
-//! new writes after 30 s. A writer that is dropped has left. The next leader acquires or releases the hold of a crashed one,
+//! new writes after 30 s. A writer that is dropped has left; the hold of one that is dropped in a write stays for 10 s, because the request
+//! may still arrive. The next leader acquires or releases the hold of a former one,
 //! because both use the same name. A hold is not renewed: one that is older than its 15 minutes is lost, as for
 //! cloud-controller-manager.
 //!
@@ -54,6 +55,7 @@ pub struct LockGuard {
     /// The number of the hold.
     hold: u64,
     has_left: bool,
+    is_writing: bool,
 }
 
 /// Why the lock was not acquired.
@@ -158,6 +160,7 @@ impl ArmLock {
                 lock: self.clone(),
                 hold,
                 has_left: false,
+                is_writing: false,
             }),
             Ok(None) => Err(self.obstacle()),
             Err(_) => Err(LockError::Stopped { lease: self.lease() }),
@@ -168,6 +171,12 @@ impl ArmLock {
     #[must_use]
     pub fn released_by_others(&self) -> watch::Receiver<u64> {
         self.holds.other_holds()
+    }
+
+    /// The number of writes of this process that are under way.
+    #[must_use]
+    pub fn writes(&self) -> watch::Receiver<usize> {
+        self.holds.writes()
     }
 
     fn lease(&self) -> String {
@@ -210,6 +219,18 @@ impl LockGuard {
         self.lock.holds.mark_written(self.hold);
     }
 
+    /// Sends a write to ARM, until it is known whether ARM has accepted it. If that is dropped before, the Lease is not released while
+    /// the request may arrive.
+    pub async fn write<T>(&mut self, request: impl Future<Output = T>) -> T {
+        if !std::mem::replace(&mut self.is_writing, true) {
+            self.lock.holds.begin_write(self.hold);
+        }
+        let outcome = request.await;
+        self.lock.holds.end_write();
+        self.is_writing = false;
+        outcome
+    }
+
     /// Leaves the hold. The last writer waits up to 3 s for the release of the Lease.
     pub async fn release(mut self) {
         self.has_left = true;
@@ -231,8 +252,13 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
+        let holds = &self.lock.holds;
+        if self.is_writing {
+            holds.keep(self.hold, Instant::now());
+            holds.end_write();
+        }
         if !self.has_left {
-            self.lock.holds.leave(self.hold);
+            holds.leave(self.hold);
         }
     }
 }

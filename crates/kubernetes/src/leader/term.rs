@@ -7,6 +7,7 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use headgate_core::clock::{Clock, Moment};
 use jiff::SignedDuration;
@@ -25,7 +26,7 @@ struct Validity {
     until: Option<Instant>,
     /// The start of the last renewal.
     renewed: Moment,
-    is_handover_requested: bool,
+    handover_requested: Option<Instant>,
 }
 
 impl Validity {
@@ -112,6 +113,12 @@ pub enum PermitError {
         /// By how much the clocks disagree.
         seconds: i64,
     },
+    /// Too little is left of the handover for a write.
+    #[error("term {number} is handed over: the next leader writes")]
+    HandingOver {
+        /// The number of the term.
+        number: i32,
+    },
 }
 
 impl Term {
@@ -142,6 +149,18 @@ impl Term {
         })
     }
 
+    /// The same for a write that may take long: not later than `window` after a handover was requested.
+    ///
+    /// # Errors
+    /// As [`Term::permit`], and after the window.
+    pub fn permit_within(&self, window: Duration) -> Result<Permit<'_>, PermitError> {
+        let requested = self.validity.borrow().handover_requested;
+        if requested.is_some_and(|requested| requested.elapsed() >= window) {
+            return Err(PermitError::HandingOver { number: self.number });
+        }
+        self.permit()
+    }
+
     /// The same question for the writer of Nodes, which asks it right before each write.
     pub(crate) fn may_send(&self) -> MaySend {
         let term = self.clone();
@@ -169,7 +188,7 @@ impl Term {
         let mut validity = self.validity.clone();
         // An error means that the election has ended.
         let _ = validity
-            .wait_for(|validity| validity.is_handover_requested || validity.until.is_none())
+            .wait_for(|validity| validity.handover_requested.is_some() || validity.until.is_none())
             .await;
     }
 
@@ -177,7 +196,7 @@ impl Term {
     #[must_use]
     pub fn is_handover_requested(&self) -> bool {
         let validity = *self.validity.borrow();
-        validity.is_handover_requested || validity.until.is_none()
+        validity.handover_requested.is_some() || validity.until.is_none()
     }
 
     /// Waits until the term has ended.
@@ -249,7 +268,7 @@ impl TermOwner {
         let (validity, receiver) = watch::channel(Validity {
             until: Some(until),
             renewed,
-            is_handover_requested: false,
+            handover_requested: None,
         });
         let (sender, reports) = watch::channel(Reports {
             throttle,
@@ -278,14 +297,16 @@ impl TermOwner {
     #[must_use]
     pub(super) fn renew(&self, until: Instant, renewed: Moment, handover: bool) -> bool {
         self.validity.send_if_modified(|validity| {
-            let before = (validity.until, validity.is_handover_requested, validity.renewed);
+            let before = (validity.until, validity.handover_requested, validity.renewed);
             let valid_until = validity.until.filter(|until| Instant::now() < *until);
             validity.until = valid_until.map(|before| before.max(until));
-            validity.is_handover_requested |= handover;
+            if handover {
+                validity.handover_requested.get_or_insert_with(Instant::now);
+            }
             if renewed.mono > validity.renewed.mono {
                 validity.renewed = renewed;
             }
-            before != (validity.until, validity.is_handover_requested, validity.renewed)
+            before != (validity.until, validity.handover_requested, validity.renewed)
         });
         self.is_valid()
     }
@@ -316,8 +337,6 @@ impl Drop for TermOwner {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::time::{advance, timeout};
 
     use super::*;
@@ -412,6 +431,31 @@ mod tests {
         assert!(term.permit().is_err());
         term.ended().await;
         term.handover_requested().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_long_write_begins_late_in_a_handover() {
+        let clock = anchored();
+        let (owner, term) = new_term(7, &clock);
+        let permitted = || term.permit_within(SECOND / 2).map(drop);
+        assert!(owner.renew(Instant::now() + 9 * SECOND, clock.now(), false));
+        advance(SECOND).await;
+        assert_eq!(permitted(), Ok(()), "none is requested");
+        assert!(owner.renew(Instant::now() + 9 * SECOND, clock.now(), true));
+        advance(SECOND / 4).await;
+        assert_eq!(permitted(), Ok(()));
+        // A renewal does not begin it again.
+        assert!(owner.renew(Instant::now() + 9 * SECOND, clock.now(), true));
+        advance(SECOND / 4).await;
+        let error = permitted().unwrap_err();
+        assert_eq!(error, PermitError::HandingOver { number: 7 });
+        assert_eq!(error.to_string(), "term 7 is handed over: the next leader writes");
+        assert!(term.permit().is_ok(), "others may be sent");
+        drop(owner);
+        assert_eq!(
+            term.permit_within(9 * SECOND).unwrap_err(),
+            PermitError::TermEnded { number: 7 }
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -212,6 +212,11 @@ async fn the_counter_of_failures_never_decreases() {
             json!({"evacuationProgressTimestamp": "soon"}),
             "evacuationProgressTimestamp",
         ),
+        (
+            "a list in place of a time",
+            json!({"evacuationProgressTimestamp": []}),
+            "evacuationProgressTimestamp",
+        ),
     ] {
         let patch = json!({"status": status});
         let answer = request(&client, "PATCH", &format!("{path}/status"), Some(&patch)).await;

@@ -33,6 +33,8 @@ pub(super) enum AttemptError {
     HoldClosed,
     /// ARM is busy with the load balancer. The Lease is released meanwhile.
     Busy,
+    /// The term is handed over: the next leader writes.
+    HandingOver,
 }
 
 impl From<ArmError> for AttemptError {
@@ -52,7 +54,7 @@ pub(super) enum AfterAttempt {
     /// Plans again at once.
     PlanAgain,
     /// Waits for so long, whatever changes, then plans again.
-    WaitForArm(Duration),
+    Wait(Duration),
     /// Reports the error; the same plan is deferred.
     Failed(LastError),
 }
@@ -114,6 +116,8 @@ impl Attempts {
                 self.deferred = None;
                 return AfterAttempt::PlanAgain;
             }
+            // The work ends before.
+            Err(AttemptError::HandingOver) => return AfterAttempt::Wait(MAX_BUSY_DELAY),
             Err(AttemptError::Busy) => {
                 let Busy { since, attempts } = busy.unwrap_or(Busy {
                     since: now,
@@ -125,7 +129,7 @@ impl Attempts {
                 });
                 if since.elapsed() < BUSY_ERROR_AFTER {
                     let delay = MIN_BUSY_DELAY.saturating_mul(2_u32.saturating_pow(attempts));
-                    return AfterAttempt::WaitForArm(delay.min(MAX_BUSY_DELAY));
+                    return AfterAttempt::Wait(delay.min(MAX_BUSY_DELAY));
                 }
                 let error = ArmError::Busy(load_balancer.to_string());
                 (LastError::from_arm(&error, previous), MAX_BUSY_DELAY)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headgate_azure::{ArmError, EncodedPool, ErrorClass, PoolId};
 use headgate_core::telemetry::ReconcileSpan;
-use headgate_kubernetes::leader::LockGuard;
+use headgate_kubernetes::leader::{LockGuard, PermitError};
 use tokio::time::{Instant, sleep};
 
 use super::super::edit::{AppliedEdit, PoolEdit};
@@ -243,6 +243,9 @@ impl PoolWriter {
             if is_busy {
                 return Err(AttemptError::Busy);
             }
+            if let Err(PermitError::HandingOver { .. }) = self.may_write() {
+                return Err(AttemptError::HandingOver);
+            }
         }
         let PoolWrite { edit, pool, applied } = match self.next_write(batch, &mut open, planner).await? {
             NextWrite::Write(write) => *write,
@@ -288,10 +291,11 @@ impl PoolWriter {
             Err(ArmError::NotPermitted) => {
                 // After a jump of the clocks, the next renewal decides.
                 self.term.clocks_agree().await;
-                if self.term.permit().is_ok() {
-                    return Err(AttemptError::LeaseLost);
-                }
-                return Err(ArmError::NotPermitted.into());
+                return Err(match self.may_write() {
+                    Ok(()) => AttemptError::LeaseLost,
+                    Err(PermitError::HandingOver { .. }) => AttemptError::HandingOver,
+                    Err(_) => ArmError::NotPermitted.into(),
+                });
             }
             // The members are settled, so the next plan is without them: other pools and the admin states go on.
             Err(error) if edit.is_members_only() || with_members && concerns_one_pool(&error) => {}

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use headgate_azure::{ArmError, EncodedPool, WritePermit};
+use headgate_azure::{ArmError, EncodedPool, PoolId, WriteOperation, WritePermit};
 use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use headgate_kubernetes::leader::LockGuard;
 use tokio::time::Instant;
 
 use super::super::edit::PoolEdit;
-use super::{Outcome, Planner, PoolWriter};
+use super::{HANDOVER_WRITE_WINDOW, Outcome, Planner, PoolWriter};
 
 /// From a PUT to the end of its operation. ARM's operations take seconds; the Lease expires after 15 min.
 const WRITE_TIMEOUT: Duration = Duration::from_mins(10);
@@ -39,7 +39,7 @@ impl PoolWriter {
         planner: &mut P,
     ) -> Result<(), ArmError> {
         let (term, still_held) = (self.term.clone(), guard.held_check());
-        let permit = WritePermit::new(move || term.permit().is_ok() && still_held());
+        let permit = WritePermit::new(move || term.permit_within(HANDOVER_WRITE_WINDOW).is_ok() && still_held());
         let deadline = Instant::now() + WRITE_TIMEOUT;
         let (request, source) = (self.labels.request, self.labels.source);
         // The planner measures updates of members, whose attempts are no outcomes.
@@ -47,25 +47,12 @@ impl PoolWriter {
             let metrics = self.arm.metrics();
             metrics.start_operation(request, self.load_balancer.group(), source)
         });
-        guard.mark_written();
-        let sent = match pool {
-            Ok(pool) => self.arm.put_pool(pool, permit, deadline).await,
-            Err(error) => Err(error),
-        };
-        let outcome = match sent {
+        let outcome = match guard.write(self.send(&edit.pool, pool, permit, deadline)).await {
             Ok(accepted) => {
                 planner.handle_outcome(Outcome::Accepted(edit));
                 self.arm.poll_until_done(&accepted, deadline).await
             }
-            Err(error) => {
-                if error.may_have_been_accepted() {
-                    // The Lease stays held while ARM may carry out this write. What it wrote is what the next read shows.
-                    let settled = self.arm.poll_until_settled(&edit.pool, deadline).await;
-                    settled
-                        .unwrap_or_else(|error| tracing::info!(%error, pool = %edit.pool, "end of a write not seen; the pool is read again"));
-                }
-                Err(error)
-            }
+            Err(error) => Err(error),
         };
         if let Some(operation) = operation {
             operation.finish(outcome.is_ok());
@@ -74,6 +61,28 @@ impl PoolWriter {
             self.arm.metrics().count_admin_state_change(change.to, outcome.is_ok());
         }
         outcome
+    }
+
+    /// Sends one PUT, until ARM has accepted it or will not any more.
+    async fn send(
+        &self,
+        id: &PoolId,
+        pool: Result<EncodedPool, ArmError>,
+        permit: WritePermit,
+        deadline: Instant,
+    ) -> Result<WriteOperation, ArmError> {
+        let sent = match pool {
+            Ok(pool) => self.arm.put_pool(pool, permit, deadline).await,
+            Err(error) => Err(error),
+        };
+        if sent.as_ref().is_err_and(ArmError::may_have_been_accepted) {
+            // The Lease stays held while ARM may carry out this write. What it wrote is what the next read shows.
+            let settled = self.arm.poll_until_settled(id, deadline).await;
+            settled.unwrap_or_else(
+                |error| tracing::info!(%error, pool = %id, "end of a write not seen; the pool is read again"),
+            );
+        }
+        sent
     }
 
     /// The span of one PUT. It names the Node whose admin state changes, or counts the Nodes if there are several or none.

@@ -1,13 +1,15 @@
 //! "Concurrency with backend pool changes": the shared Lease.
 
+use headgate_test_kubernetes::FakeApi;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::super::world::{entries, load_balancer};
+use super::super::world::{ENFORCE, entries, load_balancer};
 use super::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster, entry};
 
 const NAME: &str = "aks-managed-resource-locker";
@@ -28,12 +30,23 @@ async fn acquire(cluster: &TestCluster, holder: &str) {
 }
 
 /// Releases the Lease as cloud-controller-manager does.
-fn release(cluster: &TestCluster) {
-    cluster.fake.change::<Lease>("kube-system", NAME, |lease| {
+fn release(fake: &FakeApi) {
+    fake.change::<Lease>("kube-system", NAME, |lease| {
         lease["spec"]["holderIdentity"] = json!("");
         lease["metadata"]["annotations"] =
             json!({"aks-managed-resource-locker-previous-holder": "cloud-controller-manager"});
     });
+}
+
+fn holder(cluster: &TestCluster) -> String {
+    let lease: Lease = cluster.fake.peek("kube-system", NAME).unwrap();
+    lease.spec.unwrap().holder_identity.unwrap()
+}
+
+/// Three nodes in one pool.
+async fn one_pool() -> TestCluster {
+    let pool = ("kubernetes", entries(1..=3, false));
+    TestCluster::with(3, &[load_balancer("kubernetes", &[pool])]).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -54,13 +67,12 @@ async fn held_lease_prevents_writes_and_is_reported() {
         notes[0].contains(NAME) && notes[0].contains("cloud-controller-manager"),
         "{notes:?}"
     );
-    release(&cluster);
+    release(&cluster.fake);
     let took = cluster.until_down(&["node-2"]).await;
     assert!(took < 5 * SECOND, "{took:?}");
     sleep(5 * SECOND).await;
     assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
-    let lease: Lease = cluster.fake.peek("kube-system", NAME).unwrap();
-    assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some(""), "released");
+    assert_eq!(holder(&cluster), "");
 }
 
 #[tokio::test(start_paused = true)]
@@ -79,7 +91,7 @@ async fn reset_under_the_lease_is_repaired_within_a_second() {
             })
             .await;
         sleep(SECOND).await;
-        release(&cluster);
+        release(&cluster.fake);
         let took = cluster.until_down(&["node-2"]).await;
         assert!(took <= SECOND, "{took:?}");
     }
@@ -93,7 +105,7 @@ async fn signal_that_ends_while_waiting_for_the_lease_causes_no_write() {
     sleep(30 * SECOND).await;
     cluster.taint(2, &[]);
     sleep(10 * SECOND).await;
-    release(&cluster);
+    release(&cluster.fake);
     sleep(60 * SECOND).await;
     assert!(cluster.puts().is_empty());
     assert!(cluster.world.events().await.is_empty());
@@ -101,11 +113,7 @@ async fn signal_that_ends_while_waiting_for_the_lease_causes_no_write() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_write_is_not_sent_after_the_lease_is_lost() {
-    let cluster = TestCluster::with(
-        3,
-        &[load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])],
-    )
-    .await;
+    let cluster = one_pool().await;
     // The client retries after 0.8 s or so.
     cluster.fault("PUT", "", Some(1), &json!({"answer": {"status": 503}}));
     cluster.taint(2, &[DRAINING]);
@@ -113,7 +121,7 @@ async fn waiting_write_is_not_sent_after_the_lease_is_lost() {
     acquire(&cluster, "cloud-controller-manager").await;
     sleep(40 * SECOND).await;
     assert_eq!(cluster.puts().len(), 1);
-    release(&cluster);
+    release(&cluster.fake);
     cluster.until_down(&["node-2"]).await;
     sleep(5 * SECOND).await;
     let statuses: Vec<_> = cluster.puts().iter().map(|put| put.status).collect();
@@ -123,4 +131,51 @@ async fn waiting_write_is_not_sent_after_the_lease_is_lost() {
         "a lost Lease is no failure"
     );
     assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_write_begins_at_the_end_of_a_handover() {
+    for (millis, puts) in [(500, 1), (1_200, 0)] {
+        let mut cluster = one_pool().await;
+        acquire(&cluster, "cloud-controller-manager").await;
+        cluster.taint(2, &[DRAINING]);
+        sleep(5 * SECOND).await;
+        let fake = cluster.fake.clone();
+        let other = tokio::spawn(async move {
+            sleep(SECOND * millis / 1000).await;
+            release(&fake);
+        });
+        cluster.stop().await;
+        other.await.unwrap();
+        assert_eq!((cluster.puts().len(), holder(&cluster)), (puts, String::new()));
+        assert!(cluster.notes(FAILED, "node-2").await.is_empty());
+        cluster.lead(ENFORCE).await;
+        cluster.settle(&["node-2"]).await;
+        assert_eq!(cluster.puts().len(), 1);
+    }
+}
+
+/// The next leader takes it over.
+#[tokio::test(start_paused = true)]
+async fn the_lease_is_not_released_while_a_write_is_on_its_way() {
+    for (stall, left) in [("1500ms", ""), ("1m", "headgate")] {
+        let mut cluster = one_pool().await;
+        cluster.fault("PUT", "", Some(1), &json!({"stall": stall}));
+        cluster.taint(2, &[DRAINING]);
+        cluster
+            .until("a write", |cluster| {
+                let ledger = cluster.fake.peek::<ConfigMap>("kube-system", "headgate-admin-state");
+                ledger.is_some_and(|ledger| ledger.data.is_some_and(|data| data["ledger.json"].contains("10.0.0.2")))
+            })
+            .await;
+        let began = Instant::now();
+        cluster.stop().await;
+        assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
+        assert_eq!(holder(&cluster), left, "{stall}");
+        cluster.lead(ENFORCE).await;
+        cluster.settle(&["node-2"]).await;
+        assert_eq!(holder(&cluster), "");
+        assert!(cluster.notes(FAILED, "node-2").await.is_empty());
+        cluster.stop().await;
+    }
 }

@@ -268,3 +268,53 @@ fn notice_is_a_deadline_while_its_taint_is_there() {
         assert_eq!(node.eviction_deadline(), expected, "{record}");
     }
 }
+
+#[test]
+fn an_excluding_label_exempts_unless_the_node_is_about_to_be_removed() {
+    let excluded = |value: &str, is_deleting: bool| {
+        let labels = json!({"node.kubernetes.io/exclude-from-external-load-balancers": value});
+        let deletion = is_deleting.then_some("2026-01-01T00:00:00Z");
+        read(&json!({"metadata": {"uid": "u", "labels": labels, "deletionTimestamp": deletion}}))
+    };
+    assert_eq!(excluded("", false).exempting_label(), Some(EXCLUDE_LABEL));
+    assert_eq!(excluded("", true).exempting_label(), None);
+    assert_eq!(excluded("karpenter", false).exempting_label(), None);
+    let unmanaged = json!({"metadata": {"uid": "u", "labels": {"kubernetes.azure.com/managed": "false"}, "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    assert_eq!(read(&unmanaged).exempting_label(), Some(MANAGED_LABEL));
+}
+
+#[test]
+fn a_machine_may_go_once_the_node_is_out_and_no_connection_is_known() {
+    let reader = NodeReader::own(SignalRules::default_health());
+    for (out, connections, waits_for, may_go) in [
+        (
+            None,
+            Some("False"),
+            "the condition headgate.dev/OutOfLoadBalancers is missing",
+            false,
+        ),
+        (Some("False"), Some("False"), "of load balancers", false),
+        (Some("True"), None, "of load balancers", true),
+        (Some("True"), Some("False"), "of connections", false),
+        (Some("True"), Some("True"), "of connections", true),
+        (Some("True"), Some("Unknown"), "of connections", true),
+    ] {
+        let condition = |type_: &str, status: Option<&str>, message: &str| {
+            status.map(|status| json!({"type": type_, "status": status, "reason": "R", "message": message}))
+        };
+        let conditions = [
+            condition("headgate.dev/OutOfLoadBalancers", out, "of load balancers"),
+            condition(CONNECTIONS_CONDITION, connections, "of connections"),
+        ];
+        let conditions: Vec<Value> = conditions.into_iter().flatten().collect();
+        let object = json!({"metadata": {"uid": "u"}, "status": {"conditions": conditions}});
+        let node = reader.read(serde_json::from_value(object).unwrap());
+        assert_eq!(
+            (node.waits_for(), node.may_go()),
+            (waits_for, may_go),
+            "{out:?} {connections:?}"
+        );
+        let is_open = connections == Some("False");
+        assert_eq!(node.open_connections(), is_open.then_some("of connections"));
+    }
+}

@@ -1,14 +1,18 @@
 //! The writers of this process that are in a hold of the shared Lease, and those that wait for one.
 //!
 //! Invariants: no writer enters a closed hold. A hold without writers is closed for good at the instant at which the lock task
-//! finds it empty. A writer that is dropped has left, because a guard counts it.
+//! finds it empty. A writer that is dropped has left, because a guard counts it; one that is dropped in a write leaves later.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::state_machine::{Demand, Hold, Obstacle};
+
+/// For how long a hold is kept whose writer was dropped in a write: the request may still arrive.
+const DROPPED_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The state of the current hold, shared by the writers and the lock task.
 #[derive(Debug)]
@@ -17,6 +21,8 @@ pub(super) struct HoldState {
     /// Wakes the lock task.
     changed: Notify,
     other_holds: watch::Sender<u64>,
+    /// The writes under way.
+    writes: watch::Sender<usize>,
 }
 
 #[derive(Debug)]
@@ -36,6 +42,8 @@ struct EnteredHold {
     number: u64,
     closes_at: Instant,
     writers: usize,
+    /// For a write that was dropped.
+    kept_until: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +67,7 @@ impl HoldState {
             }),
             changed: Notify::new(),
             other_holds: watch::Sender::new(0),
+            writes: watch::Sender::new(0),
         }
     }
 
@@ -101,6 +110,30 @@ impl HoldState {
         }
     }
 
+    /// Records that a write to ARM begins in a hold.
+    pub(super) fn begin_write(&self, hold: u64) {
+        self.mark_written(hold);
+        self.writes.send_modify(|writes| *writes += 1);
+    }
+
+    /// Records that a write has ended, or was dropped.
+    pub(super) fn end_write(&self) {
+        self.writes.send_modify(|writes| *writes -= 1);
+    }
+
+    /// The number of writes under way.
+    pub(super) fn writes(&self) -> watch::Receiver<usize> {
+        self.writes.subscribe()
+    }
+
+    /// Keeps a hold for a write that was dropped.
+    pub(super) fn keep(&self, hold: u64, now: Instant) {
+        let mut state = self.state();
+        if let Some(entered) = state.entered.as_mut().filter(|entered| entered.number == hold) {
+            entered.kept_until = Some(now + DROPPED_WRITE_TIMEOUT);
+        }
+    }
+
     /// Removes a writer from a hold, and returns whether it was the last one.
     pub(super) fn leave(&self, hold: u64) -> bool {
         let mut state = self.state();
@@ -138,16 +171,19 @@ impl HoldState {
     pub(super) fn demand(&self, now: Instant) -> Demand {
         let mut state = self.state();
         let has_waiters = state.waiting > 0;
-        let keep_hold = state
-            .entered
-            .as_ref()
-            .is_some_and(|entered| entered.writers > 0 || (has_waiters && now < entered.closes_at));
+        let entered = state.entered.as_ref();
+        let kept_until = entered
+            .and_then(|entered| entered.kept_until)
+            .filter(|until| now < *until);
+        let is_used = |entered: &EnteredHold| entered.writers > 0 || (has_waiters && now < entered.closes_at);
+        let keep_hold = kept_until.is_some() || entered.is_some_and(is_used);
         if !keep_hold {
             state.entered = None;
         }
         Demand {
             has_waiters,
             keep_hold,
+            kept_until,
             has_written: state.has_written,
         }
     }
@@ -171,6 +207,7 @@ impl HoldState {
                     number: hold.number,
                     closes_at: hold.closes_at,
                     writers: 0,
+                    kept_until: None,
                 });
             }
         }
@@ -285,6 +322,30 @@ mod tests {
         assert!(!holds.is_held(1, now) && holds.is_held(2, now));
         holds.publish(None, Obstacle::Pending, 0);
         assert!(!holds.is_held(2, now));
+    }
+
+    #[test]
+    fn a_hold_is_kept_for_a_write_that_was_dropped() {
+        let (holds, now) = (HoldState::new(), Instant::now());
+        let closes = now + Duration::from_mins(1);
+        holds.publish(Some(hold(1, closes)), Obstacle::Closed, 0);
+        assert_eq!(holds.wait().enter(now), Some(1));
+        let writes = holds.writes();
+        holds.begin_write(1);
+        assert_eq!((*writes.borrow(), demand(&holds, now)), (1, (false, true, true)));
+        holds.keep(1, now);
+        holds.end_write();
+        assert!(holds.leave(1));
+        assert_eq!((*writes.borrow(), demand(&holds, now)), (0, (false, true, true)));
+        let kept_until = holds.demand(now).kept_until.unwrap();
+        assert_eq!(kept_until, now + DROPPED_WRITE_TIMEOUT);
+        // The others go on meanwhile.
+        assert_eq!(holds.wait().enter(now), Some(1));
+        assert!(holds.leave(1));
+        assert_eq!(demand(&holds, kept_until), (false, false, true));
+        assert!(holds.is_held(1, kept_until), "until the release");
+        holds.keep(1, now);
+        assert_eq!(demand(&holds, now), (false, false, true), "closed for good");
     }
 
     #[test]

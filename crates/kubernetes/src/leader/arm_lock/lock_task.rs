@@ -34,7 +34,8 @@ pub(super) struct LockTask {
     pub(super) clock: Clock,
 }
 
-/// Runs until the lock and all guards are dropped and nothing is held.
+/// Runs until the lock and all guards are dropped and nothing is held, or a write was dropped: then the Lease is left to the next leader,
+/// or to expire.
 pub(super) async fn run(task: LockTask) {
     let LockTask {
         client,
@@ -52,14 +53,15 @@ pub(super) async fn run(task: LockTask) {
     let mut release_by = None;
     loop {
         let is_dropped = changes.is_closed();
+        let now = clock.now();
+        let demand = holds.demand(now.mono);
         if is_dropped {
-            let release_by = *release_by.get_or_insert_with(|| Instant::now() + FINAL_RELEASE_TIMEOUT);
-            if state_machine.hold().is_none() || Instant::now() >= release_by {
+            let release_by = *release_by.get_or_insert_with(|| now.mono + FINAL_RELEASE_TIMEOUT);
+            if state_machine.hold().is_none() || demand.keep_hold || now.mono >= release_by {
                 return;
             }
         }
-        let now = clock.now();
-        match state_machine.next(holds.demand(now.mono), now) {
+        match state_machine.next(demand, now) {
             Step::Send(request) => {
                 let response = send(&mut leases, &request).await;
                 state_machine.handle_response(&request, response, clock.now());

@@ -46,6 +46,8 @@ pub(super) struct Demand {
     pub(super) has_waiters: bool,
     /// The current hold must continue.
     pub(super) keep_hold: bool,
+    /// Until when a write that was dropped keeps it.
+    pub(super) kept_until: Option<Instant>,
     /// Something was written to ARM in the current hold.
     pub(super) has_written: bool,
 }
@@ -218,8 +220,9 @@ impl StateMachine {
     fn due(&self, demand: Demand, now: Moment) -> Step {
         if self.hold.is_some() && demand.keep_hold && !self.is_stale {
             // When the hold closes, the demand of the waiting writers changes.
-            let closes_at = self.hold.map(|hold| hold.closes_at);
-            return Step::Wait(closes_at.filter(|closes_at| now.mono < *closes_at));
+            let changes_at = [self.hold.map(|hold| hold.closes_at), demand.kept_until];
+            let changes_at = changes_at.into_iter().flatten().filter(|at| now.mono < *at);
+            return Step::Wait(changes_at.min());
         }
         let (lease, record) = match self.observation.observed() {
             ObservedLock::Unknown => return Step::Send(Request::Read),

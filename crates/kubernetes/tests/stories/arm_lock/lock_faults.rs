@@ -6,7 +6,7 @@ use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, RecordedRequest};
 use hyper::Method;
 use k8s_openapi::api::coordination::v1::Lease;
 use prometheus_client::registry::Registry;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::lock_fixture::{CCM, Locker, NAMESPACE, OtherProcess, SECOND};
 
@@ -57,6 +57,43 @@ async fn the_lock_uses_the_lease_of_cloud_controller_manager() {
     task.await.unwrap();
     let lease: Lease = fake.peek(NAMESPACE, LEASE).unwrap();
     assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some(""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_is_not_released_while_a_dropped_write_may_arrive() {
+    let fixture = fixture();
+    let mut guard = fixture.locker.acquire_within(SECOND).await.unwrap();
+    assert_eq!(guard.write(async { 7 }).await, 7);
+    assert_eq!(*fixture.locker.writes().borrow(), 0);
+    drop(guard);
+    sleep(SECOND).await;
+    assert_eq!(fixture.others.holder().await, "", "its write had ended");
+
+    let mut guard = fixture.locker.acquire_within(SECOND).await.unwrap();
+    let mut writes = fixture.locker.writes();
+    let write = tokio::spawn(async move { guard.write(std::future::pending::<()>()).await });
+    writes.wait_for(|writes| *writes == 1).await.unwrap();
+    write.abort();
+    writes.wait_for(|writes| *writes == 0).await.unwrap();
+    sleep(9 * SECOND).await;
+    assert_eq!(fixture.others.holder().await, "headgate");
+    sleep(2 * SECOND).await;
+    assert_eq!(fixture.others.holder().await, "");
+
+    // A process that ends leaves it to the next leader, and does not wait.
+    let mut guard = fixture.locker.acquire_within(SECOND).await.unwrap();
+    let write = timeout(SECOND, guard.write(std::future::pending::<()>()));
+    assert!(write.await.is_err());
+    drop(guard);
+    let Fixture {
+        fake, locker, others, ..
+    } = fixture;
+    assert!(locker.end().await < SECOND);
+    assert_eq!(others.holder().await, "headgate");
+    let next = Locker::new(fake.client().0, LEASE, "headgate", Clock::System);
+    sleep(SECOND).await;
+    assert_eq!(others.holder().await, "");
+    drop(next);
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,7 +159,7 @@ async fn a_hold_survives_a_restart_of_the_api_server() {
     // The watch continues.
     fixture.others.lock(CCM).await.unwrap();
     fixture.others.unlock(CCM).await.unwrap();
-    let counted = tokio::time::timeout(60 * SECOND, others.changed()).await;
+    let counted = timeout(60 * SECOND, others.changed()).await;
     assert!(counted.is_ok());
 }
 

@@ -8,17 +8,16 @@ use super::*;
 const SECOND: Duration = Duration::from_secs(1);
 const WAITING: Demand = Demand {
     has_waiters: true,
-    keep_hold: false,
-    has_written: false,
+    ..NOTHING
 };
 const KEPT: Demand = Demand {
-    has_waiters: false,
     keep_hold: true,
-    has_written: false,
+    ..NOTHING
 };
 const NOTHING: Demand = Demand {
     has_waiters: false,
     keep_hold: false,
+    kept_until: None,
     has_written: false,
 };
 const WRITTEN: Demand = Demand {
@@ -188,6 +187,11 @@ fn a_hold_is_kept_while_it_is_needed_and_then_released() {
         world.watch();
         world.pass(MAX_WRITE_WINDOW * 2);
         assert_eq!(world.settle(KEPT), (String::new(), None));
+        let dropped = Demand {
+            kept_until: Some(world.now.mono + SECOND),
+            ..KEPT
+        };
+        assert_eq!(world.settle(dropped), (String::new(), Some(SECOND)));
         assert_eq!(world.settle(demand).0, "release");
         assert_eq!(world.machine.hold(), None);
         let record = world.record();
