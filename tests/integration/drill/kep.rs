@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use headgate_budget::probe::{ProbeSettings, Provider};
+use headgate_drill::azure::PoolMembers;
 use headgate_drill::clients::ClientSettings;
 use headgate_drill::cluster::{Cluster, ClusterSettings, KubeProxySettings, MaintenanceSettings};
 use headgate_drill::draining::DrainRules;
@@ -53,6 +54,9 @@ async fn terminating_node(strategy: Strategy) -> Recording {
         notice: Duration::ZERO,
         probe: plan.probe,
         azure: headgate_azure_emulator::Settings::default(),
+        pool_members: PoolMembers::default(),
+        deleted_machines: DeletedMachines::Stay,
+        other_writer: None,
         arm_faults: Vec::new(),
         negative_control: None,
     };
