@@ -525,18 +525,19 @@ impl Chaos {
         Some(())
     }
 
-    /// A node in a pool of which no rule needs all endpoints, with its address.
+    /// A node in a pool without which each Service has an endpoint on another such node, with its address.
     pub(super) async fn spare_node(&self) -> Option<(String, String)> {
         let load_balancers = self.shared.load_balancers().await;
         let pools = load_balancers.iter().filter_map(pools_of).flatten();
         let members: BTreeSet<String> = pools.flat_map(|(_, members)| members.into_keys()).collect();
         let world = self.shared.world.lock().unwrap();
+        let in_pool = || world.nodes.iter().filter(|(address, _)| members.contains(*address));
         let is_spare = |node: &String| {
+            let is_served = |nodes: &BTreeSet<String>| in_pool().any(|(_, other)| other != node && nodes.contains(other));
             let mut services = world.services.iter();
-            services.all(|service| service.nodes.is_empty() || service.nodes.iter().any(|other| other != node))
+            services.all(|service| service.nodes.is_empty() || is_served(&service.nodes))
         };
-        let mut nodes = world.nodes.iter();
-        let found = nodes.find(|(address, node)| members.contains(*address) && is_spare(node));
+        let found = in_pool().find(|(_, node)| is_spare(node));
         found.map(|(address, node)| (node.clone(), address.clone()))
     }
 
