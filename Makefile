@@ -138,7 +138,7 @@ fuzz: build-tools ## run all fuzz targets in parallel for HEADGATE_FUZZ_SECONDS 
 	HEADGATE_FUZZ_SECONDS=$${HEADGATE_FUZZ_SECONDS:-600} cargo test --locked --profile fuzz --test fuzz $(ARGS) -- --nocapture --test-threads 16
 
 .PHONY: stories
-stories: build-tools ## run the randomised stories of leaders and of the marker by probes, 20,000 sequences of the guard of rules, and 100,000 cases of each property of maintenances, optimised: make stories ARGS=5000, or some of the seeds: ARGS=1000..2000
+stories: build-tools ## run the randomised stories of leaders, each with assumptions about Azure from its seed, and of the marker by probes, 20,000 sequences of the guard of rules, and 100,000 cases of each property of maintenances, optimised: make stories ARGS=5000, or some of the seeds: ARGS=1000..2000
 	HEADGATE_STORIES=$(or $(ARGS),5000) cargo test --locked --profile fuzz -p headgate-controller -p headgate-agent --test stories --test probes_marker random_events -- --nocapture
 	HEADGATE_SEQUENCES=$${HEADGATE_SEQUENCES:-20000} cargo test --locked --profile fuzz -p headgate-controller --lib sequences -- --nocapture
 	PROPTEST_CASES=$${PROPTEST_CASES:-100000} cargo test --locked --profile fuzz -p headgate-maintenance --lib --test plan --test rollout

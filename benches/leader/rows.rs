@@ -36,7 +36,7 @@ pub(crate) const ROWS: &[Benchmark<World>] = &[
     },
     Benchmark {
         name: "leader-taint-to-down",
-        about: "PATCH of a taint until Down was read back, in one pool and in four, beside two failed probes",
+        about: "PATCH of a taint until Down was read back, in one pool and in four, beside a failed probe",
         measure: |world| Box::pin(confirmed::measure(world)),
     },
     Benchmark {

@@ -14,8 +14,8 @@ use super::finding::Finding;
 use super::workloads::{ContainerSpec, Workload};
 use crate::config::Settings;
 
-/// How long two failed probes, 5 s apart, take at most.
-const PROBES_TIME: Duration = Duration::from_secs(10);
+/// How long a load balancer takes at most to notice a 503: with probes every 5 s, of which the first 503 counts, as on Azure.
+const PROBE_TIME: Duration = Duration::from_secs(5);
 /// The default of `--node-delete-delay-after-taint`.
 const DEFAULT_DELETE_DELAY: Duration = Duration::from_secs(5);
 /// The default of `--node-deletion-delay-timeout`.
@@ -55,13 +55,13 @@ fn cluster_autoscaler(container: &ContainerSpec, settings: &Settings) -> Vec<Fin
     let mut findings = Vec::new();
     let Some(hold) = settings.cluster_autoscaler_delay else {
         let delay = duration("node-delete-delay-after-taint", DEFAULT_DELETE_DELAY);
-        if delay < PROBES_TIME {
+        if delay <= PROBE_TIME {
             let what = format!(
-                "it deletes a node {} after its taint; two failed probes, 5 s apart, take up to {}",
+                "it deletes a node {} after its taint; the next probe of a load balancer, every 5 s, takes up to {}, and open connections need time after it",
                 format_duration(delay),
-                format_duration(PROBES_TIME)
+                format_duration(PROBE_TIME)
             );
-            let do_ = "set delayTermination.clusterAutoscaler, or --node-delete-delay-after-taint to the probes' time and that of the longest \
+            let do_ = "set delayTermination.clusterAutoscaler, or --node-delete-delay-after-taint to the time of a probe and that of the longest \
                        drain";
             findings.push(Finding::warning(what, do_));
         }
@@ -110,7 +110,7 @@ fn karpenter(world: &World, workloads: &[Workload]) -> Option<Finding> {
         "some 5 s after its first signal"
     };
     let what = format!(
-        "Karpenter terminates an empty node {pause}: before two failed probes, and before ARM has applied a write"
+        "Karpenter terminates an empty node {pause}: perhaps before the next probe of a load balancer, and before ARM has applied a write"
     );
     let do_ = "install the DaemonSet headgate-hold (headgate hold), for which Karpenter waits until the node has left its load balancers";
     let finding = Finding::warning(what, do_);

@@ -40,7 +40,7 @@ pub use fake::{ClientFaults, FakeApi, Fault, RecordedRequest, RequestFilter};
 pub use fault_points::{FaultPoint, FaultPoints, Pattern, ProcessPoints, keep_running};
 pub use fault_runs::{Failure, Story, find_failure, run_fault_points};
 pub use lab_program::lab_program;
-pub use random::{Random, number_from, run_seeds};
+pub use random::{Random, fixed_seeds, number_from, run_seeds};
 pub use recorded_spans::{RecordedSpan, RecordedSpans};
 pub use schema_values::{Sample, samples};
 pub use scratch::scratch;

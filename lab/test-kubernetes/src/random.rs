@@ -1,7 +1,7 @@
 //! Randomised stories: each run follows from its seed, in paused time.
 //!
 //! `HEADGATE_STORIES=5000` sets the number of runs, `HEADGATE_STORIES=1000..2000` their seeds, and `HEADGATE_STORY=17` runs only that
-//! seed.
+//! seed. Without them half of the runs have seeds that are always the same, the others fresh ones.
 
 use std::io::Write as _;
 use std::ops::Range;
@@ -71,8 +71,29 @@ pub(crate) fn seed_from(variable: &str, of_what: &str) -> u64 {
     seed
 }
 
-/// The seeds that the environment asks for.
-fn seeds(default_runs: u64) -> Range<u64> {
+/// The seeds of the runs that are always the same, of so many.
+#[must_use]
+pub fn fixed_seeds(default_runs: u64) -> Range<u64> {
+    0..default_runs / 2
+}
+
+/// The other half: seeds that no earlier execution had.
+fn fresh_seeds(default_runs: u64) -> Range<u64> {
+    let age = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let first = age.as_secs() * 1000;
+    first..first + default_runs - fixed_seeds(default_runs).end
+}
+
+/// The command that repeats the run of one seed, in the test of this thread.
+fn repeat_command(seed: u64) -> String {
+    let package = std::env::var("CARGO_PKG_NAME").map_or_else(|_| String::new(), |package| format!(" -p {package}"));
+    let thread = std::thread::current();
+    let test = thread.name().filter(|name| *name != "main").unwrap_or_default();
+    format!("HEADGATE_STORY={seed} cargo test --locked{package} {test}")
+}
+
+/// The seeds that the environment asks for; without them those that are always the same, and as many fresh ones.
+fn seeds(default_runs: u64) -> Vec<Range<u64>> {
     let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
     let number = |text: &str| -> u64 {
         text.parse().unwrap_or_else(|_| {
@@ -81,32 +102,34 @@ fn seeds(default_runs: u64) -> Range<u64> {
     };
     if let Some(seed) = variable("HEADGATE_STORY") {
         let seed = number(&seed);
-        return seed..seed + 1;
+        return vec![seed..seed + 1];
     }
     let Some(runs) = variable("HEADGATE_STORIES") else {
-        return 0..default_runs;
+        return vec![fixed_seeds(default_runs), fresh_seeds(default_runs)];
     };
     match runs.split_once("..") {
-        Some((first, end)) => number(first)..number(end),
-        None => 0..number(&runs),
+        Some((first, end)) => vec![number(first)..number(end)],
+        None => vec![0..number(&runs)],
     }
 }
 
 /// Runs a story with each seed that the environment asks for, in paused time, and reports the progress of many runs to stderr.
 pub fn run_seeds<R: Future<Output = ()>>(name: &str, default_runs: u64, run: impl Fn(u64) -> R) {
     let (seeds, start) = (seeds(default_runs), std::time::Instant::now());
-    for seed in seeds.clone() {
+    let _ = writeln!(std::io::stderr(), "{name}: runs with the seeds {seeds:?}");
+    let runs: u64 = seeds.iter().map(|range| range.end - range.start).sum();
+    for (done, seed) in (1_u64..).zip(seeds.into_iter().flatten()) {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_paused_time(run(seed))));
         if let Err(panic) = result {
             let _ = writeln!(
                 std::io::stderr(),
-                "seed {seed} failed: HEADGATE_STORY={seed} repeats the run"
+                "{name}: seed {seed} failed: {} repeats the run",
+                repeat_command(seed)
             );
             std::panic::resume_unwind(panic);
         }
-        let done = seed + 1 - seeds.start;
         if done.is_multiple_of(RUNS_PER_REPORT) {
-            let (runs, took) = (seeds.end - seeds.start, start.elapsed());
+            let took = start.elapsed();
             // The harness captures what is printed.
             let _ = writeln!(
                 std::io::stderr(),

@@ -84,3 +84,35 @@ async fn late_read_back_is_not_an_ignored_write() {
     assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
     assert_eq!(stale_reads.load(Ordering::SeqCst), 0);
 }
+
+/// Reads may lag a write. One that shows a version that a write has replaced says nothing: neither that the write was ignored nor what
+/// another one could be made from. Also where a pool is `Succeeded` while its load balancer is not, so that a write seems to have ended.
+#[tokio::test(start_paused = true)]
+async fn reads_that_lag_lead_to_no_other_write() {
+    for (operation, deviations) in [
+        ("0s", json!([])),
+        ("3s", json!([])),
+        ("3s", json!(["poolsStaySucceeded"])),
+        (
+            "3s",
+            json!(["poolsStaySucceeded", "poolsHaveOwnEtags", "secondWriteRefused"]),
+        ),
+    ] {
+        let pools = [("kubernetes", entries(1..=3, false)), ("local", entries(1..=3, false))];
+        let cluster = TestCluster::with(3, &[load_balancer("kubernetes", &pools)]).await;
+        let settings = json!({"readLag": "2s", "operationDelay": operation, "deviations": deviations});
+        cluster.world.control("PUT", "settings", &settings);
+        for (keys, down) in [(&[DRAINING][..], &["node-2"][..]), (&[], &[])] {
+            let before = cluster.puts().len();
+            cluster.taint(2, keys);
+            let took = cluster.until_down(down).await;
+            assert!(took < 10 * SECOND, "{down:?} after {took:?} with {settings}");
+            sleep(60 * SECOND).await;
+            cluster.settle(down).await;
+            let puts = cluster.puts();
+            let statuses: Vec<_> = puts[before..].iter().map(|put| put.status).collect();
+            assert_eq!(statuses, [200, 200], "one write of each pool with {settings}");
+        }
+        assert!(cluster.notes(FAILED, "node-2").await.is_empty());
+    }
+}

@@ -16,6 +16,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::assumptions::node_of_entry;
 use super::guard::is_healthy;
 use super::random::PROBE_ONLY_LABEL;
 use super::world::{Spy, World, address};
@@ -84,6 +85,15 @@ const NOT_COMPARED: [&str; 11] = [
     "inboundNatRulesPortMapping",
 ];
 
+/// The address of an entry, or the name of one with an interface.
+fn key_of(entry: &Value) -> String {
+    let address = entry["properties"]["ipAddress"].as_str();
+    address
+        .or_else(|| entry["name"].as_str())
+        .unwrap_or_default()
+        .to_owned()
+}
+
 /// A document without the fields that are not compared.
 pub(crate) fn comparable(document: &Value) -> Value {
     match document {
@@ -103,10 +113,7 @@ fn entries(pool: &Value) -> Vec<(String, String)> {
         .unwrap_or_default();
     let entry = |entry: Value| {
         let state = entry["properties"]["adminState"].as_str().unwrap_or("None").to_owned();
-        (
-            entry["properties"]["ipAddress"].as_str().unwrap_or_default().to_owned(),
-            state,
-        )
+        (key_of(&entry), state)
     };
     list.into_iter().map(entry).collect()
 }
@@ -155,11 +162,9 @@ impl Invariants {
 
     fn node_of(&self, ip: &str) -> Option<usize> {
         let state = self.state.lock().unwrap();
-        state
-            .signals
-            .keys()
-            .copied()
-            .find(|node| [false, true].iter().any(|v6| address(*node, *v6) == ip))
+        let mut nodes = state.signals.keys().copied();
+        let by_interface = node_of_entry(ip);
+        nodes.find(|node| by_interface == Some(*node) || [false, true].iter().any(|v6| address(*node, *v6) == ip))
     }
 
     /// Whether the node has a signal, or had one within this time.
@@ -216,7 +221,7 @@ impl Invariants {
             return;
         };
         if before["etag"] != *if_match {
-            // ARM rejects it.
+            self.overwrite(&path, &before, &body);
             return;
         }
         if comparable(&before) != comparable(&body) {
@@ -265,6 +270,22 @@ impl Invariants {
         }
         if changed == 0 {
             self.violation(format!("{path} is written without a change"));
+        }
+    }
+
+    /// A write by an old read: ARM rejects it, unless it ignores `If-Match`. Then nobody can tell what the leader has changed, and each
+    /// new `Down` is its own.
+    fn overwrite(&self, path: &str, before: &Value, body: &Value) {
+        let known = entries(before);
+        for (key, state) in entries(body) {
+            let is_new = state == "Down" && !known.contains(&(key.clone(), state));
+            if is_new
+                && self
+                    .node_of(&key)
+                    .is_some_and(|node| self.had_signal(node, MAX_OBSERVATION_AGE))
+            {
+                self.state.lock().unwrap().owned.insert((path.to_lowercase(), key));
+            }
         }
     }
 

@@ -8,6 +8,7 @@
     reason = "a failed precondition fails the test"
 )]
 
+mod assumptions;
 mod bad_input;
 mod cloud_controller_manager;
 mod contested;

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use headgate_azure_emulator::{AdminStateNone, Settings};
 use headgate_controller::admin_state::GuardSettings;
 use headgate_core::clock::{Clock, WallOffset};
 use headgate_core::node::{KeyMatcher, SignalMatcher};
@@ -16,6 +15,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use super::assumptions::{Assumptions, node_of_entry};
 use super::guard::GUARD;
 use super::invariants::{Invariants, check_final_state};
 use super::world::{ENFORCE, Leader, SECOND, World, address, entries, load_balancer, scope};
@@ -30,7 +30,7 @@ const POOLS: [(&str, &str); 3] = [
     ("kubernetes-internal", "local"),
 ];
 /// Runs unless `HEADGATE_STORIES` says otherwise.
-const DEFAULT_RUNS: u64 = 40;
+pub(crate) const DEFAULT_RUNS: u64 = 40;
 /// `adminState.minimumInService` of a run.
 const MINIMUMS: [IntOrPercent; 4] = [
     IntOrPercent::Int(1),
@@ -49,6 +49,11 @@ const WALL_OFFSETS: [i64; 8] = [0, 0, 1900, 2100, -2100, 45_000, -45_000, 3_600_
 const SETTLE_TIME: Duration = Duration::from_mins(6);
 /// From a signal to `Down` while nothing fails, without the operation of another pool of the load balancer.
 const DOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The node of a pool's entry.
+fn node_of(entry: &Value) -> Option<usize> {
+    node_of_entry(entry["name"].as_str()?)
+}
 
 /// The number of a Node that may get signals.
 fn any_node(random: &mut Random) -> usize {
@@ -70,8 +75,7 @@ struct RandomRun {
     invariants: Invariants,
     leaders: Vec<RunningLeader>,
     born: u32,
-    /// How long an operation of ARM takes, as a leader notices it.
-    operation_time: Duration,
+    assumptions: Assumptions,
     /// Whether the whole cluster had a signal. From then on a `Down` on a quiet node may be headgate's.
     had_cluster_signal: bool,
     /// Reads of another writer, which it may write back: path, document, time.
@@ -88,24 +92,17 @@ impl RandomRun {
         let fake = FakeApi::default();
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
         let all = || 1..=NODES + QUIET_NODES;
-        let resources = [
-            load_balancer(
-                "kubernetes",
-                &[
-                    ("kubernetes", entries(all(), false)),
-                    ("kubernetes-IPv6", entries(all(), true)),
-                ],
-            ),
-            load_balancer("kubernetes-internal", &[("local", entries([1, 2, 5], false))]),
-        ];
-        let settings = Settings {
-            operation_delay: *random.pick(&[Duration::ZERO, SECOND / 5, 3 * SECOND]),
-            poll_retry_after: *random.pick(&[0, 1, 10]),
-            page_size: *random.pick(&[1, 100]),
-            admin_state_none: *random.pick(&[AdminStateNone::Omitted, AdminStateNone::Shown]),
-            ..Settings::default()
-        };
-        let operation_time = settings.operation_delay + Duration::from_secs(settings.poll_retry_after);
+        let assumptions = Assumptions::draw(seed);
+        let mut resources = vec![load_balancer(
+            "kubernetes",
+            &[
+                ("kubernetes", entries(all(), false)),
+                ("kubernetes-IPv6", entries(all(), true)),
+            ],
+        )];
+        resources.extend(assumptions.internal("local", &[1, 2, 5]));
+        let mut settings = assumptions.settings();
+        settings.page_size = *random.pick(&[1, 100]);
         let (client, _) = fake.client();
         let mut world = World::new(client, clock, &resources, settings);
         let cordon = SignalMatcher::Unschedulable(CORDON_LASTS);
@@ -134,7 +131,7 @@ impl RandomRun {
             invariants,
             leaders: Vec::new(),
             born: 0,
-            operation_time,
+            assumptions,
             had_cluster_signal: false,
             foreign_reads: Vec::new(),
             ledger_backup: None,
@@ -166,6 +163,7 @@ impl RandomRun {
 
     /// Performs one random event.
     async fn step(&mut self) {
+        self.assumptions.step(&self.world, &mut self.random);
         match self.random.below(36) {
             0..=5 => self.taints().await,
             6 => self.replace().await,
@@ -355,15 +353,15 @@ impl RandomRun {
                     &["Down", "None", "Up"]
                 };
                 let state = *self.random.pick(states);
-                let quiet = |entry: &&mut Value| entry["name"] == "node-5" || entry["name"] == "node-6";
+                let quiet = |entry: &&mut Value| node_of(entry).is_some_and(|node| node > NODES);
                 for entry in list.iter_mut().filter(quiet) {
                     entry["properties"]["adminState"] = json!(state);
                 }
             }
             3 => {
                 let state = *self.random.pick(&["None", "Up"]);
-                let name = format!("node-{}", any_node(&mut self.random));
-                for entry in list.iter_mut().filter(|entry| entry["name"] == *name) {
+                let node = any_node(&mut self.random);
+                for entry in list.iter_mut().filter(|entry| node_of(entry) == Some(node)) {
                     entry["properties"]["adminState"] = json!(state);
                 }
             }
@@ -584,23 +582,36 @@ impl RandomRun {
         sleep(SETTLE_TIME).await;
         for node in 1..=2 {
             let name = format!("node-{node}");
-            let state = |(load_balancer, pool): (&str, &str)| self.world.states(load_balancer, pool).remove(&name);
+            let state = |(load_balancer, pool): (&str, &str)| {
+                let mut states = self.world.states(load_balancer, pool).into_iter();
+                states
+                    .find(|(entry, _)| node_of_entry(entry) == Some(node))
+                    .map(|(_, state)| state)
+            };
             let pools = POOLS.into_iter().filter(|pool| state(*pool).as_deref() == Some("None"));
             let pools: Vec<_> = pools.collect();
             let (before, began) = (self.invariants.puts(0).0, Instant::now());
+            let position = self.world.journal_position();
             self.world.taint(node, &[OUT_OF_SERVICE]).await;
             self.invariants.set_taints(node, &[OUT_OF_SERVICE]);
             while pools.iter().any(|pool| state(*pool).as_deref() != Some("Down")) {
                 let took = began.elapsed();
                 assert!(
-                    took <= DOWN_TIMEOUT + self.operation_time,
-                    "{name} in {pools:?}: {took:?}"
+                    took <= DOWN_TIMEOUT + self.assumptions.operation_time(),
+                    "{name} in {pools:?}: {took:?}, {:?}\n{}",
+                    self.assumptions.settings(),
+                    self.world.requests_since(position)
                 );
                 sleep(SECOND / 10).await;
             }
             sleep(60 * SECOND).await;
             let puts = self.invariants.puts(0).0 - before;
-            assert!(puts <= pools.len(), "{puts} writes for {name} in {pools:?}");
+            assert!(
+                puts <= pools.len(),
+                "{puts} writes for {name} in {pools:?}, {:?}\n{}",
+                self.assumptions.settings(),
+                self.world.requests_since(position)
+            );
         }
     }
 }
@@ -616,7 +627,7 @@ async fn run(seed: u64) {
     let ended = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(run.end())).await;
     invariants.assert_held(&steps);
     if let Err(panic) = ended {
-        println!("{}", steps.join("\n"));
+        println!("{:?}\n{}", Assumptions::draw(seed).settings(), steps.join("\n"));
         std::panic::resume_unwind(panic);
     }
 }

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use headgate_azure_emulator::Settings;
+use headgate_controller::admin_state::GuardSettings;
 use headgate_core::clock::Clock;
 use headgate_core::node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, NodeReader, SignalMatcher, SignalRules};
 use headgate_core::settings::IntOrPercent;
@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use super::assumptions::{Assumptions, node_of_entry};
 use super::invariants::{Invariants, check_final_state};
 use super::world::{ENFORCE, Leader, SECOND, World, entries, load_balancer, run_agent};
 
@@ -35,6 +36,8 @@ const MARKER: &str = "headgate.dev/OutOfLoadBalancers";
 const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 /// A resync after a write without the Lease, the operation of that write, and a write of the condition.
 const QUIET_BOUND: Duration = Duration::from_secs(20);
+/// The time of an operation in it.
+const OPERATION_TIME: Duration = Duration::from_secs(3);
 /// Three minutes without a confirmation, and an API server that is away.
 const DISTURBED_BOUND: Duration = Duration::from_mins(4);
 /// From the last fault or change of the leader until the short bound holds.
@@ -105,6 +108,7 @@ struct Run {
     random: Random,
     fake: FakeApi,
     world: World,
+    assumptions: Assumptions,
     invariants: Invariants,
     leaders: Vec<(Leader, ClientFaults)>,
     born: u32,
@@ -119,28 +123,25 @@ struct Run {
 
 impl Run {
     async fn start(seed: u64) -> Self {
-        let mut random = Random::new(seed ^ 0x5157);
+        let random = Random::new(seed ^ 0x5157);
         let fake = FakeApi::default();
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
         let all = || 1..=NODES;
-        let resources = [
-            load_balancer(
-                "kubernetes",
-                &[
-                    ("kubernetes", entries(all(), false)),
-                    ("kubernetes-IPv6", entries(all(), true)),
-                ],
-            ),
-            load_balancer("kubernetes-internal", &[("local", entries([1, 2], false))]),
-        ];
-        let settings = Settings {
-            operation_delay: [Duration::ZERO, SECOND / 5, 2 * SECOND][usize::try_from(random.below(3)).unwrap()],
-            ..Settings::default()
-        };
+        let mut resources = vec![load_balancer(
+            "kubernetes",
+            &[
+                ("kubernetes", entries(all(), false)),
+                ("kubernetes-IPv6", entries(all(), true)),
+            ],
+        )];
+        let assumptions = Assumptions::draw(seed);
+        resources.extend(assumptions.internal("local", &[1, 2]));
         let (client, _) = fake.client();
-        let mut world = World::new(client, clock, &resources, settings);
+        let mut world = World::new(client, clock, &resources, assumptions.settings());
         world.rules = rules();
         world.marker = true;
+        // Each node with a signal gets the marker, so none is held back.
+        world.guard = GuardSettings::DISABLED;
         let invariants = Invariants::new(world.emulator.clone(), IntOrPercent::Int(0));
         let mut agents = JoinSet::new();
         for node in all() {
@@ -153,6 +154,7 @@ impl Run {
             random,
             fake,
             world,
+            assumptions,
             invariants,
             leaders: Vec::new(),
             born: 0,
@@ -226,6 +228,7 @@ impl Run {
 
     async fn step(&mut self) {
         let node = self.node();
+        self.assumptions.step(&self.world, &mut self.random);
         match self.random.below(24) {
             0..=3 => self.set_taints(node),
             4 | 5 => {
@@ -436,7 +439,7 @@ impl Run {
     }
 
     /// The nodes that a pool has without `Down`.
-    fn in_service(&self) -> BTreeSet<String> {
+    fn in_service(&self) -> BTreeSet<usize> {
         let state = self.world.control("GET", "state", &Value::Null);
         let resources = state["resources"].as_array().unwrap();
         let pools = resources
@@ -449,7 +452,7 @@ impl Run {
             .flatten()
             .filter(|entry| entry["properties"]["adminState"] != "Down");
         entries
-            .map(|entry| entry["name"].as_str().unwrap().to_owned())
+            .filter_map(|entry| node_of_entry(entry["name"].as_str()?))
             .collect()
     }
 
@@ -458,7 +461,7 @@ impl Run {
             self.disturb();
         }
         let bound = if self.disturbed_at.elapsed() > QUIET_AFTER {
-            QUIET_BOUND
+            QUIET_BOUND + self.assumptions.operation_time().saturating_sub(OPERATION_TIME)
         } else {
             DISTURBED_BOUND
         };
@@ -471,7 +474,7 @@ impl Run {
             let is_out = status.as_deref() == Some("True");
             let is_served = is_out && {
                 let in_service = in_service.get_or_insert_with(|| self.in_service());
-                in_service.contains(&format!("node-{number}"))
+                in_service.contains(&number)
             };
             let has_signal = self.has_signal(number);
             let shown = self.shown.entry(number).or_default();

@@ -28,7 +28,10 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::time::sleep;
 use tower::service_fn;
+
+use super::guard::GUARD;
 
 mod agent;
 mod leader;
@@ -62,6 +65,8 @@ pub(crate) struct World {
     /// The values of `cloudProviderRateLimit*` in `azure.json`.
     pub(crate) rate_limits: Option<RateLimits>,
     pub(crate) intercept: Option<Intercept>,
+    /// From the permit of a write to its arrival at ARM.
+    pub(crate) write_travel_time: Duration,
     /// For how long lists may fail.
     pub(crate) list_failure_timeout: Duration,
     /// Whether leaders write the marker.
@@ -76,7 +81,7 @@ pub(crate) struct World {
     pub(crate) rules: SignalRules,
     /// Why leaders cannot connect to ARM.
     pub(crate) arm_unreachable: Option<&'static str>,
-    /// `adminState.minimumInService`; disabled unless a story is about it.
+    /// `adminState.minimumInService`; the default unless a story is about another one.
     pub(crate) guard: GuardSettings,
     /// The size limit of lists and load balancers, for clients that are made from now on.
     pub(crate) max_streamed_bytes: Option<usize>,
@@ -94,10 +99,14 @@ async fn send(
     mut request: Request<Bytes>,
     spy: &Spy,
     points: Option<ProcessPoints>,
+    write_travel_time: Duration,
 ) -> Result<Response<Bytes>, TransportError> {
     let (method, url) = (request.method().clone(), request.uri().to_string());
     let answer = async {
         spy(&request);
+        if request.method() == Method::PUT && !write_travel_time.is_zero() {
+            sleep(write_travel_time).await;
+        }
         if points.as_ref().is_some_and(ProcessPoints::ignores_etags) {
             request.headers_mut().remove(IF_MATCH);
         }
@@ -214,6 +223,7 @@ impl World {
             enabled: true,
             rate_limits: None,
             intercept: None,
+            write_travel_time: Duration::ZERO,
             list_failure_timeout: Duration::from_mins(2),
             local_pools: LocalPoolsTarget::default(),
             local_pools_settings: LocalServicePools::default(),
@@ -221,7 +231,7 @@ impl World {
             preempt_events: false,
             rules: SignalRules::default_admin_state(),
             arm_unreachable: None,
-            guard: GuardSettings::DISABLED,
+            guard: GUARD.clone(),
             max_streamed_bytes: None,
             max_kept_bytes: None,
             traffic: None,
@@ -233,6 +243,7 @@ impl World {
     pub(crate) async fn arm(&self, name: &str, spy: Spy) -> ArmClient {
         let (inside, intercept) = (self.emulator.clone(), self.intercept.clone());
         let points = self.points.lock().unwrap().get(name).cloned();
+        let write_travel_time = self.write_travel_time;
         let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
             let (emulator, spy, points) = (inside.clone(), Arc::clone(&spy), points.clone());
             let answer = intercept.as_ref().and_then(|intercept| intercept(&request));
@@ -244,7 +255,14 @@ impl World {
                 let is_for_arm = parts.uri.path().starts_with("/subscriptions/");
                 parts.uri = parts.uri.path_and_query().unwrap().as_str().parse().unwrap();
                 let request = Request::from_parts(parts, body);
-                send(&emulator, request, &spy, points.filter(|_| is_for_arm)).await
+                send(
+                    &emulator,
+                    request,
+                    &spy,
+                    points.filter(|_| is_for_arm),
+                    write_travel_time,
+                )
+                .await
             }
         }));
         let endpoints = Endpoints::discover(&transport, BASE, None).await.unwrap();
@@ -452,6 +470,38 @@ impl World {
         let journal = self.control("GET", "journal?limit=1000&method=PUT", &Value::Null);
         let entries = journal["entries"].as_array().unwrap().clone();
         entries.into_iter().filter(|entry| entry["kind"] == "request").collect()
+    }
+
+    /// The end of the emulator's journal, for [`World::requests_since`].
+    pub(crate) fn journal_position(&self) -> u64 {
+        let mut after = 0;
+        loop {
+            let page = self.control("GET", &format!("journal?limit=1000&after={after}"), &Value::Null);
+            if page["entries"].as_array().unwrap().is_empty() {
+                return after;
+            }
+            after = page["next"].as_u64().unwrap();
+        }
+    }
+
+    /// The requests to ARM since then, a line each, for the message of a failure.
+    pub(crate) fn requests_since(&self, position: u64) -> String {
+        let page = self.control("GET", &format!("journal?limit=1000&after={position}"), &Value::Null);
+        let entries = page["entries"].as_array().unwrap().iter();
+        let requests = entries.filter(|entry| entry["kind"] == "request");
+        let line = |request: &Value| {
+            let text = |name: &str| request[name].as_str().unwrap_or_default().to_owned();
+            let path = text("path");
+            let path = path.strip_prefix(GROUP).unwrap_or(&path);
+            format!(
+                "{} {} {path} {} {}",
+                text("arrived"),
+                text("method"),
+                request["status"],
+                text("ifMatch")
+            )
+        };
+        requests.map(line).collect::<Vec<_>>().join("\n")
     }
 
     /// All events, each as often as it happened: reason, Node, note.

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{ArmError, EncodedPool, ErrorClass, PoolId};
+use headgate_azure::{ArmError, EncodedPool, ErrorClass, Etag, PoolId};
 use headgate_core::telemetry::ReconcileSpan;
 use headgate_kubernetes::leader::{LockGuard, PermitError};
 use tokio::time::{Instant, sleep};
@@ -14,6 +14,7 @@ use super::super::load_balancer_read::read_load_balancer;
 use super::super::view::LoadBalancerView;
 use super::attempts::{AttemptError, concerns_one_pool};
 use super::documents::{Document, Documents};
+use super::replaced::ReplacedVersions;
 use super::single_pools::SinglePools;
 use super::{IntentNotRecorded, Observation, Outcome, Phase, Planner, PoolWriter, READ_TIMEOUT, State};
 
@@ -67,6 +68,8 @@ enum NextWrite {
 struct PoolWrite {
     edit: PoolEdit,
     pool: Result<EncodedPool, ArmError>,
+    /// The version that it replaces.
+    etag: Option<Etag>,
     applied: AppliedEdit,
 }
 
@@ -143,18 +146,28 @@ impl Batch {
 impl PoolWriter {
     /// Reads the load balancer, for the next plan of the batch.
     pub(super) async fn read<P: Planner>(&self, mut batch: Box<Batch>, state: &mut State, planner: &mut P) -> Phase {
-        let requested_at = Instant::now();
         let known = state
             .observation
             .as_ref()
             .map(|observation| Arc::clone(&observation.view));
         // The pools of the ledger are among those that the list showed.
         let recorded = BTreeSet::new();
-        let deadline = requested_at + READ_TIMEOUT;
         // The documents of the read before are not needed any more.
         batch.documents = Documents::default();
-        let read = read_load_balancer(&self.arm, &self.load_balancer, known.as_deref(), &recorded, deadline);
-        let view = match read.await {
+        let (requested_at, read) = loop {
+            let requested_at = Instant::now();
+            let deadline = requested_at + READ_TIMEOUT;
+            let read = read_load_balancer(&self.arm, &self.load_balancer, known.as_deref(), &recorded, deadline).await;
+            let shown = read.iter().flat_map(|read| &read.summary.pools);
+            if !state
+                .replaced
+                .contain_any(shown.map(|pool| (&pool.id, pool.etag.as_ref())))
+            {
+                break (requested_at, read);
+            }
+            sleep(READ_BACK_INTERVAL).await;
+        };
+        let view = match read {
             Ok(read) => {
                 batch.documents = Documents::new(&read.summary, read.text);
                 let view = LoadBalancerView::from_read(read.summary, read.is_assembled);
@@ -194,7 +207,9 @@ impl PoolWriter {
         };
         let observation = state.observation.as_ref();
         let is_busy = observation.is_some_and(|observation| observation.view.is_busy);
-        let step = self.write_first(&mut batch, edits, is_busy, planner).await;
+        let step = self
+            .write_first(&mut batch, edits, is_busy, &mut state.replaced, planner)
+            .await;
         match step {
             Ok(BatchStep::ReadAgain) => self.read(batch, state, planner).await,
             Ok(BatchStep::ReadPools(pools)) => self.read_single_pools(batch, pools, state, planner).await,
@@ -220,6 +235,7 @@ impl PoolWriter {
         batch: &mut Batch,
         edits: Vec<PoolEdit>,
         is_busy: bool,
+        replaced: &mut ReplacedVersions,
         planner: &mut P,
     ) -> Result<BatchStep, AttemptError> {
         if !edits.is_empty() && !batch.written.is_empty() && !batch.guard.held_check()() {
@@ -247,7 +263,12 @@ impl PoolWriter {
                 return Err(AttemptError::HandingOver);
             }
         }
-        let PoolWrite { edit, pool, applied } = match self.next_write(batch, &mut open, planner).await? {
+        let PoolWrite {
+            edit,
+            pool,
+            etag,
+            applied,
+        } = match self.next_write(batch, &mut open, planner).await? {
             NextWrite::Write(write) => *write,
             NextWrite::ReadAgain => return Ok(BatchStep::ReadAgain),
             NextWrite::ReadPool(pool) => return Ok(BatchStep::ReadPools(SinglePools::only(pool))),
@@ -278,6 +299,7 @@ impl PoolWriter {
             }
         }
         let written = self.put(pool, &edit, &mut batch.guard, planner).await;
+        replaced.adopt(&edit.pool, etag, &written);
         planner.handle_outcome(Outcome::Written(&edit, written.as_ref().copied()));
         match written {
             Ok(()) => {
@@ -340,8 +362,14 @@ impl PoolWriter {
                 edit.members = None;
             }
             if applied.is_changed() {
+                let etag = pool.etag.clone();
                 let pool = pool.encode();
-                return Ok(NextWrite::Write(Box::new(PoolWrite { edit, pool, applied })));
+                return Ok(NextWrite::Write(Box::new(PoolWrite {
+                    edit,
+                    pool,
+                    etag,
+                    applied,
+                })));
             }
             open.retain(|other| other.pool != edit.pool);
         }

@@ -62,6 +62,10 @@ impl PoolWriter {
             }
         };
         let read: Vec<&Pool> = written.iter().chain([&next]).collect();
+        let shown = read.iter().map(|pool| (&pool.id, pool.etag.as_ref()));
+        if state.replaced.contain_any(shown) {
+            return self.read(batch, state, planner).await;
+        }
         let known = state.observation.as_ref();
         let seen =
             known.and_then(|known| Some((known.requested_at, known.view.with_pools(&read, load_balancer_state)?)));

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::held_deletions::{self, HARD_TAINT, is_delayed, is_out, start_agent};
-use super::super::local_pools::cluster::{LocalCluster, Options, nodes, pool_path};
+use super::super::local_pools::cluster::{LocalCluster, Options, nodes, operations_of, pool_path};
 use super::super::rows::cluster::{SECOND, TestCluster};
 use super::super::world::{World, address, load_balancer};
 use super::admin_states::{FIRST, alone};
@@ -41,7 +41,7 @@ async fn play_local_pool(points: &FaultPoints) {
     ]);
     let cluster = LocalCluster::with(Options {
         load_balancers: vec![load_balancer("kubernetes", &[("default-web", members)])],
-        operation_delay: SECOND,
+        azure: operations_of(SECOND),
         ..Options::default()
     })
     .await;

@@ -18,6 +18,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use super::super::guard::GUARD;
 use super::super::world::{ENFORCE, Leader, SECOND, World, address, entries, id_of, load_balancer};
 
 pub(crate) const INTERVAL: Duration = Duration::from_secs(30);
@@ -39,7 +40,8 @@ pub(crate) struct Options {
     pub(crate) load_balancers: Vec<Value>,
     pub(crate) target: LocalPoolsTarget,
     pub(crate) settings: LocalServicePools,
-    pub(crate) operation_delay: Duration,
+    /// Of the emulator; its operations end at once by default.
+    pub(crate) azure: Settings,
     pub(crate) policy: Policy,
     pub(crate) guard: GuardSettings,
     /// The size up to which the text of a load balancer is kept for a write, if not the default.
@@ -55,12 +57,20 @@ impl Default for Options {
             load_balancers: vec![load_balancer("kubernetes", &[("default-web", entries([1], false))])],
             target: several_load_balancers(),
             settings: LocalServicePools::default(),
-            operation_delay: Duration::ZERO,
+            azure: operations_of(Duration::ZERO),
             policy: ENFORCE,
-            guard: GuardSettings::DISABLED,
+            guard: GUARD.clone(),
             max_kept_bytes: None,
             scope: None,
         }
+    }
+}
+
+/// An emulator whose operations take this long.
+pub(crate) fn operations_of(operation_delay: Duration) -> Settings {
+    Settings {
+        operation_delay,
+        ..Settings::default()
     }
 }
 
@@ -90,11 +100,7 @@ impl LocalCluster {
     pub(crate) async fn with(options: Options) -> Self {
         let fake = FakeApi::default();
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
-        let settings = Settings {
-            operation_delay: options.operation_delay,
-            ..Settings::default()
-        };
-        let mut world = World::new(fake.client().0, clock, &options.load_balancers, settings);
+        let mut world = World::new(fake.client().0, clock, &options.load_balancers, options.azure);
         world.managed = vec!["kubernetes", "second"];
         world.local_pools = options.target;
         world.local_pools_settings = options.settings;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::super::world::{SECOND, address, entries, load_balancer, scope};
-use super::cluster::{INTERVAL, LocalCluster, Options, nodes, pool_path, several_load_balancers};
+use super::cluster::{INTERVAL, LocalCluster, Options, nodes, operations_of, pool_path, several_load_balancers};
 
 const READ: &str = "/loadBalancers/kubernetes$";
 const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
@@ -69,7 +69,7 @@ async fn changes_are_accepted_while_a_request_is_under_way() {
 #[tokio::test(start_paused = true)]
 async fn update_counts_although_the_lease_cannot_be_released() {
     let cluster = LocalCluster::with(Options {
-        operation_delay: 5 * SECOND,
+        azure: operations_of(5 * SECOND),
         ..Options::default()
     })
     .await;
@@ -202,7 +202,7 @@ async fn members_are_written_from_a_fresh_read() {
 #[tokio::test(start_paused = true)]
 async fn updates_and_admin_states_never_overtake_each_other() {
     let cluster = LocalCluster::with(Options {
-        operation_delay: 3 * SECOND,
+        azure: operations_of(3 * SECOND),
         ..Options::default()
     })
     .await;

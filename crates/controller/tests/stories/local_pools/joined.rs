@@ -1,11 +1,12 @@
 //! Updates of members and admin states of the same pools: one writer, one PUT, and no admin state waits for members.
 
+use headgate_controller::admin_state::GuardSettings;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use tokio::time::sleep;
 
 use super::super::world::{SECOND, entries, load_balancer};
-use super::cluster::{INTERVAL, LocalCluster, Options, nodes};
+use super::cluster::{INTERVAL, LocalCluster, Options, nodes, operations_of};
 
 const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
 const PUT_OF_WEB: &str = "/backendAddressPools/default-web$";
@@ -58,7 +59,14 @@ async fn member_of_a_node_that_is_being_deleted_is_down_for_minutes_before_it_le
 
 /// A signal on the first node and a due update of members meet in one write.
 async fn meeting() -> LocalCluster {
-    let cluster = LocalCluster::start().await;
+    let cluster = LocalCluster::with(Options {
+        // The node has the only entry.
+        guard: GuardSettings::DISABLED,
+        ..Options::default()
+    })
+    .await;
+    cluster.add_service("web").await;
+    cluster.set_slice("web", "web-1", &[1]).await;
     cluster.tick().await;
     assert!(cluster.world.take_arm_lease().await);
     cluster.world.taint(1, &[SIGNAL]).await;
@@ -162,7 +170,9 @@ async fn admin_states_overtake_a_tick_of_many_pools() {
     let pools: Vec<_> = names.iter().map(|name| (name.as_str(), entries([1], false))).collect();
     let cluster = LocalCluster::with(Options {
         load_balancers: vec![load_balancer("kubernetes", &pools)],
-        operation_delay: 2 * SECOND,
+        azure: operations_of(2 * SECOND),
+        // Each pool has one entry at first.
+        guard: GuardSettings::DISABLED,
         ..Options::default()
     })
     .await;

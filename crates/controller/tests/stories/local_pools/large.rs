@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::super::world::{SECOND, entries, id_of, load_balancer};
-use super::cluster::{INTERVAL, LocalCluster, Options, nodes, pool_path};
+use super::cluster::{INTERVAL, LocalCluster, Options, nodes, operations_of, pool_path};
 
 const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -29,7 +29,7 @@ async fn cluster_with(services: &[&str]) -> LocalCluster {
     }
     let cluster = LocalCluster::with(Options {
         load_balancers: vec![document],
-        operation_delay: 2 * SECOND,
+        azure: operations_of(2 * SECOND),
         max_kept_bytes: Some(0),
         ..Options::default()
     })

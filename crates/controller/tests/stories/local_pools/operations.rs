@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::super::world::{SECOND, entries, load_balancer};
-use super::cluster::{INTERVAL, LocalCluster, Options, nodes};
+use super::cluster::{INTERVAL, LocalCluster, Options, nodes, operations_of};
 
 const PUT_OF_WEB: &str = "/backendAddressPools/default-web$";
 const STATUS_URL: &str = "/operations/";
@@ -28,7 +28,7 @@ async fn cluster() -> LocalCluster {
     }
     let cluster = LocalCluster::with(Options {
         load_balancers: vec![document],
-        operation_delay: OPERATION,
+        azure: operations_of(OPERATION),
         ..Options::default()
     })
     .await;

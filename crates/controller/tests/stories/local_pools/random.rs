@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
+use super::super::assumptions::Assumptions;
 use super::super::guard::GUARD;
 use super::super::world::{ENFORCE, Leader, SECOND, address, entries, id_of, load_balancer};
 use super::cluster::{LocalCluster, Options, pool_path};
@@ -44,6 +45,7 @@ const MAX_READ_AGE: Duration = Duration::from_mins(2);
 
 struct Run {
     random: Random,
+    assumptions: Assumptions,
     cluster: LocalCluster,
     born: u32,
     /// The nodes of each slice, by Service and slice.
@@ -110,13 +112,13 @@ impl Run {
             }
             set_rule(document, number == 0);
         }
-        let operation_delay = [Duration::ZERO, SECOND / 5, 3 * SECOND][usize::try_from(random.below(3)).unwrap()];
+        let assumptions = Assumptions::draw(seed).without_refusals();
         let is_guarded = random.below(2) == 0;
         let is_large = random.below(2) == 0;
         let cluster = LocalCluster::with(Options {
             nodes: NODES,
             load_balancers: load_balancers.to_vec(),
-            operation_delay,
+            azure: assumptions.settings(),
             guard: if is_guarded {
                 GUARD.clone()
             } else {
@@ -128,6 +130,7 @@ impl Run {
         .await;
         let mut run = Self {
             random,
+            assumptions,
             cluster,
             born: 1,
             slices: BTreeMap::new(),
@@ -198,6 +201,7 @@ impl Run {
     }
 
     async fn step(&mut self) {
+        self.assumptions.step(&self.cluster.world, &mut self.random);
         match self.random.below(23) {
             0..=5 => {
                 let (service, slice, count) = (self.below(3), self.random.below(2), self.below(NODES + 1));
@@ -499,7 +503,7 @@ async fn run(seed: u64) {
     };
     let ended = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(all)).await;
     if let Err(panic) = ended {
-        println!("{}", run.steps.join("\n"));
+        println!("{:?}\n{}", run.assumptions.settings(), run.steps.join("\n"));
         std::panic::resume_unwind(panic);
     }
 }

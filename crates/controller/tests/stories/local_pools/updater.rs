@@ -1,6 +1,7 @@
 //! One story for each way in which an update of a pool ends: applied, retried, parked, final, dropped. The rules themselves are
 //! tested in `crates/controller/tests/rules`, and what each error of ARM means in `local_service::failure`.
 
+use headgate_controller::admin_state::GuardSettings;
 use headgate_controller::local_pools::LocalServicePools;
 use headgate_controller::local_service::LocalPoolsTarget;
 use serde_json::{Value, json};
@@ -184,6 +185,8 @@ async fn inactive_updater_leaves_pools_alone() {
         let cluster = LocalCluster::with(Options {
             target,
             settings,
+            // It reads Services as well.
+            guard: GuardSettings::DISABLED,
             ..Options::default()
         })
         .await;

@@ -1,9 +1,10 @@
 //! "Works with both NIC- and IP-based backend pools".
 
+use headgate_controller::admin_state::GuardSettings;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::super::world::{GROUP, entries, load_balancer};
+use super::super::world::{ENFORCE, GROUP, entries, load_balancer};
 use super::cluster::{DOWN, DRAINING, FAILED, ROLE_MISSING, SECOND, TestCluster};
 
 fn pool() -> String {
@@ -63,7 +64,7 @@ async fn scale_set_interfaces_need_no_lookup() {
             node["status"]["addresses"] = json!([]);
         });
     }
-    cluster.lead(super::super::world::ENFORCE).await;
+    cluster.lead(ENFORCE).await;
     cluster.taint(2, &[DRAINING]);
     cluster
         .until("Down", |cluster| cluster.down()["kubernetes/kubernetes"].len() == 1)
@@ -146,8 +147,10 @@ async fn unreadable_interface_delays_no_other_node_and_is_reported() {
     let mut cluster = TestCluster::without_leader(3, &resources).await;
     let forbidden =
         json!({"answer": {"status": 403, "body": {"error": {"code": "AuthorizationFailed", "message": "m"}}}});
+    // No entry but the node's would serve.
+    cluster.world.guard = GuardSettings::DISABLED;
     cluster.fault("GET", "node-1-nic", None, &forbidden);
-    cluster.lead(super::super::world::ENFORCE).await;
+    cluster.lead(ENFORCE).await;
     cluster.taint(1, &[DRAINING]);
     cluster.taint(2, &[DRAINING]);
     cluster
@@ -179,8 +182,10 @@ async fn slow_interface_lookup_delays_no_other_node() {
     let mut resources = vec![empty_pool_beside(&[("addresses", entries(1..=3, false))])];
     resources.extend([1, 2].map(|number| interface(&lone_interface(number), Some(&machine(number)))));
     let mut cluster = TestCluster::without_leader(3, &resources).await;
+    // No entry but the node's would serve.
+    cluster.world.guard = GuardSettings::DISABLED;
     cluster.fault("GET", "node-1-nic", None, &json!({"stall": "100s"}));
-    cluster.lead(super::super::world::ENFORCE).await;
+    cluster.lead(ENFORCE).await;
     cluster.taint(2, &[DRAINING]);
     let in_all = |cluster: &TestCluster| cluster.down().values().all(|down| down.len() == 1);
     let took = cluster.until("Down in both pools", in_all).await;
@@ -237,7 +242,10 @@ async fn machine_without_a_node_is_left_alone() {
     resources.push(interface(&lone_interface(1), Some(&machine(1))));
     resources.push(interface(&lone_interface(8), Some(&machine(8))));
     resources.push(interface(&lone_interface(9), None));
-    let cluster = TestCluster::with(3, &resources).await;
+    let mut cluster = TestCluster::without_leader(3, &resources).await;
+    // No entry but the node's would serve.
+    cluster.world.guard = GuardSettings::DISABLED;
+    cluster.lead(ENFORCE).await;
     cluster.taint(1, &[DRAINING]);
     cluster
         .until("Down", |cluster| cluster.down()["kubernetes/kubernetes"].len() == 1)

@@ -1,0 +1,81 @@
+//! The versions of pools that are replaced, as far as the writer knows: a read that shows one of them lags a write, so nothing follows
+//! from it. What is planned from it would only be refused, or, where ARM ignores etags, undo the write. Pure.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use headgate_azure::{ArmError, Etag, PoolId};
+use tokio::time::Instant;
+
+/// How long reads may lag; Azure names no time. From then on a read that shows the same version counts: ARM has not replaced it.
+const MAX_READ_LAG: Duration = Duration::from_secs(10);
+
+/// The replaced versions, and since when each is known as such.
+#[derive(Debug, Default)]
+pub(super) struct ReplacedVersions(HashMap<PoolId, (Etag, Instant)>);
+
+impl ReplacedVersions {
+    /// Adopts what became of a write of this version.
+    pub(super) fn adopt(&mut self, pool: &PoolId, etag: Option<Etag>, outcome: &Result<(), ArmError>) {
+        let is_replaced = match outcome {
+            // A failed operation was accepted as well.
+            Ok(()) | Err(ArmError::OperationFailed { .. }) => true,
+            Err(ArmError::ErrorResponse { status, .. }) => status.as_u16() == 412,
+            Err(_) => false,
+        };
+        if let Some(etag) = etag.filter(|_| is_replaced) {
+            self.0.insert(pool.clone(), (etag, Instant::now()));
+        }
+    }
+
+    /// Whether a read that shows these versions is older than a write that is known.
+    pub(super) fn contain_any<'a>(&self, read: impl IntoIterator<Item = (&'a PoolId, Option<&'a Etag>)>) -> bool {
+        let is_replaced = |(pool, etag): (&PoolId, Option<&Etag>)| {
+            let known = self.0.get(pool);
+            known.is_some_and(|(replaced, since)| etag == Some(replaced) && since.elapsed() < MAX_READ_LAG)
+        };
+        read.into_iter().any(is_replaced)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::StatusCode;
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn pool(name: &str) -> PoolId {
+        let group = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network";
+        PoolId::parse(&format!("{group}/loadBalancers/kubernetes/backendAddressPools/{name}")).unwrap()
+    }
+
+    fn refused(status: StatusCode) -> Result<(), ArmError> {
+        Err(ArmError::ErrorResponse {
+            status,
+            error: headgate_azure::ErrorBody::default(),
+            retry_after: None,
+            may_have_applied: false,
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn replaced_version_is_known_while_reads_may_lag() {
+        for (outcome, is_replaced) in [
+            (Ok(()), true),
+            (refused(StatusCode::PRECONDITION_FAILED), true),
+            (refused(StatusCode::CONFLICT), false),
+            (Err(ArmError::NotPermitted), false),
+        ] {
+            let (first, second) = (Etag::new("\"1\"").unwrap(), Etag::new("\"2\"").unwrap());
+            let mut replaced = ReplacedVersions::default();
+            replaced.adopt(&pool("a"), Some(first.clone()), &outcome);
+            let shows = |replaced: &ReplacedVersions, name: &str, etag| replaced.contain_any([(&pool(name), etag)]);
+            assert_eq!(shows(&replaced, "a", Some(&first)), is_replaced, "{outcome:?}");
+            assert!(!shows(&replaced, "a", Some(&second)) && !shows(&replaced, "a", None));
+            assert!(!shows(&replaced, "b", Some(&first)));
+            advance(MAX_READ_LAG).await;
+            assert!(!shows(&replaced, "a", Some(&first)), "ARM has not replaced it");
+        }
+    }
+}
