@@ -9,6 +9,7 @@ cargo_deny := 0.20.2
 cargo_machete := 0.9.2
 cargo_cyclonedx := 0.5.9
 cargo_llvm_cov := 0.9.1
+cargo_bloat := 0.12.1
 mdbook := 0.5.4
 # Not optimised: building that takes minutes, running these takes seconds.
 install_tool := cargo install --locked --debug --config profile.dev.debug=0
@@ -179,6 +180,12 @@ static-binary: build-tools ## build target/static/headgate, the released binary
 	RUSTFLAGS='-C target-feature=+crt-static' cargo build --locked --release --no-default-features -p headgate --target "$$host" --target-dir "$$static"; \
 	install -D -m 755 "$$static/$$host/release/headgate" "$$static/headgate"
 
+.PHONY: size
+size: build-tools size-tools ## print what of the image's program is whose, by crate, as cargo-bloat estimates it
+	host=$$(rustc -vV | sed -n 's/^host: //p'); \
+	RUSTFLAGS='-C target-feature=+crt-static' CARGO_PROFILE_RELEASE_STRIP=none cargo bloat --locked --release --crates -n 40 \
+	  --no-default-features --features otlp -p headgate --target "$$host" --target-dir $(target_dir)/static $(ARGS)
+
 .PHONY: control-plane
 control-plane: ## build etcd, kube-apiserver, kube-proxy and the others; print their directory
 	@$(control_plane)
@@ -304,6 +311,10 @@ release-tools: build-tools
 .PHONY: deny-tools
 deny-tools:
 	@[[ $$(cargo deny --version 2>&1) == *' $(cargo_deny)' ]] || $(install_tool) cargo-deny@$(cargo_deny)
+
+.PHONY: size-tools
+size-tools:
+	@[[ $$(cargo bloat --version 2>&1) == '$(cargo_bloat)' ]] || $(install_tool) cargo-bloat@$(cargo_bloat)
 
 .PHONY: coverage-tools
 coverage-tools: build-tools
