@@ -38,6 +38,8 @@ struct RuleSample {
     candidates: BTreeSet<String>,
     /// Those that are not.
     serving: BTreeSet<String>,
+    /// Whether an operation writes the pool. What it writes is shown from its begin, and taken back at its end where ARM loses it.
+    is_updating: bool,
 }
 
 /// What the samples showed.
@@ -82,7 +84,10 @@ impl Observations {
             }
             // cloud-controller-manager may take members out.
             let last = self.last.get(name);
-            let is_set_down = last.is_some_and(|last| !last.serving.is_disjoint(&rule.candidates));
+            let is_set_down = last.is_some_and(|last| {
+                let is_taken_back = last.is_updating && !rule.is_updating;
+                !last.serving.is_disjoint(&rule.candidates) && !is_taken_back
+            });
             if is_set_down && now.duration_since(*changed_at) > IN_FLIGHT {
                 let before = &self.last[name];
                 self.violations
@@ -124,7 +129,13 @@ fn rules_of(load_balancers: &[Value], world: &World) -> BTreeMap<String, (RuleSa
             let port = probes.get(last_segment(&rule["properties"]["probe"]["id"]));
             let port = port.and_then(|port| port.as_u64());
             let service = world.services.iter().find(|service| port == Some(service.port));
-            let sample = rule_sample(pools.get(&pool), service, &world.nodes);
+            let is_pool = |document: &&Value| last_segment(&document["name"]).to_lowercase() == pool;
+            let state = children("backendAddressPools").find(is_pool);
+            let state = state.map(|document| &document["properties"]["provisioningState"]);
+            let sample = RuleSample {
+                is_updating: state.is_some_and(|state| state == "Updating"),
+                ..rule_sample(pools.get(&pool), service, &world.nodes)
+            };
             let changed_at = service.map_or(world.changed_at, |service| service.changed_at.max(world.changed_at));
             found.insert(last_segment(&rule["name"]).to_owned(), (sample, changed_at));
         }
@@ -158,14 +169,15 @@ mod tests {
     use super::*;
 
     /// A load balancer with two members and a rule that probes this port.
-    fn load_balancer(port: u64, downs: [bool; 2]) -> Value {
+    fn load_balancer(port: u64, downs: [bool; 2], state: &str) -> Value {
         let member = |(index, is_down): (usize, &bool)| {
             let state = if *is_down { "Down" } else { "None" };
             json!({"name": format!("node-{index}"), "properties": {"ipAddress": format!("10.0.0.{index}"), "adminState": state}})
         };
         let members: Vec<Value> = downs.iter().enumerate().map(member).collect();
         json!({"properties": {
-            "backendAddressPools": [{"name": "Pool", "properties": {"loadBalancerBackendAddresses": members}}],
+            "backendAddressPools": [{"name": "Pool", "properties":
+                {"provisioningState": state, "loadBalancerBackendAddresses": members}}],
             "probes": [{"name": "probe", "properties": {"port": port}}],
             "loadBalancingRules": [{"name": "rule", "properties":
                 {"backendAddressPool": {"id": "/x/Pool"}, "probe": {"id": "/x/probe"}}}]}})
@@ -173,6 +185,15 @@ mod tests {
 
     /// The violations of samples, each this many seconds after the begin.
     fn violations(endpoints: &[&str], samples: &[(u64, [bool; 2])]) -> usize {
+        let samples: Vec<_> = samples
+            .iter()
+            .map(|&(second, downs)| (second, downs, "Succeeded"))
+            .collect();
+        violations_in(endpoints, &samples)
+    }
+
+    /// The same, with the pool's state.
+    fn violations_in(endpoints: &[&str], samples: &[(u64, [bool; 2], &str)]) -> usize {
         let began = Instant::now();
         let service = LocalService {
             name: "local".to_owned(),
@@ -191,9 +212,9 @@ mod tests {
             changed_at: began,
         };
         let mut observations = Observations::default();
-        for (second, downs) in samples {
+        for (second, downs, state) in samples {
             let now = began + Duration::from_secs(*second);
-            observations.sample(&[load_balancer(30_000, *downs)], &world, now);
+            observations.sample(&[load_balancer(30_000, *downs, state)], &world, now);
         }
         observations.violations.len()
     }
@@ -214,6 +235,20 @@ mod tests {
             0,
             "it has none"
         );
+    }
+
+    #[test]
+    fn arm_may_take_back_at_the_end_of_an_operation_what_it_showed_before() {
+        let (given_back, down) = ([true, false], [true, true]);
+        for (before, after, expected) in [
+            ("Updating", "Succeeded", 0),
+            ("Updating", "Updating", 1),
+            ("Succeeded", "Updating", 1),
+            ("Succeeded", "Succeeded", 1),
+        ] {
+            let samples = [(20, given_back, before), (21, down, after)];
+            assert_eq!(violations_in(&["node-1"], &samples), expected, "{before}, then {after}");
+        }
     }
 
     #[test]
