@@ -217,10 +217,10 @@ mod tests {
             ..Conditions::default()
         };
         let text = |conditions: &Conditions| {
-            let facts = stated(conditions).into_iter();
-            facts
-                .map(|(name, value)| format!("{name}: {value}\n"))
-                .collect::<String>()
+            let lines = stated(conditions)
+                .into_iter()
+                .map(|(name, value)| format!("{name}: {value}\n"));
+            lines.collect::<Vec<_>>().concat()
         };
         expect![[r"
             headgate: 1.2.3, commit not stated
