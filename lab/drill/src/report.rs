@@ -273,12 +273,12 @@ mod tests {
 
     #[test]
     fn what_results_assume_is_said() {
-        expect![[r#"
+        expect![[r"
             Scenario scale-down on 3 nodes; times are of the scenario, which ran 10 times faster. Headgate, the kernel and this machine ran at their own speed.
             Probes every 5 s, 2 failures in a row take a node out, of HTTP the first answer other than 200, 2 successes let it back.
             Azure publishes no time for an admin state to take effect: here 0 s after its operation, which takes 0.1 s.
             Blackhole seconds: how long new connections to one node were lost, summed over nodes. Long-lived connections end by themselves after at most 20 s; those open through a node are counted at its signal.
-        "#]].assert_eq(&assumptions(&options()));
+        "]].assert_eq(&assumptions(&options()));
         assert_eq!((first_answer("threshold"), first_answer("")), ("", ""));
     }
 

@@ -322,7 +322,7 @@ pub(crate) mod tests {
             };
             match options.validate() {
                 Err(DrillError::NotApplicable { about: said, .. }) => {
-                    assert_eq!(said, about, "{scenario:?} {strategy:?}")
+                    assert_eq!(said, about, "{scenario:?} {strategy:?}");
                 }
                 other => panic!("{scenario:?} {strategy:?}: {other:?}"),
             }

@@ -239,7 +239,7 @@ mod tests {
                 });
             }),
         ];
-        expect![[r#"
+        expect![[r"
             | conditions | none | admin-state | headgate |
             |---|---|---|---|
             | as below | 60 of 1600: 3.75 % (2.92 to 4.80) | **0** of 800: black hole at most 0.60 s a run at 95 % | – |
@@ -248,7 +248,7 @@ mod tests {
             | operation seconds 5.0, power off reset, probers 2, speed 5 | – | – | 30 of 1200: 2.50 % (1.76 to 3.55) |
 
             Scenario scale-down on 4 nodes at speed 10, 3 runs of each strategy: delay 0 s; probes every 0 s, 0 failures in a row take a node out; an operation of ARM takes 1 s and takes effect 0 s later; commit abc. Intervals are Wilson's at 95 %; connections of one run are not independent of each other.
-        "#]].assert_eq(&comparison(&all.concat()).unwrap());
+        "]].assert_eq(&comparison(&all.concat()).unwrap());
     }
 
     #[test]

@@ -217,12 +217,12 @@ mod tests {
             ..Conditions::default()
         };
         let text = |conditions: &Conditions| {
-            let facts = stated(conditions).into_iter();
-            facts
-                .map(|(name, value)| format!("{name}: {value}\n"))
-                .collect::<String>()
+            let lines = stated(conditions)
+                .into_iter()
+                .map(|(name, value)| format!("{name}: {value}\n"));
+            lines.collect::<Vec<_>>().concat()
         };
-        expect![[r#"
+        expect![[r"
             headgate: 1.2.3, commit not stated
             nodes: 4
             new connections: 60 for each real second
@@ -234,8 +234,8 @@ mod tests {
             annotations delay a deletion: by at most 0 s, in the strategy connections
             notice of a spot machine: 0 s
             Pods: preStop sleep 0 s in strategies that have one, 0 s of serving after SIGTERM in a rolling update, 0 s until the next Pod is ready
-        "#]].assert_eq(&text(&unusual));
-        expect![[r#"
+        "]].assert_eq(&text(&unusual));
+        expect![[r"
             headgate: , commit not stated
             nodes: 0
             new connections: 0 for each real second
@@ -247,7 +247,7 @@ mod tests {
             annotations delay a deletion: by at most 0 s, in the strategy connections
             notice of a spot machine: 0 s
             Pods: preStop sleep 0 s in strategies that have one, 0 s of serving after SIGTERM in a rolling update, 0 s until the next Pod is ready
-        "#]].assert_eq(&text(&Conditions {
+        "]].assert_eq(&text(&Conditions {
             probers: 1,
             ..Conditions::default()
         }));

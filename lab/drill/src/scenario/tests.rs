@@ -227,7 +227,7 @@ fn the_api_server_and_the_agents_go_while_a_node_waits_for_its_end() {
     let taken = timeline
         .steps
         .iter()
-        .map(|step| ((step.at - LEAD_IN).as_millis(), step.node, step.action));
+        .map(|step| (step.at.saturating_sub(LEAD_IN).as_millis(), step.node, step.action));
     assert_eq!(
         taken.collect::<Vec<_>>(),
         [
