@@ -104,13 +104,20 @@ async fn send(
     let (method, url) = (request.method().clone(), request.uri().to_string());
     let answer = async {
         spy(&request);
-        if request.method() == Method::PUT && !write_travel_time.is_zero() {
-            sleep(write_travel_time).await;
-        }
         if points.as_ref().is_some_and(ProcessPoints::ignores_etags) {
             request.headers_mut().remove(IF_MATCH);
         }
-        let answer = emulator.call(request, BASE).await;
+        let answer = if request.method() == Method::PUT && !write_travel_time.is_zero() {
+            // It arrives whatever becomes of its sender.
+            let emulator = emulator.clone();
+            let arrival = tokio::spawn(async move {
+                sleep(write_travel_time).await;
+                emulator.call(request, BASE).await
+            });
+            arrival.await.unwrap()
+        } else {
+            emulator.call(request, BASE).await
+        };
         answer.map_err(|error| TransportError::Connection(error.to_string()))
     };
     let Some(points) = &points else { return answer.await };
