@@ -218,3 +218,127 @@ impl SignalPeriods {
         [restores_at, expires_at, self.next_pending()].into_iter().flatten()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+
+    /// The signals of one Node over time, in seconds since the start.
+    struct Observer {
+        start: Moment,
+        periods: SignalPeriods,
+    }
+
+    impl Observer {
+        fn new() -> Self {
+            Self {
+                start: Clock::System.now(),
+                periods: SignalPeriods::default(),
+            }
+        }
+
+        fn at(&self, second: u64) -> Moment {
+            let passed = Duration::from_secs(second);
+            Moment {
+                wall: self.start.wall + passed,
+                mono: self.start.mono + passed,
+            }
+        }
+
+        fn second(&self, at: Instant) -> u64 {
+            at.duration_since(self.start.mono).as_secs()
+        }
+
+        /// Observes signals, each with how many seconds it must last. The generation is the second.
+        fn observe(&mut self, second: u64, signals: &[(&str, u64)]) -> Option<PeriodChange> {
+            let detected = signals
+                .iter()
+                .map(|(key, after)| (Signal::Taint((*key).to_owned()), Duration::from_secs(*after)));
+            let now = self.at(second);
+            self.periods.observe("u", &detected.collect(), |_| None, second, now)
+        }
+
+        fn advance(&mut self, second: u64) -> Option<PeriodChange> {
+            let now = self.at(second);
+            self.periods.advance(second, now)
+        }
+
+        fn deadlines(&self) -> Vec<u64> {
+            self.periods.deadlines().map(|at| self.second(at)).collect()
+        }
+
+        fn restores_at(&self) -> Option<u64> {
+            let restores_at = self.periods.period()?.restores_at()?;
+            Some(self.second(restores_at))
+        }
+
+        /// The signals that count, each with the second of its start.
+        fn counting(&self) -> Vec<(&str, i64)> {
+            let signals = self.periods.present().iter();
+            let since = |since: &Timestamp| since.duration_since(self.start.wall).as_secs();
+            signals.map(|(signal, at)| (signal.name(), since(at))).collect()
+        }
+    }
+
+    #[test]
+    fn a_period_starts_ends_and_is_forgotten() {
+        let mut node = Observer::new();
+        assert_eq!(node.observe(1, &[]), None);
+        assert!(node.periods.is_empty());
+        assert_eq!(node.observe(2, &[("a", 0)]), Some(PeriodChange::Started));
+        assert_eq!(node.observe(3, &[("a", 0), ("b", 0)]), None);
+        assert_eq!(node.counting(), [("a", 2), ("b", 3)]);
+        let period = node.periods.period().unwrap();
+        assert_eq!((node.second(period.since.mono), period.generation), (2, 2));
+        assert_eq!(period.names(), ["a".to_owned(), "b".to_owned()].into());
+        assert!(node.deadlines().is_empty() && !node.periods.is_empty());
+        assert_eq!(node.observe(10, &[]), Some(PeriodChange::Ended));
+        assert_eq!(node.observe(11, &[]), None);
+        assert!(node.counting().is_empty());
+        assert_eq!(node.periods.period().unwrap().generation, 10);
+        assert_eq!(node.deadlines(), [11, 610]);
+        for (second, is_forgotten) in [(609, false), (610, true)] {
+            let now = node.at(second).mono;
+            node.periods.drop_ended(now);
+            assert_eq!(node.periods.is_empty(), is_forgotten, "{second}");
+        }
+        assert_eq!(node.periods.uid(), "u");
+    }
+
+    #[test]
+    fn ends_of_a_signal_that_flaps_count_every_30_s_at_most() {
+        let mut node = Observer::new();
+        node.observe(0, &[("a", 0)]);
+        for (ends, counts, begins) in [(10, 11, 20), (21, 41, 30), (31, 41, 41), (42, 71, 150), (200, 201, 210)] {
+            assert_eq!(node.observe(ends, &[]), Some(PeriodChange::Ended));
+            assert_eq!(node.restores_at(), Some(counts), "{ends}");
+            assert_eq!(node.observe(begins, &[("a", 0)]), Some(PeriodChange::Started));
+            assert_eq!(node.periods.period().unwrap().generation, begins);
+        }
+    }
+
+    #[test]
+    fn a_signal_that_must_last_counts_later() {
+        let mut node = Observer::new();
+        assert_eq!(node.observe(0, &[("a", 10)]), None);
+        assert!(!node.periods.is_empty() && node.periods.pending().len() == 1);
+        assert_eq!(node.deadlines(), [10]);
+        assert_eq!((node.advance(9), node.counting().len()), (None, 0));
+        assert_eq!(node.advance(10), Some(PeriodChange::Started));
+        assert_eq!((node.counting(), node.deadlines().len()), (vec![("a", 0)], 0));
+        node.observe(20, &[("a", 10), ("b", 10), ("c", 30)]);
+        assert_eq!(node.deadlines(), [30]);
+        assert_eq!(node.advance(40), None, "the period had begun");
+        assert_eq!(node.counting(), [("a", 0), ("b", 20)]);
+        assert_eq!(node.periods.next_pending().map(|at| node.second(at)), Some(50));
+        // Observed again in time, and for the first time too late.
+        node.observe(50, &[("a", 10), ("c", 30)]);
+        assert_eq!(node.counting(), [("a", 0), ("c", 20)]);
+        let now = node.at(60);
+        let since = |signal: &Signal| (signal.name() == "d").then_some(now.wall);
+        let detected = ["d", "e"].map(|key| (Signal::Taint(key.to_owned()), Duration::from_secs(10)));
+        node.periods.observe("u", &detected.into(), since, 60, now);
+        assert_eq!(node.counting(), [("d", 60)], "it is known to count from elsewhere");
+    }
+}
