@@ -10,6 +10,7 @@ cargo_machete := 0.9.2
 cargo_cyclonedx := 0.5.9
 cargo_llvm_cov := 0.9.1
 cargo_bloat := 0.12.1
+cargo_mutants := 27.1.0
 mdbook := 0.5.4
 # Not optimised: building that takes minutes, running these takes seconds.
 install_tool := cargo install --locked --debug --config profile.dev.debug=0
@@ -157,8 +158,7 @@ fault-points: build-tools ## disturb short stories at every fault point, optimis
 prove: ## run all proofs one after the other, and print a table of them (docs/dev/proof.md); takes hours: make prove CHAOS_MINUTES=30 MUTANTS_MINUTES=60 SEED=1
 	tests/prove.sh $(prove_parts)
 
-# make mutants comes with its folder.
-prove_parts := model fault-points stories campaign $(if $(wildcard tests/mutants),mutants) chaos coverage
+prove_parts := model fault-points stories campaign mutants chaos coverage
 
 .PHONY: campaign
 campaign: build-tools ## generate HEADGATE_CAMPAIGN (2400) objects and as many settings files from their schemas, for the real API server with a controller, and for the program
@@ -264,6 +264,10 @@ coverage: build-tools coverage-tools ## print how much of each product crate the
 	cargo llvm-cov report $$crates --json --output-path $(target_dir)/coverage.json; \
 	python3 tests/count.py coverage $(target_dir)/coverage.info $(target_dir)/coverage.json
 
+.PHONY: mutants
+mutants: build-tools mutants-tools ## change decisions one at a time, and count the changes that no test notices: a share of them that SEED (1) chooses and that MINUTES (60) suffice for (tests/mutants/README.md)
+	python3 tests/mutants/run.py $(or $(MINUTES),60) $(or $(SEED),1) $(CRATES)
+
 .PHONY: docs
 docs: build-tools ## regenerate the generated parts of the documentation
 	UPDATE_EXPECT=1 cargo test --locked generated
@@ -320,6 +324,10 @@ size-tools:
 coverage-tools: build-tools
 	@tests/prerequisites.sh coverage
 	@[[ $$(cargo llvm-cov --version 2>&1) == 'cargo-llvm-cov $(cargo_llvm_cov)' ]] || $(install_tool) cargo-llvm-cov@$(cargo_llvm_cov)
+
+.PHONY: mutants-tools
+mutants-tools: build-tools
+	@[[ $$(cargo mutants --version 2>&1) == 'cargo-mutants $(cargo_mutants)' ]] || $(install_tool) cargo-mutants@$(cargo_mutants)
 
 .PHONY: lint-tools
 lint-tools: build-tools book-tools deny-tools

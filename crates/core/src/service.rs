@@ -292,6 +292,7 @@ mod tests {
             (found.name.to_string(), found.uid.as_str(), found.health_check_port),
             ("default/web".to_owned(), "u", 32000)
         );
+        assert_eq!((found.name.namespace(), found.name.name()), ("default", "web"));
         assert!(found.has_local_pools());
         assert_eq!(found.ip_families, [IpFamily::IPv6, IpFamily::IPv4]);
         for (field, value) in [
@@ -314,6 +315,19 @@ mod tests {
         assert!(!deleting.has_local_pools());
         let nameless = json!({"metadata": {}, "spec": {"type": "LoadBalancer"}});
         assert_eq!(Service::read(serde_json::from_value(nameless).unwrap()), None);
+    }
+
+    #[test]
+    fn pools_have_one_family_each() {
+        for (families, pools) in [
+            (json!([]), &[IpFamily::IPv4][..]),
+            (json!(["IPv4"]), &[IpFamily::IPv4]),
+            (json!(["IPv6"]), &[IpFamily::IPv6]),
+            (json!(["IPv6", "IPv4"]), &[IpFamily::IPv4, IpFamily::IPv6]),
+        ] {
+            let service = read(&json!({"type": "LoadBalancer", "ipFamilies": families})).unwrap();
+            assert_eq!(service.pool_families(), pools, "{families}");
+        }
     }
 
     #[test]

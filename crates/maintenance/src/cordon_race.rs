@@ -144,5 +144,13 @@ mod tests {
             "the end over another cordon"
         );
         assert!(!is_revert(&cordon(None), &node("two", Some(false))));
+        let other = Action::UpdateNode {
+            node: "one".to_owned(),
+            change: NodeChange {
+                keep_from_scale_down: Some(true),
+                ..NodeChange::default()
+            },
+        };
+        assert!(!is_revert(&other, &node("one", Some(false))), "the cordon is there");
     }
 }

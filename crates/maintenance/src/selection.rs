@@ -84,6 +84,7 @@ mod tests {
             ("cores", "Gt", &["7"], true),
             ("cores", "Gt", &["8"], false),
             ("cores", "Lt", &["9"], true),
+            ("cores", "Lt", &["8"], false),
             ("pool", "Gt", &["7"], false),
             ("cores", "Gt", &["x"], false),
             ("cores", "Gt", &["1", "2"], false),
@@ -109,6 +110,11 @@ mod tests {
         assert!(
             !selects(&term(vec![pool()], vec![named("two")]), "one", &labels),
             "both have to match"
+        );
+        let other = requirement("metadata.uid", "In", &["one"]);
+        assert!(
+            !selects(&term(Vec::new(), vec![other]), "one", &labels),
+            "no other field"
         );
         let not = requirement("metadata.name", "NotIn", &["one"]);
         assert!(!selects(&term(Vec::new(), vec![not.clone()]), "one", &labels));

@@ -304,6 +304,19 @@ mod tests {
     }
 
     #[test]
+    fn a_restart_continues_for_services_that_are_probed_later() {
+        let service = NamespacedName::new("a", "web");
+        let table: Arc<ServiceTable> = Arc::new([(service.clone(), ServedService::example(0))].into_iter().collect());
+        let answers = ServiceAnswers::default();
+        let local = LocalServices::Served(table, answers.clone(), KeptServices::default());
+        let mut probes = FailedProbes::new(TWO, counts(0, 0), &local, true);
+        for (is_ok, expected) in [(false, "True"), (true, "False")] {
+            answers.count(&service, is_ok);
+            assert_eq!(status(&probes.update(counts(0, 0), &local)).0, expected, "{is_ok}");
+        }
+    }
+
+    #[test]
     fn services_with_probes_of_their_own_count_if_they_are_probed() {
         let table = |endpoints: u32| {
             let served = |name: &str| (NamespacedName::new("a", name), ServedService::example(endpoints));

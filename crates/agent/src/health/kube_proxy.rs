@@ -23,7 +23,7 @@ use headgate_core::service::IpFamily;
 /// Time for one request; kube-proxy answers from memory.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// More than any body of kube-proxy.
-const MAX_BODY_BYTES: usize = 64 * 1024;
+const MAX_BODY_BYTES: usize = 65_536;
 
 /// How kube-proxy is polled.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -136,5 +136,22 @@ mod tests {
             mono: now.mono + Duration::from_millis(1_700),
         };
         assert_eq!(to_deadlines(until, deadlines, later), deadlines, "not written again");
+        let moved = |by: i64| ThrottleDeadlines {
+            reads: deadlines.reads.map(|at| at + SignedDuration::from_millis(by)),
+            writes: None,
+        };
+        for (known, expected) in [(moved(-999), moved(-999)), (moved(1000), deadlines)] {
+            assert_eq!(to_deadlines(until, known, now), expected);
+        }
+    }
+
+    #[test]
+    fn wall_times_are_whole_seconds_and_not_too_early() {
+        let mono = Clock::System.now().mono;
+        for (milliseconds, second) in [(0, 90), (1, 91), (999, 91)] {
+            let wall = Timestamp::from_millisecond(milliseconds).unwrap();
+            let found = wall_time(mono + 90 * SECOND, Moment { wall, mono });
+            assert_eq!(found.as_millisecond(), second * 1000, "{milliseconds}");
+        }
     }
 }

@@ -159,6 +159,8 @@ mod tests {
             (NOTICE, 1005, false),
             (NOTICE, 1007, false),
             (OTHER, 1009, true),
+            // Another one at the same time.
+            (NOTICE, 1009, true),
             // A relist in another order.
             (NOTICE, 1006, false),
             // As old as the API server keeps events.
@@ -185,6 +187,35 @@ mod tests {
         let known = latest.get("n").unwrap();
         assert!(known.about(None, at(1000)).is_some());
         assert!(known.about(Some(at(last)), at(last)).is_none());
+    }
+
+    #[test]
+    fn node_that_does_not_exist_is_forgotten_unless_it_has_a_later_message() {
+        let metrics = Metrics::register(&mut Registry::default());
+        let mut latest = LatestMessages::default();
+        let number = |latest: &LatestMessages| latest.numbers().next().map(|(_, number)| number);
+        latest.apply(event("n", NOTICE, 1000), at(1000), &metrics);
+        let first = number(&latest).unwrap();
+        latest.apply(event("n", OTHER, 1001), at(1001), &metrics);
+        latest.forget_missing("n", first);
+        let second = number(&latest).unwrap();
+        assert_ne!(second, first);
+        latest.forget_missing("n", second);
+        assert_eq!(number(&latest), None);
+    }
+
+    #[test]
+    fn messages_about_more_nodes_than_a_cluster_has_are_ignored() {
+        let metrics = Metrics::register(&mut Registry::default());
+        let mut latest = LatestMessages::default();
+        for number in 0..MAX_NODES {
+            latest.apply(event(&format!("n{number}"), NOTICE, 1000), at(1000), &metrics);
+        }
+        for (second, is_accepted, count) in [(1600, false, MAX_NODES), (1601, true, 1)] {
+            let node = latest.apply(event("more", NOTICE, second), at(second), &metrics);
+            assert_eq!(node.is_some(), is_accepted, "{second}");
+            assert_eq!(latest.numbers().count(), count);
+        }
     }
 
     #[test]

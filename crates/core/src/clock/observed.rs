@@ -119,6 +119,7 @@ mod tests {
             observed.observe(value, age, after(at));
             let expected = expected.map(|second| after(second).mono);
             assert_eq!(observed.expires_at(TTL), expected, "{value:?} at {at}");
+            assert_eq!(observed.value(), value.as_ref());
         }
         observed.pause(after(20).mono, after(100).mono);
         assert_eq!(observed.expires_at(TTL), Some(after(280).mono), "from its observation");

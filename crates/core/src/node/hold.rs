@@ -231,6 +231,27 @@ mod tests {
     }
 
     #[test]
+    fn hold_for_rules_of_single_services_turns_no_answer() {
+        let now = Clock::System.now();
+        let unprobed = NodeHold {
+            probes_headgate: false,
+            ..hold(now.wall, &[DRAIN])
+        };
+        for (hold, is_kept) in [(Some(&unprobed), true), (None, false)] {
+            let report = NodeReport::initial(None, &keys(), now).with_node(node(&[DRAIN], hold), now);
+            let found = (report.is_held(&[], now.mono), report.is_held_in_a_pool(&[], now.mono));
+            assert_eq!(found, (false, is_kept));
+        }
+    }
+
+    #[test]
+    fn a_renewed_hold_is_the_same() {
+        let one = hold(Timestamp::UNIX_EPOCH, &[DRAIN]);
+        assert!(one.is_same(&hold(Timestamp::MAX, &[DRAIN])));
+        assert!(!one.is_same(&hold(Timestamp::UNIX_EPOCH, &["other"])));
+    }
+
+    #[test]
     fn hold_covers_no_signal_that_is_not_a_taint() {
         let now = Clock::System.now();
         let names = ["deletionTimestamp", "kubelet-shutdown", "preempt"];
@@ -253,6 +274,12 @@ mod tests {
         assert!(!is_held(&[DRAIN], &hold(old, &[DRAIN])));
         let fresh = now.wall - jiff::SignedDuration::from_mins(40);
         assert!(is_held(&[DRAIN], &hold(fresh, &[DRAIN])));
+        let limit = node(
+            &[DRAIN],
+            Some(&hold(now.wall - jiff::SignedDuration::from_hours(1), &[DRAIN])),
+        );
+        let limit = NodeReport::initial(None, &keys(), now).with_node(limit, now);
+        assert!(limit.is_held(&[], now.mono), "not longer ago than an hour");
         let ahead = now.wall + jiff::SignedDuration::from_hours(9);
         assert!(is_held(&[DRAIN], &hold(ahead, &[DRAIN])), "the leader's clock is ahead");
         // The leader's clock is two hours behind: its next renewal counts.
@@ -304,6 +331,8 @@ mod tests {
             NodeReport::initial(None, &keys(), now).with_node(node(&[DRAIN], Some(&hold(now.wall, &[DRAIN]))), now);
         let released = held.with_node(node(&[DRAIN], None), now);
         assert!(held.is_held(&[], now.mono) && !released.is_held(&[], now.mono));
+        let restarted = NodeReport::initial(held.remembered(), &keys(), now);
+        assert!(restarted.is_held(&[], now.mono), "not with the process");
     }
 
     #[test]
@@ -321,7 +350,8 @@ mod tests {
         assert!((MAX_ANNOTATION_BYTES - 40..=MAX_ANNOTATION_BYTES).contains(&bounded.to_annotation().unwrap().len()));
         assert!(!is_held(&[DRAIN], &many), "an agent ignores what is too large");
         assert!(is_held(&[DRAIN], &bounded));
-        let few = hold(now.wall, &[DRAIN]);
+        let mut few = hold(now.wall, &[DRAIN]);
+        few.reason = "too few others can serve".to_owned();
         assert_eq!(few.clone().bounded(), Some(few));
         let mut explained = hold(now.wall, &[DRAIN]);
         explained.reason = "x".repeat(5000);
@@ -334,6 +364,37 @@ mod tests {
             None,
             "a hold that does not name them all holds nothing"
         );
+        for (pools, signals, is_bounded) in [
+            (vec![], &[DRAIN][..], true),
+            (vec![], &signals, false),
+            (vec!["p".repeat(4000)], &[DRAIN], false),
+        ] {
+            let hold = NodeHold {
+                pools: pools.into_iter().collect(),
+                ..hold(now.wall, signals)
+            };
+            assert_eq!(hold.bounded().is_some(), is_bounded);
+        }
+    }
+
+    #[test]
+    fn a_bounded_hold_is_as_long_as_it_may_be_whenever_it_is_renewed() {
+        for length in 1..40 {
+            let pool = |number| format!("{number:03}{}", "p".repeat(length));
+            let hold = NodeHold {
+                pools: (0..1000).map(pool).collect(),
+                ..hold(Timestamp::UNIX_EPOCH, &[DRAIN])
+            };
+            let renewed = NodeHold {
+                renewed_at: Timestamp::MAX,
+                ..hold.bounded().unwrap()
+            };
+            // With a comma after the last one, too.
+            let bytes = renewed.to_annotation().unwrap().len() + 1;
+            let bytes_of_another = pool(0).len() + "'',".len();
+            assert!(bytes <= MAX_ANNOTATION_BYTES, "{length}: {bytes}");
+            assert!(bytes + bytes_of_another > MAX_ANNOTATION_BYTES, "{length}: {bytes}");
+        }
     }
 
     proptest! {

@@ -143,6 +143,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn status_and_reason_say_what_is_to_come() {
+        for (status, reason, is_out, is_without_signal, is_pending, needs_confirmation) in [
+            ("True", "AdminStateDown", true, false, false, true),
+            ("True", MARKER_NO_SIGNAL, true, false, false, false),
+            ("False", "InService", false, false, true, true),
+            ("False", MARKER_NO_SIGNAL, false, true, false, false),
+            ("Unknown", "Expired", false, false, false, false),
+            ("odd", MARKER_NO_SIGNAL, false, false, false, false),
+        ] {
+            let condition = |type_: &str, status: &str| ConditionObject {
+                type_: type_.to_owned(),
+                status: status.to_owned(),
+                reason: Some(reason.to_owned()),
+                ..ConditionObject::default()
+            };
+            let conditions = [condition("Ready", "True"), condition("M", status)];
+            let fact = MarkerFact::find(&conditions, "M").unwrap();
+            let found = (fact.is_out(), fact.is_without_signal(), fact.is_pending());
+            assert_eq!(found, (is_out, is_without_signal, is_pending), "{status} {reason}");
+            assert_eq!(fact.needs_confirmation(), needs_confirmation, "{status} {reason}");
+            assert_eq!(MarkerFact::find(&conditions[..1], "M"), None);
+        }
+    }
+
+    #[test]
     fn a_confirmation_counts_longer_where_the_message_says_so() {
         let condition = |message: &str| MarkerCondition {
             status: MarkerStatus::True,

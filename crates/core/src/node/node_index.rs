@@ -176,7 +176,10 @@ mod tests {
         assert!(cluster.remove("new") && !cluster.remove("new"));
         assert_eq!(at(&cluster, "10.0.0.1"), ["old-1"]);
         assert!(contested(&cluster).is_empty());
+        assert_eq!(cluster.by_name("old").unwrap().uid, "old-1");
+        assert!(cluster.by_name("new").is_none() && !cluster.is_empty());
         assert!(cluster.remove("old"));
+        assert!(cluster.is_empty());
         assert!(at(&cluster, "10.0.0.1").is_empty());
         assert!(cluster.by_address.is_empty() && cluster.by_machine.is_empty());
     }
@@ -184,12 +187,23 @@ mod tests {
     #[test]
     fn shared_machine_has_all_claimants_until_they_are_removed() {
         let mut cluster = NodeIndex::default();
-        for (name, address) in [("new", "10.0.0.1"), ("old", "10.0.0.2")] {
+        for (name, address) in [("new", "10.0.0.1"), ("old", "10.0.0.2"), ("third", "10.0.0.2")] {
             cluster.apply(Node {
                 machine: "/vm/shared".into(),
                 ..node(name, 1, address)
             });
         }
+        assert_eq!(cluster.len(), 3);
+        let address = || Claimed::Address("10.0.0.2".parse().unwrap());
+        let machine = || Claimed::Machine("/vm/shared".into());
+        let claims = cluster
+            .contested()
+            .map(|(claimed, nodes)| (claimed.clone(), nodes.len()));
+        assert_eq!(claims.collect::<Vec<_>>(), [(address(), 2), (machine(), 3)]);
+        cluster.apply(node("fourth", 1, "10.0.0.2"));
+        cluster.remove("third");
+        assert_eq!(contested(&cluster), [address(), machine()], "two are left of each");
+        cluster.remove("fourth");
         assert_eq!(cluster.machine_claimants("/vm/shared").len(), 2);
         assert_eq!(contested(&cluster), [Claimed::Machine("/vm/shared".into())]);
         cluster.remove("new");

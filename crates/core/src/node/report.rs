@@ -286,7 +286,7 @@ mod tests {
         let remembered = seen.remembered().unwrap();
         let report = NodeReport::initial(Some(remembered.clone()), &keys(), at(8));
         assert_eq!(report.source, Source::Remembered);
-        assert_eq!(report.signals(), seen.signals());
+        assert_eq!((report.signals(), &report.node), (seen.signals(), &seen.node));
         assert_eq!(report.without_node().signals(), seen.signals());
         let report = report.with_node(node("u", &["drain"]), at(9));
         assert_eq!(report.signals().values().next(), Some(&at(2).wall));

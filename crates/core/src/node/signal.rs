@@ -336,12 +336,13 @@ mod tests {
             ("a\nb", false),
             ("", false),
         ] {
-            for signal in [
-                Signal::Taint(key.to_owned()),
-                Signal::Label(format!("label:{key}=v")),
-                Signal::Annotation(format!("annotation:{key}")),
+            for (signal, command) in [
+                (Signal::Taint(key.to_owned()), "kubectl taint"),
+                (Signal::Label(format!("label:{key}=v")), "kubectl label"),
+                (Signal::Annotation(format!("annotation:{key}")), "kubectl annotate"),
             ] {
                 let ends_with = signal.explanation("n").ends_with;
+                assert_eq!(ends_with.contains(command), is_shown, "{key:?}: {ends_with}");
                 assert_eq!(ends_with.contains("kubectl"), is_shown, "{key:?}: {ends_with}");
             }
         }

@@ -221,126 +221,124 @@ impl SignalPeriods {
 
 #[cfg(test)]
 mod tests {
-    use jiff::SignedDuration;
-
     use super::*;
+    use crate::clock::Clock;
 
-    const SECOND: Duration = Duration::from_secs(1);
-
-    /// The signals of a Node, and the time.
+    /// The signals of one Node over time, in seconds since the start.
     struct Observer {
-        periods: SignalPeriods,
         start: Moment,
-        generation: u64,
+        periods: SignalPeriods,
     }
 
     impl Observer {
         fn new() -> Self {
-            let start = Moment {
-                wall: Timestamp::UNIX_EPOCH,
-                mono: Instant::now(),
-            };
             Self {
+                start: Clock::System.now(),
                 periods: SignalPeriods::default(),
-                start,
-                generation: 0,
             }
         }
 
-        fn at(&self, seconds: u32) -> Moment {
+        fn at(&self, second: u64) -> Moment {
+            let passed = Duration::from_secs(second);
             Moment {
-                wall: self.start.wall + SignedDuration::from_secs(seconds.into()),
-                mono: self.start.mono + SECOND * seconds,
+                wall: self.start.wall + passed,
+                mono: self.start.mono + passed,
             }
         }
 
-        /// Observes the Node with these signals, each with how long it must last.
-        fn observe(&mut self, seconds: u32, uid: &str, signals: &[(Signal, u32)]) -> Option<PeriodChange> {
-            self.generation += 1;
-            let detected = signals.iter().map(|(signal, after)| (signal.clone(), SECOND * *after));
-            let (detected, now) = (detected.collect(), self.at(seconds));
-            self.periods.observe(uid, &detected, |_| None, self.generation, now)
+        fn second(&self, at: Instant) -> u64 {
+            at.duration_since(self.start.mono).as_secs()
         }
 
-        fn restores_at(&self) -> Option<Duration> {
-            let period = self.periods.period().unwrap();
-            period.restores_at().map(|at| at - self.start.mono)
+        /// Observes signals, each with how many seconds it must last. The generation is the second.
+        fn observe(&mut self, second: u64, signals: &[(&str, u64)]) -> Option<PeriodChange> {
+            let detected = signals
+                .iter()
+                .map(|(key, after)| (Signal::Taint((*key).to_owned()), Duration::from_secs(*after)));
+            let now = self.at(second);
+            self.periods.observe("u", &detected.collect(), |_| None, second, now)
+        }
+
+        fn advance(&mut self, second: u64) -> Option<PeriodChange> {
+            let now = self.at(second);
+            self.periods.advance(second, now)
+        }
+
+        fn deadlines(&self) -> Vec<u64> {
+            self.periods.deadlines().map(|at| self.second(at)).collect()
+        }
+
+        fn restores_at(&self) -> Option<u64> {
+            let restores_at = self.periods.period()?.restores_at()?;
+            Some(self.second(restores_at))
+        }
+
+        /// The signals that count, each with the second of its start.
+        fn counting(&self) -> Vec<(&str, i64)> {
+            let signals = self.periods.present().iter();
+            let since = |since: &Timestamp| since.duration_since(self.start.wall).as_secs();
+            signals.map(|(signal, at)| (signal.name(), since(at))).collect()
         }
     }
 
     #[test]
-    fn a_signal_that_must_last_counts_from_its_first_observation() {
+    fn a_period_starts_ends_and_is_forgotten() {
         let mut node = Observer::new();
-        let cordon = [(Signal::Unschedulable, 10)];
-        assert_eq!(node.observe(0, "u", &cordon), None);
-        assert!(!node.periods.is_empty() && node.periods.present().is_empty());
-        assert_eq!(node.observe(5, "u", &cordon), None, "it does not begin again");
-        let deadlines: Vec<_> = node.periods.deadlines().collect();
-        assert_eq!(deadlines, [node.at(10).mono]);
-        assert_eq!(node.periods.advance(7, node.at(9)), None);
-        assert_eq!(node.periods.advance(7, node.at(10)), Some(PeriodChange::Started));
-        assert_eq!(node.periods.present()[&Signal::Unschedulable], node.start.wall);
-        assert!(node.periods.pending().is_empty() && node.periods.next_pending().is_none());
+        assert_eq!(node.observe(1, &[]), None);
+        assert!(node.periods.is_empty());
+        assert_eq!(node.observe(2, &[("a", 0)]), Some(PeriodChange::Started));
+        assert_eq!(node.observe(3, &[("a", 0), ("b", 0)]), None);
+        assert_eq!(node.counting(), [("a", 2), ("b", 3)]);
         let period = node.periods.period().unwrap();
-        assert_eq!((period.since, period.generation), (node.at(10), 7));
-        assert_eq!(period.names(), BTreeSet::from([Signal::Unschedulable.to_string()]));
-        // It ends before it counts.
-        let mut node = Observer::new();
-        node.observe(0, "u", &cordon);
-        assert_eq!(node.observe(9, "u", &[]), None);
-        assert!(node.periods.is_empty());
+        assert_eq!((node.second(period.since.mono), period.generation), (2, 2));
+        assert_eq!(period.names(), ["a".to_owned(), "b".to_owned()].into());
+        assert!(node.deadlines().is_empty() && !node.periods.is_empty());
+        assert_eq!(node.observe(10, &[]), Some(PeriodChange::Ended));
+        assert_eq!(node.observe(11, &[]), None);
+        assert!(node.counting().is_empty());
+        assert_eq!(node.periods.period().unwrap().generation, 10);
+        assert_eq!(node.deadlines(), [11, 610]);
+        for (second, is_forgotten) in [(609, false), (610, true)] {
+            let now = node.at(second).mono;
+            node.periods.drop_ended(now);
+            assert_eq!(node.periods.is_empty(), is_forgotten, "{second}");
+        }
+        assert_eq!(node.periods.uid(), "u");
     }
 
     #[test]
-    fn a_signal_that_counts_elsewhere_counts_at_once() {
+    fn ends_of_a_signal_that_flaps_count_every_30_s_at_most() {
         let mut node = Observer::new();
-        let detected = BTreeMap::from([(Signal::Unschedulable, SECOND * 10)]);
-        let (now, known) = (node.at(20), node.at(3).wall);
-        let change = node.periods.observe("u", &detected, |_| Some(known), 1, now);
-        assert_eq!(change, Some(PeriodChange::Started));
-        assert_eq!(node.periods.present()[&Signal::Unschedulable], known);
-    }
-
-    #[test]
-    fn the_end_counts_after_a_second_and_seldom_for_a_signal_that_flaps() {
-        let mut node = Observer::new();
-        let deletion = [(Signal::Deletion, 0)];
-        assert_eq!(node.observe(0, "u", &deletion), Some(PeriodChange::Started));
-        assert_eq!(node.restores_at(), None);
-        // One more, and one less, is the same period.
-        let both = [(Signal::Deletion, 0), (Signal::Shutdown, 0)];
-        assert_eq!(node.observe(1, "u", &both), None);
-        assert_eq!(node.observe(2, "u", &[]), Some(PeriodChange::Ended));
-        assert_eq!(node.observe(2, "u", &[]), None);
-        assert_eq!(node.restores_at(), Some(SECOND * 3));
-        assert!(node.periods.present().is_empty());
-        assert_eq!(node.periods.period().unwrap().signals.len(), 2, "what it had last");
-        // Again after that end counted, at 3 s.
-        for (from, to, restores_at) in [(5, 6, 33), (10, 11, 33), (40, 41, 63), (200, 201, 202)] {
-            assert_eq!(
-                node.observe(from, "u", &deletion),
-                Some(PeriodChange::Started),
-                "{from}"
-            );
-            assert_eq!(node.observe(to, "u", &[]), Some(PeriodChange::Ended), "{from}");
-            assert_eq!(node.restores_at(), Some(SECOND * restores_at), "{from}");
+        node.observe(0, &[("a", 0)]);
+        for (ends, counts, begins) in [(10, 11, 20), (21, 41, 30), (31, 41, 41), (42, 71, 150), (200, 201, 210)] {
+            assert_eq!(node.observe(ends, &[]), Some(PeriodChange::Ended));
+            assert_eq!(node.restores_at(), Some(counts), "{ends}");
+            assert_eq!(node.observe(begins, &[("a", 0)]), Some(PeriodChange::Started));
+            assert_eq!(node.periods.period().unwrap().generation, begins);
         }
     }
 
     #[test]
-    fn an_ended_period_is_kept_for_a_while() {
+    fn a_signal_that_must_last_counts_later() {
         let mut node = Observer::new();
-        node.observe(0, "u", &[(Signal::Deletion, 0)]);
-        node.observe(1, "u", &[]);
-        let deadlines: Vec<_> = node.periods.deadlines().map(|at| at - node.start.mono).collect();
-        assert_eq!(deadlines, [SECOND * 2, SECOND + ENDED_PERIOD_TTL]);
-        node.periods.drop_ended(node.at(600).mono);
-        assert!(!node.periods.is_empty());
-        node.periods.drop_ended(node.at(601).mono);
-        assert!(node.periods.is_empty());
-        // A Node of the same name inherits nothing.
-        node.observe(700, "u", &[(Signal::Deletion, 0)]);
-        assert_eq!(node.observe(701, "v", &[]), None);
-        assert!(node.periods.is_empty() && node.periods.uid() == "v");
+        assert_eq!(node.observe(0, &[("a", 10)]), None);
+        assert!(!node.periods.is_empty() && node.periods.pending().len() == 1);
+        assert_eq!(node.deadlines(), [10]);
+        assert_eq!((node.advance(9), node.counting().len()), (None, 0));
+        assert_eq!(node.advance(10), Some(PeriodChange::Started));
+        assert_eq!((node.counting(), node.deadlines().len()), (vec![("a", 0)], 0));
+        node.observe(20, &[("a", 10), ("b", 10), ("c", 30)]);
+        assert_eq!(node.deadlines(), [30]);
+        assert_eq!(node.advance(40), None, "the period had begun");
+        assert_eq!(node.counting(), [("a", 0), ("b", 20)]);
+        assert_eq!(node.periods.next_pending().map(|at| node.second(at)), Some(50));
+        // Observed again in time, and for the first time too late.
+        node.observe(50, &[("a", 10), ("c", 30)]);
+        assert_eq!(node.counting(), [("a", 0), ("c", 20)]);
+        let now = node.at(60);
+        let since = |signal: &Signal| (signal.name() == "d").then_some(now.wall);
+        let detected = ["d", "e"].map(|key| (Signal::Taint(key.to_owned()), Duration::from_secs(10)));
+        node.periods.observe("u", &detected.into(), since, 60, now);
+        assert_eq!(node.counting(), [("d", 60)], "it is known to count from elsewhere");
     }
 }

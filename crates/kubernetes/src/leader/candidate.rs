@@ -290,7 +290,7 @@ impl Candidate {
         let next_read = if backoff.is_zero() {
             now + jittered(&mut self.rng, interval)
         } else {
-            now + backoff
+            now
         };
         let schedule = ReadSchedule {
             not_before: now + backoff,

@@ -290,6 +290,28 @@ mod tests {
     }
 
     #[test]
+    fn what_a_holder_reports_is_read_as_it_was_written_and_ends_with_its_term() {
+        let reason = InabilityReason::Lists;
+        let unable = Inability { reason, since: at(1) };
+        let throttle = ThrottleDeadlines {
+            reads: Some(at(9)),
+            writes: None,
+        };
+        let free = ElectionRecord::default().gave_up("b", reason, at(2));
+        let held = free.acquired("a", 1, at(3)).reported(Some(unable), throttle, at(4));
+        let held = held.with_successor("c");
+        let mut shorter = held.clone();
+        shorter.lease.duration_seconds = 1;
+        assert_eq!(shorter.renewed(None, at(5)).lease.duration_seconds, 15);
+        let written = held.to_lease(None, "l");
+        assert_eq!(ElectionRecord::from_lease(&written), held);
+        assert!(held.unable.is_some() && !held.give_ups.is_empty() && held.throttle == throttle);
+        for ended in [held.released(1, at(5)), held.acquired("c", 2, at(5))] {
+            assert_eq!((ended.unable, ended.successor), (None, None));
+        }
+    }
+
+    #[test]
     fn only_a_holder_and_its_renewals_count_as_changes() {
         let record = ElectionRecord::default().acquired("a", 1, at(1));
         let annotated = ElectionRecord {

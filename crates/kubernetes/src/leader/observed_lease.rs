@@ -291,6 +291,21 @@ mod tests {
     }
 
     #[test]
+    fn the_published_number_of_candidates_is_kept() {
+        let published = |candidates| {
+            Some(ElectionRecord {
+                candidates,
+                ..held("a", 0)
+            })
+        };
+        let lease = observed(
+            Instant::now(),
+            &[(0, published(Some(3))), (1, published(None)), (2, None)],
+        );
+        assert_eq!(lease.candidates(), Some(3));
+    }
+
+    #[test]
     fn no_term_number_repeats_even_after_a_deletion() {
         let start = Instant::now();
         let term = |term| Some(with_lease(held("a", 0), |lease| lease.transitions = term));

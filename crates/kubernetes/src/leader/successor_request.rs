@@ -115,7 +115,7 @@ impl GiveUps {
             reason,
             at: now,
         });
-        while all.len() > 1 && serde_json::to_string(&all).is_ok_and(|text| text.len() > MAX_GIVE_UPS_BYTES) {
+        while serde_json::to_string(&all).is_ok_and(|text| text.len() > MAX_GIVE_UPS_BYTES) {
             all.remove(0);
         }
         Self(all)
@@ -166,6 +166,11 @@ mod tests {
             "{length}"
         );
         assert!(all.contains("m99", None, minute(0)) && !all.contains("m0", None, minute(0)));
+        let lengths = (0..1000).filter_map(|length| {
+            let one = GiveUps::default().with(&"m".repeat(length), InabilityReason::Lists, minute(0));
+            (!one.is_empty()).then(|| serde_json::to_string(&one).unwrap().len())
+        });
+        assert_eq!(lengths.max(), Some(MAX_GIVE_UPS_BYTES));
     }
 
     #[test]

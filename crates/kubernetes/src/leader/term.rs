@@ -354,6 +354,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_term_and_its_owner_have_its_number() {
+        let (owner, term) = new_term(7, &anchored());
+        assert_eq!((owner.number(), term.number()), (7, 7));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn no_permit_is_issued_while_the_clocks_diverge() {
         let clock = anchored();
         let until = Instant::now() + 10 * SECOND;

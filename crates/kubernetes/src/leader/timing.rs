@@ -150,6 +150,9 @@ mod tests {
         let mean = all.iter().sum::<Duration>() / 10_000;
         assert!(mean > second.mul_f64(1.098) && mean < second.mul_f64(1.102), "{mean:?}");
         assert!((0..1000).all(|_| first_read_delay(&mut rng) < FIRST_READ_WINDOW));
+        let spread: Vec<_> = (0..10_000).map(|_| spread(&mut rng, second)).collect();
+        assert!(spread.iter().all(|each| *each < second.mul_f64(1.1)));
+        assert!(spread.iter().any(|each| *each > second.mul_f64(1.09)));
     }
 
     #[test]

@@ -339,6 +339,8 @@ mod tests {
             let mut node = Node::default();
             state.intent(confirmed).edit.edit(&mut node, Timestamp::now());
             let shown = node.status.unwrap().conditions.unwrap().iter().find_map(read);
+            let says_so = shown.as_ref().is_some_and(|shown| shown.message != "m");
+            assert_eq!(says_so, ttl > 180, "{confirmed}");
             let now = Clock::System.now();
             let expires_at = Expiry::default().observe(shown, MARKER_TTL, now).unwrap();
             let left = (expires_at - now.mono).as_secs_f64();

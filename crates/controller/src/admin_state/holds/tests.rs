@@ -189,6 +189,35 @@ fn recorded_hold_stays_until_its_load_balancer_is_planned() {
 }
 
 #[test]
+fn recorded_hold_stays_as_it_was_while_its_node_has_a_signal_of_any_kind() {
+    let recorded = NodeHold {
+        pending: ["unschedulable".to_owned()].into(),
+        reason: "too few others can serve".to_owned(),
+        ..recorded_hold(&["lb/a"])
+    };
+    let kept = |change: fn(&mut ClusterNode)| {
+        let mut third = node(3, &[]);
+        third.hold = Some(recorded.clone());
+        change(&mut third);
+        let mut kept = holds_beside(&[node(1, &[]), third], &Unplanned::All, &GUARD);
+        kept.remove("n3")?.record(Timestamp::UNIX_EPOCH)
+    };
+    let same = NodeHold {
+        node_uid: node(3, &[]).uid,
+        renewed_at: Timestamp::UNIX_EPOCH,
+        ..recorded.clone()
+    };
+    assert_eq!(kept(|_| {}), None, "it has no signal any more");
+    let signals: [fn(&mut ClusterNode); 2] = [
+        |node| node.health_signals = [Signal::Taint("probe-only".to_owned())].into(),
+        |node| node.signals = [(Signal::Unschedulable, std::time::Duration::from_secs(10))].into(),
+    ];
+    for signal in signals {
+        assert_eq!(kept(signal), Some(same.clone()));
+    }
+}
+
+#[test]
 fn hold_covers_the_signals_of_probes_too() {
     let mut probe_only = node(1, &[DRAIN, "probe-only", "other"]);
     probe_only.health_signals = [Signal::Taint("probe-only".to_owned())].into();

@@ -88,6 +88,7 @@ async fn signal_counts_at_once_and_its_end_after_the_debounce() {
     tokio::time::advance(SECOND).await;
     states.apply(node("u", &[]), clock.now());
     let cleared = clock.now().mono;
+    assert!(!states.left_out_of_service_while_ready(&node("u", &[])));
     assert_eq!(states.target_state(&node("u", &[]), cleared), TargetState::Unchanged);
     assert_eq!(states.next_deadline(cleared), Some(cleared + DEBOUNCE));
     // Another taint takes its place: the same period continues.
@@ -203,4 +204,106 @@ async fn cordon_under_a_hold_counts_at_once_for_a_new_leader() {
     states.apply(pending.clone(), clock.now());
     assert_eq!(states.target_state(&pending, clock.now().mono), TargetState::Unchanged);
     assert_eq!(states.pending_signals(&pending), ["unschedulable".to_owned()].into());
+}
+
+#[test]
+fn what_only_maintenances_read_leads_to_no_other_plan() {
+    let now = Clock::System.now();
+    let changes: [fn(&mut ClusterNode); 4] = [
+        |node| node.labels = [("a".to_owned(), "b".to_owned())].into(),
+        |node| node.unschedulable = true,
+        |node| node.was_unschedulable = Some(true),
+        |node| node.maintenance_taint = Some("uid".into()),
+    ];
+    let mut states = TargetStates::default();
+    let mut one = node("u", &[]);
+    states.apply(one.clone(), now);
+    for change in changes {
+        change(&mut one);
+        assert!(states.apply(one.clone(), now), "it is published");
+        assert_eq!(states.generation, 1);
+    }
+    let condition = headgate_core::node::Condition::default();
+    one.conditions = [("A".to_owned(), condition)].into();
+    assert!(states.apply(one, now));
+    assert_eq!(states.generation, 1);
+}
+
+#[test]
+fn a_list_adds_changes_and_removes_nodes() {
+    let now = Clock::System.now();
+    let named = |name: &str, taints: &[&str]| ClusterNode {
+        name: name.into(),
+        ..node(name, taints)
+    };
+    let list = |nodes: &[ClusterNode]| -> BTreeMap<String, Arc<ClusterNode>> {
+        let nodes = nodes.iter().cloned();
+        nodes.map(|node| (node.name.clone(), Arc::new(node))).collect()
+    };
+    let mut states = TargetStates::default();
+    let first = list(&[named("b", &["drain"]), named("c", &[]), named("d", &[])]);
+    states.update(&first, now);
+    let later = Moment {
+        mono: now.mono + SECOND,
+        ..now
+    };
+    let mut second = list(&[named("a", &[]), named("b", &["drain", "other"])]);
+    second.insert("d".into(), Arc::clone(&first["d"]));
+    states.update(&second, later);
+    let present: Vec<_> = states.nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(present, ["a", "b", "d"]);
+    assert_eq!(states.nodes.by_name("b").unwrap().taints.len(), 2);
+    let period = states.signal_period(&named("b", &[])).unwrap();
+    assert_eq!(period.since, now, "it is the same Node");
+    let generation = states.generation;
+    states.update(&second, later);
+    assert_eq!(states.generation, generation);
+    assert!(states.remove("a") && !states.remove("a"));
+    assert_eq!(states.generation, generation + 1);
+    states.update(&BTreeMap::new(), later);
+    assert!(states.nodes.is_empty() && !states.has_signal_periods());
+}
+
+#[test]
+fn a_node_that_is_not_ready_is_lost_after_a_while_and_a_new_one_of_its_name_is_not() {
+    let now = Clock::System.now();
+    let at = |second: u32| Moment {
+        mono: now.mono + second * SECOND,
+        ..now
+    };
+    let not_ready = |uid: &str, taints: &[&str]| ClusterNode {
+        ready: false,
+        ..node(uid, taints)
+    };
+    let is_lost = |states: &TargetStates, uid: &str, second| states.is_lost(&not_ready(uid, &[]), at(second).mono);
+    let mut states = TargetStates::default();
+    states.apply(not_ready("u", &[]), at(0));
+    states.apply(not_ready("u", &["other"]), at(30));
+    assert!(!is_lost(&states, "u", 59) && is_lost(&states, "u", 60));
+    states.apply(not_ready("v", &[]), at(40));
+    assert!(!is_lost(&states, "v", 99) && is_lost(&states, "v", 100));
+    assert!(!is_lost(&states, "u", 100));
+}
+
+#[test]
+fn signals_are_counted_by_their_nodes() {
+    let now = Clock::System.now();
+    let mut states = TargetStates::default();
+    for (name, taints) in [
+        ("a", &["drain"][..]),
+        ("b", &["drain", OUT_OF_SERVICE_TAINT]),
+        ("c", &[]),
+    ] {
+        let named = ClusterNode {
+            name: name.into(),
+            ..node(name, taints)
+        };
+        states.apply(named, now);
+    }
+    let counts = [("drain".to_owned(), 2), (OUT_OF_SERVICE_TAINT.to_owned(), 1)];
+    assert_eq!(states.nodes_by_signal(), counts.into());
+    assert_eq!((states.last_signal_generation(), states.generation), (2, 3));
+    states.advance_generation(now);
+    states.set_stale_since(Some(now.wall));
+    assert_eq!((states.stale_since(), states.generation), (Some(now.wall), 5));
 }

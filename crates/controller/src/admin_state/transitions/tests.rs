@@ -371,7 +371,7 @@ async fn unreadable_interface_gets_an_event_on_nodes_that_may_have_it() {
 #[tokio::test(start_paused = true)]
 async fn pool_without_an_eligible_entry_gets_one_warning() {
     let mut scenario = Scenario::new(&[node(1, &[DRAIN]), node(2, &[DRAIN])], &[]);
-    let pools: &Pools<'_> = &[("p", &[(1, "-"), (2, "-")], true), ("q", &[(1, "-"), (9, "-")], true)];
+    let pools: &Pools<'_> = &[("q", &[(2, "-"), (9, "-")], true), ("p", &[(1, "-"), (2, "-")], true)];
     let events = scenario.evaluate_pools(pools);
     assert_eq!(reasons(&events), [("LoadBalancerPoolEmpty", "n1")]);
     assert!(scenario.evaluate_pools(pools).is_empty());

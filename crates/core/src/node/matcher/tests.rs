@@ -142,10 +142,29 @@ fn names_stand_for_matchers() {
 }
 
 #[test]
+fn only_the_matcher_that_found_a_signal_is_present() {
+    let rules = rules(&[r#"{"taint": "a.io/a"}"#, r#"{"taint": "a.io/b"}"#]);
+    let node = read(json!({"metadata": {}, "spec": {"taints": [{"key": "a.io/b"}]}}), &rules);
+    let present: Vec<bool> = rules.names(&node.signals).map(|(_, is_present)| is_present).collect();
+    assert_eq!(present, [false, true]);
+}
+
+#[test]
+fn a_bare_true_or_false_of_yaml_is_a_status() {
+    for (bare, status) in [("true", "True"), ("false", "False")] {
+        let bare = format!(r#"{{"condition": {{"type": "A", "status": {bare}}}}}"#);
+        let quoted = format!(r#"{{"condition": {{"type": "A", "status": "{status}"}}}}"#);
+        assert_eq!(parse(&bare), parse(&quoted));
+        assert!(parse(&bare).is_ok());
+    }
+}
+
+#[test]
 fn only_what_a_matcher_names_is_kept() {
     let node = json!({"metadata": {"labels": {"a": "1", "b": "2"}, "annotations": {"c": "3", "d": "4", "headgate.dev/e": "5"}},
         "spec": {"unschedulable": true},
-        "status": {"conditions": [{"type": "A", "status": "True", "message": "é".repeat(600)}, {"type": "B", "status": "True"}]}});
+        "status": {"conditions": [{"type": "A", "status": "True", "message": "é".repeat(600)}, {"type": "B", "status": "True"},
+            {"type": "Drained", "status": "True"}]}});
     let by_default = read(node.clone(), &SignalRules::default_health());
     assert!(by_default.labels.is_empty() && by_default.conditions.is_empty() && !by_default.unschedulable);
     assert_eq!(by_default.annotations.len(), 1);
@@ -205,6 +224,7 @@ fn wrong_matchers_say_what_is_allowed() {
         (r#"{"label": {"key": "a b"}}"#, "key: example.com/name"),
         (r#"{"label": {"key": "a", "value": true}}"#, "quote a value"),
         (r#"{"label": {"key": "a", "value": "a b"}}"#, "key: example.com/name"),
+        (r#"{"label": {"key": "a", "value": "a/b"}}"#, "key: example.com/name"),
         (
             r#"{"annotation": {"key": "a", "value": "a\nb"}}"#,
             "key: example.com/name",

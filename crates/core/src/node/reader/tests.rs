@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::node::marker::MarkerStatus;
 use crate::node::matcher::SignalMatcher;
 use crate::node::names::SPOT_NOTICE_ANNOTATION;
 use crate::node::report::NodeReport;
@@ -124,7 +125,7 @@ fn reads_the_fields_that_pools_need() {
         (node.taints[0].key.as_str(), node.taints[0].effect.as_str()),
         ("k", "NoExecute")
     );
-    assert!(node.ready && node.excluded.is_none());
+    assert!(node.ready && node.excluded.is_none() && node.name == "n");
     assert_eq!(node.created.to_string(), "2026-01-01T00:00:00Z");
     assert!(!node.is_terminal() && node.hold.is_none());
     let bare = read(&json!({"metadata": {"name": "n"}}));
@@ -208,6 +209,9 @@ fn excludes_the_nodes_that_cloud_provider_azure_excludes() {
         let node = Arc::new(node).exclude_control_plane();
         assert_eq!(node.excluded.is_some(), with_control_plane, "{label}={value}");
     }
+    let labels = json!({EXCLUDE_LABEL: "", CONTROL_PLANE_LABELS[0]: ""});
+    let both = Arc::new(read(&json!({"metadata": {"name": "n", "labels": labels}})));
+    assert_eq!(both.exclude_control_plane().excluded, Some(EXCLUDE_LABEL));
     assert_eq!(machine_id("gce://p/z/n"), "");
     assert_eq!(machine_id("AZURE:///A"), "/a");
     assert_eq!(machine_id(""), "");
@@ -266,55 +270,135 @@ fn notice_is_a_deadline_while_its_taint_is_there() {
         }));
         let expected = expected.map(|time| time.parse::<Timestamp>().unwrap());
         assert_eq!(node.eviction_deadline(), expected, "{record}");
+        let recorded = (record == notice).then(|| "2026-01-02T03:04:05Z".parse().unwrap());
+        assert_eq!(node.eviction_at(), recorded, "whether or not it counts");
     }
 }
 
 #[test]
-fn an_excluding_label_exempts_unless_the_node_is_about_to_be_removed() {
-    let excluded = |value: &str, is_deleting: bool| {
-        let labels = json!({"node.kubernetes.io/exclude-from-external-load-balancers": value});
-        let deletion = is_deleting.then_some("2026-01-01T00:00:00Z");
-        read(&json!({"metadata": {"uid": "u", "labels": labels, "deletionTimestamp": deletion}}))
-    };
-    assert_eq!(excluded("", false).exempting_label(), Some(EXCLUDE_LABEL));
-    assert_eq!(excluded("", true).exempting_label(), None);
-    assert_eq!(excluded("karpenter", false).exempting_label(), None);
-    let unmanaged = json!({"metadata": {"uid": "u", "labels": {"kubernetes.azure.com/managed": "false"}, "deletionTimestamp": "2026-01-01T00:00:00Z"}});
-    assert_eq!(read(&unmanaged).exempting_label(), Some(MANAGED_LABEL));
+fn what_only_the_own_node_needs_is_read() {
+    let object = json!({
+        "metadata": {"name": "n", "annotations": {CORDON_ANNOTATION: "true", SCALE_DOWN_ANNOTATION: "",
+            UPGRADE_PAUSED_ANNOTATION: "", DELETION_DELAY_ANNOTATION: "", "example.com/other": ""}},
+        "spec": {"podCIDRs": ["10.1.0.0/24"]},
+        "status": {"addresses": [{"type": "ExternalIP", "address": "1.2.3.4"}, {"type": "InternalIP", "address": "10.0.0.4"}],
+            "conditions": [{"type": "Ready", "status": "False"}, {"type": "DiskPressure", "status": "True"},
+                {"type": CONNECTIONS_CONDITION, "status": "False", "reason": "ConnectionsOpen", "message": "m"}]},
+    });
+    let node = own(&object);
+    assert_eq!(node.other_addresses, ["1.2.3.4".parse::<IpAddr>().unwrap()]);
+    assert_eq!(node.pod_cidrs, ["10.1.0.0/24"]);
+    assert_eq!((node.was_unschedulable, node.ready), (Some(true), false));
+    assert!(node.is_deletion_delayed() && node.is_kept_from_scale_down && node.is_upgrade_paused);
+    assert_eq!((node.open_connections(), node.annotations.len()), (Some("m"), 4));
+    let other = read(&object);
+    assert!(other.other_addresses.is_empty() && other.pod_cidrs.is_empty() && other.connections.is_none());
+    assert!(!other.is_deletion_delayed());
 }
 
 #[test]
-fn a_machine_may_go_once_the_node_is_out_and_no_connection_is_known() {
-    let reader = NodeReader::own(SignalRules::default_health());
-    for (out, connections, waits_for, may_go) in [
+fn a_node_whose_machine_ends_is_terminal() {
+    let tainted = |key: &str, value: &str| json!({"taints": [{"key": key, "value": value, "effect": "NoSchedule"}]});
+    let conditions = json!({"conditions": [
+        {"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": SHUTDOWN_MESSAGE}]});
+    for (deleted, spec, status, ends, is_terminal) in [
+        (None, json!({}), json!({}), false, false),
+        (Some("2026-01-01T00:00:00Z"), json!({}), json!({}), true, true),
         (
             None,
-            Some("False"),
-            "the condition headgate.dev/OutOfLoadBalancers is missing",
-            false,
+            tainted("node.kubernetes.io/out-of-service", ""),
+            json!({}),
+            true,
+            true,
         ),
-        (Some("False"), Some("False"), "of load balancers", false),
-        (Some("True"), None, "of load balancers", true),
-        (Some("True"), Some("False"), "of connections", false),
-        (Some("True"), Some("True"), "of connections", true),
-        (Some("True"), Some("Unknown"), "of connections", true),
+        (
+            None,
+            tainted("node.cloudprovider.kubernetes.io/shutdown", ""),
+            json!({}),
+            true,
+            true,
+        ),
+        (None, tainted(DRAINING_TAINT, "spot-eviction"), json!({}), true, true),
+        (None, tainted(DRAINING_TAINT, "terminate"), json!({}), true, true),
+        (None, tainted(DRAINING_TAINT, "reboot"), json!({}), false, false),
+        (None, tainted(AUTOSCALER_TAINT, "terminate"), json!({}), false, false),
+        (None, json!({}), conditions, false, true),
     ] {
-        let condition = |type_: &str, status: Option<&str>, message: &str| {
-            status.map(|status| json!({"type": type_, "status": status, "reason": "R", "message": message}))
-        };
-        let conditions = [
-            condition("headgate.dev/OutOfLoadBalancers", out, "of load balancers"),
-            condition(CONNECTIONS_CONDITION, connections, "of connections"),
-        ];
-        let conditions: Vec<Value> = conditions.into_iter().flatten().collect();
-        let object = json!({"metadata": {"uid": "u"}, "status": {"conditions": conditions}});
-        let node = reader.read(serde_json::from_value(object).unwrap());
+        let node =
+            own(&json!({"metadata": {"name": "n", "deletionTimestamp": deleted}, "spec": spec, "status": status}));
         assert_eq!(
-            (node.waits_for(), node.may_go()),
-            (waits_for, may_go),
-            "{out:?} {connections:?}"
+            (node.ends, node.is_terminal()),
+            (ends, is_terminal),
+            "{deleted:?} {spec} {status}"
         );
-        let is_open = connections == Some("False");
-        assert_eq!(node.open_connections(), is_open.then_some("of connections"));
     }
+}
+
+#[test]
+fn an_excluded_node_is_exempt_unless_it_is_about_to_go() {
+    for (label, value, is_exempt, is_exempt_while_deleted) in [
+        (EXCLUDE_LABEL, "", true, false),
+        (EXCLUDE_LABEL, "karpenter", false, false),
+        (MANAGED_LABEL, "false", true, true),
+        ("other", "", false, false),
+    ] {
+        for (deleted, expected) in [
+            (None, is_exempt),
+            (Some("2026-01-01T00:00:00Z"), is_exempt_while_deleted),
+        ] {
+            let node =
+                read(&json!({"metadata": {"name": "n", "labels": {label: value}, "deletionTimestamp": deleted}}));
+            let found = node.exempting_label();
+            assert_eq!(found, expected.then_some(label), "{label}={value} {deleted:?}");
+        }
+    }
+}
+
+#[test]
+fn a_node_may_go_once_it_is_out_and_its_connections_have_ended() {
+    let fact = |status, message: &str| {
+        Some(MarkerFact {
+            status,
+            message: message.to_owned(),
+            ..MarkerFact::default()
+        })
+    };
+    let (yes, no, unknown) = (MarkerStatus::True, MarkerStatus::False, MarkerStatus::Unknown);
+    for (marker, connections, may_go, waits_for) in [
+        (
+            None,
+            None,
+            false,
+            "the condition headgate.dev/OutOfLoadBalancers is missing",
+        ),
+        (fact(no, "in service"), None, false, "in service"),
+        (fact(no, "in service"), fact(no, "3 connections"), false, "in service"),
+        (fact(yes, "out"), fact(no, "3 connections"), false, "3 connections"),
+        (fact(yes, "out"), fact(yes, "none"), true, "none"),
+        (fact(yes, "out"), fact(unknown, "not counted"), true, "not counted"),
+        (fact(yes, "out"), None, true, "out"),
+    ] {
+        let is_out = marker.as_ref().is_some_and(|marker| marker.status == yes);
+        let open = connections.as_ref().filter(|fact| fact.status == no);
+        let node = Node {
+            marker: marker.clone(),
+            connections: connections.clone(),
+            ..Node::default()
+        };
+        assert_eq!((node.is_marked_out(), node.may_go()), (is_out, may_go), "{node:?}");
+        assert_eq!(node.waits_for(), waits_for);
+        assert_eq!(node.open_connections(), open.map(|fact| fact.message.as_str()));
+    }
+}
+
+#[test]
+fn cluster_autoscalers_taints_are_read() {
+    let mark = format!("1700000000{}", "0".repeat(MAX_MARK_BYTES));
+    let taint = |key: &str| json!({"key": key, "value": mark, "effect": "NoSchedule"});
+    let node = |taints: &[Value]| own(&json!({"metadata": {"name": "n"}, "spec": {"taints": taints}}));
+    let both = node(&[taint("other"), taint(CANDIDATE_TAINT), taint(AUTOSCALER_TAINT)]);
+    assert!(both.is_deletion_candidate());
+    assert_eq!(both.deletion_mark(), Some(&mark[..MAX_MARK_BYTES]));
+    let other = node(&[taint("other")]);
+    assert!(!other.is_deletion_candidate() && other.deletion_mark().is_none());
 }

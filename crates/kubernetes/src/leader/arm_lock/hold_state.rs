@@ -267,6 +267,7 @@ mod tests {
         holds.publish(Some(hold(1, closes)), Obstacle::Closed, 0);
         assert_eq!(demand(&holds, now), (true, true, false), "for the waiting writers");
         assert_eq!((one.enter(now), two.enter(now)), (Some(1), Some(1)));
+        assert!(holds.accepts_writes(1, now) && !holds.accepts_writes(2, now));
         drop((one, two));
         assert!(!holds.leave(1) && holds.is_released_or_in_use(1), "one is still in");
         holds.mark_written(1);

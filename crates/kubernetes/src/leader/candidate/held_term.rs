@@ -139,3 +139,89 @@ impl HeldTerm {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use headgate_core::clock::Clock;
+    use jiff::Timestamp;
+
+    use super::super::super::fleet::Fleet;
+    use super::super::super::successor_request::Inability;
+    use super::*;
+
+    /// After so many seconds of a signalled term.
+    fn handover(
+        second: u64,
+        change: impl FnOnce(&mut Inputs),
+        record: impl FnOnce(&mut ElectionRecord),
+    ) -> Option<Handover> {
+        let began = Clock::System.now();
+        let mut held = HeldTerm::new(1, began, ElectionRecord::default()).signalled(0);
+        record(&mut held.record);
+        let mut inputs = Inputs {
+            now: Moment {
+                mono: began.mono + Duration::from_secs(second),
+                ..began
+            },
+            is_stopping: false,
+            is_signalled: false,
+            fleet: None,
+            unable: None,
+            throttle: ThrottleDeadlines::default(),
+        };
+        change(&mut inputs);
+        held.due_handover(inputs)
+    }
+
+    #[test]
+    fn a_term_is_handed_over_for_a_stop_or_for_a_signal_where_another_has_none() {
+        for (second, is_stopping, is_signalled, has_healthy_peer, is_due) in [
+            (0, true, false, false, true),
+            (60, false, true, true, true),
+            (59, false, true, true, false),
+            (60, false, true, false, false),
+            (60, false, false, true, false),
+            (0, false, false, false, false),
+        ] {
+            let change = |inputs: &mut Inputs| {
+                (inputs.is_stopping, inputs.is_signalled) = (is_stopping, is_signalled);
+                inputs.fleet = Some(Fleet {
+                    candidates: 3,
+                    has_healthy_peer,
+                });
+            };
+            let found = handover(second, change, |_| {});
+            let expected = is_due.then_some(Handover::Requested);
+            assert_eq!(
+                found, expected,
+                "{second} {is_stopping} {is_signalled} {has_healthy_peer}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_term_without_work_is_handed_over_once_another_has_volunteered() {
+        let unable = Some(Inability {
+            reason: InabilityReason::Lists,
+            since: Timestamp::UNIX_EPOCH,
+        });
+        for (is_unable, is_reported, has_successor, is_due) in [
+            (true, true, true, true),
+            (false, true, true, false),
+            (true, false, true, false),
+            (true, true, false, false),
+        ] {
+            let change = |inputs: &mut Inputs| inputs.unable = unable.filter(|_| is_unable);
+            let record = |record: &mut ElectionRecord| {
+                record.unable = unable.filter(|_| is_reported);
+                record.successor = has_successor.then(|| "other".to_owned());
+            };
+            let expected = is_due.then_some(Handover::GaveUp(InabilityReason::Lists));
+            assert_eq!(
+                handover(0, change, record),
+                expected,
+                "{is_unable} {is_reported} {has_successor}"
+            );
+        }
+    }
+}

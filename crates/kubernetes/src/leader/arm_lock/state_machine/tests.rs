@@ -196,6 +196,10 @@ fn a_hold_is_kept_while_it_is_needed_and_then_released() {
         assert_eq!(world.machine.hold(), None);
         let record = world.record();
         assert!(record.is_released() && record.previous_holder.as_deref() == previous);
+        world.pass(TURN_OF_OTHERS);
+        world.settle(WAITING);
+        assert_eq!(world.machine.hold().map(|hold| hold.number), Some(2), "another hold");
+        assert_eq!(world.settle(NOTHING).0, "release");
         world.watch();
         assert_eq!(world.settle(NOTHING), (String::new(), None));
         assert_eq!(world.machine.other_holds(), 0);

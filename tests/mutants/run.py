@@ -1,0 +1,104 @@
+"""Changes decisions one at a time, with cargo-mutants, and counts which changes no test notices: run.py MINUTES SEED [CRATE...] (README.md)."""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+OUTPUT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "mutants"
+WANTED_PERCENT = 93
+# The tests of a crate beside its unit tests, and for how many seconds of the budget one mutant counts.
+CRATES = {
+    "core": ([], 10),
+    "kubernetes": (["stories"], 30),
+    "azure": (["stories"], 20),
+    "agent": (["probes_marker"], 20),
+    "controller": (["rules", "stories"], 60),
+    "maintenance": (["plan", "rollout", "evacuation", "stories"], 30),
+}
+
+
+def git(*arguments):
+    return subprocess.check_output(["git", *arguments], cwd=ROOT, text=True).strip()
+
+
+def mutants(*arguments, **options):
+    """cargo-mutants with `.cargo/mutants.toml`. It changes the files in place, and restores them."""
+    return subprocess.run(["cargo", "mutants", "--in-place", *arguments], cwd=ROOT, text=True, **options)
+
+
+def without_place(name):
+    """A mutant's name without line and column, which change with every edit."""
+    return re.sub(r":\d+:\d+: ", ": ", name, count=1)
+
+
+def listed_survivors():
+    lines = (ROOT / "tests/mutants/survivors.txt").read_text(encoding="utf-8").splitlines()
+    return dict(line.split(" | ", 1) for line in lines if line and not line.startswith("#"))
+
+
+def run_crate(crate, shard):
+    """The names of a crate's mutants by what became of them."""
+    tests, _ = CRATES[crate]
+    selected = [f"--cargo-test-arg={argument}" for argument in ["--lib", *(f"--test={test}" for test in tests)]]
+    output = OUTPUT / crate
+    output.mkdir(parents=True, exist_ok=True)
+    mutants("-p", f"headgate-{crate}", "--shard", shard, "--sharding", "round-robin", "--output", output, *selected)
+    outcomes = json.loads((output / "mutants.out/outcomes.json").read_text(encoding="utf-8"))["outcomes"]
+    if outcomes[0]["summary"] != "Success":
+        sys.exit(f"mutants: the tests of headgate-{crate} fail without a mutant")
+    found = {}
+    for outcome in outcomes[1:]:
+        found.setdefault(outcome["summary"], []).append(without_place(outcome["scenario"]["Mutant"]["name"]))
+    return found
+
+
+def main(minutes, seed, *chosen):
+    commit = git("describe", "--always", "--exclude", "*")
+    if git("status", "--porcelain"):
+        sys.exit("mutants: commit first: files are changed in place")
+    everything = json.loads(mutants("--list", "--json", "--workspace", check=True, capture_output=True).stdout)
+    listed, names = listed_survivors(), {without_place(mutant["name"]) for mutant in everything}
+    sizes = Counter(mutant["package"].removeprefix("headgate-") for mutant in everything)
+    crates = chosen or CRATES
+    shards = math.ceil(sum(sizes[crate] * CRATES[crate][1] for crate in crates) / (60 * minutes))
+    shard = f"{seed % shards}/{shards}"
+
+    rows, missed, totals = [], [], Counter()
+    for crate in crates:
+        found = run_crate(crate, shard)
+        # A test that hangs notices, too.
+        caught = len(found.get("CaughtMutant", [])) + len(found.get("Timeout", []))
+        survivors = found.get("MissedMutant", [])
+        missed += survivors
+        totals.update(caught=caught, viable=caught + len(survivors))
+        rows.append(f"| {crate} | {sizes[crate]} | {caught + len(survivors)} | {caught} |")
+    percent = 100 * totals["caught"] / max(totals["viable"], 1)
+    new = [name for name in missed if name not in listed]
+    gone = [name for name in listed if name not in names]
+    report = [
+        f"Commit {commit}, shard {shard} (seed {seed}): {totals['caught']} of {totals['viable']} caught, {percent:.1f} %.",
+        "",
+        "| crate | mutants | tried, viable | caught |",
+        "|---|---|---|---|",
+        *rows,
+        "",
+        *(f"- {name}: {listed.get(name, '**not listed**')}" for name in missed),
+    ]
+    (OUTPUT / "report.md").write_text("\n".join(report) + "\n", encoding="utf-8")
+    print("\n".join(report))
+    for name in new:
+        print(f"mutants: survives, and is not in survivors.txt: {name}", file=sys.stderr)
+    for name in gone:
+        print(f"mutants: is in survivors.txt, but is no mutant any more: {name}", file=sys.stderr)
+    if percent < WANTED_PERCENT:
+        print(f"mutants: less than {WANTED_PERCENT} % caught", file=sys.stderr)
+    sys.exit(bool(new or gone or percent < WANTED_PERCENT))
+
+
+main(float(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
