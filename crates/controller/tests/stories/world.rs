@@ -28,7 +28,6 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::sleep;
 use tower::service_fn;
 
 use super::guard::GUARD;
@@ -65,8 +64,6 @@ pub(crate) struct World {
     /// The values of `cloudProviderRateLimit*` in `azure.json`.
     pub(crate) rate_limits: Option<RateLimits>,
     pub(crate) intercept: Option<Intercept>,
-    /// From the permit of a write to its arrival at ARM.
-    pub(crate) write_travel_time: Duration,
     /// For how long lists may fail.
     pub(crate) list_failure_timeout: Duration,
     /// Whether leaders write the marker.
@@ -99,7 +96,6 @@ async fn send(
     mut request: Request<Bytes>,
     spy: &Spy,
     points: Option<ProcessPoints>,
-    write_travel_time: Duration,
 ) -> Result<Response<Bytes>, TransportError> {
     let (method, url) = (request.method().clone(), request.uri().to_string());
     let answer = async {
@@ -107,17 +103,7 @@ async fn send(
         if points.as_ref().is_some_and(ProcessPoints::ignores_etags) {
             request.headers_mut().remove(IF_MATCH);
         }
-        let answer = if request.method() == Method::PUT && !write_travel_time.is_zero() {
-            // It arrives whatever becomes of its sender.
-            let emulator = emulator.clone();
-            let arrival = tokio::spawn(async move {
-                sleep(write_travel_time).await;
-                emulator.call(request, BASE).await
-            });
-            arrival.await.unwrap()
-        } else {
-            emulator.call(request, BASE).await
-        };
+        let answer = emulator.call(request, BASE).await;
         answer.map_err(|error| TransportError::Connection(error.to_string()))
     };
     let Some(points) = &points else { return answer.await };
@@ -230,7 +216,6 @@ impl World {
             enabled: true,
             rate_limits: None,
             intercept: None,
-            write_travel_time: Duration::ZERO,
             list_failure_timeout: Duration::from_mins(2),
             local_pools: LocalPoolsTarget::default(),
             local_pools_settings: LocalServicePools::default(),
@@ -250,7 +235,6 @@ impl World {
     pub(crate) async fn arm(&self, name: &str, spy: Spy) -> ArmClient {
         let (inside, intercept) = (self.emulator.clone(), self.intercept.clone());
         let points = self.points.lock().unwrap().get(name).cloned();
-        let write_travel_time = self.write_travel_time;
         let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
             let (emulator, spy, points) = (inside.clone(), Arc::clone(&spy), points.clone());
             let answer = intercept.as_ref().and_then(|intercept| intercept(&request));
@@ -262,14 +246,7 @@ impl World {
                 let is_for_arm = parts.uri.path().starts_with("/subscriptions/");
                 parts.uri = parts.uri.path_and_query().unwrap().as_str().parse().unwrap();
                 let request = Request::from_parts(parts, body);
-                send(
-                    &emulator,
-                    request,
-                    &spy,
-                    points.filter(|_| is_for_arm),
-                    write_travel_time,
-                )
-                .await
+                send(&emulator, request, &spy, points.filter(|_| is_for_arm)).await
             }
         }));
         let endpoints = Endpoints::discover(&transport, BASE, None).await.unwrap();

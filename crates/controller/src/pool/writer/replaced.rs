@@ -17,12 +17,8 @@ pub(super) struct ReplacedVersions(HashMap<PoolId, (Etag, Instant)>);
 impl ReplacedVersions {
     /// Adopts what became of a write of this version.
     pub(super) fn adopt(&mut self, pool: &PoolId, etag: Option<Etag>, outcome: &Result<(), ArmError>) {
-        let is_replaced = match outcome {
-            // A failed operation was accepted as well.
-            Ok(()) | Err(ArmError::OperationFailed { .. }) => true,
-            Err(ArmError::ErrorResponse { status, .. }) => status.as_u16() == 412,
-            Err(_) => false,
-        };
+        // A failed operation was accepted as well.
+        let is_replaced = matches!(outcome, Ok(()) | Err(ArmError::OperationFailed { .. }));
         if let Some(etag) = etag.filter(|_| is_replaced) {
             self.0.insert(pool.clone(), (etag, Instant::now()));
         }
@@ -63,7 +59,7 @@ mod tests {
     async fn replaced_version_is_known_while_reads_may_lag() {
         for (outcome, is_replaced) in [
             (Ok(()), true),
-            (refused(StatusCode::PRECONDITION_FAILED), true),
+            (refused(StatusCode::PRECONDITION_FAILED), false),
             (refused(StatusCode::CONFLICT), false),
             (Err(ArmError::NotPermitted), false),
         ] {

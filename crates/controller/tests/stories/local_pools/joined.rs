@@ -91,15 +91,9 @@ async fn due_members_join_a_write_of_admin_states() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_common_write_is_repeated_at_once_without_the_members() {
-    // A 412 comes from a write in between: without one ARM has no newer version.
-    let overtaken = json!({"write": {"merge": {"properties": {"drainPeriodInSeconds": 31}}}});
-    for (status, fault) in [
-        (400, json!({"answer": {"status": 400}})),
-        (409, json!({"answer": {"status": 409}})),
-        (412, overtaken),
-    ] {
+    for status in [400, 409, 412] {
         let cluster = meeting().await;
-        cluster.fault("PUT", PUT_OF_WEB, Some(1), &fault);
+        cluster.fault("PUT", PUT_OF_WEB, Some(1), &json!({"answer": {"status": status}}));
         cluster.world.release_arm_lease().await;
         sleep(5 * SECOND).await;
         assert_eq!(cluster.puts(), 2, "{status}");
