@@ -353,8 +353,8 @@ async fn work(
     };
     if !is_complete {
         // What was sent is answered first, so that the shared Lease can be released.
-        let mut writes = lock.writes();
-        let _ = timeout(HANDOVER_ANSWER_TIMEOUT, writes.wait_for(|writes| *writes == 0)).await;
+        let mut under_way = lock.writes();
+        let _ = timeout(HANDOVER_ANSWER_TIMEOUT, under_way.wait_for(|writes| *writes == 0)).await;
     }
     let mut outcome = finish(context, ledger, &progress, is_complete).await;
     let recorded = Arc::clone(&recorded_listings.borrow());
