@@ -533,7 +533,8 @@ impl Chaos {
         let world = self.shared.world.lock().unwrap();
         let in_pool = || world.nodes.iter().filter(|(address, _)| members.contains(*address));
         let is_spare = |node: &String| {
-            let is_served = |nodes: &BTreeSet<String>| in_pool().any(|(_, other)| other != node && nodes.contains(other));
+            let is_served =
+                |nodes: &BTreeSet<String>| in_pool().any(|(_, other)| other != node && nodes.contains(other));
             let mut services = world.services.iter();
             services.all(|service| service.nodes.is_empty() || is_served(&service.nodes))
         };
