@@ -93,7 +93,10 @@ fn repeat_command(seed: u64) -> String {
 }
 
 /// The seeds that the environment asks for; without them those that are always the same, and as many fresh ones.
-#[expect(clippy::single_range_in_vec_init, reason = "a list of ranges, of which one is enough")]
+#[expect(
+    clippy::single_range_in_vec_init,
+    reason = "a list of ranges, of which one is enough"
+)]
 fn seeds(default_runs: u64) -> Vec<Range<u64>> {
     let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
     let number = |text: &str| -> u64 {
