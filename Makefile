@@ -181,7 +181,7 @@ static-binary: build-tools ## build target/static/headgate, the released binary
 	install -D -m 755 "$$static/$$host/release/headgate" "$$static/headgate"
 
 .PHONY: size
-size: build-tools size-tools ## print what of the image's program is whose, by crate, as cargo-bloat estimates it
+size: build-tools size-tools ## print the size of the image's program by crate, as cargo-bloat estimates it
 	host=$$(rustc -vV | sed -n 's/^host: //p'); \
 	RUSTFLAGS='-C target-feature=+crt-static' CARGO_PROFILE_RELEASE_STRIP=none cargo bloat --locked --release --crates -n 40 \
 	  --no-default-features --features otlp -p headgate --target "$$host" --target-dir $(target_dir)/static $(ARGS)

@@ -1,6 +1,6 @@
 //! From the PATCH of a taint being sent until `Down` was read back in every pool, as the leader's metrics say, which are
-//! looked at every 5 ms. Each row names the time of an operation, which the emulator's settings make, and that of an answer,
-//! which a fault makes. The Lease is free, and nobody else writes. Without headgate's leader, a load balancer
+//! looked at every 5 ms. Each row names how long an operation takes, a setting of the emulator, and how long an answer takes,
+//! a fault of the emulator. The Lease is free, and nobody else writes. Without headgate's leader, a load balancer
 //! that probes `/healthz` every 5 s needs that long at most: the first 503 counts.
 
 use std::time::{Duration, Instant};

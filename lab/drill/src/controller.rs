@@ -180,7 +180,7 @@ struct State {
     probes: Vec<Probes>,
     propagation: Propagation,
     drains: Drains,
-    /// Backends whose established flows have ended; not known before the first change, because rules of a run before may be left.
+    /// Backends whose established flows have ended; not known before the first change, because rules of an earlier run may be left.
     ended: Option<Vec<(usize, FlowEnd)>>,
     rotation: Vec<usize>,
 }

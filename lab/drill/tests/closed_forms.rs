@@ -40,7 +40,7 @@ const TERMINATED: Duration = Duration::from_millis(100);
 const END: Duration = Duration::from_millis(1350);
 /// A run in which clients started later than this says nothing about the load balancer; its seed runs again.
 const LAG_LIMIT: Duration = Duration::from_millis(30);
-/// So many runs in all may be repeated in one world. After that, a seed whose run is late has no sample.
+/// How many late runs are repeated in one world. After that, a seed whose run is late has no sample.
 const REPETITIONS: usize = 15;
 /// Fewer samples of a case say too little.
 const SAMPLES_MIN: usize = SEEDS / 2;

@@ -79,6 +79,14 @@ pub struct EncodedPool {
     body: Bytes,
 }
 
+impl EncodedPool {
+    /// The version that the PUT replaces.
+    #[must_use]
+    pub fn replaced(&self) -> &Etag {
+        &self.if_match
+    }
+}
+
 impl Pool {
     /// Encodes the document for a PUT.
     ///

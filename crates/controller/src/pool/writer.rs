@@ -1,16 +1,18 @@
 //! The one writer of a load balancer's pools: what its [`Planner`] plans is written, one PUT for each changed pool.
 //!
 //! Invariants (docs/dev/decisions.md 9, 33): each PUT is planned from a read and carries the etag of that read, so that no other
-//! writer's change is lost. The read is of the whole load balancer, but between writes of members of a large one (`single_pools`). Nothing is sent while ARM is busy with the load balancer, without the shared
-//! Lease, or after the term. A write counts when a read shows it; a read that is older than the write shows nothing. After any failure the next step is a read; there is
-//! no state to repair. Level-triggered: a planned change that is no longer due is not sent.
+//! writer's change is lost. The read is of the whole load balancer, but between writes of members of a large one (`single_pools`).
+//! Nothing is sent while ARM is busy with the load balancer, without the shared Lease, or after the term. A write counts when a read
+//! shows it; a read that is older than the write shows nothing. After any failure the next step is a read; there is no state to repair.
+//! Level-triggered: a planned change that is no longer due is not sent.
 //!
 //! An admin state never waits for members: these join a PUT that is due anyway, at most once for each tick of their updater, and
 //! what fails with them is tried again without them. Alone they are written when no admin state is due.
 //!
 //! The writer is a loop of three steps: observe, plan, act. [`Phase`] is what it has in hand between two plans. `batch` is the
-//! part under the Lease, `documents` has the pools for its PUTs, `replaced` tells reads that lag, `attempts` what a failed attempt leaves for the next one. What
-//! changes is for the planner to decide, who leads and who has the Lease for `headgate_leader`.
+//! part under the Lease, `documents` has the pools for its PUTs, `replaced` finds reads that are older than a write, `attempts` has
+//! what a failed attempt leaves for the next one. What changes is for the planner to decide, who leads and who has the Lease for
+//! `headgate_leader`.
 
 use std::future::Future;
 use std::sync::Arc;

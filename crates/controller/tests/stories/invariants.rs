@@ -273,7 +273,7 @@ impl Invariants {
         }
     }
 
-    /// A write by an old read: ARM rejects it, unless it ignores `If-Match`. Then nobody can tell what the leader has changed, and each
+    /// A write that was planned from an old read: ARM rejects it, unless it ignores `If-Match`. Then nobody can tell what the leader has changed, and each
     /// new `Down` is its own.
     fn overwrite(&self, path: &str, before: &Value, body: &Value) {
         let known = entries(before);

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{ArmError, EncodedPool, ErrorClass, Etag, PoolId};
+use headgate_azure::{ArmError, EncodedPool, ErrorClass, PoolId};
 use headgate_core::telemetry::ReconcileSpan;
 use headgate_kubernetes::leader::{LockGuard, PermitError};
 use tokio::time::{Instant, sleep};
@@ -68,8 +68,6 @@ enum NextWrite {
 struct PoolWrite {
     edit: PoolEdit,
     pool: Result<EncodedPool, ArmError>,
-    /// The version that it replaces.
-    etag: Option<Etag>,
     applied: AppliedEdit,
 }
 
@@ -263,12 +261,7 @@ impl PoolWriter {
                 return Err(AttemptError::HandingOver);
             }
         }
-        let PoolWrite {
-            edit,
-            pool,
-            etag,
-            applied,
-        } = match self.next_write(batch, &mut open, planner).await? {
+        let PoolWrite { edit, pool, applied } = match self.next_write(batch, &mut open, planner).await? {
             NextWrite::Write(write) => *write,
             NextWrite::ReadAgain => return Ok(BatchStep::ReadAgain),
             NextWrite::ReadPool(pool) => return Ok(BatchStep::ReadPools(SinglePools::only(pool))),
@@ -298,6 +291,7 @@ impl PoolWriter {
                 return Ok(BatchStep::ReadAgain);
             }
         }
+        let etag = pool.as_ref().ok().map(|pool| pool.replaced().clone());
         let written = self.put(pool, &edit, &mut batch.guard, planner).await;
         replaced.adopt(&edit.pool, etag, &written);
         planner.handle_outcome(Outcome::Written(&edit, written.as_ref().copied()));
@@ -362,14 +356,8 @@ impl PoolWriter {
                 edit.members = None;
             }
             if applied.is_changed() {
-                let etag = pool.etag.clone();
                 let pool = pool.encode();
-                return Ok(NextWrite::Write(Box::new(PoolWrite {
-                    edit,
-                    pool,
-                    etag,
-                    applied,
-                })));
+                return Ok(NextWrite::Write(Box::new(PoolWrite { edit, pool, applied })));
             }
             open.retain(|other| other.pool != edit.pool);
         }

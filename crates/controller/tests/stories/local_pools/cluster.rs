@@ -66,7 +66,7 @@ impl Default for Options {
     }
 }
 
-/// An emulator whose operations take this long.
+/// The settings of an emulator whose operations take this long.
 pub(crate) fn operations_of(operation_delay: Duration) -> Settings {
     Settings {
         operation_delay,

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::state_machine::{Demand, Hold, Obstacle};
 
-/// For how long a hold is kept whose writer was dropped in a write: the request may still arrive.
+/// How long a hold is kept after its writer was dropped during a write: the request may still arrive.
 const DROPPED_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The state of the current hold, shared by the writers and the lock task.
