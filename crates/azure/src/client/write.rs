@@ -16,6 +16,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 use super::{ArmClient, CallOptions, Put, parse_json};
+use crate::body_stream::{BodyExtent, BodyReader};
 use crate::document::{Pool, ProvisioningState};
 use crate::error::{ArmError, ErrorBody, OperationFailure};
 use crate::id::{Etag, PoolId};
@@ -137,19 +138,19 @@ impl ArmClient {
             put: Some(put),
             ..CallOptions::get("update_backend_pool", group, self.uri(&id.path())?, deadline)
         };
-        let response = self.send(options).await?;
-        Ok(self.write_operation(id, &response))
+        // The response may repeat a pool of thousands of entries, which is not kept. ARM has accepted the write whatever it has.
+        let parse = |body: BodyReader| Ok(serde_json::from_reader(body).unwrap_or_default());
+        let (written, response) = self.send_parsed(options, BodyExtent::PARSED, parse).await?;
+        Ok(self.write_operation(id, written, &response))
     }
 
-    fn write_operation(&self, pool: PoolId, response: &BufferedResponse) -> WriteOperation {
+    fn write_operation(&self, pool: PoolId, written: WrittenResource, response: &BufferedResponse) -> WriteOperation {
         // Without a link that can be followed, the pool shows the end: ARM has accepted the write in any case.
         let url = |name: &HeaderName| {
             let link = self.check_link(response.headers().get(name)?.to_str().unwrap_or_default());
             let log = |error: &ArmError| tracing::info!(%error, %pool, header = %name, "link to the operation ignored; the write is followed by reads");
             link.inspect_err(log).ok()
         };
-        // The response may repeat a pool of thousands of entries, which is not kept.
-        let written: WrittenResource = serde_json::from_slice(response.body()).unwrap_or_default();
         let state = written.properties.and_then(|properties| properties.provisioning_state);
         let completion = if state.is_some_and(|state| state.eq_ignore_ascii_case("Succeeded")) {
             // As in azcore: a write that changes nothing is complete at once.

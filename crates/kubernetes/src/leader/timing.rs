@@ -30,6 +30,8 @@ const _: () = assert!(RETRY_PERIOD.as_secs() * 2 <= RENEW_DEADLINE.as_secs());
 
 /// Each candidate adds this to the read interval of all.
 const READ_INTERVAL_PER_CANDIDATE: Duration = Duration::from_millis(100);
+/// Few candidates read this often: the Lease of a dead leader expires for a candidate so much later than it was renewed.
+const MIN_READ_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_READ_INTERVAL: Duration = Duration::from_mins(5);
 /// The read interval until a leader has published the number of candidates: that of 300.
 const DEFAULT_READ_INTERVAL: Duration = Duration::from_secs(30);
@@ -56,7 +58,7 @@ pub(super) const SUCCESSFUL_TERM_DURATION: Duration = Duration::from_mins(1);
 pub(super) fn read_interval(candidates: Option<u32>) -> Duration {
     candidates.map_or(DEFAULT_READ_INTERVAL, |candidates| {
         let shared = READ_INTERVAL_PER_CANDIDATE.saturating_mul(candidates);
-        shared.min(MAX_READ_INTERVAL).max(RETRY_PERIOD)
+        shared.clamp(MIN_READ_INTERVAL, MAX_READ_INTERVAL)
     })
 }
 
@@ -126,8 +128,10 @@ mod tests {
     fn the_read_interval_grows_with_the_number_of_candidates() {
         let interval = |candidates| read_interval(candidates).as_millis();
         for (candidates, millis) in [
-            (0, 2000),
-            (2, 2000),
+            (0, 500),
+            (2, 500),
+            (5, 500),
+            (6, 600),
             (20, 2000),
             (21, 2100),
             (150, 15_000),
