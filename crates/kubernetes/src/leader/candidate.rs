@@ -307,7 +307,7 @@ impl Candidate {
         } else if may_hold && self.failed_requests == 1 {
             RETRY_PERIOD
         } else {
-            self.interval()
+            self.interval().max(RETRY_PERIOD)
         };
         let now = inputs.now.mono;
         let schedule = ReadSchedule::at(now + jittered(&mut self.rng, wait), now);

@@ -162,7 +162,7 @@ async fn one_candidate_leads_while_all_are_signalled() {
     // The last report is from before all were signalled.
     let (next, successor, took) = election.leader_after(number, MINUTE).await;
     assert!(
-        took > 4 * SECOND && took < 9 * SECOND,
+        took > SECOND && took < 3 * SECOND,
         "the others would have read twice by then: {took:?}"
     );
     election.pass(50 * SECOND).await;
@@ -362,6 +362,6 @@ async fn an_api_server_that_refuses_or_is_down_gets_few_requests() {
             .iter()
             .filter(|asked| asked.method == Method::GET)
             .count();
-        assert!(gets < 80, "{gets}");
+        assert!(gets < 110, "ten a second of all candidates: {gets}");
     }
 }
