@@ -28,6 +28,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::time::sleep;
 use tower::service_fn;
 
 use super::guard::GUARD;
@@ -47,6 +48,8 @@ pub(crate) const ENFORCE: Policy = Policy {
 
 /// Observes each request to ARM.
 pub(crate) type Spy = Arc<dyn Fn(&Request<Bytes>) + Send + Sync>;
+/// How long a write is on its way to ARM.
+pub(crate) type TravelTime = Arc<dyn Fn() -> Duration + Send + Sync>;
 /// Answers in place of the emulator, unless it returns `None`.
 pub(crate) type Intercept = Arc<dyn Fn(&Request<Bytes>) -> Option<Response<Bytes>> + Send + Sync>;
 
@@ -64,6 +67,8 @@ pub(crate) struct World {
     /// The values of `cloudProviderRateLimit*` in `azure.json`.
     pub(crate) rate_limits: Option<RateLimits>,
     pub(crate) intercept: Option<Intercept>,
+    /// Of each write; it arrives whatever becomes of its sender. Without it, it arrives at once.
+    pub(crate) travel_time: Option<TravelTime>,
     /// For how long lists may fail.
     pub(crate) list_failure_timeout: Duration,
     /// Whether leaders write the marker.
@@ -95,6 +100,7 @@ async fn send(
     emulator: &Emulator,
     mut request: Request<Bytes>,
     spy: &Spy,
+    travel_time: Option<TravelTime>,
     points: Option<ProcessPoints>,
 ) -> Result<Response<Bytes>, TransportError> {
     let (method, url) = (request.method().clone(), request.uri().to_string());
@@ -103,7 +109,17 @@ async fn send(
         if points.as_ref().is_some_and(ProcessPoints::ignores_etags) {
             request.headers_mut().remove(IF_MATCH);
         }
-        let answer = emulator.call(request, BASE).await;
+        let answer = match travel_time.filter(|_| request.method() == Method::PUT) {
+            Some(travel_time) => {
+                let (emulator, travel_time) = (emulator.clone(), travel_time());
+                let arrival = async move {
+                    sleep(travel_time).await;
+                    emulator.call(request, BASE).await
+                };
+                tokio::spawn(arrival).await.unwrap()
+            }
+            None => emulator.call(request, BASE).await,
+        };
         answer.map_err(|error| TransportError::Connection(error.to_string()))
     };
     let Some(points) = &points else { return answer.await };
@@ -216,6 +232,7 @@ impl World {
             enabled: true,
             rate_limits: None,
             intercept: None,
+            travel_time: None,
             list_failure_timeout: Duration::from_mins(2),
             local_pools: LocalPoolsTarget::default(),
             local_pools_settings: LocalServicePools::default(),
@@ -235,8 +252,10 @@ impl World {
     pub(crate) async fn arm(&self, name: &str, spy: Spy) -> ArmClient {
         let (inside, intercept) = (self.emulator.clone(), self.intercept.clone());
         let points = self.points.lock().unwrap().get(name).cloned();
+        let travel_time = self.travel_time.clone();
         let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
             let (emulator, spy, points) = (inside.clone(), Arc::clone(&spy), points.clone());
+            let travel_time = travel_time.clone();
             let answer = intercept.as_ref().and_then(|intercept| intercept(&request));
             async move {
                 if let Some(answer) = answer {
@@ -246,7 +265,7 @@ impl World {
                 let is_for_arm = parts.uri.path().starts_with("/subscriptions/");
                 parts.uri = parts.uri.path_and_query().unwrap().as_str().parse().unwrap();
                 let request = Request::from_parts(parts, body);
-                send(&emulator, request, &spy, points.filter(|_| is_for_arm)).await
+                send(&emulator, request, &spy, travel_time, points.filter(|_| is_for_arm)).await
             }
         }));
         let endpoints = Endpoints::discover(&transport, BASE, None).await.unwrap();
@@ -451,21 +470,27 @@ impl World {
 
     /// The PUTs so far, from the journal of the emulator.
     pub(crate) fn puts(&self) -> Vec<Value> {
-        let journal = self.control("GET", "journal?limit=1000&method=PUT", &Value::Null);
-        let entries = journal["entries"].as_array().unwrap().clone();
-        entries.into_iter().filter(|entry| entry["kind"] == "request").collect()
+        self.puts_since(0).0
+    }
+
+    /// The PUTs since a position of the emulator's journal in the order of their arrival, and its end.
+    pub(crate) fn puts_since(&self, mut position: u64) -> (Vec<Value>, u64) {
+        let mut puts = Vec::new();
+        loop {
+            let path = format!("journal?limit=1000&method=PUT&after={position}");
+            let page = self.control("GET", &path, &Value::Null);
+            let entries = page["entries"].as_array().unwrap();
+            position = page["next"].as_u64().unwrap();
+            if entries.is_empty() {
+                return (puts, position);
+            }
+            puts.extend(entries.iter().filter(|entry| entry["kind"] == "request").cloned());
+        }
     }
 
     /// The end of the emulator's journal, for [`World::requests_since`].
     pub(crate) fn journal_position(&self) -> u64 {
-        let mut after = 0;
-        loop {
-            let page = self.control("GET", &format!("journal?limit=1000&after={after}"), &Value::Null);
-            if page["entries"].as_array().unwrap().is_empty() {
-                return after;
-            }
-            after = page["next"].as_u64().unwrap();
-        }
+        self.puts_since(0).1
     }
 
     /// The requests to ARM since then, a line each, for the message of a failure.
