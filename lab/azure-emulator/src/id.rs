@@ -312,6 +312,15 @@ mod tests {
             "/subscriptions/S/resourceGroups/g/providers/n/t/a%2Fb",
             "/subscriptions/S/resourceGroups/g/providers/n/t/a%00b",
             "/subscriptions/S/resourceGroups/g/providers/n/t/%ff",
+            "/subscriptions/S/other",
+            "/subscriptions/S/other/n",
+            "/subscriptions/S/other/n/t",
+            "/subscriptions/S/other/g/providers/n/t/a",
+            "/subscriptions/S/other/n/locations/l/operations/g",
+            "/subscriptions/S/providers/n/other/l/operations/g",
+            "/subscriptions/S/providers/n/locations/l/other/g",
+            "/subscriptions/S/resourceGroups/g/other",
+            "/subscriptions/S/resourceGroups/g/other/n/t/a",
             "/metadata/instance",
         ] {
             assert_eq!(parsed(path), Err("InvalidRequestUri".to_owned()), "{path}");

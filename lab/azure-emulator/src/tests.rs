@@ -20,6 +20,7 @@ mod nic_pools;
 mod other_resources;
 mod paging;
 mod recorded_bodies;
+mod references;
 mod writes;
 
 /// The URL of the emulator in these tests.

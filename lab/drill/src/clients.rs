@@ -8,7 +8,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
@@ -157,7 +157,7 @@ async fn connect(source: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
 }
 
 /// Gives the nodes of [`Held::node`] and [`Held::through`].
-async fn exchange(stream: &mut TcpStream) -> io::Result<[u8; 2]> {
+async fn exchange(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<[u8; 2]> {
     stream.write_all(b"?").await?;
     let mut nodes = [0; 2];
     stream.read_exact(&mut nodes).await?;
@@ -204,7 +204,7 @@ async fn hold(
 
 /// Uses a connection until its end, when it sends its last request; gives when it was lost, if it was.
 async fn live(
-    mut stream: TcpStream,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
     settings: &ClientSettings,
     opened: Instant,
     life: Life,
@@ -234,7 +234,70 @@ async fn live(
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout_at;
+
     use super::*;
+
+    const NEVER: u64 = 9000;
+
+    /// A connection to a Pod that answers until one time and ends at another, of clients that are stopped: the requests that the
+    /// Pod gets, when the connection is lost, and when its client ends it or notices. A request comes each 300 ms, and an answer
+    /// may take 400 ms.
+    async fn lived(is_idle: bool, silent: u64, closed: u64, stopped: u64) -> (usize, Option<u64>, u64) {
+        let settings = ClientSettings {
+            source: Ipv4Addr::LOCALHOST,
+            rate: 1.0,
+            timeout: Duration::from_millis(400),
+            long_lived: 1,
+            lifetimes: Lifetimes::AtMost(Duration::from_secs(1)),
+            request_interval: Duration::from_millis(300),
+            seed: 1,
+        };
+        let start = Instant::now();
+        let at = move |millis: u64| start + Duration::from_millis(millis);
+        let (client, mut pod) = tokio::io::duplex(64);
+        let (stop, mut is_stopped) = watch::channel(false);
+        let serve = async move {
+            let (mut requests, mut request) = (0, [0]);
+            while let Ok(Ok(_)) = timeout_at(at(closed), pod.read_exact(&mut request)).await {
+                requests += 1;
+                if Instant::now() < at(silent) {
+                    pod.write_all(&[1, 2]).await.unwrap();
+                }
+            }
+            drop(pod);
+            requests
+        };
+        let live = async {
+            let life = Life {
+                length: Duration::from_secs(1),
+                is_idle,
+            };
+            let lost = live(client, &settings, start, life, &mut is_stopped).await;
+            (lost, Instant::now())
+        };
+        let stop = async move {
+            sleep_until(at(stopped)).await;
+            stop.send_replace(true);
+        };
+        let (requests, (lost, ended), ()) = tokio::join!(serve, live, stop);
+        let millis = |time: Instant| u64::try_from((time - start).as_millis()).unwrap();
+        (requests, lost.map(millis), millis(ended))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_lived_connection_is_used_until_its_end_and_notices_its_loss() {
+        assert_eq!(lived(false, NEVER, NEVER, NEVER).await, (4, None, 1000));
+        assert_eq!(lived(true, NEVER, NEVER, NEVER).await, (1, None, 1000), "idle");
+        assert_eq!(lived(false, NEVER, NEVER, 700).await, (3, None, 700), "stopped");
+        assert_eq!(lived(false, NEVER, 450, NEVER).await, (1, Some(450), 450), "at once");
+        assert_eq!(lived(true, NEVER, 450, NEVER).await, (0, Some(450), 450), "idle, too");
+        assert_eq!(
+            lived(false, 500, NEVER, NEVER).await,
+            (2, Some(600), 1000),
+            "since its request"
+        );
+    }
 
     #[test]
     fn short_connections_use_each_port_once_before_one_comes_again() {

@@ -44,4 +44,18 @@ async fn callers_may_do_what_the_seed_says() {
     assert_eq!(list(&some, network, "permissions").await, json!([]));
     assert_eq!(list(&some, GROUP, "denyAssignments").await, json!([denied]));
     assert_eq!(list(&some, network, "denyAssignments").await, json!([]));
+    // What is denied above a scope and below it is in its list.
+    let below = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/lb");
+    assert_eq!(list(&some, &below, "denyAssignments").await[0]["name"], "1");
+    let at_network = client(&json!({"denyAssignments": [{"name": "2", "properties": {"scope": network}}]}));
+    let other = "/subscriptions/sub/resourceGroups/other";
+    assert_eq!(list(&at_network, other, "denyAssignments").await[0]["name"], "2");
+    // A group whose name begins with that of the scope is not below it, and a list of another provider is none of these.
+    let longer = format!("{GROUP}2");
+    some.put(&longer, &json!({"location": "eastus"})).await;
+    assert_eq!(list(&some, &longer, "permissions").await, json!([]));
+    let of_another = some
+        .get(&format!("{network}/providers/Contoso.Widgets/permissions"))
+        .await;
+    assert_eq!(of_another.status, 404);
 }

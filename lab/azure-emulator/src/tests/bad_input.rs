@@ -122,6 +122,12 @@ async fn invalid_paths_methods_and_versions_are_refused() {
         ),
         (
             "GET",
+            format!("{}?api-version=2025-05-01-rc", lb_path("lb1")),
+            400,
+            "NoRegisteredProviderFound",
+        ),
+        (
+            "GET",
             "/subscriptions/sub/providers/Microsoft.Network/locations/eastus/operations/x".to_owned(),
             404,
             "OperationNotFound",

@@ -1,8 +1,8 @@
 //! Deviations, which the control API turns on.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Client, admin_states, load_balancer, pool_document, pool_path};
+use super::{Client, DELAY, GROUP, admin_states, lb_path, load_balancer, pool_document, pool_path};
 
 #[tokio::test(start_paused = true)]
 async fn each_deviation_turns_an_assumption_false() {
@@ -16,6 +16,10 @@ async fn each_deviation_turns_an_assumption_false() {
     assert_eq!(client.put_if_match(&a, "\"stale\"", &down).await.status, 412);
     set(&["ifMatchIgnored", "poolsStaySucceeded", "poolsHaveOwnEtags"]);
     let etags = [client.get(&a).await, client.get(&b).await].map(|pool| pool.body["etag"].clone());
+    let probe = format!("{}/probes/healthz", lb_path("lb1"));
+    let (read, whole) = (client.get(&probe).await, client.get(&lb_path("lb1")).await);
+    assert_eq!(read.body["etag"], whole.body["etag"], "they are about pools alone");
+    assert_eq!(client.put_if_match(&probe, "\"stale\"", &read.body).await.status, 412);
     let written = client.put_if_match(&a, "\"stale\"", &down).await;
     assert_eq!(written.status, 200);
     let during = [client.get(&a).await, client.get(&b).await];
@@ -29,7 +33,13 @@ async fn each_deviation_turns_an_assumption_false() {
     set(&["secondWriteRefused"]);
     let refused = client.put(&b, &pool_document("b", &["node", "other"])).await;
     assert_eq!((refused.status, refused.code()), (409, "AnotherOperationInProgress"));
-    client.wait_for_operation(&written).await;
+    let mut other_probe = read.body;
+    other_probe["properties"]["port"] = 80.into();
+    assert_eq!(client.put(&probe, &other_probe).await.status, 200, "no pool");
+    tokio::time::sleep(DELAY).await;
+    let alone = client.put(&b, &pool_document("b", &["node", "third"])).await;
+    assert_eq!(alone.status, 200, "no operation is in progress");
+    client.wait_for_operation(&alone).await;
 
     set(&["supersededChangesLost"]);
     client.put(&a, &pool_document("a", &["node", "added"])).await;
@@ -41,6 +51,24 @@ async fn each_deviation_turns_an_assumption_false() {
         admin_states(&client.get(&b).await.body),
         [state("node", None), state("other", None)]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn deviations_are_about_load_balancers_alone() {
+    let gateway = format!("{GROUP}/providers/Microsoft.Network/applicationGateways/gateway");
+    let document = json!({"id": gateway, "location": "eastus", "properties": {"backendAddressPools": [{"name": "a"}]}});
+    let client = Client::new(&[document]);
+    let shown = async || {
+        let state = client.control("GET", "state", &Value::Null).body;
+        (client.get(&gateway).await.body, state["resources"].clone())
+    };
+    let before = shown().await;
+    client.control(
+        "PUT",
+        "settings",
+        &json!({"deviations": ["poolsStaySucceeded", "poolsHaveOwnEtags"]}),
+    );
+    assert_eq!(shown().await, before);
 }
 
 #[tokio::test(start_paused = true)]

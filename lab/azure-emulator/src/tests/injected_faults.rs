@@ -130,6 +130,30 @@ async fn an_operation_fails_is_canceled_or_succeeds_without_effect() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deletion_that_fails_or_is_lost_deletes_nothing() {
+    for (action, state) in [
+        (json!({"operation": "fail"}), "Failed"),
+        (json!({"operation": "succeed", "effect": "lost"}), "Succeeded"),
+    ] {
+        for path in [lb_path("lb1"), pool_path("lb1", "b")] {
+            let client = client();
+            add_fault(
+                &client,
+                &json!({"match": {"method": "DELETE"}, "times": 1, "action": action}),
+            );
+            let deleted = client.delete(&path).await;
+            client.wait_for_operation(&deleted).await;
+            let read = client.get(&path).await;
+            assert_eq!(
+                (read.status, read.body["properties"]["provisioningState"].as_str()),
+                (200, Some(state)),
+                "{path}: {action}"
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_concurrent_write_comes_first() {
     let client = client();
     let read = client.get(&pool_path("lb1", "a")).await;

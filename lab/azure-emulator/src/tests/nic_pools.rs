@@ -154,6 +154,52 @@ async fn no_pool_write_changes_the_members() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_interface_that_loses_one_of_two_configurations_keeps_the_admin_state_of_the_other() {
+    let path = pool_path("lb1", "nics");
+    let in_pool = |names: &[&str]| {
+        let configurations = names
+            .iter()
+            .map(|name| json!({"name": name, "properties": {"loadBalancerBackendAddressPools": [{"id": path}]}}));
+        json!({"id": alone("nic"), "location": "eastus", "properties": {"ipConfigurations": configurations.collect::<Vec<_>>()}})
+    };
+    let client = Client::new(&[load_balancer("lb1", &[("nics", &[])]), in_pool(&["one", "two"])]);
+    let mut sent = client.get(&path).await.body;
+    for address in sent["properties"]["loadBalancerBackendAddresses"]
+        .as_array_mut()
+        .unwrap()
+    {
+        address["properties"]["adminState"] = "Down".into();
+    }
+    client.wait_for_operation(&client.put(&path, &sent).await).await;
+    client
+        .wait_for_operation(&client.put(&alone("nic"), &in_pool(&["two"])).await)
+        .await;
+    let left = admin_states(&client.get(&path).await.body);
+    assert_eq!(left, [("rg_nictwo".to_owned(), Some("Down".to_owned()))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_a_scale_set_fills_takes_no_addresses() {
+    let client = client();
+    let put = async |pool: &str, addresses: &Value| {
+        let sent = json!({"properties": {"syncMode": "automatic", "loadBalancerBackendAddresses": addresses}});
+        client.put(&pool_path("lb1", pool), &sent).await.status
+    };
+    let members =
+        client.get(&pool_path("lb1", "nics")).await.body["properties"]["loadBalancerBackendAddresses"].clone();
+    assert_eq!(put("ips", &json!([])).await, 200);
+    assert_eq!(
+        put(
+            "ips",
+            &json!([{"name": "node", "properties": {"ipAddress": "10.0.0.1"}}])
+        )
+        .await,
+        400
+    );
+    assert_eq!(put("nics", &members).await, 200, "its members stay");
+}
+
+#[tokio::test(start_paused = true)]
 async fn members_come_and_go_with_their_interfaces() {
     let client = client();
     let path = pool_path("lb1", "nics");

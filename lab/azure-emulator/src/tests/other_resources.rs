@@ -177,6 +177,63 @@ async fn machines_and_scale_sets_have_views_and_lists() {
         .put(&compute("virtualMachineScaleSets/none/virtualMachines/0"), &json!({}))
         .await;
     assert_eq!(missing.code(), "ResourceNotFound");
+    for (nested, status) in [
+        ("virtualMachineScaleSets/vmss/virtualMachines/1", 201),
+        (
+            "virtualMachineScaleSets/vmss/virtualMachines/1/networkInterfaces/nic",
+            201,
+        ),
+        (
+            "virtualMachineScaleSets/vmss/virtualMachines/2/networkInterfaces/nic",
+            404,
+        ),
+    ] {
+        let written = client.put(&compute(nested), &json!({"location": "eastus"})).await;
+        assert_eq!(written.status, status, "{nested}: {}", written.body);
+    }
+    // Instance views are of machines alone, and nothing else at a machine is a view.
+    let disk = compute("disks/disk");
+    client.put(&disk, &json!({"location": "eastus"})).await;
+    let expanded = client.get(&format!("{disk}?$expand=instanceView")).await.body;
+    assert_eq!(expanded["properties"].get("instanceView"), None);
+    for path in ["disks/disk/instanceView", "virtualMachines/vm/extensions"] {
+        assert_eq!(client.get(&compute(path)).await.body, json!({"value": []}), "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn configurations_with_a_subnet_get_an_address_of_their_own_and_keep_it() {
+    let client = Client::new(&[]);
+    client.put(GROUP, &json!({"location": "eastus"})).await;
+    let frontend = |name: &str, more: &Value| {
+        let mut properties = json!({"subnet": {"id": network("virtualNetworks", "vnet/subnets/nodes")}});
+        json_patch::merge(&mut properties, more);
+        json!({"name": name, "properties": properties})
+    };
+    let put = async |name: &str, frontends: &[Value]| {
+        let sent = json!({"location": "eastus", "properties": {"frontendIPConfigurations": frontends}});
+        let written = client.put(&lb_path(name), &sent).await.body;
+        let shown = written["properties"]["frontendIPConfigurations"]
+            .as_array()
+            .unwrap()
+            .clone();
+        let addresses = shown
+            .iter()
+            .map(|shown| shown["properties"]["privateIPAddress"].clone());
+        json!(addresses.collect::<Vec<_>>())
+    };
+    let six = frontend("six", &json!({"privateIPAddressVersion": "IPv6"}));
+    let given = frontend("given", &json!({"privateIPAddress": "10.255.0.2"}));
+    let public = json!({"name": "public", "properties": {}});
+    let [one, two] = ["one", "two"].map(|name| frontend(name, &json!({})));
+    let first = put("lb1", &[given, one.clone(), six.clone(), public]).await;
+    assert_eq!(first, json!(["10.255.0.2", "10.255.0.1", "fd00::1", null]));
+    assert_eq!(
+        put("lb2", &[one.clone(), two.clone()]).await,
+        json!(["10.255.0.3", "10.255.0.4"])
+    );
+    let again = put("lb1", &[two, one, six]).await;
+    assert_eq!(again, json!(["10.255.0.5", "10.255.0.1", "fd00::1"]));
 }
 
 #[tokio::test(start_paused = true)]
