@@ -5,7 +5,7 @@
 set -uo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
-chaos_minutes=${CHAOS_MINUTES:-30} mutants_minutes=${MUTANTS_MINUTES:-60} seed=${SEED:-1}
+stories=${STORIES:-5000} chaos_minutes=${CHAOS_MINUTES:-30} mutants_minutes=${MUTANTS_MINUTES:-60} seed=${SEED:-1}
 
 # What a part's output says that it counted.
 counted() {
@@ -22,6 +22,7 @@ counted() {
 
 run() {
   case $1 in
+    stories) make stories ARGS="$stories" ;;
     chaos) make chaos MINUTES="$chaos_minutes" SEED="$seed" ;;
     mutants) make mutants MINUTES="$mutants_minutes" SEED="$seed" ;;
     *) make "$1" ;;
