@@ -10,7 +10,7 @@ stories=${STORIES:-5000} chaos_minutes=${CHAOS_MINUTES:-30} mutants_minutes=${MU
 # What a part's output says that it counted.
 counted() {
   case $1 in
-    model) echo '[0-9]+ [^:]*: [0-9]+ states, depth [0-9]+' ;;
+    model) echo '[a-z][a-z ]*: [0-9]+ states, depth [0-9]+' ;;
     fault-points) echo '[0-9]+ runs: [0-9]+ failed, and [0-9]+ did not reach their points' ;;
     stories) echo '[^:]+: ([0-9]+) of \1 runs passed|[0-9]+ sequences of [0-9]+ steps' ;;
     campaign) echo '.*[0-9]+ accepted, [0-9]+ refused' ;;
