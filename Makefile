@@ -155,7 +155,7 @@ fault-points: build-tools ## disturb short stories at every fault point, optimis
 	  cargo test --locked --profile fuzz -p headgate-controller -p headgate-maintenance --test stories $(ARGS) -- fault_points --nocapture
 
 .PHONY: prove
-prove: ## run all proofs one after the other, and print a table of them (docs/dev/proof.md); takes hours: make prove CHAOS_MINUTES=30 MUTANTS_MINUTES=60 SEED=1
+prove: ## run all proofs one after the other, and print a table of them (docs/dev/proof.md); takes hours: make prove STORIES=5000 CHAOS_MINUTES=30 MUTANTS_MINUTES=60 SEED=1
 	tests/prove.sh $(prove_parts)
 
 prove_parts := model fault-points stories campaign mutants chaos coverage
@@ -259,7 +259,8 @@ count: ## print the lines of code of the product, of the lab, and of tests and b
 coverage: build-tools coverage-tools ## print how much of each product crate the tests of these crates run, without integration tests: make coverage, or make coverage CRATES='-p headgate-core'
 	llvm=$$(rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p'); \
 	export LLVM_COV=$$(command -v llvm-cov-$$llvm) LLVM_PROFDATA=$$(command -v llvm-profdata-$$llvm); \
-	crates='$(or $(CRATES),$(patsubst crates/%,-p headgate-%,$(wildcard crates/*)))'; cargo llvm-cov --locked --no-report $$crates --lib --tests $(ARGS); \
+	crates='$(or $(CRATES),$(patsubst crates/%,-p headgate-%,$(wildcard crates/*)))'; cargo llvm-cov clean --profraw-only; \
+	cargo llvm-cov --locked --no-report $$crates --lib --tests $(ARGS); \
 	cargo llvm-cov report $$crates --lcov --output-path $(target_dir)/coverage.info; \
 	cargo llvm-cov report $$crates --json --output-path $(target_dir)/coverage.json; \
 	python3 tests/count.py coverage $(target_dir)/coverage.info $(target_dir)/coverage.json

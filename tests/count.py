@@ -1,6 +1,7 @@
 """Prints the lines of Rust code, without comments and blank lines: of the product, of the lab, and of tests and benchmarks.
 
-With `coverage LCOV JSON`, two reports of cargo-llvm-cov, prints instead how much of each crate's own lines and regions ran.
+With `coverage LCOV JSON`, two reports of cargo-llvm-cov, prints instead how much of each crate's own lines and regions ran, and of the lines
+of the files that .cargo/mutants.toml counts as decisions.
 
 Tests are files below `tests` and `benches`, files named for tests, and items under `#[cfg(test)]` with the files of their modules.
 """
@@ -9,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -94,9 +96,22 @@ def print_sizes(root):
         print(f"{part:8}{counted[part]:7}")
 
 
+def decisions(root):
+    """The files whose decisions `make mutants` changes."""
+
+    def expanded(pattern):
+        before, brace, rest = pattern.partition("{")
+        inside, _, after = rest.partition("}")
+        return (one for choice in inside.split(",") for one in expanded(before + choice + after)) if brace else [pattern]
+
+    globs = tomllib.loads((root / ".cargo/mutants.toml").read_text(encoding="utf-8"))["examine_globs"]
+    return {path.relative_to(root) for pattern in globs for one in expanded(pattern) for path in root.glob(one)}
+
+
 def print_coverage(root, lcov, report):
     sources, is_test = classified(root)
-    counts = {"lines": {}, "regions": {}}
+    deciding = decisions(root)
+    counts = {"lines": {}, "regions": {}, "decisions": {}}
 
     def seen(kind, path, line, place, count):
         file = Path(path)
@@ -113,15 +128,17 @@ def print_coverage(root, lcov, report):
         elif name == "DA":
             line, count = map(int, value.split(",")[:2])
             seen("lines", path, line, line, count)
+            if Path(path).is_relative_to(root) and Path(path).relative_to(root) in deciding:
+                seen("decisions", path, line, line, count)
     for function in json.loads(Path(report).read_text(encoding="utf-8"))["data"][0]["functions"]:
         for *place, count, file, _, kind in function["regions"]:
             if kind == 0:  # code; others are gaps, skipped lines and expansions of macros
                 seen("regions", function["filenames"][file], place[0], tuple(place), count)
 
-    print(f"{'crate':14}{'lines':>8}{'ran':>8}{'regions':>9}{'ran':>8}")
+    print(f"{'crate':14}{'lines':>8}{'ran':>8}{'regions':>9}{'ran':>8}{'decisions':>11}{'ran':>8}")
     for crate in sorted(counts["lines"]):
         row = f"{crate:14}"
-        for kind, width in (("lines", 8), ("regions", 9)):
+        for kind, width in (("lines", 8), ("regions", 9), ("decisions", 11)):
             of_crate = counts[kind].get(crate, {})
             ran = sum(count > 0 for count in of_crate.values())
             row += f"{len(of_crate):{width}}{100 * ran / max(len(of_crate), 1):6.1f} %"

@@ -33,7 +33,7 @@ const STORIES: [Story; 10] = [
     story!("spot notice", other_writers::spot_notice, false),
     story!("handover", admin_states::handover, false),
     story!("mode off", admin_states::mode_off, true),
-    story!("restore", admin_states::restore, false),
+    story!("restore", admin_states::restore, true),
 ];
 
 #[test]

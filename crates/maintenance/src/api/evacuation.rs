@@ -24,9 +24,10 @@ use super::schema;
     doc = "A request to remove one pod from its node.",
     validation = Rule::new(
         "self.metadata.name.startsWith(self.spec.podRef.uid + '-') && (self.spec.podRef.uid + '-' + (size(self.spec.podRef.name) <= 150 ? self.spec.podRef.name : self.spec.podRef.name.substring(0, 150))).startsWith(self.metadata.name) && (self.spec.podRef.uid + '-' + (size(self.spec.podRef.name) <= 150 ? self.spec.podRef.name : self.spec.podRef.name.substring(0, 150))).substring(size(self.metadata.name)).matches('^[-.]*$')"
-    ).message("the name has to be podRef.uid, a hyphen, and podRef.name, of which only 150 characters count, without '-' and '.' at the end"),
+    ).message("the name has to be podRef.uid, a hyphen, and podRef.name, of which only 150 characters count, without '-' and '.' at the end")
+        .field_path(".metadata.name"),
     validation = Rule::new("!has(self.metadata.generateName) || self.metadata.generateName == ''")
-        .message("generateName is not allowed"),
+        .message("generateName is not allowed").field_path(".metadata.generateName"),
     printcolumn(name = "Pod", type_ = "string", json_path = ".spec.podRef.name"),
     printcolumn(name = "Node", type_ = "string", json_path = ".metadata.labels.headgate\\.dev/node"),
     printcolumn(name = "Evacuator", type_ = "string", json_path = ".status.activeEvacuatorClass"),

@@ -26,15 +26,36 @@ const LABEL_KEY: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[
 /// The pattern of a label's value.
 const LABEL_VALUE: &str = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$";
 
-/// The same definition, in which no field can be `null`: fields that may be missing are optional.
-pub(super) fn without_nullable(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
+/// The same definition, in which no field can be `null`: fields that may be missing are optional. Rules can say that they are about a name.
+pub(super) fn completed(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
     for version in &mut definition.spec.versions {
         let schema = version.schema.as_mut();
         if let Some(schema) = schema.and_then(|schema| schema.open_api_v3_schema.as_mut()) {
             remove_nullable(schema);
+            declare_names(schema);
         }
     }
     definition
+}
+
+/// The `fieldPath` of a rule has to be in the schema. Of `metadata` a schema may have names only.
+fn declare_names(schema: &mut JSONSchemaProps) {
+    let of_type = |kind: &str| JSONSchemaProps {
+        type_: Some(kind.to_owned()),
+        ..JSONSchemaProps::default()
+    };
+    let names = ["generateName", "name"].map(|name| (name.to_owned(), of_type("string")));
+    let metadata = JSONSchemaProps {
+        properties: Some(names.into()),
+        ..of_type("object")
+    };
+    let properties = schema.properties.get_or_insert_default();
+    properties.insert("metadata".to_owned(), metadata);
+}
+
+/// The message of a rule about an object, of which the API server does not name the value. One with a line break is not shown.
+fn with_value(value: &str, allowed: &str) -> String {
+    format!("'\"' + {value} + '\": {allowed}'")
 }
 
 fn remove_nullable(schema: &mut JSONSchemaProps) {
@@ -79,13 +100,13 @@ pub(super) fn node_selector(_: &mut SchemaGenerator) -> Schema {
                         "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt",
                     ], &[
                         ("(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0) || self.operator in ['Gt', 'Lt']",
-                         "operators In and NotIn need values, Exists and DoesNotExist take none"),
+                         "self.operator", "operators In and NotIn need values, Exists and DoesNotExist take none"),
                         ("!(self.operator in ['Gt', 'Lt']) || (has(self.values) && size(self.values) == 1 && self.values[0].matches('^-?[0-9]+$'))",
-                         "operators Gt and Lt need one value, an integer"),
+                         "self.operator", "operators Gt and Lt need one value, an integer"),
                     ]),
                     "matchFields": node_requirements("Requirements of fields. The only field is metadata.name.", None, MAX_OBJECT_NAME, &["In", "NotIn"], &[
-                        ("self.key == 'metadata.name'", "the only field is metadata.name"),
-                        ("has(self.values) && size(self.values) == 1", "a field needs one value; write one term for each node"),
+                        ("self.key == 'metadata.name'", "self.key", "the only field is metadata.name"),
+                        ("has(self.values) && size(self.values) == 1", "self.key", "a field needs one value; write one term for each node"),
                     ]),
                 },
             },
@@ -98,7 +119,7 @@ fn node_requirements(
     pattern: Option<&str>,
     value: usize,
     operators: &[&str],
-    rules: &[(&str, &str)],
+    rules: &[(&str, &str, &str)],
 ) -> serde_json::Value {
     let mut key = serde_json::json!({"type": "string", "description": "The label or the field.", "minLength": 1, "maxLength": MAX_LABEL_KEY});
     if let Some(pattern) = pattern {
@@ -106,7 +127,9 @@ fn node_requirements(
     }
     let rules: Vec<_> = rules
         .iter()
-        .map(|(rule, message)| serde_json::json!({"rule": rule, "message": message}))
+        .map(|(rule, value, message)| {
+            serde_json::json!({"rule": rule, "message": message, "messageExpression": with_value(value, message)})
+        })
         .collect();
     serde_json::json!({
         "type": "array",

@@ -2,6 +2,8 @@
 //! refuses, it names; and none stops the plain maintenance that follows each batch. They are generated from the definitions ([`samples`]).
 //! `HEADGATE_CAMPAIGN=2400` sets how many, `HEADGATE_CAMPAIGN_SEED=17` repeats a run.
 
+mod refusals;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt as _;
@@ -13,8 +15,6 @@ use headgate_kubernetes::{NodeWriteMetrics, register_undecodable_objects};
 use headgate_maintenance::automatic::AutomaticMaintenances;
 use headgate_maintenance::controller::{LoadBalancerSource, Metrics};
 use headgate_test_kubernetes::{Sample, eventually, kubectl, number_from, own_control_plane, samples};
-use hyper::Request;
-use kube::core::response::StatusCause;
 use kube::{Client, Error};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use crate::cluster::{EVACUATIONS, MAINTENANCES, SOON, repository, succeeded};
 use crate::leader::Candidate;
+use refusals::wrong_refusal;
 
 /// Objects in CI, of both kinds.
 const DEFAULT_SIZE: u64 = 100;
@@ -34,17 +35,6 @@ const NODES: &str = "/api/v1/nodes";
 const NAME: &str = "name";
 const POD: &str = "pod";
 const UID: &str = "uid";
-/// How messages of the API server begin. Only some of them name the value: that of rules of CEL and of wrong types is the type.
-const BEGINNINGS: [&str; 8] = [
-    "Invalid value: ",
-    "Unsupported value: ",
-    "Required value",
-    "Too long: ",
-    "Too many: ",
-    "Too few: ",
-    "Forbidden: ",
-    "Duplicate value: ",
-];
 
 fn evacuations_in(namespace: &str) -> String {
     format!("/apis/headgate.dev/v1alpha1/namespaces/{namespace}/evacuations")
@@ -133,6 +123,23 @@ struct Counts {
     findings: Vec<String>,
 }
 
+/// An object to create, or a change of the object `before`.
+struct Request {
+    path: String,
+    before: Option<Value>,
+    sample: Sample,
+}
+
+impl Request {
+    fn create(path: String, sample: Sample) -> Self {
+        Self {
+            path,
+            before: None,
+            sample,
+        }
+    }
+}
+
 /// A cluster with a controller.
 struct World {
     client: Client,
@@ -148,7 +155,7 @@ impl World {
             "application/json"
         };
         let body = body.map_or(Vec::new(), |body| body.to_string().into_bytes());
-        let request = Request::builder().method(method).uri(path);
+        let request = hyper::Request::builder().method(method).uri(path);
         let request = request.header("content-type", content).body(body).unwrap();
         self.client.request(request).await
     }
@@ -230,31 +237,32 @@ impl World {
         encode_metrics(&self.registry, MetricsFormat::Prometheus).unwrap()
     }
 
-    /// Sends objects or changes of them, several at a time; returns the answers to those that were accepted.
-    async fn send_all(&self, method: &str, requests: Vec<(String, Sample)>, counts: &mut Counts) -> Vec<Value> {
+    /// Sends objects to paths, or changes of the objects `before`, several at a time; returns the answers to those that were accepted.
+    async fn send_all(&self, requests: Vec<Request>, counts: &mut Counts) -> Vec<Value> {
         counts.sent += requests.len();
         let answers: Vec<_> = stream::iter(requests)
-            .map(|(path, sample)| async move {
-                let answer = self
-                    .send(method, &format!("{path}?fieldValidation=Strict"), Some(&sample.value))
-                    .await;
-                (sample, answer)
+            .map(|request| async move {
+                let method = if request.before.is_some() { "PATCH" } else { "POST" };
+                let path = format!("{}?fieldValidation=Strict", request.path);
+                let answer = self.send(method, &path, Some(&request.sample.value)).await;
+                (request, answer)
             })
             .buffer_unordered(CONCURRENT)
             .collect()
             .await;
         let mut accepted = Vec::new();
-        for (sample, answer) in answers {
-            match answer {
-                Ok(object) => accepted.push(object),
-                Err(error) => {
-                    counts.refused += 1;
-                    let wrong = wrong_refusal(&sample, &error);
-                    counts
-                        .findings
-                        .extend(wrong.map(|what| format!("{} {}: {what}", sample.at, sample.change)));
+        for (Request { sample, before, .. }, answer) in answers {
+            let wrong = match answer {
+                Ok(object) => {
+                    accepted.push(object);
+                    continue;
                 }
-            }
+                Err(Error::Api(status)) => wrong_refusal(&sample, before.as_ref(), &status),
+                Err(error) => Some(error.to_string()),
+            };
+            counts.refused += 1;
+            let wrong = wrong.map(|what| format!("{} {}: {what}", sample.at, sample.change));
+            counts.findings.extend(wrong);
         }
         counts.accepted += accepted.len();
         accepted
@@ -405,40 +413,6 @@ fn is_acted_on(object: &Value) -> bool {
         && conditions.any(|condition| condition["type"] == "Accepted")
 }
 
-/// What is wrong with a refusal.
-fn wrong_refusal(sample: &Sample, error: &Error) -> Option<String> {
-    let Error::Api(status) = error else {
-        return Some(error.to_string());
-    };
-    let last = sample
-        .at
-        .rsplit(['.', '[', ']'])
-        .find(|key| !key.is_empty())
-        .unwrap_or_default();
-    let is_named = |message: &str| {
-        message.contains(last) || message.contains("unknown field") || message.contains("metadata.name")
-    };
-    let causes: Vec<&StatusCause> = status.details.iter().flat_map(|details| &details.causes).collect();
-    let is_explained = |cause: &&StatusCause| {
-        let beginning = BEGINNINGS
-            .iter()
-            .find(|beginning| cause.message.starts_with(**beginning));
-        !cause.field.is_empty() && beginning.is_some()
-    };
-    let is_found = |cause: &&StatusCause| {
-        // The rules of CEL about whole lists, and the name, which follows from the spec.
-        let is_rule = ["spec.drainPlan", "spec.evacuators", "metadata.name", "<nil>"].contains(&cause.field.as_str());
-        is_rule || sample.is_about(&cause.field)
-    };
-    let is_right = match status.code {
-        // A type that the API server's own types do not have, a field that it does not know, or a name that exists.
-        400 | 409 | 413 => is_named(&status.message),
-        422 => !causes.is_empty() && causes.iter().all(is_explained) && causes.iter().any(is_found),
-        _ => false,
-    };
-    (!is_right).then(|| format!("{} {}", status.code, status.message))
-}
-
 /// Gives samples names of their own. Where a sample is not about the place of a name, that is left as it is.
 fn named(kind: &str, number: usize, mut sample: Sample, (pod, uid): (&str, &str)) -> Sample {
     let object = &mut sample.value;
@@ -499,12 +473,10 @@ async fn campaign_of_objects() {
     for (batch, (maintenances, of_pods)) in batches {
         let first = batch * BATCH;
         let objects = maintenances.iter().cloned().enumerate().map(|(number, sample)| {
-            (
-                MAINTENANCES.to_owned(),
-                named("NodeMaintenance", first + number, sample, ("", "")),
-            )
+            let sample = named("NodeMaintenance", first + number, sample, ("", ""));
+            Request::create(MAINTENANCES.to_owned(), sample)
         });
-        let mut accepted = world.send_all("POST", objects.collect(), &mut of_maintenances).await;
+        let mut accepted = world.send_all(objects.collect(), &mut of_maintenances).await;
         let mut objects = Vec::new();
         for (number, sample) in of_pods.iter().cloned().enumerate() {
             let number = first + number;
@@ -515,19 +487,21 @@ async fn campaign_of_objects() {
                 2 => (format!("00000000-0000-4000-8000-{number:012}"), "default"),
                 _ => (world.pod("default", "campaign-1", &pod).await, "other"),
             };
-            objects.push((
-                evacuations_in(namespace),
-                named("Evacuation", number, sample, (&pod, &uid)),
-            ));
+            let sample = named("Evacuation", number, sample, (&pod, &uid));
+            objects.push(Request::create(evacuations_in(namespace), sample));
         }
-        let evacuated = world.send_all("POST", objects, &mut of_evacuations).await;
+        let evacuated = world.send_all(objects, &mut of_evacuations).await;
         world.until_acted_on(&evacuated, &mut of_evacuations).await;
         world.until_acted_on(&accepted, &mut of_maintenances).await;
         let requests = accepted.iter().zip(&mut changes).map(|(object, change)| {
             let (at, value) = (format!("spec.{}", change.at), json!({"spec": change.value}));
-            (path_of(object), Sample { at, value, ..change })
+            Request {
+                path: path_of(object),
+                before: Some(object.clone()),
+                sample: Sample { at, value, ..change },
+            }
         });
-        accepted = world.send_all("PATCH", requests.collect(), &mut of_changes).await;
+        accepted = world.send_all(requests.collect(), &mut of_changes).await;
         world.until_acted_on(&accepted, &mut of_changes).await;
         world.canary(batch, &mut of_maintenances).await;
         world.has_gone_on();

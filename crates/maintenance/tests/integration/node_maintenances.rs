@@ -72,14 +72,18 @@ async fn objects_are_taken_or_refused() {
         (
             "another field",
             terms(&json!([{"matchFields": [{"key": "spec.unschedulable", "operator": "In", "values": ["a"]}]}])),
-            "metadata.name",
+            "matchFields[0]: Invalid value: \"spec.unschedulable\": the only field is metadata.name",
         ),
         (
             "Exists of a field",
             terms(&json!([{"matchFields": [{"key": "metadata.name", "operator": "Exists"}]}])),
             "Unsupported value",
         ),
-        ("In without values", expression("In", &json!([])), "need values"),
+        (
+            "In without values",
+            expression("In", &json!([])),
+            "Invalid value: \"In\": operators In and NotIn need values",
+        ),
         (
             "a key that no label has",
             terms(&json!([{"matchExpressions": [{"key": "pool name", "operator": "Exists"}]}])),
