@@ -299,7 +299,7 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_process_is_killed_and_reaped() {
         let directory = tempfile::tempdir().unwrap();
-        let process = shell("sleep 1000", directory.path());
+        let process = shell("exec sleep 1000", directory.path());
         let pid = process.id().unwrap();
         drop(process);
         assert!(!is_running(pid));
@@ -325,7 +325,7 @@ mod tests {
                 .enable_all()
                 .build()
                 .unwrap();
-            let process = runtime.block_on(async { shell("sleep 1000", &path) });
+            let process = runtime.block_on(async { shell("exec sleep 1000", &path) });
             let pid = process.id().unwrap();
             // As if this process had been killed: no destructor runs.
             std::mem::forget(process);

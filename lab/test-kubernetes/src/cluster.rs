@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
@@ -98,8 +98,8 @@ async fn run_shared(started: &mpsc::Sender<Result<Cluster, String>>) {
 
 /// Creates a Node for one test, ready and without taints, and returns its name, which starts with `prefix`.
 pub async fn create_node(client: &Client, prefix: &str) -> String {
-    static CREATED: AtomicU8 = AtomicU8::new(1);
-    let number = CREATED.fetch_add(1, Ordering::Relaxed);
+    static CREATED: AtomicU16 = AtomicU16::new(1);
+    let number = CREATED.fetch_add(1, Ordering::Relaxed).try_into().unwrap();
     let name = format!("{prefix}-{number}");
     let node = headgate_sandbox::nodes::ready_node(&name, number, "integration");
     Api::<Node>::all(client.clone())

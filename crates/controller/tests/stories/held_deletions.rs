@@ -130,8 +130,9 @@ async fn quick_azure_costs_five_seconds() {
     agent.abort();
 }
 
+/// A limit: the annotation comes after the autoscaler has looked.
 #[tokio::test(start_paused = true)]
-async fn without_a_soft_taint_nothing_is_delayed() {
+async fn limit_without_a_soft_taint_nothing_is_delayed() {
     let cluster = cluster(true).await;
     slow_arm(&cluster);
     let (agent, _) = start_agent(&cluster, Some(TIMEOUT));

@@ -5,7 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::{ControlPlane, ControlPlaneError, ProxyAddresses, START_TIMEOUT, STOP_TIMEOUT};
-use super::{arguments, data_directory, ports, readiness, start};
+use super::{arguments, data_directory, readiness, start};
 use crate::certificates::write_private_file;
 
 /// The Stages by which kwok plays kubelets.
@@ -39,16 +39,11 @@ impl ControlPlane {
     /// # Errors
     /// It cannot be run, ends, or does not listen within a minute.
     pub async fn start_kube_proxy(&mut self, node: &str) -> Result<ProxyAddresses, ControlPlaneError> {
-        let free_address = || {
-            let port = ports::free_port().map_err(|source| ControlPlaneError::Port {
-                component: "kube-proxy",
-                source,
-            })?;
-            Ok::<_, ControlPlaneError>(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
-        };
+        let address = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        // Its defaults, which are taken by nobody else in the namespace.
         let addresses = ProxyAddresses {
-            healthz: free_address()?,
-            metrics: free_address()?,
+            healthz: address(10256),
+            metrics: address(10249),
         };
         let arguments = arguments::proxy(&self.kubeconfig, node, addresses);
         let mut proxy = start(&self.assets, &self.directory, "kube-proxy", arguments)?;

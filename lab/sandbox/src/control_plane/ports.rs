@@ -1,7 +1,7 @@
 //! Ports on 127.0.0.1 for programs that need a port number in a flag.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use socket2::{Domain, Socket, Type};
 
@@ -38,14 +38,9 @@ impl ReservedPort {
     }
 }
 
-/// A port that is free now. Another process may bind it before it is used.
-pub(super) fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::TcpStream;
+    use std::net::{TcpListener, TcpStream};
 
     use super::*;
 
