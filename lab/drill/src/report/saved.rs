@@ -361,6 +361,22 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_slowest_node_decides_and_each_from_its_own_signal() {
+        let mut of_two = run(Strategy::None, 1, 12);
+        let event = |t: f64, event: Event, node: usize| TimelineEvent { t, event, node };
+        of_two.timeline = vec![
+            event(3.0, Event::OutOfRotation, 1),
+            event(5.0, Event::Signal, 0),
+            event(6.0, Event::Signal, 1),
+            event(9.0, Event::OutOfRotation, 1),
+            event(10.0, Event::OutOfRotation, 0),
+        ];
+        let runs = from_results(&[of_two]).unwrap();
+        let out = group(&runs)[0].strategies[0].after_signal("outOfRotation").unwrap();
+        assert!((out.max - 5.0).abs() < 1e-9, "5 s and 3 s: {out:?}");
+    }
+
+    #[test]
     fn a_zero_is_said_with_what_it_bounds() {
         let mut runs = runs();
         assert_eq!(
@@ -405,6 +421,7 @@ pub(super) mod tests {
             runs[0][field] = value.into();
             runs.to_string()
         };
+        assert!(parse(&changed("attempted", MAX_CONNECTIONS)).is_ok());
         for (text, expected) in [
             ("[]".to_owned(), "no run"),
             ("{}".to_owned(), "not the output"),

@@ -176,6 +176,20 @@ fn a_zero_bounds_the_blackhole_that_may_have_been_there_unseen() {
 }
 
 #[test]
+fn a_row_without_a_failure_says_what_that_bounds() {
+    let mut run = summarize(&RUN, attempts(|_| false), &[], Vec::new());
+    let bound = |run: &RunResult| rows(std::slice::from_ref(run))[0].blackhole_bound;
+    assert_eq!(bound(&run), None, "the number of nodes is not known");
+    run.conditions = Some(Conditions {
+        nodes: 4,
+        ..Conditions::default()
+    });
+    // 401 connections in 40 s: 2.5 a second to each node.
+    let bound = bound(&run).unwrap();
+    assert!((bound - 1.195).abs() < 1e-3, "{bound}");
+}
+
+#[test]
 fn a_lag_counts_in_the_time_of_the_scenario() {
     assert!(!is_too_late(0.3, 1.0) && is_too_late(0.31, 1.0));
     assert!(!is_too_late(0.03, 10.0) && is_too_late(0.031, 10.0));

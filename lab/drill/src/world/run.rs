@@ -292,3 +292,53 @@ fn observed((at, node, change): Changed, start: Instant, events: &[Observed]) ->
     };
     (at >= start).then_some(Observed { at, node, event })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Signal;
+
+    #[test]
+    fn what_announces_the_end_of_a_node_is_its_signal_once() {
+        let taint = Action::Signal(Signal::AutoscalerTaint);
+        for (action, is_first, expected) in [
+            (taint, true, Some(Event::Signal)),
+            (taint, false, None),
+            (Action::Signal(Signal::AutoscalerCandidate), true, None),
+            (Action::TerminatePod, true, Some(Event::Signal)),
+            (Action::TerminatePod, false, Some(Event::PodTerminating)),
+            (Action::EndPod, false, Some(Event::PodEnded)),
+            (Action::StartPod, true, Some(Event::PodReady)),
+            (Action::PowerOff, true, Some(Event::NodeGone)),
+            (Action::StopApiServer, true, None),
+        ] {
+            assert_eq!(event_of(action, is_first), expected, "{action:?}, first: {is_first}");
+        }
+    }
+
+    #[test]
+    fn changes_at_the_load_balancer_are_events_of_their_run_but_for_answers_of_a_dead_machine() {
+        let origin = Instant::now();
+        let at = |seconds: u64| origin + Duration::from_secs(seconds);
+        let dead = [Observed {
+            at: at(5),
+            node: 1,
+            event: Event::NodeGone,
+        }];
+        for (seconds, node, change, expected) in [
+            (0, 0, Change::ProbeFailed, None),
+            (1, 0, Change::ProbeFailed, Some(Event::ProbeFailed)),
+            (4, 1, Change::HealthFailed, Some(Event::Healthz503)),
+            (5, 1, Change::HealthFailed, None),
+            (6, 0, Change::HealthFailed, Some(Event::Healthz503)),
+            (6, 1, Change::Probed(ProbeStatus::Down), Some(Event::ProbeDown)),
+            (6, 1, Change::InRotation(false), Some(Event::OutOfRotation)),
+            (7, 1, Change::Probed(ProbeStatus::Up), None),
+            (7, 1, Change::InRotation(true), None),
+        ] {
+            let found = observed((at(seconds), node, change), at(1), &dead);
+            let found = found.map(|found| found.event);
+            assert_eq!(found, expected, "{change:?} of node {node} at {seconds} s");
+        }
+    }
+}
