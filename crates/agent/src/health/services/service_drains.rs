@@ -105,3 +105,90 @@ pub(super) fn own_state(inputs: &VerdictInputs, now: Instant) -> OwnState {
     let others: Vec<_> = notices.keys().collect();
     OwnState::read(&report, &others, now)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use headgate_core::clock::Clock;
+    use headgate_core::node::{AzureNotice, NodeReport, Signal, SignalRules};
+    use headgate_core::service::IpFamily;
+    use jiff::Timestamp;
+
+    use super::super::super::proxy_status::ProxyStatus;
+    use super::super::index::ServedService;
+    use super::super::ports::{PortFailure, PortKey};
+    use super::*;
+
+    /// What one Service is kept for, with endpoints here, an answer about it, and its own port open or failed.
+    fn kept(signal: Option<Signal>, endpoints: u32, is_answered: bool, port: Option<bool>) -> Option<KeptBecause> {
+        let (web, now) = (NamespacedName::new("default", "web"), Clock::System.now());
+        let node = watch::Sender::new(NodeReport::initial(None, &SignalRules::default_health(), now));
+        let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
+        let notices = watch::Sender::new(
+            signal
+                .map(|signal| (signal, Timestamp::UNIX_EPOCH))
+                .into_iter()
+                .collect(),
+        );
+        let table: ServiceTable = [(web.clone(), ServedService::example(endpoints))].into_iter().collect();
+        let mut ports = PortStates::default();
+        if port == Some(false) {
+            let key = PortKey {
+                service: Arc::new(web.clone()),
+                family: IpFamily::IPv4,
+            };
+            let failure = PortFailure {
+                uid: "u".into(),
+                port: 30_000,
+                error: "in use".to_owned(),
+            };
+            ports.failed.insert(key, failure);
+        }
+        let answers = ServiceAnswers::default();
+        if is_answered {
+            answers.count(&web, false);
+        }
+        let view = KeptServicesView {
+            drains: ServiceDrains {
+                inputs: VerdictInputs {
+                    node: node.subscribe(),
+                    proxy: proxy.subscribe(),
+                    notices: notices.subscribe(),
+                },
+                reads: watch::Sender::new(None).subscribe(),
+            },
+            tables: watch::Sender::new(Some(Arc::new(table))).subscribe(),
+            answers,
+            ports: port.map(|_| watch::Sender::new(ports).subscribe()),
+        };
+        let kept = view.kept(now);
+        assert!(kept.keys().all(|service| **service == web), "{kept:?}");
+        kept.get(&web).copied()
+    }
+
+    #[test]
+    fn a_service_is_kept_where_headgate_answers_200_or_another_process_answers() {
+        let revocable = Some(Signal::Azure(AzureNotice::Reboot));
+        let ends = Some(Signal::Azure(AzureNotice::Preempt));
+        assert!(
+            revocable.as_ref().is_some_and(Signal::is_revocable) && !ends.as_ref().is_some_and(Signal::is_revocable)
+        );
+        let held = Some(KeptBecause::Held(HoldReason::NotRead));
+        let elsewhere = Some(KeptBecause::AnsweredElsewhere);
+        for (signal, endpoints, is_answered, port, expected) in [
+            (None, 1, false, None, None),
+            (revocable.clone(), 1, false, None, held),
+            (revocable.clone(), 1, true, Some(true), held),
+            (revocable, 0, false, None, None),
+            (ends.clone(), 1, false, None, elsewhere),
+            (ends.clone(), 1, true, None, None),
+            (ends.clone(), 1, false, Some(true), None),
+            (ends.clone(), 1, false, Some(false), elsewhere),
+            (ends, 0, false, None, None),
+        ] {
+            let found = kept(signal.clone(), endpoints, is_answered, port);
+            assert_eq!(found, expected, "{signal:?} {endpoints} {is_answered} {port:?}");
+        }
+    }
+}

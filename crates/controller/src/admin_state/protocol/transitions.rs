@@ -183,11 +183,13 @@ impl Protocol {
         };
         let nodes = mask(|index| index < self.config.nodes);
         let empties = |of: Mask| up(&before, of) && !up(&after, of);
-        let is_emptied = newly_down != 0
+        // A member without an endpoint leaves in the same write.
+        let is_revocable = newly_down & !edit.ending != 0;
+        let is_emptied = is_revocable
             && match edit.serving {
                 Some(serving) => empties(serving) || empties(nodes),
                 // Nobody knows which node a rule needs.
-                None => newly_down & !edit.ending != 0,
+                None => true,
             };
         let is_second = state.operation.is_some_and(|operation| operation.is_ours);
         begin_operation(state, after, true);
