@@ -6,11 +6,10 @@ use std::ffi::OsStr;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{FromArgMatches as _, Parser, Subcommand};
-use headgate_core::settings::parse_duration;
+pub use headgate_core::settings::duration_up_to;
 use hyper::Uri;
 use tokio::runtime::{Builder, Runtime};
 
@@ -151,11 +150,6 @@ fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Fail
     let outcome = runtime.block_on(work);
     runtime.shutdown_background();
     outcome
-}
-
-/// A parser of durations up to `max`. Clap adds the flag and the value to its error, and exits with code 2.
-pub fn duration_up_to(max: Duration) -> impl Fn(&str) -> Result<Duration, String> + Clone {
-    move |text| parse_duration(text, Duration::ZERO, max).map_err(|allowed| format!("allowed: {allowed}"))
 }
 
 /// A parser of http URLs.

@@ -14,8 +14,9 @@ use crate::cloud_controller_manager::{Rounds, StandIn};
 use crate::http;
 use crate::measuring::output::say;
 use crate::program::{Program, count};
-use crate::samples::{self, Sample};
+use crate::samples::Sample;
 use crate::signals::Signals;
+use crate::soaking::sample;
 use crate::world::World;
 
 /// Between two changes of a signal.
@@ -110,13 +111,13 @@ pub(crate) async fn run(
     };
     let before = tasks(leader).await?;
     let journal = azure.now().await?;
-    let sampling = samples::take(leader, length, stopped);
+    let sampling = sample(length, stopped, || leader.metrics(), Sample::read);
     let course = async {
         let course = course(world, azure, leader, length.saturating_sub(tail)).await;
         stop.send_replace(true);
         course
     };
-    let ((samples, failed_scrapes), course) = tokio::join!(sampling, course);
+    let ((samples, failures), course) = tokio::join!(sampling, course);
     let (checkpoints, mut counts) = course?;
     let mut last_ledger_entries = None;
     if !tail.is_zero() {
@@ -131,7 +132,7 @@ pub(crate) async fn run(
     Ok(SoakResult {
         checkpoints,
         samples,
-        failed_scrapes,
+        failed_scrapes: failures.len(),
         counts,
         tasks: [before, tasks(leader).await?],
         last_ledger_entries,

@@ -10,12 +10,19 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use serde::Serialize;
 use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::conditions;
 use crate::output::say;
 
 /// An hour.
 const DEFAULT_SECONDS: u64 = 3600;
+
+/// Maximum interval between two scrapes, as Prometheus scrapes.
+const MAX_INTERVAL: Duration = Duration::from_secs(5);
+/// Samples of a short soak, enough for a first and a last tenth.
+const MIN_SAMPLES: u32 = 100;
 
 /// One check of a summary.
 #[derive(Debug, Serialize)]
@@ -58,6 +65,30 @@ fn length(least_seconds: u64) -> anyhow::Result<Duration> {
     let seconds: u64 = seconds.context("SOAK_SECONDS is a number of seconds")?;
     ensure!(seconds >= least_seconds, "SOAK_SECONDS is at least {least_seconds}");
     Ok(Duration::from_secs(seconds))
+}
+
+/// Scrapes until `stopped` is true, and reads each scrape, with the seconds until it. Returns the samples and the errors.
+pub(crate) async fn sample<S, F: Future<Output = anyhow::Result<String>>>(
+    length: Duration,
+    mut stopped: watch::Receiver<bool>,
+    scrape: impl Fn() -> F,
+    read: impl Fn(u64, &str) -> S,
+) -> (Vec<S>, Vec<String>) {
+    let begun = Instant::now();
+    let (mut samples, mut failures) = (Vec::new(), Vec::new());
+    let mut ticks = interval(MAX_INTERVAL.min(length / MIN_SAMPLES));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            // A dropped sender also stops the scrapes.
+            _ = stopped.wait_for(|stopped| *stopped) => return (samples, failures),
+        }
+        match scrape().await {
+            Ok(metrics) => samples.push(read(begun.elapsed().as_secs(), &metrics)),
+            Err(error) => failures.push(format!("a scrape failed: {error:#}")),
+        }
+    }
 }
 
 /// Writes a summary with its conditions to a file of the benchmarks' directory, and shows it.

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use headgate_sandbox::agents::AgentConfig;
 use headgate_sandbox::assets::Assets;
 use headgate_sandbox::control_plane::ControlPlane;
@@ -39,6 +39,7 @@ use tokio::sync::watch;
 use expected_answer::ExpectedAnswer;
 use output::say;
 use probes::ProbeCounts;
+use samples::Sample;
 use summary::Summary;
 
 /// Minimum duration: a shorter run shows nothing about memory and has no outage.
@@ -91,7 +92,8 @@ async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
     let expected_answer = Arc::new(ExpectedAnswer::default());
     let counts = Arc::new(ProbeCounts::new(Arc::clone(&expected_answer)));
     let probes = probes::start(addresses.healthz, &counts, &stopped);
-    let samples = tokio::spawn(samples::take(addresses.metrics, length, stopped.clone()));
+    let scrape = move || metrics(addresses.metrics);
+    let samples = tokio::spawn(soaking::sample(length, stopped.clone(), scrape, Sample::read));
     let result = tokio::select! {
         result = scenario::run(&mut control_plane, client, &node, length, &expected_answer, &counts) => result?,
         end = agent.process.wait_for_exit() => return Err(end.into()),
@@ -99,12 +101,18 @@ async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
     stop.send_replace(true);
     probes.join_all().await;
     let samples = samples.await?;
-    let metrics = http::get(addresses.metrics, "/metrics").await?.1;
+    let metrics = metrics(addresses.metrics).await?;
     let end = self::tasks(addresses.metrics).await?;
     let summary = Summary::new(length, &counts, &result, samples, &metrics, [tasks, end]);
     agent.process.stop(Duration::from_secs(20)).await;
     control_plane.stop().await;
     Ok(summary)
+}
+
+async fn metrics(address: SocketAddr) -> anyhow::Result<String> {
+    let (code, metrics) = http::get(address, "/metrics").await?;
+    ensure!(code == 200, "it was answered {code}");
+    Ok(metrics)
 }
 
 /// The start times of the agent's tasks and of the process.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::probes::{ProbeCounts, histogram};
-use crate::samples::{Sample, Samples, value};
+use crate::samples::{Sample, value};
 use crate::scenario::ScenarioResult;
 use crate::soaking::{Check, check};
 
@@ -92,7 +92,7 @@ impl Summary {
         length: Duration,
         counts: &ProbeCounts,
         result: &ScenarioResult,
-        samples: Samples,
+        (samples, failures): (Vec<Sample>, Vec<String>),
         metrics: &str,
         [before, after]: [Value; 2],
     ) -> Self {
@@ -103,7 +103,7 @@ impl Summary {
             taint_to_answer.saturating_record(u64::try_from(seen.as_micros()).unwrap_or(u64::MAX));
         }
         let mut errors = counts.errors();
-        errors.extend(samples.failures.iter().take(10).cloned());
+        errors.extend(failures.iter().take(10).cloned());
         let mut summary = Self {
             seconds: length.as_secs(),
             probes: Codes {
@@ -122,12 +122,12 @@ impl Summary {
             after_outage_millis: (result.seen_after_outage.iter())
                 .map(|seen| u64::try_from(seen.as_millis()).unwrap_or(u64::MAX))
                 .collect(),
-            resident_bytes: FirstAndLastTenth::of(&samples.taken, |sample| sample.resident_bytes),
-            open_files: FirstAndLastTenth::of(&samples.taken, |sample| sample.open_files),
-            series: samples.taken,
+            resident_bytes: FirstAndLastTenth::of(&samples, |sample| sample.resident_bytes),
+            open_files: FirstAndLastTenth::of(&samples, |sample| sample.open_files),
+            series: samples,
             checks: Vec::new(),
         };
-        summary.check(result, samples.failures.len(), before == after);
+        summary.check(result, failures.len(), before == after);
         summary
     }
 

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use headgate_agent::health::{LastChange, ProxyPart, ProxyStatus, VerdictInputs};
 use headgate_core::clock::Clock;
-use headgate_core::node::{Node, NodeReport, Taint};
+use headgate_core::node::{Node, NodeReport, SignalRules, Taint};
 use headgate_core::service::IpFamily;
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use http_body_util::BodyExt as _;
@@ -32,20 +32,22 @@ struct Server {
     counts: [u64; 2],
 }
 
+/// What a verdict follows from, and its senders.
+pub(crate) fn inputs(clock: &Clock) -> (watch::Sender<NodeReport>, watch::Sender<ProxyStatus>, VerdictInputs) {
+    let node = watch::Sender::new(NodeReport::initial(None, &SignalRules::default(), clock.now()));
+    let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_secs(10)));
+    let inputs = VerdictInputs {
+        node: node.subscribe(),
+        proxy: proxy.subscribe(),
+        notices: watch::Sender::default().subscribe(),
+    };
+    (node, proxy, inputs)
+}
+
 impl Server {
     fn new(path: &'static str) -> Self {
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
-        let node = watch::Sender::new(NodeReport::initial(
-            None,
-            &headgate_core::node::SignalRules::default(),
-            clock.now(),
-        ));
-        let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_secs(10)));
-        let inputs = VerdictInputs {
-            node: node.subscribe(),
-            proxy: proxy.subscribe(),
-            notices: watch::Sender::default().subscribe(),
-        };
+        let (node, proxy, inputs) = inputs(&clock);
         let mut registry = Registry::default();
         let (_, last_change) = watch::channel(None::<LastChange>);
         let metrics =
@@ -81,7 +83,7 @@ impl Server {
             taints: taints.iter().map(|key| Taint::new(key, "NoSchedule")).collect(),
             ..Node::default()
         };
-        let rules = headgate_core::node::SignalRules::new([TAINT], &headgate_core::node::BuiltInSignal::ALL);
+        let rules = SignalRules::new([TAINT], &headgate_core::node::BuiltInSignal::ALL);
         let report = self
             .node
             .borrow()

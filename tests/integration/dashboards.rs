@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use headgate_test_kubernetes::{eventually, kubectl, scratch};
+use headgate_test_kubernetes::{eventually, kubectl, met, scratch};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -220,11 +220,7 @@ async fn every_query_runs_on_a_prometheus_that_scrapes_a_sandbox() {
                     .map_err(|error| error.to_string())?;
             }
             let value = prometheus.value(expression).await;
-            if value.is_some_and(is_so) {
-                Ok(())
-            } else {
-                Err(format!("{expression} is {value:?}"))
-            }
+            met(value.is_some_and(is_so), format!("{expression} is {value:?}"))
         })
         .await;
     };

@@ -1,19 +1,23 @@
 //! `headgate-lab drill` as a program: real agents on the data plane of this machine's kernel.
 
+#[expect(dead_code, reason = "some of it is for the tests of the drill itself")]
+#[path = "../../lab/drill/tests/fixture/fixture.rs"]
+mod fixture;
 mod kep;
 mod missing;
 mod negative_controls;
 mod terminal;
 
-use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
-use headgate_drill::network::namespace::Namespace;
 use headgate_sandbox::process::{Process, command_in};
 use headgate_test_kubernetes::{assert_contains, lab_program, scratch};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+
+pub(crate) use fixture::can_run;
+use fixture::runtime;
 
 /// How long a drill of a test may take, on a machine that is busy with other tests.
 const DRILL_TIMEOUT: Duration = Duration::from_mins(4);
@@ -23,31 +27,10 @@ const ATTEMPTS: usize = 4;
 /// How late a client or step may be in a drill of a test, in real seconds: these check an order of events, and no time.
 const LONGEST_LAG_SECONDS: f64 = 0.3;
 
-/// Whether namespaces are available; without them a test prints a line and passes, except with `CI=true`.
-pub(crate) fn can_run(test: &str) -> bool {
-    let Err(obstacle) = Namespace::create() else {
-        return true;
-    };
-    let checked = std::env::var("CI").is_ok_and(|ci| ci == "true");
-    assert!(
-        !checked,
-        "{test} cannot run: {obstacle}; and CI=true allows no skipping"
-    );
-    let _ = writeln!(std::io::stderr(), "{test} not run: {obstacle}");
-    false
-}
-
 fn drill(flags: &str) -> Command {
     let mut command = command_in(lab_program(), &scratch("drill"));
     command.arg("drill").args(flags.split_whitespace()).args(["-o", "json"]);
     command
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
 }
 
 /// Runs a drill to its end; returns its results. Where the machine was too busy in a run, the whole drill runs again.

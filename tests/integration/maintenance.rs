@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::{Process, last_log_lines};
-use headgate_test_kubernetes::{eventually, kubectl, own_cluster, scratch};
+use headgate_test_kubernetes::{eventually, kubectl, met, own_cluster, scratch};
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
@@ -238,11 +238,7 @@ async fn no_pod_leaves_before_the_pools_show_its_node_out() {
             .spec
             .unwrap();
         let is_back = state == "None" && node.unschedulable != Some(true) && node.taints.is_none();
-        if is_back {
-            Ok(())
-        } else {
-            Err(format!("{state} {node:?}\n{}", controller.log()))
-        }
+        met(is_back, format!("{state} {node:?}\n{}", controller.log()))
     })
     .await;
     controller.ends().await;

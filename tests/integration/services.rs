@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use headgate_agent::health::{ProxyStatus, VerdictInputs};
+use headgate_agent::health::ProxyStatus;
 use headgate_agent::health::{
     services::Metrics, services::NodePortServer, services::PortStates, services::ServiceDrains, services::ServiceIndex,
     services::ServiceRoutes, services::ServiceTable, services::SlimEndpointSlice, services::Sockets,
@@ -35,6 +35,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use crate::conformance::inputs;
 use crate::listener::InMemoryListener;
 
 mod cluster;
@@ -149,17 +150,7 @@ fn slices(key: &str, kind: &str, count: u8) -> Vec<SlimEndpointSlice> {
 impl Server {
     fn new() -> Self {
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
-        let node = watch::Sender::new(NodeReport::initial(
-            None,
-            &headgate_core::node::SignalRules::default(),
-            clock.now(),
-        ));
-        let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_secs(10)));
-        let inputs = VerdictInputs {
-            node: node.subscribe(),
-            proxy: proxy.subscribe(),
-            notices: watch::Sender::default().subscribe(),
-        };
+        let (node, proxy, inputs) = inputs(&clock);
         let tables = watch::Sender::new(None);
         let state = watch::Sender::default();
         let ports = state.subscribe();

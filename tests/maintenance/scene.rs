@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use headgate_test_kubernetes::eventually;
+use headgate_test_kubernetes::{eventually, met};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, MAINTENANCES, NODES, SOON};
@@ -254,11 +254,7 @@ impl Scene {
                 };
                 let left = crate::observer::traces(&object);
                 let is_down = self.observer.is_down(node);
-                if left.is_empty() && !is_down {
-                    Ok(())
-                } else {
-                    Err(format!("{left:?}, down: {is_down}"))
-                }
+                met(left.is_empty() && !is_down, format!("{left:?}, down: {is_down}"))
             })
             .await;
         }

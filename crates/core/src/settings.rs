@@ -14,5 +14,5 @@ pub use file::read_text_file;
 pub use int_or_percent::IntOrPercent;
 pub use lines::{MAX_LINES, line_at};
 pub use names::{is_qualified_name, is_subdomain};
-pub use value::{EnvironmentLookup, describe_value, format_duration, parse_duration, scalar_text};
+pub use value::{EnvironmentLookup, describe_value, duration_up_to, format_duration, parse_duration, scalar_text};
 pub use violation::{Printable, SettingsError, Violation};

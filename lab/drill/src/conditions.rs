@@ -6,7 +6,7 @@ use headgate_azure_emulator::Settings;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::drill::Options;
+use crate::drill::{ConnectionLifetime, Options};
 use crate::report::name;
 
 /// What a run's figures depend on, besides its scenario, strategy, seed and speed. Times are those of the scenario.
@@ -96,33 +96,34 @@ fn differences(settings: &Settings) -> String {
 
 impl From<&Options> for Conditions {
     fn from(options: &Options) -> Self {
+        let probe = options.probe();
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: None,
             nodes: options.nodes,
             rate: options.rate,
-            long_lived: options.long_lived,
-            connection_lifetime_seconds: options.pods.connection_lifetime.as_secs_f64(),
-            has_mixed_lifetimes: options.has_mixed_lifetimes,
-            probe_interval_seconds: options.probe.interval.as_secs_f64(),
-            probe_timeout_seconds: options.probe.timeout.as_secs_f64(),
-            probe_failures: options.probe.unhealthy_threshold,
-            probe_rule: name(&options.probe.rule),
+            long_lived: options.connections,
+            connection_lifetime_seconds: options.pods().connection_lifetime.as_secs_f64(),
+            has_mixed_lifetimes: options.connection_lifetime == ConnectionLifetime::Mix,
+            probe_interval_seconds: probe.interval.as_secs_f64(),
+            probe_timeout_seconds: probe.timeout.as_secs_f64(),
+            probe_failures: probe.unhealthy_threshold,
+            probe_rule: name(&probe.rule),
             probers: options.probers,
             power_off: name(&options.power_off),
             deleted_machines: name(&options.deleted_machines),
             pool_members: name(&options.pool_members),
             other_writer_seconds: options.other_writer.map_or(0.0, |interval| interval.as_secs_f64()),
-            admin_down_resets: options.drain_rules.admin_down.is_some(),
-            probe_successes: options.probe.healthy_threshold,
-            no_healthy_backends: name(&options.no_healthy),
-            propagation_seconds: options.propagation.as_secs_f64(),
-            operation_seconds: options.operation.mean(options.nodes).as_secs_f64(),
-            operation_spread: options.operation.spread,
+            admin_down_resets: options.admin_down_resets,
+            probe_successes: probe.healthy_threshold,
+            no_healthy_backends: name(&options.no_healthy_backends),
+            propagation_seconds: options.propagation_delay.as_secs_f64(),
+            operation_seconds: options.operation().mean(options.nodes).as_secs_f64(),
+            operation_spread: options.operation_spread,
             poll_retry_after_seconds: options.poll_retry_after.as_secs_f64(),
-            azure_settings: differences(&options.azure),
+            azure_settings: options.azure_settings.as_ref().map(differences).unwrap_or_default(),
             arm_faults: options
-                .arm_faults
+                .arm_fault
                 .iter()
                 .map(Value::to_string)
                 .collect::<Vec<_>>()
@@ -130,10 +131,10 @@ impl From<&Options> for Conditions {
             negative_control: options.negative_control.as_ref().map(name).unwrap_or_default(),
             autoscaler: name(&options.autoscaler),
             delete_delay_seconds: options.delete_delay.as_secs_f64(),
-            deletion_delay_timeout_seconds: options.deletion_delay_timeout.as_secs_f64(),
+            deletion_delay_timeout_seconds: options.node_deletion_delay_timeout.as_secs_f64(),
             notice_seconds: options.notice.as_secs_f64(),
-            pre_stop_seconds: options.pods.pre_stop.as_secs_f64(),
-            shutdown_seconds: options.pods.process.as_secs_f64(),
+            pre_stop_seconds: options.pre_stop.as_secs_f64(),
+            shutdown_seconds: options.shutdown.as_secs_f64(),
             restart_seconds: options.restart.as_secs_f64(),
         }
     }
@@ -151,7 +152,10 @@ mod tests {
         let usual = Conditions::from(&options());
         assert_eq!((usual.azure_settings.as_str(), usual.nodes, usual.rate), ("", 3, 100.0));
         let mut other = options();
-        other.azure.admin_state_none = AdminStateNone::Shown;
+        other.azure_settings = Some(Settings {
+            admin_state_none: AdminStateNone::Shown,
+            ..Settings::default()
+        });
         assert_eq!(Conditions::from(&other).azure_settings, r#"{"adminStateNone":"shown"}"#);
     }
 }

@@ -11,7 +11,7 @@ use headgate_sandbox::assets::AssetsError;
 use self::control::Control;
 #[cfg(test)]
 pub(crate) use self::options::tests::options as options_of_a_test;
-pub use self::options::{KubeProxyPart, NegativeControl, Options};
+pub use self::options::{ConnectionLifetime, KubeProxyPart, NegativeControl, Options};
 pub use self::roll::Roll;
 use crate::clients::ClientSettings;
 use crate::cluster::ClusterError;
@@ -19,7 +19,7 @@ use crate::control_plane::Observed;
 use crate::lifetimes::Lifetimes;
 use crate::progress::Progress;
 use crate::result::{Attempt, Connection, RunIdentity, RunResult, TimelineEvent, summarize};
-use crate::scenario::{Parameters, Scenario, Step, Timeline};
+use crate::scenario::{Scenario, Step, Timeline};
 use crate::strategy::{Plan, Strategy};
 use crate::world::phase::stratified;
 use crate::world::{Recording, RunSettings, World, WorldError, WorldSettings};
@@ -93,9 +93,9 @@ pub async fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Resul
     let mut results = Vec::new();
     // The same phases for all strategies: runs with the same seed are pairs.
     let phases = stratified(options.seed, options.runs);
-    for strategy in options.strategies.iter().copied() {
+    for strategy in options.strategies() {
         progress(Progress::Starting(strategy));
-        let plan = strategy.plan(options.scenario, &options.pods);
+        let plan = strategy.plan(options.scenario, &options.pods());
         let mut control_plane = Control::start(options, &plan).await?;
         let mut world = World::start(options.world(plan, &control_plane)).await?;
         for (index, phase) in phases.iter().copied().enumerate() {
@@ -104,7 +104,7 @@ pub async fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Resul
                 world.restore().await?;
             }
             let seed = options.seed.wrapping_add(index as u64);
-            let operation = options.speed.real(options.operation.draw(options.nodes, seed));
+            let operation = options.speed().real(options.operation().draw(options.nodes, seed));
             control_plane.set_operation_delay(operation).await?;
             control_plane.wait_for_leader().await?;
             let timeline = options.timeline(&plan);
@@ -135,17 +135,17 @@ impl Options {
     pub fn length(&self) -> Duration {
         let runs = u32::try_from(self.runs).unwrap_or(u32::MAX);
         let plans = self
-            .strategies
-            .iter()
-            .map(|strategy| strategy.plan(self.scenario, &self.pods));
+            .strategies()
+            .into_iter()
+            .map(|strategy| strategy.plan(self.scenario, &self.pods()));
         plans.map(|plan| self.timeline(&plan).end * runs).sum()
     }
 
     fn real_probe(&self) -> ProbeSettings {
         ProbeSettings {
-            interval: self.speed.real(self.probe.interval),
-            timeout: self.speed.real(self.probe.timeout),
-            ..self.probe
+            interval: self.speed().real(self.probe().interval),
+            timeout: self.speed().real(self.probe().timeout),
+            ..self.probe()
         }
     }
 
@@ -159,12 +159,12 @@ impl Options {
             },
             plan,
             probe: self.real_probe(),
-            no_healthy: self.no_healthy,
-            propagation: self.speed.real(self.propagation),
+            no_healthy: self.no_healthy_backends,
+            propagation: self.speed().real(self.propagation_delay),
             probers: self.probers,
             power_off: self.power_off,
             deleted_machines: self.deleted_machines,
-            drain_rules: self.drain_rules.map(|time| self.speed.real(time)),
+            drain_rules: self.drain_rules().map(|time| self.speed().real(time)),
             processes: match control_plane {
                 Control::None(_) => Vec::new(),
                 Control::Cluster(cluster) => cluster.processes(),
@@ -174,24 +174,14 @@ impl Options {
 
     /// The scenario's timeline in real time.
     fn timeline(&self, plan: &Plan) -> Timeline {
-        let timeline = self.scenario.timeline(&Parameters {
-            nodes: self.nodes,
-            autoscaler: self.autoscaler,
-            delete_delay: self.delete_delay,
-            notice: self.notice,
-            restart: self.restart,
-            is_evicted_by_controllers: plan.evicts_pod(),
-            holds_deletion: plan.holds_deletion,
-            shutdown: plan.shutdown,
-            probe: self.probe,
-        });
+        let timeline = self.scenario.timeline(self, plan);
         let real = |step: &Step| Step {
-            at: self.speed.real(step.at),
+            at: self.speed().real(step.at),
             ..*step
         };
         Timeline {
             steps: timeline.steps.iter().map(real).collect(),
-            end: self.speed.real(timeline.end),
+            end: self.speed().real(timeline.end),
         }
     }
 
@@ -199,21 +189,20 @@ impl Options {
         ClientSettings {
             source: std::net::Ipv4Addr::UNSPECIFIED,
             rate: self.rate,
-            timeout: self.speed.real(CLIENT_TIMEOUT).max(CLIENT_TIMEOUT_MIN),
-            long_lived: self.long_lived,
-            lifetimes: if self.has_mixed_lifetimes {
-                Lifetimes::Mix(self.speed)
-            } else {
-                Lifetimes::AtMost(self.speed.real(self.pods.connection_lifetime))
+            timeout: self.speed().real(CLIENT_TIMEOUT).max(CLIENT_TIMEOUT_MIN),
+            long_lived: self.connections,
+            lifetimes: match self.connection_lifetime {
+                ConnectionLifetime::Mix => Lifetimes::Mix(self.speed()),
+                ConnectionLifetime::AtMost(longest) => Lifetimes::AtMost(self.speed().real(longest)),
             },
-            request_interval: self.speed.real(REQUEST_INTERVAL).max(REQUEST_INTERVAL_MIN),
+            request_interval: self.speed().real(REQUEST_INTERVAL).max(REQUEST_INTERVAL_MIN),
             seed,
         }
     }
 
     /// What a recording says in the scenario's time.
     fn result(&self, strategy: Strategy, seed: u64, recording: &Recording) -> RunResult {
-        let since = |at: tokio::time::Instant| self.speed.scenario(at.saturating_duration_since(recording.start));
+        let since = |at: tokio::time::Instant| self.speed().scenario(at.saturating_duration_since(recording.start));
         let observations = &recording.observations;
         let attempts = observations.attempts.iter().map(|attempt| Attempt {
             at: since(attempt.at),
@@ -238,7 +227,7 @@ impl Options {
             scenario: self.scenario,
             strategy,
             seed,
-            speed: self.speed.factor(),
+            speed: self.speed().factor(),
             nodes: self.nodes,
             longest_lag: observations.longest_lag,
         };
@@ -258,7 +247,7 @@ mod tests {
     #[test]
     fn everything_of_the_scenario_is_shortened() {
         let options = options();
-        let plan = Strategy::KubeProxy.plan(options.scenario, &options.pods);
+        let plan = Strategy::KubeProxy.plan(options.scenario, &options.pods());
         let timeline = options.timeline(&plan);
         assert_eq!(timeline.steps[0].at, Duration::from_millis(500));
         assert_eq!(timeline.steps[1].at, Duration::from_millis(1001));

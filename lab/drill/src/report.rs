@@ -159,13 +159,13 @@ pub fn warning(results: &[RunResult]) -> Option<String> {
 /// What the results assume, one sentence on each line.
 #[must_use]
 pub fn assumptions(options: &Options) -> String {
-    let probe = &options.probe;
+    let probe = options.probe();
     let mut text = format!(
         "Scenario {} on {} nodes; times are of the scenario, which ran {} times faster. Headgate, the kernel and this \
          machine ran at their own speed.\n",
         name(&options.scenario),
         options.nodes,
-        options.speed.factor(),
+        options.speed().factor(),
     );
     // Writing to a String does not fail.
     let _ = writeln!(
@@ -179,14 +179,14 @@ pub fn assumptions(options: &Options) -> String {
     let _ = writeln!(
         text,
         "Azure publishes no time for an admin state to take effect: here {} s after its operation, which takes {} s.",
-        options.propagation.as_secs_f64(),
-        options.operation.mean(options.nodes).as_secs_f64(),
+        options.propagation_delay.as_secs_f64(),
+        options.operation().mean(options.nodes).as_secs_f64(),
     );
     let _ = writeln!(
         text,
         "Blackhole seconds: how long new connections to one node were lost, summed over nodes. Long-lived connections end \
          by themselves after at most {} s; those open through a node are counted at its signal.",
-        options.pods.connection_lifetime.as_secs_f64(),
+        options.pods().connection_lifetime.as_secs_f64(),
     );
     text
 }

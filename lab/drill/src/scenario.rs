@@ -7,12 +7,12 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use headgate_budget::probe::ProbeSettings;
 use serde::Serialize;
 
 pub use self::signal::Signal;
+use crate::drill::Options;
 use crate::endpoints::TrafficPolicy;
-use crate::strategy::PodShutdown;
+use crate::strategy::Plan;
 
 mod signal;
 
@@ -163,29 +163,6 @@ impl Timeline {
     }
 }
 
-/// What scenarios depend on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parameters {
-    /// How many nodes, at least two.
-    pub nodes: usize,
-    /// The autoscaler that removes nodes.
-    pub autoscaler: Autoscaler,
-    /// From the signal to the deletion of an empty node, or to the eviction of Pods in `maintenance`.
-    pub delete_delay: Duration,
-    /// What a spot machine is given.
-    pub notice: Duration,
-    /// From the end of a Pod until its replacement is ready.
-    pub restart: Duration,
-    /// Whether headgate's controllers evict a Pod of the node that goes away, and not the timeline.
-    pub is_evicted_by_controllers: bool,
-    /// Whether cluster-autoscaler announces a deletion by its soft taint, and headgate's agents delay it.
-    pub holds_deletion: bool,
-    /// How an evicted or updated Pod ends.
-    pub shutdown: PodShutdown,
-    /// The load balancer's probes; a run ends only after they have noticed everything.
-    pub probe: ProbeSettings,
-}
-
 /// Before the first signal, so that a run shows the state before.
 const LEAD_IN: Duration = Duration::from_secs(5);
 /// After the last loss that can be expected.
@@ -203,20 +180,25 @@ pub(crate) const READINESS_PERIOD: Duration = Duration::from_secs(5);
 impl Scenario {
     /// The steps of one run.
     #[must_use]
-    pub fn timeline(self, parameters: &Parameters) -> Timeline {
-        let mut steps = Steps(Vec::new());
+    pub fn timeline(self, options: &Options, plan: &Plan) -> Timeline {
+        let mut steps = Steps {
+            taken: Vec::new(),
+            options,
+            plan,
+        };
         match self {
-            Self::ScaleDown => steps.scale_down(LEAD_IN, 0, parameters),
-            Self::Mass => (0..parameters.nodes / 2).for_each(|node| steps.scale_down(LEAD_IN, node, parameters)),
-            Self::Maintenance | Self::Local => steps.maintenance(parameters),
-            Self::Spot => steps.spot(parameters),
-            Self::RollingUpdate => steps.rolling_update(parameters),
-            Self::ApiOutage => steps.api_outage(parameters),
+            Self::ScaleDown => steps.scale_down(LEAD_IN, 0),
+            Self::Mass => (0..options.nodes / 2).for_each(|node| steps.scale_down(LEAD_IN, node)),
+            Self::Maintenance | Self::Local => steps.maintenance(),
+            Self::Spot => steps.spot(),
+            Self::RollingUpdate => steps.rolling_update(),
+            Self::ApiOutage => steps.api_outage(),
         }
-        let mut steps = steps.0;
+        let mut steps = steps.taken;
         steps.sort_by_key(|step| step.at);
         let last = steps.last().map_or(LEAD_IN, |step| step.at);
-        let detection = parameters.probe.longest_detection_by_threshold() + parameters.probe.timeout;
+        let probe = options.probe();
+        let detection = probe.longest_detection_by_threshold() + probe.timeout;
         Timeline {
             steps,
             end: last + detection + TAIL,
@@ -250,85 +232,90 @@ impl Scenario {
     }
 }
 
-struct Steps(Vec<Step>);
+struct Steps<'a> {
+    taken: Vec<Step>,
+    options: &'a Options,
+    plan: &'a Plan,
+}
 
-impl Steps {
+impl Steps<'_> {
     fn add(&mut self, at: Duration, node: usize, action: Action) {
-        self.0.push(Step { at, node, action });
+        self.taken.push(Step { at, node, action });
     }
 
-    fn scale_down(&mut self, at: Duration, node: usize, parameters: &Parameters) {
-        let gone = match parameters.autoscaler {
+    fn scale_down(&mut self, at: Duration, node: usize) {
+        let gone = match self.options.autoscaler {
             Autoscaler::ClusterAutoscaler => {
-                if parameters.holds_deletion {
+                if self.plan.holds_deletion {
                     // 10 min before the other taint in a real cluster: time enough to write the annotation.
                     self.add(
                         at.saturating_sub(LEAD_IN),
                         node,
                         Action::Signal(Signal::AutoscalerCandidate),
                     );
-                    let drained = at + parameters.delete_delay + AUTOSCALER_OVERHEAD;
+                    let drained = at + self.options.delete_delay + AUTOSCALER_OVERHEAD;
                     self.add(drained, node, Action::AwaitDeletionDelay);
                 }
                 self.add(at, node, Action::Signal(Signal::AutoscalerTaint));
-                parameters.delete_delay + AUTOSCALER_OVERHEAD
+                self.options.delete_delay + AUTOSCALER_OVERHEAD
             }
             Autoscaler::Karpenter => {
                 self.add(at, node, Action::Signal(Signal::KarpenterTaint));
                 self.add(at + KARPENTER_DELETION, node, Action::Signal(Signal::Deletion));
-                parameters.delete_delay.max(KARPENTER_TERMINATE)
+                self.options.delete_delay.max(KARPENTER_TERMINATE)
             }
         };
         self.add(at + gone, node, Action::PowerOff);
     }
 
-    fn maintenance(&mut self, parameters: &Parameters) {
-        let evicted = if parameters.is_evicted_by_controllers {
+    fn maintenance(&mut self) {
+        let evicted = if self.plan.evicts_pod() {
             self.add(LEAD_IN, 0, Action::Signal(Signal::NodeMaintenance));
             self.add(LEAD_IN, 0, Action::AwaitEviction);
             LEAD_IN
         } else {
             self.add(LEAD_IN, 0, Action::Signal(Signal::MaintenanceTaint));
-            LEAD_IN + parameters.delete_delay
+            LEAD_IN + self.options.delete_delay
         };
-        let ended = self.end_pod(evicted, 0, &parameters.shutdown);
+        let ended = self.end_pod(evicted, 0);
         self.add(ended + POWER_OFF_AFTER_EVICTION, 0, Action::PowerOff);
     }
 
-    fn spot(&mut self, parameters: &Parameters) {
+    fn spot(&mut self) {
         self.add(LEAD_IN, 0, Action::Signal(Signal::SpotNotice));
-        if parameters.is_evicted_by_controllers {
+        if self.plan.evicts_pod() {
             self.add(LEAD_IN, 0, Action::AwaitEviction);
-            self.end_pod(LEAD_IN, 0, &parameters.shutdown);
+            self.end_pod(LEAD_IN, 0);
         }
-        self.add(LEAD_IN + parameters.notice, 0, Action::PowerOff);
+        self.add(LEAD_IN + self.options.notice, 0, Action::PowerOff);
     }
 
-    fn rolling_update(&mut self, parameters: &Parameters) {
+    fn rolling_update(&mut self) {
         let mut at = LEAD_IN;
-        for node in 0..parameters.nodes {
-            at = self.end_pod(at, node, &parameters.shutdown) + parameters.restart;
+        for node in 0..self.options.nodes {
+            at = self.end_pod(at, node) + self.options.restart;
             self.add(at, node, Action::StartPod);
         }
     }
 
-    fn api_outage(&mut self, parameters: &Parameters) {
+    fn api_outage(&mut self) {
         let second = Duration::from_secs(1);
-        self.scale_down(LEAD_IN, 0, parameters);
-        let stopped = LEAD_IN + parameters.delete_delay.mul_f64(0.2);
+        self.scale_down(LEAD_IN, 0);
+        let stopped = LEAD_IN + self.options.delete_delay.mul_f64(0.2);
         self.add(stopped, 0, Action::StopApiServer);
-        for node in 0..parameters.nodes {
+        for node in 0..self.options.nodes {
             self.add(stopped + second, node, Action::RestartAgent);
         }
         self.add(
-            LEAD_IN + parameters.delete_delay + second * 2,
+            LEAD_IN + self.options.delete_delay + second * 2,
             0,
             Action::StartApiServer,
         );
     }
 
     /// A Pod terminates; gives when its process ends.
-    fn end_pod(&mut self, at: Duration, node: usize, shutdown: &PodShutdown) -> Duration {
+    fn end_pod(&mut self, at: Duration, node: usize) -> Duration {
+        let shutdown = self.plan.shutdown;
         self.add(at, node, Action::TerminatePod);
         let ends = at + shutdown.serving();
         if shutdown.fails_health_check {

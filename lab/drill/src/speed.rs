@@ -16,6 +16,9 @@ pub struct Speed(f64);
 pub struct SpeedError(f64);
 
 impl Speed {
+    pub(crate) const REAL_TIME: Self = Self(1.0);
+    pub(crate) const DEFAULT: Self = Self(10.0);
+
     /// A factor.
     ///
     /// # Errors

@@ -11,20 +11,18 @@
 mod fixture;
 
 use std::io::Write as _;
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use headgate_budget::expected_loss;
 use headgate_drill::clients::ClientSettings;
 use headgate_drill::control_plane::NoControlPlane;
-use headgate_drill::lifetimes::Lifetimes;
 use headgate_drill::result::Event;
 use headgate_drill::scenario::{Action, Scenario, Step, Timeline};
 use headgate_drill::strategy::{PodTimes, Strategy};
 use headgate_drill::world::phase::stratified;
 use headgate_drill::world::{Recording, RunSettings, World};
 
-use fixture::{NODES, can_run, not_run, probe, runtime, world_settings};
+use fixture::{NODES, can_run, not_run, probe, run_settings, runtime, world_settings};
 
 const TEST: &str = "connections_lose_what_the_closed_form_says";
 /// Seeds of each case.
@@ -119,20 +117,17 @@ fn samples(serving: Duration, seeds: std::ops::Range<usize>) -> Vec<Sample> {
         let (mut samples, mut index, mut repeated) = (Vec::new(), 0, 0);
         for seed in seeds {
             loop {
-                let run = RunSettings {
-                    clients: ClientSettings {
-                        source: Ipv4Addr::UNSPECIFIED,
-                        rate: RATE,
-                        timeout: Duration::from_millis(400),
-                        long_lived: 0,
-                        lifetimes: Lifetimes::AtMost(Duration::from_secs(1)),
-                        request_interval: Duration::from_millis(100),
-                        seed: seed as u64,
-                    },
+                let mut run = RunSettings {
                     index,
                     seed: seed as u64,
                     phase: phases[seed],
-                    operation: Duration::ZERO,
+                    ..run_settings()
+                };
+                run.clients = ClientSettings {
+                    rate: RATE,
+                    long_lived: 0,
+                    seed: seed as u64,
+                    ..run.clients
                 };
                 index += 1;
                 let recording = world

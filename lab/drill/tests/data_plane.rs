@@ -8,11 +8,10 @@ mod fixture;
 mod lag;
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use headgate_budget::probe::{ProbeRule, ProbeSettings, Provider};
-use headgate_drill::clients::{ClientSettings, Held, Observations};
+use headgate_drill::clients::{Held, Observations};
 use headgate_drill::control_plane::NoControlPlane;
 use headgate_drill::draining::{DrainRules, Ending, FlowEnd};
 use headgate_drill::lifetimes::Lifetimes;
@@ -24,7 +23,7 @@ use headgate_drill::speed::Speed;
 use headgate_drill::strategy::{Plan, PodTimes, Strategy};
 use headgate_drill::world::{Recording, RunSettings, World, WorldSettings};
 
-use fixture::{NODES, can_run, probe, runtime, world_settings};
+use fixture::{NODES, can_run, probe, run_settings, runtime, world_settings};
 use lag::on_time;
 
 const fn millis(millis: u64) -> Duration {
@@ -45,24 +44,6 @@ fn settings(plan: Plan, empty_nodes: usize) -> WorldSettings {
         empty_nodes,
         propagation: millis(50),
         ..world_settings(plan, probe(millis(200)))
-    }
-}
-
-fn run_settings() -> RunSettings {
-    RunSettings {
-        clients: ClientSettings {
-            source: Ipv4Addr::UNSPECIFIED,
-            rate: 100.0,
-            timeout: millis(400),
-            long_lived: 12,
-            lifetimes: Lifetimes::AtMost(Duration::from_mins(1)),
-            request_interval: millis(50),
-            seed: 1,
-        },
-        index: 0,
-        seed: 1,
-        phase: 0.5,
-        operation: Duration::ZERO,
     }
 }
 

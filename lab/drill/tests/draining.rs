@@ -7,7 +7,6 @@ mod fixture;
 #[path = "fixture/lag.rs"]
 mod lag;
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use headgate_budget::probe::Provider;
@@ -15,13 +14,12 @@ use headgate_drill::clients::{ClientSettings, Held};
 use headgate_drill::control_plane::NoControlPlane;
 use headgate_drill::draining::{Deregistration, DrainRules, Ending, FlowEnd};
 use headgate_drill::endpoints::TrafficPolicy;
-use headgate_drill::lifetimes::Lifetimes;
 use headgate_drill::result::Event;
 use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
 use headgate_drill::strategy::{PodTimes, Strategy};
-use headgate_drill::world::{Recording, RunSettings, World, WorldSettings};
+use headgate_drill::world::{Recording, World, WorldSettings};
 
-use fixture::{NODES, can_run, probe, runtime, world_settings};
+use fixture::{NODES, can_run, probe, run_settings, runtime, world_settings};
 use lag::on_time;
 
 const SIGNAL: Duration = Duration::from_millis(700);
@@ -40,20 +38,12 @@ fn record(strategy: Strategy, drain_rules: DrainRules) -> Recording {
         drain_rules,
         ..world_settings(plan, probe(Duration::from_millis(200)))
     };
-    let run = RunSettings {
-        clients: ClientSettings {
-            source: Ipv4Addr::UNSPECIFIED,
-            rate: 50.0,
-            timeout: Duration::from_millis(900),
-            long_lived: 15,
-            lifetimes: Lifetimes::AtMost(Duration::from_mins(1)),
-            request_interval: Duration::from_millis(50),
-            seed: 1,
-        },
-        index: 0,
-        seed: 1,
-        phase: 0.5,
-        operation: Duration::ZERO,
+    let mut run = run_settings();
+    run.clients = ClientSettings {
+        rate: 50.0,
+        timeout: Duration::from_millis(900),
+        long_lived: 15,
+        ..run.clients
     };
     let timeline = Timeline {
         steps: vec![Step {

@@ -2,28 +2,24 @@
 //!
 //! The third one, about liveness probes, is `liveness.rs`.
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use headgate_budget::probe::{ProbeSettings, Provider};
 use headgate_drill::azure::PoolMembers;
 use headgate_drill::clients::ClientSettings;
 use headgate_drill::cluster::{Cluster, ClusterSettings, KubeProxySettings, MaintenanceSettings};
-use headgate_drill::draining::DrainRules;
 use headgate_drill::endpoints::TrafficPolicy;
-use headgate_drill::lifetimes::Lifetimes;
-use headgate_drill::machine::{DeletedMachines, PowerOff};
+use headgate_drill::machine::DeletedMachines;
 use headgate_drill::result::Event;
-use headgate_drill::rotation::NoHealthyBackends;
 use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
 use headgate_drill::strategy::{PodTimes, Strategy};
-use headgate_drill::world::{Recording, RunSettings, World, WorldSettings};
+use headgate_drill::world::{Recording, World, WorldSettings};
 use headgate_sandbox::assets::Assets;
 use tokio::time::Instant;
 
+use super::fixture::{NODES, run_settings, world_settings};
 use super::{can_run, runtime};
 
-const NODES: usize = 3;
 const SIGNAL: Duration = Duration::from_millis(1500);
 const END: Duration = Duration::from_secs(6);
 /// Longer than the run: only the end of the run, or a loss, ends a connection.
@@ -61,39 +57,23 @@ async fn terminating_node(strategy: Strategy) -> Recording {
         negative_control: None,
     };
     let mut cluster = Cluster::start(settings).await.unwrap();
+    let probe = ProbeSettings {
+        interval: Duration::from_millis(500),
+        timeout: Duration::from_millis(500),
+        ..Provider::Azure.probe()
+    };
     let settings = WorldSettings {
-        nodes: NODES,
-        empty_nodes: 0,
-        plan,
-        probe: ProbeSettings {
-            interval: Duration::from_millis(500),
-            timeout: Duration::from_millis(500),
-            ..Provider::Azure.probe()
-        },
-        no_healthy: NoHealthyBackends::AllProbedDown,
-        propagation: Duration::ZERO,
-        drain_rules: DrainRules::of(Provider::Azure),
-        probers: 1,
-        power_off: PowerOff::Silent,
-        deleted_machines: DeletedMachines::Stay,
         processes: cluster.processes(),
+        ..world_settings(plan, probe)
     };
     cluster.set_operation_delay(Duration::ZERO).await.unwrap();
     let mut world = World::start(settings).await.unwrap();
-    let run = RunSettings {
-        clients: ClientSettings {
-            source: Ipv4Addr::UNSPECIFIED,
-            rate: 50.0,
-            timeout: Duration::from_secs(3),
-            long_lived: 12,
-            lifetimes: Lifetimes::AtMost(LIFETIME),
-            request_interval: Duration::from_millis(100),
-            seed: 1,
-        },
-        index: 0,
-        seed: 1,
-        phase: 0.5,
-        operation: Duration::ZERO,
+    let mut run = run_settings();
+    run.clients = ClientSettings {
+        rate: 50.0,
+        timeout: Duration::from_secs(3),
+        request_interval: Duration::from_millis(100),
+        ..run.clients
     };
     let timeline = Timeline {
         steps: vec![Step {

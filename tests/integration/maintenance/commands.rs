@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use headgate_sandbox::process::Process;
-use headgate_test_kubernetes::{assert_contains, eventually, own_cluster, scratch};
+use headgate_test_kubernetes::{assert_contains, eventually, met, own_cluster, scratch};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
@@ -66,7 +66,7 @@ impl CommandLine {
 async fn prints(process: &Process, part: &str) {
     eventually(SOON, part, async || {
         let text = std::fs::read_to_string(process.log()).unwrap_or_default();
-        if text.contains(part) { Ok(()) } else { Err(text) }
+        met(text.contains(part), text)
     })
     .await;
 }
@@ -274,11 +274,7 @@ async fn gives_back(headgate: &CommandLine, client: &Client) {
     let created = headgate.done(&["drain", "node-1", "node-2", "--wait=false", "--name", "both"]);
     assert_eq!(created, "nodemaintenance.headgate.dev/both created\n");
     eventually(SOON, "the other node is cordoned", async || {
-        if is_cordoned("node-2").await {
-            Ok(())
-        } else {
-            Err("not yet".to_owned())
-        }
+        met(is_cordoned("node-2").await, "not yet")
     })
     .await;
     let both = "nodemaintenance.headgate.dev/both keeps its other nodes\nnodemaintenance.headgate.dev/kernel deleted\n";

@@ -1,6 +1,6 @@
 //! `maintenance.maxConcurrentNodes` with a real controller and the real API server: how many nodes are cordoned at once.
 
-use headgate_test_kubernetes::{eventually, own_cluster};
+use headgate_test_kubernetes::{eventually, met, own_cluster};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -34,11 +34,7 @@ async fn cordoned(nodes: &Api<Node>) -> Vec<String> {
 async fn are_cordoned(nodes: &Api<Node>, expected: &[&str], controller: &Controller) {
     eventually(SOON, &format!("{expected:?} are cordoned"), async || {
         let found = cordoned(nodes).await;
-        if found == expected {
-            Ok(())
-        } else {
-            Err(format!("{found:?}\n{}", controller.log()))
-        }
+        met(found == expected, format!("{found:?}\n{}", controller.log()))
     })
     .await;
 }

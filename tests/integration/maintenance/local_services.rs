@@ -1,6 +1,6 @@
 //! A drain of nodes with endpoints of a Service with `externalTrafficPolicy: Local`, without Azure, with real processes.
 
-use headgate_test_kubernetes::{eventually, own_cluster};
+use headgate_test_kubernetes::{eventually, met, own_cluster};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -51,11 +51,7 @@ async fn probe(agent: &Agent) -> u16 {
 async fn answers(agent: &Agent, status: u16, what: &str) {
     eventually(SOON, what, async || {
         let found = probe(agent).await;
-        if found == status {
-            Ok(())
-        } else {
-            Err(format!("{found}\n{}", agent.log()))
-        }
+        met(found == status, format!("{found}\n{}", agent.log()))
     })
     .await;
 }
@@ -125,11 +121,7 @@ async fn two_nodes_with_signals_never_leave_a_service_without_a_serving_node() {
     eventually(SOON, "the second node leaves", async || {
         let statuses = (probe(&first).await, probe(&second).await);
         assert_ne!(statuses, (503, 503), "{}\n{}", first.log(), second.log());
-        if statuses == (200, 503) {
-            Ok(())
-        } else {
-            Err(format!("{statuses:?}"))
-        }
+        met(statuses == (200, 503), format!("{statuses:?}"))
     })
     .await;
     eventually(SOON, "the gate says what it waits for", async || {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use headgate_sandbox::control_plane::ControlPlane;
-use headgate_test_kubernetes::{eventually, kubectl, own_control_plane};
+use headgate_test_kubernetes::{eventually, kubectl, met, own_control_plane};
 use serde_json::{Value, json};
 
 use super::caller::{ApiRequest, Caller};
@@ -213,11 +213,10 @@ async fn the_daemonset_pod_runs_on_a_cordoned_node_and_surges_on_new_settings() 
     let name = old["metadata"]["name"].as_str().unwrap();
     eventually(SOON, "the old one is asked to stop", async || {
         let (_, pod) = administrator.ask(&ApiRequest::get(&format!("{PODS}/{name}"))).await;
-        if pod["kind"] == "Status" || pod["metadata"].get("deletionTimestamp").is_some() {
-            Ok(())
-        } else {
-            Err(pod["status"].to_string())
-        }
+        met(
+            pod["kind"] == "Status" || pod["metadata"].get("deletionTimestamp").is_some(),
+            &pod["status"],
+        )
     })
     .await;
     control_plane.stop().await;

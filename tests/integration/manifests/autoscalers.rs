@@ -8,12 +8,11 @@ use std::time::Duration;
 use headgate_core::clock::Clock;
 use headgate_core::node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION};
 use headgate_sandbox::control_plane::ControlPlane;
-use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
+use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane};
 use serde_json::{Value, json};
 
 use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, apply};
-use super::leader::LEASES;
-use super::leader_policy::{dry_run, refused};
+use super::leader_policy::in_force;
 use super::rendering::{delays, folder, hardened_with_identity, merged, with_condition};
 use super::rights::{RBAC, events_in, node, wait_for_status};
 use super::{SOON, stdout_of};
@@ -53,11 +52,7 @@ async fn is_delayed(administrator: &Caller, name: &str) -> bool {
 
 async fn until_delayed(administrator: &Caller, name: &str, expected: bool) {
     eventually(SOON, &format!("the deletion is delayed: {expected}"), async || {
-        if is_delayed(administrator, name).await == expected {
-            Ok(())
-        } else {
-            Err("it is not so".to_owned())
-        }
+        met(is_delayed(administrator, name).await == expected, "it is not so")
     })
     .await;
 }
@@ -105,11 +100,7 @@ async fn the_right_to_delay_deletions_is_needed_and_limited(control_plane: &Cont
     agent.refused(&ask, &["cannot patch resource"]).await;
 
     apply(&administrator.kubeconfig, &delaying());
-    let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
-    eventually(SOON, "the policies are in force", async || {
-        refused(&controller, &foreign, "these leases").await
-    })
-    .await;
+    in_force(&controller).await;
     wait_for_status(&agent, annotate(&own, DELETION_DELAY_ANNOTATION), 200).await;
     let prefix = DELETION_DELAY_ANNOTATION.split_once('/').unwrap().0;
     for (caller, name, annotation, words) in [
@@ -240,11 +231,7 @@ async fn a_delay_ends_with_its_timeout_and_needs_the_component(control_plane: &C
         let count = metrics
             .lines()
             .find_map(|line| line.strip_prefix(prefix)?.parse::<u32>().ok());
-        if count.unwrap_or_default() >= 2 {
-            Ok(())
-        } else {
-            Err(format!("{count:?}"))
-        }
+        met(count.unwrap_or_default() >= 2, format!("{count:?}"))
     })
     .await;
     let hint = "delayTermination.clusterAutoscaler of the chart grants";

@@ -14,6 +14,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::rendering::folder;
+use super::rights::RBAC;
 use super::stdout_of;
 use crate::node::with_token;
 
@@ -205,6 +206,18 @@ impl Caller {
             ask.path
         );
         body
+    }
+
+    /// Grants service accounts what the shipped roles do not.
+    pub(super) async fn grant(&self, rule: Value, accounts: &[Account]) {
+        let granting = json!({"metadata": {"name": "test-only"}, "rules": [rule]});
+        self.post(&format!("{RBAC}/clusterroles"), granting).await;
+        let subject =
+            |account: &Account| json!({"kind": "ServiceAccount", "name": account.name, "namespace": account.namespace});
+        let binding = json!({"metadata": {"name": "test-only"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-only"},
+            "subjects": accounts.iter().map(subject).collect::<Vec<_>>()});
+        self.post(&format!("{RBAC}/clusterrolebindings"), binding).await;
     }
 
     /// A token of a service account, bound to an object in its namespace.

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::nodes;
-use headgate_test_kubernetes::{eventually, own_control_plane, scratch};
+use headgate_test_kubernetes::{eventually, met, own_control_plane, scratch};
 use serde_json::{Value, json};
 
 use super::SOON;
@@ -135,11 +135,10 @@ impl Fault {
             return Err(format!("{found:#?}"));
         };
         let has_what = finding["what"].as_str().unwrap().contains(self.what);
-        if finding["id"] == self.id && finding["state"] == self.state && has_what {
-            Ok(())
-        } else {
-            Err(finding.to_string())
-        }
+        met(
+            finding["id"] == self.id && finding["state"] == self.state && has_what,
+            finding,
+        )
     }
 }
 
@@ -354,14 +353,12 @@ async fn in_a_pod(cluster: &Cluster, azure: &Azure) {
     eventually(SOON, "the missing right", async || {
         let found = wrong(&check(&pod.kubeconfig, azure, &[]));
         let what = "may not list endpointslices.discovery.k8s.io, which admin states needs";
-        if found
-            .iter()
-            .any(|finding| finding["id"] == "rights" && finding["what"] == what)
-        {
-            Ok(())
-        } else {
-            Err(format!("{found:#?}"))
-        }
+        met(
+            found
+                .iter()
+                .any(|finding| finding["id"] == "rights" && finding["what"] == what),
+            format!("{found:#?}"),
+        )
     })
     .await;
     restore_rules(&cluster.administrator, role, rules).await;

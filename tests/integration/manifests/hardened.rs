@@ -2,7 +2,7 @@
 //! apart and away from signalled nodes, and how Pod Security judges them.
 
 use headgate::config::Settings;
-use headgate_test_kubernetes::{eventually, own_control_plane};
+use headgate_test_kubernetes::{eventually, met, own_control_plane};
 use serde_json::{Value, json};
 
 use super::apply::{PODS, in_folder, node, ready, with_controllers};
@@ -186,7 +186,7 @@ async fn controllers_are_scheduled_apart_on_unsignalled_nodes_and_evicted_one_by
         let path = format!("{PODS}?labelSelector=app.kubernetes.io/component%3Dagent");
         let pods = administrator.get(&path).await["items"].as_array().unwrap().clone();
         let placed = pods.iter().filter(|pod| pod["spec"]["nodeName"].is_string()).count();
-        if placed == 3 { Ok(()) } else { Err(placed.to_string()) }
+        met(placed == 3, placed)
     })
     .await;
     on_nodes(&administrator, &["n1"]).await;
@@ -210,11 +210,7 @@ async fn controllers_are_scheduled_apart_on_unsignalled_nodes_and_evicted_one_by
     let budget = "/apis/policy/v1/namespaces/kube-system/poddisruptionbudgets/headgate-controller";
     eventually(SOON, "one may go", async || {
         let status = administrator.get(budget).await["status"].clone();
-        if status["disruptionsAllowed"] == 1 {
-            Ok(())
-        } else {
-            Err(status.to_string())
-        }
+        met(status["disruptionsAllowed"] == 1, status)
     })
     .await;
     // n4 is cordoned and drained. The budget protects the other controller while the first one's successor is pending.
@@ -225,11 +221,7 @@ async fn controllers_are_scheduled_apart_on_unsignalled_nodes_and_evicted_one_by
     assert_eq!(evict(&drainer, &pods[1]).await, 201);
     eventually(SOON, "no more may go", async || {
         let status = administrator.get(budget).await["status"].clone();
-        if status["disruptionsAllowed"] == 0 {
-            Ok(())
-        } else {
-            Err(status.to_string())
-        }
+        met(status["disruptionsAllowed"] == 0, status)
     })
     .await;
     assert_eq!(evict(&drainer, &pods[0]).await, 429);

@@ -1,13 +1,13 @@
 //! The hold on a Node, the annotation `headgate.dev/hold`, and the record of a cordon: the leader of the hardened overlay may write them with
 //! the shipped rights, and the policy `headgate-hold` refuses them to every other user, whatever RBAC grants; all but kubelets may remove them.
 
-use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
+use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane};
 use serde_json::{Value, json};
 
 use super::SOON;
 use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, install};
 use super::rendering::hardened;
-use super::rights::{RBAC, node, wait_for_status};
+use super::rights::{node, wait_for_status};
 
 const HOLD: &str = "headgate.dev/hold";
 const CORDON: &str = "headgate.dev/unschedulable-before-maintenance";
@@ -22,11 +22,10 @@ async fn refused(caller: &Caller, ask: &ApiRequest) -> Result<(), String> {
     let message = body["message"].as_str().unwrap_or_default();
     // Both policies refuse the record of a cordon to an agent; one of them is named.
     let words = ["'headgate-hold'", "only where it runs maintenances"];
-    if [403, 422].contains(&status) && words.iter().any(|known| message.contains(known)) {
-        Ok(())
-    } else {
-        Err(format!("{} {} {}: {status} {body}", ask.method, ask.path, ask.body))
-    }
+    met(
+        [403, 422].contains(&status) && words.iter().any(|known| message.contains(known)),
+        format!("{} {} {}: {status} {body}", ask.method, ask.path, ask.body),
+    )
 }
 
 #[tokio::test]
@@ -67,15 +66,8 @@ async fn only_the_leaders_own_account_writes_holds() {
     })
     .await;
 
-    let role = json!({"metadata": {"name": "test-only"}, "rules": [
-        {"apiGroups": [""], "resources": ["nodes", "nodes/status"], "verbs": ["*"]}]});
-    administrator.post(&format!("{RBAC}/clusterroles"), role).await;
-    let binding = json!({"metadata": {"name": "test-only"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-only"},
-        "subjects": [{"kind": "ServiceAccount", "name": AGENT.name, "namespace": AGENT.namespace}]});
-    administrator
-        .post(&format!("{RBAC}/clusterrolebindings"), binding)
-        .await;
+    let rule = json!({"apiGroups": [""], "resources": ["nodes", "nodes/status"], "verbs": ["*"]});
+    administrator.grant(rule, &[AGENT]).await;
     let agent = acting_on(&control_plane, AGENT, &name).await;
     wait_for_status(
         &agent,

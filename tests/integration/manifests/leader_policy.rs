@@ -1,14 +1,14 @@
 //! The policies of overlays with a leader, with roles that grant more than the shipped ones: which Leases and
 //! `ConfigMap`s each account may create, and which Node an agent may change. `leader_updates` has what an update may write.
 
-use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
+use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane};
 use serde_json::{Value, json};
 
 use super::SOON;
 use super::caller::{AGENT, Account, ApiRequest, CONTROLLER, Caller, acting_on, install};
 use super::leader::{LEASES, MAPS, new_objects, scene};
 use super::rendering::{folder, hardened, merged};
-use super::rights::{RBAC, node};
+use super::rights::node;
 
 const OTHER: Account = Account {
     namespace: "kube-system",
@@ -20,7 +20,7 @@ fn named(path: &str, metadata: &Value) -> ApiRequest {
 }
 
 /// Sent as a dry run, because the policy may not be enforced yet.
-pub(super) fn dry_run(path: &str, metadata: &Value) -> ApiRequest {
+fn dry_run(path: &str, metadata: &Value) -> ApiRequest {
     named(&format!("{path}?dryRun=All"), metadata)
 }
 
@@ -28,11 +28,20 @@ pub(super) fn dry_run(path: &str, metadata: &Value) -> ApiRequest {
 pub(super) async fn refused(caller: &Caller, ask: &ApiRequest, words: &str) -> Result<(), String> {
     let (status, body) = caller.ask(ask).await;
     let message = body["message"].as_str().unwrap_or_default();
-    if status == 403 && message.contains("'headgate-leader'") && message.contains(words) {
-        Ok(())
-    } else {
-        Err(format!("{} {} {}: {status} {body}", ask.method, ask.path, ask.body))
-    }
+    met(
+        status == 403 && message.contains("'headgate-leader'") && message.contains(words),
+        format!("{} {} {}: {status} {body}", ask.method, ask.path, ask.body),
+    )
+}
+
+/// Waits until roles and policies are in force for a caller. Returns a request that they refuse.
+pub(super) async fn in_force(caller: &Caller) -> ApiRequest {
+    let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
+    eventually(SOON, "role and policy are in force", async || {
+        refused(caller, &foreign, "these leases").await
+    })
+    .await;
+    foreign
 }
 
 #[tokio::test]
@@ -42,16 +51,8 @@ async fn the_leader_policy_allows_creating_its_leases_and_config_map_only() {
     install(&administrator.kubeconfig, &hardened());
     let accounts = "/api/v1/namespaces/kube-system/serviceaccounts";
     administrator.done(&named(accounts, &json!({"name": OTHER.name}))).await;
-    let role = json!({"metadata": {"name": "test-only"}, "rules": [
-        {"apiGroups": ["", "coordination.k8s.io"], "resources": ["leases", "configmaps"], "verbs": ["*"]}]});
-    administrator.post(&format!("{RBAC}/clusterroles"), role).await;
-    let subjects = [AGENT, CONTROLLER, OTHER]
-        .map(|account| json!({"kind": "ServiceAccount", "name": account.name, "namespace": account.namespace}));
-    let binding = json!({"metadata": {"name": "test-only"}, "subjects": subjects,
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-only"}});
-    administrator
-        .post(&format!("{RBAC}/clusterrolebindings"), binding)
-        .await;
+    let rule = json!({"apiGroups": ["", "coordination.k8s.io"], "resources": ["leases", "configmaps"], "verbs": ["*"]});
+    administrator.grant(rule, &[AGENT, CONTROLLER, OTHER]).await;
     let here = create_node(&administrator.client, "policy").await;
 
     let elsewhere = |path: &str| path.replace("kube-system", "default");
@@ -71,10 +72,7 @@ async fn the_leader_policy_allows_creating_its_leases_and_config_map_only() {
     ];
     for account in [AGENT, CONTROLLER] {
         let caller = acting_on(&control_plane, account, &here).await;
-        eventually(SOON, "role and policy are in force", async || {
-            refused(&caller, &bad[0].0, leases).await
-        })
-        .await;
+        in_force(&caller).await;
         for (ask, words) in &bad {
             refused(&caller, ask, words).await.unwrap();
         }
@@ -119,11 +117,10 @@ async fn an_agent_with_spot_taints_only_its_own_node() {
             eventually(SOON, "role and policy are in force", async || {
                 let (_, body) = agent.ask(&ask).await;
                 let message = body["message"].as_str().unwrap_or("it was allowed");
-                if message.contains("an agent of headgate may change only its own Node") {
-                    Ok(())
-                } else {
-                    Err(message.to_owned())
-                }
+                met(
+                    message.contains("an agent of headgate may change only its own Node"),
+                    message,
+                )
             })
             .await;
         }

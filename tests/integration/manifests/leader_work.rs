@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use headgate_test_kubernetes::eventually;
+use headgate_test_kubernetes::{eventually, met};
 use serde_json::json;
 
 use super::SOON;
 use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, apply};
 use super::leader::{LEASES, LEDGER, LOCK, MAPS, OWN};
-use super::leader_policy::{dry_run, refused};
+use super::leader_policy::in_force;
 use super::rendering::{folder, hardened, merged, on_nodes};
 use crate::harness::AgentOptions;
 use crate::status::world::World;
@@ -21,14 +21,12 @@ const BOTH_POOLS: Duration = Duration::from_mins(2);
 async fn down(world: &World, nodes: &[&str]) {
     eventually(BOTH_POOLS, &format!("{nodes:?} are Down"), async || {
         let down = world.all_down().await;
-        if ["kubernetes", "kubernetes-IPv6"]
-            .iter()
-            .all(|pool| down[*pool] == nodes)
-        {
-            Ok(())
-        } else {
-            Err(format!("{down:?}"))
-        }
+        met(
+            ["kubernetes", "kubernetes-IPv6"]
+                .iter()
+                .all(|pool| down[*pool] == nodes),
+            format!("{down:?}"),
+        )
     })
     .await;
 }
@@ -41,16 +39,12 @@ async fn nothing_leads_before_its_policies_are_in_force() {
     let folder = folder(&hardened());
     apply(&administrator.kubeconfig, &folder);
     let caller = acting_on(&world.control_plane, CONTROLLER, "node-1").await;
-    let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
-    eventually(SOON, "role and policy are in force", async || {
-        refused(&caller, &foreign, "these leases").await
-    })
-    .await;
+    let foreign = in_force(&caller).await;
     let binding = format!("{BINDINGS}/headgate-leader");
     administrator.delete(&binding).await;
     eventually(SOON, "the policy is not in force", async || {
         let (status, body) = caller.ask(&foreign).await;
-        if status == 201 { Ok(()) } else { Err(body.to_string()) }
+        met(status == 201, body)
     })
     .await;
 
@@ -67,11 +61,7 @@ async fn nothing_leads_before_its_policies_are_in_force() {
         let mut notes = events.iter().filter(|event| event["reason"] == "PolicyMissing");
         let note = notes.next().map(|event| event["note"].to_string());
         let is_named = note.is_some_and(|note| note.contains("headgate-leader") && !note.contains("headgate-nodes"));
-        if is_named {
-            Ok(())
-        } else {
-            Err(format!("{events:?} {}", agent.log()))
-        }
+        met(is_named, format!("{events:?} {}", agent.log()))
     })
     .await;
     let (status, _) = administrator.ask(&ApiRequest::get(&format!("{LEASES}/{OWN}"))).await;
@@ -80,7 +70,7 @@ async fn nothing_leads_before_its_policies_are_in_force() {
     apply(&administrator.kubeconfig, &folder);
     eventually(BOTH_POOLS, "it leads", async || {
         let (status, lease) = administrator.ask(&ApiRequest::get(&format!("{LEASES}/{OWN}"))).await;
-        if status == 200 { Ok(()) } else { Err(lease.to_string()) }
+        met(status == 200, lease)
     })
     .await;
     drop(agent);
@@ -95,11 +85,7 @@ async fn a_leader_with_a_pod_token_takes_a_node_out_and_back() {
     let administrator = Caller::administrator(&world.control_plane);
     apply(&administrator.kubeconfig, &folder);
     let caller = acting_on(&world.control_plane, AGENT, "node-1").await;
-    let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
-    eventually(SOON, "role and policy are in force", async || {
-        refused(&caller, &foreign, "these leases").await
-    })
-    .await;
+    in_force(&caller).await;
 
     let azure = format!("--azure-config-file={}", world.azure_json.display());
     let options = AgentOptions::new("node-1", &caller.kubeconfig).argument(&azure);
@@ -119,11 +105,7 @@ async fn a_leader_with_a_pod_token_takes_a_node_out_and_back() {
     eventually(SOON, "the shared Lease is released", async || {
         let lease = administrator.get(&format!("{LEASES}/{LOCK}")).await;
         let previous = &lease["metadata"]["annotations"]["aks-managed-resource-locker-previous-holder"];
-        if lease["spec"]["holderIdentity"] == "" && previous == "headgate" {
-            Ok(())
-        } else {
-            Err(lease.to_string())
-        }
+        met(lease["spec"]["holderIdentity"] == "" && previous == "headgate", lease)
     })
     .await;
     let log = agent.log();

@@ -12,7 +12,7 @@ use headgate_kubernetes::{NodeWriteMetrics, TermAccess, TermStores, WatchReporte
 use headgate_maintenance::automatic::AutomaticMaintenances;
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
 use headgate_sandbox::control_plane::ControlPlane;
-use headgate_test_kubernetes::{create_node, event_sink, eventually};
+use headgate_test_kubernetes::{create_node, event_sink, eventually, met};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -284,11 +284,7 @@ async fn a_maintenance_runs(administrator: &Caller, caller: &Caller, own: &str, 
             let all = all["items"].as_array().unwrap().clone();
             let own = all.iter().find(|one| one["spec"]["podRef"]["name"] == name);
             let found = own.map(|one| one["status"]["conditions"][0]["reason"].clone());
-            if found == Some(json!(reason)) {
-                Ok(())
-            } else {
-                Err(format!("{own:?}"))
-            }
+            met(found == Some(json!(reason)), format!("{own:?}"))
         })
         .await;
     }
@@ -433,15 +429,8 @@ async fn status_and_stage_are_the_controllers_own(control_plane: &ControlPlane, 
     administrator
         .post("/api/v1/namespaces/default/serviceaccounts", account)
         .await;
-    let rbac = super::rights::RBAC;
-    let role = json!({"metadata": {"name": "test-only"}, "rules": [
-        {"apiGroups": ["headgate.dev"], "resources": ["nodemaintenances"], "verbs": ["*"]}]});
-    administrator.post(&format!("{rbac}/clusterroles"), role).await;
-    let binding = json!({"metadata": {"name": "test-only"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-only"},
-        "subjects": [{"kind": "ServiceAccount", "name": foreign.name, "namespace": foreign.namespace}]});
-    let bindings = format!("{rbac}/clusterrolebindings");
-    administrator.post(&bindings, binding).await;
+    let rule = json!({"apiGroups": ["headgate.dev"], "resources": ["nodemaintenances"], "verbs": ["*"]});
+    administrator.grant(rule, &[foreign]).await;
     let foreign = acting_on(control_plane, foreign, drained).await;
     wait_for_status(&foreign, ApiRequest::get(&path), 200).await;
 

@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 
 use super::SOON;
 use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, apply};
-use super::leader::LEASES;
-use super::leader_policy::{dry_run, refused};
+use super::leader_policy::in_force;
 use super::rendering::{folder, hardened, hardened_with_identity, merged, with_condition};
 use super::rights::{node, wait_for_status};
 use crate::harness::{AgentOptions, start_controller};
@@ -67,11 +66,7 @@ async fn kubectl_waits_for_the_marker_of_a_leader_with_a_pod_token() {
         &folder(&merged(hardened_with_identity(), with_condition())),
     );
     let controller = acting_on(&world.control_plane, CONTROLLER, "node-1").await;
-    let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
-    eventually(SOON, "role and policy are in force", async || {
-        refused(&controller, &foreign, "these leases").await
-    })
-    .await;
+    in_force(&controller).await;
     let leader = controller_process(&controller, &world.azure_json);
 
     let taint = ["taint", "node", "node-2", "headgate.dev/maintenance=:NoSchedule"];

@@ -2,15 +2,14 @@
 //! what it rejects, for each account.
 
 use headgate_sandbox::control_plane::ControlPlane;
-use headgate_test_kubernetes::{eventually, is_kubernetes_1_30, own_control_plane};
+use headgate_test_kubernetes::{eventually, is_kubernetes_1_30, met, own_control_plane};
 use serde_json::{Value, json};
 
 use super::SOON;
-use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, agent_on, install};
+use super::caller::{AGENT, Account, ApiRequest, CONTROLLER, Caller, acting_on, agent_on, install};
 
 const N1: &str = "/api/v1/nodes/n1";
 const PLAIN: &str = "/api/v1/nodes/plain";
-const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
 /// Two foreign taints, in their order on n1.
 fn others() -> [Value; 2] {
@@ -52,28 +51,17 @@ async fn create_nodes(administrator: &Caller) {
 /// Grants every verb on Nodes to the service accounts `headgate`, `headgate-controller`, `other`, and `headgate`
 /// in another namespace.
 async fn grant_everything(administrator: &Caller) {
-    let account = |name: &str, namespace: &str| json!({"metadata": {"name": name, "namespace": namespace}});
-    for name in ["other", CONTROLLER.name] {
-        let account = account(name, "kube-system");
-        administrator
-            .post("/api/v1/namespaces/kube-system/serviceaccounts", account)
-            .await;
+    let other = Account { name: "other", ..AGENT };
+    let elsewhere = Account {
+        namespace: "default",
+        ..AGENT
+    };
+    for Account { namespace, name } in [other, CONTROLLER, elsewhere] {
+        let accounts = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+        administrator.post(&accounts, json!({"metadata": {"name": name}})).await;
     }
-    let elsewhere = account("headgate", "default");
-    administrator
-        .post("/api/v1/namespaces/default/serviceaccounts", elsewhere)
-        .await;
-    let role = json!({"metadata": {"name": "test-only"},
-        "rules": [{"apiGroups": [""], "resources": ["nodes", "nodes/status", "nodes/proxy"], "verbs": ["*"]}]});
-    administrator.post(&format!("{RBAC}/clusterroles"), role).await;
-    let subject = |name: &str, namespace: &str| json!({"kind": "ServiceAccount", "name": name, "namespace": namespace});
-    let binding = json!({"metadata": {"name": "test-only"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-only"},
-        "subjects": [subject("headgate", "kube-system"), subject(CONTROLLER.name, "kube-system"),
-            subject("other", "kube-system"), subject("headgate", "default")]});
-    administrator
-        .post(&format!("{RBAC}/clusterrolebindings"), binding)
-        .await;
+    let rule = json!({"apiGroups": [""], "resources": ["nodes", "nodes/status", "nodes/proxy"], "verbs": ["*"]});
+    administrator.grant(rule, &[AGENT, CONTROLLER, other, elsewhere]).await;
 }
 
 /// Asserts that the policy rejects the request with this message.
@@ -106,11 +94,7 @@ async fn the_node_policy_holds_whatever_rbac_grants() {
     eventually(SOON, "role and policy are in force", async || {
         let (_, body) = agent.ask(&ask).await;
         let message = body["message"].as_str().unwrap_or("it was allowed");
-        if message.contains("'headgate-nodes'") {
-            Ok(())
-        } else {
-            Err(message.to_owned())
-        }
+        met(message.contains("'headgate-nodes'"), message)
     })
     .await;
     the_node_policy_rejects_every_other_change(&administrator, &agent, &controller).await;

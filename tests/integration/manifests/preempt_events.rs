@@ -6,7 +6,7 @@ use headgate_controller::preempt_events::{Metrics, PreemptEvents};
 use headgate_core::clock::Clock;
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_test_kubernetes::{create_node, event_sink, eventually};
+use headgate_test_kubernetes::{create_node, event_sink, eventually, met};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde_json::json;
@@ -141,7 +141,7 @@ async fn a_controllers_token_turns_an_event_into_the_taint() {
         let found = events
             .iter()
             .any(|event| event["reason"] == "SpotEvictionTaintAdded" && event["regarding"]["name"] == *name);
-        if found { Ok(()) } else { Err(format!("{events:?}")) }
+        met(found, format!("{events:?}"))
     })
     .await;
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use headgate_kubernetes::{EventKind, EventSink, service_reference};
 use headgate_sandbox::control_plane::ControlPlane;
-use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
+use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane};
 use serde_json::{Value, json};
 
 use super::SOON;
@@ -34,11 +34,10 @@ async fn set_taint(administrator: &Caller, name: &str, taints: Value) {
 async fn answers(agent: &Agent, status: u16) {
     eventually(SOON, &format!("/healthz answers {status} from the watch"), async || {
         let answer = agent.healthz().await;
-        if answer.status == status && answer.json()["source"] == "watch" {
-            Ok(())
-        } else {
-            Err(format!("{} {}", answer.status, answer.text()))
-        }
+        met(
+            answer.status == status && answer.json()["source"] == "watch",
+            format!("{} {}", answer.status, answer.text()),
+        )
     })
     .await;
 }
@@ -64,7 +63,7 @@ async fn events_of(administrator: &Caller, namespace: &str, name: &str) -> Vec<V
 async fn log_says(agent: &Agent, words: &str) {
     eventually(SOON, words, async || {
         let log = agent.log();
-        if log.contains(words) { Ok(()) } else { Err(log) }
+        met(log.contains(words), log)
     })
     .await;
 }
@@ -73,11 +72,7 @@ async fn log_says(agent: &Agent, words: &str) {
 pub(super) async fn wait_for_status(caller: &Caller, ask: ApiRequest, status: u16) {
     eventually(SOON, &format!("{status} to {} {}", ask.method, ask.path), async || {
         let (answer, body) = caller.ask(&ask).await;
-        if answer == status {
-            Ok(())
-        } else {
-            Err(body.to_string())
-        }
+        met(answer == status, body)
     })
     .await;
 }
@@ -298,7 +293,7 @@ async fn an_agent_without_list_and_watch_permission_misses_its_taint(
         let so_far = refusals().await;
         eventually(SOON, "refused once more since", async || {
             let now = refusals().await;
-            if now > so_far { Ok(()) } else { Err(now.to_string()) }
+            met(now > so_far, now)
         })
         .await;
         assert_eq!(agent.healthz().await.status, 200, "{verb}: it knows no better");
@@ -322,11 +317,10 @@ async fn service_health_needs_each_permission_of_its_component(control_plane: &C
             let agent = options.start().await;
             let followed = async || {
                 let text = agent.metrics().await;
-                if text.lines().any(|line| line == "headgate_service_health_services 1") {
-                    Ok(())
-                } else {
-                    Err(text)
-                }
+                met(
+                    text.lines().any(|line| line == "headgate_service_health_services 1"),
+                    text,
+                )
             };
             eventually(SOON, "Services are followed", followed).await;
             assert!(!agent.log().contains("watch failed"), "{}", agent.log());
@@ -356,7 +350,7 @@ async fn counting_connections_needs_to_list_and_watch_services(control_plane: &C
         let says = async |agent: &Agent, text: &str| {
             let seen = async || {
                 let statusz = http::get(agent.metrics_address(), "/statusz").await.unwrap().text();
-                if statusz.contains(text) { Ok(()) } else { Err(statusz) }
+                met(statusz.contains(text), statusz)
             };
             eventually(SOON, "what is known of the connections", seen).await;
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::{Process, command_in, last_log_lines};
-use headgate_test_kubernetes::{eventually, kubectl, own_control_plane, scratch};
+use headgate_test_kubernetes::{eventually, kubectl, met, own_control_plane, scratch};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
@@ -121,11 +121,7 @@ impl Cluster {
         }
         eventually(PATIENCE, "the pool has the first nodes", async || {
             let (_, all) = cluster.shared.azure.members().await;
-            if all.len() == 2 {
-                Ok(())
-            } else {
-                Err(format!("{all:?}"))
-            }
+            met(all.len() == 2, format!("{all:?}"))
         })
         .await;
         if options.holds {

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use headgate_sandbox::process::Process;
-use headgate_test_kubernetes::{assert_contains, eventually, kubectl, scratch};
+use headgate_test_kubernetes::{assert_contains, eventually, kubectl, met, scratch};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -101,7 +101,7 @@ fn the_leader_serves_the_state_of_the_cluster() {
                 .await;
             eventually(SOON, "the leader knows the signal", async || {
                 let rows = stdout_of(headgate(&viewer, &["status", "--no-agents", "--no-headers"]));
-                if rows.contains(DRAIN) { Ok(()) } else { Err(rows) }
+                met(rows.contains(DRAIN), rows)
             })
             .await;
             waits_and_filters(&world, &viewer);

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use headgate_sandbox::process::{Process, command_in};
-use headgate_test_kubernetes::{eventually, kubectl, own_cluster, scratch};
+use headgate_test_kubernetes::{eventually, kubectl, met, own_cluster, scratch};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -108,11 +108,7 @@ fn agents_answer_through_the_api_server() {
                 let why = refused["why"].as_str().unwrap_or_default().to_owned();
                 let both = why.contains(UNREACHABLE)
                     && why.contains("through the API server: the pods of kube-system cannot be listed");
-                if refused["asked"] == false && both {
-                    Ok(())
-                } else {
-                    Err(refused.to_string())
-                }
+                met(refused["asked"] == false && both, refused)
             })
             .await;
             agent.stop(Duration::from_secs(5)).await;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use headgate_azure::{LoadBalancer, LoadBalancerId, PoolId};
+use headgate_azure::{AdminState, LoadBalancer, LoadBalancerId, PoolId};
 use headgate_core::clock::Moment;
 use headgate_core::node::SignalRules;
 use headgate_core::service::{NamespacedName, Service};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage};
-use super::plan::{PlanInputs, Policy};
+use super::plan::{Plan, PlanInputs, Policy};
 use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::TargetStates;
 use crate::local_pools::objects::{Endpoint, EndpointSlice};
@@ -46,6 +46,23 @@ pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
         ..ClusterNode::default()
     };
     node.with_signals(&rules())
+}
+
+/// Writes what a plan changes in the pool `p`, and records it. Returns the numbers of the nodes that it sets `Down`.
+pub(super) fn write(plan: &Plan, states: &mut [&'static str], ledger: &mut Ledger, since: Timestamp) -> Vec<usize> {
+    let mut down = Vec::new();
+    for change in plan.edits.iter().flat_map(|edit| &edit.admin_states) {
+        let stage = if change.to == AdminState::Down {
+            down.push(change.index + 1);
+            LedgerStage::Down
+        } else {
+            LedgerStage::Restored
+        };
+        states[change.index] = change.to.as_str();
+        let entry = LedgerEntry { stage, since };
+        ledger.apply(LedgerChange::new(&pool_id("p"), &change.key, Some(entry)));
+    }
+    down
 }
 
 pub(super) fn target_states(nodes: &[ClusterNode], now: Moment) -> TargetStates {

@@ -7,7 +7,7 @@ use headgate_controller::local_pools::EventReason::{Failed, Updated};
 use headgate_controller::local_pools::{BatchOutcome, Failure, MaxRetries, PoolKey, UpdaterSettings};
 use headgate_core::service::Service;
 
-use crate::world::{Answer, INTERVAL, World, compare_all, name, node, prepare_tick, retriable, service, slice};
+use crate::world::{Answer, INTERVAL, World, compare_all, failed, name, node, prepare_tick, retriable, service, slice};
 
 fn world() -> World {
     World::with_pending_update(UpdaterSettings::default())
@@ -15,13 +15,6 @@ fn world() -> World {
 
 fn pool() -> PoolKey {
     PoolKey::new("lb", "default-web")
-}
-
-fn failed(failure: Failure) -> BatchOutcome {
-    BatchOutcome::Failed {
-        failure,
-        error: "the error".into(),
-    }
 }
 
 #[test]

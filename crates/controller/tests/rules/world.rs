@@ -344,7 +344,7 @@ pub(crate) fn throttled(seconds: u64) -> Answer {
     Answer::Throttled(Duration::from_secs(seconds))
 }
 
-fn failed(failure: Failure) -> BatchOutcome {
+pub(crate) fn failed(failure: Failure) -> BatchOutcome {
     BatchOutcome::Failed {
         failure,
         error: "the error".into(),

@@ -1,10 +1,12 @@
 //! The real state of a random run, whatever its leaders have observed, and the invariants of each write.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use headgate_azure_emulator::Emulator;
+use futures::FutureExt as _;
+use headgate_azure_emulator::{Emulator, Settings};
 use headgate_core::node::DEFAULT_SIGNAL_TAINTS;
 use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::leader::Term;
@@ -327,6 +329,16 @@ impl Invariants {
             violations.join("\n"),
             done.join("\n")
         );
+    }
+
+    /// Fails if a write of a run that ends so violated an invariant, or if its end fails.
+    pub(crate) async fn judge(&self, steps: &[String], settings: &Settings, end: impl Future<Output = ()>) {
+        let ended = AssertUnwindSafe(end).catch_unwind().await;
+        self.assert_held(steps);
+        if let Err(panic) = ended {
+            println!("{settings:?}\n{}", steps.join("\n"));
+            resume_unwind(panic);
+        }
     }
 
     /// The number of writes, and its limit: each step may need one write of each pool, and a fault a few more.

@@ -11,7 +11,8 @@ use super::guard::GUARD;
 use super::rows::cluster::{DRAINING, TestCluster, entry};
 use super::world::{ENFORCE, SECOND, run_agent, two_load_balancers};
 
-async fn cluster() -> TestCluster {
+/// With a leader that writes the marker.
+pub(crate) async fn cluster() -> TestCluster {
     let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
     cluster.world.marker = true;
     cluster.lead(ENFORCE).await;

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use super::assumptions::{Assumptions, node_of_entry};
 use super::guard::GUARD;
 use super::invariants::{Invariants, check_final_state};
-use super::world::{ENFORCE, Leader, SECOND, World, address, entries, load_balancer, scope};
+use super::world::{ENFORCE, Leader, SECOND, World, address, dual_stack, scope};
 
 /// Nodes that may get signals.
 const NODES: usize = 4;
@@ -93,13 +93,7 @@ impl RandomRun {
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
         let all = || 1..=NODES + QUIET_NODES;
         let assumptions = Assumptions::draw(seed);
-        let mut resources = vec![load_balancer(
-            "kubernetes",
-            &[
-                ("kubernetes", entries(all(), false)),
-                ("kubernetes-IPv6", entries(all(), true)),
-            ],
-        )];
+        let mut resources = vec![dual_stack(NODES + QUIET_NODES)];
         resources.extend(assumptions.internal("local", &[1, 2, 5]));
         let mut settings = assumptions.settings();
         settings.page_size = *random.pick(&[1, 100]);
@@ -624,12 +618,8 @@ async fn run(seed: u64) {
         run.invariants.assert_held(&run.steps);
     }
     let (steps, invariants) = (run.steps.clone(), run.invariants.clone());
-    let ended = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(run.end())).await;
-    invariants.assert_held(&steps);
-    if let Err(panic) = ended {
-        println!("{:?}\n{}", Assumptions::draw(seed).settings(), steps.join("\n"));
-        std::panic::resume_unwind(panic);
-    }
+    let settings = run.assumptions.settings();
+    invariants.judge(&steps, &settings, run.end()).await;
 }
 
 #[test]

@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep};
 
 use super::assumptions::{Assumptions, node_of_entry};
 use super::invariants::{Invariants, check_final_state};
-use super::world::{ENFORCE, Leader, SECOND, World, entries, load_balancer, run_agent};
+use super::world::{ENFORCE, Leader, SECOND, World, dual_stack, run_agent};
 
 const NODES: usize = 4;
 const POOLS: [(&str, &str); 3] = [
@@ -126,14 +126,7 @@ impl Run {
         let random = Random::new(seed ^ 0x5157);
         let fake = FakeApi::default();
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
-        let all = || 1..=NODES;
-        let mut resources = vec![load_balancer(
-            "kubernetes",
-            &[
-                ("kubernetes", entries(all(), false)),
-                ("kubernetes-IPv6", entries(all(), true)),
-            ],
-        )];
+        let mut resources = vec![dual_stack(NODES)];
         let assumptions = Assumptions::draw(seed);
         resources.extend(assumptions.internal("local", &[1, 2]));
         let (client, _) = fake.client();
@@ -144,7 +137,7 @@ impl Run {
         world.guard = GuardSettings::DISABLED;
         let invariants = Invariants::new(world.emulator.clone(), IntOrPercent::Int(0));
         let mut agents = JoinSet::new();
-        for node in all() {
+        for node in 1..=NODES {
             world.add_node(node).await;
             invariants.set_taints(node, &[]);
             let (client, _) = fake.client();
@@ -232,7 +225,7 @@ impl Run {
         match self.random.below(24) {
             0..=3 => self.set_taints(node),
             4 | 5 => {
-                let value = ["leaving", "staying"][usize::try_from(self.random.below(2)).unwrap()];
+                let value = *self.random.pick(&["leaving", "staying"]);
                 self.note(format!("node {node}: label {value}"));
                 self.change(node, |node| {
                     node["metadata"]["labels"]["example.com/state"] = json!(value);
@@ -251,8 +244,7 @@ impl Run {
                 });
             }
             8 | 9 => {
-                let message = ["Preempt Scheduled: soon", "Freeze Scheduled: soon"]
-                    [usize::try_from(self.random.below(2)).unwrap()];
+                let message = *self.random.pick(&["Preempt Scheduled: soon", "Freeze Scheduled: soon"]);
                 self.note(format!("node {node}: condition {message}"));
                 let condition = json!({"type": "VMEventScheduled", "status": "True", "reason": "VMEventScheduled", "message": message});
                 self.change(node, |node| set_condition(node, condition));
@@ -263,7 +255,7 @@ impl Run {
                 self.change(node, |node| node["spec"]["unschedulable"] = json!(is_cordoned));
             }
             11 => {
-                let value = ["", "karpenter"][usize::try_from(self.random.below(2)).unwrap()];
+                let value = *self.random.pick(&["", "karpenter"]);
                 let is_set = self.random.below(2) == 0;
                 self.note(format!("node {node}: excluded {is_set} {value:?}"));
                 self.change(node, |node| {
@@ -276,7 +268,7 @@ impl Run {
                 });
             }
             12 | 13 => {
-                let gone_in = Duration::from_millis(self.random.below(20_000));
+                let gone_in = self.random.millis(20_000);
                 self.note(format!("node {node} is deleted, gone in {gone_in:?}"));
                 let now = self.world.clock.now().wall.to_string();
                 self.change(node, |node| node["metadata"]["deletionTimestamp"] = json!(now));
@@ -284,13 +276,13 @@ impl Run {
             }
             14..=16 => self.foreign_write(node).await,
             17 => {
-                let status = ["True", "False", "Unknown"][usize::try_from(self.random.below(3)).unwrap()];
+                let status = *self.random.pick(&["True", "False", "Unknown"]);
                 self.note(format!("someone else writes the condition of node {node}: {status}"));
                 let condition = json!({"type": MARKER, "status": status, "reason": "Other", "message": "m"});
                 self.change(node, |node| set_condition(node, condition));
             }
             18 => {
-                let away = Duration::from_millis(self.random.below(20_000));
+                let away = self.random.millis(20_000);
                 self.note(format!("the API server is away for {away:?}"));
                 self.fake.restart(away);
                 self.disturb();
@@ -298,13 +290,13 @@ impl Run {
             19 | 20 => self.line_fault(),
             _ => self.change_leader().await,
         }
-        let longest = [0, 40, 700, 4000, 30_000, 120_000][usize::try_from(self.random.below(6)).unwrap()];
-        let pause = Duration::from_millis(self.random.below(longest + 1));
+        let longest = *self.random.pick(&[0, 40, 700, 4000, 30_000, 120_000]);
+        let pause = self.random.millis(longest + 1);
         self.wait(pause).await;
     }
 
-    fn note(&mut self, text: String) {
-        self.steps.push(text);
+    fn note(&mut self, text: impl Into<String>) {
+        self.steps.push(text.into());
     }
 
     fn set_taints(&mut self, node: usize) {
@@ -327,7 +319,7 @@ impl Run {
 
     /// Another writer sets a node in service, removes it from a pool, or adds it; half of the time under the shared Lease.
     async fn foreign_write(&mut self, node: usize) {
-        let (load_balancer, pool) = POOLS[usize::try_from(self.random.below(3)).unwrap()];
+        let (load_balancer, pool) = *self.random.pick(&POOLS);
         let has_lease = self.random.below(2) == 0 && self.world.take_arm_lease().await;
         let path = format!("{}/backendAddressPools/{pool}", super::world::id_of(load_balancer));
         let mut document = self.world.get(&path).await;
@@ -354,14 +346,14 @@ impl Run {
         ));
         self.world.put(&path, &document, None).await;
         if has_lease {
-            let held = Duration::from_millis(self.random.below(5000));
+            let held = self.random.millis(5000);
             self.wait(held).await;
             self.world.release_arm_lease().await;
         }
     }
 
     fn line_fault(&mut self) {
-        let faults = [
+        let fault = *self.random.pick(&[
             Fault::Status(500),
             Fault::Status(403),
             Fault::CutOff,
@@ -369,8 +361,7 @@ impl Run {
             Fault::Late(2 * SECOND),
             Fault::Slow(SECOND),
             Fault::None,
-        ];
-        let fault = faults[usize::try_from(self.random.below(7)).unwrap()];
+        ]);
         let count = u64::try_from(self.leaders.len()).unwrap();
         if count == 0 {
             return;
@@ -388,15 +379,15 @@ impl Run {
         if self.leaders.len() > 1 {
             let (mut leader, _) = self.leaders.remove(0);
             if self.random.below(2) == 0 {
-                self.note("a leader is killed".to_owned());
+                self.note("a leader is killed");
                 leader.kill();
             } else {
-                self.note("a leader is stopped".to_owned());
+                self.note("a leader is stopped");
                 leader.stop().await;
             }
             self.disturb();
         } else {
-            self.note("an instance starts".to_owned());
+            self.note("an instance starts");
             self.start_leader().await;
         }
     }
@@ -551,12 +542,8 @@ async fn run(seed: u64) {
         run.invariants.assert_held(&run.steps);
     }
     let (steps, invariants) = (run.steps.clone(), run.invariants.clone());
-    let ended = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(run.end())).await;
-    invariants.assert_held(&steps);
-    if let Err(panic) = ended {
-        println!("{}", steps.join("\n"));
-        std::panic::resume_unwind(panic);
-    }
+    let settings = run.assumptions.settings();
+    invariants.judge(&steps, &settings, run.end()).await;
 }
 
 #[test]

@@ -6,8 +6,8 @@ use headgate_test_kubernetes::{RecordedSpan, RecordedSpans};
 use serde_json::json;
 
 use super::local_pools::cluster::LocalCluster;
-use super::rows::cluster::{DRAINING, TestCluster};
-use super::world::{ENFORCE, two_load_balancers};
+use super::marker::cluster;
+use super::rows::cluster::DRAINING;
 
 /// Of the span of a pool: term, node, count of nodes, load balancer, pool.
 fn subject(span: &RecordedSpan) -> [&str; 5] {
@@ -19,13 +19,6 @@ fn calls(spans: &RecordedSpans, method: &str) -> Vec<(RecordedSpan, Vec<&'static
     let calls = spans.named("arm").into_iter();
     let of_method = calls.filter(|call| call.field("http.request.method") == method);
     of_method.map(|call| (call.clone(), spans.parents(&call))).collect()
-}
-
-async fn cluster() -> TestCluster {
-    let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
-    cluster.world.marker = true;
-    cluster.lead(ENFORCE).await;
-    cluster
 }
 
 #[tokio::test(start_paused = true)]

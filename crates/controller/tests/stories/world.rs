@@ -169,16 +169,19 @@ pub(crate) fn entries(nodes: impl IntoIterator<Item = usize>, v6: bool) -> Value
     nodes.into_iter().map(entry).collect()
 }
 
+/// A load balancer with a pool for each IP family.
+pub(crate) fn dual_stack(nodes: usize) -> Value {
+    let pools = [
+        ("kubernetes", entries(1..=nodes, false)),
+        ("kubernetes-IPv6", entries(1..=nodes, true)),
+    ];
+    load_balancer("kubernetes", &pools)
+}
+
 /// A load balancer with a pool for each IP family, and an internal one.
 pub(crate) fn two_load_balancers(nodes: usize) -> Vec<Value> {
     vec![
-        load_balancer(
-            "kubernetes",
-            &[
-                ("kubernetes", entries(1..=nodes, false)),
-                ("kubernetes-IPv6", entries(1..=nodes, true)),
-            ],
-        ),
+        dual_stack(nodes),
         load_balancer("kubernetes-internal", &[("kubernetes", entries(1..=nodes, false))]),
     ]
 }

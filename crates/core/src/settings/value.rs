@@ -67,3 +67,8 @@ pub fn parse_duration(text: &str, min: Duration, max: Duration) -> Result<Durati
             )
         })
 }
+
+/// A parser of durations up to `max`, for clap, which adds the flag and the value to its error.
+pub fn duration_up_to(max: Duration) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    move |text| parse_duration(text, Duration::ZERO, max).map_err(|allowed| format!("allowed: {allowed}"))
+}

@@ -14,7 +14,7 @@ use headgate_kubernetes::leader::LeaderMetrics;
 use headgate_kubernetes::{NodeWriteMetrics, register_undecodable_objects};
 use headgate_maintenance::automatic::AutomaticMaintenances;
 use headgate_maintenance::controller::{LoadBalancerSource, Metrics};
-use headgate_test_kubernetes::{Sample, eventually, kubectl, number_from, own_control_plane, samples};
+use headgate_test_kubernetes::{Sample, eventually, kubectl, met, number_from, own_control_plane, samples};
 use kube::{Client, Error};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -335,11 +335,7 @@ impl World {
             let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
             let is_drained = conditions.any(|one| one["type"] == "Drained" && one["status"] == "True");
             let pod = self.send("GET", &format!("{}/{name}", pods_in("default")), None).await;
-            if is_drained && pod.is_err() {
-                Ok(())
-            } else {
-                Err(format!("{object}\n{}", self.metrics()))
-            }
+            met(is_drained && pod.is_err(), format!("{object}\n{}", self.metrics()))
         })
         .await;
         self.clean_up().await;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use headgate_test_kubernetes::{Cluster, assert_contains, eventually, scratch};
+use headgate_test_kubernetes::{Cluster, assert_contains, eventually, met, scratch};
 use kube::Client;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -479,11 +479,7 @@ async fn who_changes_the_cordon_of_a_maintenance_is_warned() {
     };
     eventually(SOON, "the policy is in force", async || {
         let warned = kubectl(&["uncordon", "maintained", "--dry-run=server"]);
-        if warned.contains("Warning: ") {
-            Ok(())
-        } else {
-            Err(warned)
-        }
+        met(warned.contains("Warning: "), warned)
     })
     .await;
     let warned = kubectl(&["uncordon", "maintained"]);

@@ -13,7 +13,7 @@ use headgate_kubernetes::{Decoded, NodeWriteMetrics, split_list};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
 use headgate_maintenance::automatic::AutomaticMaintenances;
 use headgate_maintenance::controller::{LoadBalancerSource, Metrics};
-use headgate_test_kubernetes::{ClientFaults, FakeApi, eventually};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, eventually, met};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::events::v1::Event;
@@ -318,10 +318,7 @@ impl World {
 
     /// Waits until something is so.
     pub(crate) async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
-        eventually(2 * MINUTE, what, async || {
-            if is_so(self) { Ok(()) } else { Err("not yet".to_owned()) }
-        })
-        .await;
+        eventually(2 * MINUTE, what, async || met(is_so(self), "not yet")).await;
     }
 
     /// Waits until a pod has an Evacuation.

@@ -38,7 +38,7 @@ impl Control {
         let negative_control = options
             .negative_control
             .filter(|_| plan.headgate == HeadgatePart::AdminState);
-        let mut arm_faults = options.arm_faults.clone();
+        let mut arm_faults = options.arm_fault.clone();
         if negative_control == Some(NegativeControl::ArmRefuses) {
             arm_faults.push(json!({"match": {"method": "PUT"}, "action": {"answer": {"status": 403}}}));
         }
@@ -50,24 +50,24 @@ impl Control {
             polls_scheduled_events: options.scenario == Scenario::Spot,
             policy: plan.forwarding.policy,
             kube_proxy: is_real.then(|| KubeProxySettings {
-                min_sync_period: options.speed.real(MIN_SYNC_PERIOD),
+                min_sync_period: options.speed().real(MIN_SYNC_PERIOD),
             }),
             maintenance: MaintenanceSettings {
-                drain: options.speed.real(options.delete_delay),
+                drain: options.speed().real(options.delete_delay),
             },
             deletion_delay: plan.holds_deletion.then(|| DeletionDelaySettings {
-                interval: options.speed.real(DELETION_DELAY_INTERVAL),
-                timeout: options.speed.real(options.deletion_delay_timeout),
+                interval: options.speed().real(DELETION_DELAY_INTERVAL),
+                timeout: options.speed().real(options.node_deletion_delay_timeout),
             }),
-            notice: options.speed.real(options.notice),
+            notice: options.speed().real(options.notice),
             probe: plan.probe,
             azure: Settings {
-                poll_retry_after: whole_seconds(options.speed.real(options.poll_retry_after)),
-                ..options.azure.clone()
+                poll_retry_after: whole_seconds(options.speed().real(options.poll_retry_after)),
+                ..options.azure_settings.clone().unwrap_or_default()
             },
             pool_members: options.pool_members,
             deleted_machines: options.deleted_machines,
-            other_writer: options.other_writer.map(|interval| options.speed.real(interval)),
+            other_writer: options.other_writer.map(|interval| options.speed().real(interval)),
             arm_faults,
             negative_control,
         };

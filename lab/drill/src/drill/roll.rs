@@ -32,18 +32,18 @@ impl Options {
     /// A row for each strategy, in a rolling update.
     #[must_use]
     pub fn rolls(&self, results: &[RunResult]) -> Vec<Roll> {
-        let strategies = self.strategies.iter();
+        let strategies = self.strategies().into_iter();
         let rolling = strategies.filter(|_| self.scenario == Scenario::RollingUpdate);
-        rolling.filter_map(|strategy| self.roll(*strategy, results)).collect()
+        rolling.filter_map(|strategy| self.roll(strategy, results)).collect()
     }
 
     fn roll(&self, strategy: Strategy, results: &[RunResult]) -> Option<Roll> {
-        let plan = strategy.plan(self.scenario, &self.pods);
+        let plan = strategy.plan(self.scenario, &self.pods());
         let (serving, terminating) = (plan.serves_new(), plan.shutdown.serving());
         let nodes = u32::try_from(self.nodes).ok()?;
         let computed = budget(&Inputs {
-            probe: self.probe,
-            drain: terminating.saturating_sub(self.probe.longest_detection_by_threshold()),
+            probe: self.probe(),
+            drain: terminating.saturating_sub(self.probe().longest_detection_by_threshold()),
             pods: nodes,
             nodes,
             delete_delay: self.delete_delay,
@@ -87,10 +87,11 @@ fn measured(run: &RunResult) -> Option<(f64, f64)> {
 mod tests {
     use std::time::Duration;
 
+    use headgate_budget::probe::ProbeRule;
+
     use super::super::options::tests::options;
     use super::*;
     use crate::result::{Attempt, RunIdentity, TimelineEvent, summarize};
-    use crate::strategy::PodTimes;
 
     const fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -100,13 +101,10 @@ mod tests {
     fn post(strategies: &[Strategy], shutdown: u64) -> Options {
         Options {
             scenario: Scenario::RollingUpdate,
-            strategies: strategies.to_vec(),
+            strategy: strategies.to_vec(),
             nodes: 6,
-            pods: PodTimes {
-                pre_stop: seconds(305),
-                process: seconds(shutdown),
-                connection_lifetime: seconds(20),
-            },
+            pre_stop: seconds(305),
+            shutdown: seconds(shutdown),
             ..options()
         }
     }
@@ -174,15 +172,15 @@ mod tests {
             [(15.0, 60.0), (0.0, 60.0), (0.0, 1860.0), (0.0, 1860.0), (0.0, 1860.0)]
         );
         let mut by_threshold = post(&strategies, 5);
-        by_threshold.probe.rule = headgate_budget::probe::ProbeRule::Threshold;
+        by_threshold.probe_rule = Some(ProbeRule::Threshold);
         assert_eq!(
             of(&by_threshold),
             [(45.0, 60.0), (15.0, 60.0), (0.0, 1860.0), (15.0, 1860.0), (0.0, 1860.0)]
         );
         // Probes that do not notice before the next Pod is ready: as much is lost as the post counts.
         let mut blind = post(&[Strategy::None], 310);
-        (blind.restart, blind.probe.unhealthy_threshold) = (Duration::ZERO, 63);
-        blind.probe.rule = headgate_budget::probe::ProbeRule::Threshold;
+        (blind.restart, blind.probe_threshold) = (Duration::ZERO, Some(63));
+        blind.probe_rule = Some(ProbeRule::Threshold);
         let rolls = blind.rolls(&[run(Strategy::None, 0..0)]);
         assert!((rolls[0].expected_seconds - 1860.0).abs() < 1e-9, "{rolls:?}");
         assert!((rolls[0].worst_share - 1.0 / 6.0).abs() < 1e-9, "{rolls:?}");

@@ -1,28 +1,28 @@
-use headgate_budget::probe::Provider;
-
 use super::*;
+use crate::drill::options_of_a_test;
+use crate::strategy::{HeadgatePart, Strategy};
 
-fn parameters() -> Parameters {
-    Parameters {
+fn options() -> Options {
+    Options {
         nodes: 6,
-        autoscaler: Autoscaler::ClusterAutoscaler,
-        delete_delay: Duration::from_secs(5),
-        notice: Duration::from_secs(30),
-        restart: Duration::from_secs(20),
-        is_evicted_by_controllers: false,
-        holds_deletion: false,
-        shutdown: PodShutdown {
-            pre_stop: Duration::ZERO,
-            process: Duration::from_secs(5),
-            grace: Duration::from_secs(30),
-            fails_health_check: false,
-        },
-        probe: Provider::Azure.probe(),
+        ..options_of_a_test()
     }
 }
 
-fn steps(scenario: Scenario, parameters: &Parameters) -> Vec<(f64, usize, Action)> {
-    let steps = scenario.timeline(parameters).steps;
+/// Of a Pod that ends within 5 s.
+fn plan() -> Plan {
+    Strategy::None.plan(Scenario::RollingUpdate, &options().pods())
+}
+
+fn controllers() -> Plan {
+    Plan {
+        headgate: HeadgatePart::MaintenanceControllers,
+        ..plan()
+    }
+}
+
+fn steps(scenario: Scenario, options: &Options, plan: &Plan) -> Vec<(f64, usize, Action)> {
+    let steps = scenario.timeline(options, plan).steps;
     let lead_in = LEAD_IN.as_secs_f64();
     let short = |step: &Step| (step.at.as_secs_f64() - lead_in, step.node, step.action);
     steps.iter().map(short).collect()
@@ -30,28 +30,28 @@ fn steps(scenario: Scenario, parameters: &Parameters) -> Vec<(f64, usize, Action
 
 #[test]
 fn autoscalers_follow_their_measured_times() {
-    let mut parameters = parameters();
-    let taken = steps(Scenario::ScaleDown, &parameters);
+    let (mut options, plan) = (options(), plan());
+    let taken = steps(Scenario::ScaleDown, &options, &plan);
     assert_eq!(taken[0], (0.0, 0, Action::Signal(Signal::AutoscalerTaint)));
     assert!(
         (taken[1].0 - 5.01).abs() < 1e-9 && taken[1].2 == Action::PowerOff,
         "{taken:?}"
     );
-    parameters.autoscaler = Autoscaler::Karpenter;
-    let taken = steps(Scenario::ScaleDown, &parameters);
+    options.autoscaler = Autoscaler::Karpenter;
+    let taken = steps(Scenario::ScaleDown, &options, &plan);
     assert_eq!(taken[1].2, Action::Signal(Signal::Deletion));
     assert!((taken[2].0 - 5.145).abs() < 1e-9, "{taken:?}");
-    parameters.delete_delay = Duration::from_secs(30);
-    assert!((steps(Scenario::ScaleDown, &parameters)[2].0 - 30.0).abs() < 1e-9);
+    options.delete_delay = Duration::from_secs(30);
+    assert!((steps(Scenario::ScaleDown, &options, &plan)[2].0 - 30.0).abs() < 1e-9);
 }
 
 #[test]
 fn maintenance_evicts_after_the_delay_and_switches_off_last() {
-    let parameters = Parameters {
+    let options = Options {
         delete_delay: Duration::from_secs(30),
-        ..parameters()
+        ..options()
     };
-    let taken: Vec<_> = steps(Scenario::Maintenance, &parameters)
+    let taken: Vec<_> = steps(Scenario::Maintenance, &options, &plan())
         .into_iter()
         .map(|step| (step.0, step.2))
         .collect();
@@ -68,11 +68,7 @@ fn maintenance_evicts_after_the_delay_and_switches_off_last() {
 
 #[test]
 fn controllers_evict_in_their_own_time() {
-    let parameters = Parameters {
-        is_evicted_by_controllers: true,
-        ..parameters()
-    };
-    let taken: Vec<_> = steps(Scenario::Maintenance, &parameters)
+    let taken: Vec<_> = steps(Scenario::Maintenance, &options(), &controllers())
         .into_iter()
         .map(|step| (step.0, step.2))
         .collect();
@@ -90,13 +86,10 @@ fn controllers_evict_in_their_own_time() {
 
 #[test]
 fn an_evicted_pod_leaves_before_azure_takes_the_machine_at_its_time() {
-    let parameters = Parameters {
-        is_evicted_by_controllers: true,
-        ..parameters()
-    };
+    let (options, plan) = (options(), controllers());
     let seconds = Duration::from_secs;
     let taken = |change: &dyn Fn(&mut Timeline)| -> Vec<_> {
-        let mut timeline = Scenario::Spot.timeline(&parameters);
+        let mut timeline = Scenario::Spot.timeline(&options, &plan);
         let end = timeline.end;
         assert_eq!(timeline.steps[1].action, Action::AwaitEviction);
         change(&mut timeline);
@@ -123,7 +116,7 @@ fn an_evicted_pod_leaves_before_azure_takes_the_machine_at_its_time() {
     assert_eq!(with_grace(6, 3)[1], (9, Action::EndPod), "and is killed");
     let too_late: Vec<_> = with_grace(40, 1).iter().map(|step| step.1).collect();
     assert_eq!(too_late, [Action::PowerOff, Action::TerminatePod, Action::EndPod]);
-    let mut other = Scenario::Maintenance.timeline(&parameters);
+    let mut other = Scenario::Maintenance.timeline(&options, &plan);
     let before = other.steps.last().unwrap().at;
     other.postpone(1, seconds(6));
     assert_eq!(
@@ -135,11 +128,11 @@ fn an_evicted_pod_leaves_before_azure_takes_the_machine_at_its_time() {
 
 #[test]
 fn a_deletion_that_is_held_is_announced_and_waits_before_the_machine_goes() {
-    let parameters = Parameters {
+    let plan = Plan {
         holds_deletion: true,
-        ..parameters()
+        ..plan()
     };
-    let taken = steps(Scenario::ScaleDown, &parameters);
+    let taken = steps(Scenario::ScaleDown, &options(), &plan);
     let actions: Vec<_> = taken.iter().map(|step| step.2).collect();
     assert_eq!(
         actions,
@@ -170,8 +163,7 @@ fn a_deletion_that_is_held_is_announced_and_waits_before_the_machine_goes() {
 
 #[test]
 fn a_roll_replaces_one_pod_after_another() {
-    let parameters = parameters();
-    let taken = steps(Scenario::RollingUpdate, &parameters);
+    let taken = steps(Scenario::RollingUpdate, &options(), &plan());
     let starts: Vec<_> = taken
         .iter()
         .filter(|step| step.2 == Action::StartPod)
@@ -189,21 +181,21 @@ fn a_roll_replaces_one_pod_after_another() {
 
 #[test]
 fn readiness_fails_only_while_the_pod_still_serves() {
-    let mut parameters = parameters();
-    parameters.shutdown.fails_health_check = true;
-    let has_failed = |parameters: &Parameters| {
-        let taken = steps(Scenario::RollingUpdate, parameters);
+    let mut plan = plan();
+    plan.shutdown.fails_health_check = true;
+    let has_failed = |plan: &Plan| {
+        let taken = steps(Scenario::RollingUpdate, &options(), plan);
         taken.iter().any(|step| step.2 == Action::FailReadiness)
     };
-    assert!(!has_failed(&parameters), "it ends after 5 s");
-    parameters.shutdown.pre_stop = Duration::from_secs(20);
-    assert!(has_failed(&parameters));
+    assert!(!has_failed(&plan), "it ends after 5 s");
+    plan.shutdown.pre_stop = Duration::from_secs(20);
+    assert!(has_failed(&plan));
 }
 
 #[test]
 fn steps_are_sorted_and_a_run_outlasts_detection() {
     for scenario in Scenario::value_variants() {
-        let timeline = scenario.timeline(&parameters());
+        let timeline = scenario.timeline(&options(), &plan());
         assert!(timeline.steps.is_sorted_by_key(|step| step.at), "{scenario:?}");
         let last = timeline.steps.last().unwrap().at;
         assert!(timeline.end >= last + Duration::from_secs(15), "{scenario:?}");
@@ -227,12 +219,12 @@ fn steps_are_sorted_and_a_run_outlasts_detection() {
 
 #[test]
 fn the_api_server_and_the_agents_go_while_a_node_waits_for_its_end() {
-    let parameters = Parameters {
+    let options = Options {
         nodes: 2,
         delete_delay: Duration::from_secs(20),
-        ..parameters()
+        ..options()
     };
-    let timeline = Scenario::ApiOutage.timeline(&parameters);
+    let timeline = Scenario::ApiOutage.timeline(&options, &plan());
     let taken = timeline
         .steps
         .iter()
@@ -253,7 +245,7 @@ fn the_api_server_and_the_agents_go_while_a_node_waits_for_its_end() {
 #[test]
 fn a_spot_machine_goes_with_its_notice() {
     assert_eq!(
-        steps(Scenario::Spot, &parameters()),
+        steps(Scenario::Spot, &options(), &plan()),
         [
             (0.0, 0, Action::Signal(Signal::SpotNotice)),
             (30.0, 0, Action::PowerOff)

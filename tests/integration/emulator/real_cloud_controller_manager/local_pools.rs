@@ -7,6 +7,7 @@
 //!
 //! `HEADGATE_MOVES=200` sets how often the endpoints move.
 
+use headgate_test_kubernetes::met;
 use tokio::time::{Instant, sleep};
 
 use super::lease_holds::LeaseHolds;
@@ -111,7 +112,7 @@ async fn move_endpoints(with_headgate: bool, moves: usize) -> Followed {
         eventually(RECONCILE_TIMEOUT, "headgate updates pools", async || {
             let log = last_log_lines(headgate.log());
             let has_begun = log.contains("started to update pools of Local Services");
-            if has_begun { Ok(()) } else { Err(log) }
+            met(has_begun, log)
         })
         .await;
     }

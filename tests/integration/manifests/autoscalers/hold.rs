@@ -4,7 +4,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use headgate_sandbox::process::Process;
-use headgate_test_kubernetes::{create_node, own_control_plane, scratch};
+use headgate_test_kubernetes::{create_node, met, own_control_plane, scratch};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ impl Holder {
     async fn until_logged(&self, words: &str) {
         headgate_test_kubernetes::eventually(SOON, words, async || {
             let log = self.log();
-            if log.contains(words) { Ok(()) } else { Err(log) }
+            met(log.contains(words), log)
         })
         .await;
     }

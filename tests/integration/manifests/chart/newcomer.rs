@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use headgate_sandbox::process::Process;
-use headgate_test_kubernetes::{assets, eventually, scratch};
+use headgate_test_kubernetes::{assets, eventually, met, scratch};
 use serde_json::{Value, json};
 
 use super::release::{DAEMONSET, DEPLOYMENT, controller, settings};
@@ -177,11 +177,10 @@ async fn the_commands_of_the_page_lead_from_a_bare_cluster_to_the_first_down() {
     eventually(Duration::from_mins(2), "the node is Down in both pools", async || {
         let output = laptop.run(last).await;
         let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-        if output.status.success() && shown.matches("Down ours").count() >= 2 {
-            Ok(())
-        } else {
-            Err(format!("{shown}{}", String::from_utf8_lossy(&output.stderr)))
-        }
+        met(
+            output.status.success() && shown.matches("Down ours").count() >= 2,
+            format!("{shown}{}", String::from_utf8_lossy(&output.stderr)),
+        )
     })
     .await;
     let down = world.all_down().await;

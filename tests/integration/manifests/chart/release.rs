@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 use super::{SOON, aks, chart, helm, merged, profile, stdout_of, text, values_file};
 use crate::manifests::caller::{Account, ApiRequest, CONTROLLER, Caller, acting_on};
-use crate::manifests::leader::{LEASES, LEDGER, MAPS, OWN};
-use crate::manifests::leader_policy::{dry_run, refused};
+use crate::manifests::leader::{LEDGER, MAPS, OWN};
+use crate::manifests::leader_policy::in_force;
 use crate::manifests::prometheus_operator::definitions;
 use crate::manifests::repository;
 use crate::status::world::World;
@@ -291,7 +291,7 @@ async fn is_down(world: &World, nodes: &[&str]) {
         let is_so = ["kubernetes", "kubernetes-IPv6"]
             .iter()
             .all(|pool| down[*pool] == nodes);
-        if is_so { Ok(()) } else { Err(format!("{down:?}")) }
+        met(is_so, format!("{down:?}"))
     })
     .await;
 }
@@ -320,11 +320,7 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     let before = objects(&administrator);
     apply(&administrator, "install", &chart(), &hardened("Enforce"));
     let pod = acting_on(&world.control_plane, CONTROLLER, "node-1").await;
-    let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
-    eventually(SOON, "role and policy are in force", async || {
-        refused(&pod, &foreign, "these leases").await
-    })
-    .await;
+    in_force(&pod).await;
     let mut leader = controller(&administrator, &pod, &world).await;
     let taint = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
     world.taint("node-2", taint).await;

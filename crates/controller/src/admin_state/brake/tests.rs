@@ -2,7 +2,7 @@ use headgate_core::clock::Clock;
 use headgate_core::node::RecordedNotice;
 use proptest::prelude::*;
 
-use super::super::fixtures::{DRAIN, ENFORCE, guarded_by, node, plan_inputs, pool_id, view};
+use super::super::fixtures::{DRAIN, ENFORCE, guarded_by, node, plan_inputs, pool_id, view, write};
 use super::super::guard::GuardSettings;
 use super::super::ledger::{Ledger, LedgerChange};
 use super::super::plan::{Plan, PlanInputs, Policy, plan};
@@ -69,21 +69,8 @@ impl Cluster {
 
     /// Plans, and writes the plan. Returns the numbers of the nodes that become `Down`.
     fn write(&mut self) -> Vec<usize> {
-        let mut down = Vec::new();
-        for change in self.plan().edits.iter().flat_map(|edit| &edit.admin_states) {
-            let stage = if change.to == AdminState::Down {
-                down.push(change.index + 1);
-                LedgerStage::Down
-            } else {
-                LedgerStage::Restored
-            };
-            self.states[change.index] = change.to.as_str();
-            let since = self.now.wall;
-            let entry = LedgerEntry { stage, since };
-            self.ledger
-                .apply(LedgerChange::new(&pool_id("p"), &change.key, Some(entry)));
-        }
-        down
+        let plan = self.plan();
+        write(&plan, &mut self.states, &mut self.ledger, self.now.wall)
     }
 }
 

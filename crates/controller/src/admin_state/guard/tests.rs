@@ -5,8 +5,8 @@ use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::NodeHold;
 use proptest::prelude::*;
 
-use super::super::fixtures::{DRAIN, ENFORCE, guarded_by, ledger, node, plan_inputs, pool_id, target_states, view};
-use super::super::ledger::{Ledger, LedgerChange};
+use super::super::fixtures::{DRAIN, ENFORCE, guarded_by, ledger, node, plan_inputs, target_states, view, write};
+use super::super::ledger::Ledger;
 use super::super::plan::{Plan, PlanInputs, Policy, plan};
 use super::super::settings::AdminStateMode;
 use super::*;
@@ -99,23 +99,8 @@ impl Cluster {
     }
 
     /// Writes a plan. Returns the numbers of the nodes that it sets `Down`.
-    fn write(&mut self, plan: &Plan) -> Vec<u8> {
-        let mut down = Vec::new();
-        for change in plan.edits.iter().flat_map(|edit| &edit.admin_states) {
-            let number = u8::try_from(change.index).unwrap() + 1;
-            let stage = if change.to == AdminState::Down {
-                down.push(number);
-                LedgerStage::Down
-            } else {
-                LedgerStage::Restored
-            };
-            self.states[change.index] = change.to.as_str();
-            let since = self.now.wall;
-            let entry = LedgerEntry { stage, since };
-            let change = LedgerChange::new(&pool_id("p"), &change.key, Some(entry));
-            self.ledger.apply(change);
-        }
-        down
+    fn write(&mut self, plan: &Plan) -> Vec<usize> {
+        write(plan, &mut self.states, &mut self.ledger, self.now.wall)
     }
 
     /// Plans and writes until nothing is due.
