@@ -72,3 +72,81 @@ fn note(entries: &[&EntryStatus], held_for: &HeldFor, signals: &BTreeSet<String>
     }
     truncate(note)
 }
+
+#[cfg(test)]
+mod tests {
+    use headgate_core::clock::Clock;
+
+    use super::super::fixtures::{DRAIN, ledger, node, plan_inputs, pool_id, target_states, view};
+    use super::super::last_reads::PlannedLoadBalancer;
+    use super::super::plan::plan;
+    use super::super::planner::LoadBalancerStatus;
+    use super::super::settings::AdminStateMode;
+    use super::*;
+    use crate::pool::Listing;
+
+    /// The notes of the events after reads that show an entry of a Node with a signal, held for this.
+    fn notes(tracker: &mut RuleHoldTracker, held_for: &HeldFor) -> Vec<String> {
+        let (now, ledger) = (Clock::System.now(), ledger(&[]));
+        let targets = target_states(&[node(1, &[DRAIN])], now);
+        let pools = view(&[("p", &[(1, "-"), (2, "-")], true)]);
+        let mut entries = plan(&pools, &plan_inputs(&targets, &ledger, now)).entries;
+        entries[0].held_for = held_for.clone();
+        let load_balancers = [PlannedLoadBalancer {
+            id: pool_id("p").load_balancer().clone(),
+            is_managed: true,
+            status: LoadBalancerStatus {
+                entries,
+                ..LoadBalancerStatus::default()
+            },
+        }];
+        let listing = Listing::default();
+        let mode = AdminStateMode::Enforce;
+        let reads = LastReads::new(&targets, &load_balancers, &ledger, &listing, mode, now);
+        let events = tracker.evaluate(&reads).into_iter();
+        events
+            .map(|event| format!("{}: {}", event.node.name, event.note))
+            .collect()
+    }
+
+    #[test]
+    fn a_hold_has_one_event_until_it_is_for_something_else() {
+        let mut tracker = RuleHoldTracker::default();
+        let needed = |service: &str| HeldFor {
+            services: [service.to_owned()].into(),
+            ..HeldFor::default()
+        };
+        let web = needed("shop/web");
+        assert_eq!(
+            notes(&mut tracker, &web),
+            [format!(
+                "n1: Kept in service in lb/p despite drain: {}. /healthz of this node still answers 503, so rules that probe it use \
+                 other nodes.",
+                web.reason()
+            )]
+        );
+        assert!(notes(&mut tracker, &web).is_empty());
+        assert_eq!(notes(&mut tracker, &needed("shop/api")).len(), 1);
+        assert!(notes(&mut tracker, &HeldFor::default()).is_empty());
+        assert_eq!(notes(&mut tracker, &web).len(), 1, "a hold that begins again");
+    }
+
+    #[test]
+    fn what_waits_answers_200_and_what_the_minimum_keeps_has_an_event_of_its_own() {
+        let mut tracker = RuleHoldTracker::default();
+        let waits = HeldFor {
+            brake: true,
+            ..HeldFor::default()
+        };
+        let reason = waits.reason();
+        assert_eq!(
+            notes(&mut tracker, &waits),
+            [format!("n1: Kept in service in lb/p despite drain: {reason}.")]
+        );
+        let minimum = HeldFor {
+            minimum: true,
+            ..HeldFor::default()
+        };
+        assert!(notes(&mut tracker, &minimum).is_empty());
+    }
+}

@@ -153,3 +153,49 @@ fn recorded_since(own: &[&OwnEntry<'_>]) -> Option<Timestamp> {
     let recorded = recorded.filter(|entry| entry.stage == LedgerStage::Down);
     recorded.map(|entry| entry.since).max()
 }
+
+#[cfg(test)]
+mod tests {
+    use headgate_core::clock::Clock;
+
+    use super::super::fixtures::{DRAIN, ledger, node, plan_inputs, target_states, view};
+    use super::super::plan::plan;
+    use super::*;
+
+    #[test]
+    fn a_node_in_service_says_what_keeps_it_there() {
+        let (now, node, ledger) = (Clock::System.now(), node(1, &[DRAIN]), ledger(&[]));
+        let targets = target_states(std::slice::from_ref(&node), now);
+        let pools = view(&[("p", &[(1, "-"), (2, "-")], true)]);
+        let plan = plan(&pools, &plan_inputs(&targets, &ledger, now));
+        let detail = |held_for: HeldFor| {
+            let entry = EntryStatus {
+                held_for,
+                ..plan.entries[0].clone()
+            };
+            in_service_traffic(AdminStateMode::Enforce, &node, &[&entry])
+        };
+        let in_service = |detail: &str| NodeTraffic::InService { detail: detail.into() };
+        assert_eq!(detail(HeldFor::default()), in_service("in service in lb/p"));
+        let waits = HeldFor {
+            brake: true,
+            ..HeldFor::default()
+        };
+        let reason = waits.reason();
+        assert_eq!(detail(waits), in_service(&format!("in service in lb/p; {reason}")));
+
+        let held_back = |detail: &str| NodeTraffic::HeldBack { detail: detail.into() };
+        let minimum = HeldFor {
+            minimum: true,
+            ..HeldFor::default()
+        };
+        assert_eq!(detail(minimum), held_back("in service in lb/p"));
+        let needed = HeldFor {
+            services: ["shop/web".to_owned()].into(),
+            ..HeldFor::default()
+        };
+        let reason = needed.reason();
+        assert!(reason.contains("shop/web"), "{reason}");
+        assert_eq!(detail(needed), held_back(&format!("in service in lb/p: {reason}")));
+    }
+}
