@@ -26,6 +26,8 @@ cluster_api := tests/cluster-api/build.sh
 # What is measured, for results to state; empty outside of a repository.
 commit = $$(git describe --always --dirty --exclude '*' 2>/dev/null)
 picture := docs/pictures/propagation
+# With the tests that need network namespaces or a browser; the one with Cluster API's controllers has a target.
+include_ignored := --include-ignored --skip real_machine_controller
 # The failed share over the time of an operation. Where nothing depends on that time, one is enough.
 drill_propagation = drill --runs $(or $(DRILL_RUNS),20) --strategy node-port,kube-proxy,healthz; \
 	for delay in 0s 1s 2s 3s 4s 5s 7s 10s 15s; do drill --runs $(or $(DRILL_RUNS),20) --strategy admin-state,exclude-label --operation-delay $$delay; done
@@ -221,9 +223,9 @@ chaos: build-tools ## disturb three controllers beside the real cloud-controller
 	  cargo test --locked --test cloud_controller_manager --test lab $(ARGS) -- beside_cloud_controller_manager::chaos --nocapture
 
 .PHONY: test-oldest
-test-oldest: build-tools ## run the tests of manifests, agents and leaders with the oldest supported kube-apiserver, which make test does not build
+test-oldest: build-tools namespace-tools browser ## run the tests of manifests, agents and leaders with the oldest supported kube-apiserver, which make test does not build
 	assets=$$(tests/oldest-control-plane/build.sh); \
-	KUBEBUILDER_ASSETS=$$assets cargo test --locked --test integration --test lab $(ARGS) -- manifests:: node:: process:: leading::access leading::roles status:: why:: spot:: rollover:: fake_api:: maintenance::
+	KUBEBUILDER_ASSETS=$$assets cargo test --locked --test integration --test lab $(ARGS) -- $(include_ignored) manifests:: node:: process:: leading::access leading::roles status:: why:: spot:: rollover:: fake_api:: maintenance::
 
 .PHONY: maintenance
 maintenance: build-tools ## run maintenances with the real controller-manager and scheduler, and kill the leader 12 times (make test: 3)
@@ -256,11 +258,11 @@ count: ## print the lines of code of the product, of the lab, and of tests and b
 	@python3 tests/count.py
 
 .PHONY: coverage
-coverage: build-tools coverage-tools ## print how much of each product crate the tests of these crates run, without integration tests: make coverage, or make coverage CRATES='-p headgate-core'
+coverage: build-tools coverage-tools namespace-tools ## print how much of each product crate the tests of these crates run, without integration tests: make coverage, or make coverage CRATES='-p headgate-core'
 	llvm=$$(rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p'); \
 	export LLVM_COV=$$(command -v llvm-cov-$$llvm) LLVM_PROFDATA=$$(command -v llvm-profdata-$$llvm); \
 	crates='$(or $(CRATES),$(patsubst crates/%,-p headgate-%,$(wildcard crates/*)))'; cargo llvm-cov clean --profraw-only; \
-	cargo llvm-cov --locked --no-report $$crates --lib --tests $(ARGS); \
+	cargo llvm-cov --locked --no-report $$crates --lib --tests $(ARGS) -- --include-ignored; \
 	cargo llvm-cov report $$crates --lcov --output-path $(target_dir)/coverage.info; \
 	cargo llvm-cov report $$crates --json --output-path $(target_dir)/coverage.json; \
 	python3 tests/count.py coverage $(target_dir)/coverage.info $(target_dir)/coverage.json

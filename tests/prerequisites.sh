@@ -3,9 +3,11 @@
 #
 #   prerequisites.sh build       a C linker with the static C library, and Rust; fails, with a line for each that is missing
 #   prerequisites.sh lint        rustfmt and clippy; fails likewise
-#   prerequisites.sh namespaces  the programs of tests with network namespaces; without them the tests are skipped, so this only warns
+#   prerequisites.sh namespaces  the programs of tests with network namespaces; this only warns
+#   prerequisites.sh ignored     what tests need that cargo ignores by default: network namespaces, their programs and chromium; installs
+#                                nothing; fails, with a line that says what is missing
 #   prerequisites.sh release     the Rust standard library and the linker for both platforms, QEMU's user mode, skopeo; fails likewise
-#   prerequisites.sh browser     chromium, in which the drill's page is checked; without it these tests are skipped; this only warns
+#   prerequisites.sh browser     chromium, in which pages are checked; this only warns
 #   prerequisites.sh clients     python3 with venv, for Microsoft's Python client, and node with npm, for Grafana's schema; without them
 #                                their tests fail; this only warns
 #   prerequisites.sh coverage    llvm-cov and llvm-profdata of the LLVM that rustc has; fails likewise
@@ -84,16 +86,31 @@ lint() {
   $good
 }
 
+namespace_programs=(ip unshare setpriv iptables nft conntrack)
+
 namespaces() {
   local absent
-  absent=$(missing ip unshare iptables nft conntrack)
+  absent=$(missing "${namespace_programs[@]}")
   if [[ -n $absent ]] && may_install; then
     install iproute2 iptables nftables conntrack util-linux
     hash -r
-    absent=$(missing ip unshare iptables nft conntrack)
+    absent=$(missing "${namespace_programs[@]}")
   fi
   if [[ -n $absent ]]; then
-    say "missing: $absent (on Debian: apt-get install iproute2 iptables nftables conntrack util-linux); tests that need them will not run"
+    say "missing: $absent (on Debian: apt-get install iproute2 iptables nftables conntrack util-linux); tests that need them are ignored"
+  fi
+}
+
+ignored() {
+  local absent
+  absent=$(missing "${namespace_programs[@]}" chromium)
+  if [[ -n $absent ]]; then
+    say "missing: $absent; tests that need network namespaces or a browser are ignored"
+    return 1
+  fi
+  if ! unshare --net true 2>/dev/null; then
+    say "no right to create network namespaces, which root has; tests that need them or a browser are ignored"
+    return 1
   fi
 }
 
@@ -134,7 +151,7 @@ browser() {
     absent=$(missing chromium)
   fi
   if [[ -n $absent ]]; then
-    say "missing: $absent (on Debian: apt-get install chromium fonts-dejavu-core); tests that need it will not run"
+    say "missing: $absent (on Debian: apt-get install chromium fonts-dejavu-core); tests that need it are ignored"
   fi
 }
 
@@ -186,9 +203,9 @@ prometheus() {
 }
 
 case ${1-} in
-  build | lint | namespaces | release | browser | clients | coverage | prometheus) "$1" ;;
+  build | lint | namespaces | ignored | release | browser | clients | coverage | prometheus) "$1" ;;
   *)
-    say "usage: prerequisites.sh build|lint|namespaces|release|browser|clients|prometheus"
+    say "usage: prerequisites.sh build|lint|namespaces|ignored|release|browser|clients|coverage|prometheus"
     exit 2
     ;;
 esac

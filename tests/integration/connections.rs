@@ -112,6 +112,7 @@ fn counted(kubeconfig: &std::path::Path, arguments: &[&str]) -> Vec<(String, u64
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn connections_through_kube_proxy_are_counted_by_service_until_they_end() {
     let name = "connections::connections_through_kube_proxy_are_counted_by_service_until_they_end";
     in_network_namespace(name, async || {
@@ -189,6 +190,7 @@ fn start_counter(agent: &Agent) -> Process {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone() {
     let name = "connections::an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone";
     in_network_namespace(name, async || {
@@ -287,6 +289,7 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn without_the_right_the_command_says_what_is_missing() {
     let name = "connections::without_the_right_the_command_says_what_is_missing";
     in_network_namespace(name, async || {

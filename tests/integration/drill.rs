@@ -16,7 +16,6 @@ use headgate_test_kubernetes::{assert_contains, lab_program, scratch};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-pub(crate) use fixture::can_run;
 use fixture::runtime;
 
 /// How long a drill of a test may take, on a machine that is busy with other tests.
@@ -37,9 +36,11 @@ fn drill(flags: &str) -> Command {
 fn results(flags: &str) -> Vec<Value> {
     for _ in 1..ATTEMPTS {
         let runs = results_of_one(flags);
-        if runs.iter().all(|run| lag(run) <= LONGEST_LAG_SECONDS) {
+        let longest_lag = runs.iter().map(lag).fold(0.0, f64::max);
+        if longest_lag <= LONGEST_LAG_SECONDS {
             return runs;
         }
+        println!("the machine is too busy: a client or step was {longest_lag} s late; again");
     }
     results_of_one(flags)
 }
@@ -72,10 +73,8 @@ fn time(run: &Value, event: &str) -> Option<f64> {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn admin_state_loses_nothing_where_the_node_dies_unnoticed_by_kube_proxy() {
-    if !can_run("admin_state_loses_nothing_where_the_node_dies_unnoticed_by_kube_proxy") {
-        return;
-    }
     let flags =
         "--scenario maintenance --strategy kube-proxy,admin-state --nodes 3 --delete-delay 60s --operation-delay 5s";
     let runs = results(flags);
@@ -104,10 +103,8 @@ fn admin_state_loses_nothing_where_the_node_dies_unnoticed_by_kube_proxy() {
 /// The pool has network interfaces, of which that of the deleted machine goes, and another program writes it all the time, by turns
 /// with the leader.
 #[test]
+#[ignore = "needs network namespaces"]
 fn admin_state_loses_nothing_in_a_pool_of_interfaces_beside_another_writer() {
-    if !can_run("admin_state_loses_nothing_in_a_pool_of_interfaces_beside_another_writer") {
-        return;
-    }
     let flags = "--scenario scale-down --strategy admin-state --nodes 3 --runs 2 --delete-delay 60s --operation-delay 2s \
                  --pool-members nic --deleted-machines leave --other-writer 1s --expect-no-loss admin-state";
     let runs = results(flags);
@@ -148,27 +145,21 @@ fn spot_with(flags: &str) {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn an_agent_takes_its_node_out_at_a_spot_notice_of_30_seconds() {
-    if !can_run("an_agent_takes_its_node_out_at_a_spot_notice_of_30_seconds") {
-        return;
-    }
     spot_with("--strategy kube-proxy,headgate --notice 30s --speed 5");
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn an_agent_takes_its_node_out_at_a_spot_notice_of_10_seconds() {
-    if !can_run("an_agent_takes_its_node_out_at_a_spot_notice_of_10_seconds") {
-        return;
-    }
     spot_with("--strategy kube-proxy,headgate --notice 10s --speed 1.5");
 }
 
 /// The node hosts a Pod, and the controllers create the maintenance by themselves, in each of two runs.
 #[test]
+#[ignore = "needs network namespaces"]
 fn a_pod_of_a_spot_node_has_the_rest_of_the_notice() {
-    if !can_run("a_pod_of_a_spot_node_has_the_rest_of_the_notice") {
-        return;
-    }
     // Its connections would live for longer than the notice: it serves until its grace period is over.
     let flags = "--scenario spot --strategy node-maintenance --nodes 3 --notice 30s --speed 2 --connection-lifetime 60s --runs 2 \
                  --probe-rule threshold";
@@ -195,10 +186,8 @@ fn a_pod_of_a_spot_node_has_the_rest_of_the_notice() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn kube_proxys_own_process_takes_nodes_out_and_keeps_terminating_pods_in_use() {
-    if !can_run("kube_proxys_own_process_takes_nodes_out_and_keeps_terminating_pods_in_use") {
-        return;
-    }
     // Its /healthz at the autoscaler's taint, in two runs: after the first one the machine and its kube-proxy start again.
     let runs = results("--scenario scale-down --strategy kube-proxy --nodes 3 --delete-delay 30s --runs 2");
     assert_eq!(runs.len(), 2);
@@ -222,10 +211,8 @@ fn kube_proxys_own_process_takes_nodes_out_and_keeps_terminating_pods_in_use() {
 
 /// An API server that stops and starts, and agents that restart, take seconds at any speed. The node dies at its time all the same.
 #[test]
+#[ignore = "needs network namespaces"]
 fn an_outage_of_the_api_server_delays_no_death() {
-    if !can_run("an_outage_of_the_api_server_delays_no_death") {
-        return;
-    }
     let runs = results("--scenario api-outage --strategy healthz,kube-proxy --nodes 3 --runs 2 --speed 10");
     assert_eq!(runs.len(), 4, "each one after the API server is back");
     for run in &runs {
@@ -237,10 +224,8 @@ fn an_outage_of_the_api_server_delays_no_death() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn controllers_evict_the_pod_after_the_load_balancer_is_out() {
-    if !can_run("controllers_evict_the_pod_after_the_load_balancer_is_out") {
-        return;
-    }
     let flags = "--scenario maintenance --strategy node-maintenance --nodes 3 --delete-delay 30s --runs 2 --probe-rule threshold";
     let runs = results(flags);
     assert_eq!(runs.len(), 2, "the second one after the first maintenance is undone");
@@ -257,10 +242,8 @@ fn controllers_evict_the_pod_after_the_load_balancer_is_out() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn a_node_of_a_local_service_is_drained_without_azure() {
-    if !can_run("a_node_of_a_local_service_is_drained_without_azure") {
-        return;
-    }
     let runs = results("--scenario local --strategy node-maintenance --nodes 3 --delete-delay 30s --runs 2");
     assert_eq!(runs.len(), 2, "the second one after the first maintenance is undone");
     for run in &runs {
@@ -275,10 +258,8 @@ fn a_node_of_a_local_service_is_drained_without_azure() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn a_deletion_waits_for_the_last_connection_through_the_node() {
-    if !can_run("a_deletion_waits_for_the_last_connection_through_the_node") {
-        return;
-    }
     let flags = "--scenario scale-down --strategy admin-state,connections --nodes 3 --connections 60 --connection-lifetime 40s \
                  --runs 2 --probe-rule threshold --expect-no-loss connections";
     let runs = results(flags);
@@ -304,10 +285,8 @@ fn a_deletion_waits_for_the_last_connection_through_the_node() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn a_loss_that_was_not_expected_is_an_error() {
-    if !can_run("a_loss_that_was_not_expected_is_an_error") {
-        return;
-    }
     let flags = "drill --scenario scale-down --strategy none --expect-no-loss none --nodes 2 --speed 20";
     let output = command_in(lab_program(), &scratch("drill-loss"))
         .args(flags.split_whitespace())
@@ -323,10 +302,8 @@ fn a_loss_that_was_not_expected_is_an_error() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn an_interrupt_ends_a_drill_and_its_processes() {
-    if !can_run("an_interrupt_ends_a_drill_and_its_processes") {
-        return;
-    }
     interrupt("--scenario spot --strategy healthz --nodes 2 --notice 10m", "headgate");
     interrupt(
         "--scenario spot --strategy kube-proxy --nodes 2 --notice 10m",

@@ -132,6 +132,7 @@ async fn same_requests(agent: &Agent, proxy: SocketAddr) {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn headgate_and_kube_proxy_answer_alike() {
     in_network_namespace("kube_proxy::headgate_and_kube_proxy_answer_alike", async || {
         let (mut control_plane, client) = own_cluster().await;
@@ -193,6 +194,7 @@ fn headgate_and_kube_proxy_answer_alike() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn a_silently_dropped_watch_connection_is_detected() {
     in_network_namespace(
         "kube_proxy::a_silently_dropped_watch_connection_is_detected",

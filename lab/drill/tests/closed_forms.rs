@@ -22,9 +22,8 @@ use headgate_drill::strategy::{PodTimes, Strategy};
 use headgate_drill::world::phase::stratified;
 use headgate_drill::world::{Recording, RunSettings, World};
 
-use fixture::{NODES, can_run, not_run, probe, run_settings, runtime, world_settings};
+use fixture::{NODES, probe, run_settings, runtime, world_settings};
 
-const TEST: &str = "connections_lose_what_the_closed_form_says";
 /// Seeds of each case.
 const SEEDS: usize = 60;
 /// Worlds at once; each does its share of the seeds.
@@ -42,6 +41,9 @@ const LAG_LIMIT: Duration = Duration::from_millis(30);
 const REPETITIONS: usize = 15;
 /// Fewer samples of a case say too little.
 const SAMPLES_MIN: usize = SEEDS / 2;
+/// How far the mean loss may be off, in seconds: a fifth of an interval, and four or more standard errors of sixty samples. A noisier machine
+/// makes it no larger.
+const TOLERANCE: f64 = 0.1;
 
 fn timeline(serving: Duration) -> Timeline {
     let step = |at, action| Step { at, node: 0, action };
@@ -158,14 +160,14 @@ fn all_samples(serving: Duration) -> Vec<Sample> {
     worlds.into_iter().flat_map(|world| world.join().unwrap()).collect()
 }
 
-/// The mean of a value, and three standard errors of it.
+/// The mean of a value, and its standard error.
 fn mean(samples: &[Sample], value: fn(&Sample) -> f64) -> (f64, f64) {
     let values: Vec<_> = samples.iter().map(value).collect();
     #[expect(clippy::cast_precision_loss, reason = "sixty")]
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
-    (mean, 3.0 * (variance / count).sqrt())
+    (mean, (variance / count).sqrt())
 }
 
 /// The largest distance between the distribution of the first probe after the signal and that of the phases asked for, which
@@ -184,14 +186,11 @@ fn distance_from_phases(samples: &[Sample]) -> f64 {
 
 fn agrees(serving: Duration) {
     let samples = all_samples(serving);
-    if samples.len() < SAMPLES_MIN {
-        let obstacle = format!(
-            "the machine is too busy: {} of {SEEDS} runs began in time",
-            samples.len()
-        );
-        not_run(TEST, &obstacle);
-        return;
-    }
+    assert!(
+        samples.len() >= SAMPLES_MIN,
+        "the machine is too busy: {} of {SEEDS} runs began in time",
+        samples.len()
+    );
     let (lost, error) = mean(&samples, |sample| sample.lost);
     let (until_failing, _) = mean(&samples, |sample| sample.until_failing);
     let (until_out, _) = mean(&samples, |sample| sample.until_out);
@@ -205,7 +204,7 @@ fn agrees(serving: Duration) {
         samples.len()
     );
     let _ = writeln!(std::io::stderr(), "{text}");
-    assert!((lost - computed).abs() <= error, "{text}");
+    assert!((lost - computed).abs() <= TOLERANCE, "{text}");
     // A machine that is busy finds the failure some milliseconds late. Runs that begin at once after the rotation have 0.33 here.
     let distance = distance_from_phases(&samples);
     assert!(
@@ -215,10 +214,9 @@ fn agrees(serving: Duration) {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn connections_lose_what_the_closed_form_says() {
-    if can_run(TEST) {
-        // Before 1.26, and with terminating endpoints: one after the other, for the sake of the machine.
-        agrees(Duration::ZERO);
-        agrees(Duration::from_millis(600));
-    }
+    // Before 1.26, and with terminating endpoints: one after the other, for the sake of the machine.
+    agrees(Duration::ZERO);
+    agrees(Duration::from_millis(600));
 }

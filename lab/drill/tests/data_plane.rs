@@ -23,7 +23,7 @@ use headgate_drill::speed::Speed;
 use headgate_drill::strategy::{Plan, PodTimes, Strategy};
 use headgate_drill::world::{Recording, RunSettings, World, WorldSettings};
 
-use fixture::{NODES, can_run, probe, run_settings, runtime, world_settings};
+use fixture::{NODES, probe, run_settings, runtime, world_settings};
 use lag::on_time;
 
 const fn millis(millis: u64) -> Duration {
@@ -105,10 +105,8 @@ fn nodes(observations: &Observations) -> BTreeSet<u8> {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn connections_spread_over_all_nodes_and_survive() {
-    if !can_run("connections_spread_over_all_nodes_and_survive") {
-        return;
-    }
     let recording = record(
         &settings(plan(Strategy::KubeProxy, Scenario::Maintenance), 0),
         Vec::new(),
@@ -123,10 +121,8 @@ fn connections_spread_over_all_nodes_and_survive() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn a_dead_node_loses_its_share_until_probes_notice() {
-    if !can_run("a_dead_node_loses_its_share_until_probes_notice") {
-        return;
-    }
     let steps = vec![step(1000, 0, Action::PowerOff)];
     let recording = record(&settings(plan(Strategy::None, Scenario::Maintenance), 0), steps, 3500);
     let gone = event(&recording, Event::NodeGone).unwrap();
@@ -157,10 +153,8 @@ fn a_dead_node_loses_its_share_until_probes_notice() {
 
 /// kubernetes/autoscaler#1907: its kube-proxy forwards connections to the Pods of other nodes.
 #[test]
+#[ignore = "needs network namespaces"]
 fn an_empty_node_cuts_what_it_forwards_and_silent_connections_notice_it_too() {
-    if !can_run("an_empty_node_cuts_what_it_forwards_and_silent_connections_notice_it_too") {
-        return;
-    }
     let mut run = run_settings();
     run.clients.long_lived = 60;
     // 10 minutes are 6 s here: the idle ones are silent until the run is over.
@@ -191,10 +185,8 @@ fn an_empty_node_cuts_what_it_forwards_and_silent_connections_notice_it_too() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn a_node_that_fails_its_health_check_in_time_loses_nothing() {
-    if !can_run("a_node_that_fails_its_health_check_in_time_loses_nothing") {
-        return;
-    }
     let steps = vec![
         step(500, 0, Action::Signal(Signal::AutoscalerTaint)),
         step(2000, 0, Action::PowerOff),
@@ -230,10 +222,8 @@ fn a_node_that_fails_its_health_check_in_time_loses_nothing() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn a_terminating_pod_behind_local_is_used_or_not() {
-    if !can_run("a_terminating_pod_behind_local_is_used_or_not") {
-        return;
-    }
     let steps = || vec![step(500, 0, Action::TerminatePod), step(2000, 0, Action::EndPod)];
     let without = record(
         &settings(plan(Strategy::None, Scenario::RollingUpdate), 0),
@@ -284,10 +274,8 @@ fn record_admin_down(drain_rules: DrainRules) -> Recording {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn admin_state_down_takes_a_node_out_without_its_probe_and_keeps_connections() {
-    if !can_run("admin_state_down_takes_a_node_out_without_its_probe_and_keeps_connections") {
-        return;
-    }
     let recording = record_admin_down(DrainRules::of(Provider::Azure));
     assert!(event(&recording, Event::OutOfRotation).is_some());
     assert!(event(&recording, Event::ProbeDown).is_none());
@@ -296,10 +284,8 @@ fn admin_state_down_takes_a_node_out_without_its_probe_and_keeps_connections() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn admin_state_down_resets_connections_of_its_node_where_a_rule_says_so() {
-    if !can_run("admin_state_down_resets_connections_of_its_node_where_a_rule_says_so") {
-        return;
-    }
     let recording = record_admin_down(DrainRules {
         admin_down: Some(Ending {
             after: Duration::ZERO,
@@ -323,10 +309,8 @@ fn admin_state_down_resets_connections_of_its_node_where_a_rule_says_so() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn a_label_lets_the_cloud_remove_a_node_after_an_operation_and_no_probe_takes_part() {
-    if !can_run("a_label_lets_the_cloud_remove_a_node_after_an_operation_and_no_probe_takes_part") {
-        return;
-    }
     let timeline = Timeline {
         steps: vec![
             step(500, 0, Action::Signal(Signal::KarpenterTaint)),
@@ -353,11 +337,8 @@ fn a_label_lets_the_cloud_remove_a_node_after_an_operation_and_no_probe_takes_pa
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn a_deleted_machine_leaves_after_an_operation_where_the_platform_removes_it_and_by_its_probe_elsewhere() {
-    if !can_run("a_deleted_machine_leaves_after_an_operation_where_the_platform_removes_it_and_by_its_probe_elsewhere")
-    {
-        return;
-    }
     let timeline = Timeline {
         steps: vec![step(500, 0, Action::PowerOff)],
         end: millis(2500),
@@ -401,10 +382,8 @@ fn until_out_of(power_off: PowerOff) -> u128 {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn a_machine_that_resets_connections_is_out_at_the_first_probe_and_a_silent_one_is_not() {
-    if !can_run("a_machine_that_resets_connections_is_out_at_the_first_probe_and_a_silent_one_is_not") {
-        return;
-    }
     // Two timeouts of 200 ms, against an answer at once.
     let [silent, reset] = [PowerOff::Silent, PowerOff::Reset].map(until_out_of);
     assert!(silent >= 380, "{silent}");
@@ -412,10 +391,8 @@ fn a_machine_that_resets_connections_is_out_at_the_first_probe_and_a_silent_one_
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn a_world_is_restored_for_the_next_run() {
-    if !can_run("a_world_is_restored_for_the_next_run") {
-        return;
-    }
     let timeline = Timeline {
         steps: vec![step(200, 0, Action::PowerOff), step(250, 1, Action::EndPod)],
         end: millis(1000),

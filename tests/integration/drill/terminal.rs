@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use headgate_test_kubernetes::{lab_program, scratch};
 
-use super::{DRILL_TIMEOUT, can_run, descendants, drill, is_alive, runs};
+use super::{DRILL_TIMEOUT, descendants, drill, is_alive, runs};
 
 /// What indicatif writes before it draws the bar again: to the beginning of the line, and delete the line.
 const ERASE: &str = "\r\u{1b}[2K";
@@ -90,10 +90,8 @@ impl OnTerminal {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn the_bar_is_drawn_in_place_and_gone_before_the_table() {
-    if !can_run("the_bar_is_drawn_in_place_and_gone_before_the_table") {
-        return;
-    }
     let flags = "--scenario scale-down --strategy none --nodes 2 --speed 20";
     let (status, written) = OnTerminal::start(flags, &scratch("drill-terminal")).end();
     assert!(status.success(), "{status} {written:?}");
@@ -121,10 +119,8 @@ fn the_bar_is_drawn_in_place_and_gone_before_the_table() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn without_a_terminal_there_is_a_line_for_each_step() {
-    if !can_run("without_a_terminal_there_is_a_line_for_each_step") {
-        return;
-    }
     let output = drill("--scenario scale-down --strategy none --nodes 2 --speed 20")
         .output()
         .unwrap();
@@ -142,10 +138,8 @@ fn without_a_terminal_there_is_a_line_for_each_step() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn ctrl_c_on_a_terminal_leaves_nothing_behind() {
-    if !can_run("ctrl_c_on_a_terminal_leaves_nothing_behind") {
-        return;
-    }
     let directory = scratch("drill-ctrl-c");
     let files = || std::fs::read_dir(&directory).unwrap().count();
     let flags = "--scenario spot --strategy healthz --nodes 2 --notice 10m";

@@ -168,7 +168,7 @@ fn addresses(names: &[&str]) -> Value {
 }
 
 #[tokio::test]
-async fn cloud_controller_manager_keeps_or_resets_admin_states_as_measured() {
+async fn cloud_controller_manager_keeps_or_resets_admin_states_on_the_emulator() {
     let emulator = Emulator::start(&["--operation-delay", "30ms"]).await;
     let controller = Controller::start(emulator.arm).await;
     let network = format!("{GROUP}/Microsoft.Network");

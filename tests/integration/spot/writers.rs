@@ -12,18 +12,19 @@ use kube::Client;
 use prometheus_client::registry::Registry;
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::task::JoinSet;
 
 use super::imds::{Fault, Imds, document, event};
 use super::{DRAINING, LATER, LATER_STILL, OTHER, SOON, create, state, tainted};
 
-/// The tasks of the spot module, with shorter times; they end with the test.
+/// The tasks of the spot module with another grace, and polls so often that a test waits for them; dropping it ends them.
 struct SpotTasks {
     snapshots: watch::Receiver<EventsSnapshot>,
+    _tasks: JoinSet<()>,
 }
 
 impl SpotTasks {
-    fn start(name: &str, client: Client, imds: &Imds) -> Self {
+    fn start(name: &str, client: Client, imds: &Imds, grace: Duration) -> Self {
         let clock = Clock::System;
         let mut registry = Registry::default();
         let reports = watch::Sender::new(NodeReport::initial(None, &SignalRules::default(), clock.now()));
@@ -35,11 +36,12 @@ impl SpotTasks {
             reports.subscribe(),
             Timing {
                 poll_interval: Duration::from_millis(50),
-                grace: Duration::from_secs(2),
+                grace,
             },
         );
         let reporter = node_metrics.watch_reporter(name, &clock);
-        tokio::spawn(headgate_agent::own_node::watch_own_node(
+        let mut tasks = JoinSet::new();
+        tasks.spawn(headgate_agent::own_node::watch_own_node(
             client.clone(),
             name.to_owned(),
             SignalRules::default(),
@@ -50,15 +52,15 @@ impl SpotTasks {
         ));
         let writer = NodeWriter::new(client, NodeWriteMetrics::register(&mut registry), clock.clone());
         let intents = NodeIntents::default();
-        tokio::spawn(headgate_agent::spot::reconcile_taint(
+        tasks.spawn(headgate_agent::spot::reconcile_taint(
             name.to_owned(),
             own.clone(),
             snapshots.clone(),
             intents.field(NodeField::DrainingTaint),
             clock.clone(),
         ));
-        tokio::spawn(writer.run(intents));
-        tokio::spawn(headgate_agent::spot::poll_imds(
+        tasks.spawn(writer.run(intents));
+        tasks.spawn(headgate_agent::spot::poll_imds(
             imds.address.to_string(),
             own,
             sender,
@@ -67,7 +69,10 @@ impl SpotTasks {
             metrics,
             clock,
         ));
-        Self { snapshots }
+        Self {
+            snapshots,
+            _tasks: tasks,
+        }
     }
 
     async fn signalled(&mut self, signalled: bool) {
@@ -84,7 +89,7 @@ async fn a_withdrawn_notice_removes_only_headgates_taint_after_the_grace_period(
     let client = cluster.client();
     let imds = Imds::start().await;
     create(&client, "spot-gone").await;
-    let mut spot_tasks = SpotTasks::start("spot-gone", client.clone(), &imds);
+    let mut spot_tasks = SpotTasks::start("spot-gone", client.clone(), &imds, 2 * SOON);
     let a = document(2, &[event("a", "Preempt", LATER, &["spot-gone_3"])]);
     imds.set(Fault::None(a.clone()));
     spot_tasks.signalled(true).await;
@@ -94,14 +99,19 @@ async fn a_withdrawn_notice_removes_only_headgates_taint_after_the_grace_period(
     imds.set(Fault::None(document(3, &[])));
     imds.asked(2).await;
     imds.set(Fault::None(a.clone()));
-    sleep(Duration::from_millis(1500)).await;
+    imds.asked(2).await;
     assert_eq!(spot_tasks.snapshots.borrow().signals().len(), 1);
     tainted(&client, "spot-gone", true).await;
 
+    // After a restart, with a grace that can be waited for.
+    drop(spot_tasks);
+    let grace = Duration::from_secs(2);
+    let mut spot_tasks = SpotTasks::start("spot-gone", client.clone(), &imds, grace);
+    spot_tasks.signalled(true).await;
     let gone = Instant::now();
     imds.set(Fault::None(document(4, &[])));
     spot_tasks.signalled(false).await;
-    assert!(gone.elapsed() >= Duration::from_secs(2), "{:?}", gone.elapsed());
+    assert!(gone.elapsed() >= grace, "{:?}", gone.elapsed());
     assert_eq!(tainted(&client, "spot-gone", false).await.tainted_at, None);
 
     // The same notice again is a signal but sets no taint.

@@ -69,6 +69,7 @@ fn viewer(administrator: &Path) -> PathBuf {
 }
 
 #[test]
+#[ignore = "needs network namespaces and chromium"]
 fn the_leader_serves_the_state_of_the_cluster() {
     in_network_namespace(
         "status::from_leader::the_leader_serves_the_state_of_the_cluster",

@@ -56,6 +56,7 @@ fn verdict(kubeconfig: &Path, via: &str) -> Value {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 fn agents_answer_through_the_api_server() {
     in_network_namespace(
         "status::through_api_server::agents_answer_through_the_api_server",

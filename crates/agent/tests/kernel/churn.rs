@@ -78,6 +78,7 @@ impl Clients {
 
 /// `HEADGATE_COUNT_SAMPLES=200` is the whole comparison.
 #[test]
+#[ignore = "needs network namespaces"]
 fn count_is_right_while_a_thousand_connections_a_second_open_and_close() {
     const THREADS: u32 = 10;
     in_network_namespace(

@@ -110,6 +110,7 @@ async fn ports_are_handed_on(agent: Agent, next: &AgentOptions) {
 
 /// On kube-proxy's own port, with the example's settings and rights; a port that is taken first.
 #[test]
+#[ignore = "needs network namespaces"]
 fn service_ports_without_kube_proxy() {
     in_network_namespace(
         "services::cluster::kube_proxy::service_ports_without_kube_proxy",
@@ -165,6 +166,7 @@ fn comparable(answer: &http::Response) -> (String, Vec<(String, String)>, String
 /// The real kube-proxy has the port: headgate's path answers the same to the byte, and a second agent in the mode
 /// `NodePorts` opens the port once kube-proxy is gone.
 #[test]
+#[ignore = "needs network namespaces"]
 fn service_health_beside_kube_proxy() {
     in_network_namespace(
         "services::cluster::kube_proxy::service_health_beside_kube_proxy",

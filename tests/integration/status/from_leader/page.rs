@@ -10,16 +10,13 @@ use kube::api::PostParams;
 use serde_json::json;
 
 use super::{POD, SOON};
-use crate::browser::{Change, Proxy, document, has_browser, loads_again};
+use crate::browser::{Change, Proxy, document, loads_again};
 use crate::harness::http;
 use crate::status::DRAIN;
 use crate::status::world::World;
 
 /// The page of the leader, which the browser loads again by itself.
 pub(super) async fn page() {
-    if !has_browser() {
-        return;
-    }
     let proxy = Proxy::start(format!("{POD}:10457").parse().unwrap(), Change::None).await;
     let page = document(format!("http://{}/statusz", proxy.address)).await;
     for part in [
@@ -84,24 +81,22 @@ pub(super) async fn a_large_page(world: &World) {
         page.len()
     );
     println!("measured: the answer: {}; budget {BUDGET:?}", spread(made));
-    if has_browser() {
-        let proxy = Proxy::start(address, Change::Time).await;
-        let mut laid_out = Vec::new();
-        for _ in 0..BROWSER_SAMPLES {
-            let shown = document(format!("http://{}/statusz", proxy.address)).await;
-            assert_eq!(shown.matches("vmss").count(), NODES - 1);
-            let title = shown.split("<title>").nth(1).and_then(|rest| rest.split('<').next());
-            let took = title
-                .unwrap()
-                .strip_prefix("took ")
-                .and_then(|rest| rest.strip_suffix(" ms"));
-            laid_out.push(Duration::from_millis(took.unwrap().parse().unwrap()));
-        }
-        println!(
-            "measured: its layout in the browser: {}; budget {BUDGET:?}",
-            spread(laid_out)
-        );
+    let proxy = Proxy::start(address, Change::Time).await;
+    let mut laid_out = Vec::new();
+    for _ in 0..BROWSER_SAMPLES {
+        let shown = document(format!("http://{}/statusz", proxy.address)).await;
+        assert_eq!(shown.matches("vmss").count(), NODES - 1);
+        let title = shown.split("<title>").nth(1).and_then(|rest| rest.split('<').next());
+        let took = title
+            .unwrap()
+            .strip_prefix("took ")
+            .and_then(|rest| rest.strip_suffix(" ms"));
+        laid_out.push(Duration::from_millis(took.unwrap().parse().unwrap()));
     }
+    println!(
+        "measured: its layout in the browser: {}; budget {BUDGET:?}",
+        spread(laid_out)
+    );
 }
 
 /// The median and the maximum.
