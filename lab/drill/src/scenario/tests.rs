@@ -151,7 +151,7 @@ fn a_deletion_that_is_held_is_announced_and_waits_before_the_machine_goes() {
     assert_eq!(waits, [true, false, true, false]);
     assert!((taken[2].0 - 5.01).abs() < 1e-9, "after the fixed delay: {taken:?}");
     // The first step is a wait: what comes after it is later by what it took.
-    let mut timeline = Scenario::ScaleDown.timeline(&parameters);
+    let mut timeline = Scenario::ScaleDown.timeline(&options(), &plan);
     let times = |timeline: &Timeline| timeline.steps.iter().map(|step| step.at).collect::<Vec<_>>();
     let (mut expected, took) = (times(&timeline), Duration::from_secs(3));
     for at in &mut expected[1..] {
