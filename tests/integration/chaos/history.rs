@@ -41,6 +41,25 @@ pub(crate) enum What {
     Restored(BTreeSet<String>),
 }
 
+/// What the next round begins with, of the history of one: the last write of each Lease and of the ledger, and the last stop of
+/// kube-apiserver, after which a Lease may be as it was before that write.
+pub(crate) fn carried_over(history: Vec<Event>) -> Vec<Event> {
+    let mut last = BTreeMap::new();
+    for event in history {
+        let (name, event) = match &event.what {
+            What::Lease(request) if request.is_write && request.version.is_some() => (request.lease.clone(), event),
+            What::Ledger(_) => (LEDGER.to_owned(), event),
+            What::ApiServerStopped | What::Restored(_) => {
+                let what = What::ApiServerStopped;
+                (String::new(), Event { what, ..event })
+            }
+            _ => continue,
+        };
+        last.insert(name, event);
+    }
+    last.into_values().collect()
+}
+
 /// A change of an etag; `None` is no resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Change {

@@ -301,7 +301,8 @@ pub(crate) fn check(history: &[Event], findings: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::made_up::{arm, at, lease, operation_end, stopped};
+    use super::super::history::carried_over;
+    use super::super::made_up::{arm, at, lease, operation_end, restored, stopped};
     use super::*;
 
     fn is_explained(history: &[Event]) -> bool {
@@ -400,6 +401,22 @@ mod tests {
         let lost = lease("node-1_a", 4, 5).gets_no_answer("1");
         let next = lease("node-2_b", 6, 7).replaces("9", "10");
         assert!(!is_explained(&[first, lost, next]), "it could not take effect");
+    }
+
+    #[test]
+    fn the_next_round_begins_with_the_last_write_of_a_lease_unless_it_was_taken_back() {
+        let first = lease("node-1_a", 0, 1).replaces("1", "2");
+        let next_round = |history: Vec<Event>, expected| {
+            let mut next = carried_over(history);
+            next.push(lease("node-2_b", 4, 5).replaces(expected, "3"));
+            next.sort_by_key(|event| event.begin);
+            is_explained(&next)
+        };
+        assert!(next_round(vec![first.clone()], "2"));
+        assert!(!next_round(vec![first.clone()], "1"));
+        assert!(next_round(vec![first.clone(), restored(2, 3, &[])], "1"));
+        let again = lease("node-1_a", 3, 3).replaces("1", "2");
+        assert!(!next_round(vec![first, restored(1, 2, &[]), again], "1"));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use self::disturbances::Chaos;
 use self::observer::Shared;
 use super::super::cloud_controller_manager::{Controller as OperatorClient, with_version};
 use super::*;
-use crate::chaos::history::{Event, LEDGER, What, ledger_entries};
+use crate::chaos::history::{Event, LEDGER, What, carried_over, ledger_entries};
 use crate::chaos::report::Report;
 use crate::chaos::rules::{World, downs_of};
 use crate::chaos::{check, schedule};
@@ -206,19 +206,7 @@ impl Chaos {
                 _ => {}
             }
         }
-        let mut last = BTreeMap::new();
-        for event in history {
-            match &event.what {
-                What::Lease(request) if request.is_write && request.version.is_some() => {
-                    last.insert(request.lease.clone(), event);
-                }
-                What::Ledger(_) => {
-                    last.insert(LEDGER.to_owned(), event);
-                }
-                _ => {}
-            }
-        }
-        self.shared.history.lock().unwrap().extend(last.into_values());
+        self.shared.history.lock().unwrap().extend(carried_over(history));
         report.violations.append(&mut self.shared.violations.lock().unwrap());
         let observations = self.shared.observations.lock().unwrap();
         report.samples = observations.samples;
