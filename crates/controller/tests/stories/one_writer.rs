@@ -270,7 +270,7 @@ fn one_writer_through_kills() {
 #[test]
 fn one_writer_through_partitions() {
     run_seeds("partitions", DEFAULT_RUNS, async |seed| {
-        partitions(seed, &[]).await.check()
+        partitions(seed, &[]).await.check();
     });
 }
 
@@ -390,8 +390,8 @@ async fn a_write_of_a_stopped_process_changes_nothing_when_it_arrives() {
     let tainting = change_taints(&world);
     let next = async |not: &str| {
         eventually(90 * SECOND, "another leader writes", async || {
-            let writer = writes.writer().filter(|name| name != not);
-            writer.ok_or_else(|| format!("{:?}", writes.valid()))
+            let found = writes.writer().filter(|name| name != not);
+            found.ok_or_else(|| format!("{:?}", writes.valid()))
         })
         .await
     };
