@@ -89,7 +89,7 @@ pub struct ClusterSettings {
     pub deleted_machines: DeletedMachines,
     /// How long after each of its writes another program writes the pool again, really; none if no other does.
     pub other_writer: Option<Duration>,
-    /// Its fault rules from the start.
+    /// Its fault rules in each run.
     pub arm_faults: Vec<serde_json::Value>,
     /// What of headgate's admin states is broken.
     pub negative_control: Option<NegativeControl>,
@@ -158,9 +158,6 @@ impl Cluster {
         if settings.headgate.runs_agents() {
             let seed = azure::seed(settings.nodes, settings.probe, settings.pool_members);
             let addresses = emulator::start(&seed, &settings.azure, directory.path(), &mut tasks).await?;
-            for fault in &settings.arm_faults {
-                addresses.add_fault(fault).await?;
-            }
             tasks.spawn(azure::follow(
                 addresses.control,
                 settings.nodes,
@@ -209,7 +206,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Takes all signals back, for the next run.
+    /// Takes all signals and faults back, for the next run.
     ///
     /// # Errors
     /// The API server rejects it.
@@ -218,6 +215,7 @@ impl Cluster {
         self.api_server.wait().await?;
         self.end_maintenance().await?;
         if let Some(emulator) = &self.emulator {
+            emulator.set_faults(&[]).await?;
             for node in self.deleted.drain(..) {
                 emulator.create_machine(node).await?;
             }
@@ -238,15 +236,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// How long operations of ARM take from now on, really.
+    /// Prepares ARM for the next run: how long operations take, really, and its fault rules.
     ///
     /// # Errors
     /// The emulator rejects it.
-    pub async fn set_operation_delay(&self, delay: Duration) -> Result<(), ClusterError> {
-        match &self.emulator {
-            Some(emulator) => emulator.set_operation_delay(delay).await,
-            None => Ok(()),
-        }
+    pub async fn prepare_arm(&self, operation_delay: Duration) -> Result<(), ClusterError> {
+        let Some(emulator) = &self.emulator else { return Ok(()) };
+        emulator.set_operation_delay(operation_delay).await?;
+        emulator.set_faults(&self.settings.arm_faults).await
     }
 
     /// Waits until a live instance of headgate leads, if any sets admin states at all.

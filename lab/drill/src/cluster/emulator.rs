@@ -59,9 +59,13 @@ impl EmulatorAddresses {
         self.send("settings", Method::PUT, "settings", &body).await
     }
 
-    /// Adds a fault rule.
-    pub(super) async fn add_fault(&self, fault: &Value) -> Result<(), ClusterError> {
-        self.send("faults", Method::POST, "faults", fault).await
+    /// Replaces the fault rules. Rules that act a number of times begin anew.
+    pub(super) async fn set_faults(&self, faults: &[Value]) -> Result<(), ClusterError> {
+        self.send("faults", Method::DELETE, "faults", &Value::Null).await?;
+        for fault in faults {
+            self.send("faults", Method::POST, "faults", fault).await?;
+        }
+        Ok(())
     }
 
     /// Removes a machine's network interface, as the platform does with a machine that is deleted.
@@ -217,12 +221,20 @@ pub(super) mod tests {
         let settings: Settings = serde_json::from_value(control(&emulator, "settings").await).unwrap();
         assert_eq!(settings.operation_delay, Duration::from_millis(1500));
 
-        emulator.add_fault(&json!({"action": {"cut": "after"}})).await.unwrap();
-        assert_eq!(
-            control(&emulator, "faults").await["faults"][0]["action"],
-            json!({"cut": "after"})
-        );
-        let refused = emulator.add_fault(&json!({})).await.unwrap_err().to_string();
+        let once = [json!({"times": 1, "action": {"answer": {"status": 503}}})];
+        for _ in 0..2 {
+            emulator.set_faults(&once).await.unwrap();
+            assert_eq!(
+                control(&emulator, "faults").await["faults"].as_array().unwrap().len(),
+                1
+            );
+            let pool = emulator.arm(Method::GET, &azure::pool_id(), None);
+            assert!(pool.await.unwrap_err().to_string().contains("503"), "each run meets it");
+            emulator.arm(Method::GET, &azure::pool_id(), None).await.unwrap();
+        }
+        emulator.set_faults(&[]).await.unwrap();
+        assert_eq!(control(&emulator, "faults").await["faults"], json!([]));
+        let refused = emulator.set_faults(&[json!({})]).await.unwrap_err().to_string();
         assert!(refused.contains("does not accept faults: 400"), "{refused}");
     }
 
