@@ -35,6 +35,13 @@ drill_propagation = drill --runs $(or $(DRILL_RUNS),20) --strategy node-port,kub
 # What the chart sets in every pod of headgate, for what is measured of its memory.
 as_in_pods = MALLOC_ARENA_MAX=2
 
+# What the admin state alone depends on. Faults and settings are in real time, of which the drill makes five times as much.
+drill_arm_assumptions = '--pool-members nic' '--other-writer 1s' '--operation-delay-per-member 250ms' '--azure-settings {"readLag":"400ms"}' \
+	'--azure-settings {"adminStateNone":"shown"}' '--other-writer 1s --azure-settings {"deviations":["ifMatchIgnored"]}' \
+	'--other-writer 1s --azure-settings {"deviations":["supersededChangesLost"]}' \
+	'--arm-fault {"match":{"method":"PUT"},"times":1,"action":{"answer":{"status":429,"retryAfter":1}}}' \
+	'--arm-fault {"match":{"method":"PUT"},"times":1,"action":{"answer":{"status":503}}}'
+
 .PHONY: help
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -81,11 +88,11 @@ drill-assumptions: build-tools namespace-tools ## compare strategies over the ti
 	assets=$$($(control_plane)); cargo build --locked; results=$(target_dir)/drill; mkdir -p $$results; \
 	drill() { HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate-lab drill --assets "$$assets" --scenario scale-down --nodes 4 --speed 5 --rate 60 "$$@" -o json $(ARGS); }; \
 	{ $(drill_propagation); } > $$results/propagation.json; \
-	for flags in '' '--probe-rule threshold' '--probe-threshold 1' '--probe-interval 15s' '--probers 2' '--power-off reset' --admin-down-resets \
-	  '--propagation-delay 5s' '--poll-retry-after 10s' '--operation-delay 2s --operation-spread 1' '--pool-members nic' \
-	  '--pool-members nic --deleted-machines leave' '--other-writer 1s'; do \
+	{ for flags in '' '--probe-rule threshold' '--probe-threshold 1' '--probe-interval 15s' '--probers 2' '--power-off reset' --admin-down-resets \
+	  '--propagation-delay 5s' '--poll-retry-after 10s' '--operation-delay 2s --operation-spread 1' '--pool-members nic --deleted-machines leave'; do \
 	  drill --runs $(or $(DRILL_RUNS),10) --strategy node-port,kube-proxy,healthz,admin-state,headgate $$flags; \
-	done > $$results/assumptions.json; \
+	done; \
+	for flags in $(drill_arm_assumptions); do drill --runs $(or $(DRILL_RUNS),10) --strategy admin-state $$flags; done; } > $$results/assumptions.json; \
 	for name in propagation assumptions; do \
 	  $(target_dir)/debug/headgate-lab drill-report $$results/$$name.json --comparison $$results/$$name.md --propagation-svg $$results/$$name.svg; \
 	done
