@@ -1,15 +1,14 @@
-//! Load balancers as far as plans need them, read element by element from text that arrives.
+//! Load balancers as far as plans need them, read element by element, also from text that still arrives.
 //!
 //! Each pool entry is converted as soon as it is read, so the memory for a list is that of the converted entries. A JSON value
 //! of an unexpected type is an empty object or array, as in the whole documents. Documents that are written are read whole.
 
-use std::io::Read;
-
 use serde::de::{DeserializeSeed as _, Error as _, MapAccess, SeqAccess};
-use serde_json::{Value, json};
+use serde_json::{Deserializer, Value, json};
 
 use super::lenient::{Array, Fields, Items, Object, read_text, skip_value};
 use super::{BackendAddress, LoadBalancer, ProvisioningState};
+use crate::body_stream::BodyReader;
 use crate::id::{Etag, LoadBalancerId, PoolId};
 
 pub(super) mod parts;
@@ -91,7 +90,7 @@ pub(crate) struct ListPage<E> {
 
 /// Reads a page of a list. Omits, and logs, an item that is not a load balancer.
 pub(crate) fn read_page<E>(
-    body: impl Read,
+    body: BodyReader,
     select: &dyn Fn(&LoadBalancerId) -> bool,
     convert: &dyn Fn(BackendAddress<'_>) -> E,
 ) -> Result<ListPage<E>, String> {
@@ -112,7 +111,7 @@ pub(crate) fn read_page<E>(
 
 /// Reads one load balancer.
 pub(crate) fn read_load_balancer<E>(
-    body: impl Read,
+    body: BodyReader,
     convert: &dyn Fn(BackendAddress<'_>) -> E,
 ) -> Result<LoadBalancerSummary<E>, String> {
     let mut reader = LoadBalancerReader::new(&|_| true, convert);
@@ -123,9 +122,17 @@ pub(crate) fn read_load_balancer<E>(
 }
 
 /// Reads a body to its end.
-fn read_object<F: Fields>(body: impl Read, fields: &mut F) -> Result<(), String> {
-    let mut json = serde_json::Deserializer::from_reader(body);
-    let read = Object(fields).deserialize(&mut json).and_then(|_| json.end());
+fn read_object<F: Fields>(body: BodyReader, fields: &mut F) -> Result<(), String> {
+    fn read<'de, R: serde_json::de::Read<'de>>(
+        mut json: Deserializer<R>,
+        fields: &mut impl Fields,
+    ) -> serde_json::Result<()> {
+        Object(fields).deserialize(&mut json).and_then(|_| json.end())
+    }
+    let read = match body.text() {
+        Some(text) => read(Deserializer::from_slice(text), fields),
+        None => read(Deserializer::from_reader(body), fields),
+    };
     read.map_err(|error| format!("it is not JSON: {error}"))
 }
 
@@ -146,7 +153,7 @@ impl<I: Items> PageReader<I> {
     }
 
     /// Reads the body of a response. Returns the link to the next page.
-    fn read(&mut self, body: impl Read) -> Result<Option<String>, String> {
+    fn read(&mut self, body: BodyReader) -> Result<Option<String>, String> {
         read_object(body, self)?;
         if !self.has_items {
             return Err("a list without value".to_owned());

@@ -2,7 +2,6 @@
 //! and pools, and single pools.
 
 use std::collections::BTreeSet;
-use std::io::Read;
 
 use serde::de::{Error as _, MapAccess};
 use serde_json::Value;
@@ -11,6 +10,7 @@ use super::{
     BackendAddress, Fields, LoadBalancerSummary, MAX_ADDRESSES, Object, PageReader, PoolReader, PoolSummary,
     PoolsReader, ProvisioningState, ValuesReader, read_object, read_text, skip_value,
 };
+use crate::body_stream::BodyReader;
 use crate::id::{Etag, LoadBalancerId, PoolId};
 
 /// What the beginning of a load balancer's document says: ARM writes the state before everything that may be large.
@@ -51,7 +51,7 @@ impl<E> ListedPool<E> {
 }
 
 /// Reads the state of a load balancer from the beginning of its document, or from all of it.
-pub(crate) fn read_state(beginning: impl Read) -> Result<LoadBalancerState, String> {
+pub(crate) fn read_state(beginning: BodyReader) -> Result<LoadBalancerState, String> {
     let mut reader = StateReader::default();
     match read_object(beginning, &mut reader) {
         // The reader stops where it has found the state.
@@ -67,7 +67,7 @@ pub(crate) fn read_state(beginning: impl Read) -> Result<LoadBalancerState, Stri
 }
 
 /// Reads a page of rules or probes.
-pub(crate) fn read_values_page(body: impl Read) -> Result<PartsPage<Value>, String> {
+pub(crate) fn read_values_page(body: BodyReader) -> Result<PartsPage<Value>, String> {
     let mut reader = PageReader::new(ValuesReader(Vec::new()));
     let next_link = reader.read(body)?;
     let items = reader.items.0;
@@ -76,7 +76,7 @@ pub(crate) fn read_values_page(body: impl Read) -> Result<PartsPage<Value>, Stri
 
 /// Reads a page of the pools of a load balancer. Omits pools without a name.
 pub(crate) fn read_pools_page<E>(
-    body: impl Read,
+    body: BodyReader,
     load_balancer: &LoadBalancerId,
     convert: &dyn Fn(BackendAddress<'_>) -> E,
 ) -> Result<PartsPage<ListedPool<E>>, String> {
@@ -98,7 +98,7 @@ pub(crate) fn read_pools_page<E>(
 
 /// Reads one pool.
 pub(crate) fn read_pool<E>(
-    body: impl Read,
+    body: BodyReader,
     id: &PoolId,
     convert: &dyn Fn(BackendAddress<'_>) -> E,
 ) -> Result<PoolSummary<E>, String> {

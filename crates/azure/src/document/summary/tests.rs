@@ -1,3 +1,6 @@
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
 use super::*;
 use crate::document::AdminState;
 
@@ -11,6 +14,17 @@ fn entry(address: BackendAddress<'_>) -> Entry {
         address.ip_address(),
         address.admin_state(),
     )
+}
+
+/// A body in memory.
+fn body(text: &str) -> BodyReader {
+    BodyReader::whole(Bytes::copy_from_slice(text.as_bytes()))
+}
+
+/// The same as it arrives.
+fn arriving(text: &str) -> BodyReader {
+    let (_, queue) = mpsc::channel(1);
+    BodyReader::arriving(vec![Bytes::copy_from_slice(text.as_bytes())], queue)
 }
 
 /// The summary by way of the whole document, as writes read it.
@@ -105,8 +119,9 @@ fn summaries_are_those_of_the_whole_documents() {
     for number in 0..2000 {
         let document = document(&mut random, number);
         let text = document.to_string();
-        let read = read_load_balancer(text.as_bytes(), &entry).ok();
+        let read = read_load_balancer(body(&text), &entry).ok();
         assert_eq!(read, expected(&document), "{document}");
+        assert_eq!(read_load_balancer(arriving(&text), &entry).ok(), read);
         let Some(whole) = LoadBalancer::from_document(document, None).ok() else {
             continue;
         };
@@ -123,13 +138,15 @@ fn list_has_the_selected_load_balancers_and_the_names_of_the_others() {
         let documents: Vec<Value> = (0..5).map(|number| document(&mut random, number)).collect();
         let text = json!({"value": documents, "nextLink": "https://next", "other": {"value": []}}).to_string();
         let select = |id: &LoadBalancerId| matches!(id.name(), "lb-1" | "lb-3");
-        let page = read_page(text.as_bytes(), &select, &entry).unwrap();
+        let page = read_page(body(&text), &select, &entry).unwrap();
         let all: Vec<_> = documents.iter().filter_map(expected).collect();
         let (selected, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|found| select(&found.id));
         assert_eq!(page.load_balancers, selected);
         let others: Vec<_> = others.into_iter().map(|other| other.id).collect();
         assert_eq!(page.others, others);
         assert_eq!(page.next_link.as_deref(), Some("https://next"));
+        let again = read_page(arriving(&text), &select, &entry).unwrap();
+        assert_eq!((again.load_balancers, again.others), (page.load_balancers, page.others));
     }
 }
 
@@ -137,7 +154,7 @@ fn list_has_the_selected_load_balancers_and_the_names_of_the_others() {
 fn properties_before_the_id_are_read() {
     let properties = r#""properties": {"backendAddressPools": [{"name": "p"}]}"#;
     let text = format!(r#"{{"value": [{{{properties}, "id": "{GROUP}/lb"}}, {{{properties}, "id": "{GROUP}/x"}}]}}"#);
-    let page = read_page(text.as_bytes(), &|id| id.name() == "lb", &entry).unwrap();
+    let page = read_page(body(&text), &|id| id.name() == "lb", &entry).unwrap();
     assert_eq!((page.load_balancers.len(), page.others.len()), (1, 1));
     assert_eq!(page.load_balancers[0].pools[0].id.name(), "p");
 }
@@ -154,10 +171,14 @@ fn malformed_lists_are_errors() {
         r#"{"value": []"#,
         r#"{"value": []} x"#,
     ] {
-        assert!(read_page(text.as_bytes(), &|_| true, &entry).is_err(), "{text}");
+        for body in [body(text), arriving(text)] {
+            assert!(read_page(body, &|_| true, &entry).is_err(), "{text}");
+        }
     }
     for text in ["{}", r#"{"id": "/x"}"#, "null", r#"{"id": 7}"#] {
-        assert!(read_load_balancer(text.as_bytes(), &entry).is_err(), "{text}");
+        for body in [body(text), arriving(text)] {
+            assert!(read_load_balancer(body, &entry).is_err(), "{text}");
+        }
     }
 }
 
@@ -167,7 +188,7 @@ fn pool_entries_of_one_response_are_bounded() {
     let pool = format!(r#"{{"name": "p", "properties": {{"loadBalancerBackendAddresses": [{addresses}]}}}}"#);
     let read = |pools: &str| {
         let text = format!(r#"{{"id": "{GROUP}/lb", "properties": {{"backendAddressPools": [{pools}]}}}}"#);
-        read_load_balancer(text.as_bytes(), &|_| ())
+        read_load_balancer(body(&text), &|_| ())
     };
     assert!(read(&pool).is_ok());
     let error = read(&format!("{pool},{pool}")).unwrap_err();
@@ -185,9 +206,9 @@ fn parts_of_a_load_balancer_make_its_summary() {
             let items = document.pointer(&format!("/properties/{name}"));
             json!({"value": items.cloned().unwrap_or(json!([])), "nextLink": ""}).to_string()
         };
-        let values = |name: &str| parts::read_values_page(list(name).as_bytes());
+        let values = |name: &str| parts::read_values_page(body(&list(name)));
         let (rules, probes) = (values("loadBalancingRules"), values("probes"));
-        let pools = parts::read_pools_page(list("backendAddressPools").as_bytes(), &expected.id, &entry);
+        let pools = parts::read_pools_page(body(&list("backendAddressPools")), &expected.id, &entry);
         // A list without an array is an error.
         let (Ok(rules), Ok(probes), Ok(pools)) = (rules, probes, pools) else {
             continue;
@@ -217,7 +238,7 @@ fn parts_of_a_load_balancer_make_its_summary() {
             .cloned()
             .collect();
         assert!(rules.next_link.is_none());
-        let state = parts::read_state(document.to_string().as_bytes()).unwrap();
+        let state = parts::read_state(body(&document.to_string())).unwrap();
         let found =
             LoadBalancerSummary::assemble(&expected.id, state, rules.items, probes.items, shown_pools.collect());
         shown += 1;
@@ -237,7 +258,7 @@ fn state_is_read_from_the_beginning_of_a_document() {
     let text = format!(
         r#"{{"name":"lb","id":"{GROUP}/lb","etag":"W/\"1\"","tags":{{"a":"b"}},"properties":{{"provisioningState":"Updating","backendAddressPools":[{{"na"#
     );
-    let state = parts::read_state(text.as_bytes()).unwrap();
+    let state = parts::read_state(body(&text)).unwrap();
     let found = LoadBalancerSummary::<()>::assemble(
         &LoadBalancerId::parse(&format!("{GROUP}/LB")).unwrap(),
         state,
@@ -257,10 +278,10 @@ fn state_is_read_from_the_beginning_of_a_document() {
         "",
         "<html>",
     ] {
-        let error = parts::read_state(text.as_bytes()).unwrap_err();
+        let error = parts::read_state(body(text)).unwrap_err();
         assert!(error.contains("provisioningState"), "{error}");
     }
-    let whole = parts::read_state(&br#"{"properties":{"backendAddressPools":[]}}"#[..]).unwrap();
+    let whole = parts::read_state(body(r#"{"properties":{"backendAddressPools":[]}}"#)).unwrap();
     let id = LoadBalancerId::parse(&format!("{GROUP}/lb")).unwrap();
     let found = LoadBalancerSummary::<()>::assemble(&id, whole, vec![], vec![], vec![]);
     assert_eq!(found.provisioning_state, ProvisioningState::Settled);
@@ -281,7 +302,7 @@ fn pools_of_rules_are_those_of_the_same_load_balancer() {
         .map(|pool| pool.name().to_lowercase())
         .collect();
     assert_eq!(found, ["a", "b"]);
-    let read = |text: &str| parts::read_pool(text.as_bytes(), &id.pool("a").unwrap(), &entry);
+    let read = |text: &str| parts::read_pool(body(text), &id.pool("a").unwrap(), &entry);
     assert!(
         read(r#"{"name":"A","properties":{"loadBalancerBackendAddresses":[{"name":"n"}]}}"#)
             .is_ok_and(|pool| pool.addresses.len() == 1)
