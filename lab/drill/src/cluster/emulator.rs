@@ -228,9 +228,10 @@ pub(super) mod tests {
                 control(&emulator, "faults").await["faults"].as_array().unwrap().len(),
                 1
             );
-            let pool = emulator.arm(Method::GET, &azure::pool_id(), None);
-            assert!(pool.await.unwrap_err().to_string().contains("503"), "each run meets it");
-            emulator.arm(Method::GET, &azure::pool_id(), None).await.unwrap();
+            let pool = azure::pool_id();
+            let answer = emulator.arm(Method::GET, &pool, None).await.unwrap_err().to_string();
+            assert!(answer.contains("503"), "each run meets it: {answer}");
+            emulator.arm(Method::GET, &pool, None).await.unwrap();
         }
         emulator.set_faults(&[]).await.unwrap();
         assert_eq!(control(&emulator, "faults").await["faults"], json!([]));
