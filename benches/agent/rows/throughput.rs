@@ -39,7 +39,7 @@ pub(super) async fn keep_alive(world: &mut World) -> anyhow::Result<Row> {
     };
     Ok(Row {
         checks: vec![
-            check("requests", KUBE_PROXY, 2.0),
+            check("requests", KUBE_PROXY, 2.5),
             check("requests", BARE, 0.7),
             all.generator(),
         ],
@@ -56,7 +56,7 @@ pub(super) async fn new_connections(world: &mut World) -> anyhow::Result<Row> {
     let (p99, p99s) = paced.beside(KUBE_PROXY, |measured| millis(measured.p99));
     Ok(Row {
         checks: vec![
-            Check::new("requests", rate, "req/s", Some(rates), Budget::ShareAtLeast(0.9)),
+            Check::new("requests", rate, "req/s", Some(rates), Budget::ShareAtLeast(1.0)),
             all.generator(),
             Check::new(
                 "p99 at half of the peer's rate",
