@@ -89,7 +89,7 @@ pub struct ClusterSettings {
     pub deleted_machines: DeletedMachines,
     /// How long after each of its writes another program writes the pool again, really; none if no other does.
     pub other_writer: Option<Duration>,
-    /// Its fault rules in each run.
+    /// Its fault rules, from the first signal of each run.
     pub arm_faults: Vec<serde_json::Value>,
     /// What of headgate's admin states is broken.
     pub negative_control: Option<NegativeControl>,
@@ -109,6 +109,8 @@ pub struct Cluster {
     node_processes: Vec<NodeProcesses>,
     tunnels: Vec<Tunnel>,
     emulator: Option<EmulatorAddresses>,
+    /// Whether it has its fault rules, in the run that goes on.
+    has_faults: bool,
     /// The signals of each node.
     signals: Vec<Vec<Signal>>,
     /// Nodes whose machines have left the pool.
@@ -181,6 +183,7 @@ impl Cluster {
             node_processes: Vec::new(),
             tunnels,
             emulator,
+            has_faults: false,
             signals: vec![Vec::new(); settings.nodes],
             deleted: Vec::new(),
             grace_period: None,
@@ -216,6 +219,7 @@ impl Cluster {
         self.end_maintenance().await?;
         if let Some(emulator) = &self.emulator {
             emulator.set_faults(&[]).await?;
+            self.has_faults = false;
             for node in self.deleted.drain(..) {
                 emulator.create_machine(node).await?;
             }
@@ -236,14 +240,24 @@ impl Cluster {
         Ok(())
     }
 
-    /// Prepares ARM for the next run: how long operations take, really, and its fault rules.
+    /// How long operations of ARM take from now on, really.
     ///
     /// # Errors
     /// The emulator rejects it.
-    pub async fn prepare_arm(&self, operation_delay: Duration) -> Result<(), ClusterError> {
-        let Some(emulator) = &self.emulator else { return Ok(()) };
-        emulator.set_operation_delay(operation_delay).await?;
-        emulator.set_faults(&self.settings.arm_faults).await
+    pub async fn set_operation_delay(&self, delay: Duration) -> Result<(), ClusterError> {
+        match &self.emulator {
+            Some(emulator) => emulator.set_operation_delay(delay).await,
+            None => Ok(()),
+        }
+    }
+
+    /// ARM's faults begin with the first signal of a run: what gives back the admin states of the run before must not meet them.
+    async fn begin_faults(&mut self) -> Result<(), ClusterError> {
+        if let (false, Some(emulator)) = (self.has_faults, &self.emulator) {
+            emulator.set_faults(&self.settings.arm_faults).await?;
+        }
+        self.has_faults = true;
+        Ok(())
     }
 
     /// Waits until a live instance of headgate leads, if any sets admin states at all.
@@ -282,7 +296,10 @@ impl Cluster {
 impl ControlPlane for Cluster {
     async fn carry_out(&mut self, step: &Step) -> Result<(), WorldError> {
         match step.action {
-            Action::Signal(signal) => self.signal(step.node, signal).await?,
+            Action::Signal(signal) => {
+                self.begin_faults().await?;
+                self.signal(step.node, signal).await?;
+            }
             Action::AwaitEviction => self.grace_period = self.wait_until_evicted().await?,
             Action::AwaitDeletionDelay => self.wait_for_deletion(step.node).await?,
             Action::EndPod => self.remove_pod().await?,

@@ -105,7 +105,7 @@ pub async fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Resul
             }
             let seed = options.seed.wrapping_add(index as u64);
             let operation = options.speed().real(options.operation().draw(options.nodes, seed));
-            control_plane.prepare_arm(operation).await?;
+            control_plane.set_operation_delay(operation).await?;
             control_plane.wait_for_leader().await?;
             let timeline = options.timeline(&plan);
             progress(Progress::Run {

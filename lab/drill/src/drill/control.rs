@@ -81,10 +81,10 @@ impl Control {
         }
     }
 
-    pub(super) async fn prepare_arm(&self, operation_delay: Duration) -> Result<(), ClusterError> {
+    pub(super) async fn set_operation_delay(&self, delay: Duration) -> Result<(), ClusterError> {
         match self {
             Self::None(_) => Ok(()),
-            Self::Cluster(cluster) => cluster.prepare_arm(operation_delay).await,
+            Self::Cluster(cluster) => cluster.set_operation_delay(delay).await,
         }
     }
 

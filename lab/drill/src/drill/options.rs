@@ -192,7 +192,7 @@ pub struct Options {
     #[arg(long, value_name = "JSON", value_parser = azure_settings)]
     pub azure_settings: Option<Settings>,
 
-    /// A fault rule of the emulator, in real time, anew in each run; several times for several:
+    /// A fault rule of the emulator, in real time, from the first signal of each run; several times for several:
     /// `{"match": {"method": "PUT"}, "times": 1, "action": {"answer": {"status": 429, "retryAfter": 10}}}`
     #[arg(long, value_name = "JSON", value_parser = json)]
     pub arm_fault: Vec<Value>,
