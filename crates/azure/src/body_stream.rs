@@ -136,7 +136,7 @@ impl BodySink {
                     state.stage = Stage::Parsing { chunks, job };
                 }
             }
-            // A parser that has ended has found an error, which `finish` returns.
+            // A parser that has ended needs no more, or has found an error, which `finish` returns.
             Stage::Parsing { chunks, .. } => drop(chunks.send(chunk).await),
         }
         Ok(needs_more)

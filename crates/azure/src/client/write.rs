@@ -11,13 +11,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::header::{HeaderName, LOCATION};
 use hyper::{StatusCode, Uri};
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 use super::{ArmClient, CallOptions, Put, parse_json};
 use crate::body_stream::{BodyExtent, BodyReader};
-use crate::document::{Pool, ProvisioningState};
+use crate::document::{Pool, ProvisioningState, read_provisioning_state};
 use crate::error::{ArmError, ErrorBody, OperationFailure};
 use crate::id::{Etag, PoolId};
 use crate::request_path::WritePermit;
@@ -58,18 +57,6 @@ enum Completion {
     Location(Uri),
     /// The pool's own `provisioningState`.
     Resource,
-}
-
-/// The part of the response to a PUT that says whether the write is complete.
-#[derive(Default, Deserialize)]
-struct WrittenResource {
-    properties: Option<WrittenProperties>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct WrittenProperties {
-    provisioning_state: Option<String>,
 }
 
 /// A pool as a PUT sends it. Its document takes many times as much memory, so it should not wait for an answer.
@@ -138,20 +125,20 @@ impl ArmClient {
             put: Some(put),
             ..CallOptions::get("update_backend_pool", group, self.uri(&id.path())?, deadline)
         };
-        // The response may repeat a pool of thousands of entries, which is not kept. ARM has accepted the write whatever it has.
-        let parse = |body: BodyReader| Ok(serde_json::from_reader(body).unwrap_or_default());
-        let (written, response) = self.send_parsed(options, BodyExtent::PARSED, parse).await?;
-        Ok(self.write_operation(id, written, &response))
+        // The response may repeat a pool of thousands of entries. ARM has accepted the write whatever it has.
+        let parse = |body: BodyReader| Ok(read_provisioning_state(body));
+        let (state, response) = self.send_parsed(options, BodyExtent::PARSED, parse).await?;
+        Ok(self.write_operation(id, state, &response))
     }
 
-    fn write_operation(&self, pool: PoolId, written: WrittenResource, response: &BufferedResponse) -> WriteOperation {
+    /// `state` is the `provisioningState` that the response to the PUT shows.
+    fn write_operation(&self, pool: PoolId, state: Option<String>, response: &BufferedResponse) -> WriteOperation {
         // Without a link that can be followed, the pool shows the end: ARM has accepted the write in any case.
         let url = |name: &HeaderName| {
             let link = self.check_link(response.headers().get(name)?.to_str().unwrap_or_default());
             let log = |error: &ArmError| tracing::info!(%error, %pool, header = %name, "link to the operation ignored; the write is followed by reads");
             link.inspect_err(log).ok()
         };
-        let state = written.properties.and_then(|properties| properties.provisioning_state);
         let completion = if state.is_some_and(|state| state.eq_ignore_ascii_case("Succeeded")) {
             // As in azcore: a write that changes nothing is complete at once.
             Completion::Immediate

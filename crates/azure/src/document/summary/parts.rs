@@ -61,9 +61,17 @@ pub(crate) fn read_state(beginning: BodyReader) -> Result<LoadBalancerState, Str
         _ => Ok(LoadBalancerState {
             id: reader.id.and_then(|id| LoadBalancerId::parse(&id).ok()),
             etag: reader.etag,
-            provisioning_state: reader.state.unwrap_or(ProvisioningState::Settled),
+            provisioning_state: ProvisioningState::from_text(reader.state.as_deref().filter(|state| !state.is_empty())),
         }),
     }
+}
+
+/// Reads the `provisioningState` of a resource; `None` if it is none, or has none. What follows the state is not parsed.
+pub(crate) fn read_provisioning_state(body: BodyReader) -> Option<String> {
+    let mut reader = StateReader::default();
+    // It is an error where the reader stops, too.
+    drop(read_object(body, &mut reader));
+    reader.state
 }
 
 /// Reads a page of rules or probes.
@@ -159,7 +167,8 @@ impl<E> LoadBalancerSummary<E> {
 struct StateReader {
     id: Option<String>,
     etag: Option<Etag>,
-    state: Option<ProvisioningState>,
+    /// Empty if it is no text.
+    state: Option<String>,
 }
 
 impl Fields for StateReader {
@@ -174,14 +183,14 @@ impl Fields for StateReader {
     }
 }
 
-struct PropertiesStateReader<'a>(&'a mut Option<ProvisioningState>);
+struct PropertiesStateReader<'a>(&'a mut Option<String>);
 
 impl Fields for PropertiesStateReader<'_> {
     fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
         if name != "provisioningState" {
             return skip_value(map);
         }
-        *self.0 = Some(ProvisioningState::from_text(read_text(map)?.as_deref()));
+        *self.0 = Some(read_text(map)?.unwrap_or_default());
         Err(A::Error::custom("the rest is not needed"))
     }
 }

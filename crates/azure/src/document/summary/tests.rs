@@ -254,6 +254,29 @@ fn parts_of_a_load_balancer_make_its_summary() {
 }
 
 #[test]
+fn nothing_after_the_provisioning_state_is_needed() {
+    for (text, expected) in [
+        (
+            r#"{"id":"x","properties":{"provisioningState":"Succeeded","more":["#,
+            Some("Succeeded"),
+        ),
+        (
+            r#"{"properties":{"more":[1,{"a":2}],"provisioningState":"Failed"}}"#,
+            Some("Failed"),
+        ),
+        (r#"{"properties":{"provisioningState":null}}"#, Some("")),
+        (r#"{"properties":[]}"#, None),
+        ("[]", None),
+        ("a proxy", None),
+        ("", None),
+    ] {
+        for body in [body(text), arriving(text)] {
+            assert_eq!(parts::read_provisioning_state(body).as_deref(), expected, "{text}");
+        }
+    }
+}
+
+#[test]
 fn state_is_read_from_the_beginning_of_a_document() {
     let text = format!(
         r#"{{"name":"lb","id":"{GROUP}/lb","etag":"W/\"1\"","tags":{{"a":"b"}},"properties":{{"provisioningState":"Updating","backendAddressPools":[{{"na"#
