@@ -31,7 +31,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tower::service_fn;
 
-use super::guard::GUARD;
+use super::guard::SHIPPED_GUARD;
 
 mod agent;
 mod leader;
@@ -83,7 +83,7 @@ pub(crate) struct World {
     pub(crate) rules: SignalRules,
     /// Why leaders cannot connect to ARM.
     pub(crate) arm_unreachable: Option<&'static str>,
-    /// `adminState.minimumInService`; the default unless a story is about another one.
+    /// `adminState.minimumInService` and `maxNewDown`; the defaults unless a story needs others.
     pub(crate) guard: GuardSettings,
     /// The size limit of lists and load balancers, for clients that are made from now on.
     pub(crate) max_streamed_bytes: Option<usize>,
@@ -243,7 +243,7 @@ impl World {
             preempt_events: false,
             rules: SignalRules::default_admin_state(),
             arm_unreachable: None,
-            guard: GUARD.clone(),
+            guard: SHIPPED_GUARD.clone(),
             max_streamed_bytes: None,
             max_kept_bytes: None,
             traffic: None,
