@@ -211,12 +211,7 @@ impl LocalCluster {
 
     /// The PUTs of headgate to pools.
     pub(crate) fn puts(&self) -> usize {
-        let own = |put: &&Value| {
-            put["userAgent"]
-                .as_str()
-                .is_some_and(|agent| agent.contains("headgate"))
-        };
-        self.world.puts().iter().filter(own).count()
+        self.world.own_puts().len()
     }
 
     pub(crate) fn fault(&self, method: &str, path: &str, times: Option<u32>, action: &Value) {
