@@ -11,7 +11,7 @@ use axum::Router;
 use axum::routing::any;
 use headgate::config::Settings;
 use headgate_agent::health::{ProxyStatus, poll_kube_proxy};
-use headgate_core::clock::Clock;
+use headgate_core::clock::{Clock, Moment};
 use headgate_http::server;
 use headgate_test_kubernetes::{create_node, eventually, met, own_cluster, patch_node, set_taints};
 use hyper::StatusCode;
@@ -272,8 +272,9 @@ async fn kube_proxy_before_1_28_is_polled_at_healthz() {
     let mut settings = Settings::default().kube_proxy;
     settings.healthz_authority = Some(address.to_string());
     settings.poll_interval = Duration::from_millis(100);
-    let state = watch::Sender::new(ProxyStatus::new(settings.health_timeout));
-    let mut status = state.subscribe();
+    let timeout = settings.health_timeout;
+    let state = watch::Sender::new(ProxyStatus::new(timeout));
+    let (mut status, seen) = (state.subscribe(), state.subscribe());
     let polling = tokio::spawn(poll_kube_proxy(settings, state, Clock::System));
     let mut becomes = async |healthy: bool| {
         let known =
@@ -288,12 +289,21 @@ async fn kube_proxy_before_1_28_is_polled_at_healthz() {
     becomes(false).await;
     code.send_replace(StatusCode::OK);
     becomes(true).await;
-    // Other codes count as no answer: after the timeout, not at once. The third poll from here shows that one with such a code was read.
-    code.send_replace(StatusCode::BAD_GATEWAY);
-    let before = *polls.borrow();
-    let mut polled = polls.subscribe();
-    polled.wait_for(|polls| *polls >= before + 3).await.unwrap();
-    becomes(true).await;
+    // Other codes count as no answer: not at once, and after the timeout. 404 is one of both paths then. The third poll from a change
+    // shows that one with that code was read.
+    for other in [StatusCode::BAD_GATEWAY, StatusCode::NOT_FOUND] {
+        for answered in [StatusCode::OK, other] {
+            code.send_replace(answered);
+            let before = *polls.borrow();
+            polls.subscribe().wait_for(|polls| *polls >= before + 3).await.unwrap();
+            let now = Clock::System.now();
+            let is_healthy = [Duration::ZERO, timeout].map(|later| {
+                let mono = now.mono + later;
+                seen.borrow().health(Moment { mono, ..now }).healthy
+            });
+            assert_eq!(is_healthy, [true, answered == StatusCode::OK], "{answered}");
+        }
+    }
     polling.abort();
     serving.abort();
 }

@@ -28,17 +28,17 @@ fn tests() -> BTreeSet<String> {
     for directory in ["crates", "lab", "tests/integration", "tests/azure-clients/python"] {
         for file in files(&root.join(directory), &["rs", "py"]) {
             let text = fs::read_to_string(&file).unwrap();
-            let mut is_test = file.extension().is_some_and(|ending| ending == "py");
-            let is_python = is_test;
+            if let Some((_, steps)) = text.split_once("\nSTEPS = [") {
+                let (steps, _) = steps.split_once(']').unwrap();
+                names.extend(steps.split(',').map(|step| step.trim().to_owned()));
+            }
+            let mut is_test = false;
             for line in text.lines().map(str::trim_start) {
-                let name = ["async fn ", "fn ", "def "]
-                    .iter()
-                    .find_map(|word| line.strip_prefix(word));
+                let name = ["async fn ", "fn "].iter().find_map(|word| line.strip_prefix(word));
                 if let Some(name) = name.filter(|_| is_test) {
                     names.extend(name.split(['(', '<']).next().map(str::to_owned));
                 }
-                is_test = is_python
-                    || line.starts_with("#[test]")
+                is_test = line.starts_with("#[test]")
                     || line.starts_with("#[tokio::test")
                     || (is_test && line.starts_with("#["));
             }

@@ -101,45 +101,12 @@ mod tests {
     use kube::client::Body;
     use prometheus_client::registry::Registry;
     use serde_json::json;
-    use tokio::time::{sleep, timeout};
+    use tokio::time::sleep;
 
     use headgate_core::node::HOLD_ANNOTATION;
     use headgate_core::node::NodeHold;
 
     use super::*;
-
-    /// The requests that the API server got: whether each is a watch, and its time.
-    type Requests = Arc<Mutex<Vec<(bool, Instant)>>>;
-
-    /// An API server that refuses the first five watches and answers the others as expired. From then on, lists have
-    /// a tainted Node.
-    fn answer(requests: &Requests, request: &Request<Body>) -> Result<Response<Body>, std::io::Error> {
-        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-        let mut requests = requests.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        requests.push((is_watch, Instant::now()));
-        let watches = requests.iter().filter(|(is_watch, _)| *is_watch).count();
-        let taints = if watches > 5 {
-            r#"[{"key":"drain","effect":"NoSchedule"}]"#
-        } else {
-            "[]"
-        };
-        let node =
-            format!(r#"{{"metadata":{{"name":"n","uid":"u","resourceVersion":"7"}},"spec":{{"taints":{taints}}}}}"#);
-        let text = match (is_watch, watches) {
-            (false, _) => {
-                format!(
-                    r#"{{"kind":"NodeList","apiVersion":"v1","metadata":{{"resourceVersion":"7"}},"items":[{node}]}}"#
-                )
-            }
-            (true, ..=5) => return Err(std::io::ErrorKind::ConnectionRefused.into()),
-            (true, _) => {
-                let status =
-                    r#"{"status":"Failure","message":"too old resource version","reason":"Expired","code":410}"#;
-                format!("{{\"type\":\"ERROR\",\"object\":{status}}}\n")
-            }
-        };
-        Ok(Response::new(Body::from(text.into_bytes())))
-    }
 
     /// The watch of the Node `n` over `client`, with the taint key `drain`, and its reports.
     fn start_watch(client: Client) -> (impl Future<Output = ()> + Send, watch::Receiver<NodeReport>) {
@@ -151,25 +118,6 @@ mod tests {
         let rules = SignalRules::new(["drain"], &[]);
         let watch = watch_own_node(client, "n".to_owned(), rules, reports, metrics, reporter, clock);
         (watch, received)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn refused_lists_are_retried_with_growing_backoff() {
-        let requests = Requests::default();
-        let received = Arc::clone(&requests);
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-            received.lock().unwrap().push((is_watch, Instant::now()));
-            let status = r#"{"kind":"Status","status":"Failure","reason":"TooManyRequests","code":429}"#;
-            let answer = Response::builder()
-                .status(429)
-                .body(Body::from(status.as_bytes().to_vec()));
-            std::future::ready(answer)
-        });
-        let (watch, _reports) = start_watch(Client::new(service, "default"));
-        assert!(timeout(Duration::from_mins(10), watch).await.is_err());
-        let count = requests.lock().unwrap().len();
-        assert!((10..60).contains(&count), "{count}");
     }
 
     /// What the API server answers once it has shown a Node that is held.
@@ -249,35 +197,5 @@ mod tests {
         ] {
             assert_eq!(is_held_after_six_minutes(answer).await, is_held, "{answer:?}");
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn expired_watch_starts_again_without_backoff() {
-        let requests = Requests::default();
-        let received = Arc::clone(&requests);
-        let service = tower::service_fn(move |request| std::future::ready(answer(&received, &request)));
-        let (watch, mut reports) = start_watch(Client::new(service, "default"));
-        let watching = tokio::spawn(watch);
-        let drained = timeout(
-            Duration::from_mins(10),
-            reports.wait_for(|report| !report.is_eligible()),
-        );
-        drained.await.unwrap().unwrap();
-        sleep(Duration::from_secs(20)).await;
-        watching.abort();
-
-        let requests = requests.lock().unwrap();
-        let expired = requests.iter().filter(|(is_watch, _)| *is_watch).nth(5).unwrap().1;
-        let lists: Vec<_> = requests
-            .iter()
-            .filter(|(is_watch, _)| !is_watch)
-            .map(|(_, at)| *at)
-            .collect();
-        assert_eq!(lists[1] - expired, Duration::ZERO, "no backoff between the two");
-        assert!(lists.len() < 30, "{} lists while each watch is expired", lists.len());
-        assert!(
-            expired - requests[1].1 > Duration::from_secs(10),
-            "the backoff grows while watches are refused"
-        );
     }
 }

@@ -21,6 +21,13 @@ use super::world::{ENFORCE, SECOND, World, entries, load_balancer, scope, two_lo
 const MAINTENANCE: &str = "headgate.dev/maintenance";
 const HELD_BACK: &str = "NodeKeptInService";
 
+/// What ships.
+pub(crate) static SHIPPED_GUARD: LazyLock<GuardSettings> = LazyLock::new(|| GuardSettings {
+    max_new_down: IntOrPercent::Percent(25),
+    ..GUARD.clone()
+});
+
+/// The same without the brake, which delays a change of many nodes by minutes.
 pub(crate) static GUARD: LazyLock<GuardSettings> = LazyLock::new(|| GuardSettings {
     minimum_in_service: IntOrPercent::Int(1),
     max_new_down: IntOrPercent::ALL,
@@ -161,12 +168,8 @@ async fn leader_without_the_right_to_write_holds_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn maintenance_of_every_node_takes_a_quarter_of_the_pool_at_a_time() {
-    let guard = GuardSettings {
-        max_new_down: IntOrPercent::Percent(25),
-        ..GUARD.clone()
-    };
     let pools = [load_balancer("kubernetes", &[("kubernetes", entries(1..=8, true))])];
-    let mut cluster = cluster(8, &pools, guard).await;
+    let mut cluster = cluster(8, &pools, SHIPPED_GUARD.clone()).await;
     for number in 1..=8 {
         cluster.taint(number, &[MAINTENANCE]);
     }

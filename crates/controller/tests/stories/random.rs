@@ -553,6 +553,7 @@ impl RandomRun {
         check_final_state(&self.world, &self.invariants, &POOLS, nodes).await;
         let (puts, most) = self.invariants.puts(self.steps.len());
         assert!(puts <= most, "{puts} writes, at most {most} expected");
+        self.world.check_puts_of_each_minute();
         self.check_time_to_down().await;
         for running in &mut self.leaders {
             running.leader.stop().await;

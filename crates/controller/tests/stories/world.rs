@@ -20,6 +20,7 @@ use headgate_core::node::{SignalRules, TrafficByNode};
 use headgate_test_kubernetes::{FakeApi, ProcessPoints};
 use hyper::header::IF_MATCH;
 use hyper::{Method, Request, Response};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::api::events::v1::Event;
@@ -31,7 +32,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tower::service_fn;
 
-use super::guard::GUARD;
+use super::guard::SHIPPED_GUARD;
 
 mod agent;
 mod leader;
@@ -45,6 +46,10 @@ pub(crate) const ENFORCE: Policy = Policy {
     mode: AdminStateMode::Enforce,
     foreign_down: ForeignDown::Keep,
 };
+
+const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+/// None of 94 random runs had more than 34 in all.
+const MOST_PUTS_A_MINUTE: usize = 50;
 
 /// Observes each request to ARM.
 pub(crate) type Spy = Arc<dyn Fn(&Request<Bytes>) + Send + Sync>;
@@ -83,7 +88,7 @@ pub(crate) struct World {
     pub(crate) rules: SignalRules,
     /// Why leaders cannot connect to ARM.
     pub(crate) arm_unreachable: Option<&'static str>,
-    /// `adminState.minimumInService`; the default unless a story is about another one.
+    /// `adminState.minimumInService` and `maxNewDown`; the defaults unless a story needs others.
     pub(crate) guard: GuardSettings,
     /// The size limit of lists and load balancers, for clients that are made from now on.
     pub(crate) max_streamed_bytes: Option<usize>,
@@ -243,7 +248,7 @@ impl World {
             preempt_events: false,
             rules: SignalRules::default_admin_state(),
             arm_unreachable: None,
-            guard: GUARD.clone(),
+            guard: SHIPPED_GUARD.clone(),
             max_streamed_bytes: None,
             max_kept_bytes: None,
             traffic: None,
@@ -488,6 +493,30 @@ impl World {
                 return (puts, position);
             }
             puts.extend(entries.iter().filter(|entry| entry["kind"] == "request").cloned());
+        }
+    }
+
+    /// When the PUTs of headgate arrived.
+    pub(crate) fn own_puts(&self) -> Vec<Timestamp> {
+        let puts = self.puts().into_iter();
+        let own = puts.filter(|put| {
+            put["userAgent"]
+                .as_str()
+                .is_some_and(|agent| agent.contains("headgate"))
+        });
+        own.map(|put| put["arrived"].as_str().unwrap().parse().unwrap())
+            .collect()
+    }
+
+    /// Fails if there were more of them in a minute than any random run needs.
+    pub(crate) fn check_puts_of_each_minute(&self) {
+        let puts = self.own_puts();
+        for (index, first) in puts.iter().enumerate() {
+            let within = puts[index..]
+                .iter()
+                .take_while(|put| put.duration_since(*first) < MINUTE);
+            let count = within.count();
+            assert!(count <= MOST_PUTS_A_MINUTE, "{count} writes in the minute from {first}");
         }
     }
 

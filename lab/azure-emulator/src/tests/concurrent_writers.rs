@@ -200,7 +200,7 @@ fn check_journal(client: &Client, first: &str, last: &str) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     #[test]
-    fn concurrent_writers_lose_nothing(writers in steps()) {
+    fn accepted_writes_stay_until_a_later_one_replaces_them(writers in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(run_and_check(writers));
     }

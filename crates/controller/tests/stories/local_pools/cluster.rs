@@ -18,7 +18,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::super::guard::GUARD;
+use super::super::guard::SHIPPED_GUARD;
 use super::super::world::{ENFORCE, Leader, SECOND, World, address, entries, id_of, load_balancer};
 
 pub(crate) const INTERVAL: Duration = Duration::from_secs(30);
@@ -40,7 +40,7 @@ pub(crate) struct Options {
     pub(crate) load_balancers: Vec<Value>,
     pub(crate) target: LocalPoolsTarget,
     pub(crate) settings: LocalServicePools,
-    /// Of the emulator; its operations end at once by default.
+    /// Of the emulator.
     pub(crate) azure: Settings,
     pub(crate) policy: Policy,
     pub(crate) guard: GuardSettings,
@@ -57,9 +57,9 @@ impl Default for Options {
             load_balancers: vec![load_balancer("kubernetes", &[("default-web", entries([1], false))])],
             target: several_load_balancers(),
             settings: LocalServicePools::default(),
-            azure: operations_of(Duration::ZERO),
+            azure: Settings::default(),
             policy: ENFORCE,
-            guard: GUARD.clone(),
+            guard: SHIPPED_GUARD.clone(),
             max_kept_bytes: None,
             scope: None,
         }
@@ -211,12 +211,7 @@ impl LocalCluster {
 
     /// The PUTs of headgate to pools.
     pub(crate) fn puts(&self) -> usize {
-        let own = |put: &&Value| {
-            put["userAgent"]
-                .as_str()
-                .is_some_and(|agent| agent.contains("headgate"))
-        };
-        self.world.puts().iter().filter(own).count()
+        self.world.own_puts().len()
     }
 
     pub(crate) fn fault(&self, method: &str, path: &str, times: Option<u32>, action: &Value) {

@@ -428,6 +428,7 @@ impl Run {
         let puts = self.cluster.puts();
         let most = 40 + 30 * self.steps.len();
         assert!(puts <= most, "{puts} writes, at most {most} expected");
+        self.cluster.world.check_puts_of_each_minute();
         self.cluster.leader.stop().await;
     }
 

@@ -205,6 +205,29 @@ async fn partial_updates_are_reported_and_completed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn slow_load_balancer_delays_no_other_one() {
+    for (slow, other) in [
+        ("kubernetes-internal/", "kubernetes/"),
+        ("kubernetes/", "kubernetes-internal/"),
+    ] {
+        let cluster = TestCluster::new(3).await;
+        cluster.fault("PUT", slow, Some(1), &json!({"stall": "20s"}));
+        cluster.taint(2, &[OUT_OF_SERVICE]);
+        let is_down = |cluster: &TestCluster, name: &str| {
+            let down = cluster.down();
+            let mut of_it = down.iter().filter(|(pool, _)| pool.starts_with(name));
+            of_it.all(|(_, down)| down.len() == 1)
+        };
+        let took = cluster
+            .until("the other one Down", |cluster| is_down(cluster, other))
+            .await;
+        assert!(took < 5 * SECOND && !is_down(&cluster, slow), "{other}: {took:?}");
+        let took = cluster.until("both Down", |cluster| is_down(cluster, slow)).await;
+        assert!(took > 10 * SECOND, "{slow}: {took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn missing_right_is_reported_once_and_retried_slowly() {
     let cluster = TestCluster::with(
         3,
