@@ -1,6 +1,6 @@
-//! The history of a run: requests to ARM for a load balancer and ends of its operations, from the emulator's journal; requests for Leases and
-//! writes of the ledger, from kube-apiserver's audit log; and what the run did to processes. All times are of the one machine's clock, but for
-//! what a controller writes, which is by its own clock (`clocks`).
+//! The history of a run: requests to ARM for a load balancer and ends of its operations, from the emulator's journal; requests for Leases
+//! and writes of the ledger, from kube-apiserver's audit log; and what the run did to processes. All times are of the one machine's clock,
+//! but for those that a controller writes, which are by its own (`clocks`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,7 @@
 //! Long chaos: three controllers beside the real cloud-controller-manager, with what `crate::chaos::schedule` draws from a seed: faults of
-//! ARM, processes that are killed or stand still, clocks that jump, kube-apiserver frozen, restarted and restored from a copy of etcd, Nodes that go and come
-//! again, one that headgate cannot decode, and `Local` Services that share the pool of all Services. `make chaos` runs it.
+//! ARM, processes that are killed or stand still, clocks that jump, kube-apiserver frozen, restarted and restored from a copy of etcd,
+//! Nodes that go and come again, one that headgate cannot decode, and `Local` Services that share the pool of all Services. `make chaos`
+//! runs it.
 //!
 //! Each round of disturbances ends in calm: without signals and faults nothing stays `Down`, and a signal acts. Then the history of the
 //! round is checked (`crate::chaos`). At the end the shared Lease is free and the ledger has nothing that is `Down`.

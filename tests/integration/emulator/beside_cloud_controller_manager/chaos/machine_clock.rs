@@ -1,5 +1,5 @@
-//! The wall clock of a machine, for the processes on it. libfaketime adds what a file says to the time that they read; their monotonic clock
-//! stays as it is, as on a machine whose clock is set.
+//! The wall clock of a machine, for the processes on it. libfaketime adds what a file says to the time that they read; their monotonic
+//! clock stays as it is, as on a machine whose clock is set.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
