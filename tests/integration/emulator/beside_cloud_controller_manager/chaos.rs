@@ -383,7 +383,7 @@ async fn invariants_hold_through_all_disturbances() {
         "headgate set too few entries Down to prove anything"
     );
     assert!(
-        chaos.report.lease_writes_by_wrong_clocks > 0,
+        length < ROUND || chaos.report.lease_writes_by_wrong_clocks > 0,
         "no leader had a wrong clock"
     );
     chaos.cluster.fixture.emulator.stop().await;
