@@ -11,10 +11,11 @@
 #   prerequisites.sh clients     python3 with venv, for Microsoft's Python client, and node with npm, for Grafana's schema; without them
 #                                their tests fail; this only warns
 #   prerequisites.sh coverage    llvm-cov and llvm-profdata of the LLVM that rustc has; fails likewise
+#   prerequisites.sh clocks      faketime, whose library makes the clocks of processes jump; fails likewise
 #   prerequisites.sh prometheus  prometheus and promtool, for the alerts and dashboards; without them their tests fail; this only warns
 #
-# As root on a Debian-like machine it installs the packages for `namespaces`, `browser`, `clients`, `coverage`, `prometheus` and `release`, and
-# with CI=true those for `build` too.
+# As root on a Debian-like machine it installs the packages for `namespaces`, `browser`, `clients`, `clocks`, `coverage`, `prometheus` and
+# `release`, and with CI=true those for `build` too.
 set -euo pipefail
 
 say() { printf 'prerequisites: %s\n' "$*" >&2; }
@@ -188,6 +189,17 @@ coverage() {
   fi
 }
 
+clocks() {
+  if [[ -n $(missing faketime) ]] && may_install; then
+    install faketime
+    hash -r
+  fi
+  if [[ -n $(missing faketime) ]]; then
+    say "faketime is missing: install it with its library, on Debian: apt-get install faketime"
+    return 1
+  fi
+}
+
 prometheus() {
   local absent
   absent=$(missing prometheus promtool)
@@ -203,9 +215,9 @@ prometheus() {
 }
 
 case ${1-} in
-  build | lint | namespaces | ignored | release | browser | clients | coverage | prometheus) "$1" ;;
+  build | lint | namespaces | ignored | release | browser | clients | clocks | coverage | prometheus) "$1" ;;
   *)
-    say "usage: prerequisites.sh build|lint|namespaces|ignored|release|browser|clients|coverage|prometheus"
+    say "usage: prerequisites.sh build|lint|namespaces|ignored|release|browser|clients|clocks|coverage|prometheus"
     exit 2
     ;;
 esac

@@ -7,6 +7,7 @@
 
 use serde::Serialize;
 
+pub(crate) mod clocks;
 pub(crate) mod history;
 pub(crate) mod leadership;
 pub(crate) mod registers;
@@ -54,6 +55,8 @@ pub(crate) struct Findings {
     pub(crate) late_puts: usize,
     /// PUTs under a hold of the shared Lease that a restore of etcd had taken back.
     pub(crate) puts_after_restore: usize,
+    /// Writes of the Lease of the election with a time by a clock that was wrong.
+    pub(crate) lease_writes_by_wrong_clocks: usize,
     /// Operations that were checked for linearizability.
     pub(crate) operations: usize,
 }

@@ -1,5 +1,6 @@
-//! The history of a run: requests to ARM for a load balancer and ends of its operations, from the emulator's journal; requests for Leases and
-//! writes of the ledger, from kube-apiserver's audit log; and what the run did to processes. All times are of the one machine's clock.
+//! The history of a run: requests to ARM for a load balancer and ends of its operations, from the emulator's journal; requests for Leases
+//! and writes of the ledger, from kube-apiserver's audit log; and what the run did to processes. All times are of the one machine's clock,
+//! but for those that a controller writes, which are by its own (`clocks`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,20 +36,23 @@ pub(crate) enum What {
     Ledger(BTreeSet<String>),
     /// A controller stood still.
     Frozen(String),
+    /// The wall clock of a controller's machine was set, to be ahead by so much, or behind.
+    ClockSet { controller: String, ahead_seconds: i64 },
     /// kube-apiserver was stopped: what it did last may be missing here.
     ApiServerStopped,
     /// etcd was restored; these `Down` are in no ledger any more.
     Restored(BTreeSet<String>),
 }
 
-/// What the next round begins with, of the history of one: the last write of each Lease and of the ledger, and the last stop of
-/// kube-apiserver, after which a Lease may be as it was before that write.
+/// What the next round begins with, of the history of one: the last write of each Lease and of the ledger, how wrong each clock is, and the
+/// last stop of kube-apiserver, after which a Lease may be as it was before that write.
 pub(crate) fn carried_over(history: Vec<Event>) -> Vec<Event> {
     let mut last = BTreeMap::new();
     for event in history {
         let (name, event) = match &event.what {
             What::Lease(request) if request.is_write && request.version.is_some() => (request.lease.clone(), event),
             What::Ledger(_) => (LEDGER.to_owned(), event),
+            What::ClockSet { controller, .. } => (format!("clock of {controller}"), event),
             What::ApiServerStopped | What::Restored(_) => {
                 let what = What::ApiServerStopped;
                 (String::new(), Event { what, ..event })
@@ -119,6 +123,7 @@ pub(crate) struct LeaseRequest {
     pub(crate) version: Option<String>,
     /// The holder in the answer, empty for none.
     pub(crate) holder: String,
+    /// By the clock of its writer.
     pub(crate) renewed: Option<Timestamp>,
 }
 

@@ -1,5 +1,6 @@
 //! Single writer: a PUT of headgate's begins only while its controller holds the Lease of the election and headgate holds the shared one,
-//! as the writes of both show, and while no other accepted PUT of headgate's for the load balancer is carried out.
+//! as the writes of both show, and while no other accepted PUT of headgate's for the load balancer is carried out. Nobody takes the shared
+//! Lease from a holder that has it for less than its duration, less what a clock may be wrong.
 //!
 //! A leader that stood still may send once more what it had decided on before (docs/dev/proof.md), and a restore of etcd takes holds back
 //! without the holder's knowledge. Both are counted.
@@ -8,13 +9,17 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::clocks::{Clocks, Reading};
 use super::history::{ArmRequest, Event, LEADER_LEASE, LeaseRequest, Outcome, SHARED_LEASE, What};
+use super::schedule::MAX_CLOCK_ERROR;
 use super::{Findings, Violation};
 
 /// The Lease's duration: from then on others may acquire it.
 const LEASE_DURATION: SignedDuration = SignedDuration::from_secs(15);
 /// The holder of the shared Lease, for all controllers.
 const SHARED_HOLDER: &str = "headgate";
+/// A hold of the shared Lease that is not released is free to others so much later by their wall clocks, so sooner by clocks that are ahead.
+const SHARED_HOLD: SignedDuration = SignedDuration::from_secs(900 - MAX_CLOCK_ERROR);
 /// For how long what was about to be sent may arrive after the thaw, on a busy machine.
 const LATE: SignedDuration = SignedDuration::from_secs(3);
 /// A hold of the shared Lease admits no new writes after 30 s.
@@ -25,17 +30,25 @@ const SINGLE_WRITER: &str = "single writer";
 /// A write of a Lease that succeeded.
 #[derive(Clone, Copy, Debug)]
 struct Held<'a> {
-    begin: Timestamp,
-    end: Timestamp,
+    event: &'a Event,
+    /// When its time was read, by the run's clock.
+    renewed: Option<Reading>,
     request: &'a LeaseRequest,
 }
 
-fn writes_of<'a>(history: &'a [Event], lease: &str) -> Vec<Held<'a>> {
+/// The controller with this identity in the election.
+fn controller_of(holder: &str) -> &str {
+    holder.split('_').next().unwrap_or_default()
+}
+
+fn writes_of<'a>(history: &'a [Event], lease: &str, clocks: &Clocks<'_>) -> Vec<Held<'a>> {
     let held = |event: &'a Event| match &event.what {
         What::Lease(request) if request.lease == lease && request.is_write && request.outcome == Outcome::Done => {
             Some(Held {
-                begin: event.begin,
-                end: event.end,
+                event,
+                renewed: request
+                    .renewed
+                    .and_then(|shown| clocks.read(controller_of(&request.holder), shown, event.begin)),
                 request,
             })
         }
@@ -51,17 +64,17 @@ fn not_held(
     lasts: Option<SignedDuration>,
     at: Timestamp,
 ) -> Option<String> {
-    let begun = &writes[..writes.partition_point(|write| write.begin <= at)];
+    let begun = &writes[..writes.partition_point(|write| write.event.begin <= at)];
     let first = begun.first()?;
     let Some(own) = begun.iter().rposition(|write| is_holder(&write.request.holder)) else {
-        return (first.end < at).then(|| "it has never held it".to_owned());
+        return (first.event.end < at).then(|| "it has never held it".to_owned());
     };
     // Of two writes that overlap, either may have come last.
-    let is_taken = |write: &&Held<'_>| write.begin > begun[own].end && write.end < at;
+    let is_taken = |write: &&Held<'_>| write.event.begin > begun[own].event.end && write.event.end < at;
     if let Some(taken) = begun[own + 1..].iter().find(is_taken) {
-        return Some(format!("{:?} wrote it at {}", taken.request.holder, taken.end));
+        return Some(format!("{:?} wrote it at {}", taken.request.holder, taken.event.end));
     }
-    let renewed = begun[own].request.renewed?;
+    let renewed = begun[own].renewed?.at;
     let age = at.duration_since(renewed);
     (age > lasts?).then(|| format!("it was renewed at {renewed}, {age:#} before"))
 }
@@ -76,7 +89,13 @@ fn is_late(history: &[Event], request: &ArmRequest, held_at: impl Fn(Timestamp) 
 }
 
 pub(crate) fn check(history: &[Event], findings: &mut Findings) {
-    let (leader, shared) = (writes_of(history, LEADER_LEASE), writes_of(history, SHARED_LEASE));
+    let clocks = Clocks::of(history);
+    let (leader, shared) = (
+        writes_of(history, LEADER_LEASE, &clocks),
+        writes_of(history, SHARED_LEASE, &clocks),
+    );
+    check_clocks(history, &leader, findings);
+    check_takeovers(history, &shared, findings);
     for event in history {
         let What::Arm(request) = &event.what else { continue };
         if !request.is_headgate || !request.is_write {
@@ -102,6 +121,43 @@ pub(crate) fn check(history: &[Event], findings: &mut Findings) {
         }
     }
     check_overlaps(history, findings);
+}
+
+/// Each renewal has a time that the holder's clock has shown, so that the run knows how wrong it is.
+fn check_clocks(history: &[Event], leader: &[Held<'_>], findings: &mut Findings) {
+    for write in leader.iter().filter(|write| !write.request.holder.is_empty()) {
+        let Some(reading) = write.renewed else {
+            let LeaseRequest { holder, renewed, .. } = write.request;
+            let at = write.event.end;
+            let text = format!("{holder} renews its Lease at {at} with {renewed:?}, which its clock did not show");
+            findings
+                .violations
+                .push(Violation::at(history, write.event, "clocks", text));
+            continue;
+        };
+        findings.lease_writes_by_wrong_clocks += usize::from(reading.is_wrong);
+    }
+}
+
+/// Each hold of the shared Lease that another one takes was released, or is old.
+fn check_takeovers(history: &[Event], shared: &[Held<'_>], findings: &mut Findings) {
+    for (index, taken) in shared.iter().enumerate() {
+        let is_followed =
+            |before: &&Held<'_>| before.request.version.is_some() && before.request.version == taken.request.expected;
+        let Some(before) = shared[..index].iter().rfind(is_followed) else {
+            continue;
+        };
+        let (from, to) = (&before.request.holder, &taken.request.holder);
+        let is_takeover = !from.is_empty() && !to.is_empty() && !from.eq_ignore_ascii_case(to);
+        let age = taken.event.begin.duration_since(before.event.begin);
+        if is_takeover && age < SHARED_HOLD {
+            let at = taken.event.end;
+            let text = format!("{to:?} takes the shared Lease from {from:?} at {at}, {age:#} after its write");
+            findings
+                .violations
+                .push(Violation::at(history, taken.event, SINGLE_WRITER, text));
+        }
+    }
 }
 
 /// Whether a hold that is used at this time may be from before a restore.
@@ -144,7 +200,7 @@ fn check_overlaps(history: &[Event], findings: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::made_up::{arm, frozen, lease, operation_end, restored};
+    use super::super::made_up::{arm, clock_set, frozen, lease, operation_end, restored};
     use super::*;
 
     fn findings(mut history: Vec<Event>) -> (usize, usize, usize) {
@@ -199,9 +255,38 @@ mod tests {
 
     #[test]
     fn a_put_needs_the_shared_lease() {
-        let taken = lease("cloud", 10, 11).shared().replaces("5", "6");
-        assert_eq!(with(vec![taken.clone(), put("node-1", 13)]), (1, 0, 0));
-        assert_eq!(with(vec![taken, restored(9, 10, &[]), put("node-1", 13)]), (0, 0, 1));
+        let released = lease("", 8, 9).shared().replaces("5", "7");
+        let taken = lease("cloud", 10, 11).shared().replaces("7", "6");
+        let taken = vec![released, taken, put("node-1", 13)];
+        assert_eq!(with(taken.clone()), (1, 0, 0));
+        assert_eq!(with([taken, vec![restored(9, 10, &[])]].concat()), (0, 0, 1));
+    }
+
+    #[test]
+    fn a_hold_of_the_shared_lease_is_taken_only_when_it_is_old() {
+        let taken = |holder, at, expected| with(vec![lease(holder, at, at + 1).shared().replaces(expected, "6")]);
+        assert_eq!(taken("cloud", 300, "5"), (1, 0, 0));
+        assert_eq!(taken("cloud", 301, "5"), (0, 0, 0), "clocks may be wrong by 10 minutes");
+        assert_eq!(taken("HeadGate", 10, "5"), (0, 0, 0), "its own");
+        assert_eq!(taken("cloud", 10, "4"), (0, 0, 0), "what a restore brought back");
+        let released = lease("", 8, 9).shared().replaces("5", "7");
+        let next = lease("cloud", 10, 11).shared().replaces("7", "6");
+        assert_eq!(with(vec![released, next]), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_clock_that_is_wrong_neither_prolongs_a_hold_nor_ends_it() {
+        for ahead in [-600, -7, 7, 600] {
+            let led = |at| {
+                let renewal = lease("node-1_a", 5, 6).by_clock_ahead(ahead).replaces("1", "2");
+                let shared = lease("headgate", 1, 2).shared().replaces("4", "5");
+                findings(vec![clock_set("node-1", 0, ahead), renewal, shared, put("node-1", at)])
+            };
+            assert_eq!(led(20), (0, 0, 0), "{ahead}");
+            assert_eq!(led(21), (1, 0, 0), "{ahead}");
+        }
+        let never_shown = lease("node-1_a", 5, 6).replaces("1", "2");
+        assert_eq!(findings(vec![clock_set("node-1", 0, -60), never_shown]), (1, 0, 0));
     }
 
     #[test]

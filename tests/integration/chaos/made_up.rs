@@ -121,10 +121,29 @@ impl Lease {
         self.2.lease = SHARED_LEASE.to_owned();
         self
     }
+
+    /// The same with the time of a clock that is ahead.
+    pub(crate) fn by_clock_ahead(mut self, seconds: i64) -> Self {
+        self.2.renewed = Some(at(self.0 + seconds));
+        self
+    }
 }
 
 pub(crate) fn frozen(controller: &str, begin: i64, end: i64) -> Event {
     event(begin, end, What::Frozen(controller.to_owned()))
+}
+
+/// A controller's clock is set, to be ahead by so many seconds.
+pub(crate) fn clock_set(controller: &str, second: i64, ahead_seconds: i64) -> Event {
+    let controller = controller.to_owned();
+    event(
+        second,
+        second,
+        What::ClockSet {
+            controller,
+            ahead_seconds,
+        },
+    )
 }
 
 pub(crate) fn stopped(begin: i64, end: i64) -> Event {

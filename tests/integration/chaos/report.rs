@@ -21,6 +21,9 @@ pub(crate) struct Report {
     pub(crate) accepted_puts: u64,
     pub(crate) puts_of_others: u64,
     pub(crate) lease_writes: u64,
+    /// Of these, writes of the Lease of the election with a time by a clock that was wrong.
+    pub(crate) lease_writes_by_wrong_clocks: usize,
+    pub(crate) largest_clock_jump_seconds: u64,
     pub(crate) checked_operations: usize,
     pub(crate) samples: u64,
     pub(crate) entries_set_down: u64,
@@ -56,6 +59,11 @@ impl Report {
             ("of these accepted", self.accepted_puts),
             ("accepted PUTs of others", self.puts_of_others),
             ("writes of the two Leases", self.lease_writes),
+            (
+                "of these renewals by clocks that were wrong",
+                self.lease_writes_by_wrong_clocks as u64,
+            ),
+            ("largest jump of a clock, in seconds", self.largest_clock_jump_seconds),
             ("requests checked for linearizability", self.checked_operations as u64),
             ("samples of the load balancers", self.samples),
             ("entries that became `Down`", self.entries_set_down),
@@ -108,6 +116,8 @@ mod tests {
         let report = Report {
             seed: 7,
             disturbances: BTreeMap::from([("leaders killed", 2)]),
+            lease_writes_by_wrong_clocks: 3,
+            largest_clock_jump_seconds: 1150,
             longest_milliseconds_to_down: 1234,
             violations: vec![violation],
             ..Report::default()
@@ -116,6 +126,8 @@ mod tests {
         for part in [
             "# Chaos with seed 7\n",
             "| leaders killed | 2 |\n",
+            "| of these renewals by clocks that were wrong | 3 |\n",
+            "| largest jump of a clock, in seconds | 1150 |\n",
             "| longest time to `Down` in calm | 1.234 s |\n",
             "## members\n\none is lost\n\n```json\n{\"begin\":",
             "\"apiServerStopped\"",

@@ -12,6 +12,10 @@ const SMALL_INTERVAL: Duration = Duration::from_millis(1500);
 const LARGE_INTERVAL: std::ops::Range<u64> = 18..36;
 /// The time of a leader that stands still beyond its Lease, in seconds.
 const BEYOND_LEASE: u64 = 25;
+/// The controllers, each on a machine with a clock of its own.
+pub(crate) const CONTROLLERS: usize = 3;
+/// A clock is ahead or behind by so many seconds at most: less than the shared Lease lasts, which is compared with the wall clock.
+pub(crate) const MAX_CLOCK_ERROR: i64 = 600;
 
 /// A disturbance, and when in its round it begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -42,6 +46,11 @@ pub(crate) enum Action {
     /// A fault of ARM.
     Fault {
         rule: usize,
+    },
+    /// The wall clock of a controller's machine jumps.
+    JumpClock {
+        controller: usize,
+        seconds: i64,
     },
     KillLeader,
     KillFollower {
@@ -81,6 +90,8 @@ impl Action {
             Self::ChangePorts => "ports changed",
             Self::ChangeServices { .. } => "Services created or deleted",
             Self::Fault { .. } => "faults of ARM",
+            Self::JumpClock { seconds: ..0, .. } => "clocks jumped backwards",
+            Self::JumpClock { .. } => "clocks jumped forwards",
             Self::KillLeader => "leaders killed",
             Self::KillFollower { .. } => "followers killed",
             Self::FreezeLeader { seconds } if seconds >= BEYOND_LEASE => "leaders frozen beyond their Lease",
@@ -97,9 +108,28 @@ impl Action {
     }
 }
 
-fn small(random: &mut Rng) -> Action {
+/// The jumps of a round, in which all clocks are right at first: by how much each is ahead.
+#[derive(Debug, Default)]
+struct Clocks([i64; CONTROLLERS]);
+
+impl Clocks {
+    /// Makes one wrong by seconds or by minutes, or right again.
+    fn jump(&mut self, random: &mut Rng) -> Action {
+        let controller = random.usize(..CONTROLLERS);
+        let error = match random.u8(..4) {
+            0 if self.0[controller] != 0 => 0,
+            3 => random.i64(60..=MAX_CLOCK_ERROR),
+            _ => random.i64(1..60),
+        };
+        let error = if random.bool() { error } else { -error };
+        let seconds = error - std::mem::replace(&mut self.0[controller], error);
+        Action::JumpClock { controller, seconds }
+    }
+}
+
+fn small(random: &mut Rng, clocks: &mut Clocks) -> Action {
     let node = random.usize(..1000);
-    match random.u8(..16) {
+    match random.u8(..18) {
         0..8 => Action::Signal {
             node,
             signal: random.usize(..1000),
@@ -110,6 +140,7 @@ fn small(random: &mut Rng) -> Action {
         },
         11 => Action::ChangePorts,
         12 => Action::ChangeServices { node },
+        13 | 14 => clocks.jump(random),
         _ => Action::Fault {
             rule: random.usize(..1000),
         },
@@ -159,10 +190,11 @@ pub(crate) fn round(seed: u64, round: u64, length: Duration) -> Vec<Step> {
     let mut random = Rng::with_seed(seed.wrapping_mul(1_000_003).wrapping_add(round));
     let end = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
     let interval = u64::try_from(SMALL_INTERVAL.as_millis()).unwrap_or(u64::MAX);
+    let mut clocks = Clocks::default();
     let mut steps: Vec<Step> = (0..end / interval)
         .map(|number| Step {
             milliseconds: number * interval,
-            action: small(&mut random),
+            action: small(&mut random, &mut clocks),
         })
         .collect();
     let mut milliseconds = 8_000;
@@ -202,8 +234,32 @@ mod tests {
     fn some_rounds_have_every_disturbance() {
         let steps: Vec<Step> = (0..8).flat_map(|number| round(1, number, LENGTH)).collect();
         let names: BTreeSet<&str> = steps.iter().map(|step| step.action.name()).collect();
-        assert_eq!(names.len(), 17, "{names:?}");
+        assert_eq!(names.len(), 19, "{names:?}");
         assert!(steps.iter().all(|step| step.milliseconds < 240_000));
+    }
+
+    #[test]
+    fn clocks_jump_by_seconds_and_minutes_both_ways_and_stay_within_their_bound() {
+        let (mut jumps, mut corrections) = (Vec::new(), 0);
+        for number in 0..50 {
+            let mut ahead = [0; CONTROLLERS];
+            for step in round(3, number, LENGTH) {
+                let Action::JumpClock { controller, seconds } = step.action else {
+                    continue;
+                };
+                ahead[controller] += seconds;
+                assert!(ahead[controller].abs() <= MAX_CLOCK_ERROR, "round {number}: {ahead:?}");
+                corrections += usize::from(ahead[controller] == 0);
+                jumps.push(seconds);
+            }
+        }
+        for range in [-1200..-60, -60..0, 1..60, 60..1201] {
+            assert!(
+                jumps.iter().any(|seconds| range.contains(seconds)),
+                "{range:?}: {jumps:?}"
+            );
+        }
+        assert!(corrections > 0, "{jumps:?}");
     }
 
     #[test]
@@ -217,6 +273,8 @@ mod tests {
                     "ports changed",
                     "Services created or deleted",
                     "faults of ARM",
+                    "clocks jumped backwards",
+                    "clocks jumped forwards",
                 ];
                 small.contains(&step.action.name())
             };

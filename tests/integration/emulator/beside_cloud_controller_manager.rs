@@ -3,6 +3,7 @@
 //! measurement in `holds`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -53,11 +54,17 @@ struct Controller {
 impl Controller {
     fn start(fixture: &Fixture, kubeconfig: &Path, node: &str) -> Self {
         let several = json!([{"name": CLUSTER, "primaryVMSet": "agents"}]);
-        Self::start_with(fixture, kubeconfig, node, &several)
+        Self::start_with(fixture, kubeconfig, node, &several, &[])
     }
 
-    /// The same with these `multipleStandardLoadBalancerConfigurations`.
-    fn start_with(fixture: &Fixture, kubeconfig: &Path, node: &str, several: &Value) -> Self {
+    /// The same with these `multipleStandardLoadBalancerConfigurations` and variables of the environment.
+    fn start_with(
+        fixture: &Fixture,
+        kubeconfig: &Path,
+        node: &str,
+        several: &Value,
+        environment: &[(&str, OsString)],
+    ) -> Self {
         let directory = scratch("controller");
         let settings = directory.join("settings.yaml");
         let text = settings_file(&format!("azure: {{clusterName: {CLUSTER}}}\n"));
@@ -74,6 +81,7 @@ impl Controller {
         std::fs::write(&azure_file, azure.to_string()).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
         command.current_dir(&directory).env_remove("KUBECONFIG");
+        command.envs(environment.iter().cloned());
         command.args(["agent", "--role=controller", "--node-name", node]);
         command.args(["--metrics-bind-address", "127.0.0.1:0"]);
         for (flag, file) in [

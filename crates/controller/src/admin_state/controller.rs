@@ -20,7 +20,7 @@ use super::contested::ContestedTracker;
 use super::guard::HeldEntries;
 use super::holds::{DesiredHolds, HoldTracker, Unplanned, desired_holds};
 use super::last_reads::{LastReads, PlannedLoadBalancer};
-use super::ledger::LedgerStore;
+use super::ledger::{LedgerAges, LedgerStore};
 use super::list_outage::{ListState, to_deadlines};
 use super::local_pools::LocalPools;
 use super::marker::{MarkerInputs, Markers, evaluate as evaluate_markers};
@@ -128,6 +128,7 @@ pub(super) struct Controller<'a> {
     /// Which Nodes serve the rules of Local Services.
     pub(super) services: watch::Receiver<Arc<ServiceIndex>>,
     pub(super) ledger: LedgerStore,
+    pub(super) ledger_ages: LedgerAges,
     pub(super) lock: ArmLock,
     pub(super) listings: watch::Receiver<Arc<Listing>>,
     /// The load balancers that the ledger names and no list shows.
@@ -184,6 +185,7 @@ impl Controller<'_> {
             self.reconcile_writers(tasks);
             let list_state = self.list_state();
             self.report_list_state(list_state);
+            self.ledger_ages.observe(&self.ledger.ledger(), Instant::now());
             if Instant::now() >= expire_at {
                 self.expire_ledger_entries();
                 expire_at = Instant::now() + LEDGER_EXPIRY_INTERVAL;
@@ -546,9 +548,9 @@ impl Controller<'_> {
             return;
         }
         let (listing, recorded) = (self.listings.borrow(), self.recorded.borrow());
-        let now = self.context.clock.now();
-        let evidence = Evidence::new(&listing, &recorded, now);
-        let changes = ledger.expiry_changes(|pool, key| evidence.observe(pool, key), now.wall);
+        let evidence = Evidence::new(&listing, &recorded, &self.ledger_ages);
+        let now = self.context.clock.now().wall;
+        let changes = ledger.expiry_changes(|pool, key| evidence.observe(pool, key), now);
         self.ledger.apply(changes);
     }
 

@@ -11,13 +11,15 @@ use std::time::Duration;
 
 use headgate_azure::{LoadBalancerId, PoolId};
 use headgate_core::telemetry::words;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::pool::{EntryKey, FingerprintSet};
 
+mod ages;
 mod store;
 
+pub(super) use ages::LedgerAges;
 pub(super) use store::LedgerStore;
 pub use store::{LedgerError, read, read_of_verify};
 
@@ -45,7 +47,7 @@ words! {
 pub struct LedgerEntry {
     /// How far the entry has come, from the intent to the restore.
     pub stage: LedgerStage,
-    /// When the stage began, to the second.
+    /// When the stage began by the clock of the leader then, to the second.
     pub since: Timestamp,
 }
 
@@ -215,8 +217,8 @@ impl Ledger {
     /// The changes that time brings. `observe` gives what is proved about a pool entry, by pool and key; without proof nothing
     /// changes.
     ///
-    /// A ledger entry whose pool entry is absent [`LIST_LAG`] later becomes `restored`. A restored one is removed if its pool entry
-    /// is not `Down` [`STALE_WRITE_WINDOW`] later.
+    /// A ledger entry whose pool entry is absent [`LIST_LAG`] later becomes `restored`, at `now`. A restored one is removed if its pool
+    /// entry is not `Down` [`STALE_WRITE_WINDOW`] later.
     #[must_use]
     pub fn expiry_changes(
         &self,
@@ -225,19 +227,16 @@ impl Ledger {
     ) -> Vec<LedgerChange> {
         let mut changes = Vec::new();
         for (pool, key, entry) in self.entries() {
-            let Some(Observation { state, requested_at }) = observe(pool, key) else {
+            let Some(Observation { state, known_for }) = observe(pool, key) else {
                 continue;
-            };
-            let is_shown_after = |age: Duration| {
-                requested_at.duration_since(entry.since) >= SignedDuration::try_from(age).unwrap_or(SignedDuration::MAX)
             };
             let entry = match (entry.stage, state) {
                 (LedgerStage::Restored, ObservedState::NotDown | ObservedState::Absent)
-                    if is_shown_after(STALE_WRITE_WINDOW) =>
+                    if known_for >= STALE_WRITE_WINDOW =>
                 {
                     None
                 }
-                (LedgerStage::Intended | LedgerStage::Down, ObservedState::Absent) if is_shown_after(LIST_LAG) => {
+                (LedgerStage::Intended | LedgerStage::Down, ObservedState::Absent) if known_for >= LIST_LAG => {
                     Some(LedgerEntry {
                         stage: LedgerStage::Restored,
                         since: now,
@@ -260,8 +259,8 @@ impl Ledger {
 pub struct Observation {
     /// The state that it showed.
     pub state: ObservedState,
-    /// When its request was sent.
-    pub requested_at: Timestamp,
+    /// For how long the leader had known the ledger entry, as it is, when its request was sent.
+    pub known_for: Duration,
 }
 
 /// What was shown of a pool entry.
@@ -299,7 +298,7 @@ mod tests {
 
     use super::*;
 
-    fn pool(name: &str) -> PoolId {
+    pub(super) fn pool(name: &str) -> PoolId {
         let id = format!(
             "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/l/backendAddressPools/{name}"
         );
@@ -310,7 +309,7 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn entry(stage: LedgerStage, second: i64) -> LedgerEntry {
+    pub(super) fn entry(stage: LedgerStage, second: i64) -> LedgerEntry {
         LedgerEntry {
             stage,
             since: at(second),
@@ -375,7 +374,8 @@ mod tests {
                 Some(entry(stage, 0)),
             ));
         }
-        let list = |requested_at: Timestamp| {
+        // All entries are known since 0, but for those that become `restored` at 299.
+        let list = |requested_at: u64| {
             move |_: &str, key: &str| {
                 let state = match key {
                     "there" | "back" => ObservedState::Down,
@@ -383,18 +383,21 @@ mod tests {
                     "unseen" => return None,
                     _ => ObservedState::Absent,
                 };
-                Some(Observation { state, requested_at })
+                let since = if requested_at > 299 && matches!(key, "gone" | "meant") {
+                    299
+                } else {
+                    0
+                };
+                let known_for = Duration::from_secs(requested_at - since);
+                Some(Observation { state, known_for })
             }
         };
+        assert!(ledger.expiry_changes(list(119), at(119)).is_empty(), "a list may lag");
         assert!(
-            ledger.expiry_changes(list(at(119)), at(119)).is_empty(),
-            "a list may lag"
+            ledger.expiry_changes(list(119), at(9999)).is_empty(),
+            "the list is old, or a clock jumped"
         );
-        assert!(
-            ledger.expiry_changes(list(at(119)), at(9999)).is_empty(),
-            "the list is old"
-        );
-        for change in ledger.expiry_changes(list(at(299)), at(299)) {
+        for change in ledger.expiry_changes(list(299), at(299)) {
             ledger.apply(change);
         }
         let of = |ledger: &Ledger, key: &str| ledger.entry(&pool("p"), &EntryKey::from_text(key));
@@ -405,7 +408,7 @@ mod tests {
         assert_eq!(of(&ledger, "old"), Some(entry(LedgerStage::Restored, 0)));
         let is_down = |(.., entry): &(&str, &str, LedgerEntry)| entry.stage != LedgerStage::Restored;
         assert_eq!(ledger.entries().filter(is_down).count(), 2);
-        for change in ledger.expiry_changes(list(at(300)), at(300)) {
+        for change in ledger.expiry_changes(list(300), at(300)) {
             ledger.apply(change);
         }
         assert_eq!(of(&ledger, "old"), None);

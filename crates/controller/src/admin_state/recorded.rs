@@ -9,12 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{AdminState, ArmClient, LoadBalancerId, PoolId};
-use headgate_core::clock::Moment;
 use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::ledger::{Ledger, LedgerStore, Observation, ObservedState};
+use super::ledger::{Ledger, LedgerAges, LedgerStore, Observation, ObservedState};
 use crate::pool::{ListScope, Listing, read_by_id};
 
 /// From one round of reads to the next: each list starts one, and lists may follow each other quickly.
@@ -72,7 +71,7 @@ pub async fn read_recorded_once(arm: &ArmClient, scope: &ListScope, ledger: &Led
 ///
 /// While lists fail nothing counts as proof: what the last one showed may be long ago.
 pub(super) struct Evidence<'a> {
-    now: Moment,
+    ages: &'a LedgerAges,
     listing: &'a Listing,
     recorded: &'a Listing,
     /// By pool, in lower case, and key.
@@ -80,7 +79,7 @@ pub(super) struct Evidence<'a> {
 }
 
 impl<'a> Evidence<'a> {
-    pub(super) fn new(listing: &'a Listing, recorded: &'a Listing, now: Moment) -> Self {
+    pub(super) fn new(listing: &'a Listing, recorded: &'a Listing, ages: &'a LedgerAges) -> Self {
         let mut states: HashMap<_, HashMap<_, _>> = HashMap::new();
         // What the list shows is newer.
         let views = recorded.load_balancers.values().chain(listing.load_balancers.values());
@@ -90,7 +89,7 @@ impl<'a> Evidence<'a> {
             states.insert(pool.id.to_string().to_ascii_lowercase(), entries.collect());
         }
         Self {
-            now,
+            ages,
             listing,
             recorded,
             states,
@@ -114,7 +113,7 @@ impl<'a> Evidence<'a> {
         };
         Some(Observation {
             state,
-            requested_at: self.now.wall_at(requested_at),
+            known_for: requested_at.saturating_duration_since(self.ages.since(pool, key)?),
         })
     }
 

@@ -28,7 +28,7 @@ use super::controller::Controller;
 use super::guard::GuardSettings;
 use super::hold_writer::{publish_holds, report_refusal};
 use super::holds::{DesiredHolds, HoldTracker};
-use super::ledger::{LedgerError, LedgerStore};
+use super::ledger::{LedgerAges, LedgerError, LedgerStore};
 use super::list_outage::from_deadlines;
 use super::local_pools::{self, LocalPoolsContext};
 use super::marker::{Markers, publish_markers};
@@ -375,6 +375,7 @@ async fn work_with(
         targets,
         services,
         ledger: ledger.clone(),
+        ledger_ages: LedgerAges::default(),
         lock,
         listings: listings.subscribe(),
         recorded: recorded.subscribe(),

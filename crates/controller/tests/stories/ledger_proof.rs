@@ -1,5 +1,6 @@
 //! Ledger entries end only on proof: a load balancer that no list shows may still have headgate's `Down`.
 
+use headgate_core::clock::WallOffset;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -117,6 +118,39 @@ async fn nothing_expires_while_lists_fail() {
         .await;
     cluster.clear_faults();
     cluster.settle(&[]).await;
+}
+
+/// The leader, or the next one, has a clock that is minutes away from the one that wrote the ledger.
+#[tokio::test(start_paused = true)]
+async fn entries_end_neither_sooner_nor_later_by_clocks_that_are_wrong() {
+    const TEN_MINUTES: i64 = 600_000;
+    for (before, after, is_other_leader) in [
+        (0, TEN_MINUTES, false),
+        (TEN_MINUTES, 0, false),
+        (0, TEN_MINUTES, true),
+        (TEN_MINUTES, 0, true),
+    ] {
+        let case = format!("{before} ms ahead, then {after}");
+        let wall = WallOffset::default();
+        let mut cluster = TestCluster::with_node_2_down().await;
+        cluster.stop().await;
+        cluster.world.clock = cluster.world.clock.with_offset(wall.clone());
+        wall.set_millis(before);
+        cluster.lead(ENFORCE).await;
+        cluster.taint(2, &[]);
+        cluster.settle(&[]).await;
+        if is_other_leader {
+            cluster.stop().await;
+        }
+        wall.set_millis(after);
+        if is_other_leader {
+            cluster.lead(ENFORCE).await;
+        }
+        sleep(120 * SECOND).await;
+        assert_eq!(ledger_entries(&cluster).await, 3, "{case}");
+        sleep(EIGHT_MINUTES * SECOND).await;
+        assert_eq!(ledger_entries(&cluster).await, 0, "{case}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

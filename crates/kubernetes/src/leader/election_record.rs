@@ -134,6 +134,7 @@ impl ElectionRecord {
 
     /// This record after `holder` acquired the Lease for `term`.
     pub(super) fn acquired(&self, holder: &str, term: i32, now: Timestamp) -> Self {
+        let throttle = self.throttle.inherited(self.lease.renewed, now);
         let now = self.lease.next_time(now);
         let lease = LeaseState {
             holder: holder.to_owned(),
@@ -147,6 +148,7 @@ impl ElectionRecord {
             lease,
             unable: None,
             successor: None,
+            throttle,
             ..self.clone()
         }
     }

@@ -16,8 +16,10 @@ use serde::{Deserialize, Serialize};
 const GIVE_UP_TTL: Duration = Duration::from_mins(10);
 /// The length of the annotation. The policy of the manifests admits 1,024 characters, its name included.
 const MAX_GIVE_UPS_BYTES: usize = 900;
-/// A throttle deadline of another process is obeyed for no longer than this: its clock may be wrong.
+/// A throttle deadline of another process is obeyed for no longer than this.
 const MAX_THROTTLE: Duration = Duration::from_hours(1);
+/// Times in a Lease are changed by microseconds, so that no two are the same.
+const LEASE_TIME_PRECISION: SignedDuration = SignedDuration::from_secs(1);
 
 /// What a leader cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +58,22 @@ impl ThrottleDeadlines {
         Self {
             reads: remaining(self.reads),
             writes: remaining(self.writes),
+        }
+    }
+
+    /// The deadlines for a process whose clock shows `now`, from a Lease that their writer renewed at `renewed`. Both are by the writer's
+    /// clock, which may be ahead: each deadline is at most as far away as it was then.
+    pub(super) fn inherited(self, renewed: Option<Timestamp>, now: Timestamp) -> Self {
+        let inherited = |deadline: Option<Timestamp>| {
+            let (deadline, Some(renewed)) = (deadline?, renewed) else {
+                return deadline;
+            };
+            let remaining = deadline.duration_since(renewed).saturating_add(LEASE_TIME_PRECISION);
+            Some(now.saturating_add(remaining).map_or(deadline, |own| own.min(deadline)))
+        };
+        Self {
+            reads: inherited(self.reads),
+            writes: inherited(self.writes),
         }
     }
 

@@ -2,6 +2,7 @@
 //! conflict, its expiry, and what an error of ARM's means. The values of the model become Nodes, documents and ledgers, and back.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use headgate_azure::{AdminState, ArmError, ErrorBody, PoolId};
 use headgate_core::clock::{Clock, Moment};
@@ -138,7 +139,6 @@ fn recorded(records: &Records) -> Ledger {
 
 /// The ledger after a long time, and a list that shows this pool.
 pub(super) fn expired(own: &Stages, pool: &Pool) -> Stages {
-    let now = now().wall;
     let observe = |_: &str, key: &str| {
         let number = (0..ENTRIES).find(|number| address(*number) == key)?;
         let state = match pool[number] {
@@ -146,11 +146,13 @@ pub(super) fn expired(own: &Stages, pool: &Pool) -> Stages {
             Entry::Up => ObservedState::NotDown,
             Entry::Down => ObservedState::Down,
         };
-        let requested_at = now;
-        Some(Observation { state, requested_at })
+        Some(Observation {
+            state,
+            known_for: Duration::MAX,
+        })
     };
     let own = ledger(own);
-    let changes = own.expiry_changes(observe, now);
+    let changes = own.expiry_changes(observe, now().wall);
     stages(&changed(&own, changes))
 }
 

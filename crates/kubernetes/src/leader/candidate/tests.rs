@@ -397,3 +397,26 @@ fn a_throttle_deadline_passes_from_leader_to_leader() {
     };
     assert_eq!(released.throttle, throttle);
 }
+
+#[test]
+fn a_throttle_deadline_by_a_clock_that_is_ahead_lasts_no_longer_for_the_next_leader() {
+    for minutes_ahead in [-10, 0, 10] {
+        let mut scenario = Scenario::new();
+        let theirs = scenario.inputs.now.wall + jiff::SignedDuration::from_mins(minutes_ahead);
+        let throttle = ThrottleDeadlines {
+            reads: None,
+            writes: Some(theirs + jiff::SignedDuration::from_secs(30)),
+        };
+        let free = ElectionRecord::default()
+            .acquired("other", 3, theirs)
+            .released(0, theirs)
+            .reported(None, throttle, theirs);
+        assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
+        let Action::Write(acquired, _) = scenario.after(10, Event::Read(Some(free))) else {
+            panic!("the Lease is free")
+        };
+        let until = acquired.throttle.writes.expect("a deadline");
+        let remaining = until.duration_since(scenario.inputs.now.wall).as_secs();
+        assert!(remaining <= 31, "{minutes_ahead} min ahead: {remaining} s");
+    }
+}

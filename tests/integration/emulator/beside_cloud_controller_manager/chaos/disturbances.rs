@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use tokio::time::timeout;
 
 use super::super::*;
+use super::machine_clock::MachineClock;
 use super::observer::Shared;
 use super::{NODES, SIGNALS, UNDECODABLE, faults, node_name};
 use crate::chaos::history::{Event, What, pools_of};
@@ -21,6 +22,8 @@ pub(super) struct Chaos {
     pub(super) cluster: Cluster,
     pub(super) control_plane: ControlPlane,
     pub(super) controllers: Vec<Controller>,
+    /// Of the controllers' machines, in their order.
+    clocks: Vec<MachineClock>,
     pub(super) shared: Arc<Shared>,
     pub(super) report: Report,
     /// The logs of all controllers, also of those that were killed.
@@ -47,6 +50,7 @@ impl Chaos {
             cluster,
             control_plane,
             controllers: Vec::new(),
+            clocks: Vec::new(),
             shared,
             report,
             logs: Vec::new(),
@@ -96,8 +100,20 @@ impl Chaos {
         Some((*names.get(number.checked_rem(names.len())?)?).clone())
     }
 
-    pub(super) fn start_controller(&mut self, node: &str) -> Controller {
-        let controller = Controller::start_with(&self.cluster.fixture, &self.cluster.kubeconfig, node, &json!([]));
+    /// Starts a controller on a machine of its own.
+    pub(super) fn add_controller(&mut self, node: &str) {
+        let mut clock = MachineClock::new();
+        self.shared.add(clock.set(node, 0));
+        self.clocks.push(clock);
+        let controller = self.start_controller(self.controllers.len(), node);
+        self.controllers.push(controller);
+    }
+
+    fn start_controller(&mut self, index: usize, node: &str) -> Controller {
+        let clock = &mut self.clocks[index];
+        let (fixture, kubeconfig) = (&self.cluster.fixture, &self.cluster.kubeconfig);
+        let controller = Controller::start_with(fixture, kubeconfig, node, &json!([]), &clock.environment());
+        clock.started(controller.process.id());
         self.logs.push(controller.process.log().to_owned());
         controller
     }
@@ -144,6 +160,10 @@ impl Chaos {
                 let rules = faults::faults();
                 let rule = &rules[rule % rules.len()];
                 self.cluster.fixture.control("POST", "faults", rule).await;
+                Some(())
+            }
+            Action::JumpClock { controller, seconds } => {
+                self.jump_clock(controller, seconds);
                 Some(())
             }
             Action::KillLeader => {
@@ -287,8 +307,27 @@ impl Chaos {
         let node = self.controllers[index].node.clone();
         self.controllers[index].process.signal(Signal::SIGKILL);
         self.controllers[index].process.wait(REQUEST_TIMEOUT).await;
-        self.controllers[index] = self.start_controller(&node);
+        self.controllers[index] = self.start_controller(index, &node);
         Some(())
+    }
+
+    /// Makes the clock of a controller's machine jump.
+    fn jump_clock(&mut self, index: usize, seconds: i64) {
+        let clock = &mut self.clocks[index];
+        let event = clock.set(&self.controllers[index].node, clock.ahead_seconds() + seconds);
+        self.shared.add(event);
+        let largest = &mut self.report.largest_clock_jump_seconds;
+        *largest = seconds.unsigned_abs().max(*largest);
+    }
+
+    /// Makes all clocks right, as a time service does.
+    pub(super) async fn correct_clocks(&mut self) {
+        for controller in 0..self.clocks.len() {
+            let seconds = -self.clocks[controller].ahead_seconds();
+            if seconds != 0 {
+                self.carry_out(Action::JumpClock { controller, seconds }).await;
+            }
+        }
     }
 
     /// Stops a process without its knowledge.
