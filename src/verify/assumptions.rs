@@ -70,7 +70,7 @@ pub const ASSUMPTIONS: &[Assumption] = &[
     },
     Assumption {
         id: POOLS_UPDATING,
-        question: "while ARM changes a load balancer, each of its pools shows that (needed above 4 MiB)",
+        question: "while ARM changes a load balancer, each of its pools shows that (needed above 6 MiB)",
         expected: "every pool is `Updating`",
         source: "nothing is published",
     },

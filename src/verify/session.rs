@@ -152,7 +152,7 @@ impl Session {
             .arm
             .get_load_balancer(&self.plan.load_balancer, |_| (), deadline)
             .await?;
-        let too_large = || Stop::Unexpected("the load balancer has more than 4 MiB".to_owned());
+        let too_large = || Stop::Unexpected("the load balancer has more than 6 MiB".to_owned());
         let mut load_balancer = read.text.document()?.ok_or_else(too_large)?;
         let pools = load_balancer.take_pools();
         Ok(Read { load_balancer, pools })
