@@ -39,7 +39,7 @@ async fn list_page_above_16_mib_is_read() {
 #[tokio::test(start_paused = true)]
 async fn pool_of_a_load_balancer_that_is_too_large_to_keep_is_read_before_its_write() {
     let mut large = kubernetes();
-    large["tags"] = json!({"note": "x".repeat(5 * MIB)});
+    large["tags"] = json!({"note": "x".repeat(7 * MIB)});
     let pool = &mut large["properties"]["backendAddressPools"][0];
     pool["futurePool"] = json!("pool");
     pool["properties"]["loadBalancerBackendAddresses"][0]["futureAddress"] = json!({"deep": [null, 1.5]});
@@ -58,7 +58,7 @@ async fn pool_of_a_load_balancer_that_is_too_large_to_keep_is_read_before_its_wr
 #[tokio::test(start_paused = true)]
 async fn changed_pool_of_a_large_load_balancer_is_planned_anew() {
     let mut large = kubernetes();
-    large["tags"] = json!({"note": "x".repeat(5 * MIB)});
+    large["tags"] = json!({"note": "x".repeat(7 * MIB)});
     let mut cluster = TestCluster::without_leader(3, &[large]).await;
     // Between the read of the load balancer and that of its pool another writer was there, once.
     let is_due = Arc::new(AtomicBool::new(true));
