@@ -191,6 +191,7 @@ fn judge(what: &str, counts: &ProbeCounts, stall: Duration) {
     );
     println!("{text}");
     assert_eq!(good, begun, "{text}: {:?}", &failures[..failures.len().min(5)]);
+    assert!(good >= 2 * BETWEEN * ROLLS as u64, "{text}");
     assert!(late == 0 || stall > BUSY, "{text}");
     assert!(late * PROBES_PER_LATE <= begun, "{text}");
     assert!(gap <= LONGEST_GAP + stall, "{text}");

@@ -1,8 +1,7 @@
 //! A response body on its way to its parser.
 //!
-//! A body that is small, or that is kept as text, is parsed as a whole, which takes a quarter of the time of reading it byte by byte. A
-//! larger one is parsed while it arrives, so that it is never in memory as a whole; at most [`MAX_QUEUED_CHUNKS`] chunks wait for
-//! the parser. Above [`MAX_INLINE_BYTES`] either happens on a blocking thread, so that the tasks of the runtime go on meanwhile. A body
+//! A body that is small, or that is kept as text, is parsed as a whole, because the JSON parser reads a stream byte by byte. A larger one
+//! is parsed while it arrives, so that it is never in memory as a whole; at most [`MAX_QUEUED_CHUNKS`] chunks wait for the parser. Above [`MAX_INLINE_BYTES`] either happens on a blocking thread, so that the tasks of the runtime go on meanwhile. A body
 //! above the limit, [`MAX_STREAMED_BYTES`] by default, is an error. What the parser keeps is bounded by the parser. Of a body whose
 //! beginning is enough, the rest is not received.
 
@@ -19,7 +18,7 @@ use crate::transport::TransportError;
 
 /// Size limit of a streamed body. A load balancer with 5,000 nodes in three NIC pools has 17 MB.
 pub(crate) const MAX_STREAMED_BYTES: usize = 64 * 1024 * 1024;
-/// A larger body is parsed on a blocking thread: parsing this much takes less than a millisecond.
+/// A larger body is parsed on a blocking thread: parsing this much takes about a millisecond.
 const MAX_INLINE_BYTES: usize = 128 * 1024;
 /// Chunks that wait for the parser. The connection's reads wait when they are this many.
 const MAX_QUEUED_CHUNKS: usize = 4;
@@ -180,8 +179,8 @@ fn joined<T>(parsed: Result<Result<T, String>, JoinError>) -> Result<T, String> 
 }
 
 fn concatenate(mut chunks: Vec<Bytes>, length: usize) -> Bytes {
-    if chunks.len() == 1 {
-        return chunks.remove(0);
+    if let [chunk] = &mut *chunks {
+        return std::mem::take(chunk);
     }
     let mut text = Vec::with_capacity(length);
     for chunk in chunks {

@@ -1,8 +1,7 @@
 //! For how long the leader has known the ledger entries.
 //!
-//! Invariant: ages count on the own monotonic clock, and begin again with each leader. The times in the ledger are for people: the clock
-//! that wrote them may have been wrong, or the own one. An entry that stays longer costs nothing; one that ends too early makes a `Down`
-//! nobody's.
+//! Invariant: ages count on the own monotonic clock, and begin again with each leader, because the clock that wrote the times in the ledger
+//! may have been wrong, or the own one. An entry that stays longer costs nothing; after one that ends too early nobody gives its `Down` back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -79,7 +79,7 @@ impl Drop for MachineClock {
 
 /// The library for processes with several threads, as its own program finds it.
 fn library() -> OsString {
-    const MISSING: &str = "faketime is missing, by whose library clocks jump; on Debian: apt-get install faketime";
+    const MISSING: &str = "faketime is missing: its library makes clocks jump; on Debian: apt-get install faketime";
     let output = Command::new("faketime")
         .args(["-m", "-f", "+0", "printenv", "LD_PRELOAD"])
         .output();
