@@ -3,7 +3,8 @@
     python3 benches/table.py target/headgate-bench/COMMIT [--runs 5] [--write benches/README.md]
 
 All files must be of one commit, without changes to it, one profile, one kernel and one machine, and each row must have run as often as
-`--runs` says. With `--write` the table replaces what is between the marks in the file.
+`--runs` says. The rows of the leader are a table of their own. With `--write` each table that has rows replaces what is between its
+marks in the file.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import sys
 from pathlib import Path
 from statistics import median
 
-MARKS = ("<!-- benches/table.py -->\n", "<!-- the end of the table -->")
+BEGIN, END = "<!-- benches/table.py: {} -->\n", "<!-- the end of the table -->"
 SAME = ("commit", "profile", "kernel", "processor", "cores", "precedence")
 
 
@@ -71,8 +72,21 @@ def lines(name, runs):
         yield f"| `{name}`: {first['figure']} | {first['budget'] or '–'} | {headgate} | {beside} | {ratio} | {kept} |"
 
 
-def table(directory, wanted):
+def program(row):
+    """Whose benchmark the row is one of; its table is named so."""
+    return "leader" if row.startswith("leader-") else "agent"
+
+
+def tables(directory, wanted):
+    """The tables by their names."""
     rows, conditions = results(directory)
+    return {
+        name: table({row: runs for row, runs in rows.items() if program(row) == name}, conditions, wanted)
+        for name in sorted({program(row) for row in rows})
+    }
+
+
+def table(rows, conditions, wanted):
     for name, runs in rows.items():
         if len(runs) != wanted:
             refuse(f"{name} ran {len(runs)} times, and not {wanted}")
@@ -96,16 +110,18 @@ def main():
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
-    made = table(arguments.directory, arguments.runs)
+    made = tables(arguments.directory, arguments.runs)
     if arguments.write is None:
-        sys.stdout.write(made)
+        sys.stdout.write("\n".join(made.values()))
         return
     text = arguments.write.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
-    if not end:
-        refuse(f"{arguments.write} does not have the marks {MARKS}")
-    arguments.write.write_text(before + begin + "\n" + made + "\n" + end + after, encoding="utf-8")
+    for name, new in made.items():
+        before, begin, rest = text.partition(BEGIN.format(name))
+        _, end, after = rest.partition(END)
+        if not end:
+            refuse(f"{arguments.write} does not have the marks {BEGIN.format(name).strip()} and {END}")
+        text = before + begin + "\n" + new + "\n" + end + after
+    arguments.write.write_text(text, encoding="utf-8")
 
 
 main()

@@ -25,23 +25,66 @@ fn result(value: f64, commit: &str) -> Value {
 fn table(results: &[Value]) -> Result<String, String> {
     let directory = scratch("benchmarks");
     for (number, result) in (1..).zip(results) {
-        let file = directory.join(format!("resident-memory-{number}.json"));
+        let name = result["name"].as_str().unwrap();
+        let file = directory.join(format!("{name}-{number}.json"));
         std::fs::write(file, result.to_string()).unwrap();
     }
+    script(&directory, &["--runs", "3"])
+}
+
+/// What the script prints for the files of this directory, or why it refuses them.
+#[allow(
+    clippy::unwrap_in_result,
+    reason = "an error is what the script says, and not a failure of the test"
+)]
+fn script(directory: &Path, arguments: &[&str]) -> Result<String, String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/table.py");
     let mut command = Command::new("python3");
-    let output = command
-        .arg(script)
-        .arg(&directory)
-        .args(["--runs", "3"])
-        .output()
-        .unwrap();
+    let output = command.arg(script).arg(directory).args(arguments).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() {
         Ok(text(&output.stdout))
     } else {
         Err(text(&output.stderr))
     }
+}
+
+#[test]
+fn each_program_has_a_table_between_its_marks() {
+    let directory = scratch("benchmarks");
+    let write = |row: &str| {
+        let mut result = result(9.0, "abcdef12");
+        result["name"] = json!(row);
+        std::fs::write(directory.join(format!("{row}-1.json")), result.to_string()).unwrap();
+    };
+    let page = directory.join("page.md");
+    let marks = |program: &str| format!("<!-- benches/table.py: {program} -->\nold\n<!-- the end of the table -->\n");
+    std::fs::write(&page, format!("{}between\n{}", marks("agent"), marks("leader"))).unwrap();
+    let arguments = ["--runs", "1", "--write", page.to_str().unwrap()];
+
+    write("leader-pace");
+    script(&directory, &arguments).unwrap();
+    let (agent, leader) = parts(&page);
+    assert!(agent.contains("\nold\n"), "{agent}");
+    assert!(leader.contains("| `leader-pace`: ") && !leader.contains("old"), "{leader}");
+
+    write("resident-memory");
+    script(&directory, &arguments).unwrap();
+    let (agent, leader) = parts(&page);
+    assert!(agent.contains("| `resident-memory`: ") && !agent.contains("old"), "{agent}");
+    assert!(leader.contains("| `leader-pace`: ") && !leader.contains("resident-memory"), "{leader}");
+
+    std::fs::write(&page, marks("agent")).unwrap();
+    let error = script(&directory, &arguments).unwrap_err();
+    assert!(error.contains("does not have the marks <!-- benches/table.py: leader -->"), "{error}");
+    assert_eq!(std::fs::read_to_string(&page).unwrap(), marks("agent"));
+}
+
+/// What the page has before and after the word between its tables.
+fn parts(page: &Path) -> (String, String) {
+    let text = std::fs::read_to_string(page).unwrap();
+    let (agent, leader) = text.split_once("between\n").unwrap();
+    (agent.to_owned(), leader.to_owned())
 }
 
 #[test]

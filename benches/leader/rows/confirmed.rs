@@ -15,7 +15,7 @@ use crate::program::{Program, count, sum};
 use crate::world::World;
 
 /// Nodes tainted one after the other, in each set-up with the same times.
-const TRIALS: usize = 25;
+const TRIALS: usize = 10;
 const NODES: usize = ARM_TIMES.len() * TRIALS;
 /// Until the next probe of `/healthz`.
 const PROBING: f64 = 5.0;

@@ -29,7 +29,7 @@ const TAINTED: usize = 1000;
 /// 60 % of the limit in the manifest of the controller.
 const MEMORY_BUDGET_MIB: f64 = 0.6 * 256.0;
 /// Signals while a list is being read.
-const TRIALS: usize = 100;
+const TRIALS: usize = 20;
 /// Between the read that confirms a write and the next list.
 const LIST_PAUSE: Duration = Duration::from_secs(1);
 /// Time after the last change in which events and the ledger are written.
