@@ -26,7 +26,7 @@ pub(crate) const ROWS: &[Benchmark<World>] = &[
     },
     Benchmark {
         name: "leader-pace",
-        about: "signal read until the ARM Lease is asked for, and Lease had until ARM is asked, with 310 Nodes in 2 load balancers",
+        about: "signal read until the ARM Lease is asked for, and Lease had until ARM is asked, with 70 Nodes in 2 load balancers",
         measure: |world| Box::pin(pace::small(world)),
     },
     Benchmark {
