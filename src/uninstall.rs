@@ -407,8 +407,8 @@ mod tests {
     fn only_intended_and_down_entries_stand() {
         assert_eq!(standing(Ok(Ledger::default())), None);
         let ledger = |stage: &str| -> Ledger {
-            let entries = json!({"10.0.0.4": format!("{stage} 2026-01-01T00:00:00Z")});
-            serde_json::from_value(json!({"pools": {"/p": entries}})).unwrap()
+            let stages = json!({format!("{stage} 2026-01-01T00:00:00Z"): [0]});
+            serde_json::from_value(json!({"pools": ["/p"], "entries": [[stages, ["10.0.0.4"]]]})).unwrap()
         };
         assert_eq!(standing(Ok(ledger("restored"))), None);
         for stage in ["intended", "down"] {
@@ -446,9 +446,9 @@ mod tests {
             "/subscriptions/s/resourceGroups/scratch/providers/Microsoft.Network/loadBalancers/lb";
         let fake = FakeApi::default();
         let client = fake.client().0;
-        let entries = json!({"10.0.0.4": "down 2026-01-01T00:00:00Z"});
-        let pools = json!({format!("{LOAD_BALANCER}/backendAddressPools/p"): entries});
-        let ledger = json!({"version": 1, "generation": 3, "pools": pools}).to_string();
+        let pools = [format!("{LOAD_BALANCER}/backendAddressPools/p")];
+        let entries = json!([[{"down 2026-01-01T00:00:00Z": [0]}, ["10.0.0.4"]]]);
+        let ledger = json!({"version": 1, "generation": 3, "pools": pools, "entries": entries}).to_string();
         let map = |name: &str, key: &str, text: &str| -> ConfigMap {
             let metadata = json!({"name": name, "namespace": "kube-system"});
             serde_json::from_value(json!({"metadata": metadata, "data": {key: text}})).unwrap()

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use headgate_controller::admin_state::Ledger;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
 use serde::Serialize;
@@ -102,9 +103,6 @@ pub(crate) async fn ledger_entries(client: &Client) -> anyhow::Result<usize> {
         .await
         .context("reading the ledger")?;
     let text = object.and_then(|object| object.data?.remove("ledger.json"));
-    let ledger: Value = text.map_or(Ok(Value::Null), |text| serde_json::from_str(&text))?;
-    let pools = ledger["pools"].as_object().into_iter().flatten();
-    Ok(pools
-        .map(|(_, entries)| entries.as_object().map_or(0, serde_json::Map::len))
-        .sum())
+    let ledger: Ledger = text.map_or_else(|| Ok(Ledger::default()), |text| serde_json::from_str(&text))?;
+    Ok(ledger.entries().count())
 }

@@ -1,11 +1,12 @@
 //! One run: a cluster, the processes of headgate in it, and the phases one after the other.
 
 use anyhow::Context as _;
+use headgate_controller::admin_state::Ledger;
 use headgate_sandbox::assets::Assets;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use crate::audit::AuditLog;
@@ -116,16 +117,14 @@ impl<'a> Run<'a> {
         let text = object
             .and_then(|object| object.data?.remove("ledger.json"))
             .unwrap_or_default();
-        let ledger: Value = if text.is_empty() {
-            Value::Null
+        let ledger: Ledger = if text.is_empty() {
+            Ledger::default()
         } else {
             serde_json::from_str(&text)?
         };
-        let pools = ledger["pools"].as_object().into_iter().flatten();
-        let entries = pools.map(|(_, entries)| entries.as_object().map_or(0, serde_json::Map::len));
         Ok(LedgerSize {
             bytes: text.len(),
-            entries: entries.sum(),
+            entries: ledger.entries().count(),
         })
     }
 }

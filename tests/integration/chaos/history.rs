@@ -276,12 +276,17 @@ pub(crate) fn from_audit(line: &Value) -> Option<Event> {
 /// The entries of the ledger's text.
 pub(crate) fn ledger_entries(ledger: &str) -> BTreeSet<String> {
     let ledger: Value = serde_json::from_str(ledger).unwrap_or_default();
-    let pools = ledger["pools"].as_object().into_iter().flatten();
-    let entries = pools.flat_map(|(pool, entries)| {
-        let keys = entries.as_object().into_iter().flatten().map(|(key, _)| key);
-        keys.map(move |key| format!("{pool} {key}"))
-    });
-    entries.collect()
+    let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let pools: Vec<_> = list(&ledger["pools"]).iter().map(text).collect();
+    let mut entries = BTreeSet::new();
+    for group in list(&ledger["entries"]) {
+        let places = group[0].as_object().into_iter().flatten().flat_map(|(_, places)| list(places));
+        for pool in places.filter_map(|place| pools.get(usize::try_from(place.as_u64()?).ok()?)) {
+            entries.extend(list(&group[1]).iter().map(|key| format!("{pool} {}", text(key))));
+        }
+    }
+    entries
 }
 
 #[cfg(test)]
@@ -350,7 +355,7 @@ mod tests {
             (request.version.as_deref(), request.holder.as_str()),
             (Some("8"), "node-1_x")
         );
-        let text = r#"{"pools": {"/p": {"10.0.0.4": "down 2026-11-21T10:00:00Z"}}}"#;
+        let text = r#"{"pools": ["/o", "/p"], "entries": [[{"down 2026-11-21T10:00:00Z": [1]}, ["10.0.0.4"]]]}"#;
         let ledger = from_audit(&line("configmaps", LEDGER, 200, json!({"data": {"ledger.json": text}})))
             .map(|event| event.what);
         assert_eq!(ledger, Some(What::Ledger(BTreeSet::from(["/p 10.0.0.4".to_owned()]))));

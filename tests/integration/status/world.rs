@@ -5,6 +5,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Output;
 
+use headgate_azure::PoolId;
+use headgate_controller::admin_state::{Ledger, LedgerChange};
+use headgate_controller::pool::EntryKey;
 use headgate_kubernetes::Decoded;
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::nodes;
@@ -242,21 +245,22 @@ impl World {
     }
 
     pub(super) async fn write_ledger(&self, lines: &[(&str, &str)]) {
-        let page = |pool: &str| {
-            let id = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/kubernetes/backendAddressPools/{pool}");
-            id.to_lowercase()
-        };
-        let mut pools = BTreeMap::<String, BTreeMap<&str, &str>>::new();
+        let mut ledger = Ledger::default();
         for (key, record) in lines {
             let (pool, key) = match key.split_once('/') {
                 Some(named) => named,
                 None if key.contains(':') => ("kubernetes-IPv6", *key),
                 None => ("kubernetes", *key),
             };
-            pools.entry(page(pool)).or_default().insert(key, record);
+            let id = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/kubernetes/backendAddressPools/{pool}");
+            let (id, key) = (PoolId::parse(&id).unwrap(), EntryKey::from_text(key));
+            ledger.apply(LedgerChange::new(&id, &key, Some(record.parse().unwrap())));
         }
+        let mut text = serde_json::to_value(&ledger).unwrap();
+        text["version"] = json!(1);
+        text["generation"] = json!(1);
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "headgate-admin-state"},
-            "data": {"ledger.json": json!({"version": 1, "generation": 1, "pools": pools}).to_string()}});
+            "data": {"ledger.json": text.to_string()}});
         let maps = Api::<ConfigMap>::namespaced(self.client.clone(), "kube-system");
         let params = PatchParams::apply("test").force();
         maps.patch("headgate-admin-state", &params, &Patch::Apply(object))

@@ -75,7 +75,7 @@ async fn taint_and_untaint(documents: Vec<Value>, indexes: &[usize]) {
     assert!(cluster.notes(FAILED, "node-2").await.is_empty());
     sleep(400 * SECOND).await;
     assert_eq!(arm.puts().len(), 2);
-    assert_eq!(cluster.world.ledger().await["pools"], json!({}));
+    assert_eq!(cluster.world.ledger().await["entries"], json!([]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,11 +192,13 @@ async fn invalid_ledger_stops_all_writes_and_names_the_remedy() {
         "7",
         "[]",
         "[{}]",
-        r#"{"pools": {}}"#,
-        r#"{"version": 1, "pools": {}}"#,
-        r#"{"version": 1, "generation": 1, "pools": null}"#,
-        r#"{"version": 1, "generation": 1, "pools": {"p": {"k": "dwon 2026-11-21T10:00:00Z"}}}"#,
-        r#"{"version": 1, "generation": 1, "pools": {"p": {"k": "down yesterday"}}}"#,
+        r#"{"pools": [], "entries": []}"#,
+        r#"{"version": 1, "pools": [], "entries": []}"#,
+        r#"{"version": 1, "generation": 1, "pools": null, "entries": []}"#,
+        r#"{"version": 1, "generation": 1, "pools": []}"#,
+        r#"{"version": 1, "generation": 1, "pools": ["p"], "entries": [[{"dwon 2026-11-21T10:00:00Z": [0]}, ["k"]]]}"#,
+        r#"{"version": 1, "generation": 1, "pools": ["p"], "entries": [[{"down yesterday": [0]}, ["k"]]]}"#,
+        r#"{"version": 1, "generation": 1, "pools": ["p"], "entries": [[{"down 2026-11-21T10:00:00Z": [1]}, ["k"]]]}"#,
     ] {
         let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
         write_ledger(&cluster, text).await;
@@ -249,7 +251,7 @@ async fn unreachable_arm_is_reported_on_signalled_nodes() {
 async fn ledger_of_another_version_is_refused_with_an_event() {
     for version in ["7", "0", "\"1\"", "null"] {
         let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
-        let text = format!(r#"{{"version": {version}, "pools": {{}}}}"#);
+        let text = format!(r#"{{"version": {version}, "pools": [], "entries": []}}"#);
         write_ledger(&cluster, &text).await;
         cluster.taint(2, &[DRAINING]);
         cluster.start_leader(ENFORCE).await;
@@ -282,15 +284,13 @@ async fn config_map_without_a_ledger_is_an_empty_ledger() {
 async fn full_ledger_is_reported_and_shrinks_as_entries_expire() {
     let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
     // Entries of a pool that does not exist.
-    let lines: BTreeMap<_, _> = (0..1_000)
-        .map(|number| (format!("{number:0>900}"), "down 2026-11-21T10:00:00Z"))
-        .collect();
-    let mut text = format!(r#"{{"version":1,"generation":1,"pools":{}}}"#, json!({"/gone": lines}));
-    text.truncate(text.len() - 3);
-    let pad = 999_990 - text.len() - 40;
-    for part in [",\"", &"x".repeat(pad), "\":\"down 2026-11-21T10:00:00Z\"}}}"] {
-        text.push_str(part);
-    }
+    let mut keys: Vec<_> = (0..1_000).map(|number| format!("{number:0>900}")).collect();
+    let text = |keys: &[String]| {
+        let entries = json!([[{"down 2026-11-21T10:00:00Z": [0]}, keys]]);
+        format!(r#"{{"version":1,"generation":1,"pools":["/gone"],"entries":{entries}}}"#)
+    };
+    keys.push("x".repeat(999_950 - text(&keys).len()));
+    let text = text(&keys);
     assert!((999_900..1_000_000).contains(&text.len()), "{}", text.len());
     write_ledger(&cluster, &text).await;
     cluster.lead(ENFORCE).await;

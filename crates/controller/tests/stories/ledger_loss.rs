@@ -25,6 +25,11 @@ fn set_ledger_text(cluster: &TestCluster, text: &str) {
     cluster.fake.change::<ConfigMap>("kube-system", LEDGER, set);
 }
 
+/// The part of the ledger that the entries are in.
+fn entries_of(ledger: &Value) -> (&Value, &Value) {
+    (&ledger["pools"], &ledger["entries"])
+}
+
 /// Kills the leader and removes all taints. Only the ledger can say to the next leader whose each `Down` is.
 async fn assert_next_leader_restores(mut cluster: TestCluster) {
     cluster.kill();
@@ -52,7 +57,7 @@ async fn deleted_ledger_is_written_again_by_a_live_leader() {
     cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
     sleep(VERIFIED * SECOND).await;
     let after = cluster.world.ledger().await;
-    assert_eq!((&after["pools"], &after["version"]), (&before["pools"], &json!(1)));
+    assert_eq!((entries_of(&after), &after["version"]), (entries_of(&before), &json!(1)));
     assert!(after["generation"].as_u64() > before["generation"].as_u64(), "{after}");
     assert_next_leader_restores(cluster).await;
 }
@@ -72,14 +77,14 @@ async fn ledger_from_a_backup_is_replaced_by_a_live_leader() {
     let backup = ledger_text(&cluster);
     cluster.taint(3, &[DRAINING]);
     cluster.settle(&["node-2", "node-3"]).await;
-    let pools = cluster.world.ledger().await["pools"].clone();
+    let written = cluster.world.ledger().await;
     set_ledger_text(&cluster, &backup);
     sleep(VERIFIED * SECOND).await;
-    assert_eq!(cluster.world.ledger().await["pools"], pools);
+    assert_eq!(entries_of(&cluster.world.ledger().await), entries_of(&written));
     // A text that is no ledger, too.
     set_ledger_text(&cluster, "{");
     sleep(VERIFIED * SECOND).await;
-    assert_eq!(cluster.world.ledger().await["pools"], pools);
+    assert_eq!(entries_of(&cluster.world.ledger().await), entries_of(&written));
     assert_next_leader_restores(cluster).await;
 }
 
@@ -99,7 +104,7 @@ async fn deletion_just_before_a_handover_loses_nothing() {
     let before = cluster.world.ledger().await;
     cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
     cluster.stop().await;
-    assert_eq!(cluster.world.ledger().await["pools"], before["pools"]);
+    assert_eq!(entries_of(&cluster.world.ledger().await), entries_of(&before));
     cluster.taint(2, &[]);
     cluster.lead(ENFORCE).await;
     cluster.settle(&[]).await;

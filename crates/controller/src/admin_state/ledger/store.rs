@@ -14,11 +14,10 @@ use headgate_kubernetes::leader::{LEDGER_NAME, Term, new_ledger};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use serde::{Deserialize as _, Serialize};
-use serde_json::{Map, Value};
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
+use super::format::{self, Contents, MAX_LEDGER_BYTES, VERSION};
 use super::{Ledger, LedgerChange};
 
 const CONFIG_MAP: &str = LEDGER_NAME;
@@ -31,10 +30,6 @@ const VERIFY_DATA_KEY: &str = "verify.json";
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Reads and writes of one flush together.
 const MAX_ATTEMPTS: u32 = 6;
-/// The version of the format.
-const VERSION: u64 = 1;
-/// The API server's limit is 1 MiB for all data of a `ConfigMap`.
-const MAX_LEDGER_BYTES: usize = 1_000_000;
 
 /// Why the ledger could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -307,40 +302,9 @@ async fn get(api: &Api<Decoded<ConfigMap>>) -> Result<Option<ConfigMap>, LedgerE
     object.map_err(LedgerError::Read)
 }
 
-/// What a `ConfigMap` contains.
-#[derive(Default)]
-struct Contents {
-    /// 0 if there is no ledger.
-    generation: u64,
-    ledger: Ledger,
-}
-
-/// The ledger as it is written.
-#[derive(Serialize)]
-struct Document<'a> {
-    version: u64,
-    generation: u64,
-    #[serde(flatten)]
-    ledger: &'a Ledger,
-}
-
 fn parse(object: Option<&ConfigMap>, data_key: &str) -> Result<Contents, LedgerError> {
-    let Some(text) = object.and_then(|object| object.data.as_ref()?.get(data_key)) else {
-        return Ok(Contents::default());
-    };
-    let malformed = |error: serde_json::Error| LedgerError::Malformed(error.to_string());
-    // Derived code alone would accept an array for an object.
-    let document: Map<String, Value> = serde_json::from_str(text).map_err(malformed)?;
-    match document.get("version") {
-        Some(version) if version.as_u64() == Some(VERSION) => {}
-        Some(other) => return Err(LedgerError::UnknownVersion(other.to_string())),
-        None => return Err(LedgerError::Malformed("version is missing".to_owned())),
-    }
-    let generation = document.get("generation").and_then(Value::as_u64);
-    Ok(Contents {
-        generation: generation.ok_or_else(|| LedgerError::Malformed("generation is not a number".to_owned()))?,
-        ledger: Ledger::deserialize(document).map_err(malformed)?,
-    })
+    let text = object.and_then(|object| object.data.as_ref()?.get(data_key));
+    text.map_or_else(|| Ok(Contents::default()), |text| Contents::parse(text))
 }
 
 async fn put(
@@ -350,15 +314,7 @@ async fn put(
     generation: u64,
     ledger: &Ledger,
 ) -> Result<ConfigMap, LedgerError> {
-    let document = Document {
-        version: VERSION,
-        generation,
-        ledger,
-    };
-    let text = serde_json::to_string(&document).map_err(|error| LedgerError::Malformed(error.to_string()))?;
-    if text.len() > MAX_LEDGER_BYTES {
-        return Err(LedgerError::TooLarge(text.len()));
-    }
+    let text = format::encode(generation, ledger)?;
     let mut object = last.cloned().unwrap_or_else(new_ledger);
     object.data.get_or_insert_default().insert(data_key.to_owned(), text);
     let object = Decoded::Object(object);

@@ -1,0 +1,309 @@
+//! The ledger as text. A node in ten pools has ten entries, and they change together: so the text has each pool, each key and each
+//! combination of stages and times once.
+//!
+//! Invariants: equal ledgers have the same text, and the text of a ledger reads as that ledger with its times to the second. What says
+//! two things about one pool entry, or names a pool that is not there, is no ledger.
+
+use std::collections::BTreeMap;
+
+use headgate_core::clock::whole_seconds;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use super::{Ledger, LedgerEntry, LedgerError};
+
+/// The version of the format.
+pub(super) const VERSION: u64 = 1;
+/// The API server's limit is 1 MiB for all data of a `ConfigMap`.
+pub(super) const MAX_LEDGER_BYTES: usize = 1_000_000;
+
+/// The ledger as it is written.
+#[derive(Serialize)]
+struct Document<'a> {
+    version: u64,
+    generation: u64,
+    #[serde(flatten)]
+    ledger: &'a Ledger,
+}
+
+/// The ledger as text.
+///
+/// # Errors
+/// If it has more than [`MAX_LEDGER_BYTES`].
+pub(super) fn encode(generation: u64, ledger: &Ledger) -> Result<String, LedgerError> {
+    let document = Document {
+        version: VERSION,
+        generation,
+        ledger,
+    };
+    let text = serde_json::to_string(&document).map_err(|error| LedgerError::Malformed(error.to_string()))?;
+    if text.len() > MAX_LEDGER_BYTES {
+        return Err(LedgerError::TooLarge(text.len()));
+    }
+    Ok(text)
+}
+
+/// What a text contains.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Contents {
+    /// 0 if there is no ledger.
+    pub(super) generation: u64,
+    pub(super) ledger: Ledger,
+}
+
+impl Contents {
+    /// Reads a text.
+    ///
+    /// # Errors
+    /// If it is not a ledger of this version.
+    pub(super) fn parse(text: &str) -> Result<Self, LedgerError> {
+        let malformed = |error: serde_json::Error| LedgerError::Malformed(error.to_string());
+        // Derived code alone would accept an array for an object.
+        let document: Map<String, Value> = serde_json::from_str(text).map_err(malformed)?;
+        match document.get("version") {
+            Some(version) if version.as_u64() == Some(VERSION) => {}
+            Some(other) => return Err(LedgerError::UnknownVersion(other.to_string())),
+            None => return Err(LedgerError::Malformed("version is missing".to_owned())),
+        }
+        let generation = document.get("generation").and_then(Value::as_u64);
+        Ok(Self {
+            generation: generation.ok_or_else(|| LedgerError::Malformed("generation is not a number".to_owned()))?,
+            ledger: Ledger::deserialize(document).map_err(malformed)?,
+        })
+    }
+}
+
+/// The entries of some keys, whose entries in the pools are the same: in which pools, by their places in the list, each key has which
+/// ledger entry.
+type Group<T> = (BTreeMap<LedgerEntry, Vec<usize>>, Vec<T>);
+
+/// The parts of the text that depend on the entries.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Grouped<T> {
+    /// The ids in lower case.
+    pools: Vec<T>,
+    entries: Vec<Group<T>>,
+}
+
+impl<'a> From<&'a Ledger> for Grouped<&'a str> {
+    fn from(ledger: &'a Ledger) -> Self {
+        let mut by_key: BTreeMap<&str, Vec<(LedgerEntry, usize)>> = BTreeMap::new();
+        for (place, entries) in ledger.pools.values().enumerate() {
+            for (key, entry) in entries {
+                let since = whole_seconds(entry.since);
+                let entry = LedgerEntry { since, ..*entry };
+                by_key.entry(key).or_default().push((entry, place));
+            }
+        }
+        let mut groups: BTreeMap<Vec<(LedgerEntry, usize)>, Vec<&str>> = BTreeMap::new();
+        for (key, mut entries) in by_key {
+            entries.sort_unstable();
+            groups.entry(entries).or_default().push(key);
+        }
+        let by_entry = |entries: Vec<(LedgerEntry, usize)>| {
+            let mut places: BTreeMap<_, Vec<_>> = BTreeMap::new();
+            for (entry, place) in entries {
+                places.entry(entry).or_default().push(place);
+            }
+            places
+        };
+        let groups = groups.into_iter();
+        Self {
+            pools: ledger.pools.keys().map(String::as_str).collect(),
+            entries: groups.map(|(entries, keys)| (by_entry(entries), keys)).collect(),
+        }
+    }
+}
+
+impl Serialize for Ledger {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Grouped::from(self).serialize(serializer)
+    }
+}
+
+impl TryFrom<Grouped<String>> for Ledger {
+    type Error = String;
+
+    fn try_from(text: Grouped<String>) -> Result<Self, String> {
+        let mut ledger = Self::default();
+        for (places, keys) in &text.entries {
+            let places = places.iter().flat_map(|(entry, places)| places.iter().map(move |place| (*entry, *place)));
+            for (entry, place) in places {
+                let pool = text.pools.get(place);
+                let pool = pool.ok_or_else(|| format!("there is no pool {place} in the list of pools"))?;
+                let entries = ledger.pools.entry(pool.clone()).or_default();
+                for key in keys {
+                    if entries.insert(key.clone(), entry).is_some() {
+                        return Err(format!("{key} of {pool} is there twice"));
+                    }
+                }
+            }
+        }
+        ledger.pools.retain(|_, entries| !entries.is_empty());
+        Ok(ledger)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use headgate_azure::ResourceGroupId;
+    use jiff::Timestamp;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::super::tests::{entry, ledgers, pool};
+    use super::super::{EntryKey, LedgerChange, LedgerStage, PoolId, pool_key};
+    use super::*;
+
+    fn set(ledger: &mut Ledger, pool: &PoolId, key: &str, entry: LedgerEntry) {
+        ledger.apply(LedgerChange::new(pool, &EntryKey::from_text(key), Some(entry)));
+    }
+
+    #[test]
+    fn text_has_each_pool_and_key_once() {
+        let mut ledger = Ledger::default();
+        let [one, two] = ["One", "two"].map(pool);
+        for key in ["10.0.0.4", "10.0.0.5"] {
+            set(&mut ledger, &one, key, entry(LedgerStage::Down, 1));
+            set(&mut ledger, &two, key, entry(LedgerStage::Down, 1));
+        }
+        set(&mut ledger, &one, "name:n6", entry(LedgerStage::Down, 1));
+        set(&mut ledger, &two, "name:n6", entry(LedgerStage::Intended, 2));
+        let expected = json!({"version": 1, "generation": 7, "pools": [pool_key(&one), pool_key(&two)], "entries": [
+            [{"intended 1970-01-01T00:00:02Z": [1], "down 1970-01-01T00:00:01Z": [0]}, ["name:n6"]],
+            [{"down 1970-01-01T00:00:01Z": [0, 1]}, ["10.0.0.4", "10.0.0.5"]],
+        ]});
+        let text = encode(7, &ledger).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
+        let generation = 7;
+        assert_eq!(Contents::parse(&text).unwrap(), Contents { generation, ledger });
+    }
+
+    #[test]
+    fn times_are_written_to_the_second() {
+        let (mut ledger, mut read) = (Ledger::default(), Ledger::default());
+        let down = entry(LedgerStage::Down, 5);
+        let since = down.since + Duration::from_millis(900);
+        set(&mut ledger, &pool("a"), "1", LedgerEntry { since, ..down });
+        set(&mut ledger, &pool("b"), "1", down);
+        for pool in ["a", "b"].map(pool) {
+            set(&mut read, &pool, "1", down);
+        }
+        let text = encode(1, &ledger).unwrap();
+        assert!(text.contains(r#"[[{"down 1970-01-01T00:00:05Z":[0,1]},["1"]]]"#), "{text}");
+        assert_eq!(Contents::parse(&text).unwrap().ledger, read);
+    }
+
+    #[test]
+    fn what_is_contradictory_or_incomplete_is_no_ledger() {
+        let down = "down 2026-11-21T10:00:00Z";
+        for (pools, entries) in [
+            (json!(["p"]), json!([[{down: [1]}, ["k"]]])),
+            (json!(["p"]), json!([[{down: [-1]}, ["k"]]])),
+            (json!(["p"]), json!([[{down: [0, 0]}, ["k"]]])),
+            (json!(["p"]), json!([[{down: [0]}, ["k", "k"]]])),
+            (json!(["p", "p"]), json!([[{down: [0, 1]}, ["k"]]])),
+            (json!(["p"]), json!([[{down: [0]}, ["k"]], [{"restored 2026-11-21T10:00:00Z": [0]}, ["k"]]])),
+            (json!(["p"]), json!([[{"dwon 2026-11-21T10:00:00Z": [0]}, ["k"]]])),
+            (json!(["p"]), json!([[{down: [0]}, "k"]])),
+            (json!(["p"]), json!(null)),
+            (json!({"p": {"k": down}}), json!([])),
+        ] {
+            let text = json!({"version": 1, "generation": 1, "pools": pools, "entries": entries}).to_string();
+            assert!(matches!(Contents::parse(&text), Err(LedgerError::Malformed(_))), "{text}");
+        }
+        for part in ["generation", "pools", "entries"] {
+            let mut document = json!({"version": 1, "generation": 1, "pools": [], "entries": []});
+            assert_eq!(Contents::parse(&document.to_string()).unwrap().generation, 1);
+            document.as_object_mut().unwrap().remove(part);
+            assert!(Contents::parse(&document.to_string()).is_err(), "{part}");
+        }
+        // Pools and groups without entries say nothing.
+        let text = json!({"version": 1, "generation": 1, "pools": ["p"], "entries": [[{down: [0]}, []]]});
+        assert!(Contents::parse(&text.to_string()).unwrap().ledger.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn text_reads_as_the_ledger_and_is_the_only_one_of_it(ledger in ledgers(), other in ledgers(), generation: u64) {
+            let text = encode(generation, &ledger).unwrap();
+            let read = Contents::parse(&text).unwrap();
+            prop_assert_eq!(encode(generation, &read.ledger).unwrap(), text.clone());
+            prop_assert_eq!(encode(generation, &other).unwrap() == text, other == ledger);
+            prop_assert_eq!(read, Contents { generation, ledger });
+        }
+    }
+
+    const NODES: usize = 5000;
+    const POOLS: usize = 10;
+
+    /// The ledger of a cluster with a ledger entry for each node in each pool. As in `benches/scale`, half of the pools have addresses, and
+    /// half network interfaces.
+    fn large(entry: impl Fn(usize, usize) -> LedgerEntry) -> Ledger {
+        let group = ResourceGroupId::new("0b1f6471-1bf0-4dda-aec3-cb9272f09590", "MC_production_aks-production_westeurope");
+        let group = group.unwrap();
+        let mut ledger = Ledger::default();
+        for place in 0..POOLS {
+            let pool = group.load_balancer(&format!("production-{place}")).unwrap().pool("kubernetes").unwrap();
+            for node in 0..NODES {
+                let address = format!("10.224.{}.{}", node / 250, node % 250 + 4);
+                // The name of a scale set's interface.
+                let interface = format!("name:{:08x}-3c5f-4b8e-9d2a-6f1e0c7b{node:04x}", node * 429_497);
+                let key = if place % 2 == 0 { address } else { interface };
+                set(&mut ledger, &pool, &key, entry(node, place));
+            }
+        }
+        assert_eq!(ledger.entries().count(), NODES * POOLS);
+        ledger
+    }
+
+    fn at(second: usize) -> Timestamp {
+        Timestamp::from_second(1_795_700_000 + i64::try_from(second).unwrap()).unwrap()
+    }
+
+    /// The bytes of a ledger; one that is full panics.
+    fn size(ledger: &Ledger) -> usize {
+        let text = encode(1, ledger).unwrap();
+        assert_eq!(&Contents::parse(&text).unwrap().ledger, ledger);
+        text.len()
+    }
+
+    #[test]
+    fn five_thousand_nodes_in_ten_pools_fit_whenever_they_become_down() {
+        let down = |second| LedgerEntry { stage: LedgerStage::Down, since: at(second) };
+        let at_once = large(|_, _| down(0));
+        // A pool is written every 3 s, of which 500 nodes become `Down`.
+        let by_pool = large(|node, place| LedgerEntry {
+            stage: LedgerStage::Intended,
+            since: at(300 * (node / 500) + 3 * place),
+        });
+        let one_by_one = large(|node, _| down(node));
+        // The ledger was full at 17,500 entries of this kind when each had its own stage and time.
+        for (ledger, most) in [(at_once, 330_000), (by_pool, 340_000), (one_by_one, 800_000)] {
+            let bytes = size(&ledger);
+            assert!(bytes <= most, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn no_text_is_larger_than_the_api_server_accepts() {
+        let ledger = large(|node, place| LedgerEntry {
+            stage: LedgerStage::Down,
+            since: at(node * POOLS + place),
+        });
+        let bytes = serde_json::to_string(&ledger).unwrap().len();
+        let error = encode(1, &ledger).unwrap_err();
+        assert!(matches!(error, LedgerError::TooLarge(found) if found > bytes && found < bytes + 100), "{error}");
+        // Up to that size nothing is refused.
+        let with_key = |length: usize| {
+            let mut ledger = Ledger::default();
+            set(&mut ledger, &pool("p"), &"k".repeat(length), entry(LedgerStage::Down, 1));
+            ledger
+        };
+        let rest = MAX_LEDGER_BYTES - encode(1, &with_key(0)).unwrap().len();
+        assert_eq!(encode(1, &with_key(rest)).unwrap().len(), MAX_LEDGER_BYTES);
+        assert!(matches!(encode(1, &with_key(rest + 1)), Err(LedgerError::TooLarge(_))));
+    }
+}
