@@ -16,6 +16,8 @@ use super::{Ledger, LedgerEntry, LedgerError};
 pub(super) const VERSION: u64 = 1;
 /// The API server's limit is 1 MiB for all data of a `ConfigMap`.
 pub(super) const MAX_LEDGER_BYTES: usize = 1_000_000;
+/// Without this limit a text of that size could stand for a billion entries. 50,000 nodes in ten pools have as many as it.
+pub(super) const MAX_ENTRIES: usize = 500_000;
 
 /// The ledger as it is written.
 #[derive(Serialize)]
@@ -29,7 +31,7 @@ struct Document<'a> {
 /// The ledger as text.
 ///
 /// # Errors
-/// If it has more than [`MAX_LEDGER_BYTES`].
+/// If it has more than [`MAX_LEDGER_BYTES`] or [`MAX_ENTRIES`].
 pub(super) fn encode(generation: u64, ledger: &Ledger) -> Result<String, LedgerError> {
     let document = Document {
         version: VERSION,
@@ -37,8 +39,9 @@ pub(super) fn encode(generation: u64, ledger: &Ledger) -> Result<String, LedgerE
         ledger,
     };
     let text = serde_json::to_string(&document).map_err(|error| LedgerError::Malformed(error.to_string()))?;
-    if text.len() > MAX_LEDGER_BYTES {
-        return Err(LedgerError::TooLarge(text.len()));
+    let (bytes, entries) = (text.len(), ledger.entries().count());
+    if bytes > MAX_LEDGER_BYTES || entries > MAX_ENTRIES {
+        return Err(LedgerError::TooLarge { bytes, entries });
     }
     Ok(text)
 }
@@ -125,6 +128,14 @@ impl TryFrom<Grouped<String>> for Ledger {
     type Error = String;
 
     fn try_from(text: Grouped<String>) -> Result<Self, String> {
+        let count = |(places, keys): &Group<String>| {
+            let places: usize = places.values().map(Vec::len).sum();
+            places.saturating_mul(keys.len())
+        };
+        let entries = text.entries.iter().map(count).fold(0, usize::saturating_add);
+        if entries > MAX_ENTRIES {
+            return Err(format!("it has {entries} entries, and at most {MAX_ENTRIES} are allowed"));
+        }
         let mut ledger = Self::default();
         for (places, keys) in &text.entries {
             let places = places.iter().flat_map(|(entry, places)| places.iter().map(move |place| (*entry, *place)));
@@ -295,7 +306,8 @@ mod tests {
         });
         let bytes = serde_json::to_string(&ledger).unwrap().len();
         let error = encode(1, &ledger).unwrap_err();
-        assert!(matches!(error, LedgerError::TooLarge(found) if found > bytes && found < bytes + 100), "{error}");
+        let is_expected = |error: &LedgerError| matches!(error, LedgerError::TooLarge { bytes: found, entries } if *found > bytes && *found < bytes + 100 && *entries == NODES * POOLS);
+        assert!(is_expected(&error), "{error}");
         // Up to that size nothing is refused.
         let with_key = |length: usize| {
             let mut ledger = Ledger::default();
@@ -304,6 +316,25 @@ mod tests {
         };
         let rest = MAX_LEDGER_BYTES - encode(1, &with_key(0)).unwrap().len();
         assert_eq!(encode(1, &with_key(rest)).unwrap().len(), MAX_LEDGER_BYTES);
-        assert!(matches!(encode(1, &with_key(rest + 1)), Err(LedgerError::TooLarge(_))));
+        assert!(matches!(encode(1, &with_key(rest + 1)), Err(LedgerError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn a_short_text_does_not_stand_for_more_entries_than_memory_holds() {
+        let text = |keys: usize| {
+            let pools: Vec<_> = (0..1000).map(|place| format!("p{place}")).collect();
+            let places: Vec<_> = (0..1000).collect();
+            let keys: Vec<_> = (0..keys).map(|key| format!("k{key}")).collect();
+            let entries = json!([[{"down 2026-11-21T10:00:00Z": places}, keys]]);
+            json!({"version": 1, "generation": 1, "pools": pools, "entries": entries}).to_string()
+        };
+        let most = Contents::parse(&text(MAX_ENTRIES / 1000)).unwrap();
+        assert_eq!(most.ledger.entries().count(), MAX_ENTRIES);
+        assert!(encode(1, &most.ledger).is_ok());
+        let error = Contents::parse(&text(MAX_ENTRIES / 1000 + 1)).unwrap_err();
+        assert!(error.to_string().contains("501000 entries"), "{error}");
+        let mut ledger = most.ledger;
+        set(&mut ledger, &pool("one"), "more", entry(LedgerStage::Down, 1));
+        assert!(matches!(encode(1, &ledger), Err(LedgerError::TooLarge { .. })));
     }
 }

@@ -17,7 +17,7 @@ use kube::{Api, Client};
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
-use super::format::{self, Contents, MAX_LEDGER_BYTES, VERSION};
+use super::format::{self, Contents, MAX_ENTRIES, MAX_LEDGER_BYTES, VERSION};
 use super::{Ledger, LedgerChange};
 
 const CONFIG_MAP: &str = LEDGER_NAME;
@@ -56,9 +56,14 @@ pub enum LedgerError {
         "the ConfigMap {NAMESPACE}/{CONFIG_MAP} has a ledger of version {0}, and this headgate knows version {VERSION}; run the version of headgate that wrote it"
     )]
     UnknownVersion(String),
-    /// The ledger has this many bytes.
-    #[error("the ledger has {0} bytes, and a ConfigMap holds at most {MAX_LEDGER_BYTES}")]
-    TooLarge(usize),
+    /// The ledger does not fit into a `ConfigMap`, or its text would stand for more entries than are read.
+    #[error("the ledger has {bytes} bytes and {entries} entries; at most {MAX_LEDGER_BYTES} and {MAX_ENTRIES} are stored")]
+    TooLarge {
+        /// The length of its text.
+        bytes: usize,
+        /// Its entries in all pools.
+        entries: usize,
+    },
     /// This instance is no longer the leader.
     #[error("the term has ended")]
     TermEnded,
@@ -220,7 +225,7 @@ impl LedgerStore {
                     stored.is_current = false;
                 }
                 // No request was sent.
-                Err(error @ LedgerError::TooLarge(_)) => return Err(error),
+                Err(error @ LedgerError::TooLarge { .. }) => return Err(error),
                 Err(error) => {
                     stored.is_current = false;
                     return Err(error);
