@@ -32,6 +32,8 @@ const MEMORY_BUDGET_MIB: f64 = 0.6 * 256.0;
 const TRIALS: usize = 20;
 /// Between the read that confirms a write and the next list.
 const LIST_PAUSE: Duration = Duration::from_secs(1);
+/// For a list to start after another writer has released the Lease.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after the last change in which events and the ledger are written.
 const QUIET: Duration = Duration::from_secs(5);
 
@@ -156,10 +158,13 @@ async fn decisions(world: &mut World, azure: &Azure) -> anyhow::Result<Decisions
         leader.forget();
         world.take_lock().await?;
         world.release_lock().await?;
-        // The list starts 100 ms after the release and takes some hundred.
-        let after = u64::try_from(trial)? * 5 % 100;
-        sleep(Duration::from_millis(120 + after)).await;
-        let is_listing = leader.seen().last.is_some();
+        let released = Instant::now();
+        while leader.seen().last.is_none() {
+            ensure!(released.elapsed() < LIST_TIMEOUT, "the list has not started");
+            sleep(Duration::from_millis(1)).await;
+        }
+        // It takes some hundred milliseconds.
+        sleep(Duration::from_millis(u64::try_from(trial)? * 5 % 100)).await;
         world.taint(trial..trial + 1, true).await?;
         leader
             .until("one more Node is Down", |metrics| {
@@ -168,7 +173,6 @@ async fn decisions(world: &mut World, azure: &Azure) -> anyhow::Result<Decisions
             .await?;
         // The first trial creates the shared Lease and is not counted.
         if trial > 0 {
-            ensure!(is_listing, "the list has not started");
             let seen = leader.seen();
             let (signal, asked) = (
                 seen.signal.context("a signal")?,
