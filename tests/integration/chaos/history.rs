@@ -281,7 +281,11 @@ pub(crate) fn ledger_entries(ledger: &str) -> BTreeSet<String> {
     let pools: Vec<_> = list(&ledger["pools"]).iter().map(text).collect();
     let mut entries = BTreeSet::new();
     for group in list(&ledger["entries"]) {
-        let places = group[0].as_object().into_iter().flatten().flat_map(|(_, places)| list(places));
+        let places = group[0]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .flat_map(|(_, places)| list(places));
         for pool in places.filter_map(|place| pools.get(usize::try_from(place.as_u64()?).ok()?)) {
             entries.extend(list(&group[1]).iter().map(|key| format!("{pool} {}", text(key))));
         }

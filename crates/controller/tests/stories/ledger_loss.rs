@@ -57,7 +57,10 @@ async fn deleted_ledger_is_written_again_by_a_live_leader() {
     cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
     sleep(VERIFIED * SECOND).await;
     let after = cluster.world.ledger().await;
-    assert_eq!((entries_of(&after), &after["version"]), (entries_of(&before), &json!(1)));
+    assert_eq!(
+        (entries_of(&after), &after["version"]),
+        (entries_of(&before), &json!(1))
+    );
     assert!(after["generation"].as_u64() > before["generation"].as_u64(), "{after}");
     assert_next_leader_restores(cluster).await;
 }
