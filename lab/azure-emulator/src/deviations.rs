@@ -23,6 +23,8 @@ pub enum Deviation {
     IfMatchIgnored,
     /// Pools are `Succeeded` while an operation changes their load balancer.
     PoolsStaySucceeded,
+    /// A load balancer is `Succeeded` while an operation changes it.
+    LoadBalancersStaySucceeded,
     /// The etag of a pool changes only with the pool.
     PoolsHaveOwnEtags,
     /// A write of a pool during an operation of its load balancer gets 409 `AnotherOperationInProgress`.
@@ -96,7 +98,12 @@ impl Deviations {
             return;
         }
         match child {
-            None => pools_mut(shown).for_each(|pool| self.show_pool(resource, pool)),
+            None => {
+                if self.has(Deviation::LoadBalancersStaySucceeded) {
+                    show_succeeded(shown);
+                }
+                pools_mut(shown).for_each(|pool| self.show_pool(resource, pool));
+            }
             Some(POOLS) => self.show_pool(resource, shown),
             Some(_) => {}
         }
@@ -111,7 +118,7 @@ impl Deviations {
 
     fn show_pool(&self, resource: &Resource, shown: &mut Value) {
         if self.has(Deviation::PoolsStaySucceeded) {
-            shown["properties"]["provisioningState"] = ProvisioningState::Succeeded.as_str().into();
+            show_succeeded(shown);
         }
         self.show_etag(resource, shown);
     }
@@ -122,6 +129,10 @@ impl Deviations {
         let stored = position.map(|position| &list[position]);
         shown["etag"] = self.etag(resource, POOLS, stored).to_string().into();
     }
+}
+
+fn show_succeeded(shown: &mut Value) {
+    shown["properties"]["provisioningState"] = ProvisioningState::Succeeded.as_str().into();
 }
 
 /// The pools in a load balancer as a GET shows it.
