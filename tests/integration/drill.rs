@@ -6,6 +6,7 @@ mod fixture;
 mod kep;
 mod missing;
 mod negative_controls;
+mod outage;
 mod terminal;
 
 use std::process::Command;
@@ -207,20 +208,6 @@ fn kube_proxys_own_process_takes_nodes_out_and_keeps_terminating_pods_in_use() {
     assert_eq!(sleep["failed"], 0, "{sleep}");
     assert!(time(sleep, "healthz503").is_some(), "{sleep}");
     assert!(fail["failed"].as_u64().unwrap() > 0, "not ready means not used: {fail}");
-}
-
-/// An API server that stops and starts, and agents that restart, take seconds at any speed. The node dies at its time all the same.
-#[test]
-#[ignore = "needs network namespaces"]
-fn an_outage_of_the_api_server_delays_no_death() {
-    let runs = results("--scenario api-outage --strategy healthz,kube-proxy --nodes 3 --runs 2 --speed 10");
-    assert_eq!(runs.len(), 4, "each one after the API server is back");
-    for run in &runs {
-        // Planned for second 10; a second of this machine is ten of the scenario. A death that waits for the API server is later.
-        let gone = time(run, "nodeGone").unwrap();
-        assert!((10.0..20.0).contains(&gone), "{run}");
-        assert!(gone <= 10.0 + 10.0 * lag(run).max(LONGEST_LAG_SECONDS), "{run}");
-    }
 }
 
 #[test]
