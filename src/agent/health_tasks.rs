@@ -223,3 +223,6 @@ async fn publish_bind_failures(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -127,3 +127,6 @@ fn describe(change: &SignalChange, is_healthz_ok: bool) -> (EventKind, String) {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -125,3 +125,130 @@ fn verdict_row(agent: &AgentStatus) -> VerdictRow {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use headgate_test_kubernetes::{FakeApi, Fault};
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::agent_status::PathStatus;
+    use crate::status::report::NodeRow;
+
+    const NAMESPACE: &str = "kube-system";
+    const UNKNOWN: &str = "its address is not known";
+    const NO_POD: &str = "through the API server: kube-system has no running pod of headgate's agents on this node";
+
+    #[test]
+    fn the_row_has_what_the_agent_answers_unless_nobody_gets_its_answer() {
+        let since = Timestamp::from_second(7).unwrap();
+        let answer = Some(PathStatus {
+            code: 503,
+            since: Some(since),
+        });
+        let refused = Some("its health port: in use");
+        for (listener, healthz, expected) in [
+            (Some("127.0.0.1:10456"), answer, (Some(503), Some(since), None)),
+            (Some("closing"), answer, (Some(503), Some(since), None)),
+            // An agent of another version may not name it.
+            (None, answer, (Some(503), Some(since), None)),
+            (Some("in use"), answer, (None, None, refused)),
+            (Some("127.0.0.1:10456"), None, (None, None, None)),
+        ] {
+            let mut agent = AgentStatus::example("a");
+            agent.healthz = healthz;
+            agent.listeners = listener
+                .map(|state| ("healthz".to_owned(), state.to_owned()))
+                .into_iter()
+                .collect();
+            let row = verdict_row(&agent);
+            let (code, since, why) = expected;
+            let expected = VerdictRow {
+                healthz: code,
+                answered: true,
+                since,
+                why: why.map(str::to_owned),
+                connections: agent.connections,
+                kept_services: agent.kept_services,
+            };
+            assert_eq!(row, expected, "{listener:?} {healthz:?}");
+        }
+    }
+
+    /// What a node's row says after no agent has answered, and how many requests the API server has got. Nothing listens at the address of
+    /// the node, and none of headgate's pods run.
+    async fn not_answered(
+        route: AgentRoute,
+        address: Option<IpAddr>,
+        is_given: bool,
+        fault: Fault,
+    ) -> (VerdictRow, usize) {
+        let fake = FakeApi::default();
+        let (client, faults) = fake.client();
+        faults.set(fault);
+        let implied = VerdictRow {
+            healthz: Some(200),
+            ..VerdictRow::default()
+        };
+        let node = NodeRow {
+            name: "node-1".to_owned(),
+            address,
+            verdict: implied,
+            ..NodeRow::default()
+        };
+        let mut report = StatusReport {
+            nodes: vec![node],
+            ..StatusReport::default()
+        };
+        let given = Uri::from_static("http://127.0.0.1:2/statusz");
+        let endpoints = AgentEndpoints {
+            access: AgentAccess {
+                port: 1,
+                route,
+                namespace: NAMESPACE.to_owned(),
+            },
+            overrides: is_given.then(|| ("node-1".to_owned(), given)).into_iter().collect(),
+        };
+        query_agents(&mut report, &client, &endpoints).await;
+        (report.nodes.remove(0).verdict, faults.tries())
+    }
+
+    #[tokio::test]
+    async fn a_node_is_asked_by_the_ways_of_its_route_and_keeps_what_its_signals_imply() {
+        let known = Some(IpAddr::from(Ipv4Addr::LOCALHOST));
+        let (own, given) = ("http://127.0.0.1:1/statusz: ", "http://127.0.0.1:2/statusz: ");
+        for (route, address, is_given, begin, end, requests) in [
+            (AgentRoute::Direct, None, false, UNKNOWN, UNKNOWN, 0),
+            (AgentRoute::Direct, known, false, own, "", 0),
+            (AgentRoute::Direct, known, true, given, "", 0),
+            (AgentRoute::Auto, None, false, UNKNOWN, NO_POD, 1),
+            (AgentRoute::Auto, known, false, own, NO_POD, 1),
+            // Whoever gives an address wants to know what is there.
+            (AgentRoute::Auto, known, true, given, "", 0),
+            (AgentRoute::ApiServer, None, false, NO_POD, NO_POD, 1),
+            (AgentRoute::ApiServer, known, false, NO_POD, NO_POD, 1),
+            (AgentRoute::ApiServer, known, true, given, "", 0),
+        ] {
+            let (row, tried) = not_answered(route, address, is_given, Fault::None).await;
+            let case = format!("{route:?} {address:?} {is_given}: {row:?}");
+            let why = row.why.as_deref().unwrap_or_default();
+            assert!(why.starts_with(begin) && why.ends_with(end), "{case}");
+            assert_eq!(why.contains("through the API server"), requests > 0, "{case}");
+            assert_eq!(
+                (row.healthz, row.answered, tried),
+                (Some(200), false, requests),
+                "{case}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn pods_that_cannot_be_listed_are_a_reason_for_each_node() {
+        let (row, _) = not_answered(AgentRoute::Auto, None, false, Fault::Status(403)).await;
+        let why = row.why.unwrap();
+        let expected = format!("{UNKNOWN}; through the API server: the pods of {NAMESPACE} cannot be listed: ");
+        assert!(why.starts_with(&expected), "{why}");
+    }
+}

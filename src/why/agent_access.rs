@@ -160,3 +160,140 @@ pub(crate) fn both(direct: Option<String>, through: &str) -> String {
     let through = format!("through the API server: {through}");
     direct.map_or_else(|| through.clone(), |direct| format!("{direct}; {through}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use headgate_test_kubernetes::FakeApi;
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::Api;
+    use kube::api::PostParams;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NO_POD: &str = "through the API server: headgate has no running pod of headgate's agents on this node";
+
+    fn access(route: AgentRoute) -> AgentAccess {
+        AgentAccess {
+            port: 10457,
+            route,
+            namespace: "headgate".to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_answer_counts_if_it_is_that_of_the_nodes_agent() {
+        let whole = AgentStatus::example("node-1");
+        let without = |change: fn(&mut AgentStatus)| {
+            let mut status = whole.clone();
+            change(&mut status);
+            status
+        };
+        for (status, name, expected) in [
+            (whole.clone(), "node-1", None),
+            (whole.clone(), "node-2", Some("there is the agent of \"node-1\"")),
+            (
+                without(|status| status.healthz = None),
+                "node-1",
+                Some("there is a all, which answers no probes"),
+            ),
+            (
+                without(|status| status.livez = None),
+                "node-1",
+                Some("there is a all, which answers no probes"),
+            ),
+        ] {
+            let found = of_node(status.clone(), "there", name);
+            assert_eq!(found, expected.map_or(Ok(status), |why| Err(why.to_owned())), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_no_status_names_the_place() {
+        let whole = AgentStatus::example("node-1");
+        assert_eq!(parse(&serde_json::to_vec(&whole).unwrap(), "there"), Ok(whole));
+        for body in ["", "ok", "[]", "{}", r#"{"version": "1", "node": {"name": "node-1"}}"#] {
+            let error = parse(body.as_bytes(), "there").unwrap_err();
+            assert!(
+                error.starts_with("there does not answer with an agent's status: "),
+                "{body}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn addresses_of_both_families_have_a_url() {
+        for (address, expected) in [
+            (IpAddr::from(Ipv4Addr::LOCALHOST), "http://127.0.0.1:10457/statusz"),
+            (IpAddr::from(Ipv6Addr::LOCALHOST), "http://[::1]:10457/statusz"),
+        ] {
+            let found = statusz_uri(address, 10457);
+            assert_eq!(found.map(|uri| uri.to_string()).as_deref(), Some(expected));
+        }
+    }
+
+    #[tokio::test]
+    async fn each_way_of_the_route_is_tried_and_named() {
+        let unknown = "its address is not known; give --statusz URL";
+        let direct = "http://127.0.0.1:1/statusz";
+        for (route, given, expected, requests) in [
+            (AgentRoute::Direct, None, vec![unknown], 0),
+            (AgentRoute::Direct, Some(direct), vec![direct], 0),
+            (AgentRoute::Auto, None, vec![unknown, NO_POD], 1),
+            (AgentRoute::Auto, Some(direct), vec![direct, NO_POD], 1),
+            (AgentRoute::ApiServer, None, vec![NO_POD], 1),
+            (AgentRoute::ApiServer, Some(direct), vec![NO_POD], 1),
+        ] {
+            let (client, faults) = FakeApi::default().client();
+            let given = given.map(Uri::from_static);
+            let error = fetch_agent(&client, &access(route), "node-1", given).await.unwrap_err();
+            let parts: Vec<_> = error.split("; through").collect();
+            assert_eq!(parts.len(), expected.len(), "{route:?}: {error}");
+            assert!(error.starts_with(expected[0]), "{route:?}: {error}");
+            assert!(
+                expected.last().is_some_and(|last| error.contains(last)),
+                "{route:?}: {error}"
+            );
+            assert_eq!(faults.tries(), requests, "{route:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_is_asked_through_its_running_agent() {
+        let fake = FakeApi::default();
+        let client = fake.client().0;
+        let pods = Api::<Pod>::namespaced(client.clone(), "headgate");
+        for (name, component, node, phase) in [
+            ("runs", "agent", Some("node-1"), "Running"),
+            ("starts", "agent", Some("node-2"), "Pending"),
+            ("waits", "agent", None, "Running"),
+            ("leads", "controller", Some("node-4"), "Running"),
+            ("old", "agent", Some("node-5"), "Succeeded"),
+            ("new", "agent", Some("node-5"), "Running"),
+        ] {
+            let labels = json!({"app.kubernetes.io/name": "headgate", "app.kubernetes.io/component": component});
+            let pod = json!({"metadata": {"name": name, "labels": labels},
+                "spec": {"nodeName": node, "containers": [{"name": "headgate"}]}});
+            pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap())
+                .await
+                .unwrap();
+            fake.change::<Pod>("headgate", name, |pod: &mut Value| {
+                pod["status"]["phase"] = phase.into()
+            });
+        }
+        let named = |found: &AgentPods| found.by_node.clone().into_iter().collect::<Vec<_>>();
+        let pair = |node: &str, pod: &str| (node.to_owned(), pod.to_owned());
+        let all = AgentPods::list(&client, &access(AgentRoute::Auto), None).await.unwrap();
+        assert_eq!(named(&all), [pair("node-1", "runs"), pair("node-5", "new")]);
+        let one = AgentPods::list(&client, &access(AgentRoute::Auto), Some("node-5"))
+            .await
+            .unwrap();
+        assert_eq!(named(&one), [pair("node-5", "new")]);
+        assert_eq!(
+            all.fetch("node-2").await.unwrap_err(),
+            NO_POD.split_once(": ").unwrap().1
+        );
+    }
+}
