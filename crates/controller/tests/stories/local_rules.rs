@@ -143,13 +143,16 @@ async fn node_whose_endpoints_end_is_released_and_terminal_signals_do_not_wait()
     scene.cluster.until_down(&[]).await;
     // The last endpoint terminates, so probes fail by themselves.
     scene.serve(1, false).await;
-    scene.cluster.until_down(&["node-1"]).await;
+    let took = scene.cluster.until_down(&["node-1"]).await;
+    assert!(took <= 2 * SECOND, "{took:?}");
 
     let scene = Scene::new(&[1]).await;
     scene.cluster.taint(1, &[DISRUPTED]);
     sleep(30 * SECOND).await;
+    scene.cluster.until_down(&[]).await;
     scene.cluster.taint(1, &[DISRUPTED, OUT_OF_SERVICE]);
-    scene.cluster.until_down(&["node-1"]).await;
+    let took = scene.cluster.until_down(&["node-1"]).await;
+    assert!(took <= 2 * SECOND, "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]

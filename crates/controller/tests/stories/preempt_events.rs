@@ -217,6 +217,7 @@ async fn notice_is_remembered_through_a_new_leader_and_a_failing_api_server() {
     assert!(!scene.is_tainted(), "the list of a new leader has the event");
     scene.fake.restart(10 * SECOND);
     sleep(30 * SECOND).await;
+    assert!(!scene.is_tainted(), "and so has the list after a failure");
     scene.event(SECOND_NOTICE).await;
     sleep(30 * SECOND).await;
     assert!(scene.is_tainted());

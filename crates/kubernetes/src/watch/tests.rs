@@ -147,6 +147,12 @@ async fn read_for<T>(events: &mut WatchStream<T>, time: Duration) {
     assert!(timeout(time, reading).await.is_err(), "a stream does not end");
 }
 
+/// Fails unless the last of these come at much longer intervals than the first.
+fn assert_rarer(attempts: &[Seen]) {
+    let gaps: Vec<_> = attempts.windows(2).map(|pair| pair[1].at - pair[0].at).collect();
+    assert!(gaps[0] * 5 < gaps[gaps.len() - 1], "{gaps:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn attempts_become_rarer_while_lists_are_refused() {
     let api_server = ApiServer::new(|_, _| Answer::Status(429));
@@ -154,6 +160,7 @@ async fn attempts_become_rarer_while_lists_are_refused() {
     read_for(&mut events, Duration::from_mins(10)).await;
     let attempts = api_server.seen().len();
     assert!((10..60).contains(&attempts), "{attempts}");
+    assert_rarer(&api_server.seen());
     let failure = failure.borrow().clone().unwrap();
     assert_eq!(failure.reason, WatchErrorReason::Server);
     let mut text = String::new();
@@ -194,8 +201,10 @@ async fn attempts_become_rarer_while_watches_are_refused_and_lists_succeed() {
         let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), Clock::System);
         let mut states = watch_object::<Node>(&api_server.client(), Api::all, "n", reporter);
         read_for(&mut states, Duration::from_mins(10)).await;
-        let requests = api_server.seen().len();
-        assert!((10..100).contains(&requests), "{requests}");
+        let requests = api_server.seen();
+        assert!((10..100).contains(&requests.len()), "{}", requests.len());
+        let watches: Vec<_> = requests.into_iter().filter(|seen| seen.is_watch).collect();
+        assert_rarer(&watches);
     }
 }
 

@@ -418,7 +418,7 @@ async fn what_arm_forbids_has_a_reason_of_its_own_on_the_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restored_entry_is_recorded_once() {
+async fn a_restored_entry_is_not_recorded_again() {
     let mut scenario = Scenario::new(&[node(1, &[])], &[("p", 1, LedgerStage::Restored)]);
     let status = scenario.status(&[("p", &[(1, "-")], true)]);
     let effects = scenario.effects(&[status], &Listing::default());
