@@ -38,8 +38,8 @@ impl TokenBucket {
     /// Takes a token and returns when its request may be sent. Returns `None`, and takes none, if that is after
     /// `deadline`.
     fn take(&mut self, now: Instant, deadline: Instant) -> Option<Instant> {
-        // A bucket that never refills holds its first tokens only.
-        let qps = if self.limit.qps > 0.0 { self.limit.qps } else { 0.0 };
+        // A bucket that never refills holds its first tokens only, also one whose rate is no number.
+        let qps = self.limit.qps.max(0.0);
         let refill = now.saturating_duration_since(self.updated).as_secs_f64() * qps;
         self.level = (self.level + refill).min(f64::from(self.limit.bucket.max(1)));
         self.updated = now;
@@ -225,6 +225,9 @@ mod tests {
             .map(|_| bucket.take(later, never + 60 * SECOND).unwrap() - later)
             .collect();
         assert_eq!(turns, [0, 0, 0, 500].map(Duration::from_millis));
+        // In a second it gets two tokens, and one of them was taken before.
+        let turns = [(); 2].map(|()| bucket.take(later + SECOND, never + 60 * SECOND).unwrap() - later);
+        assert_eq!(turns, [1000, 1500].map(Duration::from_millis));
     }
 
     #[test]

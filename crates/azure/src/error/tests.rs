@@ -280,3 +280,95 @@ fn rate_limits_and_busy_resources_differ() {
         assert_eq!(is_rate_limited(&read(&body)), expected, "{body}");
     }
 }
+
+fn response(status: u16, code: &str, retry_after: Option<u64>, may_have_applied: bool) -> ArmError {
+    ArmError::ErrorResponse {
+        status: StatusCode::from_u16(status).unwrap(),
+        error: read(&error(code, "…")),
+        retry_after: retry_after.map(Duration::from_secs),
+        may_have_applied,
+    }
+}
+
+fn ended(code: &str) -> ArmError {
+    ArmError::OperationFailed {
+        status: OperationFailure::Failed,
+        error: read(&error(code, "…")),
+    }
+}
+
+#[test]
+fn what_an_error_says_of_the_request_and_the_resource() {
+    let answered = |status, code| response(status, code, None, false);
+    let until = Instant::now();
+    for (error, code, expected) in [
+        (answered(404, "NotFound"), "NotFound", "pool resource final"),
+        (
+            answered(404, "resourcenotfound"),
+            "resourcenotfound",
+            "pool resource final",
+        ),
+        (
+            answered(404, "ParentResourceNotFound"),
+            "ParentResourceNotFound",
+            "pool final",
+        ),
+        (
+            answered(404, "ResourceGroupNotFound"),
+            "ResourceGroupNotFound",
+            "resource final",
+        ),
+        (answered(404, ""), "Refused", "final"),
+        (answered(400, "NotFound"), "NotFound", "final"),
+        (answered(412, "PreconditionFailed"), "PreconditionFailed", "final"),
+        (answered(409, "Conflict"), "Conflict", ""),
+        (response(409, "Conflict", None, true), "Conflict", "accepted"),
+        (answered(408, ""), "Refused", "accepted"),
+        (answered(503, "ServerTimeout"), "ServerTimeout", "accepted"),
+        (answered(429, "TooManyRequests"), "TooManyRequests", "throttled"),
+        (answered(503, "TooManyRequests"), "TooManyRequests", "accepted"),
+        (answered(429, "RetryableError"), "RetryableError", ""),
+        (ended("NotFound"), "NotFound", "pool"),
+        (ended("Conflict"), "Conflict", ""),
+        (ended(""), "Failed", ""),
+        (ArmError::ReadBackMismatch("p".to_owned()), "NotShown", ""),
+        (ArmError::Connection("cut".to_owned()), "Connection", "accepted"),
+        (ArmError::DeadlineExceeded, "Deadline", "accepted"),
+        (ArmError::InvalidResponse("x".to_owned()), "Answer", "accepted"),
+        (ArmError::TooLarge("x".to_owned()), "Answer", "accepted"),
+        (ArmError::Throttled { until }, "Throttled", "unsent throttled"),
+        (ArmError::RateLimited, "RateLimited", "unsent"),
+        (ArmError::Busy("p".to_owned()), "Busy", "unsent"),
+        (ArmError::NotPermitted, "NotPermitted", "unsent"),
+        (TokenError::AzureCli("x".to_owned()).into(), "Token", "unsent"),
+    ] {
+        let found = [
+            (error.is_not_sent(), "unsent"),
+            (error.may_have_been_accepted(), "accepted"),
+            (error.is_about_missing_pool(), "pool"),
+            (error.is_about_missing_resource(), "resource"),
+            (error.is_final_status(), "final"),
+            (error.is_throttled(), "throttled"),
+        ];
+        let found: Vec<_> = found.iter().filter(|(is_so, _)| *is_so).map(|(_, word)| *word).collect();
+        assert_eq!((error.code(), found.join(" ").as_str()), (code, expected), "{error}");
+    }
+}
+
+#[test]
+fn a_throttled_request_waits_for_a_second_at_least() {
+    let now = Instant::now();
+    let until = now + Duration::from_secs(5);
+    for (error, expected) in [
+        (response(429, "TooManyRequests", None, false), Some(1)),
+        (response(429, "TooManyRequests", Some(0), false), Some(1)),
+        (response(429, "TooManyRequests", Some(3), false), Some(3)),
+        (response(429, "RetryableError", None, false), None),
+        (response(429, "RetryableError", Some(0), false), Some(0)),
+        (response(503, "", Some(2), false), Some(2)),
+        (ArmError::Throttled { until }, Some(5)),
+        (ArmError::RateLimited, None),
+    ] {
+        assert_eq!(error.retry_after(now), expected.map(Duration::from_secs), "{error}");
+    }
+}
