@@ -44,7 +44,7 @@ impl VerdictInputs {
     pub fn verdict(&self, now: Moment) -> Verdict {
         let (node, notices) = (self.node.borrow(), self.notices.borrow());
         let mut verdict = verdict(&node, &self.proxy.borrow(), now).with_notices(&notices);
-        if !verdict.is_eligible() && node.hold.is_some() {
+        if !verdict.is_eligible() {
             let signals: Vec<_> = verdict.signals.iter().map(String::as_str).collect();
             verdict.is_held = node.is_held(&signals, now.mono);
         }
