@@ -323,6 +323,17 @@ mod tests {
     }
 
     #[test]
+    fn an_automatic_maintenance_has_the_label_and_an_owner() {
+        let node = Node::default();
+        let made = maintenance(&AutomaticMaintenances::default(), &node, &[], &BTreeSet::new(), Timestamp::UNIX_EPOCH);
+        let (mut unlabelled, mut unowned) = (made.clone(), made.clone());
+        unlabelled.metadata.labels = None;
+        unowned.metadata.owner_references = None;
+        let found = [&made, &unlabelled, &unowned].map(is_automatic);
+        assert_eq!(found, [true, false, false]);
+    }
+
+    #[test]
     fn the_gate_leaves_more_than_half_of_the_time() {
         for (seconds, expected) in [
             (-5, (0, 0, 0)),

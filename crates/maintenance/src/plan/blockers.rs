@@ -170,7 +170,7 @@ mod tests {
     fn a_pod_that_does_not_end_is_shown_after_its_grace_period() {
         let now = NOW.parse().unwrap();
         let mut pod = pod();
-        pod.terminating_until = Some("2026-01-01T01:00:01Z".parse().unwrap());
+        pod.terminating_until = Some(now);
         assert_eq!(
             blocker(&pod, None, &[budget("shop", "web", "web", 0)], false, now),
             None
@@ -197,6 +197,19 @@ mod tests {
         let (reason, message) = blocker(&pod(), Some(&evacuation), &[], true, NOW.parse().unwrap()).unwrap();
         assert_eq!(reason, BlockerReason::EvictionFailed);
         assert_eq!(message, "3 evictions failed; the webhook does not answer");
+        evacuation.status = Some(EvacuationStatus::default());
+        assert_eq!(blocker(&pod(), Some(&evacuation), &[], true, NOW.parse().unwrap()), None);
+    }
+
+    #[test]
+    fn a_long_message_is_cut_to_its_bound() {
+        for (text, expected) in [
+            ("m".repeat(256), "m".repeat(256)),
+            ("m".repeat(257), format!("{}…", "m".repeat(253))),
+            ("é".repeat(200), format!("{}…", "é".repeat(126))),
+        ] {
+            assert_eq!(bounded(text), expected);
+        }
     }
 
     #[test]

@@ -226,3 +226,20 @@ fn first_of(what: &str, nodes: &[&str]) -> String {
         _ => format!("{what}: {first}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_names_five_nodes_at_most() {
+        let nodes = ["a", "b", "c", "d", "e", "f", "g"];
+        for (count, expected) in [
+            (1, "late: a"),
+            (5, "late: a, b, c, d, e"),
+            (7, "late: a, b, c, d, e and 2 more nodes"),
+        ] {
+            assert_eq!(first_of("late", &nodes[..count]), expected);
+        }
+    }
+}

@@ -143,6 +143,26 @@ mod tests {
     }
 
     #[test]
+    fn blockers_are_left_out_from_the_first_byte_too_many_on() {
+        let status = |padding: usize| {
+            let mut nodes = [node(0, 0, 1), node(1, 0, 1), node(2, 0, 1)];
+            nodes[0].drain_message = "m".repeat(1 + padding);
+            NodeMaintenanceStatus {
+                node_statuses: nodes.into(),
+                ..NodeMaintenanceStatus::default()
+            }
+        };
+        // A list that becomes empty keeps its two brackets.
+        let padding = MAX_STATUS_BYTES - length(&status(0)) - 3 * 2;
+        for (padding, listed) in [(padding, [1, 1, 1]), (padding + 1, [1, 1, 0])] {
+            let mut status = status(padding);
+            list_blockers_while_there_is_room(&mut status);
+            let found: Vec<_> = status.node_statuses.iter().map(|node| node.blockers.len()).collect();
+            assert_eq!(found, listed);
+        }
+    }
+
+    #[test]
     fn short_targets_stay_where_they_are() {
         let mut nodes = [node(0, 1, 0), node(1, 9, 0), node(2, 8, 0), node(3, 9, 0)];
         let sets = share_long_targets(&mut nodes);
