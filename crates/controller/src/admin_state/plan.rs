@@ -229,10 +229,7 @@ impl Plan {
                 && let Some(owner) = inputs.targets.owner(entry, inputs.interfaces, inputs.now.mono)
             {
                 let node = owner.node;
-                let target = match inputs.targets.target_state(node, inputs.now.mono).in_mode(policy.mode) {
-                    TargetState::Down if !pool.is_used() => TargetState::Unchanged,
-                    target => target,
-                };
+                let target = inputs.targets.target_state(node, inputs.now.mono).in_mode(policy.mode);
                 let wanted = if is_held_back { TargetState::None } else { target };
                 let becomes = next_admin_state(node, wanted, observed, ledger_entry, policy)
                     .filter(|_| may_set_down || ledger_entry.is_some())

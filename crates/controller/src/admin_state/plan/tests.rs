@@ -92,6 +92,21 @@ fn load_balancer_that_is_not_configured_is_only_given_back() {
 }
 
 #[test]
+fn entry_in_an_unused_pool_that_is_not_configured_has_the_target_of_its_node() {
+    let now = Clock::System.now();
+    let targets = target_states(&[node(1, &[DRAIN])], now);
+    let ours = ledger(&[("p", 1, LedgerStage::Down)]);
+    let mut view = view(&[("p", &[(1, "Down")], true)]);
+    Arc::make_mut(&mut view.pools[0]).rules.clear();
+    let inputs = PlanInputs {
+        is_configured: false,
+        ..plan_inputs(&targets, &ours, now)
+    };
+    let shown: Vec<_> = plan(&view, &inputs).entries.iter().map(|entry| entry.target).collect();
+    assert_eq!(shown, [TargetState::Down], "another one would count as an outdated plan");
+}
+
+#[test]
 fn modes_and_foreign_down_limit_the_plan() {
     let policy = |mode, foreign_down| Policy { mode, foreign_down };
     let ours = Some(LedgerStage::Down);
