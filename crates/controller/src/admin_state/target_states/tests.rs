@@ -2,7 +2,7 @@ use headgate_core::clock::Clock;
 use headgate_core::node::{ENDED_PERIOD_TTL, MarkerStatus, NodeHold, SignalRules};
 
 use super::*;
-use crate::pool::Taint;
+use crate::pool::{NodeMatcher, Taint};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -45,6 +45,34 @@ async fn ends_of_a_signal_that_flaps_count_half_a_minute_apart() {
         assert!(next == target || is_due, "no deadline at {step}");
     }
     assert_eq!(changes, [3, 33, 63, 93]);
+}
+
+#[test]
+fn a_signal_that_flapped_damps_from_the_debounce_to_the_end_that_counts() {
+    let start = Clock::System.now();
+    let at = |second: u32| Moment {
+        mono: start.mono + second * SECOND,
+        ..start
+    };
+    let guards = |states: &TargetStates, second| {
+        let guarded = states.guarded_nodes(at(second).mono);
+        guarded.may_match(&NodeMatcher::Name("n".into()), &InterfaceCache::default())
+    };
+    let mut states = TargetStates::default();
+    for (second, taints) in [(0, &["drain"][..]), (10, &[]), (20, &["drain"]), (21, &[])] {
+        let node = node("u", taints);
+        states.apply(node.clone(), at(second));
+        assert!(!states.is_damped(&node, at(second).mono), "{second}");
+        assert_eq!(guards(&states, second), !taints.is_empty(), "{second}");
+    }
+    let node = node("u", &[]);
+    // The end at 10 counted, so this one counts 30 s after that.
+    for (second, is_damped) in [(21, false), (22, true), (40, true), (41, false)] {
+        assert_eq!(states.is_damped(&node, at(second).mono), is_damped, "{second}");
+        assert_eq!(guards(&states, second), is_damped, "{second}");
+    }
+    states.set_stale_since(Some(start.wall));
+    assert!(!states.is_damped(&node, at(22).mono), "nothing is known");
 }
 
 #[test]
