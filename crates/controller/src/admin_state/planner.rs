@@ -229,7 +229,7 @@ impl Planner for LoadBalancerPlanner {
         }
         match outcome {
             // The `Down`s of an edit of members, if any, show in the next read.
-            Outcome::Accepted(edit) if !edit.is_members_only() => self.update_status(|status| {
+            Outcome::Accepted(edit) => self.update_status(|status| {
                 status.unsent_changes = status.unsent_changes.saturating_sub(edit.admin_states.len());
                 // What is given back says nothing about a `Down` that cannot be recorded, and acceptance nothing about a write that
                 // ARM ignores.
