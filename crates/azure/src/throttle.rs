@@ -252,4 +252,13 @@ mod tests {
         assert_eq!(gate.enter(last, by), Err(GateClosed::Until(start + 10 * SECOND)));
         assert_eq!(gate.enter(start + 10 * SECOND, by), Ok(start + 10 * SECOND));
     }
+
+    #[test]
+    fn closed_gate_says_until_when() {
+        let gates = ThrottleGates::new(None, Clock::System);
+        let until = Instant::now() + 60 * SECOND;
+        gates.close("S", RequestKind::Write, until);
+        assert_eq!(gates.closed_until("s", RequestKind::Write), Some(until));
+        assert_eq!(gates.closed_until("s", RequestKind::Read), None);
+    }
 }

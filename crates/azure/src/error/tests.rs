@@ -253,6 +253,7 @@ fn error_texts_and_codes() {
         format!("ARM answered 502: no code: {}", "é".repeat(200))
     );
     assert_eq!(rejected.code(), "Refused");
+    assert_eq!(ErrorBody::parse(b"[]").message, "[]");
     assert_eq!(rejected.retry_after(Instant::now()), Some(Duration::from_secs(3)));
 }
 
