@@ -325,7 +325,13 @@ mod tests {
     #[test]
     fn an_automatic_maintenance_has_the_label_and_an_owner() {
         let node = Node::default();
-        let made = maintenance(&AutomaticMaintenances::default(), &node, &[], &BTreeSet::new(), Timestamp::UNIX_EPOCH);
+        let made = maintenance(
+            &AutomaticMaintenances::default(),
+            &node,
+            &[],
+            &BTreeSet::new(),
+            Timestamp::UNIX_EPOCH,
+        );
         let (mut unlabelled, mut unowned) = (made.clone(), made.clone());
         unlabelled.metadata.labels = None;
         unowned.metadata.owner_references = None;

@@ -351,7 +351,11 @@ fn what_an_error_says_of_the_request_and_the_resource() {
             (error.is_final_status(), "final"),
             (error.is_throttled(), "throttled"),
         ];
-        let found: Vec<_> = found.iter().filter(|(is_so, _)| *is_so).map(|(_, word)| *word).collect();
+        let found: Vec<_> = found
+            .iter()
+            .filter(|(is_so, _)| *is_so)
+            .map(|(_, word)| *word)
+            .collect();
         assert_eq!((error.code(), found.join(" ").as_str()), (code, expected), "{error}");
     }
 }

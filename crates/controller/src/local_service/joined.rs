@@ -146,13 +146,17 @@ mod tests {
         let states = members.admin_states.iter().map(|change| (change.index, change.to));
         assert_eq!(states.collect::<Vec<_>>(), [(1, Down), (2, Back), (4, Back), (5, Back)]);
         let desired = members.desired.as_slice().iter();
-        let down: Vec<_> = desired.filter(|member| member.is_draining).map(|member| &*member.node).collect();
+        let down: Vec<_> = desired
+            .filter(|member| member.is_draining)
+            .map(|member| &*member.node)
+            .collect();
         assert_eq!(down, ["n7"]);
     }
 
     #[test]
     fn members_that_change_nothing_leave_the_admin_states_as_they_are_due() {
-        let machines = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Compute/virtualMachineScaleSets/v/virtualMachines";
+        let machines =
+            "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Compute/virtualMachineScaleSets/v/virtualMachines";
         let configuration = |number| format!("{machines}/{number}/networkInterfaces/nic/ipConfigurations/c");
         let with_interfaces = pool(|number| json!({"networkInterfaceIPConfiguration": {"id": configuration(number)}}));
         for (pool, desired) in [(addressed(), 1..=6), (with_interfaces, 1..=8)] {

@@ -198,7 +198,10 @@ mod tests {
         assert_eq!(reason, BlockerReason::EvictionFailed);
         assert_eq!(message, "3 evictions failed; the webhook does not answer");
         evacuation.status = Some(EvacuationStatus::default());
-        assert_eq!(blocker(&pod(), Some(&evacuation), &[], true, NOW.parse().unwrap()), None);
+        assert_eq!(
+            blocker(&pod(), Some(&evacuation), &[], true, NOW.parse().unwrap()),
+            None
+        );
     }
 
     #[test]

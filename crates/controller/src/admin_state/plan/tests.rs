@@ -103,7 +103,11 @@ fn entry_in_an_unused_pool_that_is_not_configured_has_the_target_of_its_node() {
         ..plan_inputs(&targets, &ours, now)
     };
     let shown: Vec<_> = plan(&view, &inputs).entries.iter().map(|entry| entry.target).collect();
-    assert_eq!(shown, [TargetState::Down], "another one would count as an outdated plan");
+    assert_eq!(
+        shown,
+        [TargetState::Down],
+        "another one would count as an outdated plan"
+    );
 }
 
 #[test]
