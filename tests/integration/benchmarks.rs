@@ -66,17 +66,29 @@ fn each_program_has_a_table_between_its_marks() {
     script(&directory, &arguments).unwrap();
     let (agent, leader) = parts(&page);
     assert!(agent.contains("\nold\n"), "{agent}");
-    assert!(leader.contains("| `leader-pace`: ") && !leader.contains("old"), "{leader}");
+    assert!(
+        leader.contains("| `leader-pace`: ") && !leader.contains("old"),
+        "{leader}"
+    );
 
     write("resident-memory");
     script(&directory, &arguments).unwrap();
     let (agent, leader) = parts(&page);
-    assert!(agent.contains("| `resident-memory`: ") && !agent.contains("old"), "{agent}");
-    assert!(leader.contains("| `leader-pace`: ") && !leader.contains("resident-memory"), "{leader}");
+    assert!(
+        agent.contains("| `resident-memory`: ") && !agent.contains("old"),
+        "{agent}"
+    );
+    assert!(
+        leader.contains("| `leader-pace`: ") && !leader.contains("resident-memory"),
+        "{leader}"
+    );
 
     std::fs::write(&page, marks("agent")).unwrap();
     let error = script(&directory, &arguments).unwrap_err();
-    assert!(error.contains("does not have the marks <!-- benches/table.py: leader -->"), "{error}");
+    assert!(
+        error.contains("does not have the marks <!-- benches/table.py: leader -->"),
+        "{error}"
+    );
     assert_eq!(std::fs::read_to_string(&page).unwrap(), marks("agent"));
 }
 

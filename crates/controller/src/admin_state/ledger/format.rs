@@ -134,11 +134,15 @@ impl TryFrom<Grouped<String>> for Ledger {
         };
         let entries = text.entries.iter().map(count).fold(0, usize::saturating_add);
         if entries > MAX_ENTRIES {
-            return Err(format!("it has {entries} entries, and at most {MAX_ENTRIES} are allowed"));
+            return Err(format!(
+                "it has {entries} entries, and at most {MAX_ENTRIES} are allowed"
+            ));
         }
         let mut ledger = Self::default();
         for (places, keys) in &text.entries {
-            let places = places.iter().flat_map(|(entry, places)| places.iter().map(move |place| (*entry, *place)));
+            let places = places
+                .iter()
+                .flat_map(|(entry, places)| places.iter().map(move |place| (*entry, *place)));
             for (entry, place) in places {
                 let pool = text.pools.get(place);
                 let pool = pool.ok_or_else(|| format!("there is no pool {place} in the list of pools"))?;
@@ -203,7 +207,10 @@ mod tests {
             set(&mut read, &pool, "1", down);
         }
         let text = encode(1, &ledger).unwrap();
-        assert!(text.contains(r#"[[{"down 1970-01-01T00:00:05Z":[0,1]},["1"]]]"#), "{text}");
+        assert!(
+            text.contains(r#"[[{"down 1970-01-01T00:00:05Z":[0,1]},["1"]]]"#),
+            "{text}"
+        );
         assert_eq!(Contents::parse(&text).unwrap().ledger, read);
     }
 
@@ -216,14 +223,20 @@ mod tests {
             (json!(["p"]), json!([[{down: [0, 0]}, ["k"]]])),
             (json!(["p"]), json!([[{down: [0]}, ["k", "k"]]])),
             (json!(["p", "p"]), json!([[{down: [0, 1]}, ["k"]]])),
-            (json!(["p"]), json!([[{down: [0]}, ["k"]], [{"restored 2026-11-21T10:00:00Z": [0]}, ["k"]]])),
+            (
+                json!(["p"]),
+                json!([[{down: [0]}, ["k"]], [{"restored 2026-11-21T10:00:00Z": [0]}, ["k"]]]),
+            ),
             (json!(["p"]), json!([[{"dwon 2026-11-21T10:00:00Z": [0]}, ["k"]]])),
             (json!(["p"]), json!([[{down: [0]}, "k"]])),
             (json!(["p"]), json!(null)),
             (json!({"p": {"k": down}}), json!([])),
         ] {
             let text = json!({"version": 1, "generation": 1, "pools": pools, "entries": entries}).to_string();
-            assert!(matches!(Contents::parse(&text), Err(LedgerError::Malformed(_))), "{text}");
+            assert!(
+                matches!(Contents::parse(&text), Err(LedgerError::Malformed(_))),
+                "{text}"
+            );
         }
         for part in ["generation", "pools", "entries"] {
             let mut document = json!({"version": 1, "generation": 1, "pools": [], "entries": []});
@@ -253,11 +266,18 @@ mod tests {
     /// The ledger of a cluster with a ledger entry for each node in each pool. As in `benches/scale`, half of the pools have addresses, and
     /// half network interfaces.
     fn large(entry: impl Fn(usize, usize) -> LedgerEntry) -> Ledger {
-        let group = ResourceGroupId::new("0b1f6471-1bf0-4dda-aec3-cb9272f09590", "MC_production_aks-production_westeurope");
+        let group = ResourceGroupId::new(
+            "0b1f6471-1bf0-4dda-aec3-cb9272f09590",
+            "MC_production_aks-production_westeurope",
+        );
         let group = group.unwrap();
         let mut ledger = Ledger::default();
         for place in 0..POOLS {
-            let pool = group.load_balancer(&format!("production-{place}")).unwrap().pool("kubernetes").unwrap();
+            let pool = group
+                .load_balancer(&format!("production-{place}"))
+                .unwrap()
+                .pool("kubernetes")
+                .unwrap();
             for node in 0..NODES {
                 let address = format!("10.224.{}.{}", node / 250, node % 250 + 4);
                 // The name of a scale set's interface.
@@ -283,7 +303,10 @@ mod tests {
 
     #[test]
     fn five_thousand_nodes_in_ten_pools_fit_whenever_they_become_down() {
-        let down = |second| LedgerEntry { stage: LedgerStage::Down, since: at(second) };
+        let down = |second| LedgerEntry {
+            stage: LedgerStage::Down,
+            since: at(second),
+        };
         let at_once = large(|_, _| down(0));
         // A pool is written every 3 s, of which 500 nodes become `Down`.
         let by_pool = large(|node, place| LedgerEntry {
@@ -311,12 +334,20 @@ mod tests {
         // Up to that size nothing is refused.
         let with_key = |length: usize| {
             let mut ledger = Ledger::default();
-            set(&mut ledger, &pool("p"), &"k".repeat(length), entry(LedgerStage::Down, 1));
+            set(
+                &mut ledger,
+                &pool("p"),
+                &"k".repeat(length),
+                entry(LedgerStage::Down, 1),
+            );
             ledger
         };
         let rest = MAX_LEDGER_BYTES - encode(1, &with_key(0)).unwrap().len();
         assert_eq!(encode(1, &with_key(rest)).unwrap().len(), MAX_LEDGER_BYTES);
-        assert!(matches!(encode(1, &with_key(rest + 1)), Err(LedgerError::TooLarge { .. })));
+        assert!(matches!(
+            encode(1, &with_key(rest + 1)),
+            Err(LedgerError::TooLarge { .. })
+        ));
     }
 
     #[test]
