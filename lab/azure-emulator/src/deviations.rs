@@ -23,8 +23,6 @@ pub enum Deviation {
     IfMatchIgnored,
     /// Pools are `Succeeded` while an operation changes their load balancer.
     PoolsStaySucceeded,
-    /// A load balancer is `Succeeded` while an operation changes it.
-    LoadBalancersStaySucceeded,
     /// The etag of a pool changes only with the pool.
     PoolsHaveOwnEtags,
     /// A write of a pool during an operation of its load balancer gets 409 `AnotherOperationInProgress`.
@@ -98,12 +96,7 @@ impl Deviations {
             return;
         }
         match child {
-            None => {
-                if self.has(Deviation::LoadBalancersStaySucceeded) {
-                    show_succeeded(shown);
-                }
-                pools_mut(shown).for_each(|pool| self.show_pool(resource, pool));
-            }
+            None => pools_mut(shown).for_each(|pool| self.show_pool(resource, pool)),
             Some(POOLS) => self.show_pool(resource, shown),
             Some(_) => {}
         }
@@ -118,7 +111,7 @@ impl Deviations {
 
     fn show_pool(&self, resource: &Resource, shown: &mut Value) {
         if self.has(Deviation::PoolsStaySucceeded) {
-            show_succeeded(shown);
+            shown["properties"]["provisioningState"] = ProvisioningState::Succeeded.as_str().into();
         }
         self.show_etag(resource, shown);
     }
@@ -129,10 +122,6 @@ impl Deviations {
         let stored = position.map(|position| &list[position]);
         shown["etag"] = self.etag(resource, POOLS, stored).to_string().into();
     }
-}
-
-fn show_succeeded(shown: &mut Value) {
-    shown["properties"]["provisioningState"] = ProvisioningState::Succeeded.as_str().into();
 }
 
 /// The pools in a load balancer as a GET shows it.

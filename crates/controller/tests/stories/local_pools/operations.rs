@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use headgate_azure_emulator::Settings;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -14,15 +13,11 @@ const STATUS_URL: &str = "/operations/";
 /// Far longer than the rest of a write.
 const OPERATION: Duration = Duration::from_secs(20);
 /// A pool of all nodes, which is no Service's.
-pub(super) const NODE_POOL: &str = "kubernetes";
+const NODE_POOL: &str = "kubernetes";
 const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
 
-async fn cluster() -> LocalCluster {
-    cluster_with(operations_of(OPERATION)).await
-}
-
 /// A cluster with a pool of `web`, which has the first node, and a pool of all nodes.
-pub(super) async fn cluster_with(azure: Settings) -> LocalCluster {
+async fn cluster() -> LocalCluster {
     let pools = [("default-web", entries([1], false)), (NODE_POOL, entries(1..=4, false))];
     let mut document = load_balancer("kubernetes", &pools);
     let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
@@ -33,7 +28,7 @@ pub(super) async fn cluster_with(azure: Settings) -> LocalCluster {
     }
     let cluster = LocalCluster::with(Options {
         load_balancers: vec![document],
-        azure,
+        azure: operations_of(OPERATION),
         ..Options::default()
     })
     .await;
