@@ -280,7 +280,7 @@ mod tests {
                 .await
                 .unwrap();
             fake.change::<Pod>("headgate", name, |pod: &mut Value| {
-                pod["status"]["phase"] = phase.into()
+                pod["status"]["phase"] = phase.into();
             });
         }
         let named = |found: &AgentPods| found.by_node.clone().into_iter().collect::<Vec<_>>();
