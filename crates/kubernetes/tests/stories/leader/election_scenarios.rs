@@ -349,11 +349,11 @@ async fn an_api_server_that_refuses_or_is_down_gets_few_requests() {
         for candidate in &candidates {
             candidate.line.set(fault);
         }
-        let tries = || -> usize { candidates.iter().map(|candidate| candidate.line.tries()).sum() };
-        let (before, tried) = (election.fake.requests().len(), tries());
+        let attempts = || -> usize { candidates.iter().map(|candidate| candidate.line.tries()).sum() };
+        let (before, tried) = (election.fake.requests().len(), attempts());
         election.pass(5 * MINUTE).await;
         assert_eq!(election.fake.requests().len(), before, "no request arrived");
-        let tried = tries() - tried;
+        let tried = attempts() - tried;
         assert!((300..3300).contains(&tried), "ten a second of all candidates: {tried}");
         for candidate in &candidates {
             candidate.line.set(Fault::None);
