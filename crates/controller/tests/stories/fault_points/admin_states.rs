@@ -205,7 +205,7 @@ pub(super) async fn restore(points: FaultPoints) {
         stage.until_down(&[]).await;
         let ledger = stage.cluster.world.ledger().await.to_string();
         assert!(
-            !ledger.contains("\"intended\"") && !ledger.contains("\"down\""),
+            !ledger.contains("\"intended ") && !ledger.contains("\"down "),
             "{ledger}"
         );
         stage.taint(&[2], &[]);
