@@ -38,7 +38,7 @@ impl TokenBucket {
     /// Takes a token and returns when its request may be sent. Returns `None`, and takes none, if that is after
     /// `deadline`.
     fn take(&mut self, now: Instant, deadline: Instant) -> Option<Instant> {
-        // A bucket that never refills holds its first tokens only, also one whose rate is no number.
+        // At a rate that is negative or not a number a bucket is never refilled: only the tokens it began with can be taken.
         let qps = self.limit.qps.max(0.0);
         let refill = now.saturating_duration_since(self.updated).as_secs_f64() * qps;
         self.level = (self.level + refill).min(f64::from(self.limit.bucket.max(1)));

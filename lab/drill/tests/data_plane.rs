@@ -392,8 +392,9 @@ fn a_machine_that_resets_connections_is_out_at_the_first_probe_and_a_silent_one_
     assert!(reset < silent, "{reset} {silent}");
 }
 
-/// When a run starts whose world is whole from this time on: after the second probe of each node, at the run's phase of those of the
-/// first node. Here the first node's is the last, so it is half an interval later, whatever a machine does in a few milliseconds.
+/// When a run starts if every node answers its probes from `since` on: after each node's second probe, at the run's phase between two
+/// probes of the first node. With this seed the first node is probed last, so the start is half an interval after that, and delays of a few
+/// milliseconds do not change which probes come before it.
 fn start_of_a_whole_world(since: Instant, interval: Duration, run: &RunSettings) -> Instant {
     let schedule = Schedule::new(since, interval, NODES, 1, run.seed);
     let second = (0..NODES).map(|node| schedule.first(node)[0] + interval).max().unwrap();

@@ -1,7 +1,8 @@
 //! For how long the leader has known the ledger entries.
 //!
-//! Invariant: ages count on the own monotonic clock, and begin again with each leader, because the clock that wrote the times in the ledger
-//! may have been wrong, or the own one. An entry that stays longer costs nothing; after one that ends too early nobody gives its `Down` back.
+//! Invariant: ages are counted by this leader's monotonic clock, and begin again with each leader, because the wall clock that wrote the
+//! times in the ledger may have been wrong, and so may this leader's. An entry that is kept longer costs nothing; if one is removed too
+//! early, nobody sets its `Down` back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -76,8 +76,8 @@ impl Contents {
     }
 }
 
-/// The entries of some keys, whose entries in the pools are the same: in which pools, by their places in the list, each key has which
-/// ledger entry.
+/// Keys that have the same ledger entries: each ledger entry with the pools it is for, by their places in the list of pools, and then
+/// the keys.
 type Group<T> = (BTreeMap<LedgerEntry, Vec<usize>>, Vec<T>);
 
 /// The parts of the text that depend on the entries.
