@@ -80,7 +80,13 @@ impl Arm<'_> {
 
     fn get(&self, request: &ArmRequest<'_>, id: &ResourceId) -> ArmResult {
         let lag = self.settings.read_lag;
-        self.show(request, id, self.store.seen(self.resource(id)?, request.now.mono, lag))
+        let resource = self.store.seen(self.resource(id)?, request.now.mono, lag);
+        let mut response = self.show(request, id, resource)?;
+        if let Some(shown) = &mut response.body {
+            let kind = child_of(resource, id).map(|(kind, _)| kind);
+            self.settings.deviations.show_states(resource, kind, shown);
+        }
+        Ok(response)
     }
 
     /// Shows a version of the resource with this id, or of the child with it.
@@ -102,7 +108,7 @@ impl Arm<'_> {
                 (shown, Some(kind), deviations.etag(resource, kind, Some(child)))
             }
         };
-        deviations.show(resource, kind, &mut shown);
+        deviations.show_etags(resource, kind, &mut shown);
         super::compute::expand(&mut shown, id, request.parameter("$expand").as_deref());
         Ok(JsonResponse::new(StatusCode::OK, shown).etag(etag))
     }

@@ -23,6 +23,8 @@ pub enum Deviation {
     IfMatchIgnored,
     /// Pools are `Succeeded` while an operation changes their load balancer.
     PoolsStaySucceeded,
+    /// A load balancer is `Succeeded` while an operation changes it.
+    LoadBalancersStaySucceeded,
     /// The etag of a pool changes only with the pool.
     PoolsHaveOwnEtags,
     /// A write of a pool during an operation of its load balancer gets 409 `AnotherOperationInProgress`.
@@ -90,30 +92,33 @@ impl Deviations {
         is_lost.then_some((OperationEnd::Succeeded, Effect::LostWhenSuperseded))
     }
 
-    /// Changes what a GET of a load balancer, or of a child of this kind, shows.
-    pub(super) fn show(&self, resource: &Resource, child: Option<&str>, shown: &mut Value) {
-        if self.0.is_empty() || !same_name(&resource.id.kind(), KIND) {
+    /// Changes the etags that a load balancer, or a child of this kind, shows.
+    pub(super) fn show_etags(&self, resource: &Resource, child: Option<&str>, shown: &mut Value) {
+        if !self.has(Deviation::PoolsHaveOwnEtags) || !same_name(&resource.id.kind(), KIND) {
             return;
         }
         match child {
-            None => pools_mut(shown).for_each(|pool| self.show_pool(resource, pool)),
-            Some(POOLS) => self.show_pool(resource, shown),
+            None => pools_mut(shown).for_each(|pool| self.show_etag(resource, pool)),
+            Some(POOLS) => self.show_etag(resource, shown),
             Some(_) => {}
         }
     }
 
-    /// Changes the etags in a whole resource, and nothing else.
-    pub(super) fn show_etags(&self, resource: &Resource, shown: &mut Value) {
-        if self.has(Deviation::PoolsHaveOwnEtags) && same_name(&resource.id.kind(), KIND) {
-            pools_mut(shown).for_each(|pool| self.show_etag(resource, pool));
+    /// Changes the states that a GET of a load balancer, or of a child of this kind, shows; what answers a PUT has the true one.
+    pub(super) fn show_states(&self, resource: &Resource, child: Option<&str>, shown: &mut Value) {
+        if !same_name(&resource.id.kind(), KIND) {
+            return;
         }
-    }
-
-    fn show_pool(&self, resource: &Resource, shown: &mut Value) {
+        if child.is_none() && self.has(Deviation::LoadBalancersStaySucceeded) {
+            show_succeeded(shown);
+        }
         if self.has(Deviation::PoolsStaySucceeded) {
-            shown["properties"]["provisioningState"] = ProvisioningState::Succeeded.as_str().into();
+            match child {
+                None => pools_mut(shown).for_each(show_succeeded),
+                Some(POOLS) => show_succeeded(shown),
+                Some(_) => {}
+            }
         }
-        self.show_etag(resource, shown);
     }
 
     fn show_etag(&self, resource: &Resource, shown: &mut Value) {
@@ -122,6 +127,10 @@ impl Deviations {
         let stored = position.map(|position| &list[position]);
         shown["etag"] = self.etag(resource, POOLS, stored).to_string().into();
     }
+}
+
+fn show_succeeded(shown: &mut Value) {
+    shown["properties"]["provisioningState"] = ProvisioningState::Succeeded.as_str().into();
 }
 
 /// The pools in a load balancer as a GET shows it.

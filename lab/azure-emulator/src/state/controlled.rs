@@ -29,7 +29,7 @@ impl State {
         let resources = self.store.all();
         let shown = |resource| {
             let mut shown = self.store.show(resource, show_none);
-            self.settings.deviations.show_etags(resource, &mut shown);
+            self.settings.deviations.show_etags(resource, None, &mut shown);
             shown
         };
         let resources: Vec<Value> = resources.map(shown).collect();

@@ -14,7 +14,12 @@ async fn each_deviation_turns_an_assumption_false() {
     down["properties"]["loadBalancerBackendAddresses"][0]["properties"]["adminState"] = "Down".into();
 
     assert_eq!(client.put_if_match(&a, "\"stale\"", &down).await.status, 412);
-    set(&["ifMatchIgnored", "poolsStaySucceeded", "poolsHaveOwnEtags"]);
+    set(&[
+        "ifMatchIgnored",
+        "poolsStaySucceeded",
+        "loadBalancersStaySucceeded",
+        "poolsHaveOwnEtags",
+    ]);
     let etags = [client.get(&a).await, client.get(&b).await].map(|pool| pool.body["etag"].clone());
     let probe = format!("{}/probes/healthz", lb_path("lb1"));
     let (read, whole) = (client.get(&probe).await, client.get(&lb_path("lb1")).await);
@@ -27,6 +32,10 @@ async fn each_deviation_turns_an_assumption_false() {
         assert_eq!(pool.body["properties"]["provisioningState"], "Succeeded");
         assert_eq!(pool.header("etag"), pool.body["etag"].as_str());
     }
+    let shown = async || client.get(&lb_path("lb1")).await.body["properties"]["provisioningState"].clone();
+    assert_eq!(shown().await, "Succeeded");
+    set(&["poolsStaySucceeded", "poolsHaveOwnEtags"]);
+    assert_eq!(shown().await, "Updating");
     assert_ne!(during[0].body["etag"], etags[0]);
     assert_eq!(during[1].body["etag"], etags[1]);
 
@@ -66,7 +75,7 @@ async fn deviations_are_about_load_balancers_alone() {
     client.control(
         "PUT",
         "settings",
-        &json!({"deviations": ["poolsStaySucceeded", "poolsHaveOwnEtags"]}),
+        &json!({"deviations": ["poolsStaySucceeded", "loadBalancersStaySucceeded", "poolsHaveOwnEtags"]}),
     );
     assert_eq!(shown().await, before);
 }

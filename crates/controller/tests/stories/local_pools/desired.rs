@@ -4,15 +4,16 @@
 
 use std::collections::BTreeSet;
 
-use headgate_azure_emulator::{Deviation, Deviations, Settings};
+use headgate_azure_emulator::{Deviation, Settings};
 use headgate_controller::local_service::LocalPoolsTarget;
 use headgate_controller::pool::ListScope;
 use headgate_test_kubernetes::Fault;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::super::world::{SECOND, address, entries, load_balancer, scope};
 use super::cluster::{INTERVAL, LocalCluster, Options, nodes, operations_of, pool_path, several_load_balancers};
+use super::operations::{NODE_POOL, cluster_with};
 
 const READ: &str = "/loadBalancers/kubernetes$";
 const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
@@ -200,32 +201,57 @@ async fn members_are_written_from_a_fresh_read() {
 }
 
 /// Issue 9839: the updater raced the reconcile loop of its own process, and its writes failed with 412. Here ARM also refuses a write
-/// that comes before the operation of another one has ended, which nothing but its status shows.
+/// that comes before the operation of another one has ended, which nothing but its status shows. Each change comes while ARM still
+/// works on the one before, members and admin states by turns.
 #[tokio::test(start_paused = true)]
 async fn updates_and_admin_states_never_overtake_each_other() {
-    let cluster = LocalCluster::with(Options {
-        azure: Settings {
-            deviations: Deviations::from_iter([Deviation::PoolsStaySucceeded, Deviation::SecondWriteRefused]),
-            ..operations_of(3 * SECOND)
-        },
-        ..Options::default()
+    // Longer than a tick, which so finds an operation under way.
+    let operation = INTERVAL + 10 * SECOND;
+    let hidden = [
+        Deviation::PoolsStaySucceeded,
+        Deviation::LoadBalancersStaySucceeded,
+        Deviation::SecondWriteRefused,
+    ];
+    let cluster = cluster_with(Settings {
+        deviations: hidden.into_iter().collect(),
+        ..operations_of(operation)
     })
     .await;
-    cluster.add_service("web").await;
-    for (turn, delay) in (0..20).zip(7_u32..) {
-        let (node, other) = (turn % 4 + 1, (turn + 1) % 4 + 1);
-        cluster.set_slice("web", "web-1", &[node, other]).await;
+    let mut written = 0;
+    let mut next_put = async || {
+        written += 1;
+        let changed = Instant::now();
+        while cluster.puts() < written {
+            sleep(SECOND / 4).await;
+            assert!(changed.elapsed() < 2 * operation, "change {written} is not written");
+        }
+    };
+    for (endpoint, node) in [(2, 3), (1, 4)].into_iter().cycle().take(10) {
         cluster.world.taint(node, &[SIGNAL]).await;
-        sleep(delay * SECOND).await;
+        next_put().await;
+        cluster.set_slice("web", "web-1", &[endpoint]).await;
+        next_put().await;
         cluster.world.taint(node, &[]).await;
+        next_put().await;
     }
     sleep(3 * INTERVAL).await;
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[4, 1]));
-    let puts = cluster.world.puts();
-    let refused: Vec<_> = puts
-        .iter()
-        .filter(|put| put["status"].as_u64().unwrap() >= 400)
+    let refused: Vec<_> = cluster
+        .world
+        .puts()
+        .into_iter()
+        .filter(|put| put["status"] != 200)
         .collect();
-    assert!(puts.len() > 20 && refused.is_empty(), "{refused:?}");
-    assert!(cluster.world.down("kubernetes", "default-web").is_empty());
+    assert!(refused.is_empty(), "{refused:?}");
+    // None was early, and none came so late that its change was not there before the operation ended: by then a hold of the shared Lease
+    // admits no more writes, so that others had their turn of 6 s.
+    let puts = cluster.world.own_puts();
+    let waits = puts
+        .windows(2)
+        .map(|pair| pair[1].duration_since(pair[0]).unsigned_abs());
+    let waits: Vec<_> = waits.collect();
+    let expected = operation..operation + 10 * SECOND;
+    assert!(waits.iter().all(|wait| expected.contains(wait)), "{waits:?}");
+    assert_eq!(waits.len(), 29, "one write for each of 30 changes");
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1]));
+    assert!(cluster.world.down("kubernetes", NODE_POOL).is_empty());
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use headgate_azure_emulator::Settings;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -13,11 +14,15 @@ const STATUS_URL: &str = "/operations/";
 /// Far longer than the rest of a write.
 const OPERATION: Duration = Duration::from_secs(20);
 /// A pool of all nodes, which is no Service's.
-const NODE_POOL: &str = "kubernetes";
+pub(super) const NODE_POOL: &str = "kubernetes";
 const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// A cluster with a pool of `web`, which has the first node, and a pool of all nodes.
 async fn cluster() -> LocalCluster {
+    cluster_with(operations_of(OPERATION)).await
+}
+
+/// A cluster with a pool of `web`, which has the first node, and a pool of all nodes.
+pub(super) async fn cluster_with(azure: Settings) -> LocalCluster {
     let pools = [("default-web", entries([1], false)), (NODE_POOL, entries(1..=4, false))];
     let mut document = load_balancer("kubernetes", &pools);
     let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
@@ -28,7 +33,7 @@ async fn cluster() -> LocalCluster {
     }
     let cluster = LocalCluster::with(Options {
         load_balancers: vec![document],
-        azure: operations_of(OPERATION),
+        azure,
         ..Options::default()
     })
     .await;
