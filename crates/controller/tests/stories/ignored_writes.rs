@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use hyper::{Method, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::rows::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster, between};
@@ -13,7 +13,7 @@ use super::world::{ENFORCE, entries, id_of, load_balancer};
 
 const BY_ID: &str = "/loadBalancers/kubernetes$";
 
-fn one_pool() -> Vec<serde_json::Value> {
+fn one_pool() -> Vec<Value> {
     vec![load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])]
 }
 
@@ -115,4 +115,19 @@ async fn reads_that_lag_lead_to_no_other_write() {
         }
         assert!(cluster.notes(FAILED, "node-2").await.is_empty());
     }
+}
+
+/// Two 412 say that the version was replaced, so a read that still shows it lags, and a write from it would be refused again.
+#[tokio::test(start_paused = true)]
+async fn reads_that_lag_another_writer_cost_two_refused_writes() {
+    let cluster = TestCluster::with(3, &one_pool()).await;
+    cluster.world.control("PUT", "settings", &json!({"readLag": "2s"}));
+    let drain = |pool: &mut Value| pool["properties"]["drainPeriodInSeconds"] = 60.into();
+    cluster.foreign("kubernetes", "kubernetes", drain).await;
+    let before = cluster.puts().len();
+    cluster.taint(2, &[DRAINING]);
+    let took = cluster.until_down(&["node-2"]).await;
+    assert!(took < 10 * SECOND, "{took:?}");
+    let statuses: Vec<_> = cluster.puts()[before..].iter().map(|put| put.status).collect();
+    assert_eq!(statuses, [412, 412, 200]);
 }

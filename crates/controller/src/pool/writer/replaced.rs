@@ -12,22 +12,33 @@ const MAX_READ_LAG: Duration = Duration::from_secs(10);
 
 /// The replaced versions, and since when each is known as such.
 #[derive(Debug, Default)]
-pub(super) struct ReplacedVersions(HashMap<PoolId, (Etag, Instant)>);
+pub(super) struct ReplacedVersions {
+    replaced: HashMap<PoolId, (Etag, Instant)>,
+    /// The versions of which ARM has refused one write: another writer has replaced them, or ARM itself lags.
+    refused: HashMap<PoolId, Etag>,
+}
 
 impl ReplacedVersions {
     /// Adopts what became of a write of this version.
     pub(super) fn adopt(&mut self, pool: &PoolId, etag: Option<Etag>, outcome: &Result<(), ArmError>) {
-        // A failed operation was accepted as well.
-        let is_replaced = matches!(outcome, Ok(()) | Err(ArmError::OperationFailed { .. }));
-        if let Some(etag) = etag.filter(|_| is_replaced) {
-            self.0.insert(pool.clone(), (etag, Instant::now()));
+        let Some(etag) = etag else { return };
+        let is_replaced = match outcome {
+            // A failed operation was accepted as well.
+            Ok(()) | Err(ArmError::OperationFailed { .. }) => true,
+            Err(error) if error.status().is_some_and(|status| status.as_u16() == 412) => {
+                self.refused.insert(pool.clone(), etag.clone()).as_ref() == Some(&etag)
+            }
+            Err(_) => false,
+        };
+        if is_replaced {
+            self.replaced.insert(pool.clone(), (etag, Instant::now()));
         }
     }
 
     /// Whether a read that shows these versions is older than a write that is known.
     pub(super) fn contain_any<'a>(&self, read: impl IntoIterator<Item = (&'a PoolId, Option<&'a Etag>)>) -> bool {
         let is_replaced = |(pool, etag): (&PoolId, Option<&Etag>)| {
-            let known = self.0.get(pool);
+            let known = self.replaced.get(pool);
             known.is_some_and(|(replaced, since)| etag == Some(replaced) && since.elapsed() < MAX_READ_LAG)
         };
         read.into_iter().any(is_replaced)
@@ -57,17 +68,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn replaced_version_is_known_while_reads_may_lag() {
-        for (outcome, is_replaced) in [
-            (Ok(()), true),
-            (refused(StatusCode::PRECONDITION_FAILED), false),
-            (refused(StatusCode::CONFLICT), false),
-            (Err(ArmError::NotPermitted), false),
+        for (outcomes, is_replaced) in [
+            (vec![Ok(())], true),
+            (vec![refused(StatusCode::PRECONDITION_FAILED)], false),
+            (vec![refused(StatusCode::PRECONDITION_FAILED); 2], true),
+            (vec![refused(StatusCode::CONFLICT); 2], false),
+            (vec![Err(ArmError::NotPermitted)], false),
         ] {
             let (first, second) = (Etag::new("\"1\"").unwrap(), Etag::new("\"2\"").unwrap());
             let mut replaced = ReplacedVersions::default();
-            replaced.adopt(&pool("a"), Some(first.clone()), &outcome);
+            for outcome in &outcomes {
+                replaced.adopt(&pool("a"), Some(first.clone()), outcome);
+            }
             let shows = |replaced: &ReplacedVersions, name: &str, etag| replaced.contain_any([(&pool(name), etag)]);
-            assert_eq!(shows(&replaced, "a", Some(&first)), is_replaced, "{outcome:?}");
+            assert_eq!(shows(&replaced, "a", Some(&first)), is_replaced, "{outcomes:?}");
             assert!(!shows(&replaced, "a", Some(&second)) && !shows(&replaced, "a", None));
             assert!(!shows(&replaced, "b", Some(&first)));
             advance(MAX_READ_LAG).await;
