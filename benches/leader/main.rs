@@ -1,8 +1,8 @@
-//! The benchmarks of the leader: its latency until requests to ARM, its writes, its processor time and memory.
+//! The benchmarks of the leader: its latency until requests to ARM, its processor time and memory.
 //!
 //! A real control plane, the ARM emulator, and either the release `headgate agent --role=controller`
 //! or, for the times of single requests, the same leader in this process with instrumented clients. The table and
-//! the files are like the agent's. `make bench-leader ARGS='-- pace memory'` runs those whose names contain one of these
+//! the files are like the agent's. `make bench-leader ARGS='-- pace flood'` runs those whose names contain one of these
 //! words; with `--strict` a budget that is missed fails the run.
 
 #[expect(dead_code, reason = "operations are the soak's")]
@@ -16,8 +16,6 @@ mod measuring;
 mod azure;
 mod documents;
 mod instrumented_leader;
-mod local_services;
-mod maintained_nodes;
 mod program;
 mod rows;
 #[expect(dead_code, reason = "outages are the soak's")]
