@@ -11,12 +11,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Time until it is ready; two control planes may start at the same time.
-const START_TIMEOUT: Duration = Duration::from_mins(2);
-/// Time until its output shows a change.
-const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for a complete run: a start, and some seconds.
-const RUN_TIMEOUT: Duration = Duration::from_mins(2);
+/// How long a test waits until it is ready, beside other tests.
+const START_TIMEOUT: Duration = Duration::from_mins(5);
+/// How long a test waits until its output shows a change.
+const OUTPUT_TIMEOUT: Duration = Duration::from_mins(1);
+/// How long a test waits for the end of a run.
+const RUN_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// A sandbox with its temporary directory below a directory of the test.
 pub(crate) struct Sandbox {

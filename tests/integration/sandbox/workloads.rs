@@ -36,7 +36,7 @@ async fn two_maintenances_drain_the_workloads_with_the_printed_commands() {
 
     kube(&printed(&hints, " apply -f "));
     let both = ["nodemaintenance/maintenance-a", "nodemaintenance/maintenance-b"];
-    kube(&[&["wait", "--for=condition=Drained", "--timeout=180s"], &both[..]].concat());
+    kube(&[&["wait", "--for=condition=Drained", "--timeout=600s"], &both[..]].concat());
     assert_eq!(pods_on(drained), 0);
     let ready = kube(&[
         "-n",
