@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{LoadBalancerId, PoolId};
@@ -100,7 +101,8 @@ fn pool_key(pool: &PoolId) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "format::Grouped<String>")]
 pub struct Ledger {
-    pools: BTreeMap<String, BTreeMap<String, LedgerEntry>>,
+    /// Shared with the ledgers before and after: most changes are of one pool.
+    pools: BTreeMap<String, Arc<BTreeMap<String, LedgerEntry>>>,
 }
 
 /// One ledger entry to write or remove.
@@ -133,7 +135,7 @@ impl Ledger {
     /// The ledger entries of one pool, for many lookups.
     #[must_use]
     pub fn pool(&self, pool: &PoolId) -> PoolLedger<'_> {
-        let entries = self.pools.get(&pool_key(pool));
+        let entries = self.pools.get(&pool_key(pool)).map(Arc::as_ref);
         let keys = entries.into_iter().flat_map(BTreeMap::keys);
         PoolLedger {
             fingerprints: keys.map(String::as_str).collect(),
@@ -157,10 +159,10 @@ impl Ledger {
     pub fn apply(&mut self, change: LedgerChange) {
         match change.entry {
             Some(entry) => {
-                self.pools.entry(change.pool).or_default().insert(change.key, entry);
+                Arc::make_mut(self.pools.entry(change.pool).or_default()).insert(change.key, entry);
             }
             None => {
-                if let Some(entries) = self.pools.get_mut(&change.pool) {
+                if let Some(entries) = self.pools.get_mut(&change.pool).map(Arc::make_mut) {
                     entries.remove(&change.key);
                     if entries.is_empty() {
                         self.pools.remove(&change.pool);

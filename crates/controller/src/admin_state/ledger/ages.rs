@@ -24,21 +24,26 @@ impl LedgerAges {
         if Arc::ptr_eq(&self.ledger, ledger) {
             return;
         }
-        let mut since: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
-        for (pool, key, entry) in ledger.entries() {
-            let before = self.ledger.pools.get(pool).and_then(|entries| entries.get(key));
-            // What was written is read to the second.
-            let is_same = before.is_some_and(|before| {
-                before.stage == entry.stage && before.since.as_second() == entry.since.as_second()
-            });
-            let known = self.since(pool, key).filter(|_| is_same);
-            let entries = since.entry(pool.to_owned()).or_default();
-            entries.insert(key.to_owned(), known.unwrap_or(now));
+        let before = std::mem::replace(&mut self.ledger, Arc::clone(ledger));
+        self.since.retain(|pool, _| ledger.pools.contains_key(pool));
+        for (pool, entries) in &ledger.pools {
+            let before = before.pools.get(pool);
+            // Pools that did not change are shared.
+            if before == Some(entries) {
+                continue;
+            }
+            let since = self.since.entry(pool.clone()).or_default();
+            since.retain(|key, _| entries.contains_key(key));
+            for (key, entry) in &**entries {
+                // What was written is read to the second.
+                let is_same = before.and_then(|entries| entries.get(key)).is_some_and(|before| {
+                    before.stage == entry.stage && before.since.as_second() == entry.since.as_second()
+                });
+                if !is_same {
+                    since.insert(key.clone(), now);
+                }
+            }
         }
-        *self = Self {
-            ledger: Arc::clone(ledger),
-            since,
-        };
     }
 
     /// Since when the entry is as it is, as far as this leader knows.

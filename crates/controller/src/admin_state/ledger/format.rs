@@ -5,6 +5,7 @@
 //! two things about one pool entry, or names a pool that is not there, is no ledger.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use headgate_core::clock::whole_seconds;
 use serde::{Deserialize, Serialize, Serializer};
@@ -92,7 +93,7 @@ impl<'a> From<&'a Ledger> for Grouped<&'a str> {
     fn from(ledger: &'a Ledger) -> Self {
         let mut by_key: BTreeMap<&str, Vec<(LedgerEntry, usize)>> = BTreeMap::new();
         for (place, entries) in ledger.pools.values().enumerate() {
-            for (key, entry) in entries {
+            for (key, entry) in &**entries {
                 let since = whole_seconds(entry.since);
                 let entry = LedgerEntry { since, ..*entry };
                 by_key.entry(key).or_default().push((entry, place));
@@ -146,7 +147,7 @@ impl TryFrom<Grouped<String>> for Ledger {
             for (entry, place) in places {
                 let pool = text.pools.get(place);
                 let pool = pool.ok_or_else(|| format!("there is no pool {place} in the list of pools"))?;
-                let entries = ledger.pools.entry(pool.clone()).or_default();
+                let entries = Arc::make_mut(ledger.pools.entry(pool.clone()).or_default());
                 for key in keys {
                     if entries.insert(key.clone(), entry).is_some() {
                         return Err(format!("{key} of {pool} is there twice"));
