@@ -1,9 +1,9 @@
 //! What all load balancers showed last, and what it is compared with: what events, ledger stages, holds, markers and gates follow from.
 //! Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use headgate_azure::{AdminState, LoadBalancerId};
+use headgate_azure::{AdminState, LoadBalancerId, PoolId};
 use headgate_core::clock::Moment;
 use headgate_core::node::SignalPeriod;
 
@@ -12,7 +12,7 @@ use super::plan::EntryStatus;
 use super::planner::LoadBalancerStatus;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
-use crate::pool::{ClusterNode, Listing};
+use crate::pool::{ClusterNode, EntryKey, Listing};
 
 /// A load balancer, as it was planned last.
 #[derive(Clone, Debug)]
@@ -48,6 +48,8 @@ pub(super) struct OwnEntry<'a> {
     pub(super) load_balancer: &'a PlannedLoadBalancer,
     /// What the ledger has now; the status has what it had when the plan was made.
     pub(super) ledger_entry: Option<LedgerEntry>,
+    /// Whether the newest read or list shows the entry `Down`, and the plan keeps it so.
+    is_down: bool,
 }
 
 impl<'a> LastReads<'a> {
@@ -64,12 +66,21 @@ impl<'a> LastReads<'a> {
             // The entries are ordered by pool, so each pool is looked up once.
             let entries = &load_balancer.status.entries;
             for entries in entries.chunk_by(|one, other| one.pool == other.pool) {
-                let ledger = entries.first().map(|first| ledger.pool(&first.pool));
+                let Some(pool) = entries.first().map(|first| &first.pool) else {
+                    continue;
+                };
+                let ledger = ledger.pool(pool);
+                let listed = listed_after_plan(listing, load_balancer, pool);
                 for entry in entries {
+                    let is_read_down = entry.observed == Some(AdminState::Down) && !entry.is_held_back;
+                    let is_disproved = listed
+                        .get(&entry.key)
+                        .is_some_and(|state| *state != Some(AdminState::Down));
                     nodes.entry(&entry.node.uid).or_default().push(OwnEntry {
                         entry,
                         load_balancer,
-                        ledger_entry: ledger.as_ref().and_then(|ledger| ledger.entry(&entry.key)),
+                        ledger_entry: ledger.entry(&entry.key),
+                        is_down: is_read_down && !is_disproved,
                     });
                 }
             }
@@ -103,7 +114,7 @@ impl<'a> LastReads<'a> {
 
     /// The entries of a Node that get new connections.
     pub(super) fn in_service(&self, node: &ClusterNode) -> Vec<&'a EntryStatus> {
-        let in_service = self.managed_entries(node).filter(|own| !own.is_down(self.listing));
+        let in_service = self.managed_entries(node).filter(|own| !own.is_down);
         in_service.map(|own| own.entry).collect()
     }
 
@@ -124,25 +135,21 @@ impl<'a> LastReads<'a> {
     }
 }
 
-impl OwnEntry<'_> {
-    /// Whether the newest read or list shows the entry `Down`, and the plan keeps it so.
-    fn is_down(&self, listing: &Listing) -> bool {
-        let is_read_down = self.entry.observed == Some(AdminState::Down) && !self.entry.is_held_back;
-        is_read_down && !self.is_disproved(listing)
-    }
-
-    /// Whether a list that the pool writer has not adopted yet shows another admin state.
-    fn is_disproved(&self, listing: &Listing) -> bool {
-        let PlannedLoadBalancer { id, status, .. } = self.load_balancer;
-        let Some((requested_at, view)) = listing.load_balancer(id) else {
-            return false;
-        };
-        if status.observed_at.is_some_and(|at| at >= requested_at) {
-            return false;
-        }
-        let pool = view.pools.iter().find(|pool| pool.id == self.entry.pool);
-        let mut entries = pool.into_iter().flat_map(|pool| &pool.entries);
-        let listed = entries.find(|entry| entry.key.as_ref() == Some(&self.entry.key));
-        listed.is_some_and(|entry| entry.admin_state != Some(AdminState::Down))
-    }
+/// The admin states of a pool in a list that the pool writer has not adopted yet; none if the plan is as new as the list.
+fn listed_after_plan<'a>(
+    listing: &'a Listing,
+    load_balancer: &PlannedLoadBalancer,
+    pool: &PoolId,
+) -> HashMap<&'a EntryKey, Option<AdminState>> {
+    let PlannedLoadBalancer { id, status, .. } = load_balancer;
+    let is_newer = listing
+        .requested_at
+        .is_some_and(|at| status.observed_at.is_none_or(|planned| planned < at));
+    let listed = listing.load_balancers.get(id).filter(|_| is_newer);
+    let pool = listed.and_then(|view| view.pools.iter().find(|known| known.id == *pool));
+    let entries = pool.into_iter().flat_map(|pool| &pool.entries).rev();
+    // Of entries with the same key the first counts.
+    entries
+        .filter_map(|entry| Some((entry.key.as_ref()?, entry.admin_state)))
+        .collect()
 }
