@@ -101,7 +101,7 @@ pub(super) fn desired_holds(reads: &LastReads<'_>, unplanned: &Unplanned, guard:
     } else {
         kept_holds(unplanned, targets, now)
     };
-    let entries = reads.statuses().flat_map(|status| &status.entries);
+    let entries = reads.statuses().flat_map(|status| status.entries.iter());
     let mut reasons: BTreeMap<String, HeldFor> = BTreeMap::new();
     for entry in entries.filter(|entry| entry.held_for.is_news()) {
         // The Node as it is now: the plan may be older.

@@ -32,8 +32,8 @@ pub(super) struct LoadBalancerStatus {
     pub(super) view: Option<Arc<LoadBalancerView>>,
     /// Whether every network interface in it has been looked up.
     pub(super) covers_interfaces: bool,
-    /// The entries with a target state or a ledger entry.
-    pub(super) entries: Vec<EntryStatus>,
+    /// The entries with a target state or a ledger entry; shared, because each report has a copy of the status.
+    pub(super) entries: Arc<[EntryStatus]>,
     /// The pools that a load-balancing rule uses.
     pub(super) pools: Vec<PoolCounts>,
     /// Changes that are due and not read back yet.
@@ -177,7 +177,7 @@ impl Planner for LoadBalancerPlanner {
             status.view = Some(Arc::clone(&observation.view));
             status.covers_interfaces = is_complete;
             status.unreadable_pools = unreadable_pools;
-            status.entries = entries;
+            status.entries = entries.into();
             status.pools = pools;
             status.pending_changes = changes;
             status.unsent_changes = changes;

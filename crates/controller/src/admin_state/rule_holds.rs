@@ -96,7 +96,7 @@ mod tests {
             id: pool_id("p").load_balancer().clone(),
             is_managed: true,
             status: LoadBalancerStatus {
-                entries,
+                entries: entries.into(),
                 ..LoadBalancerStatus::default()
             },
         }];

@@ -331,7 +331,9 @@ impl TransitionTracker {
             if counts.eligible > 0 || counts.desired_down == 0 || !self.exhausted_pools.insert(counts.pool.clone()) {
                 continue;
             }
-            let entries = load_balancers.clone().flat_map(|load_balancer| &load_balancer.entries);
+            let entries = load_balancers
+                .clone()
+                .flat_map(|load_balancer| load_balancer.entries.iter());
             let mut down = entries.filter(|entry| entry.pool == counts.pool && entry.target == TargetState::Down);
             let Some(entry) = down.next() else { continue };
             effects.events.push(NodeEvent {

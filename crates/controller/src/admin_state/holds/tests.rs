@@ -44,22 +44,22 @@ fn holds_for(
     let now = Clock::System.now();
     let targets = target_states(nodes, now);
     let view = view(&[("a", &[(1, "-"), (2, "-")], true), ("b", &[(1, "-")], true)]);
-    let plan = plan(
+    let mut plan = plan(
         &view,
         &PlanInputs {
             guard: guarded_by(guard),
             ..plan_inputs(&targets, &ledger(&[]), now)
         },
     );
+    for entry in &mut plan.entries {
+        change(&mut entry.held_for);
+    }
     let mut status = LoadBalancerStatus {
-        entries: plan.entries,
+        entries: plan.entries.into(),
         pools: plan.pools,
         ..LoadBalancerStatus::default()
     };
     status.pools[1].probes_headgate = true;
-    for entry in &mut status.entries {
-        change(&mut entry.held_for);
-    }
     let load_balancers = [PlannedLoadBalancer {
         id: view.id.clone(),
         is_managed: true,

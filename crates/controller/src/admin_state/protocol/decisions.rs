@@ -304,7 +304,7 @@ impl<'a> Planned<'a> {
             status: LoadBalancerStatus {
                 planned_generation: Some(self.targets.generation),
                 covers_interfaces: true,
-                entries: plan.entries,
+                entries: plan.entries.into(),
                 pools: plan.pools,
                 pending_changes: changes,
                 unsent_changes: changes,

@@ -54,7 +54,7 @@ impl Scenario {
             covers_interfaces: true,
             pending_changes: plan.change_count(),
             unsent_changes: plan.change_count(),
-            entries: plan.entries,
+            entries: plan.entries.into(),
             pools: plan.pools,
             unreadable_pools: self.unreadable_pools.clone(),
             last_error: self.last_error.clone(),

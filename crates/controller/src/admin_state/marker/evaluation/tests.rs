@@ -76,7 +76,7 @@ impl Scenario {
             planned_generation: self.read_age.map(|_| generation),
             observed_at: self.read_age.map(|age| now - age),
             covers_interfaces: self.covers_interfaces,
-            entries: planned.entries,
+            entries: planned.entries.into(),
             ..LoadBalancerStatus::default()
         };
         let mut listing = Listing {
