@@ -62,6 +62,6 @@ pub use restore_work::{OwnedEntry, RestoreContext, RestoreError, RestoreOutcome,
 pub use rule_guard::HeldFor;
 pub use settings::{AdminStateMode, ForeignDown, LIST_FAILURE_TIMEOUT, STALE_NODES_TIMEOUT};
 pub use sole_writer::{SoleWriter, SoleWriterError, SoleWriterRequest, WriteTurn, run_as_sole_writer};
-pub use target_states::{SignalledNodes, TargetState, TargetStates};
+pub use target_states::{TargetState, TargetStates};
 pub use view::{RecordedEvent, WorkSnapshot, WorkView};
 pub use work::{WorkContext, WorkError, run};

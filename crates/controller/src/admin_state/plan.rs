@@ -164,7 +164,7 @@ pub fn plan(view: &LoadBalancerView, inputs: &PlanInputs<'_>) -> Plan {
         && inputs.targets.stale_since().is_none();
     let guarded = is_guarded.then(|| inputs.targets.guarded_nodes(inputs.now.mono));
     for pool in &view.pools {
-        plan.add_pool(pool, inputs, &signalled, guarded.as_ref());
+        plan.add_pool(pool, inputs, &signalled, guarded.as_deref());
     }
     if inputs.policy.mode == AdminStateMode::Observe {
         plan.edits.clear();
@@ -195,8 +195,8 @@ impl Plan {
         &mut self,
         pool: &PoolView,
         inputs: &PlanInputs<'_>,
-        signalled: &SignalledNodes<'_>,
-        guarded: Option<&SignalledNodes<'_>>,
+        signalled: &SignalledNodes,
+        guarded: Option<&SignalledNodes>,
     ) {
         let policy = inputs.policy;
         let may_set_down = inputs.is_configured && pool.is_used();
@@ -286,7 +286,7 @@ fn held_back(
     pool: &PoolView,
     ledger: &PoolLedger<'_>,
     inputs: &PlanInputs<'_>,
-    guarded: &SignalledNodes<'_>,
+    guarded: &SignalledNodes,
 ) -> BTreeMap<usize, HeldFor> {
     if !pool.is_used() {
         return BTreeMap::new();

@@ -16,7 +16,8 @@ use crate::pool::{ClusterNode, EntryOwner, InterfaceCache, NodeIndex, PoolEntry}
 
 mod signalled_nodes;
 
-pub use signalled_nodes::SignalledNodes;
+use signalled_nodes::SharedFilter;
+pub(super) use signalled_nodes::SignalledNodes;
 
 /// How long a Node must be other than Ready until it counts as lost: the heartbeats of working nodes are late when the API server is
 /// overloaded.
@@ -62,6 +63,10 @@ pub struct TargetStates {
     /// The names of the Nodes with a signal for health answers.
     probed_out: BTreeSet<String>,
     stale_since: Option<Timestamp>,
+    /// Of the Nodes whose entries do not have the target state `None`.
+    signalled: SharedFilter,
+    /// Of the Nodes that the guard chooses from.
+    guarded: SharedFilter,
     /// Whether control-plane nodes are in no load balancer.
     exclude_control_plane: bool,
 }
@@ -125,7 +130,7 @@ impl TargetStates {
             self.probed_out.insert(name);
         }
         if before.as_ref().is_none_or(|before| plans_differ(before, &node)) {
-            self.generation += 1;
+            self.next_generation();
             self.update_period(&node, before.as_deref(), now);
         }
         true
@@ -139,8 +144,15 @@ impl TargetStates {
         self.not_ready.remove(name);
         self.probed_out.remove(name);
         let is_known = self.nodes.remove(name);
-        self.generation += u64::from(is_known);
+        if is_known {
+            self.next_generation();
+        }
         is_known
+    }
+
+    fn next_generation(&mut self) {
+        self.generation += 1;
+        (self.signalled, self.guarded) = Default::default();
     }
 
     fn update_period(&mut self, node: &ClusterNode, before: Option<&ClusterNode>, now: Moment) {
@@ -183,7 +195,7 @@ impl TargetStates {
 
     /// Makes a deadline that has passed count as a change, and signals that have lasted long enough as signals.
     pub fn advance_generation(&mut self, now: Moment) {
-        self.generation += 1;
+        self.next_generation();
         for periods in self.periods.values_mut() {
             if periods.advance(self.generation, now).is_some() {
                 self.left_out_of_service.remove(periods.uid());
@@ -193,6 +205,7 @@ impl TargetStates {
 
     /// Drops the periods that ended [`headgate_core::node::ENDED_PERIOD_TTL`] ago.
     pub fn drop_ended_periods(&mut self, now: Instant) {
+        (self.signalled, self.guarded) = Default::default();
         self.periods.retain(|_, periods| {
             periods.drop_ended(now);
             if periods.period().is_none() {
@@ -205,7 +218,7 @@ impl TargetStates {
     /// Records that the Nodes are stale, and when they were known to be current last; or that they are current.
     pub fn set_stale_since(&mut self, since: Option<Timestamp>) {
         self.stale_since = since;
-        self.generation += 1;
+        self.next_generation();
     }
 
     /// When the Nodes were known to be current last, if they are stale: every target state is [`TargetState::Unchanged`] then.
@@ -300,18 +313,31 @@ impl TargetStates {
     }
 
     /// The Nodes whose entries do not have the target state `None`.
-    #[must_use]
-    pub fn signalled_nodes(&self, now: Instant) -> SignalledNodes<'_> {
-        SignalledNodes::new(self.nodes_where(|periods| self.target_of(Some(periods), now) != TargetState::None))
+    pub(super) fn signalled_nodes(&self, now: Instant) -> Arc<SignalledNodes> {
+        let is_signalled = |periods: &SignalPeriods| self.target_of(Some(periods), now) != TargetState::None;
+        let make = || SignalledNodes::new(self.nodes_where(is_signalled));
+        self.signalled.at(now, make, || self.next_target_change(now))
     }
 
     /// The Nodes that admin states or probes take out, or soon may: what the guard chooses from.
-    #[must_use]
-    pub(super) fn guarded_nodes(&self, now: Instant) -> SignalledNodes<'_> {
-        let probed_out = self.probed_out.iter().filter_map(|name| self.nodes.by_name(name));
-        let signalled = self
-            .nodes_where(|periods| self.target_of(Some(periods), now) == TargetState::Down || self.damps(periods, now));
-        SignalledNodes::new(probed_out.chain(signalled))
+    pub(super) fn guarded_nodes(&self, now: Instant) -> Arc<SignalledNodes> {
+        let is_guarded = |periods: &SignalPeriods| {
+            self.target_of(Some(periods), now) == TargetState::Down || self.damps(periods, now)
+        };
+        let make = || {
+            let probed_out = self.probed_out.iter().filter_map(|name| self.nodes.by_name(name));
+            SignalledNodes::new(probed_out.chain(self.nodes_where(is_guarded)))
+        };
+        self.guarded.at(now, make, || self.next_target_change(now))
+    }
+
+    /// When time alone changes a target state, or whether a Node is damped.
+    fn next_target_change(&self, now: Instant) -> Option<Instant> {
+        let times = self.all_periods().flat_map(|period| {
+            let debounced = period.ended_at.map(|at| at + DEBOUNCE);
+            debounced.into_iter().chain(period.restores_at())
+        });
+        times.filter(|at| *at > now).min()
     }
 
     fn all_periods(&self) -> impl Iterator<Item = &SignalPeriod> {

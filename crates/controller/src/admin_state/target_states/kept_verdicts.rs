@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{TargetState, TargetStates};
-use crate::pool::read_node;
+use super::{SignalledNodes, TargetState, TargetStates};
+use crate::pool::{InterfaceCache, NodeMatcher, read_node};
 
 /// What a Node may have, each of which is or may be a signal.
 const FACTS: usize = 8;
@@ -164,7 +164,15 @@ proptest! {
             let kept = present.map(SignalPeriod::names).unwrap_or_default();
             prop_assert_eq!(&kept, &counting, "{:?}", step);
             prop_assert_eq!(targets.pending_signals(&node), pending, "{:?}", step);
-            prop_assert_eq!(targets.target_state(&node, now) == TargetState::Down, !counting.is_empty());
+            let target = targets.target_state(&node, now);
+            prop_assert_eq!(target == TargetState::Down, !counting.is_empty());
+            // The filters of plans are kept as well, and are those of this time.
+            let named = NodeMatcher::Name("n".into());
+            let is_in = |nodes: &SignalledNodes| nodes.may_match(&named, &InterfaceCache::default());
+            let has_period = targets.signal_period(&node).is_some();
+            prop_assert_eq!(is_in(&targets.signalled_nodes(now)), has_period && target != TargetState::None);
+            let is_guarded = target == TargetState::Down || targets.is_damped(&node, now);
+            prop_assert_eq!(is_in(&targets.guarded_nodes(now)), is_guarded);
         }
     }
 }
