@@ -369,6 +369,7 @@ impl Controller<'_> {
                 status_changed: Arc::clone(&self.status_changed),
                 undo: Vec::new(),
                 last_generation: None,
+                last_hold_generation: None,
             };
             let listings = match source {
                 Source::List => self.listings.clone(),

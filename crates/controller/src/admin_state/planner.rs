@@ -77,6 +77,8 @@ pub(super) struct LoadBalancerPlanner {
     pub(super) undo: Vec<LedgerChange>,
     /// The generation of the target states that the last plan was made from, of whatever interfaces it knew.
     pub(super) last_generation: Option<u64>,
+    /// That of holds; `None` if the last plan did not choose by holds.
+    pub(super) last_hold_generation: Option<u64>,
 }
 
 /// The ledger changes before a write, and those that undo them.
@@ -140,9 +142,11 @@ impl Planner for LoadBalancerPlanner {
             }
             let targets = self.targets.borrow();
             let targets = targets.as_ref();
-            // The condition that headgate writes on a Node leads to no other plan, and what serves counts beside a signal only.
+            // What headgate writes on a Node leads to no other plan, unless holds decided, and what serves counts beside a signal only.
             let is_due = if is_about_nodes {
+                let hold_generation = targets.map(|targets| targets.hold_generation);
                 targets.map(|targets| targets.generation) != self.last_generation
+                    || self.last_hold_generation.is_some() && self.last_hold_generation != hold_generation
             } else {
                 targets.is_some_and(|targets| targets.has_signal_periods())
             };
@@ -161,6 +165,9 @@ impl Planner for LoadBalancerPlanner {
         let view = &*observation.view;
         let plan = self.plan_view(view, &targets, interfaces);
         let changes = plan.change_count();
+        // Of several entries the guard chooses by holds, among others, and only to keep a minimum.
+        let has_choice = plan.entries.iter().any(|entry| entry.held_for.minimum);
+        self.last_hold_generation = has_choice.then_some(targets.hold_generation);
         let (is_complete, unreadable_pools) = (interfaces.covers(view), interfaces.unreadable_pools(view));
         let held = plan.entries.iter().filter(|entry| entry.is_held_back);
         self.held = held.map(|entry| (entry.pool.clone(), entry.node.uid.clone())).collect();
@@ -184,6 +191,8 @@ impl Planner for LoadBalancerPlanner {
         });
         let due = self.members.as_mut().map(|members| members.due(view));
         for (pool, mut members) in due.unwrap_or_default() {
+            // Their plans may choose, too.
+            self.last_hold_generation = Some(targets.hold_generation);
             let edit = edits.iter_mut().find(|edit| edit.pool == pool.id);
             let as_read = edit.as_ref().map_or(&[][..], |edit| edit.admin_states.as_slice());
             join_members(&pool, as_read, &mut members, |pool| {

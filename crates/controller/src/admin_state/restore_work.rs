@@ -316,6 +316,7 @@ async fn work(
             status_changed: Arc::clone(&status_changed),
             undo: Vec::new(),
             last_generation: None,
+            last_hold_generation: None,
         };
         let writer = PoolWriter {
             load_balancer: id.clone(),

@@ -49,9 +49,11 @@ impl TargetState {
 /// The Nodes and the target states of their pool entries.
 #[derive(Clone, Debug, Default)]
 pub struct TargetStates {
-    /// Grows with each change that a plan may depend on: with all but those of headgate's own condition, and of what only maintenances
-    /// read.
+    /// Grows with each change that a plan may depend on: with all but those of headgate's own condition, of holds, and of what only
+    /// maintenances read.
     pub generation: u64,
+    /// Grows with each change of a hold alone, on which only a plan depends that chose by holds.
+    pub(super) hold_generation: u64,
     /// All Nodes of the cluster, with or without a signal.
     pub nodes: NodeIndex,
     /// Of the Nodes with a signal, or with one lately. By the name of the Node.
@@ -129,9 +131,14 @@ impl TargetStates {
         } else {
             self.probed_out.insert(name);
         }
-        if before.as_ref().is_none_or(|before| plans_differ(before, &node)) {
+        let has_other_hold = before.as_ref().is_some_and(|before| before.hold != node.hold);
+        // A hold proves that signals count.
+        let may_start = has_other_hold && self.periods(&node).is_some_and(|periods| !periods.pending().is_empty());
+        if may_start || before.as_ref().is_none_or(|before| plans_differ(before, &node)) {
             self.next_generation();
             self.update_period(&node, before.as_deref(), now);
+        } else {
+            self.hold_generation += u64::from(has_other_hold);
         }
         true
     }
@@ -371,10 +378,15 @@ impl TargetStates {
     }
 }
 
-/// Whether more differs than the condition that headgate itself writes, and what only maintenances read.
+/// Whether more differs than the condition and the hold that headgate itself writes, and what only maintenances read.
 fn plans_differ(one: &ClusterNode, other: &ClusterNode) -> bool {
     let one = ClusterNode {
         marker: other.marker.clone(),
+        hold: other.hold.clone(),
+        connections: other.connections.clone(),
+        is_kept_from_scale_down: other.is_kept_from_scale_down,
+        is_upgrade_paused: other.is_upgrade_paused,
+        cluster_api_machine: other.cluster_api_machine.clone(),
         labels: other.labels.clone(),
         conditions: other.conditions.clone(),
         unschedulable: other.unschedulable,

@@ -237,11 +237,15 @@ async fn cordon_under_a_hold_counts_at_once_for_a_new_leader() {
 #[test]
 fn what_only_maintenances_read_leads_to_no_other_plan() {
     let now = Clock::System.now();
-    let changes: [fn(&mut ClusterNode); 4] = [
+    let changes: [fn(&mut ClusterNode); 8] = [
         |node| node.labels = [("a".to_owned(), "b".to_owned())].into(),
         |node| node.unschedulable = true,
         |node| node.was_unschedulable = Some(true),
         |node| node.maintenance_taint = Some("uid".into()),
+        |node| node.connections = Some(headgate_core::node::MarkerFact::default()),
+        |node| node.is_kept_from_scale_down = true,
+        |node| node.is_upgrade_paused = true,
+        |node| node.cluster_api_machine = Some("namespace/name".into()),
     ];
     let mut states = TargetStates::default();
     let mut one = node("u", &[]);
@@ -255,6 +259,40 @@ fn what_only_maintenances_read_leads_to_no_other_plan() {
     one.conditions = [("A".to_owned(), condition)].into();
     assert!(states.apply(one, now));
     assert_eq!(states.generation, 1);
+}
+
+#[test]
+fn a_hold_alone_leads_to_plans_of_those_that_chose_by_holds() {
+    let now = Clock::System.now();
+    let held = |taints: &[&str], signals: &[&str]| ClusterNode {
+        hold: Some(NodeHold {
+            signals: signals.iter().map(ToString::to_string).collect(),
+            ..NodeHold::default()
+        }),
+        ..node("u", taints)
+    };
+    let mut states = TargetStates::default();
+    states.apply(node("u", &["drain"]), now);
+    for (number, hold) in [
+        (1, held(&["drain"], &["drain"])),
+        (2, held(&["drain"], &[])),
+        (3, node("u", &["drain"])),
+    ] {
+        assert!(states.apply(hold, now), "it is published");
+        assert_eq!((states.generation, states.hold_generation), (1, number));
+    }
+    // With anything else it counts.
+    assert!(states.apply(held(&[], &[]), now));
+    assert_eq!((states.generation, states.hold_generation), (2, 3));
+    // The signal must last, and the hold says that it did.
+    let mut pending = node("v", &[]);
+    pending.signals = [(Signal::Unschedulable, SECOND)].into();
+    states.apply(pending.clone(), now);
+    assert_eq!(states.target_state(&pending, now.mono), TargetState::Unchanged);
+    pending.hold = held(&[], &["unschedulable"]).hold;
+    states.apply(pending.clone(), now);
+    assert_eq!((states.generation, states.hold_generation), (4, 3));
+    assert_eq!(states.target_state(&pending, now.mono), TargetState::Down);
 }
 
 #[test]
