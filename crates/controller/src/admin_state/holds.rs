@@ -101,12 +101,14 @@ pub(super) fn desired_holds(reads: &LastReads<'_>, unplanned: &Unplanned, guard:
     } else {
         kept_holds(unplanned, targets, now)
     };
-    let entries = reads.statuses().flat_map(|status| status.entries.iter());
-    let mut reasons: BTreeMap<String, HeldFor> = BTreeMap::new();
-    for entry in entries.filter(|entry| entry.held_for.is_news()) {
+    for own in reads.entries.values() {
+        let entries = own.iter().map(|own| own.entry).filter(|entry| entry.held_for.is_news());
+        let Some(held) = entries.clone().next().map(|entry| &entry.node) else {
+            continue;
+        };
         // The Node as it is now: the plan may be older.
-        let node = targets.nodes.by_name(&entry.node.name);
-        let Some(node) = node.filter(|node| node.uid == entry.node.uid) else {
+        let node = targets.nodes.by_name(&held.name);
+        let Some(node) = node.filter(|node| node.uid == held.uid) else {
             continue;
         };
         let period = targets.signal_period(node).filter(|period| period.ended_at.is_none());
@@ -122,20 +124,17 @@ pub(super) fn desired_holds(reads: &LastReads<'_>, unplanned: &Unplanned, guard:
         hold.pending = targets.pending_signals(node);
         hold.pending.retain(|name| signals.contains(name));
         hold.signals = signals;
-        let name = hold_name(&entry.pool);
-        // What a rule needs does not turn the agent's answer: rules that probe it have other Nodes.
-        let is_for_agents = entry.held_for.minimum || entry.held_for.brake;
-        hold.probes_headgate |= is_for_agents && probing.contains(&entry.pool);
-        if entry.held_for.minimum {
-            hold.needed.insert(name.clone());
-        }
-        hold.pools.insert(name);
-        reasons.entry(node.name.clone()).or_default().add(&entry.held_for);
-    }
-    for (node, held_for) in reasons {
-        if let Some(hold) = holds.get_mut(&node) {
-            hold.reason = held_for.reason();
-            hold.reason.truncate(hold.reason.floor_char_boundary(MAX_REASON_BYTES));
+        hold.reason = HeldFor::union(entries.clone()).reason();
+        hold.reason.truncate(hold.reason.floor_char_boundary(MAX_REASON_BYTES));
+        for entry in entries {
+            let name = hold_name(&entry.pool);
+            // What a rule needs does not turn the agent's answer: rules that probe it have other Nodes.
+            let is_for_agents = entry.held_for.minimum || entry.held_for.brake;
+            hold.probes_headgate |= is_for_agents && probing.contains(&entry.pool);
+            if entry.held_for.minimum {
+                hold.needed.insert(name.clone());
+            }
+            hold.pools.insert(name);
         }
     }
     holds
