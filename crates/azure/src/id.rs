@@ -49,8 +49,9 @@ impl Name {
         (is_segment && !text.chars().any(char::is_control)).then(|| Self(text.into()))
     }
 
-    fn lower_case(&self) -> impl Iterator<Item = char> + '_ {
-        self.0.chars().map(|character| character.to_ascii_lowercase())
+    /// In the order of its bytes, which is that of its characters.
+    fn lower_case(&self) -> impl Iterator<Item = u8> + '_ {
+        self.0.bytes().map(|byte| byte.to_ascii_lowercase())
     }
 
     fn encoded(&self) -> impl fmt::Display + '_ {
@@ -60,7 +61,7 @@ impl Name {
 
 impl PartialEq for Name {
     fn eq(&self, other: &Self) -> bool {
-        self.0.eq_ignore_ascii_case(&other.0)
+        Arc::ptr_eq(&self.0, &other.0) || self.0.eq_ignore_ascii_case(&other.0)
     }
 }
 
@@ -68,6 +69,9 @@ impl Eq for Name {}
 
 impl Ord for Name {
     fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) {
+            return Ordering::Equal;
+        }
         self.lower_case().cmp(other.lower_case())
     }
 }
@@ -80,8 +84,8 @@ impl PartialOrd for Name {
 
 impl Hash for Name {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        for character in self.lower_case() {
-            character.hash(state);
+        for byte in self.lower_case() {
+            byte.hash(state);
         }
     }
 }
