@@ -132,7 +132,7 @@ impl Schedule {
         self.observe(intents);
         let mut next_at: Option<Instant> = None;
         let mut wake_at = |at: Instant| next_at = Some(next_at.map_or(at, |next_at| next_at.min(at)));
-        let mut due: BTreeMap<&String, (bool, FieldWrites)> = BTreeMap::new();
+        let mut due: BTreeMap<&String, (bool, Vec<(NodeField, &NodeIntent)>)> = BTreeMap::new();
         let mut confirmations = Vec::new();
         for (field, nodes) in intents {
             for (name, intent) in nodes.iter() {
@@ -151,7 +151,7 @@ impl Schedule {
                         let is_urgent = intent.shown != Shown::Yes && known.failures.is_none();
                         let (any_urgent, intents) = due.entry(name).or_default();
                         *any_urgent |= is_urgent;
-                        intents.push((*field, intent.clone()));
+                        intents.push((*field, intent));
                     }
                     Some(at) => wake_at(at),
                     None => {}
@@ -169,7 +169,7 @@ impl Schedule {
         }
         for (_, name, intent) in confirmations.into_iter().take(left) {
             let (_, intents) = due.entry(name).or_default();
-            intents.push((NodeField::Marker, intent.clone()));
+            intents.push((NodeField::Marker, intent));
         }
         // Changes first: a tool may wait for them.
         let mut due: Vec<_> = due.into_iter().collect();
@@ -183,10 +183,13 @@ impl Schedule {
         let started = due.iter().flat_map(|(_, (_, intents))| intents);
         let started = started.filter(|(field, intent)| is_confirmation(*field, intent));
         self.confirmations = Some((counted_since, confirmed + started.count()));
-        let start = |(name, (_, intents)): (&String, (bool, FieldWrites))| {
+        let start = |(name, (_, intents)): (&String, (bool, Vec<(NodeField, &NodeIntent)>))| {
             self.nodes.entry(name.clone()).or_default().started_at = Some(now);
-            let node = name.clone();
-            Attempt { node, intents }
+            let intents = intents.into_iter();
+            Attempt {
+                node: name.clone(),
+                intents: intents.map(|(field, intent)| (field, intent.clone())).collect(),
+            }
         };
         (due.into_iter().map(start).collect(), next_at)
     }
