@@ -6,7 +6,7 @@
 use serde::de::{DeserializeSeed as _, Error as _, MapAccess, SeqAccess};
 use serde_json::{Deserializer, Value, json};
 
-use super::lenient::{Array, Fields, Items, Object, read_text, skip_value};
+use super::lenient::{Array, Fields, Items, Kept, Object, read_text, skip_value};
 use super::{BackendAddress, LoadBalancer, ProvisioningState};
 use crate::body_stream::BodyReader;
 use crate::id::{Etag, LoadBalancerId, PoolId};
@@ -17,6 +17,19 @@ pub(super) mod parts;
 pub(crate) const MAX_ADDRESSES: usize = 500_000;
 /// Rules and probes of one load balancer; ARM allows 1,500 rules.
 pub(crate) const MAX_RULES: usize = 20_000;
+
+/// What [`BackendAddress`] reads: half of a pool's text, and more of its memory, are other fields.
+const READ_OF_ADDRESS: Kept = Kept::Fields(&[
+    ("name", Kept::All),
+    (
+        "properties",
+        Kept::Fields(&[
+            ("adminState", Kept::All),
+            ("ipAddress", Kept::All),
+            ("networkInterfaceIPConfiguration", Kept::Fields(&[("id", Kept::All)])),
+        ]),
+    ),
+]);
 
 /// A load balancer without the documents of its pools. `E` is what a pool entry is converted to.
 #[derive(Clone, Debug, PartialEq)]
@@ -410,7 +423,7 @@ impl<E> Fields for PoolPropertiesReader<'_, E> {
 
 impl<E> Items for PoolPropertiesReader<'_, E> {
     fn item<'de, A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error> {
-        let Some(address) = seq.next_element::<Value>()? else {
+        let Some(address) = seq.next_element_seed(&READ_OF_ADDRESS)? else {
             return Ok(false);
         };
         if self.addresses.len() >= self.max_addresses {
