@@ -42,6 +42,17 @@ impl PoolEntry {
         move |address| Self::with_texts(address, &mut texts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The same entry, with the texts of one that an earlier read showed in its place if they are equal.
+    pub(super) fn share_texts(&mut self, earlier: &Self) {
+        let shared = Self {
+            admin_state: self.admin_state,
+            ..earlier.clone()
+        };
+        if shared == *self {
+            *self = shared;
+        }
+    }
+
     fn with_texts(address: BackendAddress<'_>, texts: &mut SharedTexts) -> Self {
         let matcher = NodeMatcher::new(address);
         let has_address = matches!(matcher, NodeMatcher::Address(_));
@@ -136,15 +147,15 @@ impl fmt::Display for EntryKey {
 /// The resource id of a virtual machine, in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineId {
-    text: String,
+    text: Arc<str>,
     fingerprint: Fingerprint,
 }
 
 impl MachineId {
-    fn new(text: String) -> Self {
+    fn new(text: &str) -> Self {
         Self {
-            fingerprint: Fingerprint::of(&text),
-            text,
+            fingerprint: Fingerprint::of(text),
+            text: text.into(),
         }
     }
 
@@ -187,7 +198,7 @@ impl NodeMatcher {
         if let Some(configuration) = address.network_interface_ip_configuration() {
             let interface = || NetworkInterfaceId::parse(configuration).ok();
             return scale_set_machine(configuration)
-                .map(|machine| Self::Machine(MachineId::new(machine)))
+                .map(Self::Machine)
                 .or_else(|| interface().map(|id| Self::Interface(Box::new(id))))
                 .unwrap_or(Self::Unmatched);
         }
@@ -212,10 +223,10 @@ impl NodeMatcher {
 }
 
 /// The machine in the id of a scale set's interface configuration, in lower case.
-fn scale_set_machine(configuration: &str) -> Option<String> {
+fn scale_set_machine(configuration: &str) -> Option<MachineId> {
     let lower = configuration.to_ascii_lowercase();
     let (machine, _) = lower.split_once("/networkinterfaces/")?;
-    machine.contains("/virtualmachines/").then(|| machine.to_owned())
+    machine.contains("/virtualmachines/").then(|| MachineId::new(machine))
 }
 
 #[cfg(test)]

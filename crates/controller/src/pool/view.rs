@@ -130,14 +130,18 @@ impl LoadBalancerView {
         }
     }
 
-    /// The same view, with the pools that an earlier read showed in the same way taken from that one: there may be a million entries,
-    /// and a read that changes nothing needs no memory of its own.
+    /// The same view, with the pools that an earlier read showed in the same way taken from that one, and of other pools the texts of
+    /// entries: there may be a million entries, and a read that changes nothing needs no memory of its own.
     #[must_use]
     pub fn sharing_pools(mut self, earlier: &Self) -> Self {
         let known: HashMap<_, _> = earlier.pools.iter().map(|pool| (&pool.id, pool)).collect();
         for pool in &mut self.pools {
-            if let Some(same) = known.get(&pool.id).filter(|known| *known == &pool) {
-                *pool = Arc::clone(same);
+            let Some(known) = known.get(&pool.id) else { continue };
+            if *known == pool {
+                *pool = Arc::clone(known);
+            } else if let Some(pool) = Arc::get_mut(pool) {
+                let entries = pool.entries.iter_mut().zip(&known.entries);
+                entries.for_each(|(entry, known)| entry.share_texts(known));
             }
         }
         self
@@ -288,6 +292,27 @@ mod tests {
         assert!(!with("Succeeded", "Failed"));
         assert!(with("Updating", "Succeeded"));
         assert!(with("Succeeded", "Deleting"));
+    }
+
+    #[test]
+    fn entries_of_a_pool_that_changed_share_the_texts_of_the_read_before() {
+        let read = |second: &str, state: &str| {
+            let entry = |address: &str, state: &str| json!({"name": "n", "properties": {"ipAddress": address, "adminState": state}});
+            let entries = [entry("10.0.0.1", state), entry(second, "None")];
+            view(
+                &json!({"backendAddressPools": [{"name": "a", "properties": {"loadBalancerBackendAddresses": entries}}]}),
+            )
+        };
+        let text = |view: &LoadBalancerView, index: usize| {
+            view.pools[0].entries[index].key.as_ref().unwrap().as_str().as_ptr()
+        };
+        let earlier = read("10.0.0.2", "None");
+        let (same, changed) = (read("10.0.0.2", "None"), read("10.0.0.3", "Down"));
+        assert!(Arc::ptr_eq(&same.sharing_pools(&earlier).pools[0], &earlier.pools[0]));
+        let shared = changed.clone().sharing_pools(&earlier);
+        assert_eq!(shared, changed);
+        assert_eq!(text(&shared, 0), text(&earlier, 0));
+        assert_ne!(text(&shared, 1), text(&earlier, 1));
     }
 
     #[test]
