@@ -90,8 +90,10 @@ impl Pool {
                 self.id
             )));
         };
-        let body =
-            serde_json::to_vec(&self.put_body()).map_err(|error| ArmError::InvalidResponse(error.to_string()))?;
+        let body = serde_json::to_vec(&self.put_body());
+        let mut body = body.map_err(|error| ArmError::InvalidResponse(error.to_string()))?;
+        // It has grown by doubling, and waits for the ledger and for ARM.
+        body.shrink_to_fit();
         Ok(EncodedPool {
             id: self.id.clone(),
             if_match,

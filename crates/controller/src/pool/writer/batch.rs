@@ -273,6 +273,7 @@ impl PoolWriter {
             }
             NextWrite::Nothing => return batch.take_error().map_or(Ok(BatchStep::Complete), Err),
         };
+        batch.documents.forget();
         let sets_down = edit.sets_down() || !applied.added_downs.is_empty();
         let with_members = edit.members.is_some();
         match planner.record_intent(&edit, &applied.added_downs).await {

@@ -69,6 +69,13 @@ impl Documents {
         }
     }
 
+    /// Drops the documents of the other pools of a whole read: after a write they would be outdated.
+    pub(super) fn forget(&mut self) {
+        if let Self::Whole(AllPools { pools: Some(pools), .. }) = self {
+            *pools = Vec::new();
+        }
+    }
+
     /// Takes the document of a pool.
     pub(super) async fn take(&mut self, arm: &ArmClient, id: &PoolId, deadline: Instant) -> Result<Document, ArmError> {
         match self {
