@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::conditions::Conditions;
 use crate::scenario::Scenario;
@@ -62,24 +62,25 @@ pub enum Event {
 }
 
 /// An event of one node.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct TimelineEvent {
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TimelineEvent<E = Event> {
     /// Seconds of the scenario since the first connection.
     pub t: f64,
     /// The event on the node.
-    pub event: Event,
+    pub event: E,
     /// The index of the node, from 0.
     pub node: usize,
 }
 
-/// The result of one run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// The result of one run. Results of any version have plain names in place of scenario, strategy and events
+/// ([`SavedRun`](crate::report::saved::SavedRun)).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RunResult {
+pub struct RunResult<C = Scenario, T = Strategy, E = Event> {
     /// The scenario of the run.
-    pub scenario: Scenario,
+    pub scenario: C,
     /// What was done about it.
-    pub strategy: Strategy,
+    pub strategy: T,
     /// What the run's random numbers come from.
     pub seed: u64,
     /// Scenario seconds for each real second.
@@ -89,6 +90,7 @@ pub struct RunResult {
     /// Those without an answer in time.
     pub failed: usize,
     /// The share of new connections that failed, from 0 to 1.
+    #[serde(skip_deserializing)]
     pub failed_share: f64,
     /// The number of long-lived connections that clients established.
     pub established: usize,
@@ -98,8 +100,8 @@ pub struct RunResult {
     /// the machine is not known.
     pub established_lost_before_node_gone: usize,
     /// The number of long-lived connections that were open through a node at its first signal, summed over the nodes that were
-    /// switched off.
-    pub established_at_signal: usize,
+    /// switched off; older versions did not count them.
+    pub established_at_signal: Option<usize>,
     /// Seconds for which the new connections of one node were lost, summed over nodes: the failed share, times the
     /// length of the run, times the nodes.
     pub blackhole_seconds: f64,
@@ -107,10 +109,12 @@ pub struct RunResult {
     /// was busy. Times the speed above [`LAG_LIMIT`], the run shows this machine more than its strategy.
     pub longest_lag_seconds: f64,
     /// What happened when, in order.
-    pub timeline: Vec<TimelineEvent>,
+    pub timeline: Vec<TimelineEvent<E>>,
     /// New connections in each second of the scenario in which there were some, in order.
+    #[serde(default)]
     pub per_second: Vec<Second>,
     /// When long-lived connections were lost, in seconds of the scenario, in order.
+    #[serde(default)]
     pub established_lost_at: Vec<f64>,
     /// What the figures depend on; none where the caller did not state it.
     pub conditions: Option<Conditions>,
@@ -140,8 +144,7 @@ pub struct RunIdentity {
 pub const LAG_LIMIT: Duration = Duration::from_millis(300);
 
 /// Whether a lag in real seconds is above [`LAG_LIMIT`] at this speed.
-#[must_use]
-pub fn is_too_late(lag_seconds: f64, speed: f64) -> bool {
+pub(crate) fn is_too_late(lag_seconds: f64, speed: f64) -> bool {
     lag_seconds * speed > LAG_LIMIT.as_secs_f64() + 1e-9
 }
 
@@ -182,7 +185,7 @@ pub fn summarize(
         established: connections.len(),
         established_lost: lost.len(),
         established_lost_before_node_gone: lost.iter().filter(before).count(),
-        established_at_signal: open_at_signal(connections, &timeline),
+        established_at_signal: Some(open_at_signal(connections, &timeline)),
         blackhole_seconds: failed_share * length * float(run.nodes),
         longest_lag_seconds: run.longest_lag.as_secs_f64(),
         timeline,
@@ -259,7 +262,7 @@ pub fn rows(results: &[RunResult]) -> Vec<Row> {
         let time = |event: Event| {
             let times: Vec<_> = runs
                 .iter()
-                .filter_map(|run| time_from_signal(&run.timeline, event))
+                .filter_map(|run| time_from_signal(&run.timeline, &Event::Signal, &event))
                 .collect();
             (!times.is_empty()).then(|| Spread::new(&times))
         };
@@ -275,7 +278,7 @@ pub fn rows(results: &[RunResult]) -> Vec<Row> {
             established_lost: spread(|run| float(run.established_lost)),
             established_lost_before_node_gone: spread(|run| float(run.established_lost_before_node_gone)),
             blackhole_seconds: spread(|run| run.blackhole_seconds),
-            established_at_signal: spread(|run| float(run.established_at_signal)),
+            established_at_signal: spread(|run| float(run.established_at_signal.unwrap_or_default())),
             out_of_rotation_seconds: time(Event::OutOfRotation),
             node_gone_seconds: time(Event::NodeGone),
         }
@@ -283,36 +286,39 @@ pub fn rows(results: &[RunResult]) -> Vec<Row> {
     kinds.into_iter().map(row).collect()
 }
 
-impl RunResult {
-    /// What of it bounds a blackhole.
-    fn exposure(&self) -> Exposure {
-        let length = self.attempts.last().map_or(0.0, |attempt| attempt.at.as_secs_f64());
+impl<C, T, E> RunResult<C, T, E> {
+    /// What of it bounds a blackhole. Saved results have their length in whole seconds alone.
+    pub(crate) fn exposure(&self) -> Exposure {
+        let whole = self.per_second.last().map_or(0.0, |second| f64::from(second.t) + 1.0);
+        let last = self.attempts.last();
+        let nodes = self.conditions.as_ref().map_or(0, |conditions| conditions.nodes);
         Exposure {
             attempted: float(self.attempted),
             failed: float(self.failed),
-            node_seconds: self
-                .conditions
-                .as_ref()
-                .map_or(0.0, |conditions| float(conditions.nodes))
-                * length,
+            node_seconds: float(nodes) * last.map_or(whole, |attempt| attempt.at.as_secs_f64()),
         }
     }
+}
 
+impl RunResult {
     /// From a node's signal until its machine was switched off, of the slowest node, in seconds of the scenario; none if none was.
-    #[must_use]
-    pub fn node_gone_seconds(&self) -> Option<f64> {
-        time_from_signal(&self.timeline, Event::NodeGone)
+    pub(crate) fn node_gone_seconds(&self) -> Option<f64> {
+        time_from_signal(&self.timeline, &Event::Signal, &Event::NodeGone)
     }
 }
 
 /// From a node's first signal until this event on it, in seconds of the scenario: of several nodes the longest time.
-fn time_from_signal(timeline: &[TimelineEvent], event: Event) -> Option<f64> {
-    let signals = timeline.iter().filter(|found| found.event == Event::Signal);
+pub(crate) fn time_from_signal<E, N>(timeline: &[TimelineEvent<E>], signal: &N, event: &N) -> Option<f64>
+where
+    E: PartialEq<N>,
+    N: ?Sized,
+{
+    let signals = timeline.iter().filter(|found| found.event == *signal);
     let times = signals.filter_map(|signal| {
         let mut later = timeline
             .iter()
             .filter(|found| found.node == signal.node && found.t >= signal.t);
-        Some(later.find(|found| found.event == event)?.t - signal.t)
+        Some(later.find(|found| found.event == *event)?.t - signal.t)
     });
     times.reduce(f64::max)
 }
@@ -347,8 +353,7 @@ pub(crate) fn blackhole_bound(runs: &[Exposure]) -> Option<f64> {
 }
 
 /// Wilson's interval for a share at 95 %.
-#[must_use]
-pub fn wilson(failed: f64, attempted: f64) -> (f64, f64) {
+pub(crate) fn wilson(failed: f64, attempted: f64) -> (f64, f64) {
     const Z: f64 = 1.96;
     if attempted <= 0.0 {
         return (0.0, 1.0);

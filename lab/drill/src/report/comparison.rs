@@ -134,7 +134,7 @@ fn words(name: &str) -> String {
 #[expect(clippy::cast_precision_loss, reason = "counts of connections are far below 2^52")]
 fn cell(kind: &Kind<'_>, strategy: &str) -> String {
     let runs: Vec<_> = kind.runs.iter().filter(|run| run.strategy == strategy).collect();
-    let sum = |value: fn(&SavedRun) -> u64| runs.iter().map(|run| value(run)).sum::<u64>();
+    let sum = |value: fn(&SavedRun) -> usize| runs.iter().map(|run| value(run)).sum::<usize>();
     let (attempted, failed) = (sum(|run| run.attempted), sum(|run| run.failed));
     if attempted == 0 {
         return "–".to_owned();

@@ -3,12 +3,8 @@
 //! Scenarios, strategies and events are plain names here, and fields that an older version did not print are optional: a
 //! report can be made of any version's results. [`parse`] rejects what no drill prints.
 
-use serde::Deserialize;
-
-use crate::conditions::Conditions;
 use crate::report::at_most;
-use crate::result::{Exposure, RunResult, blackhole_bound};
-use crate::series::Second;
+use crate::result::{RunResult, blackhole_bound, time_from_signal};
 use crate::spread::Spread;
 
 /// No scenario is longer, in seconds; it bounds the work for a plot.
@@ -16,59 +12,10 @@ const MAX_SECONDS: f64 = 1e6;
 /// More runs than any drill has.
 const MAX_RUNS: usize = 10_000;
 /// More connections than any run has.
-const MAX_CONNECTIONS: u64 = 1_000_000_000;
+const MAX_CONNECTIONS: usize = 1_000_000_000;
 
-/// One run.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SavedRun {
-    /// How the nodes went away.
-    pub scenario: String,
-    /// What was done about it.
-    pub strategy: String,
-    /// What the run's random numbers came from.
-    pub seed: u64,
-    /// Scenario seconds for each real second.
-    pub speed: f64,
-    /// New connections that clients began.
-    pub attempted: u64,
-    /// Those without an answer in time.
-    pub failed: u64,
-    /// Long-lived connections that clients established.
-    pub established: u64,
-    /// Those that the client did not end itself.
-    pub established_lost: u64,
-    /// Those of them lost although no machine was dead yet.
-    pub established_lost_before_node_gone: u64,
-    /// See [`RunResult::established_at_signal`]; older versions did not count them.
-    pub established_at_signal: Option<u64>,
-    /// See [`RunResult::blackhole_seconds`].
-    pub blackhole_seconds: f64,
-    /// See [`RunResult::longest_lag_seconds`].
-    pub longest_lag_seconds: f64,
-    /// What happened when, in order.
-    pub timeline: Vec<SavedEvent>,
-    /// New connections in each second.
-    #[serde(default)]
-    pub per_second: Vec<Second>,
-    /// When long-lived connections were lost.
-    #[serde(default)]
-    pub established_lost_at: Vec<f64>,
-    /// What the figures depend on.
-    #[serde(default)]
-    pub conditions: Option<Conditions>,
-}
-
-/// An event of one node.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct SavedEvent {
-    /// Seconds of the scenario.
-    pub t: f64,
-    /// The name of the event.
-    pub event: String,
-    /// The index of the node, from 0.
-    pub node: usize,
-}
+/// One run of any version.
+pub type SavedRun = RunResult<String, String, String>;
 
 /// Results cannot be used for a report.
 #[derive(Debug, thiserror::Error)]
@@ -101,9 +48,9 @@ pub enum SavedError {
         /// What was lost.
         what: &'static str,
         /// How many were lost.
-        lost: u64,
+        lost: usize,
         /// How many there were.
-        all: u64,
+        all: usize,
     },
 }
 
@@ -210,8 +157,8 @@ impl StrategyRuns<'_> {
     }
 
     /// All new connections of the runs, and those that failed.
-    pub(super) fn connections(&self) -> (u64, u64) {
-        let sum = |value: fn(&SavedRun) -> u64| self.runs.iter().map(|run| value(run)).sum();
+    pub(super) fn connections(&self) -> (usize, usize) {
+        let sum = |value: fn(&SavedRun) -> usize| self.runs.iter().map(|run| value(run)).sum();
         (sum(|run| run.attempted), sum(|run| run.failed))
     }
 
@@ -223,7 +170,11 @@ impl StrategyRuns<'_> {
 
     /// From a node's signal until an event on it, of the slowest node; over the runs that have one.
     pub(super) fn after_signal(&self, event: &str) -> Option<Spread> {
-        let times: Vec<_> = self.runs.iter().filter_map(|run| run.after_signal(event)).collect();
+        let times = self
+            .runs
+            .iter()
+            .filter_map(|run| time_from_signal(&run.timeline, "signal", event));
+        let times: Vec<_> = times.collect();
         (!times.is_empty()).then(|| Spread::new(&times))
     }
 }
@@ -234,8 +185,8 @@ impl SavedRun {
         let seconds = seconds.map(|second| {
             (
                 "new connections of one second",
-                second.failed.into(),
-                second.attempted.into(),
+                second.failed as usize,
+                second.attempted as usize,
             )
         });
         let totals = [
@@ -266,35 +217,12 @@ impl SavedRun {
         })
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "counts of connections are far below 2^52")]
-    pub(super) fn exposure(&self) -> Exposure {
-        let length = self.per_second.last().map_or(0.0, |second| f64::from(second.t) + 1.0);
-        let nodes = self.conditions.as_ref().map_or(0, |conditions| conditions.nodes);
-        Exposure {
-            attempted: self.attempted as f64,
-            failed: self.failed as f64,
-            node_seconds: nodes as f64 * length,
-        }
-    }
-
     /// The time of the first event of this name.
     pub(super) fn first_event(&self, name: &str) -> Option<f64> {
         self.timeline
             .iter()
             .find(|event| event.event == name)
             .map(|event| event.t)
-    }
-
-    fn after_signal(&self, event: &str) -> Option<f64> {
-        let signals = self.timeline.iter().filter(|event| event.event == "signal");
-        let times = signals.filter_map(|signal| {
-            let mut later = self
-                .timeline
-                .iter()
-                .filter(|found| found.node == signal.node && found.t >= signal.t);
-            Some(later.find(|found| found.event == event)?.t - signal.t)
-        });
-        times.reduce(f64::max)
     }
 }
 
@@ -303,6 +231,7 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::conditions::Conditions;
     use crate::result::{Attempt, Connection, Event, RunIdentity, TimelineEvent, summarize};
     use crate::scenario::Scenario;
     use crate::strategy::Strategy;
@@ -416,7 +345,7 @@ pub(super) mod tests {
     fn what_no_drill_prints_is_rejected() {
         let mut far = serde_json::to_value([run(Strategy::None, 1, 12)]).unwrap();
         far[0]["timeline"][0]["t"] = 1e9.into();
-        let changed = |field: &str, value: u64| {
+        let changed = |field: &str, value: usize| {
             let mut runs = serde_json::to_value([run(Strategy::None, 1, 12)]).unwrap();
             runs[0][field] = value.into();
             runs.to_string()
@@ -428,7 +357,7 @@ pub(super) mod tests {
             ("[{\"scenario\": \"spot\"}]".to_owned(), "missing field"),
             (far.to_string(), "contains the time 1000000000"),
             (changed("failed", 401), "401 of 400 new connections were lost"),
-            (changed("attempted", u64::MAX), "at most 1000000000"),
+            (changed("attempted", usize::MAX), "at most 1000000000"),
             (
                 changed("establishedLost", 5),
                 "5 of 4 established connections were lost",

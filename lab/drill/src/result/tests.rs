@@ -96,7 +96,8 @@ fn connections_count_that_were_open_through_a_leaving_node_at_its_signal() {
     ];
     let result = summarize(&RUN, Vec::new(), &connections, timeline);
     assert_eq!(
-        result.established_at_signal, 2,
+        result.established_at_signal,
+        Some(2),
         "one each through the nodes 0 and 1; node 2 stays"
     );
 }
@@ -141,8 +142,9 @@ fn the_slowest_node_decides_when_a_run_is_out_of_rotation() {
         at(31.0, Event::OutOfRotation, 2),
         at(90.0, Event::OutOfRotation, 2),
     ];
-    assert_eq!(time_from_signal(&timeline, Event::OutOfRotation), Some(8.0));
-    assert_eq!(time_from_signal(&timeline[..2], Event::OutOfRotation), None);
+    let out_after = |timeline: &[TimelineEvent]| time_from_signal(timeline, &Event::Signal, &Event::OutOfRotation);
+    assert_eq!(out_after(&timeline), Some(8.0));
+    assert_eq!(out_after(&timeline[..2]), None);
 }
 
 #[test]

@@ -34,7 +34,7 @@ struct Point {
 /// The points of a strategy, by the time until an admin state takes effect.
 #[expect(clippy::cast_precision_loss, reason = "counts of connections are far below 2^52")]
 fn points(strategy: &StrategyRuns<'_>) -> Vec<Point> {
-    let mut counts: BTreeMap<u64, (f64, u64, u64)> = BTreeMap::new();
+    let mut counts: BTreeMap<u64, (f64, usize, usize)> = BTreeMap::new();
     for run in &strategy.runs {
         let conditions = run.conditions.clone().unwrap_or_default();
         let seconds = (conditions.operation_seconds + conditions.propagation_seconds).max(0.0);
@@ -43,7 +43,7 @@ fn points(strategy: &StrategyRuns<'_>) -> Vec<Point> {
         count.1 += run.attempted;
         count.2 += run.failed;
     }
-    let point = |(seconds, attempted, failed): (f64, u64, u64)| {
+    let point = |(seconds, attempted, failed): (f64, usize, usize)| {
         let (attempted, failed) = (attempted as f64, failed as f64);
         let (low, high) = wilson(failed, attempted);
         Point {
