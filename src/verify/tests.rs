@@ -104,15 +104,7 @@ impl World {
     }
 
     fn control(&self, method: &str, path: &str, body: &Value) -> Value {
-        let text = if body.is_null() {
-            String::new()
-        } else {
-            body.to_string()
-        };
-        let request = Request::builder().method(method).uri(format!("/emulator/v1/{path}"));
-        let answer = self.emulator.control(&request.body(Bytes::from(text)).unwrap());
-        assert!(answer.status().is_success(), "{method} {path}: {:?}", answer.body());
-        serde_json::from_slice(answer.body()).unwrap_or_default()
+        self.emulator.send_control(method, path, body).unwrap()
     }
 
     /// The entries of all pools, with their admin states.

@@ -10,7 +10,7 @@ use headgate_core::clock::Clock;
 use headgate_core::node::{Node, NodeReport, SignalRules, Taint};
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_http::server::ProxyProtocol;
-use headgate_http::server::{self, Limits, Listener, ServeError};
+use headgate_http::server::{self, Limits, ServeError};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, WriteHalf, duplex};
 use tokio::sync::{Mutex, mpsc, watch};
@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::in_memory_listener::InMemoryListener;
 use crate::mutated_corpus::{MutatedCorpus, time};
 
 /// A buffer for all answers to one input.
@@ -84,24 +85,6 @@ struct Peer {
     proxy_protocol: usize,
     /// Whether the node has a signal.
     tainted: bool,
-}
-
-/// A listener whose connections come from the test.
-struct InMemoryListener(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
-
-impl Listener for InMemoryListener {
-    type Stream = DuplexStream;
-
-    async fn accept(&self) -> std::io::Result<DuplexStream> {
-        match self.0.lock().await.recv().await {
-            Some(stream) => Ok(stream),
-            None => std::future::pending().await,
-        }
-    }
-
-    async fn steer_away(&self) -> Vec<DuplexStream> {
-        Vec::new()
-    }
 }
 
 /// The statuses of the answers in `bytes`, which hold nothing else; the last answer may be cut off unless they

@@ -16,6 +16,8 @@
 mod arm;
 mod http;
 mod imds_document;
+#[path = "../integration/in_memory_listener.rs"]
+mod in_memory_listener;
 mod kube_proxy_body;
 mod mutated_corpus;
 mod proxy_header;

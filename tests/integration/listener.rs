@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
-use headgate_http::server::{Limits, Listener, Metrics, ServeError, serve};
+use headgate_http::server::{Limits, Metrics, ServeError, serve};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::sync::{Mutex, mpsc};
@@ -14,25 +14,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::in_memory_listener::InMemoryListener;
+
 pub(crate) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
-
-/// A listener whose connections come from the test.
-pub(crate) struct InMemoryListener(pub(crate) Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
-
-impl Listener for InMemoryListener {
-    type Stream = DuplexStream;
-
-    async fn accept(&self) -> std::io::Result<DuplexStream> {
-        match self.0.lock().await.recv().await {
-            Some(stream) => Ok(stream),
-            None => std::future::pending().await,
-        }
-    }
-
-    async fn steer_away(&self) -> Vec<DuplexStream> {
-        Vec::new()
-    }
-}
 
 async fn defect() {
     panic!("a defect");

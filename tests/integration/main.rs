@@ -31,6 +31,7 @@ mod fake_api;
 mod generated;
 mod harness;
 mod image;
+mod in_memory_listener;
 mod kube_proxy;
 mod leading;
 mod links;

@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use crate::conformance::inputs;
-use crate::listener::InMemoryListener;
+use crate::in_memory_listener::InMemoryListener;
 
 mod cluster;
 mod hostile;

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use axum::http::{Request, Response};
 use bytes::Bytes;
 use headgate_core::clock::Clock;
+use serde_json::Value;
 use tokio::time::sleep;
 
 use self::faults::action::{Action, When};
@@ -125,6 +126,25 @@ impl Emulator {
         let mut state = self.state();
         let now = state.now();
         control::respond(&mut state, request, now)
+    }
+
+    /// The same for a program that has the emulator in process: the body of the answer to a request to this path of the control API.
+    ///
+    /// # Errors
+    /// The answer is no success.
+    pub fn send_control(&self, method: &str, path: &str, body: &Value) -> Result<Value, String> {
+        let content = if body.is_null() {
+            Bytes::new()
+        } else {
+            body.to_string().into()
+        };
+        let request = Request::builder().method(method).uri(format!("/emulator/v1/{path}"));
+        let request = request.body(content).map_err(|error| error.to_string())?;
+        let answer = self.control(&request);
+        if !answer.status().is_success() {
+            return Err(format!("{method} {path}: {:?}", answer.body()));
+        }
+        Ok(serde_json::from_slice(answer.body()).unwrap_or_default())
     }
 
     /// The state. The lock is never held across an await. A panic while it is held fails one request; the others go on

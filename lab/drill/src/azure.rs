@@ -149,8 +149,7 @@ pub struct PoolState {
 
 impl PoolState {
     /// Reads it from what `GET /emulator/v1/state` gives; none without such a pool.
-    #[must_use]
-    pub fn from_state(state: &Value, nodes: usize) -> Option<Self> {
+    pub(crate) fn from_state(state: &Value, nodes: usize) -> Option<Self> {
         let resources = state["resources"].as_array()?.iter();
         let mut pools =
             resources.filter_map(|resource| resource["properties"]["backendAddressPools"].as_array()?.first());
@@ -226,7 +225,6 @@ async fn fetch(client: &PlainClient, control: SocketAddr, nodes: usize) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use headgate_azure_emulator::{Emulator, Settings};
     use headgate_core::clock::Clock;
 
@@ -237,8 +235,7 @@ mod tests {
         for members in [PoolMembers::Ip, PoolMembers::Nic] {
             let seed = serde_json::from_value(seed(3, ProbeTarget::NodePort, members)).unwrap();
             let emulator = Emulator::new(Settings::default(), seed, Clock::System, 1).unwrap();
-            let request = hyper::Request::get("/emulator/v1/state").body(Bytes::new()).unwrap();
-            let mut state: Value = serde_json::from_slice(emulator.control(&request).body()).unwrap();
+            let mut state = emulator.send_control("GET", "state", &Value::Null).unwrap();
             let pool = PoolState::from_state(&state, 3).unwrap();
             assert_eq!(pool.admin_states, [AdminState::None; 3]);
             assert!(pool.is_succeeded);

@@ -237,10 +237,7 @@ mod tests {
         };
         let seed = serde_json::from_value(seed(&[node(1), node(2), only_v4])).unwrap();
         let emulator = Emulator::new(Settings::default(), seed, Clock::System, 1).unwrap();
-        let request = hyper::Request::get("/emulator/v1/state")
-            .body(bytes::Bytes::new())
-            .unwrap();
-        let state = serde_json::from_slice(emulator.control(&request).body()).unwrap();
+        let state = emulator.send_control("GET", "state", &Value::Null).unwrap();
         let pools: Vec<Pool> = pools_in_state(&state);
         let shown: Vec<_> = pools
             .iter()

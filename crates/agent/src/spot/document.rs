@@ -333,9 +333,8 @@ mod tests {
         let emulator = Emulator::new(Settings::default(), Seed::default(), Clock::System, 1).unwrap();
         let events = TYPES_OF_AZURE
             .map(|kind| json!({"EventType": kind, "Resources": ["vm"], "NotBefore": "2026-04-11T22:26:58Z"}));
-        let put =
-            Request::put("/emulator/v1/scheduled-events").body(Bytes::from(json!({"Events": events}).to_string()));
-        assert!(emulator.control(&put.unwrap()).status().is_success());
+        let put = emulator.send_control("PUT", "scheduled-events", &json!({"Events": events}));
+        assert!(put.is_ok());
         let get = Request::get("/metadata/scheduledevents?api-version=2020-07-01").header("Metadata", "true");
         let answer = emulator
             .call(get.body(Bytes::new()).unwrap(), "http://169.254.169.254")

@@ -38,11 +38,7 @@ async fn condition_stays_false_without_probes_and_is_confirmed_at_intervals() {
     world.set_signal(true);
     sleep(600 * SECOND).await;
     assert!(world.shows("False", "ProbesNotFailed"), "{:?}", world.shown());
-    for _ in 0..REQUIRED {
-        assert!(!world.probe().await);
-    }
-    sleep(2 * SECOND).await;
-    assert!(world.shows("True", "ProbesFailed"));
+    world.fail_probes().await;
     let writes = world.status_writes();
     sleep(600 * SECOND).await;
     let confirmations = world.status_writes() - writes;
@@ -55,11 +51,7 @@ async fn restarted_agent_does_not_take_a_true_condition_back() {
     let mut world = World::start().await;
     world.set_signal(true);
     sleep(SECOND).await;
-    for _ in 0..REQUIRED {
-        assert!(!world.probe().await);
-    }
-    sleep(2 * SECOND).await;
-    assert!(world.shows("True", "ProbesFailed"));
+    world.fail_probes().await;
     world.restart_agent();
     for _ in 0..120 {
         sleep(SECOND / 2).await;
@@ -77,20 +69,12 @@ async fn agent_that_answers_200_before_it_knows_its_node_counts_anew() {
     let mut world = World::start().await;
     world.set_signal(true);
     sleep(SECOND).await;
-    for _ in 0..REQUIRED {
-        assert!(!world.probe().await);
-    }
-    sleep(2 * SECOND).await;
-    assert!(world.shows("True", "ProbesFailed"));
+    world.fail_probes().await;
     world.restart_agent();
     assert!(world.probe().await, "nothing is remembered");
     sleep(5 * SECOND).await;
     assert!(world.shows("False", "ProbesNotFailed"), "{:?}", world.shown());
-    for _ in 0..REQUIRED {
-        assert!(!world.probe().await);
-    }
-    sleep(2 * SECOND).await;
-    assert!(world.shows("True", "ProbesFailed"), "{:?}", world.shown());
+    world.fail_probes().await;
 }
 
 #[tokio::test(start_paused = true)]

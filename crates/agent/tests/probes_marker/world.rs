@@ -111,6 +111,15 @@ impl World {
         response.status() == StatusCode::OK
     }
 
+    /// As many failed probes as the condition needs, and no more.
+    pub(crate) async fn fail_probes(&self) {
+        for _ in 0..REQUIRED {
+            assert!(!self.probe().await);
+        }
+        sleep(2 * SECOND).await;
+        assert!(self.shows("True", "ProbesFailed"), "{:?}", self.shown());
+    }
+
     pub(crate) fn status_writes(&self) -> usize {
         let requests = self.fake.requests();
         let writes = requests.iter().filter(|request| request.path.ends_with("/status"));

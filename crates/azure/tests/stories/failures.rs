@@ -26,17 +26,18 @@ async fn write(bed: &TestBed, pool: &Pool) -> Result<Pool, ArmError> {
     bed.write(pool, permit(), soon()).await
 }
 
+/// Another client writes the pool right before the next PUT arrives.
+async fn assert_stale_after_another_writer(bed: &TestBed, pool: &Pool) {
+    let change = json!({"write": {"merge": {"properties": {"drainPeriodInSeconds": 60}}}});
+    bed.fault("PUT", "/pool$", 1, &change);
+    let error = write(bed, pool).await.unwrap_err();
+    assert_eq!((error.code(), error.class()), ("PreconditionFailed", ErrorClass::Stale));
+}
+
 #[tokio::test(start_paused = true)]
 async fn pool_changed_by_another_client_is_stale() {
     let (bed, pool) = one_edited().await;
-    bed.fault(
-        "PUT",
-        "/pool$",
-        1,
-        &json!({"write": {"merge": {"properties": {"drainPeriodInSeconds": 60}}}}),
-    );
-    let error = write(&bed, &pool).await.unwrap_err();
-    assert_eq!((error.code(), error.class()), ("PreconditionFailed", ErrorClass::Stale));
+    assert_stale_after_another_writer(&bed, &pool).await;
     assert_eq!(
         bed.pool("pool").await.document["properties"]["drainPeriodInSeconds"],
         60
@@ -184,11 +185,7 @@ async fn an_accepted_write_is_accepted_whatever_the_answer_contains() {
     ] {
         let (bed, pool) = one_edited().await;
         bed.fault("PUT", "/pool$", 1, &json!({"answer": answer}));
-        let operation = bed
-            .arm
-            .put_pool(pool.encode().unwrap(), permit(), soon())
-            .await
-            .unwrap();
+        let operation = bed.put(&pool).await;
         bed.arm.poll_until_done(&operation, soon()).await.unwrap();
         assert_eq!(bed.requests("PUT", "").len(), 1);
     }
@@ -198,14 +195,7 @@ async fn an_accepted_write_is_accepted_whatever_the_answer_contains() {
 async fn lost_response_and_another_writer_is_stale() {
     let (bed, pool) = one_edited().await;
     bed.fault("PUT", "/pool$", 1, &json!({"cut": "before"}));
-    bed.fault(
-        "PUT",
-        "/pool$",
-        1,
-        &json!({"write": {"merge": {"properties": {"drainPeriodInSeconds": 60}}}}),
-    );
-    let error = write(&bed, &pool).await.unwrap_err();
-    assert_eq!((error.code(), error.class()), ("PreconditionFailed", ErrorClass::Stale));
+    assert_stale_after_another_writer(&bed, &pool).await;
     let now = bed.pool("pool").await;
     assert_eq!(now.document["properties"]["drainPeriodInSeconds"], 60);
     assert_eq!(now.addresses().next().unwrap().admin_state(), Some(AdminState::None));

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use headgate_azure::{
     AdminState, ArmClient, ArmClientOptions, ArmError, BufferedResponse, Credential, Endpoints, Identity,
     LoadBalancerSummary, Pool, PoolId, ProvisioningState, RateLimits, ResourceGroupId, Secret, TokenCache, Transport,
-    TransportError, WritePermit,
+    TransportError, WriteOperation, WritePermit,
 };
 use headgate_azure_emulator::{Emulator, Settings};
 use headgate_core::clock::Clock;
@@ -101,6 +101,12 @@ impl TestBed {
         self.arm.get_pool(&pool_id(name), soon()).await.unwrap()
     }
 
+    /// Writes a pool as far as ARM accepts it.
+    async fn put(&self, pool: &Pool) -> WriteOperation {
+        let pool = pool.encode().unwrap();
+        self.arm.put_pool(pool, permit(), soon()).await.unwrap()
+    }
+
     /// Writes a pool in the steps of the pool writer: PUT, end of the operation, read-back of the whole load balancer. Like
     /// the writer, lets a read decide whether an earlier attempt of a rejected PUT had its effect.
     async fn write(&self, pool: &Pool, permit: WritePermit, deadline: Instant) -> Result<Pool, ArmError> {
@@ -153,15 +159,7 @@ impl TestBed {
     }
 
     fn control(&self, method: &str, path: &str, body: &Value) -> Value {
-        let text = if body.is_null() {
-            String::new()
-        } else {
-            body.to_string()
-        };
-        let request = Request::builder().method(method).uri(format!("/emulator/v1/{path}"));
-        let answer = self.emulator.control(&request.body(Bytes::from(text)).unwrap());
-        assert!(answer.status().is_success(), "{method} {path}: {:?}", answer.body());
-        serde_json::from_slice(answer.body()).unwrap_or_default()
+        self.emulator.send_control(method, path, body).unwrap()
     }
 
     /// Makes the next `times` requests with this method and a path that matches behave as `action` says.

@@ -6,7 +6,7 @@ use headgate_azure::{AdminState, ArmError, BufferedResponse};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{OPERATION_DELAY, TestBed, load_balancer, permit, soon};
+use super::{OPERATION_DELAY, TestBed, load_balancer, soon};
 
 const STATUS_URL: &str = "/operations/";
 const POOL: &str = "/backendAddressPools/pool$";
@@ -29,11 +29,7 @@ async fn write(bed: &TestBed) -> (Duration, Result<(), ArmError>) {
     let mut pool = bed.pool("pool").await;
     pool.set_admin_state(0, AdminState::Down);
     let start = Instant::now();
-    let operation = bed
-        .arm
-        .put_pool(pool.encode().unwrap(), permit(), soon())
-        .await
-        .unwrap();
+    let operation = bed.put(&pool).await;
     let outcome = bed.arm.poll_until_done(&operation, soon()).await;
     (start.elapsed(), outcome)
 }
@@ -63,11 +59,7 @@ async fn pool_that_cannot_be_read_does_not_end_the_wait_either() {
         bed.fault("GET", STATUS_URL, 1000, &json!({"answer": {"status": 410}}));
         let mut pool = bed.pool("pool").await;
         pool.set_admin_state(0, AdminState::Down);
-        let operation = bed
-            .arm
-            .put_pool(pool.encode().unwrap(), permit(), soon())
-            .await
-            .unwrap();
+        let operation = bed.put(&pool).await;
         let start = Instant::now();
         bed.fault("GET", POOL, 3, &answer);
         let outcome = bed.arm.poll_until_done(&operation, soon()).await;
@@ -82,11 +74,7 @@ async fn deadline_ends_the_wait_for_a_status_that_is_never_read() {
     let mut pool = bed.pool("pool").await;
     bed.fault("GET", ".", 1000, &json!({"answer": {"status": 200, "text": "<html>"}}));
     pool.set_admin_state(0, AdminState::Down);
-    let operation = bed
-        .arm
-        .put_pool(pool.encode().unwrap(), permit(), soon())
-        .await
-        .unwrap();
+    let operation = bed.put(&pool).await;
     let (start, deadline) = (Instant::now(), soon());
     let error = bed.arm.poll_until_done(&operation, deadline).await.unwrap_err();
     assert!(matches!(error, ArmError::DeadlineExceeded), "{error}");
@@ -119,11 +107,7 @@ async fn polls_without_retry_after_are_a_second_apart_while_arm_throttles() {
     bed.fault("GET", STATUS_URL, 1000, &json!({"answer": {"status": 429}}));
     let mut pool = bed.pool("pool").await;
     pool.set_admin_state(0, AdminState::Down);
-    let operation = bed
-        .arm
-        .put_pool(pool.encode().unwrap(), permit(), soon())
-        .await
-        .unwrap();
+    let operation = bed.put(&pool).await;
     let deadline = Instant::now() + Duration::from_secs(10);
     bed.arm.poll_until_done(&operation, deadline).await.unwrap_err();
     let polls = bed.requests("GET", STATUS_URL).len();

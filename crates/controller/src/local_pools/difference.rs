@@ -119,24 +119,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::local_pools::fixtures::{nodes, observation};
-
-    fn desired(addresses: &[&str]) -> DesiredMembers {
-        let member = |address: &&str| DesiredMember {
-            address: address.parse().unwrap(),
-            node: "n".into(),
-            is_draining: false,
-            is_leaving: false,
-        };
-        addresses.iter().map(member).collect()
-    }
+    use crate::local_pools::fixtures::{members, nodes, observation};
 
     fn found(entries: &[(&str, &str)], wanted: &[&str]) -> (Vec<usize>, Vec<String>) {
         let entries = entries.iter().map(|(name, address)| Entry {
             name: (!name.is_empty()).then_some(*name),
             address: address.parse().map_or(EntryAddress::Unreadable, EntryAddress::Ip),
         });
-        let difference = compare(entries, &desired(wanted), &nodes(4)).unwrap();
+        let difference = compare(entries, &members(wanted), &nodes(4)).unwrap();
         let add = difference.add.iter().map(|member| member.address.to_string());
         (difference.remove, add.collect())
     }
@@ -193,7 +183,7 @@ mod tests {
                 address: EntryAddress::Missing,
             },
         ];
-        let result = compare(entries, &desired(&["10.0.0.1"]), &nodes(4));
+        let result = compare(entries, &members(&["10.0.0.1"]), &nodes(4));
         assert_eq!(result, Err(MemberRejection::NetworkInterfaces));
     }
 

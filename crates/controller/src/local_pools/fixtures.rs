@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::nodes::NodeIndex;
 use super::objects::Node;
+use super::operation::{DesiredMember, DesiredMembers};
 use crate::pool::{LoadBalancerView, Observation};
 
 /// So many nodes: `n1` with the address `10.0.0.1`, and so on.
@@ -21,6 +22,17 @@ pub(crate) fn nodes(count: u8) -> NodeIndex {
         });
     }
     nodes
+}
+
+/// Members with these addresses.
+pub(crate) fn members(addresses: &[&str]) -> DesiredMembers {
+    let member = |address: &&str| DesiredMember {
+        address: address.parse().unwrap(),
+        node: "n".into(),
+        is_draining: false,
+        is_leaving: false,
+    };
+    addresses.iter().map(member).collect()
 }
 
 /// A pool: its name, its entries as ARM shows them, and the names of its rules.

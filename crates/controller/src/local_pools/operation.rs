@@ -48,8 +48,7 @@ impl DesiredMembers {
     }
 
     /// Whether both have the same addresses, whatever else is known of the nodes.
-    #[must_use]
-    pub fn has_same_addresses(&self, other: &Self) -> bool {
+    pub(crate) fn has_same_addresses(&self, other: &Self) -> bool {
         self.addresses().eq(other.addresses())
     }
 
@@ -148,16 +147,7 @@ impl Operation {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn members(addresses: &[&str]) -> DesiredMembers {
-        let member = |address: &&str| DesiredMember {
-            address: address.parse().unwrap(),
-            node: "n".into(),
-            is_draining: false,
-            is_leaving: false,
-        };
-        addresses.iter().map(member).collect()
-    }
+    use crate::local_pools::fixtures::members;
 
     #[test]
     fn members_are_sorted_and_unique() {

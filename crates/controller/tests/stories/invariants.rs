@@ -301,8 +301,7 @@ impl Invariants {
 
     /// A pool as the emulator has it.
     fn pool(&self, path: &str) -> Option<Value> {
-        let request = Request::get("/emulator/v1/state").body(bytes::Bytes::new()).unwrap();
-        let state: Value = serde_json::from_slice(self.emulator.control(&request).body()).unwrap();
+        let state = self.emulator.send_control("GET", "state", &Value::Null).unwrap();
         let (load_balancer, name) = path.rsplit_once("/backendAddressPools/")?;
         let resources = state["resources"].as_array()?;
         let found = resources.iter().find(|resource| {

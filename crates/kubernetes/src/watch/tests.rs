@@ -208,6 +208,19 @@ async fn attempts_become_rarer_while_watches_are_refused_and_lists_succeed() {
     }
 }
 
+/// The reasons of the failure of a watch as they change, until it is over; each must change within this time.
+async fn reasons_until_over(api_server: &ApiServer, within: Duration) -> Vec<Option<WatchErrorReason>> {
+    let (mut events, mut failure, _) = watch_nodes(api_server);
+    let reading = tokio::spawn(async move { while events.next().await.is_some() {} });
+    let mut reasons = Vec::new();
+    while reasons.last() != Some(&None) {
+        timeout(within, failure.changed()).await.unwrap().unwrap();
+        reasons.push(failure.borrow_and_update().as_ref().map(|failure| failure.reason));
+    }
+    reading.abort();
+    reasons
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_failure_is_over_when_the_watch_is_accepted_though_nothing_changed() {
     let api_server = ApiServer::new(|number, is_watch| match (is_watch, number) {
@@ -216,23 +229,13 @@ async fn a_failure_is_over_when_the_watch_is_accepted_though_nothing_changed() {
         (true, 4) => Answer::Refused,
         (true, _) => Answer::Silence,
     });
-    let (mut events, mut failure, _) = watch_nodes(&api_server);
-    let reading = tokio::spawn(async move { while events.next().await.is_some() {} });
-    let mut reasons = Vec::new();
-    while reasons.last() != Some(&None) {
-        timeout(Duration::from_mins(1), failure.changed())
-            .await
-            .unwrap()
-            .unwrap();
-        reasons.push(failure.borrow_and_update().as_ref().map(|failure| failure.reason));
-    }
+    let reasons = reasons_until_over(&api_server, Duration::from_mins(1)).await;
     let expected = [
         Some(WatchErrorReason::Forbidden),
         Some(WatchErrorReason::Connection),
         None,
     ];
     assert_eq!(reasons, expected, "a second error of one kind is no change");
-    reading.abort();
 }
 
 #[tokio::test(start_paused = true)]
@@ -242,19 +245,9 @@ async fn a_failure_is_not_over_while_accepted_watches_send_what_is_no_event() {
         (true, ..=9) => Answer::Malformed,
         (true, _) => Answer::Silence,
     });
-    let (mut events, mut failure, _) = watch_nodes(&api_server);
-    let reading = tokio::spawn(async move { while events.next().await.is_some() {} });
-    let mut reasons = Vec::new();
-    while reasons.last() != Some(&None) {
-        timeout(Duration::from_mins(10), failure.changed())
-            .await
-            .unwrap()
-            .unwrap();
-        reasons.push(failure.borrow_and_update().as_ref().map(|failure| failure.reason));
-    }
+    let reasons = reasons_until_over(&api_server, Duration::from_mins(10)).await;
     assert_eq!(reasons, [Some(WatchErrorReason::Other), None]);
     assert_eq!(api_server.seen().len(), 10, "over when a watch stays");
-    reading.abort();
 }
 
 #[tokio::test(start_paused = true)]

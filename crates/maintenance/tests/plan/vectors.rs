@@ -316,42 +316,39 @@ fn write_one_of_two_statuses(world: &mut World, maintenance: &str) {
     }
 }
 
-#[test]
-fn a_maintenance_whose_status_was_lost_is_not_held_by_the_node_that_it_shares() {
+/// What is evacuated after a pod left a node of maintenance a, or of both, and the status of only one was written: a has the nodes one
+/// and two, b has one and three, each with a pod of these kinds.
+fn assert_evacuated_after_a_lost_status(pods: [(PodType, i32); 3], left: &str, expected: &[&str]) {
     for written in ["a", "b"] {
-        let mut world = World::default()
-            .nodes(&["one", "two", "three"])
-            .pods("one", 1, PodType::DaemonSet, 0)
-            .pods("two", 1, PodType::Default, 0)
-            .pods("three", 1, PodType::DaemonSet, 0);
+        let mut world = World::default().nodes(&["one", "two", "three"]);
+        for (node, (kind, priority)) in ["one", "two", "three"].into_iter().zip(pods) {
+            world = world.pods(node, 1, kind, priority);
+        }
         world.maintain("a", Stage::Drain, &["one", "two"], &[]);
         world.maintain("b", Stage::Drain, &["one", "three"], &[]);
         world.settle();
-        world.leave("two", 1);
+        world.leave(left, 1);
         write_one_of_two_statuses(&mut world, written);
         world.settle();
         let evacuated: Vec<_> = world.evacuated_pods().into_iter().collect();
-        assert_eq!(evacuated, ["pod-0001", "pod-0003"], "{written}");
+        assert_eq!(evacuated, expected, "{written}");
     }
 }
 
 #[test]
+fn a_maintenance_whose_status_was_lost_is_not_held_by_the_node_that_it_shares() {
+    let pods = [(PodType::DaemonSet, 0), (PodType::Default, 0), (PodType::DaemonSet, 0)];
+    assert_evacuated_after_a_lost_status(pods, "two", &["pod-0001", "pod-0003"]);
+}
+
+#[test]
 fn a_maintenance_whose_status_was_lost_is_not_overtaken() {
-    for written in ["a", "b"] {
-        let mut world = World::default()
-            .nodes(&["one", "two", "three"])
-            .pods("one", 1, PodType::Default, 0)
-            .pods("two", 1, PodType::DaemonSet, 0)
-            .pods("three", 1, PodType::Default, i32::MAX);
-        world.maintain("a", Stage::Drain, &["one", "two"], &[]);
-        world.maintain("b", Stage::Drain, &["one", "three"], &[]);
-        world.settle();
-        world.leave("one", 1);
-        write_one_of_two_statuses(&mut world, written);
-        world.settle();
-        let evacuated: Vec<_> = world.evacuated_pods().into_iter().collect();
-        assert_eq!(evacuated, ["pod-0003"], "{written}");
-    }
+    let pods = [
+        (PodType::Default, 0),
+        (PodType::DaemonSet, 0),
+        (PodType::Default, i32::MAX),
+    ];
+    assert_evacuated_after_a_lost_status(pods, "one", &["pod-0003"]);
 }
 
 #[test]
