@@ -121,8 +121,7 @@ impl AzureSettings {
     }
 
     /// Whether the leader acts on eviction notices in Node events.
-    #[must_use]
-    pub fn reads_node_events(&self) -> bool {
+    pub(crate) fn reads_node_events(&self) -> bool {
         self.eviction_notices.contains(&NoticeSource::NodeEvents)
     }
 
@@ -277,20 +276,17 @@ impl Default for Settings {
 impl Settings {
     /// Whether a controller stands for election although Azure is not configured: the maintenance controllers are the whole work of its
     /// terms.
-    #[must_use]
-    pub fn leads_maintenances_alone(&self) -> bool {
+    pub(crate) fn leads_maintenances_alone(&self) -> bool {
         !self.azure.is_configured() && self.maintenance.enabled
     }
 
     /// Whether these settings say that a leader sets admin states of Azure's pools, or writes the condition from them.
-    #[must_use]
-    pub fn has_azure_leader(&self) -> bool {
+    pub(crate) fn has_azure_leader(&self) -> bool {
         self.azure.is_configured() || self.out_of_load_balancers.writer() == MarkerWriter::Leader
     }
 
     /// What stays in service, where this process may record holds on Nodes or not.
-    #[must_use]
-    pub fn guard_settings(&self, may_write_holds: bool) -> GuardSettings {
+    pub(crate) fn guard_settings(&self, may_write_holds: bool) -> GuardSettings {
         GuardSettings {
             minimum_in_service: self.guard.minimum_in_service,
             max_new_down: self.guard.max_new_down,

@@ -94,8 +94,7 @@ pub struct AzureAccess {
 
 impl AzureAccess {
     /// The access of a command that a person runs.
-    #[must_use]
-    pub fn of_command(settings: AzureSettings, client: Client) -> Self {
+    pub(crate) fn of_command(settings: AzureSettings, client: Client) -> Self {
         Self {
             settings,
             client,

@@ -19,20 +19,17 @@ words! {
 
 impl Role {
     /// Whether the process answers the probes of load balancers.
-    #[must_use]
-    pub fn answers_probes(self) -> bool {
+    pub(crate) fn answers_probes(self) -> bool {
         self != Self::Controller
     }
 
     /// Whether the process may lead.
-    #[must_use]
-    pub fn may_lead(self) -> bool {
+    pub(crate) fn may_lead(self) -> bool {
         self != Self::Agent
     }
 
     /// Where the candidates run if this process is one of them.
-    #[must_use]
-    pub fn candidate_placement(self) -> CandidatePlacement {
+    pub(crate) fn candidate_placement(self) -> CandidatePlacement {
         if self.answers_probes() {
             CandidatePlacement::EveryNode
         } else {

@@ -27,8 +27,7 @@ impl Secret {
     }
 
     /// The text itself, to be sent.
-    #[must_use]
-    pub fn expose(&self) -> &str {
+    pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 }

@@ -22,5 +22,5 @@ pub use metric_table::{ByLabel, Gauges, MetricTable};
 pub use metric_types::{DescribedFamily, UnsuffixedCounter};
 pub use metrics_text::{MetricsFormat, encode_metrics};
 pub use process_metrics::register_process_metrics;
-pub use reconcile_span::{RECONCILE_SPAN_TARGET, Reconcile, ReconcileSpan, Reconciled};
+pub use reconcile_span::{Reconcile, ReconcileSpan, Reconciled};
 pub use terminal::{escape_json, escape_line, escape_lines};

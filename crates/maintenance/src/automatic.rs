@@ -121,8 +121,7 @@ pub fn is_automatic(maintenance: &NodeMaintenance) -> bool {
 }
 
 /// Whether its deadline is a guess: nothing announces when the machine ends, and it may stay for longer.
-#[must_use]
-pub fn is_deadline_guessed(maintenance: &NodeMaintenance) -> bool {
+pub(crate) fn is_deadline_guessed(maintenance: &NodeMaintenance) -> bool {
     let is_guess = |cause: Cause| matches!(cause, Cause::Autoscaler | Cause::Machine);
     let mut guesses = Cause::ALL.into_iter().filter(|cause| is_guess(*cause));
     guesses.any(|cause| cause_label(maintenance) == Some(cause.as_str()))

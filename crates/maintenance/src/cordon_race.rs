@@ -32,8 +32,7 @@ pub struct CordonRace {
 }
 
 /// Whether an action repeats a cordon that another actor reverted: the Node has the annotation already.
-#[must_use]
-pub fn is_revert(action: &Action, node: &Node) -> bool {
+pub(crate) fn is_revert(action: &Action, node: &Node) -> bool {
     let NodeChange {
         unschedulable,
         remembered,

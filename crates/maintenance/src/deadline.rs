@@ -29,8 +29,7 @@ pub fn of_node<'a>(node: &Node, maintenances: impl IntoIterator<Item = &'a NodeM
 }
 
 /// When a node is gone, as somebody has announced. By a guess alone no pod loses its grace period.
-#[must_use]
-pub fn announced_for_node<'a>(
+pub(crate) fn announced_for_node<'a>(
     node: &Node,
     maintenances: impl IntoIterator<Item = &'a NodeMaintenance>,
 ) -> Option<Timestamp> {
@@ -38,15 +37,17 @@ pub fn announced_for_node<'a>(
 }
 
 /// Whether all pods of the node leave at once: half of the time of a maintenance has passed.
-#[must_use]
-pub fn hurries<'a>(node: &Node, maintenances: impl IntoIterator<Item = &'a NodeMaintenance>, now: Timestamp) -> bool {
+pub(crate) fn hurries<'a>(
+    node: &Node,
+    maintenances: impl IntoIterator<Item = &'a NodeMaintenance>,
+    now: Timestamp,
+) -> bool {
     let mut draining = maintenances.into_iter().filter(|one| drains(one, node));
     draining.any(|one| hurries_from(one).is_some_and(|from| now >= from))
 }
 
 /// When half of the time of a maintenance with a deadline has passed.
-#[must_use]
-pub fn hurries_from(maintenance: &NodeMaintenance) -> Option<Timestamp> {
+pub(crate) fn hurries_from(maintenance: &NodeMaintenance) -> Option<Timestamp> {
     let created = maintenance.metadata.creation_timestamp.as_ref()?.0;
     Some(half(created, at(maintenance)?))
 }
@@ -60,8 +61,7 @@ pub fn turns_end(created: Timestamp, grace_period: SignedDuration, deadline: Tim
 }
 
 /// The grace period that a pod gets in the place of its own, in seconds, where less than that is left.
-#[must_use]
-pub fn cut_grace_period(own: SignedDuration, deadline: Option<Timestamp>, now: Timestamp) -> Option<u32> {
+pub(crate) fn cut_grace_period(own: SignedDuration, deadline: Option<Timestamp>, now: Timestamp) -> Option<u32> {
     let left = deadline?.duration_since(now);
     let left = Duration::try_from(left).unwrap_or_default().max(SHORTEST_GRACE_PERIOD);
     let is_shorter = SignedDuration::try_from(left).is_ok_and(|left| left < own);

@@ -16,7 +16,7 @@ pub use targets::DrainTargets;
 
 /// The priorities of the default entries: the highest of user-defined priority classes, `system-cluster-critical`,
 /// `system-node-critical`, and the maximum.
-pub const DEFAULT_PRIORITIES: [i32; 4] = [1_000_000_000, 2_000_000_000, 2_000_001_000, i32::MAX];
+pub(crate) const DEFAULT_PRIORITIES: [i32; 4] = [1_000_000_000, 2_000_000_000, 2_000_001_000, i32::MAX];
 
 /// The types in the order in which their pods leave.
 const POD_TYPES: [PodType; 3] = [PodType::Default, PodType::DaemonSet, PodType::Static];

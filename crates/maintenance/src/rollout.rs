@@ -315,8 +315,7 @@ pub fn restarted(deployment: &DeploymentFacts) -> Decision {
 }
 
 /// The decision for a pod that no budget protects, which needs no reads.
-#[must_use]
-pub fn unprotected(is_restarted: bool) -> Decision {
+pub(crate) fn unprotected(is_restarted: bool) -> Decision {
     Decision::NotOurs(Explanation {
         reason: RolloutReason::NotProtected,
         message: "no PodDisruptionBudget needs all replicas now, so the Eviction API decides".to_owned(),

@@ -70,8 +70,7 @@ impl Provider {
 
 impl ProbeSettings {
     /// Answers other than 200 in a row that mark a backend down.
-    #[must_use]
-    pub const fn refusals_needed(&self) -> u32 {
+    pub(crate) const fn refusals_needed(&self) -> u32 {
         match self.rule {
             ProbeRule::FirstNon200 => 1,
             ProbeRule::Threshold => self.unhealthy_threshold,
@@ -79,20 +78,17 @@ impl ProbeSettings {
     }
 
     /// The shortest time from the first answer other than 200 to the status `Down`: the first probe comes at once.
-    #[must_use]
-    pub fn shortest_detection(&self) -> Duration {
+    pub(crate) fn shortest_detection(&self) -> Duration {
         self.interval * self.refusals_needed().saturating_sub(1)
     }
 
     /// The mean time, for failures that begin at a random point between two probes.
-    #[must_use]
-    pub fn mean_detection(&self) -> Duration {
+    pub(crate) fn mean_detection(&self) -> Duration {
         (self.shortest_detection() + self.longest_detection()) / 2
     }
 
     /// The longest time: a probe has just succeeded.
-    #[must_use]
-    pub fn longest_detection(&self) -> Duration {
+    pub(crate) fn longest_detection(&self) -> Duration {
         self.interval * self.refusals_needed()
     }
 

@@ -133,22 +133,21 @@ impl Drains {
     }
 
     /// A controller deregisters a backend.
-    pub fn deregister(&mut self, index: usize, now: Duration) {
+    pub(crate) fn deregister(&mut self, index: usize, now: Duration) {
         if let Some(causes) = self.causes.get_mut(index) {
             causes.deregistered.get_or_insert(now);
         }
     }
 
     /// What the admin state of a backend in effect says.
-    pub fn set_admin_down(&mut self, index: usize, is_down: bool, now: Duration) {
+    pub(crate) fn set_admin_down(&mut self, index: usize, is_down: bool, now: Duration) {
         if let Some(causes) = self.causes.get_mut(index) {
             causes.admin_down = is_down.then(|| causes.admin_down.unwrap_or(now));
         }
     }
 
     /// Whether a deregistration leaves the backend its new flows.
-    #[must_use]
-    pub fn is_registered(&self, index: usize, now: Duration) -> bool {
+    pub(crate) fn is_registered(&self, index: usize, now: Duration) -> bool {
         let stop = self.rules.deregistration.map(|rule| rule.new_flows_stop);
         let since = self.causes.get(index).and_then(|causes| causes.deregistered);
         !matches!((since, stop), (Some(since), Some(stop)) if since + stop <= now)

@@ -55,8 +55,7 @@ pub struct Backends {
 
 impl Forwarding {
     /// What kube-proxy does on the node with this index.
-    #[must_use]
-    pub fn backends(&self, endpoints: &[Endpoint], node: usize) -> Backends {
+    pub(crate) fn backends(&self, endpoints: &[Endpoint], node: usize) -> Backends {
         let is_candidate = |endpoint: &&Endpoint| self.policy == TrafficPolicy::Cluster || endpoint.node == node;
         let addresses_of = |is_in: fn(&Endpoint) -> bool| {
             let chosen = endpoints.iter().filter(is_candidate).filter(|endpoint| is_in(endpoint));
@@ -74,8 +73,7 @@ impl Forwarding {
 }
 
 /// Whether `healthCheckNodePort` answers 200 on this node: it has a ready endpoint. Terminating ones never count.
-#[must_use]
-pub fn has_ready_endpoint(endpoints: &[Endpoint], node: usize) -> bool {
+pub(crate) fn has_ready_endpoint(endpoints: &[Endpoint], node: usize) -> bool {
     endpoints
         .iter()
         .any(|endpoint| endpoint.node == node && endpoint.is_ready())

@@ -23,7 +23,7 @@ pub struct Life {
 }
 
 /// The longest lifetime of the table.
-pub const LONGEST: Duration = Duration::from_mins(10);
+pub(crate) const LONGEST: Duration = Duration::from_mins(10);
 
 /// Connections of one kind among those that are opened.
 struct Kind {

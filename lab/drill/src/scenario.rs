@@ -89,8 +89,7 @@ impl Action {
     }
 
     /// Whether it waits for headgate, for as long as that needs: after the soft taint for the agent's annotation.
-    #[must_use]
-    pub const fn is_wait(self) -> bool {
+    pub(crate) const fn is_wait(self) -> bool {
         matches!(
             self,
             Self::AwaitEviction | Self::AwaitDeletionDelay | Self::Signal(Signal::AutoscalerCandidate)
@@ -120,7 +119,7 @@ pub struct Timeline {
 
 impl Timeline {
     /// Moves what comes after a step, which took longer; but no end of a machine that Azure has announced.
-    pub fn postpone(&mut self, step: usize, by: Duration) {
+    pub(crate) fn postpone(&mut self, step: usize, by: Duration) {
         let announced = Action::Signal(Signal::SpotNotice);
         let is_announced = self.steps.iter().any(|step| step.action == announced);
         let later = self.steps.iter_mut().skip(step + 1);
@@ -132,7 +131,7 @@ impl Timeline {
     }
 
     /// Ends the Pod that terminates after a step with its grace period, as kubelet does.
-    pub fn limit_grace_period(&mut self, step: usize, grace: Duration) {
+    pub(crate) fn limit_grace_period(&mut self, step: usize, grace: Duration) {
         let is_told = |later: &&Step| later.action == Action::TerminatePod;
         let told = self.steps.iter().skip(step + 1).find(is_told).copied();
         let mut later = self.steps.iter_mut().skip(step + 1);
@@ -148,8 +147,7 @@ impl Timeline {
     }
 
     /// The first step that says that a node or Pod goes away; the first node at the start if there is none.
-    #[must_use]
-    pub fn first_signal(&self) -> Step {
+    pub(crate) fn first_signal(&self) -> Step {
         let start = Step {
             at: Duration::ZERO,
             node: 0,
@@ -207,8 +205,7 @@ impl Scenario {
 
     /// Whether the node that goes away hosts no Pod, as an autoscaler chooses it, unless headgate's controllers are to evict
     /// one. It still has its share of new connections, which its kube-proxy forwards to the others.
-    #[must_use]
-    pub const fn removes_empty_nodes(self) -> bool {
+    pub(crate) const fn removes_empty_nodes(self) -> bool {
         matches!(self, Self::ScaleDown | Self::Mass | Self::Spot | Self::ApiOutage)
     }
 

@@ -115,8 +115,7 @@ pub enum HeadgatePart {
 
 impl HeadgatePart {
     /// Whether an agent runs on each node.
-    #[must_use]
-    pub const fn runs_agents(self) -> bool {
+    pub(crate) const fn runs_agents(self) -> bool {
         !matches!(self, Self::Nothing)
     }
 }
@@ -176,14 +175,12 @@ pub struct Plan {
 
 impl Plan {
     /// Whether headgate's controllers evict the Pod of the node that goes away.
-    #[must_use]
-    pub fn evicts_pod(&self) -> bool {
+    pub(crate) fn evicts_pod(&self) -> bool {
         self.headgate == HeadgatePart::MaintenanceControllers
     }
 
     /// For how long a Pod in a rolling update gets new connections after its deletion.
-    #[must_use]
-    pub fn serves_new(&self) -> Duration {
+    pub(crate) fn serves_new(&self) -> Duration {
         let serving = self.shutdown.serving();
         if self.target != Target::NodePort {
             serving
@@ -229,14 +226,12 @@ impl Strategy {
     }
 
     /// Whether it promises that established connections outlive their node's removal, too.
-    #[must_use]
-    pub const fn waits_for_connections(self) -> bool {
+    pub(crate) const fn waits_for_connections(self) -> bool {
         matches!(self, Self::Connections)
     }
 
     /// The only thing that takes a node out before it is gone, where the strategy is about one.
-    #[must_use]
-    pub const fn mechanism(self) -> Option<Mechanism> {
+    pub(crate) const fn mechanism(self) -> Option<Mechanism> {
         match self {
             Self::AdminState => Some(Mechanism::AdminState),
             Self::Healthz => Some(Mechanism::HealthAnswer),

@@ -51,7 +51,7 @@ pub(crate) async fn accept(listener: TcpListener, streams: mpsc::Sender<std::net
 }
 
 /// Connects accepted streams to `target`, until all senders are dropped.
-pub async fn dial(target: SocketAddr, mut accepted: mpsc::Receiver<std::net::TcpStream>) {
+pub(crate) async fn dial(target: SocketAddr, mut accepted: mpsc::Receiver<std::net::TcpStream>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {

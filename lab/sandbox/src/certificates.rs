@@ -132,7 +132,7 @@ users:
 ///
 /// # Errors
 /// The directory cannot be created.
-pub fn create_private_directory(directory: &Path) -> io::Result<()> {
+pub(crate) fn create_private_directory(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
@@ -140,7 +140,7 @@ pub fn create_private_directory(directory: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write_private_file(file: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn write_private_file(file: &Path, text: &str) -> io::Result<()> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -165,7 +165,7 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, Certificat
 ///
 /// # Errors
 /// The system has no random bytes.
-pub fn random_hex() -> Result<String, CertificatesError> {
+pub(crate) fn random_hex() -> Result<String, CertificatesError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| CertificatesError::Random(error.into()))?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))

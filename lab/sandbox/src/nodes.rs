@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 
 /// The label of every Node that a sandbox makes. Its value identifies the sandbox.
-pub const SANDBOX_LABEL: &str = "headgate.dev/sandbox";
+pub(crate) const SANDBOX_LABEL: &str = "headgate.dev/sandbox";
 
 /// The subscription in the provider ids of the Nodes.
 pub const SUBSCRIPTION: &str = "5eed0000-0000-4000-8000-000000000001";

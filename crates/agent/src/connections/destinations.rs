@@ -50,8 +50,7 @@ pub enum Reason {
 
 impl Reason {
     /// Whether there may be connections through this node that no count contains, so that zero is not the whole truth.
-    #[must_use]
-    pub fn hides_connections(&self) -> bool {
+    pub(crate) fn hides_connections(&self) -> bool {
         match self {
             Self::HostnameOnly(_) | Self::UnusableAddress(_) | Self::Protocol(_) | Self::TooMany => true,
             Self::NoPorts | Self::InvalidPort(_) | Self::NoAddress(_) | Self::Shared { .. } => false,
@@ -174,14 +173,12 @@ impl Destinations {
     }
 
     /// What is not counted, in the order of the Services' names.
-    #[must_use]
-    pub fn not_countable(&self) -> &[NotCountable] {
+    pub(crate) fn not_countable(&self) -> &[NotCountable] {
         &self.not_countable
     }
 
     /// The index of the Service that a destination belongs to.
-    #[must_use]
-    pub fn service_of(&self, destination: &Destination) -> Option<usize> {
+    pub(crate) fn service_of(&self, destination: &Destination) -> Option<usize> {
         self.indexes.get(destination).map(|index| *index as usize)
     }
 

@@ -23,7 +23,7 @@ impl<T> PerFamily<T> {
     }
 
     /// The value for the family of `address`.
-    pub fn get_mut_by_address(&mut self, address: IpAddr) -> &mut T {
+    pub(crate) fn get_mut_by_address(&mut self, address: IpAddr) -> &mut T {
         match address {
             IpAddr::V4(_) => &mut self.v4,
             IpAddr::V6(_) => &mut self.v6,

@@ -21,7 +21,7 @@ pub struct NotificationSettings {
 
 impl NotificationSettings {
     /// The events that are sent by default: what happens to a node, without failures that the leader retries.
-    pub const DEFAULT_EVENTS: [&'static str; 4] = [
+    pub(crate) const DEFAULT_EVENTS: [&'static str; 4] = [
         "NodeSignalled",
         "NodeSignalsEnded",
         "LoadBalancerAdminStateDown",

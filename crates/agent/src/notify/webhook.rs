@@ -65,7 +65,7 @@ pub enum AttemptError {
 
 impl AttemptError {
     /// The values of [`Self::reason`].
-    pub const REASONS: [&'static str; 7] = [
+    pub(crate) const REASONS: [&'static str; 7] = [
         "connection",
         "proxy",
         "status",

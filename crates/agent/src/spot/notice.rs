@@ -48,8 +48,7 @@ impl VmName {
     }
 
     /// Whether the event names this VM, in any letter case.
-    #[must_use]
-    pub fn is_named_in(&self, event: &ScheduledEvent) -> bool {
+    pub(crate) fn is_named_in(&self, event: &ScheduledEvent) -> bool {
         event.resources.iter().any(|name| name.eq_ignore_ascii_case(&self.0))
     }
 
@@ -193,8 +192,7 @@ impl NoticeTracker {
 
     /// The state after a poll that did not show what is announced. A notice ends [`CONFIRMATION_TIMEOUT`] after its `NotBefore`, and
     /// not before polls have failed for as long.
-    #[must_use]
-    pub fn after_unconfirmed_poll(&self, now: Moment) -> Self {
+    pub(crate) fn after_unconfirmed_poll(&self, now: Moment) -> Self {
         let since = self.unconfirmed_since.unwrap_or(now.mono);
         let is_unconfirmed = now.mono.saturating_duration_since(since) >= CONFIRMATION_TIMEOUT;
         let may_still_come = |tracked: &TrackedNotice| {
@@ -259,8 +257,7 @@ impl NoticeTrackers {
     }
 
     /// The notice of the gravest type; what else is true of every type.
-    #[must_use]
-    pub fn gravest(&self) -> NoticeTracker {
+    pub(crate) fn gravest(&self) -> NoticeTracker {
         let is_true_of_all = |is: fn(&NoticeTracker) -> bool| !self.0.is_empty() && self.0.values().all(is);
         NoticeTracker {
             notice: self.notices().next().cloned(),

@@ -55,8 +55,7 @@ impl NoticeRecord {
     }
 
     /// When headgate's taint ends unless a document confirms the notice; `None` if there is no such taint.
-    #[must_use]
-    pub fn confirmation_deadline(&self) -> Option<Timestamp> {
+    pub(crate) fn confirmation_deadline(&self) -> Option<Timestamp> {
         let tainted_at = self.tainted_at?;
         Some(confirmation_deadline(
             self.not_before.unwrap_or(tainted_at).max(tainted_at),

@@ -38,7 +38,7 @@ impl TickSchedule {
     }
 
     /// A tick has ended: the next one is at the next multiple of the interval.
-    pub fn tick_ended(&mut self, now: Instant) {
+    pub(crate) fn tick_ended(&mut self, now: Instant) {
         let late = now.saturating_duration_since(self.next_at).as_nanos();
         let missed = late / self.interval.as_nanos();
         let missed = u32::try_from(missed).unwrap_or(u32::MAX);

@@ -262,7 +262,7 @@ impl Updater {
     }
 
     /// Puts the batches of a load balancer back that its writer has not taken, at no cost: it could not try them.
-    pub fn return_batches(&mut self, load_balancer: &str, now: Instant) {
+    pub(crate) fn return_batches(&mut self, load_balancer: &str, now: Instant) {
         let pools: Vec<_> = self.due.pools(load_balancer).cloned().collect();
         for pool in pools.iter().rev() {
             if let Some(batch) = self.due.take(pool) {
@@ -272,8 +272,7 @@ impl Updater {
     }
 
     /// The UID of a Service with pools of its own, for events about it.
-    #[must_use]
-    pub fn service_uid(&self, service: &NamespacedName) -> Option<&str> {
+    pub(crate) fn service_uid(&self, service: &NamespacedName) -> Option<&str> {
         self.index.service(service).map(|service| service.uid.as_str())
     }
 

@@ -115,7 +115,7 @@ impl Metrics {
     }
 
     /// Clears what an instance that does not lead has none of.
-    pub fn clear_queue(&self) {
+    pub(crate) fn clear_queue(&self) {
         self.set_queue(QueueStatus::default(), None, Vec::new());
     }
 

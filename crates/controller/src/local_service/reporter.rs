@@ -63,7 +63,7 @@ impl Reporter {
     }
 
     /// Reports that a Service's pool is not updated at all.
-    pub fn report_skip(&self, updater: &Updater, service: &NamespacedName, reason: &str) {
+    pub(crate) fn report_skip(&self, updater: &Updater, service: &NamespacedName, reason: &str) {
         let event = ServiceEvent {
             service: service.clone(),
             reason: EventReason::Failed,

@@ -86,8 +86,7 @@ pub struct LocalService<'a> {
 
 impl LocalService<'_> {
     /// Since when the Node is known to have a serving endpoint; `None` if it has none.
-    #[must_use]
-    pub fn serves_since(&self, node: &str) -> Option<Instant> {
+    pub(crate) fn serves_since(&self, node: &str) -> Option<Instant> {
         self.service.serves_since(node)
     }
 
@@ -113,8 +112,7 @@ impl ServiceIndex {
     }
 
     /// The Service with this `healthCheckNodePort`.
-    #[must_use]
-    pub fn service_with_port(&self, port: u16) -> Option<LocalService<'_>> {
+    pub(crate) fn service_with_port(&self, port: u16) -> Option<LocalService<'_>> {
         let (name, service) = self.services.get_key_value(self.ports.get(&port)?)?;
         Some(LocalService { name, service })
     }
@@ -127,8 +125,7 @@ impl ServiceIndex {
     }
 
     /// Whether it is known that cloud-controller-manager has no Service to make a load balancer for.
-    #[must_use]
-    pub fn has_no_load_balancer_service(&self) -> bool {
+    pub(crate) fn has_no_load_balancer_service(&self) -> bool {
         self.unknown().is_none() && self.load_balancer_services == 0
     }
 
@@ -182,8 +179,7 @@ impl ServiceIndex {
     }
 
     /// Whether a complete list of Services was seen.
-    #[must_use]
-    pub fn are_services_listed(&self) -> bool {
+    pub(crate) fn are_services_listed(&self) -> bool {
         self.listed.services
     }
 
@@ -235,12 +231,12 @@ impl ServiceIndex {
     }
 
     /// Records which resource the API server does not confirm any more.
-    pub fn set_stale(&mut self, stale: Option<&'static str>) {
+    pub(crate) fn set_stale(&mut self, stale: Option<&'static str>) {
         self.stale = stale;
     }
 
     /// Records that the first lists take too long.
-    pub fn set_overdue(&mut self) {
+    pub(crate) fn set_overdue(&mut self) {
         self.is_overdue = true;
     }
 

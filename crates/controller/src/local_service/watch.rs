@@ -74,8 +74,7 @@ impl Freshness {
     }
 
     /// The plural name of the resource that was not confirmed for too long, if there is one.
-    #[must_use]
-    pub fn stale_resource(&self, now: Instant) -> Option<&'static str> {
+    pub(crate) fn stale_resource(&self, now: Instant) -> Option<&'static str> {
         let watches = [("services", &self.services), ("endpointslices", &self.endpoint_slices)];
         let is_stale = |verified_at: &watch::Receiver<Instant>| *verified_at.borrow() + self.timeout <= now;
         watches

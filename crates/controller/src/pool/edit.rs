@@ -99,14 +99,12 @@ impl PoolEdit {
     }
 
     /// Whether the members alone change.
-    #[must_use]
-    pub fn is_members_only(&self) -> bool {
+    pub(crate) fn is_members_only(&self) -> bool {
         self.admin_states.is_empty()
     }
 
     /// The edit of the members alone; `None` if there is none.
-    #[must_use]
-    pub fn members_only(self) -> Option<Self> {
+    pub(crate) fn members_only(self) -> Option<Self> {
         self.members.is_some().then(|| Self {
             admin_states: Vec::new(),
             ..self
@@ -115,8 +113,7 @@ impl PoolEdit {
 
     /// Whether both edits give the same entries the same admin states, wherever the entries are in the document. Members do not
     /// count: an update of them joins one PUT at most.
-    #[must_use]
-    pub fn is_equivalent(&self, other: &Self) -> bool {
+    pub(crate) fn is_equivalent(&self, other: &Self) -> bool {
         let states = |edit: &Self| -> BTreeMap<EntryKey, AdminState> {
             let changes = edit.admin_states.iter();
             changes.map(|change| (change.key.clone(), change.to)).collect()
@@ -125,8 +122,7 @@ impl PoolEdit {
     }
 
     /// The admin states that set no entry `Down`; `None` if there are none.
-    #[must_use]
-    pub fn without_downs(&self) -> Option<Self> {
+    pub(crate) fn without_downs(&self) -> Option<Self> {
         let changes = self.admin_states.iter().filter(|change| change.to != AdminState::Down);
         let admin_states: Vec<_> = changes.cloned().collect();
         (!admin_states.is_empty()).then(|| Self {
@@ -137,8 +133,7 @@ impl PoolEdit {
     }
 
     /// Whether it sets an entry `Down`. Such edits are written first (docs/dev/decisions.md 32).
-    #[must_use]
-    pub fn sets_down(&self) -> bool {
+    pub(crate) fn sets_down(&self) -> bool {
         self.admin_states.iter().any(|change| change.to == AdminState::Down)
     }
 }

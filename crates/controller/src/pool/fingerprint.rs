@@ -23,8 +23,7 @@ pub struct FingerprintSet(Vec<Fingerprint>);
 
 impl FingerprintSet {
     /// Whether the text with this fingerprint may be in the set: `false` is certain, `true` is to be verified.
-    #[must_use]
-    pub fn may_contain(&self, fingerprint: Fingerprint) -> bool {
+    pub(crate) fn may_contain(&self, fingerprint: Fingerprint) -> bool {
         self.0.binary_search(&fingerprint).is_ok()
     }
 }

@@ -44,8 +44,7 @@ pub struct InterfaceCache(HashMap<NetworkInterfaceId, CachedInterface>);
 
 impl InterfaceCache {
     /// The resource id of the machine that has the interface, in lower case; `None` if it is not known.
-    #[must_use]
-    pub fn machine_of(&self, id: &NetworkInterfaceId) -> Option<&str> {
+    pub(crate) fn machine_of(&self, id: &NetworkInterfaceId) -> Option<&str> {
         self.0.get(id)?.machine.as_deref()
     }
 
@@ -57,14 +56,12 @@ impl InterfaceCache {
     }
 
     /// The same for one pool.
-    #[must_use]
-    pub fn covers_pool(&self, pool: &PoolView) -> bool {
+    pub(crate) fn covers_pool(&self, pool: &PoolView) -> bool {
         pool.interfaces.iter().all(|id| self.0.contains_key(id))
     }
 
     /// The used pools with an interface whose machine is unknown because its lookup failed.
-    #[must_use]
-    pub fn unreadable_pools(&self, view: &LoadBalancerView) -> Vec<UnreadablePool> {
+    pub(crate) fn unreadable_pools(&self, view: &LoadBalancerView) -> Vec<UnreadablePool> {
         let used = view.pools.iter().filter(|pool| pool.is_used());
         used.filter_map(|pool| self.unreadable_pool(pool)).collect()
     }

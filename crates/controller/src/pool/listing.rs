@@ -62,8 +62,7 @@ impl ManagedLoadBalancers {
     }
 
     /// The same for a load balancer of this name.
-    #[must_use]
-    pub fn contains_name(&self, name: &str) -> bool {
+    pub(crate) fn contains_name(&self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
         self.0.contains(name.strip_suffix(INTERNAL_SUFFIX).unwrap_or(&name)) || self.0.contains(&name)
     }

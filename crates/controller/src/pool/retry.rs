@@ -51,14 +51,12 @@ impl LastError {
     }
 
     /// Whether ARM accepted a write and did not apply it. Only a read ends this error.
-    #[must_use]
-    pub fn is_ignored_write(&self) -> bool {
+    pub(crate) fn is_ignored_write(&self) -> bool {
         self.code == ArmError::ReadBackMismatch(String::new()).code()
     }
 
     /// Whether class and code are equal, so that the second error need not be logged.
-    #[must_use]
-    pub fn is_same_kind(&self, other: &Self) -> bool {
+    pub(crate) fn is_same_kind(&self, other: &Self) -> bool {
         (self.class, &self.code) == (other.class, &other.code)
     }
 }

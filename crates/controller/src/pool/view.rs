@@ -74,8 +74,7 @@ impl PoolView {
     }
 
     /// Whether a rule has no probe, so that it ignores admin states.
-    #[must_use]
-    pub fn has_rule_without_probe(&self) -> bool {
+    pub(crate) fn has_rule_without_probe(&self) -> bool {
         self.rules.iter().any(|rule| rule.probe.is_none())
     }
 }
@@ -110,8 +109,7 @@ impl LoadBalancerView {
     }
 
     /// The view of a load balancer that was listed, or read whole.
-    #[must_use]
-    pub fn from_summary(load_balancer: LoadBalancerSummary<PoolEntry>) -> Self {
+    pub(crate) fn from_summary(load_balancer: LoadBalancerSummary<PoolEntry>) -> Self {
         let mut rules = rules_by_pool(&load_balancer.rules);
         let states = load_balancer.pools.iter().map(|pool| pool.provisioning_state);
         let is_busy = [load_balancer.provisioning_state]
@@ -132,8 +130,7 @@ impl LoadBalancerView {
 
     /// The same view, with the pools that an earlier read showed in the same way taken from that one, and of other pools the texts of
     /// entries: there may be a million entries, and a read that changes nothing needs no memory of its own.
-    #[must_use]
-    pub fn sharing_pools(mut self, earlier: &Self) -> Self {
+    pub(crate) fn sharing_pools(mut self, earlier: &Self) -> Self {
         let known: HashMap<_, _> = earlier.pools.iter().map(|pool| (&pool.id, pool)).collect();
         for pool in &mut self.pools {
             let Some(known) = known.get(&pool.id) else { continue };
@@ -149,8 +146,7 @@ impl LoadBalancerView {
 
     /// This view after some of its pools were read again, alone. Their rules stay as the whole load balancer had them. `None` if
     /// one of them is not in this view.
-    #[must_use]
-    pub fn with_pools(&self, read: &[&Pool], load_balancer_state: ProvisioningState) -> Option<Self> {
+    pub(crate) fn with_pools(&self, read: &[&Pool], load_balancer_state: ProvisioningState) -> Option<Self> {
         let mut view = self.clone();
         let states = read.iter().map(|pool| pool.provisioning_state());
         view.is_busy = states

@@ -77,8 +77,7 @@ enum Finder {
 
 impl KnownSignal {
     /// For what it counts unless the settings say otherwise.
-    #[must_use]
-    pub const fn default_effects(self) -> &'static [Effect] {
+    pub(crate) const fn default_effects(self) -> &'static [Effect] {
         match self {
             Self::ClusterAutoscaler
             | Self::OutOfService

@@ -140,8 +140,7 @@ impl SignalMatcher {
     }
 
     /// Whether `signal` comes from this matcher.
-    #[must_use]
-    pub fn is_source_of(&self, signal: &Signal) -> bool {
+    pub(crate) fn is_source_of(&self, signal: &Signal) -> bool {
         match (self, signal) {
             (Self::TaintPrefix(prefix), Signal::Taint(key)) => key.starts_with(prefix.as_str()),
             (Self::Taint(wanted), Signal::Taint(key)) => wanted == key,
@@ -398,8 +397,7 @@ impl SignalRules {
     }
 
     /// The signals of a Node, each with how long it must last before it counts.
-    #[must_use]
-    pub fn detect(&self, node: &Node) -> BTreeMap<Signal, Duration> {
+    pub(crate) fn detect(&self, node: &Node) -> BTreeMap<Signal, Duration> {
         let mut found: BTreeMap<Signal, Duration> = BTreeMap::new();
         for (signal, after) in self.matchers.iter().flat_map(|matcher| matcher.find(node)) {
             let shortest = found.entry(signal).or_insert(after);

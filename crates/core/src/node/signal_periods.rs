@@ -205,8 +205,7 @@ impl SignalPeriods {
     }
 
     /// When the next signal counts without another observation.
-    #[must_use]
-    pub fn next_pending(&self) -> Option<Instant> {
+    pub(crate) fn next_pending(&self) -> Option<Instant> {
         self.pending.values().map(|pending| pending.counts_at).min()
     }
 

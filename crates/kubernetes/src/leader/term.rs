@@ -192,13 +192,6 @@ impl Term {
             .await;
     }
 
-    /// Whether [`Term::handover_requested`] would return at once.
-    #[must_use]
-    pub fn is_handover_requested(&self) -> bool {
-        let validity = *self.validity.borrow();
-        validity.handover_requested.is_some() || validity.until.is_none()
-    }
-
     /// Waits until the term has ended.
     pub async fn ended(&self) {
         let mut validity = self.validity.clone();
@@ -337,6 +330,7 @@ impl Drop for TermOwner {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use tokio::time::{advance, timeout};
 
     use super::*;
@@ -428,10 +422,10 @@ mod tests {
         let clock = anchored();
         let (owner, term) = new_term(7, &clock);
         assert!(timeout(SECOND / 10, term.handover_requested()).await.is_err());
-        assert!(!term.is_handover_requested());
+        assert!(term.handover_requested().now_or_never().is_none());
         assert!(owner.renew(Instant::now() + SECOND, clock.now(), true));
         term.handover_requested().await;
-        assert!(term.is_handover_requested());
+        assert!(term.handover_requested().now_or_never().is_some());
         assert!(term.permit().is_ok());
         drop(owner);
         assert!(term.permit().is_err());

@@ -26,7 +26,7 @@ pub const EVACUATOR_ANNOTATION_PREFIXES: [&str; 2] = [
 ];
 
 /// The label of an Evacuation that has the name of its pod's node, where that fits.
-pub const NODE_LABEL: &str = "headgate.dev/node";
+pub(crate) const NODE_LABEL: &str = "headgate.dev/node";
 
 /// The class that removes pods of DaemonSets. headgate's leader implements it.
 pub const DAEMON_SET_EVACUATOR: &str = "headgate.dev/daemonset";
@@ -62,8 +62,7 @@ pub fn is_protection_finalizer(finalizer: &str) -> bool {
 }
 
 /// Whether an evacuator class is [`DAEMON_SET_EVACUATOR`], in either spelling.
-#[must_use]
-pub fn is_daemon_set_evacuator(class: &str) -> bool {
+pub(crate) fn is_daemon_set_evacuator(class: &str) -> bool {
     [DAEMON_SET_EVACUATOR, "daemonset.apps.k8s.io"].contains(&class)
 }
 
@@ -76,13 +75,13 @@ pub fn evacuator_class(annotation: &str) -> Option<(usize, &str)> {
 
 /// The class that has a Deployment start a replacement before a pod leaves that a budget protects. headgate's leader implements it.
 /// Its prefix keeps it apart from classes of annotations, which cannot contain a slash.
-pub const ROLLOUT_EVACUATOR: &str = "headgate.dev/rollout";
+pub(crate) const ROLLOUT_EVACUATOR: &str = "headgate.dev/rollout";
 
 /// The priority of [`ROLLOUT_EVACUATOR`]: after the evacuators of the pod's annotations.
-pub const ROLLOUT_PRIORITY: i32 = 0;
+pub(crate) const ROLLOUT_PRIORITY: i32 = 0;
 
 /// The annotation by which a Deployment allows that headgate restarts its rollout; its value is `Allow`.
-pub const ROLLOUT_ANNOTATION: &str = "headgate.dev/rollout";
+pub(crate) const ROLLOUT_ANNOTATION: &str = "headgate.dev/rollout";
 
 /// The annotation of a Deployment's pod template with the UIDs of the maintenances for which headgate restarted the rollout, separated
 /// by commas. It is written with the restart, so there is never one without the other.
@@ -92,22 +91,22 @@ pub const RESTARTED_FOR_ANNOTATION: &str = "headgate.dev/restarted-for";
 pub const RESTARTED_AT_ANNOTATION: &str = "kubectl.kubernetes.io/restartedAt";
 
 /// The condition of an Evacuation that says whether the rollout of the pod's Deployment was restarted for it, and why not.
-pub const ROLLOUT_RESTARTED_CONDITION: &str = "RolloutRestarted";
+pub(crate) const ROLLOUT_RESTARTED_CONDITION: &str = "RolloutRestarted";
 
 /// The role of the evacuator that created the pod.
-pub const CONTROLLER_ROLE: &str = "controller";
+pub(crate) const CONTROLLER_ROLE: &str = "controller";
 
 /// The priority of the `controller` role, and of no other.
-pub const CONTROLLER_PRIORITY: i32 = 10_000;
+pub(crate) const CONTROLLER_PRIORITY: i32 = 10_000;
 
 /// The label of a NodeMaintenance that headgate created for a node that is taken; its value is the cause.
 pub const AUTOMATIC_LABEL: &str = "headgate.dev/automatic";
 
 /// The annotation that kubelet sets on the mirror of a static pod.
-pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+pub(crate) const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// How long an evacuator may go without progress, for Evacuations of maintenances: 30 minutes, as in KEP-4212.
-pub const PROGRESS_DEADLINE_SECONDS: i32 = 1800;
+pub(crate) const PROGRESS_DEADLINE_SECONDS: i32 = 1800;
 
 /// The most nodes that one maintenance has at once; others wait. The status has one entry for each, and an object has to stay below 1.5 MiB.
 pub const MAX_NODES: usize = 500;
@@ -119,7 +118,7 @@ pub const MAX_MESSAGE_BYTES: usize = 256;
 pub const MAX_STATUS_BYTES: usize = 512 * 1024;
 
 /// Targets of a node that are longer than this are in `status.targetSets`.
-pub const MAX_NODE_TARGETS_BYTES: usize = 256;
+pub(crate) const MAX_NODE_TARGETS_BYTES: usize = 256;
 
 /// The most blockers that the status shows for one node.
-pub const MAX_BLOCKERS: usize = 5;
+pub(crate) const MAX_BLOCKERS: usize = 5;

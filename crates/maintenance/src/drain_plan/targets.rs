@@ -62,8 +62,7 @@ impl DrainTargets {
     }
 
     /// In the form of the API.
-    #[must_use]
-    pub fn to_entries(&self) -> Vec<DrainPlanEntry> {
+    pub(crate) fn to_entries(&self) -> Vec<DrainPlanEntry> {
         self.entries().map(|entry| DrainPlanEntry::from(&entry)).collect()
     }
 }

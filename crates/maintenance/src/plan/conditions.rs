@@ -11,18 +11,18 @@ use super::action::{Action, NodeConditionChange};
 /// The controller works with the nodes that the selector matches.
 pub const ACCEPTED: &str = "Accepted";
 /// Something keeps pods or load balancers from going on, and needs someone.
-pub const BLOCKED: &str = "Blocked";
+pub(crate) const BLOCKED: &str = "Blocked";
 /// All pods have left all nodes, and all nodes are out of their load balancers.
 pub const DRAINED: &str = "Drained";
 /// Reads confirm that all nodes are out of their load balancers.
-pub const LOAD_BALANCER_OUT: &str = "LoadBalancerOut";
+pub(crate) const LOAD_BALANCER_OUT: &str = "LoadBalancerOut";
 /// The controller works on the maintenance.
 pub const PROGRESSING: &str = "Progressing";
 /// The selector matches every node.
-pub const ALL_NODES_SELECTED: &str = "AllNodesSelected";
+pub(crate) const ALL_NODES_SELECTED: &str = "AllNodesSelected";
 
 /// The reason of [`PROGRESSING`] once a maintenance is over.
-pub const COMPLETED: &str = "Completed";
+pub(crate) const COMPLETED: &str = "Completed";
 
 /// The reason of [`ACCEPTED`], [`DRAINED`] and [`LOAD_BALANCER_OUT`] if the selector matches no node.
 pub const NO_NODES: &str = "NoNodes";
@@ -99,8 +99,7 @@ pub struct NodePhase<'a> {
 }
 
 /// Whether a condition of a Node with this message was set by a maintenance.
-#[must_use]
-pub fn is_own_condition(message: &str) -> bool {
+pub(crate) fn is_own_condition(message: &str) -> bool {
     message.starts_with(NODE_MESSAGE_PREFIX)
 }
 
@@ -113,7 +112,7 @@ fn true_conditions(node: &Node) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// The conditions of a Node that a maintenance set: type and message.
-pub fn own_conditions(node: &Node) -> impl Iterator<Item = (&str, &str)> {
+pub(crate) fn own_conditions(node: &Node) -> impl Iterator<Item = (&str, &str)> {
     true_conditions(node).filter(|(_, message)| is_own_condition(message))
 }
 

@@ -22,8 +22,7 @@ const POD_NAME_PREFIX: usize = 150;
 const MAX_LABEL_VALUE: usize = 63;
 
 /// The name of a pod's Evacuation. It ends like the name of an object has to, wherever that of the pod is cut.
-#[must_use]
-pub fn evacuation_name(pod_uid: &str, pod_name: &str) -> String {
+pub(crate) fn evacuation_name(pod_uid: &str, pod_name: &str) -> String {
     let end = pod_name
         .char_indices()
         .nth(POD_NAME_PREFIX)
@@ -140,8 +139,7 @@ pub fn cancel(evacuation: &Evacuation) -> Action {
 }
 
 /// The Evacuations by the UID of their pod, without those that are about no pod but say the UID of one.
-#[must_use]
-pub fn by_pod<'a>(evacuations: &'a [Evacuation], pods: &[PodFacts]) -> BTreeMap<&'a str, &'a Evacuation> {
+pub(crate) fn by_pod<'a>(evacuations: &'a [Evacuation], pods: &[PodFacts]) -> BTreeMap<&'a str, &'a Evacuation> {
     let pods: BTreeMap<&str, &PodFacts> = pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
     let is_known = |one: &&Evacuation| {
         let pod = pods.get(one.spec.pod_ref.uid.as_str());

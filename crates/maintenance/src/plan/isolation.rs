@@ -65,8 +65,7 @@ impl Isolation<'_> {
 /// The value of a taint that a maintenance left which no longer exists. `uids` are those of every maintenance that exists.
 ///
 /// The value alone does not prove it: the annotation that headgate writes together with the cordon has to be there as well.
-#[must_use]
-pub fn orphaned_taint<'a>(node: &'a Node, uids: &BTreeSet<&str>) -> Option<&'a str> {
+pub(crate) fn orphaned_taint<'a>(node: &'a Node, uids: &BTreeSet<&str>) -> Option<&'a str> {
     node.was_unschedulable?;
     let value = node.maintenance_taint.as_deref()?;
     (is_uuid(value) && !uids.contains(value)).then_some(value)

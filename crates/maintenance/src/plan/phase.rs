@@ -89,21 +89,18 @@ impl<'a> Maintenance<'a> {
     }
 
     /// Whether it has the completion finalizer.
-    #[must_use]
-    pub fn has_finalizer(&self) -> bool {
+    pub(crate) fn has_finalizer(&self) -> bool {
         has_finalizer(self.object)
     }
 
     /// Whether the status says that a stage was started.
-    #[must_use]
-    pub fn has_started(&self, stage: Stage) -> bool {
+    pub(crate) fn has_started(&self, stage: Stage) -> bool {
         let status = self.object.status.as_ref();
         status.is_some_and(|status| has_started(status, stage))
     }
 
     /// Whether the status says that everything is undone.
-    #[must_use]
-    pub fn is_completed(&self) -> bool {
+    pub(crate) fn is_completed(&self) -> bool {
         self.object.status.as_ref().is_some_and(is_completed)
     }
 }
@@ -113,8 +110,7 @@ fn has_started(status: &NodeMaintenanceStatus, stage: Stage) -> bool {
 }
 
 /// Whether a status says that everything is undone.
-#[must_use]
-pub fn is_completed(status: &NodeMaintenanceStatus) -> bool {
+pub(crate) fn is_completed(status: &NodeMaintenanceStatus) -> bool {
     let progressing = conditions::find(&status.conditions, conditions::PROGRESSING);
     progressing.is_some_and(|condition| condition.reason == conditions::COMPLETED)
 }

@@ -6,7 +6,7 @@
 use headgate_core::node::{Node, UPGRADE_STATUS_LABEL};
 
 /// The value with which a node is left out (Azure/AKS#5944).
-pub const PAUSED: &str = "paused";
+pub(crate) const PAUSED: &str = "paused";
 
 /// Whether the label is to be set (`true`) or removed (`false`).
 #[must_use]

@@ -212,8 +212,7 @@ impl AutoscalerFacts {
     }
 
     /// Whether it changes the replicas. One that is switched off, or has no metrics yet, desires none.
-    #[must_use]
-    pub fn is_scaling(&self) -> bool {
+    pub(crate) fn is_scaling(&self) -> bool {
         self.desired > 0 && self.desired != self.current
     }
 }

@@ -37,8 +37,7 @@ pub fn was_restarted(evacuation: &Evacuation) -> bool {
 }
 
 /// The status after a decision that restarts nothing, or `None` where the Evacuation has it already.
-#[must_use]
-pub fn status_after(evacuation: &Evacuation, decision: &Decision, now: Timestamp) -> Option<EvacuationStatus> {
+pub(crate) fn status_after(evacuation: &Evacuation, decision: &Decision, now: Timestamp) -> Option<EvacuationStatus> {
     let (explanation, completes) = match decision {
         Decision::Restart(_) => return None,
         Decision::Wait(explanation) => (explanation, false),

@@ -75,8 +75,7 @@ pub struct Owner {
 
 impl Owner {
     /// Whether it is of this kind in the API group `apps`.
-    #[must_use]
-    pub fn is_apps(&self, kind: &str) -> bool {
+    pub(crate) fn is_apps(&self, kind: &str) -> bool {
         self.kind == kind && self.api_version.starts_with("apps/")
     }
 }

@@ -12,27 +12,27 @@ pub const MAX_NODES: usize = 50;
 /// The frontend address of the load balancer.
 pub const FRONTEND: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 100);
 /// The port of the load balancer's frontend.
-pub const FRONTEND_PORT: u16 = 80;
+pub(crate) const FRONTEND_PORT: u16 = 80;
 /// Addresses that clients connect from, so that flows of one run never meet conntrack's entries of another.
-pub const CLIENTS: u8 = 90;
+pub(crate) const CLIENTS: u8 = 90;
 /// Where the load balancer's probes come from.
-pub const PROBE_SOURCE: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 1);
+pub(crate) const PROBE_SOURCE: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 1);
 /// The Service's node port.
-pub const NODE_PORT: u16 = 30_080;
+pub(crate) const NODE_PORT: u16 = 30_080;
 /// The `healthCheckNodePort` of the Service on each node.
-pub const HEALTH_CHECK_NODE_PORT: u16 = 32_080;
+pub(crate) const HEALTH_CHECK_NODE_PORT: u16 = 32_080;
 /// The port of kube-proxy's `/healthz` on each node.
-pub const KUBE_PROXY_HEALTH_PORT: u16 = 10_256;
+pub(crate) const KUBE_PROXY_HEALTH_PORT: u16 = 10_256;
 /// The port of headgate's `/healthz` on each node.
-pub const HEADGATE_HEALTH_PORT: u16 = 10_456;
+pub(crate) const HEADGATE_HEALTH_PORT: u16 = 10_456;
 /// The last part of the first node's address.
 const FIRST_NODE: u8 = 10;
 /// Where processes of a node reach the instance metadata service.
-pub const METADATA_SERVICE: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+pub(crate) const METADATA_SERVICE: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 /// Where a Pod serves clients.
-pub const POD_PORT: u16 = 8080;
+pub(crate) const POD_PORT: u16 = 8080;
 /// Where a Pod serves `/ready`, as Envoy's admin port.
-pub const POD_READY_PORT: u16 = 9901;
+pub(crate) const POD_READY_PORT: u16 = 9901;
 
 /// The clients' address in the run with this index; they repeat after [`CLIENTS`] runs.
 #[must_use]
@@ -47,8 +47,7 @@ pub const fn node(index: usize) -> Ipv4Addr {
 }
 
 /// The index of the node with this address; none for an address of the load balancer or a client.
-#[must_use]
-pub const fn node_with_address(address: Ipv4Addr) -> Option<u8> {
+pub(crate) const fn node_with_address(address: Ipv4Addr) -> Option<u8> {
     match address.octets() {
         [198, 18, 1, last] => last.checked_sub(FIRST_NODE),
         _ => None,
@@ -68,8 +67,7 @@ const fn octet(index: usize) -> u8 {
 }
 
 /// Commands for the load balancer's namespace. `clients` and `nodes` are paths of the other namespaces.
-#[must_use]
-pub fn load_balancer_commands(clients: &str, nodes: &[String]) -> String {
+pub(crate) fn load_balancer_commands(clients: &str, nodes: &[String]) -> String {
     let mut commands = format!(
         "link set lo up\n\
          link add clients type veth peer name eth0 netns {clients}\n\
@@ -91,8 +89,7 @@ pub fn load_balancer_commands(clients: &str, nodes: &[String]) -> String {
 }
 
 /// Commands for the clients' namespace, once the load balancer's have run.
-#[must_use]
-pub fn client_commands() -> String {
+pub(crate) fn client_commands() -> String {
     let mut commands = "link set lo up\nlink set eth0 up\n".to_owned();
     for run in 0..usize::from(CLIENTS) {
         let _ = writeln!(commands, "addr add {}/24 dev eth0", client(run));
@@ -102,8 +99,7 @@ pub fn client_commands() -> String {
 }
 
 /// Commands for the namespace of the node with this index of `count`, once the load balancer's have run.
-#[must_use]
-pub fn node_commands(index: usize, count: usize) -> String {
+pub(crate) fn node_commands(index: usize, count: usize) -> String {
     let mut commands = format!(
         "link set lo up\naddr add {METADATA_SERVICE}/32 dev lo\naddr add {}/32 dev lo\naddr add {}/24 dev eth0\nlink set eth0 up\nroute add default via {PROBE_SOURCE}\n",
         pod(index),

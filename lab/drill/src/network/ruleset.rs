@@ -33,8 +33,7 @@ pub fn load_balancer() -> String {
 }
 
 /// Replaces the backends whose established flows have ended; no rule of NAT changes by it.
-#[must_use]
-pub fn ended_flows(ended: &[(Ipv4Addr, FlowEnd)]) -> String {
+pub(crate) fn ended_flows(ended: &[(Ipv4Addr, FlowEnd)]) -> String {
     let mut rules = "flush chain ip load_balancer forward\n".to_owned();
     for (address, how) in ended {
         let verdict = match how {
@@ -104,8 +103,7 @@ pub fn kube_proxy(backends: &Backends) -> String {
 }
 
 /// A machine that is off: its packets are dropped in both directions, without RST, FIN or ICMP; or TCP gets a RST.
-#[must_use]
-pub fn powered_off(how: PowerOff) -> String {
+pub(crate) fn powered_off(how: PowerOff) -> String {
     let (arriving, leaving) = match how {
         PowerOff::Silent => ("", ""),
         PowerOff::Reset => (
@@ -129,8 +127,7 @@ pub fn powered_off(how: PowerOff) -> String {
 }
 
 /// The machine is on again, with none of its former flows.
-#[must_use]
-pub fn powered_on() -> String {
+pub(crate) fn powered_on() -> String {
     "table inet powered_off\ndelete table inet powered_off\n".to_owned()
 }
 

@@ -21,21 +21,18 @@ pub enum Signal {
 
 impl Signal {
     /// Whether it says that the node goes away; a candidate of cluster-autoscaler may stay.
-    #[must_use]
-    pub const fn is_drain_signal(self) -> bool {
+    pub(crate) const fn is_drain_signal(self) -> bool {
         !matches!(self, Self::AutoscalerCandidate)
     }
 
     /// Whether a controller of a cloud deregisters the node: those of AWS and GKE do so at an autoscaler's taint, and at
     /// deletion.
-    #[must_use]
-    pub const fn is_seen_by_cloud_controllers(self) -> bool {
+    pub(crate) const fn is_seen_by_cloud_controllers(self) -> bool {
         matches!(self, Self::AutoscalerTaint | Self::KarpenterTaint | Self::Deletion)
     }
 
     /// Whether kube-proxy's `/healthz` turns 503 (KEP-3836): only at cluster-autoscaler's taint and at deletion.
-    #[must_use]
-    pub const fn is_seen_by_kube_proxy(self) -> bool {
+    pub(crate) const fn is_seen_by_kube_proxy(self) -> bool {
         matches!(self, Self::AutoscalerTaint | Self::Deletion)
     }
 

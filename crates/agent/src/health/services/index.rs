@@ -41,8 +41,7 @@ impl ServedService {
 
     /// The number of endpoints for a request whose IP family is not known: the larger one, since a dual-stack Pod has
     /// an address in each family.
-    #[must_use]
-    pub fn endpoints_of_any_family(&self) -> u32 {
+    pub(crate) fn endpoints_of_any_family(&self) -> u32 {
         let count = |family| {
             let is_served = *self.service.families.get(family);
             if is_served { *self.endpoints.get(family) } else { 0 }

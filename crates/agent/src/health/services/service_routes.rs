@@ -67,7 +67,7 @@ impl ServiceRoutes {
 
     /// The routes of a Service's port in one IP family. When the Service is deleted or gets another port, open
     /// connections get 503; kube-proxy answers them with an empty 200.
-    pub fn port_router(self, key: Arc<NamespacedName>, family: IpFamily, port: u16) -> Router {
+    pub(crate) fn port_router(self, key: Arc<NamespacedName>, family: IpFamily, port: u16) -> Router {
         Router::new().fallback(move || {
             let endpoints = self.tables.borrow().as_ref().and_then(|table| {
                 let served = table.get(&key)?;
