@@ -225,7 +225,6 @@ pub(crate) struct TaskStatus {
 
 impl AgentStatus {
     /// Why the health port does not answer; `None` if it does.
-    #[must_use]
     pub(crate) fn health_port_error(&self) -> Option<&str> {
         let state = self.listeners.get("healthz")?;
         // A closing listener still answers, or the next process on the port does.

@@ -4,7 +4,6 @@ use headgate_core::telemetry::error_chain;
 
 /// The API server's own message, or what kept it from answering. kube's text of a refusal has the whole answer a second time,
 /// with the names of its fields.
-#[must_use]
 pub(crate) fn api_error_text(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),

@@ -106,7 +106,6 @@ fn parse_arguments() -> Arguments {
 }
 
 /// Parses the arguments of the process and runs their subcommand.
-#[must_use]
 pub fn run() -> ExitCode {
     if complete::answer() {
         return ExitCode::SUCCESS;

@@ -115,7 +115,6 @@ words! {
 
 impl AzureSettings {
     /// Whether agents poll Scheduled Events.
-    #[must_use]
     pub fn polls_scheduled_events(&self) -> bool {
         self.eviction_notices.contains(&NoticeSource::ScheduledEvents)
     }
@@ -126,7 +125,6 @@ impl AzureSettings {
     }
 
     /// Whether a file or a Secret is set. A process without either has no admin states to lead for.
-    #[must_use]
     pub fn is_configured(&self) -> bool {
         self.config_file.is_some() || self.config_secret.is_some()
     }
@@ -166,7 +164,6 @@ pub enum MarkerWriter {
 
 impl ConditionSettings {
     /// The writer that follows from both settings.
-    #[must_use]
     pub fn writer(self) -> MarkerWriter {
         match self.source {
             ConditionSource::Disabled => MarkerWriter::None,
@@ -297,7 +294,6 @@ impl Settings {
     }
 
     /// These settings as a YAML document in the form of a settings file.
-    #[must_use]
     pub fn to_yaml(&self) -> String {
         load::to_yaml(self)
     }

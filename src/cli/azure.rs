@@ -36,7 +36,6 @@ pub struct AzureArguments {
 
 impl AzureArguments {
     /// The flags that are given.
-    #[must_use]
     pub fn given(&self) -> Vec<&'static str> {
         let flags = [
             ("--config", self.config.is_some()),

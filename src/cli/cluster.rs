@@ -34,7 +34,6 @@ pub struct ClusterArguments {
 
 impl ClusterArguments {
     /// The flags that are given.
-    #[must_use]
     pub fn given(&self) -> Vec<&'static str> {
         let flags = [
             ("--kubeconfig", self.kubeconfig.is_some()),

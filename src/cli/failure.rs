@@ -30,7 +30,6 @@ pub const EXIT_CODES: [(u8, &str); 5] = [
 ];
 
 /// The exit code of a program; a failure is printed.
-#[must_use]
 pub fn exit_code(program: &str, outcome: Result<(), Failure>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

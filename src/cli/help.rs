@@ -19,7 +19,6 @@ const GROUPS: [(&str, &[&str]); 6] = [
 ];
 
 /// The definition of the command line, for the man page, completions and the generated reference.
-#[must_use]
 pub fn definition() -> clap::Command {
     let definition = Arguments::command();
     let template = help_template(&definition);

@@ -31,7 +31,6 @@ pub struct FlagOverride {
 
 impl FlagOverride {
     /// The override of a flag that was given, or `None`.
-    #[must_use]
     pub fn given(flag: &'static str, key: &'static str, value: Option<&str>) -> Option<Self> {
         let value = value?.to_owned();
         Some(Self { flag, key, value })

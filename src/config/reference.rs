@@ -8,7 +8,6 @@ use super::Settings;
 use super::keys::keys;
 
 /// The text of `docs/reference/settings.md`.
-#[must_use]
 pub fn reference() -> String {
     let mut defaults = Settings::default();
     let mut text = String::from(

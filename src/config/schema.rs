@@ -10,7 +10,6 @@ use super::keys::keys;
 use super::version::HEADER;
 
 /// The schema of a settings file of `v1alpha1`, as JSON Schema 2020-12.
-#[must_use]
 pub fn schema() -> Value {
     let mut defaults = Settings::default();
     let [(_, version), (_, kind)] = HEADER;

@@ -81,7 +81,6 @@ impl PlanFile {
     }
 
     /// Whether the file names the maintenance.
-    #[must_use]
     pub(crate) fn has_name(&self) -> bool {
         self.0
             .get("metadata")
@@ -107,7 +106,6 @@ pub(crate) struct ManifestRequest {
 }
 
 /// The names of nodes without the prefixes that kubectl allows, in order, each once.
-#[must_use]
 pub(crate) fn node_names(given: &[String]) -> Vec<String> {
     let names: BTreeSet<_> = given
         .iter()

@@ -45,7 +45,6 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// Nothing is reported yet of `object`.
-    #[must_use]
     pub(crate) fn new(object: &NodeMaintenance, now: Timestamp) -> Self {
         Self {
             name: object.metadata.name.clone().unwrap_or_default(),
@@ -124,7 +123,6 @@ impl Progress {
     }
 
     /// The lines of the nodes that are not drained: those of the first few, and how many more there are.
-    #[must_use]
     pub(crate) fn unfinished(&self) -> Vec<String> {
         let all = self.status.iter().flat_map(|status| &status.node_statuses);
         let unfinished: Vec<_> = all.filter(|node| !is_done(node)).collect();

@@ -18,7 +18,6 @@ impl NodeQuery {
     }
 
     /// The requirements, in the order of the text.
-    #[must_use]
     pub(crate) fn requirements(&self) -> &[NodeSelectorRequirement] {
         &self.0
     }

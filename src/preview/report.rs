@@ -142,7 +142,6 @@ pub(crate) struct PoolPreviewRow {
 
 impl PoolPreviewRow {
     /// Whether the guard would hold entries back.
-    #[must_use]
     pub(crate) fn is_below_minimum(&self) -> bool {
         self.leaving > 0 && self.remaining < self.minimum_in_service
     }
@@ -176,7 +175,6 @@ fn full_name(pod: &PodFacts) -> String {
 
 impl Preview {
     /// The preview of a snapshot.
-    #[must_use]
     pub(crate) fn from_snapshot(snapshot: &PreviewSnapshot) -> Self {
         let maintenance = Maintenance::new(&snapshot.maintenance, &snapshot.nodes);
         let mut pods: Vec<&PodFacts> = snapshot.pods.iter().filter(|pod| !pod.is_finished).collect();

@@ -16,7 +16,6 @@ const MAX_PODS: usize = 20;
 const MAX_ROWS: usize = 20;
 
 /// Renders the preview as text. The narrow one leaves out rows beyond a number, and columns.
-#[must_use]
 pub(crate) fn render(preview: &Preview, detail: Detail) -> String {
     let mut text = String::new();
     let nodes = preview.nodes.len();

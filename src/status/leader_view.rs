@@ -29,7 +29,6 @@ pub(crate) struct LeaderInputs<'a> {
 
 impl StatusReport {
     /// The report about all Nodes.
-    #[must_use]
     pub(crate) fn of_leader(inputs: LeaderInputs<'_>) -> Self {
         let LeaderInputs {
             work,

@@ -53,7 +53,6 @@ pub(crate) struct LocalPoolRow {
 
 impl LocalPoolRow {
     /// Whether an update is due.
-    #[must_use]
     pub(crate) fn is_pending(&self) -> bool {
         !self.missing.is_empty() || !self.surplus.is_empty()
     }
@@ -339,7 +338,6 @@ pub(super) fn table(rows: &[LocalPoolRow], is_wide: bool) -> (Vec<String>, Vec<V
 }
 
 /// Explains the pools of one Service in words.
-#[must_use]
 pub(crate) fn explain_service(service: &str, snapshot: &LocalPoolsSnapshot) -> String {
     let own: Vec<_> = snapshot.rows.iter().filter(|row| row.service == service).collect();
     let name = escape_line(service);

@@ -60,7 +60,6 @@ impl StatusReport {
     }
 
     /// What two reports show differently: their JSON without the times of the read, of the Lease's renewal and of the leader's last list.
-    #[must_use]
     pub(crate) fn without_times(&self) -> Value {
         let mut json = serde_json::to_value(self).unwrap_or_default();
         json["askedAt"] = Value::Null;

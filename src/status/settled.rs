@@ -8,7 +8,6 @@ const MAX_PHRASES: usize = 5;
 impl StatusReport {
     /// What is not done yet, or not known, in phrases; empty if every shown node is where its signals want it. What the guard holds
     /// back, or another writer has set, stays as it is. `needs_azure` is whether load balancers must be known.
-    #[must_use]
     pub(crate) fn unsettled(&self, needs_azure: bool) -> Vec<String> {
         let mut found = Vec::new();
         let of_leader = match (&self.leader, &self.leader_error) {

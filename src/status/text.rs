@@ -49,7 +49,6 @@ fn pool_names(load_balancer: &str, pool: &str) -> PoolNames {
 }
 
 /// Renders the report as text.
-#[must_use]
 pub(crate) fn render(report: &StatusReport, detail: Detail) -> String {
     let mut text = render_header(report);
     let columns = pool_columns(report);
@@ -83,7 +82,6 @@ pub(crate) fn render(report: &StatusReport, detail: Detail) -> String {
 }
 
 /// Renders the rows of the nodes, for scripts.
-#[must_use]
 pub(crate) fn render_rows(report: &StatusReport, detail: Detail) -> String {
     let (_, rows, _) = node_rows(report, &pool_columns(report), detail);
     format_columns(&[], &rows)

@@ -8,7 +8,6 @@ const MAX_PARTS: usize = 3;
 
 impl NodeRow {
     /// What the node waits for; empty if it has no signal and nothing is to be restored.
-    #[must_use]
     pub(crate) fn waits_for(&self, report: &StatusReport) -> String {
         let count = |is: fn(&EntryRow) -> bool| self.entries.iter().filter(|entry| is(entry)).count();
         let total = self.entries.len();
@@ -52,7 +51,6 @@ impl NodeRow {
     }
 
     /// The number of connections by the Node's condition; `None` if they are not counted.
-    #[must_use]
     pub(crate) fn open_connections(&self) -> Option<u64> {
         let condition = self.connections_drained.as_ref()?;
         match &*condition.reason {

@@ -119,7 +119,6 @@ pub const ASSUMPTIONS: &[Assumption] = &[
 ];
 
 /// The list of docs/concepts/limits.md.
-#[must_use]
 pub fn table() -> String {
     let mut text = String::new();
     for Assumption {

@@ -70,7 +70,6 @@ pub(crate) struct Explanation {
 }
 
 /// Explains the node `name` from its observations. Pure.
-#[must_use]
 pub(crate) fn explain(name: &str, observations: &Observations, now: Timestamp) -> Explanation {
     let (mut reasons, mut notes) = (Vec::new(), Vec::new());
     let (mut sent, mut since, mut healthz) = (NewConnections::Unknown, None, None);

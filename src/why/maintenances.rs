@@ -102,7 +102,6 @@ pub(crate) struct BlockerRow {
 
 impl MaintenanceRow {
     /// The row of an object.
-    #[must_use]
     pub(crate) fn new(object: &NodeMaintenance) -> Self {
         let status = object.status.clone().unwrap_or_default();
         let conditions = status.conditions.iter().map(|condition| ConditionRow {
@@ -128,13 +127,11 @@ impl MaintenanceRow {
     }
 
     /// A condition by its type.
-    #[must_use]
     pub(crate) fn condition(&self, kind: &str) -> Option<&ConditionRow> {
         self.conditions.iter().find(|condition| condition.kind == kind)
     }
 
     /// The stage with what qualifies it.
-    #[must_use]
     pub(crate) fn stage_text(&self) -> String {
         let mut text = self.stage.to_owned();
         if self.dry_run {
@@ -173,13 +170,11 @@ impl MaintainedNodeRow {
     }
 
     /// Pods that have to leave.
-    #[must_use]
     pub(crate) fn pods_left(&self) -> i32 {
         self.pods_pending + self.pods_evacuating
     }
 
     /// Where the node is: one sentence about its load balancers.
-    #[must_use]
     pub(crate) fn load_balancer_text(&self) -> String {
         match &self.load_balancer {
             None => "not asked to leave its load balancers yet".to_owned(),

@@ -74,7 +74,6 @@ impl NodeObjectFacts {
 
 impl Explanation {
     /// The text with the facts below it. What agents and the API server sent is escaped for a terminal, and breaks no line.
-    #[must_use]
     pub(crate) fn wide_text(&self) -> String {
         let mut text = self.to_string();
         text.push('\n');
@@ -122,7 +121,6 @@ impl Explanation {
     }
 
     /// What two explanations show differently: their JSON without the time of the queries and the ages in notes.
-    #[must_use]
     pub(crate) fn without_times(&self) -> Value {
         let mut json = serde_json::to_value(self).unwrap_or_default();
         json["askedAt"] = Value::Null;

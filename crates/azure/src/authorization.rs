@@ -35,7 +35,6 @@ impl Permission {
     }
 
     /// Whether the action is one of them.
-    #[must_use]
     pub fn contains(&self, action: &str) -> bool {
         let any = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, action));
         any(&self.actions) && !any(&self.not_actions)
@@ -88,7 +87,6 @@ pub enum Denial {
 
 impl DenyAssignment {
     /// One as ARM shows it.
-    #[must_use]
     pub fn from_document(document: &Value) -> Self {
         let properties = &document["properties"];
         let list = |name: &str| properties[name].as_array().into_iter().flatten();
@@ -112,7 +110,6 @@ impl DenyAssignment {
     }
 
     /// Whether it is about the identity with this object id.
-    #[must_use]
     pub fn denial(&self, object_id: &str) -> Denial {
         if self.excluded.iter().any(|principal| principal.is(object_id)) {
             return Denial::None;
@@ -133,7 +130,6 @@ impl DenyAssignment {
     }
 
     /// Whether it denies an action.
-    #[must_use]
     pub fn denies(&self, action: &str) -> bool {
         self.permissions.iter().any(|permission| permission.contains(action))
     }
@@ -150,7 +146,6 @@ pub struct TokenClaims {
 
 impl TokenClaims {
     /// The claims of a token; empty if it is no JSON web token.
-    #[must_use]
     pub fn read(token: &Secret) -> Self {
         let payload = token.expose().split('.').nth(1).unwrap_or_default();
         let payload = BASE64_URL_SAFE_NO_PAD.decode(payload).unwrap_or_default();

@@ -21,7 +21,6 @@ pub struct Secret(String);
 
 impl Secret {
     /// A secret with this text; `Debug` and logs never show it.
-    #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -198,7 +197,6 @@ impl AzureJson {
     }
 
     /// The file, Secret or variable that the value of a key comes from, and its line.
-    #[must_use]
     pub fn place_of(sources: ConfigSources<'_>, key: &str) -> Option<(String, Option<usize>)> {
         Self::read(sources, &mut Vec::new()).place(key)
     }
@@ -258,7 +256,6 @@ impl AzureJson {
     }
 
     /// The id of the cluster's virtual network, which is in the subscription of the nodes. `None` if a part of it is missing.
-    #[must_use]
     pub fn virtual_network_id(&self) -> Option<String> {
         let subscription = self
             .compute_subscription_id
@@ -275,7 +272,6 @@ impl AzureJson {
     }
 
     /// The resource group of the load balancers.
-    #[must_use]
     pub fn load_balancers_group(&self) -> Option<&str> {
         self.load_balancer_resource_group
             .as_deref()

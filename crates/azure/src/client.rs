@@ -130,7 +130,6 @@ struct Put {
 
 impl ArmClient {
     /// A client that sends requests over `transport` with the tokens of `tokens`.
-    #[must_use]
     pub fn new(options: ArmClientOptions, transport: Transport, tokens: Arc<dyn TokenSource>, clock: Clock) -> Self {
         let gates = ThrottleGates::new(options.rate_limits, clock.clone());
         let policy = RetryPolicy::for_arm(clock.clone());
@@ -182,7 +181,6 @@ impl ArmClient {
     }
 
     /// Until when ARM throttles requests to a subscription.
-    #[must_use]
     pub fn throttled_until(&self, subscription: &str) -> ThrottledUntil {
         ThrottledUntil {
             reads: self.gates.closed_until(subscription, RequestKind::Read),
@@ -200,7 +198,6 @@ impl ArmClient {
     }
 
     /// The metrics that count this client's requests.
-    #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }

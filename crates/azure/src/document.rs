@@ -39,7 +39,6 @@ words! {
 
 impl AdminState {
     /// Parses ARM's spelling in any case; `None` for an unknown word.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -99,7 +98,6 @@ impl LoadBalancer {
     }
 
     /// Whether ARM is busy with the load balancer.
-    #[must_use]
     pub fn provisioning_state(&self) -> ProvisioningState {
         ProvisioningState::from_document(&self.document)
     }
@@ -144,7 +142,6 @@ impl Pool {
     }
 
     /// Whether ARM is busy with the pool.
-    #[must_use]
     pub fn provisioning_state(&self) -> ProvisioningState {
         ProvisioningState::from_document(&self.document)
     }
@@ -177,7 +174,6 @@ impl Pool {
     }
 
     /// The body of a PUT: the document without the fields that only ARM writes.
-    #[must_use]
     pub fn put_body(&self) -> PutBody<'_> {
         PutBody::new(&self.document)
     }
@@ -191,26 +187,22 @@ pub struct BackendAddress<'a>(&'a Value);
 
 impl<'a> BackendAddress<'a> {
     /// The entry's name: the name of a node, or one that Azure generated.
-    #[must_use]
     pub fn name(self) -> Option<&'a str> {
         self.0.get("name").and_then(Value::as_str)
     }
 
     /// The entry's IP address; `None` if it is missing or malformed.
-    #[must_use]
     pub fn ip_address(self) -> Option<IpAddr> {
         self.property("ipAddress")?.as_str()?.parse().ok()
     }
 
     /// The id of the entry's network interface configuration, in a NIC pool.
-    #[must_use]
     pub fn network_interface_ip_configuration(self) -> Option<&'a str> {
         self.property("networkInterfaceIPConfiguration")?.get("id")?.as_str()
     }
 
     /// The entry's admin state; `None` if the entry is malformed, or has a word that this version does not know and must
     /// not change.
-    #[must_use]
     pub fn admin_state(self) -> Option<AdminState> {
         let properties = self.0.get("properties").unwrap_or(&Value::Null);
         if !self.0.is_object() || !properties.is_object() && !properties.is_null() {

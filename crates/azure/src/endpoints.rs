@@ -98,7 +98,6 @@ impl Origin {
     }
 
     /// Whether a URL is at this origin.
-    #[must_use]
     pub fn contains(&self, uri: &Uri) -> bool {
         Self::from_uri(uri).as_ref() == Some(self)
     }
@@ -138,7 +137,6 @@ pub struct Endpoints {
 
 impl Endpoints {
     /// The endpoints of a public or sovereign cloud.
-    #[must_use]
     pub fn for_cloud(cloud: AzureCloud) -> Self {
         let (resource_manager, authority, audience) = match cloud {
             AzureCloud::Public => (

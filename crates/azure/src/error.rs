@@ -40,7 +40,6 @@ const MAX_TEXT_CHARS: usize = 200;
 
 impl ErrorBody {
     /// Reads a response body: `{"error": …}`, or the error object itself.
-    #[must_use]
     pub fn parse(body: &[u8]) -> Self {
         match serde_json::from_slice::<Value>(body) {
             Ok(value) if value.is_object() => Self::from_json(value.get("error").unwrap_or(&value)),
@@ -265,7 +264,6 @@ pub enum ArmError {
 
 impl ArmError {
     /// What to do about this failure.
-    #[must_use]
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::ErrorResponse { status, error, .. } => classify(Some(*status), error),
@@ -285,7 +283,6 @@ impl ArmError {
     }
 
     /// The HTTP status of an error response.
-    #[must_use]
     pub fn status(&self) -> Option<StatusCode> {
         match self {
             Self::ErrorResponse { status, .. } => Some(*status),
@@ -294,7 +291,6 @@ impl ArmError {
     }
 
     /// ARM's outermost code, or a code of headgate's for a failure without one. Metrics and events show it.
-    #[must_use]
     pub fn code(&self) -> &str {
         match self {
             Self::ErrorResponse { error, .. } | Self::OperationFailed { error, .. } if !error.code.is_empty() => {
@@ -315,7 +311,6 @@ impl ArmError {
     }
 
     /// Whether the request was not sent.
-    #[must_use]
     pub fn is_not_sent(&self) -> bool {
         matches!(
             self,
@@ -325,7 +320,6 @@ impl ArmError {
 
     /// Whether a write may have been accepted although this error is all that is known of it. The state of the resource says then
     /// whether an operation runs.
-    #[must_use]
     pub fn may_have_been_accepted(&self) -> bool {
         match self {
             Self::ErrorResponse {
@@ -340,7 +334,6 @@ impl ArmError {
 
     /// Whether the pool or load balancer that was written is gone. A missing resource group or subscription is a mistake in the
     /// settings, and any other 404 may be a proxy's.
-    #[must_use]
     pub fn is_about_missing_pool(&self) -> bool {
         let codes = ["NotFound", "ResourceNotFound", "ParentResourceNotFound"];
         let is_known = |error: &ErrorBody| codes.iter().any(|code| error.code.eq_ignore_ascii_case(code));
@@ -359,14 +352,12 @@ impl ArmError {
 
     /// Whether ARM says that the resource of the request, or the resource group, does not exist. A 404 with another code, such as a
     /// proxy's, proves nothing.
-    #[must_use]
     pub fn is_about_missing_resource(&self) -> bool {
         let codes = ["ResourceNotFound", "NotFound", "ResourceGroupNotFound"];
         self.status() == Some(StatusCode::NOT_FOUND) && codes.iter().any(|code| self.code().eq_ignore_ascii_case(code))
     }
 
     /// Whether the request exceeded ARM's rate limit, or was not sent because an earlier one did.
-    #[must_use]
     pub fn is_throttled(&self) -> bool {
         match self {
             Self::ErrorResponse { status, error, .. } => {
@@ -378,7 +369,6 @@ impl ArmError {
     }
 
     /// The wait from `now` that ARM requested; [`MIN_THROTTLE_WAIT`] at least if it throttles requests.
-    #[must_use]
     pub fn retry_after(&self, now: Instant) -> Option<Duration> {
         match self {
             Self::ErrorResponse { retry_after, .. } if self.is_throttled() => {
@@ -425,7 +415,6 @@ pub enum TokenError {
 
 impl TokenError {
     /// What to do about this failure.
-    #[must_use]
     pub fn class(&self) -> ErrorClass {
         match self {
             // IMDS answers 404 and 410 during its updates.

@@ -124,13 +124,11 @@ impl ResourceGroupId {
     }
 
     /// The id of its subscription, in its own case.
-    #[must_use]
     pub fn subscription(&self) -> &str {
         &self.subscription.0
     }
 
     /// The last part of the id, in its own case.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name.0
     }
@@ -150,7 +148,6 @@ impl ResourceGroupId {
     }
 
     /// The id, as the path of a URL.
-    #[must_use]
     pub fn path(&self) -> String {
         format!(
             "/subscriptions/{}/resourceGroups/{}",
@@ -198,13 +195,11 @@ impl LoadBalancerId {
     }
 
     /// The id of its resource group.
-    #[must_use]
     pub fn group(&self) -> &ResourceGroupId {
         &self.group
     }
 
     /// The last part of the id, in its own case.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name.0
     }
@@ -250,13 +245,11 @@ impl PoolId {
     }
 
     /// The id of its load balancer.
-    #[must_use]
     pub fn load_balancer(&self) -> &LoadBalancerId {
         &self.load_balancer
     }
 
     /// The last part of the id, in its own case.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name.0
     }
@@ -315,14 +308,12 @@ pub struct Etag(String);
 
 impl Etag {
     /// An etag as ARM wrote it; `None` if it cannot be the value of a header.
-    #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         (!text.is_empty() && HeaderValue::from_str(text).is_ok()).then(|| Self(text.to_owned()))
     }
 
     /// The text with its quotes.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -80,7 +80,6 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Registers the metrics. A series appears with its first observation.
-    #[must_use]
     pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
         let mut table = registry.into();
         let labels = "by request, resource_group, subscription_id and source";

@@ -71,7 +71,6 @@ impl fmt::Debug for TokenCache {
 
 impl TokenCache {
     /// An empty cache. The first call of [`TokenSource::token`] sends the first request.
-    #[must_use]
     pub fn new(identity: Identity, transport: Transport, clock: Clock) -> Self {
         let policy = RetryPolicy {
             statuses: identity.retried_statuses(),

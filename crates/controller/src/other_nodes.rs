@@ -36,7 +36,6 @@ impl std::fmt::Debug for OtherNodes {
 
 impl OtherNodes {
     /// The check of a candidate at `placement`.
-    #[must_use]
     pub fn new(events: EventSink, placement: CandidatePlacement) -> Self {
         Self { placement, events }
     }

@@ -25,7 +25,6 @@ pub struct Moment {
 
 impl Moment {
     /// The wall-clock time of an earlier or later instant.
-    #[must_use]
     pub fn wall_at(self, instant: Instant) -> Timestamp {
         let signed = |duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
         let ahead = signed(instant.saturating_duration_since(self.mono));
@@ -40,7 +39,6 @@ impl Moment {
 }
 
 /// A time without fractions of a second, as Kubernetes stores times. With them, what was written would never equal what is read.
-#[must_use]
 pub fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
@@ -70,7 +68,6 @@ impl WallOffset {
 
 impl Clock {
     /// A clock whose wall-clock time is `wall` now, and advances only with tokio's time.
-    #[must_use]
     pub fn anchored(wall: Timestamp) -> Self {
         Self::Anchored(Moment {
             wall,
@@ -89,7 +86,6 @@ impl Clock {
     }
 
     /// The present time of both clocks.
-    #[must_use]
     pub fn now(&self) -> Moment {
         let mono = Instant::now();
         let since = |anchor: &Moment, offset: SignedDuration| {

@@ -25,7 +25,6 @@ pub struct NamespacedName {
 
 impl NamespacedName {
     /// Both parts are converted to lower case.
-    #[must_use]
     pub fn new(namespace: &str, name: &str) -> Self {
         let lower = |text: &str| {
             if text.bytes().any(|byte| byte.is_ascii_uppercase()) {
@@ -41,20 +40,17 @@ impl NamespacedName {
     }
 
     /// That of an object; `None` without a name, which the API server does not send.
-    #[must_use]
     pub fn of(metadata: &ObjectMeta) -> Option<Self> {
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         Some(Self::new(namespace, metadata.name.as_deref()?))
     }
 
     /// The namespace.
-    #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
     /// The name without its namespace.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -186,13 +182,11 @@ pub struct Ingress {
 
 impl ServiceObject {
     /// Whether `spec.type` is `LoadBalancer`.
-    #[must_use]
     pub fn is_load_balancer(&self) -> bool {
         self.spec.r#type == "LoadBalancer"
     }
 
     /// Whether `spec.externalTrafficPolicy` is `Local`.
-    #[must_use]
     pub fn is_local(&self) -> bool {
         self.spec.external_traffic_policy == "Local"
     }
@@ -221,7 +215,6 @@ pub struct Service {
 
 impl Service {
     /// What is kept; `None` for a Service of another type, and for an object without a name.
-    #[must_use]
     pub fn read(object: ServiceObject) -> Option<Self> {
         let is_local = object.is_local();
         let name = NamespacedName::of(&object.metadata).filter(|_| object.is_load_balancer())?;
@@ -240,7 +233,6 @@ impl Service {
     }
 
     /// One that cloud-controller-manager makes a load balancer for, without anything else.
-    #[must_use]
     pub fn named(name: NamespacedName) -> Self {
         Self {
             name,
@@ -255,14 +247,12 @@ impl Service {
     }
 
     /// Whether cloud-controller-manager keeps pools of its own for it, where there are several load balancers.
-    #[must_use]
     pub fn has_local_pools(&self) -> bool {
         !self.has_class && self.is_local && !self.is_deleting
     }
 
     /// The families of its pools: both where it has more than one family, and IPv4 where it names none
     /// (cloud-provider-azure `newServiceInfo`).
-    #[must_use]
     pub fn pool_families(&self) -> &'static [IpFamily] {
         match self.ip_families.as_slice() {
             [_, _, ..] => &[IpFamily::IPv4, IpFamily::IPv6],

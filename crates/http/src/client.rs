@@ -109,7 +109,6 @@ pub struct HttpClient<C = HttpsConnector<ProxyConnector>> {
 
 impl PlainClient {
     /// A client whose requests take `timeout` at most, connecting included.
-    #[must_use]
     pub fn plain(timeout: Duration, max_body_bytes: usize) -> Self {
         Self::plain_within(Limits {
             connect_timeout: timeout,
@@ -119,7 +118,6 @@ impl PlainClient {
     }
 
     /// A client with these limits.
-    #[must_use]
     pub fn plain_within(limits: Limits) -> Self {
         Self {
             client: pooled(tcp(limits.connect_timeout)),

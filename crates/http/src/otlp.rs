@@ -90,7 +90,6 @@ impl TraceExporter {
     }
 
     /// The layer that collects the spans.
-    #[must_use]
     pub fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'span> LookupSpan<'span>,

@@ -42,13 +42,11 @@ pub(crate) struct ProxyFailure {
 
 impl Proxies {
     /// Those that the environment names.
-    #[must_use]
     pub fn from_env() -> Self {
         Self::from(Matcher::from_env())
     }
 
     /// This one for every URL.
-    #[must_use]
     pub fn always(proxy: &Uri) -> Self {
         Self {
             matcher: Arc::new(Matcher::builder().all(proxy.to_string()).build()),
@@ -104,7 +102,6 @@ pub struct ProxyConnector {
 
 impl ProxyConnector {
     /// Connects with `tcp`, which must not be limited to http URLs.
-    #[must_use]
     pub fn new(tcp: HttpConnector, proxies: Proxies) -> Self {
         Self { tcp, proxies }
     }

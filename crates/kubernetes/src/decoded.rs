@@ -47,7 +47,6 @@ pub struct Undecodable {
 
 impl Undecodable {
     /// The name, with the namespace of an object that has one.
-    #[must_use]
     pub fn name(&self) -> String {
         let name = self.metadata.name.as_deref().unwrap_or_default();
         match &self.metadata.namespace {
@@ -72,7 +71,6 @@ impl<K> Decoded<K> {
 }
 
 /// The objects of a list that can be decoded, and the others.
-#[must_use]
 pub fn split_list<K: Clone>(list: ObjectList<Decoded<K>>) -> (Vec<K>, Vec<Undecodable>) {
     let (mut objects, mut undecodable) = (Vec::with_capacity(list.items.len()), Vec::new());
     for item in list.items {

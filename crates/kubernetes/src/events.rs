@@ -54,7 +54,6 @@ pub struct EventKind {
 
 impl EventKind {
     /// A kind of the type `Normal`.
-    #[must_use]
     pub const fn normal(reason: &'static str, action: &'static str) -> Self {
         Self {
             reason,
@@ -64,7 +63,6 @@ impl EventKind {
     }
 
     /// A kind of the type `Warning`.
-    #[must_use]
     pub const fn warning(reason: &'static str, action: &'static str) -> Self {
         Self {
             reason,
@@ -142,7 +140,6 @@ impl fmt::Debug for QueuedEvent {
 
 impl EventSink {
     /// A sink of the agent on `node_name`, and the queue of its events.
-    #[must_use]
     pub fn new(client: Client, node_name: String) -> (Self, EventQueue) {
         let (sender, receiver) = mpsc::channel(MAX_EVENTS_QUEUED);
         let series = Mutex::default();
@@ -191,7 +188,6 @@ impl EventSink {
 
     /// The Node of this process. `kubectl describe node` finds events by the Node's UID, and, as for kubelet's events, by its
     /// name where the UID is not known.
-    #[must_use]
     pub fn own_node(&self, uid: Option<&str>) -> ObjectReference {
         node_reference(&self.node_name, uid.unwrap_or(&self.node_name))
     }
@@ -343,19 +339,16 @@ impl Writer {
 }
 
 /// Identifies a Node in events; `kubectl describe` finds them by the UID.
-#[must_use]
 pub fn node_reference(name: &str, uid: &str) -> ObjectReference {
     reference("Node", None, name, uid)
 }
 
 /// Identifies a Service in events.
-#[must_use]
 pub fn service_reference(namespace: &str, name: &str, uid: &str) -> ObjectReference {
     reference("Service", Some(namespace), name, uid)
 }
 
 /// Identifies a pod in events.
-#[must_use]
 pub fn pod_reference(namespace: &str, name: &str, uid: &str) -> ObjectReference {
     reference("Pod", Some(namespace), name, uid)
 }

@@ -31,7 +31,6 @@ pub struct ServiceStore {
 
 impl ServiceStore {
     /// The store, whose watch begins with this.
-    #[must_use]
     pub fn read(&self) -> Store<Arc<Service>> {
         self.is_read.notify_one();
         self.store.clone()
@@ -57,14 +56,12 @@ pub fn service_store(client: &Client, reporter: WatchReporter) -> (ServiceStore,
 
 /// A client and the parameters for one list of Services of type `LoadBalancer`; where the API server cannot select them, the list has
 /// all.
-#[must_use]
 pub fn load_balancer_services(client: &Client) -> (Client, ListParams) {
     let selected = ListParams::default().fields(LOAD_BALANCER_SERVICES);
     (with_selection_fallback(client), selected)
 }
 
 /// A client of the same API server, for lists and watches with [`LOAD_BALANCER_SERVICES`].
-#[must_use]
 pub fn with_selection_fallback(client: &Client) -> Client {
     let is_refused = Arc::new(AtomicBool::new(false));
     let (inner, namespace) = (client.clone(), client.default_namespace().to_owned());

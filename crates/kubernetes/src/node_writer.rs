@@ -60,7 +60,6 @@ pub struct NodeWriter {
 
 impl NodeWriter {
     /// A writer that may always send. `client` is one that does not retry by itself; `metrics` counts the writes.
-    #[must_use]
     pub fn new(client: Client, metrics: NodeWriteMetrics, clock: Clock) -> Self {
         Self {
             client,

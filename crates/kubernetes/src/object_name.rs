@@ -5,7 +5,6 @@
 const MAX_LENGTH: usize = 253;
 
 /// Whether this may be the name of a Node, a Pod or another object whose name is a DNS subdomain (RFC 1123).
-#[must_use]
 pub fn is_dns_subdomain(name: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let is_label = |label: &str| {

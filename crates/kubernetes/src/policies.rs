@@ -26,7 +26,6 @@ pub enum Canary {
 
 impl Canary {
     /// The name of the policy.
-    #[must_use]
     pub fn policy(&self) -> &'static str {
         match self {
             Self::Node(_) => "headgate-nodes",

@@ -49,7 +49,6 @@ const RECOVERY_DELAY: Duration = Duration::from_secs(1);
 pub type WatchStream<T> = BoxStream<'static, Result<T, WatchErrorReason>>;
 
 /// Lists and watches the objects that `config` selects. `api` makes the API from the client of this stream.
-#[must_use]
 pub fn watch_events<K>(
     client: &Client,
     api: impl FnOnce(Client) -> Api<Decoded<K>>,
@@ -85,7 +84,6 @@ where
 }
 
 /// Watches the one object `name`; `None` means that it does not exist. What cannot be decoded is the consumer's decision.
-#[must_use]
 pub fn watch_object<K>(
     client: &Client,
     api: impl FnOnce(Client) -> Api<Decoded<K>>,

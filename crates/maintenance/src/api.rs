@@ -27,7 +27,6 @@ pub use status::{
 };
 
 /// The definitions of both kinds, as the manifests have them.
-#[must_use]
 pub fn definitions() -> [CustomResourceDefinition; 2] {
     [NodeMaintenance::crd(), Evacuation::crd()].map(schema::completed)
 }

@@ -52,7 +52,6 @@ pub struct AutomaticMaintenances {
 
 impl Cause {
     /// The time that a cause has unless the settings give it another; `None` where the notice has the time.
-    #[must_use]
     pub const fn default_timeout(self) -> Option<Duration> {
         match self {
             Self::Preempt | Self::Terminate => None,
@@ -115,7 +114,6 @@ impl Cause {
 }
 
 /// Whether headgate created the maintenance for a node that is taken.
-#[must_use]
 pub fn is_automatic(maintenance: &NodeMaintenance) -> bool {
     cause_label(maintenance).is_some() && owner(maintenance).is_some()
 }

@@ -18,7 +18,6 @@ use crate::selection::selects;
 const SHORTEST_GRACE_PERIOD: Duration = Duration::from_secs(1);
 
 /// When a node is expected to be gone, of all maintenances.
-#[must_use]
 pub fn of_node<'a>(node: &Node, maintenances: impl IntoIterator<Item = &'a NodeMaintenance>) -> Option<Timestamp> {
     let of_maintenances = maintenances
         .into_iter()
@@ -54,7 +53,6 @@ pub(crate) fn hurries_from(maintenance: &NodeMaintenance) -> Option<Timestamp> {
 
 /// When the turns of evacuators end: half of the time since the creation of the Evacuation has passed, or only the pod's grace period is
 /// left, whichever is later.
-#[must_use]
 pub fn turns_end(created: Timestamp, grace_period: SignedDuration, deadline: Timestamp) -> Timestamp {
     let latest = deadline.checked_sub(grace_period).unwrap_or(Timestamp::MIN);
     half(created, deadline).max(latest)

@@ -40,7 +40,6 @@ pub struct DrainPlan {
 
 impl Entry {
     /// Where the entry stands among those of any plan.
-    #[must_use]
     pub fn position(&self) -> Position {
         Position::new(self.pod_type, self.priority, self.selector.is_some())
     }
@@ -68,7 +67,6 @@ impl From<&Entry> for DrainPlanEntry {
 
 impl DrainPlan {
     /// The effective plan of `spec.drainPlan`: the default entries are added where they are missing (NM-03).
-    #[must_use]
     pub fn effective(spec: &[DrainPlanEntry]) -> Self {
         let defaults = POD_TYPES.iter().flat_map(|pod_type| {
             DEFAULT_PRIORITIES.map(|priority| Entry {
@@ -81,7 +79,6 @@ impl DrainPlan {
     }
 
     /// A plan of exactly these entries, or `None` of none at all.
-    #[must_use]
     pub fn exactly(entries: Vec<Entry>) -> Option<Self> {
         (!entries.is_empty()).then(|| Self::in_order(entries))
     }
@@ -98,25 +95,21 @@ impl DrainPlan {
     }
 
     /// The entries in order.
-    #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
     /// The index of the last entry.
-    #[must_use]
     pub fn last(&self) -> usize {
         self.entries.len() - 1
     }
 
     /// Where the entry at `index` stands; an index beyond the end is the last one.
-    #[must_use]
     pub fn position(&self, index: usize) -> Position {
         self.entries[index.min(self.last())].position()
     }
 
     /// The index of the first entry that does not stand before `position`, or of the last entry.
-    #[must_use]
     pub fn first_at(&self, position: Position) -> usize {
         self.entries
             .partition_point(|entry| entry.position() < position)
@@ -125,7 +118,6 @@ impl DrainPlan {
 
     /// What a node is to be drained of at `index` (DT-06): for each type that is reached, the highest entry without a
     /// selector, and each selector of that type at the higher of that and its own highest entry.
-    #[must_use]
     pub fn targets(&self, index: usize) -> DrainTargets {
         let index = index.min(self.last());
         let reached = self.entries[index].pod_type;

@@ -9,7 +9,6 @@ use crate::api::Evacuation;
 use crate::snapshot::PodFacts;
 
 /// Whether a pod is the one that an Evacuation is about. UIDs are no secrets: one in another namespace may say a pod's UID, too.
-#[must_use]
 pub fn is_about(evacuation: &Evacuation, pod: &PodFacts) -> bool {
     let reference = &evacuation.spec.pod_ref;
     let is_in_namespace = evacuation.metadata.namespace.as_ref() == Some(&pod.namespace);

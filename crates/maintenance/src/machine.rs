@@ -92,7 +92,6 @@ pub struct DeletedMachine {
 
 impl DeletedMachine {
     /// Whether it is the Machine of this Node, and not of one with the same name in another cluster.
-    #[must_use]
     pub fn is_of(&self, node: &Node) -> bool {
         let named = node
             .cluster_api_machine
@@ -102,7 +101,6 @@ impl DeletedMachine {
     }
 
     /// What is read of a Machine; `None` for one that is not being deleted.
-    #[must_use]
     pub fn read(machine: MachineObject) -> Option<Self> {
         let MachineObject { metadata, status } = machine;
         let annotations = metadata.annotations.unwrap_or_default();

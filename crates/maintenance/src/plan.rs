@@ -50,7 +50,6 @@ pub struct Plan {
 }
 
 /// What is to be done now.
-#[must_use]
 pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
     let view = View::new(snapshot, whole_seconds(now));
     let nodes = node_changes(&view);

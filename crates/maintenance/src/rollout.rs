@@ -127,7 +127,6 @@ pub struct Situation<'a> {
 }
 
 /// The evacuator for a pod that needs it, if the Evacuation has room for it beside so many others.
-#[must_use]
 pub fn evacuator(pod: &PodFacts, budgets: &[BudgetFacts], others: usize) -> Option<Evacuator> {
     let needs_all = protecting(pod, budgets).is_some_and(|budget| budget.needs_all);
     let is_owned = pod.owner.as_ref().is_some_and(|owner| owner.is_apps("ReplicaSet"));
@@ -139,7 +138,6 @@ pub fn evacuator(pod: &PodFacts, budgets: &[BudgetFacts], others: usize) -> Opti
 }
 
 /// What the budgets of a pod say.
-#[must_use]
 pub fn protection<'a>(pod: &PodFacts, budgets: impl IntoIterator<Item = &'a BudgetFacts>) -> Protection {
     match protecting(pod, budgets) {
         Some(budget) if pod.is_ready && budget.needs_all => Protection::NeedsAll,
@@ -158,7 +156,6 @@ fn protecting<'a>(pod: &PodFacts, budgets: impl IntoIterator<Item = &'a BudgetFa
 }
 
 /// What is to be done for a pod now.
-#[must_use]
 pub fn decide(situation: &Situation<'_>) -> Decision {
     let explain = |reason, is_restarted, message: String| Explanation {
         reason,
@@ -302,7 +299,6 @@ fn before_restart(situation: &Situation<'_>, deployment: &DeploymentFacts) -> Op
 }
 
 /// What is to be shown for a pod after the restart for it.
-#[must_use]
 pub fn restarted(deployment: &DeploymentFacts) -> Decision {
     Decision::Wait(Explanation {
         reason: RolloutReason::InProgress,
@@ -324,7 +320,6 @@ pub(crate) fn unprotected(is_restarted: bool) -> Decision {
 }
 
 /// The decision where headgate may not read Deployments.
-#[must_use]
 pub fn forbidden(is_restarted: bool) -> Decision {
     Decision::NotOurs(Explanation {
         reason: RolloutReason::Forbidden,
@@ -335,7 +330,6 @@ pub fn forbidden(is_restarted: bool) -> Decision {
 }
 
 /// The decision where the API server, or its admission, refused the restart.
-#[must_use]
 pub fn refused(why: &str) -> Decision {
     Decision::NotOurs(Explanation {
         reason: RolloutReason::Forbidden,
@@ -386,7 +380,6 @@ fn cannot_replace(kind: &str, name: &str) -> String {
 }
 
 /// What to do about a pod that a budget needs and that no Deployment replaces.
-#[must_use]
 pub fn advice(pod: &PodFacts) -> String {
     match &pod.owner {
         Some(owner) if owner.is_apps("StatefulSet") => format!(

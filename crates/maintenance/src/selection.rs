@@ -5,7 +5,6 @@ use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSele
 use crate::drain_plan::Labels;
 
 /// Whether any term of `selector` matches a node. A term without requirements matches none.
-#[must_use]
 pub fn selects(selector: &NodeSelector, name: &str, labels: &Labels) -> bool {
     selector
         .node_selector_terms

@@ -64,7 +64,6 @@ pub struct BudgetFacts {
 
 impl BudgetFacts {
     /// The facts of a budget, or `None` for one without a selector, which is about no pod.
-    #[must_use]
     pub fn read(budget: &PodDisruptionBudget) -> Option<Self> {
         let selector = budget.spec.as_ref()?.selector.as_ref()?;
         let status = budget.status.as_ref();
@@ -80,7 +79,6 @@ impl BudgetFacts {
     }
 
     /// Whether the budget is about a pod with these labels.
-    #[must_use]
     pub fn selects(&self, namespace: &str, labels: &Labels) -> bool {
         self.namespace == namespace && self.selector.matches(labels)
     }

@@ -45,7 +45,6 @@ impl FromIterator<Deviation> for Deviations {
 
 impl Deviations {
     /// The deviations with this one.
-    #[must_use]
     pub fn only(deviation: Deviation) -> Self {
         Self(BTreeSet::from([deviation]))
     }

@@ -121,7 +121,6 @@ impl Emulator {
     }
 
     /// Answers a request to the control API.
-    #[must_use]
     pub fn control(&self, request: &Request<Bytes>) -> Response<Bytes> {
         let mut state = self.state();
         let now = state.now();

@@ -136,7 +136,6 @@ fn budget_with(inputs: &Inputs, advice: Vec<String>) -> Result<Budget, BudgetErr
 /// The mean time for which new connections to one node are lost when its Pod is replaced: they are served for `serving`
 /// after the health check fails, a new Pod is ready `restart` after that, and the load balancer stops sending at a time
 /// that is uniform between the shortest and the longest detection. In seconds.
-#[must_use]
 pub fn expected_loss(probe: &ProbeSettings, serving: Duration, restart: Duration) -> f64 {
     let [shortest, longest] = [probe.shortest_detection(), probe.longest_detection()].map(|time| time.as_secs_f64());
     let serving = serving.as_secs_f64();

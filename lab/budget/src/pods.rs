@@ -45,7 +45,6 @@ pub enum PreStop {
 
 impl PodFacts {
     /// The facts of a Pod that serves on this port, a number or a container port's name; `None` if it has ended or ends.
-    #[must_use]
     pub fn new(pod: &Pod, port: Option<&IntOrString>) -> Option<Self> {
         let status = pod.status.as_ref();
         let phase = status.and_then(|status| status.phase.as_deref());
@@ -81,7 +80,6 @@ impl PodFacts {
     }
 
     /// How long it is known to go on serving once it terminates: its preStop sleep, which the grace period bounds.
-    #[must_use]
     pub fn serving(&self) -> Duration {
         match self.pre_stop {
             PreStop::Sleep(sleep) => sleep.min(self.grace),

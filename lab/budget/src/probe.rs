@@ -47,7 +47,6 @@ pub enum Provider {
 
 impl Provider {
     /// The probe settings that this provider's cloud controller manager writes by default.
-    #[must_use]
     pub const fn probe(self) -> ProbeSettings {
         let (interval, timeout, unhealthy_threshold, healthy_threshold) = match self {
             Self::Azure => (5, 5, 2, 2),
@@ -94,7 +93,6 @@ impl ProbeSettings {
 
     /// The longest time from the first probe without an answer, or failing probe of TCP, to the status `Down`, without the
     /// timeout of the last probe. The post counts so for every failure.
-    #[must_use]
     pub fn longest_detection_by_threshold(&self) -> Duration {
         self.interval * self.unhealthy_threshold
     }

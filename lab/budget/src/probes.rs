@@ -25,7 +25,6 @@ pub struct FoundProbe {
 
 /// The settings of the probes that a Service's rules use, in the `loadBalancingRules` and `probes` of one load balancer;
 /// none if it has no rule that `is_own` accepts.
-#[must_use]
 pub fn from_rules(load_balancer: &str, rules: &Value, is_own: impl Fn(&str) -> bool) -> Option<FoundProbe> {
     let list = |name: &str| rules[name].as_array().into_iter().flatten();
     let name = |item: &Value| item["name"].as_str().unwrap_or_default().to_owned();
@@ -62,7 +61,6 @@ pub fn from_rules(load_balancer: &str, rules: &Value, is_own: impl Fn(&str) -> b
 }
 
 /// By which the slowest of several probes is chosen: how late it notices another answer than 200, then none at all.
-#[must_use]
 pub fn slowness(probe: &ProbeSettings) -> (Duration, Duration) {
     (probe.longest_detection(), probe.longest_detection_by_threshold())
 }
@@ -89,7 +87,6 @@ fn azure_probe(probe: &Value) -> Option<ProbeSettings> {
 
 /// The settings that a provider's cloud controller manager takes from a Service's annotations, over its defaults. A value
 /// that is not a number above zero is ignored.
-#[must_use]
 pub fn from_annotations(provider: Provider, annotations: &BTreeMap<String, String>, ports: &[i32]) -> FoundProbe {
     let number = |name: &str| -> Option<u32> {
         let value = annotations.get(&format!("{PREFIX}{name}"))?.trim().parse().ok()?;

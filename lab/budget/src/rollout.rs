@@ -20,7 +20,6 @@ pub struct Rollout {
 
 impl Rollout {
     /// That of a Deployment; `Recreate` has all Pods away at once.
-    #[must_use]
     pub fn of_deployment(deployment: &Deployment) -> Self {
         let spec = deployment.spec.as_ref();
         let replicas = count(spec.and_then(|spec| spec.replicas));
@@ -51,7 +50,6 @@ impl Rollout {
 
     /// That of a `DaemonSet` with this many Pods, where its status does not say; with `OnDelete` nothing is replaced by
     /// itself.
-    #[must_use]
     pub fn of_daemon_set(set: &DaemonSet, pods: u32) -> Self {
         let scheduled = set.status.as_ref().map(|status| status.desired_number_scheduled);
         let scheduled = scheduled.and_then(|count| u32::try_from(count).ok());
@@ -78,7 +76,6 @@ impl Rollout {
 
     /// That of a `StatefulSet`: no Pod comes in addition, because each has a name of its own. `maxUnavailable` is beta, and
     /// missing where the API server drops it; `OnDelete` and a `partition` above all Pods replace nothing.
-    #[must_use]
     pub fn of_stateful_set(set: &StatefulSet) -> Self {
         let spec = set.spec.as_ref();
         let replicas = count(spec.and_then(|spec| spec.replicas));
@@ -101,7 +98,6 @@ impl Rollout {
     }
 
     /// That of a `ReplicaSet` without a Deployment: a change of its template replaces nothing.
-    #[must_use]
     pub fn of_replica_set(name: &str) -> Self {
         Self {
             controller: format!("ReplicaSet {name}"),

@@ -36,7 +36,6 @@ pub enum PoolMembers {
 }
 
 /// `azure.json` for agents that use the ARM endpoint at this address.
-#[must_use]
 pub fn azure_json(arm: SocketAddr) -> String {
     let config = json!({
         "resourceManagerEndpoint": format!("http://{arm}"),
@@ -51,7 +50,6 @@ pub fn azure_json(arm: SocketAddr) -> String {
 }
 
 /// What the emulator starts with: one load balancer with one pool of the nodes, and the probe of its rule.
-#[must_use]
 pub fn seed(nodes: usize, probe: ProbeTarget, members: PoolMembers) -> Value {
     let probe = match probe {
         ProbeTarget::NodePort => {
@@ -133,7 +131,6 @@ fn is_entry_of(entry: &Value, node: usize) -> bool {
 }
 
 /// The name of the Node with this index, and of its pool entry.
-#[must_use]
 pub fn name(node: usize) -> String {
     node_name(u8::try_from(node + 1).unwrap_or(u8::MAX))
 }

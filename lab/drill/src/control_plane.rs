@@ -50,13 +50,11 @@ pub struct NoControlPlane(watch::Sender<Vec<AdminState>>);
 
 impl NoControlPlane {
     /// For this many nodes.
-    #[must_use]
     pub fn new(nodes: usize) -> Self {
         Self(watch::Sender::new(vec![AdminState::None; nodes]))
     }
 
     /// Sets what it shows.
-    #[must_use]
     pub fn clone_sender(&self) -> watch::Sender<Vec<AdminState>> {
         self.0.clone()
     }

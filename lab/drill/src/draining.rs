@@ -49,7 +49,6 @@ pub struct DrainRules {
 
 impl DrainRules {
     /// What the provider's load balancer does by default.
-    #[must_use]
     pub const fn of(provider: Provider) -> Self {
         match provider {
             Provider::Azure => Self {
@@ -117,7 +116,6 @@ pub struct Drains {
 
 impl Drains {
     /// This many backends, all registered and healthy.
-    #[must_use]
     pub fn new(rules: DrainRules, backends: usize) -> Self {
         Self {
             rules,
@@ -154,7 +152,6 @@ impl Drains {
     }
 
     /// The backends whose established flows have ended by now, and how.
-    #[must_use]
     pub fn ended(&self, now: Duration) -> Vec<(usize, FlowEnd)> {
         let ended = |(index, causes): (usize, &Causes)| {
             let first = self.endings(causes).filter(|(at, _)| *at <= now).min();
@@ -164,7 +161,6 @@ impl Drains {
     }
 
     /// The next time after now at which something of this changes.
-    #[must_use]
     pub fn next(&self, now: Duration) -> Option<Duration> {
         let stop = self.rules.deregistration.map(|rule| rule.new_flows_stop);
         let times = self.causes.iter().flat_map(|causes| {

@@ -131,7 +131,6 @@ pub async fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Resul
 
 impl Options {
     /// How long the clients of all runs connect together, really.
-    #[must_use]
     pub fn length(&self) -> Duration {
         let runs = u32::try_from(self.runs).unwrap_or(u32::MAX);
         let plans = self

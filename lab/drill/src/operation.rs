@@ -17,13 +17,11 @@ pub struct OperationTime {
 
 impl OperationTime {
     /// The mean for a pool of this size.
-    #[must_use]
     pub fn mean(&self, members: usize) -> Duration {
         self.base + self.per_member * u32::try_from(members).unwrap_or(u32::MAX)
     }
 
     /// The time in the run with this seed: uniform around the mean.
-    #[must_use]
     pub fn draw(&self, members: usize, seed: u64) -> Duration {
         let shift = (2.0 * fastrand::Rng::with_seed(seed).f64() - 1.0) * self.spread.clamp(0.0, 1.0);
         self.mean(members).mul_f64(1.0 + shift)

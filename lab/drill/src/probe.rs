@@ -32,13 +32,11 @@ pub struct ProbeTracker {
 
 impl ProbeTracker {
     /// A backend with this status.
-    #[must_use]
     pub const fn new(status: ProbeStatus) -> Self {
         Self { status, streak: 0 }
     }
 
     /// The status after the latest probe.
-    #[must_use]
     pub const fn status(&self) -> ProbeStatus {
         self.status
     }

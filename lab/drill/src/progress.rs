@@ -57,7 +57,6 @@ pub struct ProgressDisplay {
 
 impl ProgressDisplay {
     /// For a drill whose runs take this long together, really.
-    #[must_use]
     pub fn new(total: Duration) -> Self {
         let bar = io::stderr().is_terminal().then(|| ProgressBar::new(millis(total)));
         Self::with(bar, total)

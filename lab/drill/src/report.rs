@@ -39,7 +39,6 @@ const ROLL_HEADER: [&str; 6] = [
 ];
 
 /// The table: means, with the smallest and largest value of the runs.
-#[must_use]
 pub fn table(rows: &[Row]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(HEADER);
@@ -76,7 +75,6 @@ pub fn table(rows: &[Row]) -> String {
 }
 
 /// Rolling updates beside the budget; empty without one.
-#[must_use]
 pub fn rolls(rolls: &[Roll]) -> String {
     if rolls.is_empty() {
         return String::new();
@@ -129,7 +127,6 @@ fn spread(values: &Spread, digits: usize) -> String {
 }
 
 /// A name as the command line has it.
-#[must_use]
 pub fn name(value: &impl clap::ValueEnum) -> String {
     value
         .to_possible_value()
@@ -138,7 +135,6 @@ pub fn name(value: &impl clap::ValueEnum) -> String {
 }
 
 /// A warning, if this machine was too busy for what the results say.
-#[must_use]
 pub fn warning(results: &[RunResult]) -> Option<String> {
     let late: Vec<_> = results
         .iter()
@@ -157,7 +153,6 @@ pub fn warning(results: &[RunResult]) -> Option<String> {
 }
 
 /// What the results assume, one sentence on each line.
-#[must_use]
 pub fn assumptions(options: &Options) -> String {
     let probe = options.probe();
     let mut text = format!(

@@ -18,7 +18,6 @@ pub struct Requirement {
 
 impl Requirement {
     /// What is against it, a line for each run. A run without connections shows nothing.
-    #[must_use]
     pub fn violations(&self, results: &[RunResult]) -> Vec<String> {
         let missing = self
             .without_loss

@@ -152,7 +152,6 @@ pub(crate) fn is_too_late(lag_seconds: f64, speed: f64) -> bool {
 const DEATH_TOLERANCE: Duration = Duration::from_millis(50);
 
 /// Computes a run's result.
-#[must_use]
 pub fn summarize(
     run: &RunIdentity,
     attempts: Vec<Attempt>,
@@ -244,7 +243,6 @@ pub struct Row {
 }
 
 /// One row for each scenario and strategy, in the order in which they first appear.
-#[must_use]
 pub fn rows(results: &[RunResult]) -> Vec<Row> {
     let mut kinds: Vec<(Scenario, Strategy)> = Vec::new();
     for result in results {

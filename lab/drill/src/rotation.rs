@@ -45,7 +45,6 @@ pub struct Backend {
 
 impl Backend {
     /// Whether new flows may go there. Admin states take effect only for rules with a probe; all rules here have one.
-    #[must_use]
     pub fn is_eligible(&self) -> bool {
         if !self.is_registered {
             return false;
@@ -59,7 +58,6 @@ impl Backend {
 }
 
 /// The indexes of the backends that get new flows.
-#[must_use]
 pub fn rotation(backends: &[Backend], no_healthy: NoHealthyBackends) -> Vec<usize> {
     let indexes = |is_in: fn(&Backend) -> bool| {
         let members = backends.iter().enumerate().filter(|(_, backend)| is_in(backend));
@@ -88,7 +86,6 @@ pub struct Propagation {
 
 impl Propagation {
     /// For this many backends, all `None`.
-    #[must_use]
     pub fn new(delay: Duration, backends: usize) -> Self {
         Self {
             delay,
@@ -115,7 +112,6 @@ impl Propagation {
     }
 
     /// When the next change takes effect.
-    #[must_use]
     pub fn next(&self) -> Option<Duration> {
         self.pending.first().map(|(at, _)| *at)
     }

@@ -80,7 +80,6 @@ pub enum Action {
 
 impl Action {
     /// Whether it says that a node or Pod goes away.
-    #[must_use]
     pub const fn announces(self) -> bool {
         match self {
             Self::Signal(signal) => signal.is_drain_signal(),
@@ -177,7 +176,6 @@ pub(crate) const READINESS_PERIOD: Duration = Duration::from_secs(5);
 
 impl Scenario {
     /// The steps of one run.
-    #[must_use]
     pub fn timeline(self, options: &Options, plan: &Plan) -> Timeline {
         let mut steps = Steps {
             taken: Vec::new(),
@@ -210,7 +208,6 @@ impl Scenario {
     }
 
     /// The `externalTrafficPolicy` of the Service.
-    #[must_use]
     pub const fn policy(self) -> TrafficPolicy {
         match self {
             Self::RollingUpdate | Self::Local => TrafficPolicy::Local,
@@ -219,7 +216,6 @@ impl Scenario {
     }
 
     /// The nodes without a Pod at the start.
-    #[must_use]
     pub fn empty_nodes(self, nodes: usize) -> usize {
         match self {
             Self::Mass => nodes / 2,

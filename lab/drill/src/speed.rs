@@ -31,19 +31,16 @@ impl Speed {
     }
 
     /// The factor by which the scenario runs faster.
-    #[must_use]
     pub const fn factor(self) -> f64 {
         self.0
     }
 
     /// How long a time of the scenario takes really.
-    #[must_use]
     pub fn real(self, scenario: Duration) -> Duration {
         scenario.div_f64(self.0)
     }
 
     /// How long a real time is in the scenario.
-    #[must_use]
     pub fn scenario(self, real: Duration) -> Duration {
         real.mul_f64(self.0)
     }

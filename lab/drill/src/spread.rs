@@ -17,7 +17,6 @@ pub struct Spread {
 
 impl Spread {
     /// Of these values; all zero without any.
-    #[must_use]
     pub fn new(values: &[f64]) -> Self {
         let Some((min, max)) = values.iter().fold(None, |range: Option<(f64, f64)>, value| {
             Some(range.map_or((*value, *value), |(min, max)| (min.min(*value), max.max(*value))))

@@ -92,7 +92,6 @@ pub struct PodShutdown {
 
 impl PodShutdown {
     /// How long it serves from its deletion timestamp on.
-    #[must_use]
     pub fn serving(&self) -> Duration {
         (self.pre_stop + self.process).min(self.grace)
     }
@@ -133,7 +132,6 @@ pub enum Removal {
 
 impl Removal {
     /// Whether it follows a signal.
-    #[must_use]
     pub const fn follows(self, signal: Signal) -> bool {
         match self {
             Self::Never => false,
@@ -210,7 +208,6 @@ const GRACE_MARGIN: Duration = Duration::from_secs(5);
 
 impl Strategy {
     /// Whether it does anything in this scenario: the post's options are about Pods, headgate and clouds about nodes.
-    #[must_use]
     pub fn applies_to(self, scenario: Scenario) -> bool {
         match self {
             Self::None | Self::KubeProxy => true,
@@ -240,7 +237,6 @@ impl Strategy {
     }
 
     /// What the strategy means in this scenario.
-    #[must_use]
     pub fn plan(self, scenario: Scenario, times: &PodTimes) -> Plan {
         let is_about_pods = scenario == Scenario::RollingUpdate;
         let has_pre_stop = matches!(

@@ -29,7 +29,6 @@ pub struct Tunnel {
 
 impl Tunnel {
     /// A tunnel from this address of each node, and what [`dial`] needs.
-    #[must_use]
     pub fn new(near: SocketAddr) -> (Self, mpsc::Receiver<std::net::TcpStream>) {
         let (streams, accepted) = mpsc::channel(16);
         (Self { near, streams }, accepted)

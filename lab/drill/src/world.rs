@@ -117,7 +117,6 @@ impl World {
     }
 
     /// The data plane, for those who run more in its namespaces.
-    #[must_use]
     pub const fn network(&self) -> &Network {
         &self.network
     }

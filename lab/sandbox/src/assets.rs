@@ -54,7 +54,6 @@ impl Assets {
     }
 
     /// The directory with the programs.
-    #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }

@@ -167,37 +167,31 @@ impl ControlPlane {
     }
 
     /// The directory with all its files.
-    #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
     /// The directory of its components' logs.
-    #[must_use]
     pub fn logs(&self) -> PathBuf {
         logs_directory(&self.directory)
     }
 
     /// The programs that it runs.
-    #[must_use]
     pub fn assets(&self) -> &Assets {
         &self.assets
     }
 
     /// The path of the administrator's kubeconfig.
-    #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
     /// kube-apiserver's URL, which does not change when kube-apiserver stops and starts.
-    #[must_use]
     pub fn server(&self) -> String {
         self.port.url()
     }
 
     /// The administrator's client configuration. A client belongs to the runtime in which it is made.
-    #[must_use]
     pub fn client_config(&self) -> kube::Config {
         self.client_config.clone()
     }

@@ -51,13 +51,11 @@ pub enum NodesError {
 }
 
 /// The name of the `number`th Node, counted from 1.
-#[must_use]
 pub fn node_name(number: u8) -> String {
     format!("node-{number}")
 }
 
 /// The id of a Node's virtual machine.
-#[must_use]
 pub fn machine_id(name: &str) -> String {
     format!(
         "/subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP}/providers/Microsoft.Compute/virtualMachines/{name}"
@@ -65,7 +63,6 @@ pub fn machine_id(name: &str) -> String {
 }
 
 /// A Node that is ready and not tainted, with internal addresses of both families.
-#[must_use]
 pub fn ready_node(name: &str, number: u8, sandbox: &str) -> Node {
     let mut node = Node::default();
     node.metadata.name = Some(name.to_owned());

@@ -116,19 +116,16 @@ impl Process {
     }
 
     /// The process's name in messages.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The file with its output.
-    #[must_use]
     pub fn log(&self) -> &Path {
         &self.log
     }
 
     /// The process id; `None` once the process has ended and been reaped.
-    #[must_use]
     pub fn id(&self) -> Option<u32> {
         self.child.id()
     }
@@ -197,7 +194,6 @@ impl Drop for Process {
 }
 
 /// The last lines of a log, indented, for an error message.
-#[must_use]
 pub fn last_log_lines(log: &Path) -> String {
     let text = match last_bytes(log) {
         Ok(text) => text,
@@ -229,7 +225,6 @@ fn last_bytes(log: &Path) -> io::Result<String> {
 }
 
 /// A command that runs `program` in `directory`.
-#[must_use]
 pub fn command_in(program: impl AsRef<OsStr>, directory: &Path) -> Command {
     let mut command = Command::new(program);
     command.current_dir(directory);

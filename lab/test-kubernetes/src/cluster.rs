@@ -45,7 +45,6 @@ impl Cluster {
 }
 
 /// A `kubectl` command with this kubeconfig.
-#[must_use]
 pub fn kubectl(kubeconfig: &Path) -> Command {
     let mut command = Command::new(assets().program("kubectl").unwrap());
     command.arg("--kubeconfig").arg(kubeconfig).stdin(Stdio::null());

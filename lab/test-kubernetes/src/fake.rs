@@ -74,7 +74,6 @@ impl Default for FakeApi {
 
 impl FakeApi {
     /// A new client, and the handle on the faults of its requests.
-    #[must_use]
     pub fn client(&self) -> (Client, ClientFaults) {
         let points = self.0.points.lock().unwrap().clone().map(ProcessPoints::new);
         let faults = ClientFaults::with_points(points);
@@ -93,13 +92,11 @@ impl FakeApi {
     }
 
     /// The requests that arrived, accepted or refused, in the order of their arrival.
-    #[must_use]
     pub fn requests(&self) -> Vec<RecordedRequest> {
         self.0.recorded.lock().unwrap().clone()
     }
 
     /// The stored object, read without a request.
-    #[must_use]
     pub fn peek<K>(&self, namespace: &str, name: &str) -> Option<K>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
@@ -155,7 +152,6 @@ impl FakeApi {
     }
 
     /// The state of all objects, as a snapshot of etcd has it.
-    #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.store().clone())
     }

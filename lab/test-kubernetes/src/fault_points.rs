@@ -115,7 +115,6 @@ struct Counts {
 
 impl FaultPoints {
     /// A run that these points disturb.
-    #[must_use]
     pub fn with(injected: Vec<FaultPoint>) -> Self {
         let points = Self::default();
         points.counts().injected = injected;
@@ -138,13 +137,11 @@ impl FaultPoints {
     }
 
     /// What the points of each pattern so far are about, by their indexes: requests and events.
-    #[must_use]
     pub fn reached(&self) -> BTreeMap<Pattern, Vec<String>> {
         self.counts().reached.clone()
     }
 
     /// What was disturbed so far.
-    #[must_use]
     pub fn hits(&self) -> Vec<String> {
         self.counts().hits.clone()
     }
@@ -208,7 +205,6 @@ impl ProcessPoints {
     }
 
     /// Whether writes to ARM have no `If-Match`.
-    #[must_use]
     pub fn ignores_etags(&self) -> bool {
         self.points.counts().ignores_etags
     }
@@ -303,7 +299,6 @@ impl ProcessPoints {
     }
 
     /// The answer of ARM to a GET of `url`, or an older one.
-    #[must_use]
     pub fn arm_answer(&self, url: &str, answer: Response<Bytes>) -> Response<Bytes> {
         if !answer.status().is_success() {
             return answer;

@@ -108,7 +108,6 @@ pub fn run_fault_points(stories: &[Story]) {
 }
 
 /// A run of the story that one point of this pattern makes fail, if there is one; only points that are `about` this count.
-#[must_use]
 pub fn find_failure(story: Story, pattern: Pattern, about: &str) -> Option<Failure> {
     let reached = count(story).remove(&pattern).unwrap_or_default();
     let points = (0..reached.len()).filter(|index| reached[*index].contains(about));

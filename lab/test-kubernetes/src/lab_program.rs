@@ -9,7 +9,6 @@ use std::time::SystemTime;
 ///
 /// # Panics
 /// It is missing or older than a source: the command that built this test did not build the lab.
-#[must_use]
 pub fn lab_program() -> &'static Path {
     static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
         let test = std::env::current_exe().unwrap();

@@ -46,7 +46,6 @@ pub use schema_values::{Sample, samples};
 pub use scratch::scratch;
 
 /// A sink of the leader on `node`, whose events are written as long as the test runs.
-#[must_use]
 pub fn event_sink(client: Client, node: &str) -> EventSink {
     let (sink, queue) = EventSink::new(client, node.to_owned());
     tokio::spawn(queue.write_until(std::future::pending()));

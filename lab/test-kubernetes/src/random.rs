@@ -16,7 +16,6 @@ pub struct Random(u64);
 
 impl Random {
     /// The numbers that follow from a seed.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
@@ -52,7 +51,6 @@ pub(crate) fn in_paused_time(run: impl Future<Output = ()>) {
 }
 
 /// The number in a variable of the environment, if it is set.
-#[must_use]
 pub fn number_from(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
     let number = text.parse();
@@ -72,7 +70,6 @@ pub(crate) fn seed_from(variable: &str, of_what: &str) -> u64 {
 }
 
 /// The seeds of the runs that are always the same, of so many.
-#[must_use]
 pub fn fixed_seeds(default_runs: u64) -> Range<u64> {
     0..default_runs / 2
 }

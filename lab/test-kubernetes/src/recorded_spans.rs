@@ -26,7 +26,6 @@ pub struct RecordedSpan {
 
 impl RecordedSpan {
     /// The field, or the empty text.
-    #[must_use]
     pub fn field(&self, name: &str) -> &str {
         self.fields.get(name).map_or("", String::as_str)
     }
@@ -46,7 +45,6 @@ static OTHER_SUBSCRIBERS: LazyLock<[Dispatch; 2]> =
 
 impl RecordedSpans {
     /// Records headgate's spans of this thread until the guard is dropped, down to DEBUG.
-    #[must_use]
     pub fn start() -> (Self, DefaultGuard) {
         LazyLock::force(&OTHER_SUBSCRIBERS);
         let spans = Self::default();
@@ -57,20 +55,17 @@ impl RecordedSpans {
     }
 
     /// All spans.
-    #[must_use]
     pub fn all(&self) -> Vec<RecordedSpan> {
         self.lock().clone()
     }
 
     /// The spans with this name.
-    #[must_use]
     pub fn named(&self, name: &str) -> Vec<RecordedSpan> {
         let all = self.lock();
         all.iter().filter(|span| span.name == name).cloned().collect()
     }
 
     /// The names of a span's parents, the nearest first.
-    #[must_use]
     pub fn parents(&self, span: &RecordedSpan) -> Vec<&'static str> {
         let (all, mut names, mut next) = (self.lock(), Vec::new(), span.parent);
         while let Some(parent) = next.map(|index| &all[index]) {

@@ -130,7 +130,6 @@ enum Step {
 
 impl Sample {
     /// Whether a dotted place is that of the change, or one of both is inside the other.
-    #[must_use]
     pub fn is_about(&self, place: &str) -> bool {
         let keys = |place: &str| -> Vec<String> {
             let keys = place
@@ -169,7 +168,6 @@ impl Change {
 type Place = (Vec<Step>, Change);
 
 /// So many samples of a schema. Changes of its form and of its texts take turns, in an order that follows from the seed.
-#[must_use]
 pub fn samples(schema: &Value, seed: u64, count: usize) -> Vec<Sample> {
     let mut random = Random::new(seed);
     let (mut forms, mut texts) = (Vec::new(), Vec::new());

@@ -24,7 +24,6 @@ use crate::status::snapshot::{AzureSnapshot, ClusterSnapshot};
 
 impl StatusReport {
     /// The report about all Nodes of a snapshot.
-    #[must_use]
     pub(crate) fn from_snapshot(snapshot: &ClusterSnapshot) -> Self {
         let empty = Ledger::default();
         let ledger = snapshot.ledger.as_ref().unwrap_or(&empty);

@@ -65,7 +65,6 @@ pub struct ConnectionCount {
 impl CountOrder {
     /// Counts connections to these Services through a node, apart from Azure's probes, those of the node and its pods, and those of
     /// `excluded` sources.
-    #[must_use]
     pub fn new(node: NodeFacts, services: Vec<Service>, excluded: &[Prefix]) -> Self {
         let mut all = excluded.to_vec();
         all.push(Prefix::from(AZURE_PROBES));
@@ -160,14 +159,12 @@ fn not_counted(destinations: &Destinations) -> Vec<String> {
 
 impl ConnectionCount {
     /// The TCP connections of all Services.
-    #[must_use]
     pub fn total(&self) -> u64 {
         self.services.iter().map(|row| row.tcp).sum()
     }
 
     /// "17 connections pass through this node: 12 default/web, 5 shop/api; the oldest since 4 min". The Services with the most come first,
     /// and those beyond `limit` are only numbered.
-    #[must_use]
     pub fn sentence(&self, limit: usize) -> String {
         let mut rows: Vec<_> = self.services.iter().filter(|row| row.tcp > 0).collect();
         rows.sort_by(|a, b| b.tcp.cmp(&a.tcp).then_with(|| a.service.cmp(&b.service)));

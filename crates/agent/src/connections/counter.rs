@@ -52,7 +52,6 @@ pub struct Count {
 
 impl Count {
     /// The sum over all Services.
-    #[must_use]
     pub fn total(&self) -> Flows {
         self.services.values().fold(Flows::default(), |sum, flows| Flows {
             tcp: sum.tcp + flows.tcp,

@@ -36,7 +36,6 @@ pub struct NodeNetwork {
 
 impl NodeNetwork {
     /// Looks at the network namespace of this thread. Interfaces that cannot be listed are none.
-    #[must_use]
     pub fn look() -> Self {
         let interfaces = if_nameindex().map_or_else(
             |_| Vec::new(),
@@ -55,7 +54,6 @@ impl NodeNetwork {
 
     /// The reason not to believe a zero. `has_translation` is [`Count::has_translation`](crate::connections::Count::has_translation) of any count, or
     /// what [`Counter::has_translation`](crate::connections::Counter::has_translation) found.
-    #[must_use]
     pub fn bypass(&self, has_translation: bool) -> Option<Bypass> {
         if !self.has_table {
             return Some(Bypass::NoTable);

@@ -79,7 +79,6 @@ pub struct Destinations {
 
 impl Destinations {
     /// The destinations of these Services on a node with these addresses.
-    #[must_use]
     pub fn new(mut services: Vec<Service>, node_addresses: &[IpAddr]) -> Self {
         services.sort_by(|a, b| a.name.cmp(&b.name));
         let node_addresses: Vec<IpAddr> = node_addresses.iter().filter_map(|address| usable(*address)).collect();
@@ -167,7 +166,6 @@ impl Destinations {
     }
 
     /// The Services that have destinations. The index of a Service in it is that of [`Self::service_of`].
-    #[must_use]
     pub fn services(&self) -> &[NamespacedName] {
         &self.services
     }
@@ -188,13 +186,11 @@ impl Destinations {
     }
 
     /// The number of destinations.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.indexes.len()
     }
 
     /// Whether there is nothing to count.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.indexes.is_empty()
     }

@@ -51,7 +51,6 @@ pub enum ConnectionsState {
 
 impl ConnectionsState {
     /// The condition `headgate.dev/ConnectionsDrained`.
-    #[must_use]
     pub fn condition(&self) -> MarkerCondition {
         let (status, reason, mut message) = match self {
             Self::NoSignal => (

@@ -31,7 +31,6 @@ pub struct PrefixError(String);
 
 impl Prefix {
     /// Whether the address begins with these bits.
-    #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         // A shift by all bits is none.
         match (self.address, address) {
@@ -99,13 +98,11 @@ pub struct ExcludedSources(Vec<Prefix>);
 
 impl ExcludedSources {
     /// These prefixes.
-    #[must_use]
     pub fn new(prefixes: Vec<Prefix>) -> Self {
         Self(prefixes)
     }
 
     /// Whether a flow from this address does not count.
-    #[must_use]
     pub fn contains(&self, source: IpAddr) -> bool {
         self.0.iter().any(|prefix| prefix.contains(source))
     }

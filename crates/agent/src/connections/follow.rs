@@ -301,7 +301,6 @@ async fn next_of(services: Option<&mut WatchedServices>) {
 }
 
 /// What to say about connections that still pass through the node at its end; `None` if none is known to.
-#[must_use]
 pub fn cut_note(view: &ConnectionsView, report: &NodeReport, why: &str) -> Option<String> {
     let ConnectionsState::Open(count) = &view.state else {
         return None;

@@ -22,7 +22,6 @@ impl Default for Interval {
 
 impl Interval {
     /// The time from the start of a count that took this CPU time to the start of the next.
-    #[must_use]
     pub fn after(&self, cpu_time: Duration) -> Duration {
         let needed = cpu_time.saturating_mul(100) / self.percent.clamp(1, 100);
         needed.max(self.least)

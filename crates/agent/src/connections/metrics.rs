@@ -14,7 +14,6 @@ pub struct ConnectionMetrics {
 
 impl ConnectionMetrics {
     /// Registers the counter, and gauges that are computed from the latest count at each scrape.
-    #[must_use]
     pub fn register<'a>(registry: impl Into<MetricTable<'a>>, view: watch::Receiver<ConnectionsView>) -> Self {
         let mut table = registry.into();
         table.at_scrape(move |gauges| connection_gauges(&view.borrow().clone(), gauges));

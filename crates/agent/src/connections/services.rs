@@ -23,7 +23,6 @@ pub struct Service {
 }
 
 /// The cluster address and the first port of a Service, by which the node's own processes and pods reach it.
-#[must_use]
 pub(super) fn cluster_address(service: &ServiceObject) -> Option<SocketAddr> {
     let port = u16::try_from(service.spec.ports.first()?.port).ok()?;
     Some(SocketAddr::new(service.spec.cluster_ip.parse().ok()?, port))
@@ -31,7 +30,6 @@ pub(super) fn cluster_address(service: &ServiceObject) -> Option<SocketAddr> {
 
 impl Service {
     /// What is kept; `None` for an object without a name.
-    #[must_use]
     pub fn read(object: ServiceObject) -> Option<Self> {
         Some(Self {
             name: NamespacedName::of(&object.metadata)?,

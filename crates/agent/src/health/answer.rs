@@ -91,7 +91,6 @@ impl Serialize for GoTime {
 }
 
 /// The answer of `/healthz`: 503 if the node has a signal or kube-proxy is not healthy.
-#[must_use]
 pub fn healthz_answer(verdict: &Verdict) -> Answer {
     let is_ok = verdict.is_healthz_ok();
     let body = Body {
@@ -104,7 +103,6 @@ pub fn healthz_answer(verdict: &Verdict) -> Answer {
 }
 
 /// The answer of `/livez`: 503 if kube-proxy is not healthy.
-#[must_use]
 pub fn livez_answer(verdict: &Verdict) -> Answer {
     let is_ok = verdict.is_livez_ok();
     encode(is_ok, &proxy_body(verdict, is_ok))

@@ -112,7 +112,6 @@ pub(crate) struct FailedProbes {
 impl FailedProbes {
     /// Counts from now on. `is_out` says that another process has counted enough already; then only a 200 starts the count again, also
     /// one that this process has answered before.
-    #[must_use]
     pub(crate) fn new(
         required: NonZeroU32,
         healthz: AnswerCounts,

@@ -59,7 +59,6 @@ impl Metrics {
     }
 
     /// Registers the counters, and gauges that are computed from the inputs at each scrape.
-    #[must_use]
     pub fn register<'a>(
         registry: impl Into<MetricTable<'a>>,
         inputs: VerdictInputs,

@@ -59,7 +59,6 @@ pub struct FamilyHealth {
 
 impl ProxyStatus {
     /// The status before the first answer, which is healthy.
-    #[must_use]
     pub fn new(timeout: Duration) -> Self {
         Self {
             timeout,
@@ -114,13 +113,11 @@ impl ProxyStatus {
     }
 
     /// The parts that were updated or failing at least once.
-    #[must_use]
     pub fn parts(&self) -> Vec<ProxyPart> {
         self.parts.keys().copied().collect()
     }
 
     /// Evaluates the status at `now`.
-    #[must_use]
     pub fn health(&self, now: Moment) -> ProxyHealth {
         let is_healthy = |state: &PartState| {
             let is_late = |since: Instant| now.mono.saturating_duration_since(since) >= self.timeout;

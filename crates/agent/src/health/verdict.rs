@@ -40,7 +40,6 @@ pub struct Verdict {
 
 impl VerdictInputs {
     /// Evaluates the inputs at `now`.
-    #[must_use]
     pub fn verdict(&self, now: Moment) -> Verdict {
         let (node, notices) = (self.node.borrow(), self.notices.borrow());
         let mut verdict = verdict(&node, &self.proxy.borrow(), now).with_notices(&notices);
@@ -52,7 +51,6 @@ impl VerdictInputs {
     }
 }
 
-#[must_use]
 pub(super) fn verdict(node: &NodeReport, proxy: &ProxyStatus, now: Moment) -> Verdict {
     Verdict {
         at: now,
@@ -75,19 +73,16 @@ impl Verdict {
     }
 
     /// Whether the node has no signal: the field `nodeEligible`.
-    #[must_use]
     pub fn is_eligible(&self) -> bool {
         self.signals.is_empty()
     }
 
     /// Whether `/healthz` answers 200; otherwise it answers 503.
-    #[must_use]
     pub fn is_healthz_ok(&self) -> bool {
         (self.is_eligible() || self.is_held) && self.is_livez_ok()
     }
 
     /// Whether `/livez` answers 200; otherwise it answers 503. Signals have no effect on it.
-    #[must_use]
     pub fn is_livez_ok(&self) -> bool {
         self.proxy.healthy
     }

@@ -39,7 +39,6 @@ struct Sending {
 pub struct NoticeQueue(mpsc::Receiver<Notice>);
 
 /// A queue for the events that `settings` name.
-#[must_use]
 pub fn queue(settings: &NotificationSettings, metrics: &Metrics) -> (Notifier, NoticeQueue) {
     let (sender, receiver) = mpsc::channel(MAX_QUEUED);
     let sending = Sending {
@@ -52,7 +51,6 @@ pub fn queue(settings: &NotificationSettings, metrics: &Metrics) -> (Notifier, N
 
 impl Notifier {
     /// A notifier that sends nothing.
-    #[must_use]
     pub fn off() -> Self {
         Self(None)
     }

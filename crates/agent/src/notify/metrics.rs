@@ -28,7 +28,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// Registers the metrics.
-    #[must_use]
     pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
         let mut table = registry.into();
         Self {

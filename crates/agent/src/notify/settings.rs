@@ -29,7 +29,6 @@ impl NotificationSettings {
     ];
 
     /// Whether an event is sent.
-    #[must_use]
     pub fn includes(&self, event: &str) -> bool {
         self.events.is_empty() || self.events.contains(event)
     }

@@ -69,13 +69,11 @@ impl Template {
     }
 
     /// The `Content-Type` of the bodies.
-    #[must_use]
     pub fn content_type(&self) -> &'static str {
         self.content_type
     }
 
     /// The text of the template.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }

@@ -76,7 +76,6 @@ impl AttemptError {
     ];
 
     /// The label in metrics.
-    #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
             Self::UrlFile => "url_file",
@@ -90,7 +89,6 @@ impl AttemptError {
     }
 
     /// Whether the same notice would fail again, whatever the time.
-    #[must_use]
     pub fn is_final(&self) -> bool {
         match self {
             Self::Template(_) => true,
@@ -100,7 +98,6 @@ impl AttemptError {
     }
 
     /// How long the receiver asks to wait.
-    #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,

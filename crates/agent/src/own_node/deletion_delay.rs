@@ -88,7 +88,6 @@ pub struct DeletionDelay {
 
 impl DeletionDelay {
     /// Without a timeout, only an annotation that is left over is removed.
-    #[must_use]
     pub fn new(timeout: Option<Duration>) -> Self {
         Self {
             timeout,

@@ -17,7 +17,6 @@ pub struct Metrics {
 impl Metrics {
     /// Registers the counters, and gauges that are computed from the latest report at each scrape. `rules`
     /// name what could be a signal by the settings.
-    #[must_use]
     pub fn register<'a>(
         registry: impl Into<MetricTable<'a>>,
         reports: watch::Receiver<NodeReport>,
@@ -42,7 +41,6 @@ impl Metrics {
     }
 
     /// A reporter for the watch of the Node `name`, which counts in these metrics.
-    #[must_use]
     pub fn watch_reporter(&self, name: &str, clock: &Clock) -> WatchReporter {
         WatchReporter::new("nodes", self.errors.clone(), clock.clone()).for_object(name)
     }

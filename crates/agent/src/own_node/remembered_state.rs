@@ -85,7 +85,6 @@ pub enum RememberedStateError {
 
 impl RememberedState {
     /// The state to store for a report; `None` before the first observation of the Node.
-    #[must_use]
     pub fn from_report(node_name: &str, report: &NodeReport, now: Moment) -> Option<Self> {
         Some(Self {
             version: VERSION,

@@ -48,7 +48,6 @@ words! {
 
 impl EventType {
     /// The notice that an event of this type is, where the settings may choose it.
-    #[must_use]
     pub fn notice(self) -> Option<AzureNotice> {
         let mut notices = AzureNotice::ALL.into_iter();
         notices.find(|notice| notice.as_str() == self.as_str())

@@ -17,7 +17,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// Registers the counters, and gauges that are computed from the latest snapshot at each scrape.
-    #[must_use]
     pub fn register<'a>(registry: impl Into<MetricTable<'a>>, snapshots: watch::Receiver<EventsSnapshot>) -> Self {
         let mut table = registry.into();
         let metrics = Self {

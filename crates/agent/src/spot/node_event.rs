@@ -59,7 +59,6 @@ fn notice_of(message: &PreemptMessage, record: Option<&NoticeRecord>) -> Option<
 }
 
 /// Whether a condition of a Node announces the eviction of its VM. The same condition is `True` for a freeze, and for advice to move away.
-#[must_use]
 pub fn announces_preempt(kind: &str, status: &str, message: &str) -> bool {
     let is_announced = || {
         matches!(

@@ -21,7 +21,6 @@ pub struct VmName(String);
 impl VmName {
     /// The name that follows from a Node's `providerID`; `None` if that is not the ID of an Azure VM. The name of an
     /// instance of a uniform scale set is `SET_INSTANCE`.
-    #[must_use]
     pub fn from_provider_id(provider_id: &str) -> Option<Self> {
         let (scheme, path) = provider_id.split_once("://")?;
         let mut segments = path
@@ -42,7 +41,6 @@ impl VmName {
     }
 
     /// The name as text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -53,7 +51,6 @@ impl VmName {
     }
 
     /// The events of the document that name this VM.
-    #[must_use]
     pub fn own_events(&self, document: &EventsDocument) -> Vec<ScheduledEvent> {
         document
             .events
@@ -77,7 +74,6 @@ pub struct Notice {
 
 impl Notice {
     /// Whether both are notices of the same event.
-    #[must_use]
     pub fn is_same_event(&self, other: &Self) -> bool {
         let has_same_id = !self.event_id.is_empty() && self.event_id.eq_ignore_ascii_case(&other.event_id);
         let has_same_time = self.not_before.is_some() && self.not_before == other.not_before;
@@ -100,13 +96,11 @@ pub struct TrackedNotice {
 
 impl TrackedNotice {
     /// Whether `notice` is of the same event as the first or the latest form of this one.
-    #[must_use]
     pub fn matches(&self, notice: &Notice) -> bool {
         self.first.is_same_event(notice) || self.latest.is_same_event(notice)
     }
 
     /// The latest id with the latest time that is known: an event that has started has none.
-    #[must_use]
     pub fn merged(&self) -> Notice {
         Notice {
             event_type: self.latest.event_type,
@@ -135,7 +129,6 @@ pub struct NoticeTracker {
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_mins(15);
 
 /// Since when a notice with this time counts no longer unless a document confirms it.
-#[must_use]
 pub(super) fn confirmation_deadline(not_before: Timestamp) -> Timestamp {
     not_before.checked_add(CONFIRMATION_TIMEOUT).unwrap_or(Timestamp::MAX)
 }
@@ -230,7 +223,6 @@ pub struct NoticeTrackers(BTreeMap<AzureNotice, NoticeTracker>);
 
 impl NoticeTrackers {
     /// Where nothing asks for documents: none confirms a notice that the Node has recorded.
-    #[must_use]
     pub fn without_documents() -> Self {
         let tracker = NoticeTracker {
             is_unconfirmed: true,

@@ -40,7 +40,6 @@ pub enum PreemptMessage {
 
 impl PreemptMessage {
     /// Reads the message of an event.
-    #[must_use]
     pub fn parse(message: &str) -> Self {
         let message = message.trim_start();
         let event_id = event_id(message).unwrap_or_default();

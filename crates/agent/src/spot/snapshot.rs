@@ -61,7 +61,6 @@ pub struct ImdsError {
 
 impl EventsSnapshot {
     /// The signals that follow, each with its start.
-    #[must_use]
     pub fn signals(&self) -> BTreeMap<Signal, Timestamp> {
         let notices = self.trackers.notices();
         notices
@@ -70,14 +69,12 @@ impl EventsSnapshot {
     }
 
     /// The notice of the snapshot `before` that has ended without confirmation, if one has.
-    #[must_use]
     pub fn expired_notice(&self, before: &Self) -> Option<TrackedNotice> {
         let (known, tracker) = (before.trackers.gravest().notice, self.trackers.gravest());
         known.filter(|_| tracker.notice.is_none() && tracker.is_unconfirmed)
     }
 
     /// What is known where nothing asks for documents: none confirms a notice that the Node has recorded.
-    #[must_use]
     pub fn without_documents() -> Self {
         Self {
             trackers: NoticeTrackers::without_documents(),

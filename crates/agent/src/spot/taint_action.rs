@@ -39,13 +39,11 @@ fn is_preempt(event_type: &AzureNotice) -> bool {
 
 impl NoticeRecord {
     /// The record in a Node's annotations; `None` if there is none or it is not readable.
-    #[must_use]
     pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Option<Self> {
         serde_json::from_str(annotations.get(SPOT_NOTICE_ANNOTATION)?).ok()
     }
 
     /// The notice that is recorded.
-    #[must_use]
     pub fn notice(&self) -> Notice {
         Notice {
             event_type: self.event_type,
@@ -74,7 +72,6 @@ pub enum TaintAction {
 
 /// The next action, from the documents so far, the record in the Node and the machine's present boot; `None` if the
 /// Node is in the target state.
-#[must_use]
 pub fn next_taint_action(
     tracker: &NoticeTracker,
     record: Option<&NoticeRecord>,

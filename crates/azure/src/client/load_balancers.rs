@@ -48,7 +48,6 @@ impl LoadBalancerText {
     };
 
     /// Whether the text was kept.
-    #[must_use]
     pub fn is_kept(&self) -> bool {
         !self.text.is_empty()
     }

@@ -69,7 +69,6 @@ pub struct EncodedPool {
 
 impl EncodedPool {
     /// The version that the PUT replaces.
-    #[must_use]
     pub fn replaced(&self) -> &Etag {
         &self.if_match
     }

@@ -83,7 +83,6 @@ impl<E> PoolSummary<E> {
 
 impl LoadBalancer {
     /// The summary of a document that is in memory.
-    #[must_use]
     pub fn summarize<E>(&self, convert: impl Fn(BackendAddress<'_>) -> E) -> LoadBalancerSummary<E> {
         let mut reader = LoadBalancerReader::new(&|_| true, &convert);
         // A value in memory has no syntax errors, and the limits are those of a response.

@@ -51,7 +51,6 @@ impl NetworkInterfaceId {
     }
 
     /// The name, in lower case.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
     }

@@ -32,19 +32,16 @@ impl Batch {
     }
 
     /// The pool that the batch updates.
-    #[must_use]
     pub fn pool(&self) -> &PoolKey {
         &self.pool
     }
 
     /// In the order in which they were queued.
-    #[must_use]
     pub fn operations(&self) -> &[Operation] {
         &self.operations
     }
 
     /// What the pool is to have: the members of all operations together.
-    #[must_use]
     pub fn desired_members(&self) -> DesiredMembers {
         if let [operation] = self.operations.as_slice() {
             return operation.members.clone();
@@ -57,7 +54,6 @@ impl Batch {
     }
 
     /// The Services, each once.
-    #[must_use]
     pub fn services(&self) -> BTreeSet<&NamespacedName> {
         self.operations.iter().map(|operation| &operation.key.service).collect()
     }
@@ -86,7 +82,6 @@ impl DueBatches {
     }
 
     /// The batch of a pool.
-    #[must_use]
     pub fn batch(&self, pool: &PoolKey) -> Option<&Batch> {
         self.0.get(pool)
     }
@@ -102,14 +97,12 @@ impl DueBatches {
     }
 
     /// The operation with this key, if it waits for a writer.
-    #[must_use]
     pub fn get(&self, key: &OperationKey) -> Option<&Operation> {
         let batch = self.0.get(&key.pool)?;
         batch.operations.iter().find(|operation| operation.key == *key)
     }
 
     /// Whether every batch was taken.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -30,7 +30,6 @@ words! {
 
 impl LocalServicePools {
     /// The endpoints that make their node a member.
-    #[must_use]
     pub fn selection(self) -> EndpointSelection {
         match self {
             Self::ReadyEndpoints => EndpointSelection::Ready,
@@ -50,7 +49,6 @@ pub struct CloudConfig {
 
 /// Whether pools are updated. With `Auto`, this is the condition under which cloud-controller-manager runs its updater: the
 /// SKU is standard and at least one load balancer is configured in `multipleStandardLoadBalancerConfigurations`.
-#[must_use]
 pub fn is_active(setting: LocalServicePools, config: &CloudConfig) -> bool {
     let sku = config.load_balancer_sku.as_deref().filter(|sku| !sku.is_empty());
     let is_standard = sku.is_none_or(|sku| sku.eq_ignore_ascii_case("standard"));
@@ -77,7 +75,6 @@ pub enum PreConfigured {
 
 impl PreConfigured {
     /// Whether members of this load balancer's pools are left alone.
-    #[must_use]
     pub fn covers(self, load_balancer: &str) -> bool {
         let is_internal = load_balancer.to_ascii_lowercase().ends_with("-internal");
         match self {

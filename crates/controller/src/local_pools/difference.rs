@@ -35,7 +35,6 @@ pub struct Entry<'a> {
 impl<'a> Entry<'a> {
     /// The entry as it was read. The view does not say whether an entry without an address has properties, so such an entry counts as
     /// foreign here. The document is what decides when the pool is written.
-    #[must_use]
     pub(crate) fn of(entry: &'a PoolEntry) -> Self {
         let address = match &entry.matcher {
             NodeMatcher::Address(address) => EntryAddress::Ip(*address),
@@ -74,7 +73,6 @@ pub struct MemberDifference {
 
 impl MemberDifference {
     /// Whether the pool has exactly the desired members.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.add.is_empty()
     }

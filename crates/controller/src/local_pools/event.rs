@@ -18,7 +18,6 @@ words! {
 
 impl EventReason {
     /// Whether the event's type is `Warning`; otherwise it is `Normal`.
-    #[must_use]
     pub fn is_warning(self) -> bool {
         self != Self::Updated
     }

@@ -162,19 +162,16 @@ impl LocalServiceIndex {
     }
 
     /// The Service of this name, if it has pools of its own.
-    #[must_use]
     pub fn service(&self, name: &NamespacedName) -> Option<&Service> {
         self.services.get(name).map(|service| &**service)
     }
 
     /// The observed Nodes by name.
-    #[must_use]
     pub fn nodes(&self) -> &Arc<NodeIndex> {
         &self.nodes
     }
 
     /// The members that a Service's pool of this family is to have. `None` where the Service has no slices.
-    #[must_use]
     pub fn select(
         &self,
         service: &NamespacedName,

@@ -54,7 +54,6 @@ pub struct Merged {
 
 impl Merged {
     /// Whether members were added or removed, so that a PUT is due.
-    #[must_use]
     pub fn is_changed(&self) -> bool {
         !self.added.is_empty() || !self.removed.is_empty()
     }

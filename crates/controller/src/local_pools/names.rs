@@ -13,7 +13,6 @@ pub(crate) const IPV6_SUFFIX: &str = "-ipv6";
 const BASE_NAME_LENGTH: usize = 32;
 
 /// The name of a Local Service's pool: `namespace-name`, and `-ipv6` after it for the pool of IPv6 addresses.
-#[must_use]
 pub fn pool_name(service: &NamespacedName, family: IpFamily) -> String {
     let suffix = match family {
         IpFamily::IPv4 => "",
@@ -24,7 +23,6 @@ pub fn pool_name(service: &NamespacedName, family: IpFamily) -> String {
 
 /// The prefix of a Service's rules, probes and frontends on a load balancer: `a` and its UID without dashes, at most 32
 /// characters, in lower case. `None` for a Service without a UID.
-#[must_use]
 pub fn base_name(uid: &str) -> Option<String> {
     let letters = uid.chars().filter(|character| *character != '-');
     let name: String = std::iter::once('a').chain(letters).take(BASE_NAME_LENGTH).collect();
@@ -32,7 +30,6 @@ pub fn base_name(uid: &str) -> Option<String> {
 }
 
 /// Whether a load-balancing rule carries this base name: `BASE` itself, or `BASE-` and more.
-#[must_use]
 pub fn is_rule_of(rule: &str, base_name: &str) -> bool {
     let (Some(start), Some(rest)) = (rule.get(..base_name.len()), rule.get(base_name.len()..)) else {
         return false;

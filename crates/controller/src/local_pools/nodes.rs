@@ -163,7 +163,6 @@ impl NodeIndex {
     }
 
     /// The Node of this name, in any case.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&Node> {
         self.key(name).map(|(_, node)| node)
     }
@@ -178,7 +177,6 @@ impl NodeIndex {
 
     /// Whether a pool entry is a Node's and not foreign: it is named for a Node, or it has no name or that of a former Node,
     /// and its address is or was a Node's.
-    #[must_use]
     pub fn owns_entry(&self, name: Option<&str>, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let former = self.former.get(&address).map(|(name, _)| name);
@@ -193,13 +191,11 @@ impl NodeIndex {
     }
 
     /// The number of Nodes.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.by_name.len()
     }
 
     /// Whether there are no Nodes.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }

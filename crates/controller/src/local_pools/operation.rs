@@ -42,7 +42,6 @@ impl FromIterator<DesiredMember> for DesiredMembers {
 
 impl DesiredMembers {
     /// The members, in the order of their addresses.
-    #[must_use]
     pub fn as_slice(&self) -> &[DesiredMember] {
         &self.0
     }
@@ -57,7 +56,6 @@ impl DesiredMembers {
     }
 
     /// Whether this address is among them.
-    #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let found = self.0.binary_search_by_key(&address, |member| member.address);
         found.is_ok()
@@ -73,7 +71,6 @@ pub struct PoolKey {
 
 impl PoolKey {
     /// Both names are converted to lower case.
-    #[must_use]
     pub fn new(load_balancer: &str, pool: &str) -> Self {
         Self {
             load_balancer: load_balancer.to_ascii_lowercase().into(),
@@ -82,13 +79,11 @@ impl PoolKey {
     }
 
     /// The load balancer's name, in lower case.
-    #[must_use]
     pub fn load_balancer(&self) -> &str {
         &self.load_balancer
     }
 
     /// The pool's name, in lower case.
-    #[must_use]
     pub fn pool(&self) -> &str {
         &self.pool
     }
@@ -126,7 +121,6 @@ pub struct Operation {
 
 impl Operation {
     /// A fresh operation, eligible at once.
-    #[must_use]
     pub fn new(key: OperationKey, members: DesiredMembers, now: Instant) -> Self {
         Self {
             key,
@@ -138,7 +132,6 @@ impl Operation {
     }
 
     /// Whether ARM has asked to wait longer.
-    #[must_use]
     pub fn is_parked(&self, now: Instant) -> bool {
         self.next_eligible_at.is_some_and(|eligible_at| now < eligible_at)
     }

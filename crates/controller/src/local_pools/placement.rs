@@ -82,7 +82,6 @@ pub struct Placement {
 
 impl Placement {
     /// The pools of a Service. Two of one family mean that cloud-controller-manager is moving it between load balancers.
-    #[must_use]
     pub fn pools(&self, service: &NamespacedName) -> &[ServicePool] {
         self.pools.get(service).map_or(&[], Vec::as_slice)
     }
@@ -93,13 +92,11 @@ impl Placement {
     }
 
     /// What was skipped, with reasons.
-    #[must_use]
     pub fn skipped(&self) -> &[PlacementSkip] {
         &self.skipped
     }
 
     /// Whether the Service still has this pool.
-    #[must_use]
     pub fn contains(&self, key: &OperationKey) -> bool {
         self.pools(&key.service).iter().any(|pool| pool.key == *key)
     }
@@ -134,7 +131,6 @@ struct Candidate<'a> {
 }
 
 /// Finds the pools of all Local Services.
-#[must_use]
 pub fn place<'a>(
     services: impl IntoIterator<Item = &'a Service>,
     load_balancers: &[Observation],

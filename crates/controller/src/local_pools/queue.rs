@@ -72,7 +72,6 @@ impl Default for OperationQueue {
 
 impl OperationQueue {
     /// An empty queue for this many operations.
-    #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
             capacity,
@@ -202,7 +201,6 @@ impl OperationQueue {
     }
 
     /// Whether a tick would take something out.
-    #[must_use]
     pub fn has_eligible(&self, now: Instant) -> bool {
         let held_back = self.held_back(self.iter(), now);
         self.iter().any(|operation| !held_back.contains(&operation.key.pool))
@@ -216,25 +214,21 @@ impl OperationQueue {
     }
 
     /// Whether an operation with this key is queued or being processed.
-    #[must_use]
     pub fn is_pending(&self, key: &OperationKey) -> bool {
         self.positions.contains_key(key) || self.in_process.contains_key(key)
     }
 
     /// The queued operation with this key.
-    #[must_use]
     pub fn get(&self, key: &OperationKey) -> Option<&Operation> {
         self.operations.get(self.positions.get(key)?)
     }
 
     /// Whether nothing is queued. Then a tick needs neither the shared Lease nor ARM.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
 
     /// The number of queued operations.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.operations.len()
     }
@@ -245,7 +239,6 @@ impl OperationQueue {
     }
 
     /// How the queue is now.
-    #[must_use]
     pub fn status(&self, now: Instant) -> QueueStatus {
         let parked = self.iter().filter(|operation| operation.is_parked(now));
         let parked: BTreeSet<_> = parked.map(|operation| &operation.key.pool).collect();

@@ -16,7 +16,6 @@ pub struct TickSchedule {
 
 impl TickSchedule {
     /// An interval of 0 is taken as 1 ms.
-    #[must_use]
     pub fn new(interval: Duration, now: Instant) -> Self {
         let interval = interval.max(Duration::from_millis(1));
         Self {
@@ -26,13 +25,11 @@ impl TickSchedule {
     }
 
     /// When the next tick is due.
-    #[must_use]
     pub fn next_at(&self) -> Instant {
         self.next_at
     }
 
     /// Whether a tick is due.
-    #[must_use]
     pub fn is_due(&self, now: Instant) -> bool {
         now >= self.next_at
     }

@@ -16,7 +16,6 @@ pub struct MaxRetries(u32);
 
 impl MaxRetries {
     /// From `loadBalancerBackendPoolUpdateMaxRetries`: absent is 3, and negative is 0.
-    #[must_use]
     pub fn from_config(value: Option<i64>) -> Self {
         Self(value.map_or(DEFAULT_MAX_RETRIES, |value| {
             u32::try_from(value.max(0)).unwrap_or(u32::MAX)
@@ -24,7 +23,6 @@ impl MaxRetries {
     }
 
     /// The number of retries.
-    #[must_use]
     pub fn get(self) -> u32 {
         self.0
     }
@@ -37,7 +35,6 @@ impl Default for MaxRetries {
 }
 
 /// The time between two ticks: `loadBalancerBackendPoolUpdateIntervalInSeconds`, where absent, 0 and negative mean 30 s.
-#[must_use]
 pub fn update_interval(config_seconds: Option<i64>) -> Duration {
     let seconds = config_seconds
         .and_then(|seconds| u64::try_from(seconds).ok())

@@ -104,7 +104,6 @@ pub struct Updater {
 
 impl Updater {
     /// An updater that has observed no objects yet.
-    #[must_use]
     pub fn new(settings: UpdaterSettings) -> Self {
         Self {
             settings,
@@ -277,7 +276,6 @@ impl Updater {
     }
 
     /// The batches that wait for a writer.
-    #[must_use]
     pub fn due(&self) -> &DueBatches {
         &self.due
     }
@@ -295,31 +293,26 @@ impl Updater {
     }
 
     /// The Nodes, for [`crate::local_pools::MemberEdit`].
-    #[must_use]
     pub fn nodes(&self) -> Arc<NodeIndex> {
         Arc::clone(self.index.nodes())
     }
 
     /// The pools of all Services, and what was skipped.
-    #[must_use]
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
 
     /// The operations in the queue, in their order.
-    #[must_use]
     pub fn queue(&self) -> &OperationQueue {
         &self.queue
     }
 
     /// What has happened since the start.
-    #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
     /// How the queue is now.
-    #[must_use]
     pub fn queue_status(&self, now: Instant) -> QueueStatus {
         self.queue.status(now)
     }

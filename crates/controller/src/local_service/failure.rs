@@ -7,7 +7,6 @@ use tokio::time::Instant;
 use crate::local_pools::{BatchOutcome, Failure};
 
 /// The outcome of a batch whose write or read failed at `now`. What was not sent was no attempt.
-#[must_use]
 pub(crate) fn batch_outcome(error: &ArmError, now: Instant) -> BatchOutcome {
     if error.is_not_sent() {
         return BatchOutcome::NotAttempted {

@@ -58,7 +58,6 @@ struct Writing {
 
 impl Members {
     /// The members of this load balancer.
-    #[must_use]
     pub(crate) fn new(source: MemberSource, load_balancer: LoadBalancerId) -> Self {
         Self {
             source,

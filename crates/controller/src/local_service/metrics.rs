@@ -46,7 +46,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// Registers the metrics, whose names are in docs/reference/metrics.md.
-    #[must_use]
     pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
         let mut table = registry.into();
         Self {
@@ -90,7 +89,6 @@ impl Metrics {
     }
 
     /// Counts the errors of the watches of Services and EndpointSlices.
-    #[must_use]
     pub fn watch_errors(&self) -> WatchErrorCounter {
         self.watch_errors.clone()
     }
@@ -109,7 +107,6 @@ impl Metrics {
     }
 
     /// The first 100 queued updates; empty on an instance that does not lead.
-    #[must_use]
     pub fn queued_updates(&self) -> watch::Receiver<Vec<QueuedUpdate>> {
         self.queued.subscribe()
     }

@@ -35,7 +35,6 @@ struct SlimConditions {
 
 impl SlimEndpointSlice {
     /// The updater's input; `None` for an object without a name.
-    #[must_use]
     pub fn convert(self) -> Option<EndpointSlice> {
         let name = NamespacedName::of(&self.metadata)?;
         let mut labels = self.metadata.labels.unwrap_or_default();

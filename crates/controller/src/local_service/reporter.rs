@@ -28,7 +28,6 @@ pub struct Reporter {
 
 impl Reporter {
     /// A reporter that records events in `events`.
-    #[must_use]
     pub fn new(events: EventSink, metrics: Metrics, clock: Clock) -> Self {
         Self {
             events,

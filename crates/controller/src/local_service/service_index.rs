@@ -99,7 +99,6 @@ impl LocalService<'_> {
 
 impl ServiceIndex {
     /// Why nothing may be concluded from the index; `None` if it is complete and current.
-    #[must_use]
     pub fn unknown(&self) -> Option<Unknown> {
         match self.listed {
             Listed {
@@ -118,7 +117,6 @@ impl ServiceIndex {
     }
 
     /// The Service of this name, if it has a `healthCheckNodePort`.
-    #[must_use]
     pub fn service(&self, namespace: &str, name: &str) -> Option<LocalService<'_>> {
         let (name, service) = self.services.get_key_value(&NamespacedName::new(namespace, name))?;
         (service.is_load_balancer && service.health_check_port != 0).then_some(LocalService { name, service })

@@ -29,7 +29,6 @@ pub struct LocalPoolsTarget {
 
 impl LocalPoolsTarget {
     /// The keys of an `azure.json`.
-    #[must_use]
     pub fn new(config: &AzureJson) -> Self {
         let pre_configured = config.pre_configured_load_balancer_types.as_deref().unwrap_or_default();
         Self {
@@ -63,7 +62,6 @@ pub struct EffectiveSettings {
 
 impl EffectiveSettings {
     /// From the setting and `azure.json`; `None` if pools of Local Services are not updated.
-    #[must_use]
     pub fn new(setting: LocalServicePools, target: &LocalPoolsTarget) -> Option<Self> {
         is_active(setting, &target.cloud).then(|| Self {
             interval: update_interval(target.interval_seconds),

@@ -37,7 +37,6 @@ pub struct SharedUpdater(Arc<Mutex<Updater>>);
 
 impl SharedUpdater {
     /// Shares an updater between the watches.
-    #[must_use]
     pub fn new(updater: Updater) -> Self {
         Self(Arc::new(Mutex::new(updater)))
     }
@@ -58,7 +57,6 @@ pub struct Freshness {
 
 impl Freshness {
     /// `timeout` is how long a confirmation counts.
-    #[must_use]
     pub fn new(services: &Store<Arc<Service>>, endpoint_slices: &WatchReporter, timeout: Duration) -> Self {
         Self {
             services: services.verified_at.clone(),

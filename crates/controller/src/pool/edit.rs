@@ -62,7 +62,6 @@ pub struct AppliedEdit {
 
 impl AppliedEdit {
     /// Whether a PUT is due.
-    #[must_use]
     pub fn is_changed(&self) -> bool {
         self.has_admin_state_changes || self.has_member_changes
     }

@@ -25,7 +25,6 @@ pub struct EntryOwner<'a> {
 impl PoolEntry {
     /// The owner of the entry; `None` if no Node matches, or if the interface has not been looked up yet. `reason` is a
     /// Node's reason to be `Down`, the weakest first.
-    #[must_use]
     pub fn owner<'a, T: Ord>(
         &self,
         nodes: &'a NodeIndex,

@@ -9,7 +9,6 @@ pub struct Fingerprint(u64);
 
 impl Fingerprint {
     /// The fingerprint of a text.
-    #[must_use]
     pub fn of(text: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         hasher.write(text.as_bytes());

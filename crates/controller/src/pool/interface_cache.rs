@@ -50,7 +50,6 @@ impl InterfaceCache {
 
     /// Whether every interface of these pools has been looked up, with whatever result. Until then an entry that matches no
     /// Node may still belong to one.
-    #[must_use]
     pub fn covers(&self, view: &LoadBalancerView) -> bool {
         view.pools.iter().all(|pool| self.covers_pool(pool))
     }

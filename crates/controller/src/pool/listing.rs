@@ -56,7 +56,6 @@ impl ManagedLoadBalancers {
     }
 
     /// Whether the load balancer is the cluster's.
-    #[must_use]
     pub fn contains(&self, id: &LoadBalancerId) -> bool {
         self.contains_name(id.name())
     }
@@ -79,7 +78,6 @@ pub struct ListScope {
 
 impl ListScope {
     /// Whether the load balancer is in the resource group and is the cluster's.
-    #[must_use]
     pub fn contains(&self, id: &LoadBalancerId) -> bool {
         *id.group() == self.group && self.managed.contains(id)
     }
@@ -142,7 +140,6 @@ impl ListOutage {
 
 impl Listing {
     /// One load balancer, and when the list that showed it was sent.
-    #[must_use]
     pub fn load_balancer(&self, id: &LoadBalancerId) -> Option<(Instant, Arc<LoadBalancerView>)> {
         Some((self.requested_at?, Arc::clone(self.load_balancers.get(id)?)))
     }

@@ -18,7 +18,6 @@ pub(crate) fn node_store(
 }
 
 /// Reads a Node.
-#[must_use]
 pub fn read_node(object: NodeObject, reader: &NodeReader) -> Node {
     let is_preempted = object.status.conditions.iter().any(|condition| {
         let message = condition.message.as_deref().unwrap_or_default();

@@ -31,7 +31,6 @@ pub struct PoolEntry {
 
 impl PoolEntry {
     /// The entry with this backend address.
-    #[must_use]
     pub fn new(address: BackendAddress<'_>) -> Self {
         Self::with_texts(address, &mut SharedTexts::default())
     }
@@ -106,7 +105,6 @@ pub struct EntryKey {
 
 impl EntryKey {
     /// The key of an entry; `None` if it has neither an address nor a name.
-    #[must_use]
     pub fn from_address(address: BackendAddress<'_>) -> Option<Self> {
         if let Some(ip) = address.ip_address() {
             return Some(Self::from_text(&ip.to_string()));
@@ -117,7 +115,6 @@ impl EntryKey {
     }
 
     /// The key with this text, as the ledger has it.
-    #[must_use]
     pub fn from_text(text: &str) -> Self {
         Self {
             text: text.into(),
@@ -126,13 +123,11 @@ impl EntryKey {
     }
 
     /// The text that the ledger and `headgate status` show.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
     /// The fingerprint of that text.
-    #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
@@ -160,13 +155,11 @@ impl MachineId {
     }
 
     /// The id as text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
     /// The fingerprint of that text.
-    #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
@@ -189,7 +182,6 @@ pub enum NodeMatcher {
 
 impl NodeMatcher {
     /// The matcher of an entry.
-    #[must_use]
     pub fn new(address: BackendAddress<'_>) -> Self {
         if let Some(ip) = address.ip_address() {
             // An IPv4-mapped IPv6 address matches the IPv4 address.

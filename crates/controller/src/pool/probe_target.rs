@@ -23,7 +23,6 @@ pub enum ProbeTarget {
 
 impl ProbeTarget {
     /// The target of a rule's probe; `health_port` is the agents' health port.
-    #[must_use]
     pub fn from_rule(rule: &Rule, health_port: u16) -> Self {
         match &rule.probe {
             None => Self::NoProbe,
@@ -39,7 +38,6 @@ impl ProbeTarget {
     }
 
     /// A short description for the table of pools.
-    #[must_use]
     pub fn description(self) -> &'static str {
         match self {
             Self::Headgate => "headgate",
@@ -61,7 +59,6 @@ impl Probe {
 
 impl PoolView {
     /// Whether a rule of the pool probes headgate, so that `/healthz` decides about new connections.
-    #[must_use]
     pub fn probes_headgate(&self, health_port: u16) -> bool {
         let mut targets = self.rules.iter().map(|rule| ProbeTarget::from_rule(rule, health_port));
         targets.any(|target| target == ProbeTarget::Headgate)

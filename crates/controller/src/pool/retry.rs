@@ -28,7 +28,6 @@ pub struct LastError {
 
 impl LastError {
     /// From an error of the ARM client. `previous` is the last error so far.
-    #[must_use]
     pub fn from_arm(error: &ArmError, previous: Option<&Self>) -> Self {
         // A 429 and the requests that the throttle gate refuses after it have different codes and one cause.
         let code = if error.is_throttled() {
@@ -40,7 +39,6 @@ impl LastError {
     }
 
     /// From any failure. `previous` is the last error so far.
-    #[must_use]
     pub fn new(class: ErrorClass, code: &str, message: String, previous: Option<&Self>) -> Self {
         Self {
             class,

@@ -62,13 +62,11 @@ impl PoolView {
 
     /// Whether a load-balancing rule sends new connections to the pool. No entry of another pool is set `Down`; what
     /// headgate set there while a rule used the pool is restored.
-    #[must_use]
     pub fn is_used(&self) -> bool {
         !self.rules.is_empty()
     }
 
     /// Whether a rule has a probe, so that an admin state has an effect.
-    #[must_use]
     pub fn is_probed(&self) -> bool {
         self.rules.iter().any(|rule| rule.probe.is_some())
     }
@@ -94,13 +92,11 @@ pub struct LoadBalancerView {
 
 impl LoadBalancerView {
     /// The view of a document that is in memory.
-    #[must_use]
     pub fn new(load_balancer: &LoadBalancer) -> Self {
         Self::from_summary(load_balancer.summarize(PoolEntry::new))
     }
 
     /// The view of a load balancer that was read, whole or in parts.
-    #[must_use]
     pub fn from_read(load_balancer: LoadBalancerSummary<PoolEntry>, is_assembled: bool) -> Self {
         Self {
             is_assembled,
@@ -161,7 +157,6 @@ impl LoadBalancerView {
     }
 
     /// A load balancer that no longer exists: no pools.
-    #[must_use]
     pub fn deleted(id: LoadBalancerId) -> Self {
         Self {
             id,

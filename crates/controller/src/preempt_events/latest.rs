@@ -48,7 +48,6 @@ pub struct LatestMessages {
 
 impl LatestMessage {
     /// The message, if it is about the Node that was created at `created`, and is still repeated.
-    #[must_use]
     pub fn about(&self, created: Option<Timestamp>, now: Timestamp) -> Option<&PreemptMessage> {
         let is_about_it = created.is_none_or(|created| self.last_seen >= created);
         (is_about_it && !is_stale(self.last_seen, now)).then_some(&self.message)
@@ -93,7 +92,6 @@ impl LatestMessages {
     }
 
     /// The latest message about a Node.
-    #[must_use]
     pub fn get(&self, node: &str) -> Option<&LatestMessage> {
         self.by_node.get(node)
     }

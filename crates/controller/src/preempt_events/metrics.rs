@@ -32,7 +32,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// Registers the counters.
-    #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let mut table = MetricTable::from(registry);
         Self {

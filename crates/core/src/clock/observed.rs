@@ -53,13 +53,11 @@ impl<T: PartialEq> Observed<T> {
     }
 
     /// What is there now.
-    #[must_use]
     pub fn value(&self) -> Option<&T> {
         self.current.as_ref().map(|current| &current.value)
     }
 
     /// How old the present value is at `now`.
-    #[must_use]
     pub fn age(&self, now: Instant) -> Option<Duration> {
         let current = self.current.as_ref()?;
         Some(
@@ -70,7 +68,6 @@ impl<T: PartialEq> Observed<T> {
     }
 
     /// When the present value is older than `ttl`.
-    #[must_use]
     pub fn expires_at(&self, ttl: Duration) -> Option<Instant> {
         let current = self.current.as_ref()?;
         Some(current.observed_at + ttl.saturating_sub(current.age))
@@ -86,7 +83,6 @@ impl<T: PartialEq> Observed<T> {
 }
 
 /// The time since `at` by the wall clock; 0 for a time in the future.
-#[must_use]
 pub fn age_by_wall_clock(at: jiff::Timestamp, now: Moment) -> Duration {
     Duration::try_from(now.wall.duration_since(at)).unwrap_or_default()
 }

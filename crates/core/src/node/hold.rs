@@ -47,7 +47,6 @@ pub struct NodeHold {
 
 impl NodeHold {
     /// The hold in a Node's annotations; `None` if there is none, it is not readable, or it is another Node's.
-    #[must_use]
     pub fn from_annotations(annotations: &BTreeMap<String, String>, node_uid: &str) -> Option<Self> {
         let hold: Self = serde_json::from_str(annotations.get(HOLD_ANNOTATION)?).ok()?;
         (hold.node_uid == node_uid && !node_uid.is_empty()).then_some(hold)
@@ -64,7 +63,6 @@ impl NodeHold {
     /// The hold in a form that agents read, who ignore an annotation of more than 4,096 bytes: without its reason, then without the last
     /// of its pools, in the order of their names, if all of it exceeds that. `None` if the hold exceeds it with a single pool: it must name all
     /// signals.
-    #[must_use]
     pub fn bounded(self) -> Option<Self> {
         let pools = self.pools.len();
         let without_reason = Self {
@@ -96,7 +94,6 @@ impl NodeHold {
     }
 
     /// Whether both are the same apart from the time of the last renewal.
-    #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let renewed_at = self.renewed_at;
         *self
@@ -140,7 +137,6 @@ impl ObservedHold {
     }
 
     /// Whether the hold keeps a node with these signals in service. `unreachable_since` is when the API server was lost.
-    #[must_use]
     pub fn applies<'a>(
         &self,
         signals: impl Iterator<Item = &'a str>,

@@ -98,7 +98,6 @@ impl KnownSignal {
     }
 
     /// For what it can count: the leader sees only what is in the Node object.
-    #[must_use]
     pub const fn allowed_effects(self) -> &'static [Effect] {
         match self {
             Self::Preempt | Self::Terminate | Self::Redeploy | Self::Reboot => &[Effect::Health],
@@ -141,7 +140,6 @@ impl KnownSignal {
     }
 
     /// All names, for errors.
-    #[must_use]
     pub fn names() -> String {
         Self::ALL.map(Self::as_str).join(", ")
     }
@@ -206,7 +204,6 @@ impl ExtraSignal {
     }
 
     /// The entry in the settings.
-    #[must_use]
     pub fn to_value(&self) -> Value {
         let mut entry = match &self.source {
             ExtraSource::Known(signal) => json!({"signal": signal.as_str()}),
@@ -217,7 +214,6 @@ impl ExtraSignal {
     }
 
     /// The signal with a name that the entry is about.
-    #[must_use]
     pub fn known(&self) -> Option<KnownSignal> {
         match &self.source {
             ExtraSource::Known(signal) => Some(*signal),
@@ -226,7 +222,6 @@ impl ExtraSignal {
     }
 
     /// What two entries of one list have in common if one of them is superfluous.
-    #[must_use]
     pub fn name(&self) -> String {
         match &self.source {
             ExtraSource::Known(signal) => signal.as_str().to_owned(),
@@ -272,20 +267,17 @@ pub struct SignalSettings {
 
 impl SignalSettings {
     /// A signal that both lists name.
-    #[must_use]
     pub fn contradiction(&self) -> Option<KnownSignal> {
         let mut named = self.extra.iter().filter_map(ExtraSignal::known);
         named.find(|signal| self.disabled.contains(signal))
     }
 
     /// What makes `/healthz` answer 503.
-    #[must_use]
     pub fn health(&self) -> SignalRules {
         self.rules(Effect::Health)
     }
 
     /// What takes the node out of its load balancers' backend pools.
-    #[must_use]
     pub fn admin_state(&self) -> SignalRules {
         self.rules(Effect::AdminState)
     }

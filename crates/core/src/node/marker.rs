@@ -44,7 +44,6 @@ words! {
 
 impl MarkerStatus {
     /// Reads the value in a Node.
-    #[must_use]
     pub fn read(text: &str) -> Self {
         match text {
             "True" => Self::True,
@@ -91,7 +90,6 @@ pub struct MarkerFact {
 
 impl MarkerFact {
     /// Reads the condition of this type among those of a Node.
-    #[must_use]
     pub fn find(conditions: &[ConditionObject], type_: &str) -> Option<Self> {
         let condition = conditions.iter().find(|condition| condition.type_ == type_)?;
         let message = condition.message.as_deref().unwrap_or_default();
@@ -105,7 +103,6 @@ impl MarkerFact {
     }
 
     /// How long a confirmation counts: as `usual`, or twice the time that the message gives until the next one.
-    #[must_use]
     pub fn ttl(&self, usual: Duration) -> Duration {
         let given = self.message.strip_prefix(CONFIRMED_AGAIN);
         let given = given.and_then(|rest| rest.split_once(" s. ")?.0.parse().ok());
@@ -114,25 +111,21 @@ impl MarkerFact {
     }
 
     /// Whether it says that the node has left its load balancers.
-    #[must_use]
     pub fn is_out(&self) -> bool {
         self.status == MarkerStatus::True
     }
 
     /// Whether it says that the Node has no signal: nothing more is written about it then.
-    #[must_use]
     pub fn is_without_signal(&self) -> bool {
         self.status == MarkerStatus::False && self.reason == MARKER_NO_SIGNAL
     }
 
     /// Whether it says that something is still to end: connections, or what comes before they can.
-    #[must_use]
     pub fn is_pending(&self) -> bool {
         self.status == MarkerStatus::False && self.reason != MARKER_NO_SIGNAL
     }
 
     /// Whether a tool that waits for the condition would trust it although nothing confirms it any more.
-    #[must_use]
     pub fn needs_confirmation(&self) -> bool {
         self.status != MarkerStatus::Unknown && self.reason != MARKER_NO_SIGNAL
     }

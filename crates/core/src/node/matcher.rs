@@ -181,7 +181,6 @@ impl SignalMatcher {
     }
 
     /// The entry in the settings.
-    #[must_use]
     pub fn to_value(&self) -> Value {
         match self {
             Self::Taint(key) => json!({"taint": key}),
@@ -347,7 +346,6 @@ impl BuiltInSignal {
     ];
 
     /// The signal.
-    #[must_use]
     pub fn signal(self) -> Signal {
         match self {
             Self::DeletionTimestamp => Signal::Deletion,
@@ -376,7 +374,6 @@ pub struct SignalRules {
 
 impl SignalRules {
     /// The rules for taints with these keys, and for `built_in`.
-    #[must_use]
     pub fn new<K: Into<String>>(keys: impl IntoIterator<Item = K>, built_in: &[BuiltInSignal]) -> Self {
         Self {
             matchers: keys.into_iter().map(|key| SignalMatcher::Taint(key.into())).collect(),
@@ -385,13 +382,11 @@ impl SignalRules {
     }
 
     /// What makes `/healthz` answer 503 by default.
-    #[must_use]
     pub fn default_health() -> Self {
         SignalSettings::default().health()
     }
 
     /// What the leader sets a node `Down` for by default.
-    #[must_use]
     pub fn default_admin_state() -> Self {
         SignalSettings::default().admin_state()
     }

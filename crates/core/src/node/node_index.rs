@@ -83,37 +83,31 @@ impl NodeIndex {
     }
 
     /// The number of Nodes.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
     /// Whether the index has no Node.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
     /// Looks up a Node by `metadata.name`.
-    #[must_use]
     pub fn by_name(&self, name: &str) -> Option<&Arc<Node>> {
         self.nodes.get(name)
     }
 
     /// The Nodes with this `InternalIP`.
-    #[must_use]
     pub fn claimants(&self, address: IpAddr) -> &[Arc<Node>] {
         self.by_address.get(&address).map_or(&[], Vec::as_slice)
     }
 
     /// The Nodes on the virtual machine with this resource id, in lower case.
-    #[must_use]
     pub fn machine_claimants(&self, machine: &str) -> &[Arc<Node>] {
         self.by_machine.get(machine).map_or(&[], Vec::as_slice)
     }
 
     /// The Nodes that claim this.
-    #[must_use]
     pub fn claimants_of(&self, claimed: &Claimed) -> &[Arc<Node>] {
         match claimed {
             Claimed::Address(address) => self.claimants(*address),

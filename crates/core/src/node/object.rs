@@ -52,7 +52,6 @@ pub struct Taint {
 
 impl Taint {
     /// A taint with this key and effect, without a value.
-    #[must_use]
     pub fn new(key: &str, effect: &str) -> Self {
         Self {
             key: key.to_owned(),

@@ -180,7 +180,6 @@ pub enum NodeDetail {
 
 impl NodeReader {
     /// The reader of an agent's own Node.
-    #[must_use]
     pub fn own(rules: SignalRules) -> Self {
         Self {
             rules,
@@ -190,7 +189,6 @@ impl NodeReader {
     }
 
     /// Reads a Node.
-    #[must_use]
     pub fn read(&self, object: NodeObject) -> Node {
         let NodeObject { metadata, spec, status } = object;
         let uid = metadata.uid.unwrap_or_default();
@@ -339,13 +337,11 @@ impl Node {
     }
 
     /// Whether the Node has a taint with this key.
-    #[must_use]
     pub fn has_taint(&self, key: &str) -> bool {
         self.taints.iter().any(|taint| taint.key == key)
     }
 
     /// The same Node, excluded if it is a control-plane node: for a cloud whose setting `excludeMasterFromStandardLB` is true.
-    #[must_use]
     pub fn exclude_control_plane(self: Arc<Self>) -> Arc<Self> {
         if self.excluded.is_some() || self.control_plane.is_none() {
             return self;
@@ -356,27 +352,23 @@ impl Node {
     }
 
     /// When the recorded notice comes true at the earliest, whether or not it still counts.
-    #[must_use]
     pub fn eviction_at(&self) -> Option<Timestamp> {
         self.notice?.not_before
     }
 
     /// The notice that is recorded, if it counts: while its taint is there. Without the notice's value the taint is somebody else's, and
     /// says nothing of a notice that may long have ended.
-    #[must_use]
     pub fn present_notice(&self) -> Option<RecordedNotice> {
         self.notice
             .filter(|notice| notice.is_tainted && self.has_taint(DRAINING_TAINT))
     }
 
     /// When the node is expected to be gone, or to restart, for one with a notice that counts.
-    #[must_use]
     pub fn eviction_deadline(&self) -> Option<Timestamp> {
         self.present_notice()?.not_before
     }
 
     /// Whether the machine is about to end, or may be: what a condition of the settings announces is not known.
-    #[must_use]
     pub fn is_terminal(&self) -> bool {
         self.ends || self.signals.keys().any(|signal| !signal.is_revocable())
     }
@@ -384,7 +376,6 @@ impl Node {
     /// The label that keeps the Node's entries from being set `Down`: the one that excludes it, unless the Node is about to be
     /// removed. cloud-controller-manager removes an excluded Node from the pools only at its next sync, and Karpenter terminates
     /// the machine before that.
-    #[must_use]
     pub fn exempting_label(&self) -> Option<&'static str> {
         self.excluded.filter(|label| match *label {
             EXCLUDED_BY_KARPENTER => false,
@@ -394,27 +385,23 @@ impl Node {
     }
 
     /// Whether the marker says that the node has left its load balancers.
-    #[must_use]
     pub fn is_marked_out(&self) -> bool {
         self.marker.as_ref().is_some_and(MarkerFact::is_out)
     }
 
     /// What the node's agent says of connections that still pass through the node; `None` if it counts none, or cannot count: then
     /// nothing waits for it.
-    #[must_use]
     pub fn open_connections(&self) -> Option<&str> {
         let pending = self.connections.as_ref().filter(|connections| connections.is_pending());
         pending.map(|connections| &*connections.message)
     }
 
     /// Whether the Node says that the machine may go: it has left its load balancers, and no connection is known to pass through it.
-    #[must_use]
     pub fn may_go(&self) -> bool {
         self.is_marked_out() && self.open_connections().is_none()
     }
 
     /// What is still to come before the machine may go, as the Node says it.
-    #[must_use]
     pub fn waits_for(&self) -> &str {
         match (&self.marker, &self.connections) {
             (None, _) => "the condition headgate.dev/OutOfLoadBalancers is missing",
@@ -424,13 +411,11 @@ impl Node {
     }
 
     /// Whether Cluster Autoscaler may delete the node soon: the soft taint.
-    #[must_use]
     pub fn is_deletion_candidate(&self) -> bool {
         self.has_taint(CANDIDATE_TAINT)
     }
 
     /// The value of Cluster Autoscaler's hard taint, Unix seconds of its start; `None` without that taint.
-    #[must_use]
     pub fn deletion_mark(&self) -> Option<&str> {
         let hard = self.taints.iter().find(|taint| taint.key == AUTOSCALER_TAINT)?;
         let value = hard.value.as_deref().unwrap_or_default();
@@ -438,7 +423,6 @@ impl Node {
     }
 
     /// Whether the own Node has the annotation by which Cluster Autoscaler waits.
-    #[must_use]
     pub fn is_deletion_delayed(&self) -> bool {
         self.annotations.contains_key(DELETION_DELAY_ANNOTATION)
     }

@@ -73,7 +73,6 @@ pub struct RememberedNode {
 
 impl NodeReport {
     /// What to keep of it; `None` before the first observation of the Node.
-    #[must_use]
     pub fn remembered(&self) -> Option<RememberedNode> {
         let since = |(signal, since): (&Signal, &Timestamp)| (signal.to_string(), *since);
         Some(RememberedNode {
@@ -83,7 +82,6 @@ impl NodeReport {
     }
 
     /// The report at the start of the process. `rules` decide what is a signal in the remembered Node.
-    #[must_use]
     pub fn initial(remembered: Option<RememberedNode>, rules: &SignalRules, now: Moment) -> Self {
         let mut report = Self {
             source: Source::None,
@@ -132,13 +130,11 @@ impl NodeReport {
     }
 
     /// The signals that count, each with its start.
-    #[must_use]
     pub fn signals(&self) -> &BTreeMap<Signal, Timestamp> {
         self.periods.present()
     }
 
     /// When the next signal counts without another observation.
-    #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.periods.next_pending()
     }
@@ -158,7 +154,6 @@ impl NodeReport {
     }
 
     /// Whether the leader's hold keeps the node in service although it has signals: those of the report, and `others`.
-    #[must_use]
     pub fn is_held(&self, others: &[&str], now: Instant) -> bool {
         let signals = self.signals().keys().map(Signal::name).chain(others.iter().copied());
         let hold = self.hold.as_ref();
@@ -167,7 +162,6 @@ impl NodeReport {
 
     /// Whether the leader keeps the node in some pool although it has signals: those of the report, and `others`. The pool's rules may
     /// probe single Services only, so this says nothing about `/healthz`.
-    #[must_use]
     pub fn is_held_in_a_pool(&self, others: &[&str], now: Instant) -> bool {
         let signals = self.signals().keys().map(Signal::name).chain(others.iter().copied());
         let hold = self.hold.as_ref();
@@ -188,14 +182,12 @@ impl NodeReport {
     }
 
     /// Whether this process has completed a list of the Node.
-    #[must_use]
     pub fn is_synced(&self) -> bool {
         self.object_state != NodeObjectState::Unknown
     }
 
     /// Whether new connections may be sent to the node: it has no signal. A node about which nothing is known is
     /// eligible.
-    #[must_use]
     pub fn is_eligible(&self) -> bool {
         self.signals().is_empty()
     }

@@ -82,7 +82,6 @@ impl Signal {
     ];
 
     /// The name in health answers, metrics, `/statusz` and the remembered state: what the Node has, or else the name in the settings.
-    #[must_use]
     pub fn name(&self) -> &str {
         match self {
             Self::Deletion => "deletionTimestamp",
@@ -98,7 +97,6 @@ impl Signal {
 
     /// Whether the leader may keep a node with this signal in service for a while if too few others are left. The node
     /// still works; a signal that says otherwise, or that its end is certain, is not revocable.
-    #[must_use]
     pub fn is_revocable(&self) -> bool {
         match self {
             Self::Taint(key) => ![OUT_OF_SERVICE_TAINT, SHUTDOWN_TAINT].contains(&key.as_str()),
@@ -112,7 +110,6 @@ impl Signal {
 
     /// Whether the signal says by itself that the machine is about to end. A cordon, a maintenance, or what a matcher finds may be
     /// a mistake that meets every node at once.
-    #[must_use]
     pub fn announces_end(&self) -> bool {
         match self {
             Self::Taint(key) => ![MAINTENANCE_TAINT, MEDIK8S_TAINT].contains(&key.as_str()),
@@ -123,7 +120,6 @@ impl Signal {
     }
 
     /// What the signal means on the node `node_name`, and what ends it.
-    #[must_use]
     pub fn explanation(&self, node_name: &str) -> SignalExplanation {
         let untaint = || {
             let key = self.name();

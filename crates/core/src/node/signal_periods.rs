@@ -65,7 +65,6 @@ pub enum PeriodChange {
 
 impl SignalPeriod {
     /// When the end counts.
-    #[must_use]
     pub fn restores_at(&self) -> Option<Instant> {
         let debounced = self.ended_at? + DEBOUNCE;
         Some(
@@ -75,7 +74,6 @@ impl SignalPeriod {
     }
 
     /// The names of the signals.
-    #[must_use]
     pub fn names(&self) -> BTreeSet<String> {
         self.signals.keys().map(ToString::to_string).collect()
     }
@@ -173,25 +171,21 @@ impl SignalPeriods {
     }
 
     /// Whether the Node has no signal, and had none lately.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.period.is_none() && self.pending.is_empty()
     }
 
     /// The UID of the Node.
-    #[must_use]
     pub fn uid(&self) -> &str {
         &self.uid
     }
 
     /// The present period, or the last one.
-    #[must_use]
     pub fn period(&self) -> Option<&SignalPeriod> {
         self.period.as_ref()
     }
 
     /// The signals that count, each with its first observation.
-    #[must_use]
     pub fn present(&self) -> &BTreeMap<Signal, Timestamp> {
         static NONE: BTreeMap<Signal, Timestamp> = BTreeMap::new();
         let period = self.period.as_ref().filter(|period| period.ended_at.is_none());
@@ -199,7 +193,6 @@ impl SignalPeriods {
     }
 
     /// The signals that must last before they count, and have not yet.
-    #[must_use]
     pub fn pending(&self) -> &BTreeMap<Signal, PendingSignal> {
         &self.pending
     }

@@ -28,7 +28,6 @@ words! {
 
 impl AzureNotice {
     /// The value of the draining taint.
-    #[must_use]
     pub fn taint_value(self) -> &'static str {
         match self {
             Self::Preempt => EVICTION_TAINT_VALUE,
@@ -39,13 +38,11 @@ impl AzureNotice {
     }
 
     /// Whether the VM does not come back.
-    #[must_use]
     pub fn is_final(self) -> bool {
         matches!(self, Self::Preempt | Self::Terminate)
     }
 
     /// Whether a value of the draining taint says that the VM does not come back.
-    #[must_use]
     pub(super) fn is_final_taint(value: &str) -> bool {
         let mut finals = Self::ALL.into_iter().filter(|notice| notice.is_final());
         finals.any(|notice| notice.taint_value() == value)
@@ -69,7 +66,6 @@ pub struct RecordedNotice {
 
 impl RecordedNotice {
     /// The notice that is recorded in a Node's annotations; `None` if there is none that is readable.
-    #[must_use]
     pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Option<Self> {
         serde_json::from_str(annotations.get(SPOT_NOTICE_ANNOTATION)?).ok()
     }

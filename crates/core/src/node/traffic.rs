@@ -77,7 +77,6 @@ pub enum Unproved {
 
 impl Unproved {
     /// The reason of the marker.
-    #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
             Self::ModeOff => "AdminStateOff",

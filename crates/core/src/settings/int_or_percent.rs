@@ -16,7 +16,6 @@ impl IntOrPercent {
     pub const ALL: Self = Self::Percent(100);
 
     /// The number out of so many, rounded up.
-    #[must_use]
     pub fn rounded_up(self, all: usize) -> usize {
         match self {
             Self::Int(count) => usize::try_from(count).unwrap_or(usize::MAX),
@@ -25,7 +24,6 @@ impl IntOrPercent {
     }
 
     /// The number out of so many, rounded down, but at least one.
-    #[must_use]
     pub fn rounded_down(self, all: usize) -> usize {
         let rounded = match self {
             Self::Int(count) => usize::try_from(count).unwrap_or(usize::MAX),

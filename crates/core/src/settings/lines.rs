@@ -12,7 +12,6 @@ pub const MAX_LINES: usize = 100;
 
 /// The line, from 1, of what is at `path`: at each level the number, from 0, of an entry of a section or of an item of a list. That of an
 /// entry is the line of its key.
-#[must_use]
 pub fn line_at(text: &str, path: &[usize]) -> Option<usize> {
     if text.trim().is_empty() {
         return None;

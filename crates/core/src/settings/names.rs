@@ -1,7 +1,6 @@
 //! Names in Kubernetes: qualified names, which keys of taints and labels are, and DNS subdomains. Pure.
 
 /// Whether a text is a qualified name: an optional DNS subdomain and a slash, then at most 63 characters.
-#[must_use]
 pub fn is_qualified_name(key: &str) -> bool {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
@@ -11,7 +10,6 @@ pub fn is_qualified_name(key: &str) -> bool {
 }
 
 /// Whether a text is a DNS subdomain: labels separated by dots, 253 characters at most.
-#[must_use]
 pub fn is_subdomain(name: &str) -> bool {
     let label = |label: &str| is_label(label, |c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
     name.len() <= 253 && name.split('.').all(label)

@@ -12,7 +12,6 @@ use crate::settings::violation::Printable;
 pub type EnvironmentLookup<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
 /// The text of a string, number or boolean; `None` for other values.
-#[must_use]
 pub fn scalar_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -28,7 +27,6 @@ fn quoted(text: &str) -> String {
 }
 
 /// A value as a violation shows it, with its type: only a text has quotes.
-#[must_use]
 pub fn describe_value(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),
@@ -42,7 +40,6 @@ pub fn describe_value(value: &Value) -> String {
 }
 
 /// A duration in the form that settings have, such as `1m30s`.
-#[must_use]
 pub fn format_duration(duration: Duration) -> String {
     static PRINTER: SpanPrinter = SpanPrinter::new()
         .designator(Designator::Compact)

@@ -3,7 +3,6 @@
 use std::fmt::Display;
 
 /// The first `max` names, separated by commas, and how many more there are.
-#[must_use]
 pub fn first_names<T: Display>(names: impl IntoIterator<Item = T>, max: usize) -> String {
     let mut names = names.into_iter();
     let mut shown: Vec<_> = names.by_ref().take(max).map(|name| name.to_string()).collect();

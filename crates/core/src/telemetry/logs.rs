@@ -183,7 +183,6 @@ where
 }
 
 /// An error with its causes on one line. A cause whose text the error contains is not repeated.
-#[must_use]
 pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -21,7 +21,6 @@ pub struct MetricTable<'a>(Option<&'a mut Registry>);
 
 impl MetricTable<'_> {
     /// A table whose metrics nothing shows.
-    #[must_use]
     pub fn unregistered() -> Self {
         Self(None)
     }
@@ -191,7 +190,6 @@ pub struct ByLabel<M> {
 
 impl<M: Clone> ByLabel<M> {
     /// The metric with this value of the label.
-    #[must_use]
     pub fn of(&self, value: &'static str) -> M {
         self.family.get_or_create_owned(&[(self.label, value)])
     }

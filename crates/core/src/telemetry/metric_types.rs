@@ -22,7 +22,6 @@ impl UnsuffixedCounter {
     }
 
     /// The count so far.
-    #[must_use]
     pub fn get(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }

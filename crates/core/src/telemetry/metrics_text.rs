@@ -18,7 +18,6 @@ pub enum MetricsFormat {
 
 impl MetricsFormat {
     /// The value of the `Content-Type` header for this format.
-    #[must_use]
     pub fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -28,7 +27,6 @@ impl MetricsFormat {
 
     /// The format for an `Accept` header: OpenMetrics if its quality is at least that of plain text, Prometheus text
     /// otherwise.
-    #[must_use]
     pub fn from_accept(accept: Option<&str>) -> Self {
         let quality = |wanted: &str| {
             accept

@@ -19,7 +19,6 @@ fn is_unsafe(character: char) -> bool {
 }
 
 /// `text` as one line, with unsafe characters as `\n`, `\t`, `\r` or `\u{1b}`.
-#[must_use]
 pub fn escape_line(text: &str) -> Cow<'_, str> {
     escape(text, is_unsafe, |escaped, character| match character {
         '\n' | '\t' | '\r' => escaped.extend(character.escape_default()),
@@ -28,7 +27,6 @@ pub fn escape_line(text: &str) -> Cow<'_, str> {
 }
 
 /// As [`escape_line`], but line breaks stay.
-#[must_use]
 pub fn escape_lines(text: &str) -> Cow<'_, str> {
     let is_unsafe = |character| character != '\n' && is_unsafe(character);
     escape(text, is_unsafe, |escaped, character| {
@@ -38,7 +36,6 @@ pub fn escape_lines(text: &str) -> Cow<'_, str> {
 
 /// JSON text with the same meaning, in which unsafe characters are escaped as JSON does. Line breaks, which can only be outside of
 /// strings, stay.
-#[must_use]
 pub fn escape_json(json: &str) -> Cow<'_, str> {
     let is_unsafe = |character| character != '\n' && is_unsafe(character);
     escape(json, is_unsafe, |escaped, character| {

@@ -35,7 +35,6 @@ pub enum BindState {
 
 impl BindState {
     /// The address, while the listener is bound.
-    #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Bound(address) => Some(*address),

@@ -32,7 +32,6 @@ struct OpenConnection {
 
 impl ConnectionLimit {
     /// A limit that no listener uses yet.
-    #[must_use]
     pub fn new(max_connections: usize) -> Self {
         Self(Arc::new(Shared {
             max_connections,

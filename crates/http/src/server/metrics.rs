@@ -48,7 +48,6 @@ pub(super) struct ListenerMetrics {
 
 impl Metrics {
     /// Registers the metrics. Each listener's series appear with [`Metrics::init_listener`] or when it is bound.
-    #[must_use]
     pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
         let mut table = registry.into();
         Self {

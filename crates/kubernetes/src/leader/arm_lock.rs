@@ -168,13 +168,11 @@ impl ArmLock {
     }
 
     /// Counts the holds of other processes that have ended. Each one is a reason to read the pools again.
-    #[must_use]
     pub fn released_by_others(&self) -> watch::Receiver<u64> {
         self.holds.other_holds()
     }
 
     /// The number of writes of this process that are under way.
-    #[must_use]
     pub fn writes(&self) -> watch::Receiver<usize> {
         self.holds.writes()
     }
@@ -201,7 +199,6 @@ impl ArmLock {
 
 impl LockGuard {
     /// Whether new writes may begin: the hold is younger than 30 s and, as far as is known, not lost.
-    #[must_use]
     pub fn accepts_writes(&self) -> bool {
         self.lock.holds.accepts_writes(self.hold, Instant::now())
     }

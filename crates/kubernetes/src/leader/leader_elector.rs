@@ -43,7 +43,6 @@ pub struct LeaderElectionConfig {
 
 impl LeaderElectionConfig {
     /// A candidate for the Lease of all leaders that knows of no signal of its Node, and whose terms nothing counts.
-    #[must_use]
     pub fn new(client: Client, identity: String, placement: CandidatePlacement, clock: Clock) -> Self {
         // The report never changes, so nobody has to keep the sender.
         let (_, reports) = watch::channel(NodeReport::initial(None, &SignalRules::default(), clock.now()));
@@ -74,14 +73,12 @@ pub struct LeaderElector {
 }
 
 /// An identity for the candidate of one process on a node. As in client-go, a random suffix distinguishes the processes.
-#[must_use]
 pub fn candidate_identity(node_name: &str) -> String {
     format!("{node_name}_{:016x}", fastrand::u64(..))
 }
 
 impl LeaderElector {
     /// A candidate that starts with [`LeaderElector::run`].
-    #[must_use]
     pub fn new(config: LeaderElectionConfig) -> Self {
         // Candidates with different identities draw different numbers.
         let mut seed = DefaultHasher::new();
@@ -101,7 +98,6 @@ impl LeaderElector {
     }
 
     /// The current term of this instance; `None` while it does not lead. The term itself shows whether it is still valid.
-    #[must_use]
     pub fn terms(&self) -> watch::Receiver<Option<Term>> {
         self.terms.subscribe()
     }

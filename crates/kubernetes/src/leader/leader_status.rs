@@ -29,7 +29,6 @@ pub struct LeaderStatus {
 
 impl LeaderStatus {
     /// The status that the Lease shows at `now`.
-    #[must_use]
     pub fn from_lease(lease: &Lease, now: Timestamp) -> Self {
         let ElectionRecord { lease, candidates, .. } = ElectionRecord::from_lease(lease);
         let is_held = !lease.is_released();

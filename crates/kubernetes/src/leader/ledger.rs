@@ -12,7 +12,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 pub const LEDGER_NAME: &str = "headgate-admin-state";
 
 /// The ledger as it is created: without entries.
-#[must_use]
 pub fn new_ledger() -> ConfigMap {
     ConfigMap {
         metadata: ObjectMeta {

@@ -54,7 +54,6 @@ impl Default for LeaderMetrics {
 
 impl LeaderMetrics {
     /// Registers the counters, and the gauges that are computed at each scrape.
-    #[must_use]
     pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
         let mut table = registry.into();
         let metrics = Self {
@@ -98,7 +97,6 @@ impl LeaderMetrics {
     }
 
     /// The term that this instance leads in now; `None` while it does not lead.
-    #[must_use]
     pub fn current_term(&self) -> Option<CurrentTerm> {
         let running = self.running();
         let (term, since) = running.as_ref().filter(|(term, _)| term.permit().is_ok())?;

@@ -124,7 +124,6 @@ pub enum PermitError {
 impl Term {
     /// The number of the term: `leaseTransitions` of the Lease. No two terms of one Lease have the same. After a deletion
     /// of the Lease, numbers continue from the highest one that the creator of the new Lease has observed.
-    #[must_use]
     pub fn number(&self) -> i32 {
         self.number
     }
@@ -226,7 +225,6 @@ impl Term {
     }
 
     /// Until when ARM throttles requests, as reported last in this term or by the leader before.
-    #[must_use]
     pub fn throttle(&self) -> ThrottleDeadlines {
         self.reports.borrow().throttle
     }
@@ -287,7 +285,6 @@ impl TermOwner {
 
     /// Moves the deadline to `until`, if that is later, after a renewal that began at `renewed`, and requests a handover where `handover` is set. Returns whether
     /// the term is valid. A term that had ended by the clock before its renewal stays ended: its work may have noticed.
-    #[must_use]
     pub(super) fn renew(&self, until: Instant, renewed: Moment, handover: bool) -> bool {
         self.validity.send_if_modified(|validity| {
             let before = (validity.until, validity.handover_requested, validity.renewed);

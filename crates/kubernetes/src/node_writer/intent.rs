@@ -124,7 +124,6 @@ pub struct NodeIntents(pub(super) watch::Sender<Intents>);
 
 impl NodeIntents {
     /// The publisher of one field.
-    #[must_use]
     pub fn field(&self, field: NodeField) -> FieldIntents {
         let intents = self.0.clone();
         FieldIntents { field, intents }

@@ -46,13 +46,11 @@ pub struct MarkerState {
 
 impl MarkerState {
     /// A condition that differs from what the Node shows, or not.
-    #[must_use]
     pub fn new(uid: String, wanted: MarkerCondition, shown: Option<MarkerFact>) -> Self {
         Self { uid, wanted, shown }
     }
 
     /// The condition of a node whose signal has ended. It is written once, and not confirmed.
-    #[must_use]
     pub fn without_signal(uid: String, shown: Option<MarkerFact>) -> Self {
         let wanted = MarkerCondition {
             status: MarkerStatus::False,
@@ -63,14 +61,12 @@ impl MarkerState {
     }
 
     /// Whether the condition is confirmed: its signal goes on.
-    #[must_use]
     pub fn is_confirmed(&self) -> bool {
         self.wanted.reason != MARKER_NO_SIGNAL
     }
 
     /// What the writer of Nodes makes of it, which confirms the conditions of `confirmed` Nodes. Another reason or message waits for the
     /// next confirmation, unless the signal has ended.
-    #[must_use]
     pub fn intent(&self, confirmed: usize) -> NodeIntent {
         let mut wanted = self.wanted.clone();
         let has_ended = !self.is_confirmed();
@@ -108,7 +104,6 @@ impl MarkerState {
 impl MarkerState {
     /// What the writer of Nodes makes of it in an agent, which confirms the condition of its own Node. While the node is out it does so less
     /// often: no agent knows how many others do, and 5,000 of them are to cost 20 writes a second.
-    #[must_use]
     pub fn own_intent(&self) -> NodeIntent {
         if self.wanted.status != MarkerStatus::True {
             return self.intent(1);
@@ -123,7 +118,6 @@ impl MarkerState {
 }
 
 /// What the writer of Nodes makes of another condition of the same form, which is written on each change and not confirmed.
-#[must_use]
 pub fn condition_intent(
     type_: &'static str,
     uid: String,

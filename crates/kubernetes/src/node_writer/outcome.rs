@@ -84,7 +84,6 @@ pub struct NodeWriteMetrics {
 
 impl NodeWriteMetrics {
     /// Registers the counter.
-    #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let writes = MetricTable::from(registry).metric(
             "headgate_node_writes",

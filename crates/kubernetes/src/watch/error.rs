@@ -27,7 +27,6 @@ words! {
 impl WatchErrorReason {
     /// Whether the API server could not be reached or could not answer. Errors that it answers on purpose, such as a refusal,
     /// and answers that cannot be decoded are none of this.
-    #[must_use]
     pub fn is_outage(self) -> bool {
         matches!(self, Self::Connection | Self::Server)
     }
@@ -88,14 +87,12 @@ pub struct WatchErrorCounter {
 
 impl WatchErrorCounter {
     /// Registers the counter `name` with the label `reason`; every reason starts at 0.
-    #[must_use]
     pub fn declare(table: &mut MetricTable<'_>, name: &str, help: &str) -> Self {
         let [counter] = Self::declare_all(table, name, help, [None]);
         counter
     }
 
     /// Registers the counter `name` with the labels `resource` and `reason`, and returns one counter for each resource.
-    #[must_use]
     pub fn declare_by_resource<const N: usize>(
         table: &mut MetricTable<'_>,
         name: &str,

@@ -25,7 +25,6 @@ pub struct WatchReporter {
 
 impl WatchReporter {
     /// A reporter for the watch of `resource`, the plural name in the API such as `nodes`; it counts in `errors`.
-    #[must_use]
     pub fn new(resource: &'static str, errors: WatchErrorCounter, clock: Clock) -> Self {
         Self {
             resource,
@@ -46,7 +45,6 @@ impl WatchReporter {
     }
 
     /// The objects that exist, cannot be decoded, and are skipped.
-    #[must_use]
     pub fn undecodable(&self) -> watch::Receiver<UndecodableObjects> {
         self.undecodable.subscribe()
     }
@@ -65,14 +63,12 @@ impl WatchReporter {
     }
 
     /// The current failure; `None` while the watch works.
-    #[must_use]
     pub fn failure(&self) -> watch::Receiver<Option<WatchFailure>> {
         self.failure.subscribe()
     }
 
     /// When the API server confirmed last that the consumer's state is current; at first, when the reporter was made. A watch
     /// without changes is confirmed at the start of each of its periods.
-    #[must_use]
     pub fn verified_at(&self) -> watch::Receiver<Instant> {
         self.verified_at.subscribe()
     }

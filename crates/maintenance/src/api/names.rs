@@ -38,13 +38,11 @@ const INSTIGATOR_FINALIZER_PREFIXES: [&str; 2] = [
 ];
 
 /// Whether a finalizer is [`COMPLETION_FINALIZER`], in either spelling.
-#[must_use]
 pub fn is_completion_finalizer(finalizer: &str) -> bool {
     [COMPLETION_FINALIZER, "nodemaintenance.k8s.io/maintenance-completion"].contains(&finalizer)
 }
 
 /// Whether a finalizer is that of an instigator of an Evacuation.
-#[must_use]
 pub fn is_instigator_finalizer(finalizer: &str) -> bool {
     INSTIGATOR_FINALIZER_PREFIXES
         .iter()
@@ -52,7 +50,6 @@ pub fn is_instigator_finalizer(finalizer: &str) -> bool {
 }
 
 /// Whether a finalizer is [`PROTECTION_FINALIZER`], in either spelling.
-#[must_use]
 pub fn is_protection_finalizer(finalizer: &str) -> bool {
     [
         PROTECTION_FINALIZER,
@@ -67,7 +64,6 @@ pub(crate) fn is_daemon_set_evacuator(class: &str) -> bool {
 }
 
 /// The class that an annotation of a pod registers, and the position of its spelling in [`EVACUATOR_ANNOTATION_PREFIXES`].
-#[must_use]
 pub fn evacuator_class(annotation: &str) -> Option<(usize, &str)> {
     let mut prefixes = EVACUATOR_ANNOTATION_PREFIXES.into_iter().enumerate();
     prefixes.find_map(|(spelling, prefix)| Some((spelling, annotation.strip_prefix(prefix)?)))

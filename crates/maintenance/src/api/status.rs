@@ -77,7 +77,6 @@ pub struct TargetSet {
 
 impl NodeMaintenanceStatus {
     /// The targets of one of its nodes.
-    #[must_use]
     pub fn targets_of<'a>(&'a self, node: &'a NodeMaintenanceNodeStatus) -> &'a [DrainPlanEntry] {
         let set = node.target_set.and_then(|position| usize::try_from(position).ok());
         let set = set.and_then(|position| self.target_sets.get(position));

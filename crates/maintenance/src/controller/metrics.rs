@@ -62,7 +62,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// Registers the metrics, whose names are in docs/reference/metrics.md.
-    #[must_use]
     pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
         let mut table = registry.into();
         let failures = EvictionFailure::ALL.map(EvictionFailure::as_str);
@@ -129,7 +128,6 @@ impl Metrics {
     }
 
     /// Counts the errors of watches.
-    #[must_use]
     pub fn watch_errors(&self) -> WatchErrorCounter {
         self.watch_errors.clone()
     }

@@ -23,7 +23,6 @@ struct Requirement {
 
 impl PodSelector {
     /// Selects pods by one label.
-    #[must_use]
     pub fn label(key: &str, value: &str) -> Self {
         Self {
             match_labels: Labels::from([(key.to_owned(), value.to_owned())]),
@@ -32,7 +31,6 @@ impl PodSelector {
     }
 
     /// Whether all requirements match.
-    #[must_use]
     pub fn matches(&self, labels: &Labels) -> bool {
         self.match_labels
             .iter()
@@ -44,7 +42,6 @@ impl PodSelector {
     }
 
     /// In the form of the API.
-    #[must_use]
     pub fn to_label_selector(&self) -> LabelSelector {
         let expressions = self
             .match_expressions

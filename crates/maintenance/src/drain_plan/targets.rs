@@ -19,7 +19,6 @@ pub struct DrainTargets {
 
 impl DrainTargets {
     /// Whether a pod of this type, priority and labels is targeted.
-    #[must_use]
     pub fn select(&self, pod_type: PodType, priority: i32, labels: &Labels) -> bool {
         self.priorities.iter().any(|((of, selector), highest)| {
             *of == pod_type && priority <= *highest && selector.as_ref().is_none_or(|selector| selector.matches(labels))
@@ -36,13 +35,11 @@ impl DrainTargets {
     }
 
     /// The highest priority of a type and selector.
-    #[must_use]
     pub fn priority(&self, pod_type: PodType, selector: Option<&PodSelector>) -> Option<i32> {
         self.priorities.get(&(pod_type, selector.cloned())).copied()
     }
 
     /// How far the node is: the position of the last entry that was reached, or `None` without any.
-    #[must_use]
     pub fn position(&self) -> Option<Position> {
         self.entries().map(|entry| entry.position()).max()
     }

@@ -39,7 +39,6 @@ pub struct AnnotationError {
 }
 
 /// Reads the annotations of a pod; others than those of evacuators are ignored.
-#[must_use]
 pub fn parse_evacuators(annotations: &BTreeMap<String, String>) -> ParsedEvacuators {
     let mut parsed = ParsedEvacuators::default();
     let mut registered: Vec<_> = annotations

@@ -37,7 +37,6 @@ pub struct NodeState<'a> {
 }
 
 /// What the evacuator does now for one Evacuation.
-#[must_use]
 pub fn evacuate(
     evacuation: &Evacuation,
     pod: &PodFacts,

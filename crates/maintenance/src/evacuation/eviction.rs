@@ -45,7 +45,6 @@ words! {
 
 /// The answer to an eviction with the pod's UID as precondition, by its HTTP status, the causes in the `Status` object,
 /// and its message.
-#[must_use]
 pub fn classify(code: u16, causes: &[&str], message: &str) -> EvictionOutcome {
     let reason = match code {
         200..=299 | 404 => return EvictionOutcome::Accepted,
@@ -68,7 +67,6 @@ pub fn classify(code: u16, causes: &[&str], message: &str) -> EvictionOutcome {
 
 /// How long to pause after so many failed evictions of a pod; from the counter in its status, so that a new leader does not
 /// begin anew.
-#[must_use]
 pub fn pause(failures: i32) -> Duration {
     match u32::try_from(failures) {
         Ok(0) | Err(_) => Duration::ZERO,

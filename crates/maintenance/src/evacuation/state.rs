@@ -65,7 +65,6 @@ pub enum PodState<'a> {
 
 /// What is to be done for an Evacuation now. One step at a time: the next call sees its result. No turn lasts longer than until
 /// `turns_end`, where the node of the pod has a deadline.
-#[must_use]
 pub fn step(evacuation: &Evacuation, pod: PodState<'_>, turns_end: Option<Timestamp>, now: Timestamp) -> Step {
     let pod = match pod {
         PodState::Exists(pod) if !is_about(evacuation, pod) => {

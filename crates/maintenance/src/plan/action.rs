@@ -125,7 +125,6 @@ pub struct NodeChange {
 
 impl NodeChange {
     /// Whether every field is `None`, so that no request is needed.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -186,7 +185,6 @@ words! {
 
 impl EventReason {
     /// Whether the event is a `Warning`.
-    #[must_use]
     pub fn is_warning(self) -> bool {
         matches!(
             self,

@@ -12,7 +12,6 @@ use crate::snapshot::{BudgetFacts, PodFacts};
 const ELLIPSIS: &str = "…";
 
 /// What keeps the pod on its node, if anything is known to.
-#[must_use]
 pub fn blocker(
     pod: &PodFacts,
     evacuation: Option<&Evacuation>,
@@ -91,7 +90,6 @@ pub(super) fn bounded(mut message: String) -> String {
 }
 
 /// The first blockers of a node by pod, and how many there are. One that was there before keeps its time.
-#[must_use]
 pub fn listed(
     mut found: Vec<(BlockedPod, BlockerReason, String)>,
     previous: &[Blocker],

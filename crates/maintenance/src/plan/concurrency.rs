@@ -16,7 +16,6 @@ use crate::api::names::MAX_NODES;
 use super::phase::{Maintenance, Phase};
 
 /// The maintenances with the nodes that each has and holds back, older ones first. Places that are free go to the older ones.
-#[must_use]
 pub fn maintenances<'a>(
     objects: &'a [NodeMaintenance],
     nodes: &[impl Borrow<Node>],

@@ -41,7 +41,6 @@ pub struct Conditions<'a> {
 
 impl<'a> Conditions<'a> {
     /// None yet; `previous` are those in the status before.
-    #[must_use]
     pub fn new(previous: &'a [Condition], generation: Option<i64>, now: Timestamp) -> Self {
         Self {
             previous,
@@ -68,7 +67,6 @@ impl<'a> Conditions<'a> {
     }
 
     /// All of them, by type.
-    #[must_use]
     pub fn finish(mut self) -> Vec<Condition> {
         self.current.sort_by(|a, b| a.type_.cmp(&b.type_));
         self.current
@@ -76,13 +74,11 @@ impl<'a> Conditions<'a> {
 }
 
 /// A condition by type.
-#[must_use]
 pub fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
 /// Whether a condition is `True`.
-#[must_use]
 pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
     find(conditions, kind).is_some_and(|condition| condition.status == "True")
 }
@@ -120,7 +116,6 @@ pub(crate) fn own_conditions(node: &Node) -> impl Iterator<Item = (&str, &str)> 
 ///
 /// The types mean what KEP-5683 says: a maintenance is planned until its pods have left, and in progress from then on. Others act on that:
 /// the Job controller does not wait for pods of a node whose maintenance is in progress, and autoscalers remove such a node first.
-#[must_use]
 pub fn node_conditions(node: &Node, phase: &NodePhase<'_>) -> Option<Action> {
     let message = |names: &[&str]| format!("{NODE_MESSAGE_PREFIX}{}", names.join(", "));
     let all: Vec<_> = phase.drained_by.iter().chain(&phase.cordoned_by).copied().collect();

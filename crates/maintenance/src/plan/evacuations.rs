@@ -31,7 +31,6 @@ pub(crate) fn evacuation_name(pod_uid: &str, pod_name: &str) -> String {
 }
 
 /// The key of an Evacuation.
-#[must_use]
 pub fn key(evacuation: &Evacuation) -> EvacuationKey {
     let metadata = &evacuation.metadata;
     EvacuationKey {
@@ -42,7 +41,6 @@ pub fn key(evacuation: &Evacuation) -> EvacuationKey {
 }
 
 /// Whether the NodeMaintenance controller wants the Evacuation.
-#[must_use]
 pub fn is_ours(evacuation: &Evacuation) -> bool {
     finalizers(evacuation).any(|finalizer| finalizer == INSTIGATOR_FINALIZER)
 }
@@ -53,7 +51,6 @@ fn finalizers(evacuation: &Evacuation) -> impl Iterator<Item = &str> {
 
 /// The Evacuation of a pod, as the controller creates it. It is owned by the pod, and has none of its labels: a tool that selects by these
 /// would take it for one of its own objects.
-#[must_use]
 pub fn evacuation_of(pod: &PodFacts) -> Evacuation {
     let mut evacuators = parse_evacuators(&pod.evacuators).evacuators;
     let has_controller = evacuators
@@ -98,7 +95,6 @@ pub fn evacuation_of(pod: &PodFacts) -> Evacuation {
 }
 
 /// What a targeted pod needs where the gate of its node is open.
-#[must_use]
 pub fn request(pod: &PodFacts, existing: Option<&Evacuation>, budgets: &[BudgetFacts]) -> Option<Action> {
     match existing {
         None => {
@@ -118,7 +114,6 @@ pub fn request(pod: &PodFacts, existing: Option<&Evacuation>, budgets: &[BudgetF
 }
 
 /// How an Evacuation of ours ends that is not wanted any more.
-#[must_use]
 pub fn cancel(evacuation: &Evacuation) -> Action {
     let is_forbidden = evacuation
         .status

@@ -51,7 +51,6 @@ pub struct Gate {
 
 impl Gate {
     /// Decides the gate of one node from its last read and its previous status.
-    #[must_use]
     pub fn decide(input: &GateInput<'_>) -> Self {
         let previous = input.previous;
         let wait_start_time = previous

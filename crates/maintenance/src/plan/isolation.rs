@@ -26,7 +26,6 @@ pub struct Isolation<'a> {
 
 impl Isolation<'_> {
     /// What has to change on the Node. `uids` are those of every maintenance that exists.
-    #[must_use]
     pub fn change(&self, node: &Node, uids: &BTreeSet<&str>) -> NodeChange {
         let mut change = NodeChange {
             taint: self.taint(node, uids),

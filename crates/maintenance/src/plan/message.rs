@@ -13,7 +13,6 @@ use super::phase::Maintenance;
 use super::progress::{Participant, Progress};
 
 /// The message of one maintenance about one of its nodes, in the words of KEP-4212. Empty once nothing is waited for.
-#[must_use]
 pub fn drain_message(progress: &Progress, own: &Participant, node: &str, busy: &BTreeSet<String>) -> String {
     let Some(target) = progress.targets(node).and_then(DrainTargets::position) else {
         return String::new();

@@ -51,7 +51,6 @@ pub struct Maintenance<'a> {
 
 impl<'a> Maintenance<'a> {
     /// What follows from the object and the nodes. No node is held back.
-    #[must_use]
     pub fn new(object: &'a NodeMaintenance, nodes: &[impl Borrow<Node>]) -> Self {
         let nodes: BTreeSet<_> = nodes
             .iter()
@@ -71,19 +70,16 @@ impl<'a> Maintenance<'a> {
     }
 
     /// Its UID, the value of its taint.
-    #[must_use]
     pub fn uid(&self) -> &'a str {
         self.object.metadata.uid.as_deref().unwrap_or_default()
     }
 
     /// When it was created, and its name: the order of maintenances by age.
-    #[must_use]
     pub fn age(&self) -> (Option<&'a Time>, &'a str) {
         (self.object.metadata.creation_timestamp.as_ref(), self.name)
     }
 
     /// Whether it is being deleted.
-    #[must_use]
     pub fn is_deleted(&self) -> bool {
         self.object.metadata.deletion_timestamp.is_some()
     }

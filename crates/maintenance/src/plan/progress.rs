@@ -33,7 +33,6 @@ pub struct Participant {
 
 impl Participant {
     /// Where its cursor stands among the entries of all plans.
-    #[must_use]
     pub fn position(&self) -> Position {
         self.plan.position(self.cursor)
     }
@@ -52,7 +51,6 @@ pub struct Progress {
 
 impl Progress {
     /// Continues from the targets that the nodes had. A maintenance that is new on a node is fast-forwarded there.
-    #[must_use]
     pub fn new(mut participants: Vec<Participant>, reached: BTreeMap<String, DrainTargets>) -> Self {
         participants.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
         let nodes: BTreeSet<_> = participants.iter().flat_map(|one| &one.nodes).collect();
@@ -63,19 +61,16 @@ impl Progress {
     }
 
     /// The maintenances, older ones first.
-    #[must_use]
     pub fn participants(&self) -> &[Participant] {
         &self.participants
     }
 
     /// A maintenance by name.
-    #[must_use]
     pub fn participant(&self, name: &str) -> Option<&Participant> {
         self.participants.iter().find(|one| one.name == name)
     }
 
     /// The targets of a node, or `None` where no maintenance drains it.
-    #[must_use]
     pub fn targets(&self, node: &str) -> Option<&DrainTargets> {
         self.targets.get(node)
     }

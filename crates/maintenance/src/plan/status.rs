@@ -17,7 +17,6 @@ use super::status_size::{list_blockers_while_there_is_room, share_long_targets};
 use super::view::{View, previous_status};
 
 /// The status of a maintenance now. `is_completing` says that something is still to be undone for it.
-#[must_use]
 pub(super) fn status(view: &View<'_>, maintenance: &Maintenance<'_>, is_completing: bool) -> NodeMaintenanceStatus {
     let previous = maintenance.object.status.clone().unwrap_or_default();
     let mut node_statuses = match maintenance.phase {

@@ -3,7 +3,6 @@
 use crate::api::NodeMaintenanceStatus;
 
 /// Whether anything but counters and messages has changed.
-#[must_use]
 pub fn is_urgent(before: Option<&NodeMaintenanceStatus>, after: &NodeMaintenanceStatus) -> bool {
     before.is_none_or(|before| without_counters(before) != without_counters(after))
 }

@@ -9,7 +9,6 @@ use headgate_core::node::{Node, UPGRADE_STATUS_LABEL};
 pub(crate) const PAUSED: &str = "paused";
 
 /// Whether the label is to be set (`true`) or removed (`false`).
-#[must_use]
 pub fn change(node: &Node, is_enabled: bool) -> Option<bool> {
     let is_wanted = is_enabled && node.is_kept_from_scale_down;
     if is_wanted == node.is_upgrade_paused {

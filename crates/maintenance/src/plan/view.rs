@@ -45,7 +45,6 @@ pub(super) struct View<'a> {
 
 impl<'a> View<'a> {
     /// Indexes a snapshot, advances the drains and decides the gates.
-    #[must_use]
     pub(super) fn new(snapshot: &'a Snapshot, now: Timestamp) -> Self {
         let maintenances = maintenances(&snapshot.maintenances, &snapshot.nodes, snapshot.max_concurrent_nodes);
         let nodes: BTreeMap<_, _> = snapshot
@@ -96,7 +95,6 @@ impl<'a> View<'a> {
     }
 
     /// Whether every maintenance that drains a node lets Evacuations be created; where its pods leave at once, whether one does.
-    #[must_use]
     pub(super) fn is_open(&self, node: &str) -> bool {
         let mut gates = self.gates.iter().filter(|((_, of), _)| *of == node);
         if self.hurried.contains(node) {
@@ -107,7 +105,6 @@ impl<'a> View<'a> {
     }
 
     /// Whether a pod has to leave its node now.
-    #[must_use]
     pub(super) fn is_targeted(&self, pod: &PodFacts) -> bool {
         let targets = self.progress.targets(&pod.node);
         targets.is_some_and(|targets| pod.is_targeted(targets))
@@ -115,7 +112,6 @@ impl<'a> View<'a> {
     }
 
     /// Whether no pod has to leave a node that is drained, and all its gates are open.
-    #[must_use]
     pub(super) fn is_drained(&self, node: &str) -> bool {
         self.is_open(node) && !self.pods_of(node).any(PodFacts::has_to_leave)
     }
@@ -147,7 +143,6 @@ impl<'a> View<'a> {
 }
 
 /// What the status says about a node.
-#[must_use]
 pub(super) fn previous_status<'a>(maintenance: &Maintenance<'a>, node: &str) -> Option<&'a NodeMaintenanceNodeStatus> {
     let mut statuses = maintenance.object.status.as_ref()?.node_statuses.iter();
     statuses.find(|status| status.node_ref.name == node)

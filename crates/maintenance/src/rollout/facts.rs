@@ -91,7 +91,6 @@ pub enum Rollout {
 
 impl DeploymentFacts {
     /// How far its rollout is, as `kubectl rollout status` counts. Replicas that a change of their number adds or removes count, too.
-    #[must_use]
     pub fn rollout(&self) -> Rollout {
         let has_left = self.existing <= self.updated.min(self.replicas);
         let is_complete = has_left && self.updated >= self.replicas && self.available >= self.replicas;
@@ -199,7 +198,6 @@ pub struct AutoscalerFacts {
 
 impl AutoscalerFacts {
     /// The facts of an autoscaler of this Deployment.
-    #[must_use]
     pub fn of_deployment(object: &HorizontalPodAutoscaler, deployment: &str) -> Option<Self> {
         let target = &object.spec.as_ref()?.scale_target_ref;
         let is_it = target.kind == "Deployment" && target.name == deployment;
@@ -218,7 +216,6 @@ impl AutoscalerFacts {
 }
 
 /// Why a pod that is not of the ReplicaSet with this UID is not Ready, in words, if the pod says so.
-#[must_use]
 pub fn successor_problem(pod: &Pod, replica_set: &str) -> Option<String> {
     let owner = controlling_owner(&pod.metadata)?;
     if owner.uid == replica_set || pod.metadata.deletion_timestamp.is_some() {

@@ -17,21 +17,18 @@ const HEARTBEATS: i64 = 3;
 const MAX_MESSAGE: usize = 1024;
 
 /// Whether it is the evacuator's turn, or was the last one's and the pod is left to the Eviction API.
-#[must_use]
 pub fn is_active(evacuation: &Evacuation) -> bool {
     let status = evacuation.status.as_ref();
     status.and_then(|status| status.active_evacuator_class.as_deref()) == Some(ROLLOUT_EVACUATOR)
 }
 
 /// The condition about the restart, once a decision was recorded.
-#[must_use]
 pub fn condition(evacuation: &Evacuation) -> Option<&Condition> {
     let mut conditions = evacuation.status.iter().flat_map(|status| &status.conditions);
     conditions.find(|condition| condition.type_ == ROLLOUT_RESTARTED_CONDITION)
 }
 
 /// Whether the rollout was restarted for this Evacuation.
-#[must_use]
 pub fn was_restarted(evacuation: &Evacuation) -> bool {
     condition(evacuation).is_some_and(|condition| condition.status == "True")
 }

@@ -12,7 +12,6 @@ pub struct Record(BTreeSet<String>);
 
 impl Record {
     /// The record in the annotations of a pod template.
-    #[must_use]
     pub fn read(annotations: Option<&BTreeMap<String, String>>) -> Self {
         let value = annotations.and_then(|annotations| annotations.get(RESTARTED_FOR_ANNOTATION));
         let uids = value.into_iter().flat_map(|value| value.split(','));
@@ -25,7 +24,6 @@ impl Record {
     }
 
     /// Whether it names one of these maintenances.
-    #[must_use]
     pub fn has_any(&self, uids: &BTreeSet<String>) -> bool {
         !self.0.is_disjoint(uids)
     }
@@ -37,7 +35,6 @@ impl Record {
     }
 
     /// The value of the annotation.
-    #[must_use]
     pub fn to_annotation(&self) -> String {
         self.0.iter().map(String::as_str).collect::<Vec<_>>().join(",")
     }

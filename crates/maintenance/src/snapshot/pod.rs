@@ -117,19 +117,16 @@ pub struct PodFacts {
 
 impl PodFacts {
     /// A DaemonSet that tolerates the maintenance would recreate the pod at once.
-    #[must_use]
     pub fn is_exempt(&self) -> bool {
         self.pod_type == PodType::DaemonSet && self.tolerates_maintenance
     }
 
     /// Whether a drain waits for the pod. It waits neither for finished pods nor for those that the API cannot remove.
-    #[must_use]
     pub fn has_to_leave(&self) -> bool {
         !self.is_finished && !self.is_exempt() && self.pod_type != PodType::Static
     }
 
     /// Whether the pod has to leave now.
-    #[must_use]
     pub fn is_targeted(&self, targets: &DrainTargets) -> bool {
         self.has_to_leave() && targets.select(self.pod_type, self.priority, &self.labels)
     }

@@ -18,7 +18,6 @@ use crate::strategy::HeadgatePart;
 
 impl Cluster {
     /// The processes of each node.
-    #[must_use]
     pub fn processes(&self) -> Vec<NodeProcesses> {
         self.node_processes.clone()
     }

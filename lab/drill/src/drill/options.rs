@@ -249,7 +249,6 @@ const MAX_PROBERS: usize = 16;
 
 impl Options {
     /// How much time is shortened. API server, kube-proxy and agents restart at their own speed.
-    #[must_use]
     pub fn speed(&self) -> Speed {
         self.speed.unwrap_or(match self.scenario {
             Scenario::ApiOutage => Speed::REAL_TIME,
@@ -258,7 +257,6 @@ impl Options {
     }
 
     /// The provider's probes with the flags over them.
-    #[must_use]
     pub fn probe(&self) -> ProbeSettings {
         let preset = self.provider.probe();
         let is_azure = self.provider == Provider::Azure;
@@ -274,7 +272,6 @@ impl Options {
     }
 
     /// When established flows of nodes that go away end.
-    #[must_use]
     pub fn drain_rules(&self) -> DrainRules {
         let mut rules = DrainRules::of(self.provider);
         if let (Some(rule), Some(delay)) = (&mut rules.deregistration, self.deregistration_delay) {
@@ -288,7 +285,6 @@ impl Options {
     }
 
     /// The times of Pods.
-    #[must_use]
     pub const fn pods(&self) -> PodTimes {
         PodTimes {
             pre_stop: self.pre_stop,
@@ -301,7 +297,6 @@ impl Options {
     }
 
     /// How long an operation of ARM takes.
-    #[must_use]
     pub const fn operation(&self) -> OperationTime {
         OperationTime {
             base: self.operation_delay,
@@ -311,7 +306,6 @@ impl Options {
     }
 
     /// The strategies in their order, each once: two rounds of one would have the same seeds.
-    #[must_use]
     pub fn strategies(&self) -> Vec<Strategy> {
         let named = &self.strategy;
         if named.is_empty() {

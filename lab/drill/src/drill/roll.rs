@@ -30,7 +30,6 @@ pub struct Roll {
 
 impl Options {
     /// A row for each strategy, in a rolling update.
-    #[must_use]
     pub fn rolls(&self, results: &[RunResult]) -> Vec<Roll> {
         let strategies = self.strategies().into_iter();
         let rolling = strategies.filter(|_| self.scenario == Scenario::RollingUpdate);

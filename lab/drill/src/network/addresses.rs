@@ -35,13 +35,11 @@ pub(crate) const POD_PORT: u16 = 8080;
 pub(crate) const POD_READY_PORT: u16 = 9901;
 
 /// The clients' address in the run with this index; they repeat after [`CLIENTS`] runs.
-#[must_use]
 pub const fn client(run: usize) -> Ipv4Addr {
     Ipv4Addr::new(198, 18, 0, octet(run % CLIENTS as usize) + 2)
 }
 
 /// The address of the node with this index, at most [`MAX_NODES`].
-#[must_use]
 pub const fn node(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(198, 18, 1, octet(index).saturating_add(FIRST_NODE))
 }
@@ -55,7 +53,6 @@ pub(crate) const fn node_with_address(address: Ipv4Addr) -> Option<u8> {
 }
 
 /// The address of the Pod on the node with this index.
-#[must_use]
 pub const fn pod(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 244, octet(index), 2)
 }

@@ -79,7 +79,6 @@ impl Namespace {
     }
 
     /// A path to it for `ip`, valid as long as this value lives.
-    #[must_use]
     pub fn path(&self) -> String {
         use std::os::fd::AsRawFd as _;
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())

@@ -12,7 +12,6 @@ use crate::endpoints::Backends;
 use crate::machine::PowerOff;
 
 /// The load balancer's table, without a backend in rotation: new flows to the frontend are dropped.
-#[must_use]
 pub fn load_balancer() -> String {
     format!(
         "table ip load_balancer {{
@@ -52,7 +51,6 @@ pub(crate) fn ended_flows(ended: &[(Ipv4Addr, FlowEnd)]) -> String {
 
 /// Replaces the backends that new flows are spread over by a hash of their addresses and ports; established flows stay
 /// where they are. `seed` makes the hash repeatable.
-#[must_use]
 pub fn rotation(backends: &[SocketAddrV4], seed: u32) -> String {
     let mut rules = "flush chain ip load_balancer prerouting\n".to_owned();
     if !backends.is_empty() {
@@ -69,7 +67,6 @@ pub fn rotation(backends: &[SocketAddrV4], seed: u32) -> String {
 }
 
 /// kube-proxy's table on a node: what new flows to the node port get. Replaces the one before.
-#[must_use]
 pub fn kube_proxy(backends: &Backends) -> String {
     let mut rules = "table ip kube_proxy\ndelete table ip kube_proxy\ntable ip kube_proxy {\n".to_owned();
     let endpoints: Vec<_> = backends

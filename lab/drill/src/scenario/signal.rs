@@ -37,7 +37,6 @@ impl Signal {
     }
 
     /// The key and effect of the taint that the drill sets; none for a deletion or an announcement.
-    #[must_use]
     pub const fn taint(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::AutoscalerTaint => Some(("ToBeDeletedByClusterAutoscaler", "NoSchedule")),

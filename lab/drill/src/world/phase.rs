@@ -19,7 +19,6 @@ pub struct Schedule {
 
 impl Schedule {
     /// Random phases for this many nodes and probers, at least one of each.
-    #[must_use]
     pub fn new(origin: Instant, interval: Duration, nodes: usize, probers: usize, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut phases = || (0..probers.max(1)).map(|_| interval.mul_f64(random.f64())).collect();
@@ -31,7 +30,6 @@ impl Schedule {
     }
 
     /// The first probe of each of a node's probers.
-    #[must_use]
     pub fn first(&self, node: usize) -> Vec<Instant> {
         let phases = self.phases.get(node).into_iter().flatten();
         phases.map(|phase| self.origin + *phase).collect()
@@ -39,7 +37,6 @@ impl Schedule {
 
     /// How long after `at` a signal has to come, so that the next probe of the node's first prober follows this share of the
     /// interval later.
-    #[must_use]
     pub fn wait(&self, at: Instant, node: usize, share: f64) -> Duration {
         let interval = self.interval.as_secs_f64();
         let phase = self.phases.get(node).and_then(|phases| phases.first());
@@ -50,7 +47,6 @@ impl Schedule {
 }
 
 /// For each of several runs a share from 0 to 1: uniform, with one in each of as many equal strata, in random order.
-#[must_use]
 pub fn stratified(seed: u64, runs: usize) -> Vec<f64> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut strata: Vec<_> = (0..u32::try_from(runs).unwrap_or(u32::MAX)).collect();

@@ -75,13 +75,11 @@ impl ClientFaults {
     }
 
     /// The number of requests that were sent, with those that did not arrive.
-    #[must_use]
     pub fn tries(&self) -> usize {
         self.tries.load(Ordering::Relaxed)
     }
 
     /// The fault points of the client's process, if it has any.
-    #[must_use]
     pub fn points(&self) -> Option<ProcessPoints> {
         self.points.clone()
     }

@@ -80,7 +80,6 @@ pub struct DrainReads {
 
 impl DrainReads {
     /// The reads of a period that has just been observed: none.
-    #[must_use]
     pub(super) fn new(signals: Signals, observed_at: Instant) -> Self {
         Self {
             signals,
@@ -90,7 +89,6 @@ impl DrainReads {
     }
 
     /// Whether the node has had signals without a gap since these were observed, if it has these now.
-    #[must_use]
     pub(super) fn continues_with(&self, signals: &Signals) -> bool {
         signals
             .iter()
@@ -113,7 +111,6 @@ pub(super) enum OwnState {
 
 impl OwnState {
     /// Reads the own state. `others` are the signals that are not in the Node object.
-    #[must_use]
     pub(super) fn read(report: &NodeReport, others: &[&Signal], now: Instant) -> Self {
         if report.signals().is_empty() && others.is_empty() {
             return Self::Eligible;
@@ -166,7 +163,6 @@ impl fmt::Display for HoldReason {
 }
 
 /// What the node's signals make of the answer about a Service with endpoints here.
-#[must_use]
 pub(super) fn service_drain(
     own: OwnState,
     reads: Option<&DrainReads>,

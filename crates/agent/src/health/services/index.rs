@@ -56,7 +56,6 @@ pub struct ServiceTable(BTreeMap<Arc<NamespacedName>, ServedService>);
 
 impl ServiceTable {
     /// The Service with this key.
-    #[must_use]
     pub fn get(&self, key: &NamespacedName) -> Option<&ServedService> {
         self.0.get(key)
     }
@@ -67,13 +66,11 @@ impl ServiceTable {
     }
 
     /// The number of Services.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Whether no Service has service health.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -153,7 +150,6 @@ pub struct ServiceIndex {
 
 impl ServiceIndex {
     /// An empty index for endpoints on the node `node_name`.
-    #[must_use]
     pub fn new(node_name: String) -> Self {
         Self {
             node_name,
@@ -180,7 +176,6 @@ impl ServiceIndex {
     }
 
     /// The table, once both kinds were listed.
-    #[must_use]
     pub fn table(&self) -> Option<ServiceTable> {
         if !(self.services.is_synced && self.slices.is_synced) {
             return None;

@@ -39,7 +39,6 @@ pub struct Metrics {
 impl Metrics {
     /// Registers the counters, and gauges that are computed from the latest table and ports at each scrape. `by_service` counts the answers
     /// about each Service.
-    #[must_use]
     pub fn register<'a>(
         registry: impl Into<MetricTable<'a>>,
         tables: watch::Receiver<Option<Arc<ServiceTable>>>,
@@ -87,13 +86,11 @@ impl Metrics {
     }
 
     /// The reporter for a watch of Services that is not of service health; it counts in the same metric.
-    #[must_use]
     pub fn service_watch_reporter(&self, clock: &Clock) -> WatchReporter {
         self.watch_reporters(clock).services
     }
 
     /// Reporters for the two watches, which count in these metrics.
-    #[must_use]
     pub fn watch_reporters(&self, clock: &Clock) -> WatchReporters {
         let reporter = |resource: WatchedResource, errors: &WatchErrorCounter| {
             WatchReporter::new(resource.as_str(), errors.clone(), clock.clone())

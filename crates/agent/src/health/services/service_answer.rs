@@ -16,7 +16,6 @@ pub struct ServiceAnswer {
 }
 
 /// The answer about a Service with `endpoints` ready endpoints on this node. `is_drained` says that the node's signals make it fail.
-#[must_use]
 pub fn service_answer(
     service: &NamespacedName,
     endpoints: u32,

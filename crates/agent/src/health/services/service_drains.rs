@@ -62,7 +62,6 @@ pub struct KeptServicesView {
 
 impl ServiceDrains {
     /// What the node's signals make of the answer about a Service with endpoints here.
-    #[must_use]
     pub fn drain(&self, service: &NamespacedName, now: Moment) -> ServiceDrain {
         let own = own_state(&self.inputs, now.mono);
         let reads = self.reads.borrow();
@@ -74,7 +73,6 @@ impl ServiceDrains {
 
 impl KeptServicesView {
     /// These Services; none while the node has no signal.
-    #[must_use]
     pub fn kept(&self, now: Moment) -> KeptServices {
         let table = self.tables.borrow();
         let here = table.iter().flat_map(|table| table.iter());

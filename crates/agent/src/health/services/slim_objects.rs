@@ -83,7 +83,6 @@ pub(super) struct LocalSlice {
 
 impl LocalService {
     /// What is kept of the Service, if it has service health.
-    #[must_use]
     pub fn read(object: &ServiceObject) -> Option<Self> {
         let spec = &object.spec;
         let first = Some(&spec.cluster_ip).filter(|_| spec.cluster_ips.is_empty());

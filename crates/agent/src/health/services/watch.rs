@@ -29,7 +29,6 @@ pub struct WatchReporters {
 
 impl WatchReporters {
     /// The current failure of each watch.
-    #[must_use]
     pub fn failures(&self) -> BTreeMap<WatchedResource, watch::Receiver<Option<WatchFailure>>> {
         BTreeMap::from([
             (WatchedResource::Services, self.services.failure()),

@@ -13,7 +13,6 @@ pub struct DeletionDelayMetrics {
 
 impl DeletionDelayMetrics {
     /// Registers the counter, and a gauge that is computed from the latest report at each scrape.
-    #[must_use]
     pub fn register<'a>(registry: impl Into<MetricTable<'a>>, reports: watch::Receiver<NodeReport>) -> Self {
         let mut table = registry.into();
         let timeouts = table.metric(

@@ -43,13 +43,11 @@ pub struct ServiceStatus {
 
 impl Updater {
     /// The names of the Services.
-    #[must_use]
     pub fn service_names(&self) -> Vec<NamespacedName> {
         self.index.services().map(|service| service.name.clone()).collect()
     }
 
     /// A Service and its pools. `None` where it is not a Local Service with pools of its own.
-    #[must_use]
     pub fn service_status(&self, service: &NamespacedName, now: Instant) -> Option<ServiceStatus> {
         self.index.service(service)?;
         let pools = self.placement.pools(service).iter().map(|pool| {

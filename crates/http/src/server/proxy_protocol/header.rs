@@ -50,7 +50,6 @@ const V2_MAX_BYTES: usize = 2048;
 /// assert_eq!(parse_prefix(&bytes[..42]), Prefix::Incomplete);
 /// assert_eq!(parse_prefix(&bytes[43..]), Prefix::NoHeader);
 /// ```
-#[must_use]
 pub fn parse_prefix(bytes: &[u8]) -> Prefix {
     if bytes.starts_with(V1_SIGNATURE) {
         version_1(bytes)

@@ -25,7 +25,6 @@ pub struct LockMetrics {
 
 impl LockMetrics {
     /// Registers the histogram of waits and the counter of watch errors.
-    #[must_use]
     pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
         let mut table = registry.into();
         Self {
