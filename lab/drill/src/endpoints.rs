@@ -28,7 +28,6 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// The condition `ready` of the endpoint.
-    #[must_use]
     pub const fn is_ready(&self) -> bool {
         self.serving && !self.terminating
     }
@@ -55,7 +54,7 @@ pub struct Backends {
 
 impl Forwarding {
     /// What kube-proxy does on the node with this index.
-    pub(crate) fn backends(&self, endpoints: &[Endpoint], node: usize) -> Backends {
+    pub(crate) fn backends(self, endpoints: &[Endpoint], node: usize) -> Backends {
         let is_candidate = |endpoint: &&Endpoint| self.policy == TrafficPolicy::Cluster || endpoint.node == node;
         let addresses_of = |is_in: fn(&Endpoint) -> bool| {
             let chosen = endpoints.iter().filter(is_candidate).filter(|endpoint| is_in(endpoint));
