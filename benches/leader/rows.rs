@@ -3,7 +3,6 @@
 mod confirmed;
 mod decision;
 mod flood;
-mod nic_pools;
 mod pace;
 
 use crate::measuring::selection::Benchmark;
@@ -40,10 +39,5 @@ pub(crate) const ROWS: &[Benchmark<World>] = &[
         name: "leader-flood",
         about: "all processor time and all bytes for 1,000 of 5,000 Nodes tainted at once, in 4 load balancers",
         measure: |world| Box::pin(flood::measure(world)),
-    },
-    Benchmark {
-        name: "leader-nic-pools",
-        about: "signal read until the ARM Lease is asked for while a list is read, with 5,000 Nodes in 3 NIC pools of one load balancer",
-        measure: |world| Box::pin(nic_pools::measure(world)),
     },
 ];
