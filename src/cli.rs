@@ -2,6 +2,11 @@
 //!
 //! What is public is used by the subcommands of `headgate-lab`, too.
 
+#![expect(
+    clippy::doc_markdown,
+    reason = "doc comments of arguments are the help, where backticks would show"
+)]
+
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;

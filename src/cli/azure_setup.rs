@@ -1,10 +1,5 @@
 //! `headgate azure-setup`: the `az` commands that give headgate an identity in AKS.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "doc comments of arguments are the help, where backticks would show"
-)]
-
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 

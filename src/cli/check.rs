@@ -1,10 +1,5 @@
 //! `headgate check`: whether what headgate needs is there, and what to do about what is not.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "doc comments of arguments are the help, where backticks would show"
-)]
-
 use std::cell::Cell;
 
 use clap::Args;

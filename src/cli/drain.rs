@@ -1,10 +1,5 @@
 //! `headgate drain`: creates a `NodeMaintenance`, and follows it unless `--wait=false` is given.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "doc comments of arguments are the help, where backticks would show"
-)]
-
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;

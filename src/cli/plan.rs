@@ -1,10 +1,5 @@
 //! `headgate plan`: previews a drain, and writes nothing.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "doc comments of arguments are the help, where backticks would show"
-)]
-
 use std::path::PathBuf;
 
 use clap::Args;

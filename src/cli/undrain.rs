@@ -1,10 +1,5 @@
 //! `headgate undrain`: ends what `headgate drain` created, and waits until the nodes are given back.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "doc comments of arguments are the help, where backticks would show"
-)]
-
 use std::io::{self, Write as _};
 use std::time::Duration;
 

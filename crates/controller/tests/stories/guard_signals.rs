@@ -42,6 +42,12 @@ fn cordon(cluster: &TestCluster, number: usize, is_cordoned: bool) {
     cluster.node(number, |node| node["spec"]["unschedulable"] = json!(is_cordoned));
 }
 
+fn cordon_all(cluster: &TestCluster, is_cordoned: bool) {
+    for number in 1..=NODES {
+        cordon(cluster, number, is_cordoned);
+    }
+}
+
 /// The hold on a Node.
 fn hold(cluster: &TestCluster, number: usize) -> Option<Value> {
     let node: Node = cluster.fake.peek("", &format!("node-{number}"))?;
@@ -165,17 +171,13 @@ async fn cordoned_cluster_stays_in_service_while_the_leader_changes() {
     let mut cluster = cluster(&cordons, &cordons).await;
     cluster.lead(ENFORCE).await;
     let mut agents = Agents::default();
-    for number in 1..=NODES {
-        cordon(&cluster, number, true);
-    }
+    cordon_all(&cluster, true);
     assert_eq!(agents.run(&cluster, 50 * SECOND, Duration::ZERO).await.len(), NODES);
     cluster.kill();
     cluster.start_leader(ENFORCE).await;
     assert_eq!(agents.run(&cluster, 600 * SECOND, Duration::ZERO).await, [1].into());
     cluster.until_down(&["node-2", "node-3"]).await;
-    for number in 1..=NODES {
-        cordon(&cluster, number, false);
-    }
+    cordon_all(&cluster, false);
     cluster.settle(&[]).await;
     assert_eq!(agents.run(&cluster, SECOND, Duration::ZERO).await.len(), NODES);
 }
@@ -185,9 +187,7 @@ async fn new_leader_brings_a_cordoned_cluster_back_before_it_has_counted() {
     let cordons = [json!({"signal": "cordon", "after": "10m"})];
     let mut cluster = cluster(&cordons, &cordons).await;
     let mut agents = Agents::default();
-    for number in 1..=NODES {
-        cordon(&cluster, number, true);
-    }
+    cordon_all(&cluster, true);
     let healthy = agents.run(&cluster, 601 * SECOND, 2 * SECOND).await;
     assert_eq!(healthy, BTreeSet::new(), "there is no guard without a leader");
     cluster.lead(ENFORCE).await;
@@ -206,9 +206,7 @@ async fn held_node_is_not_set_down_before_its_cordon_has_lasted() {
     let mut cluster = cluster(&cordons, &cordons).await;
     cluster.lead(ENFORCE).await;
     let mut agents = Agents::default();
-    for number in 1..=NODES {
-        cordon(&cluster, number, true);
-    }
+    cordon_all(&cluster, true);
     agents.run(&cluster, 10 * SECOND, Duration::ZERO).await;
     assert!(hold(&cluster, 1).is_some());
     // The next leader takes over with the hold on the Node.

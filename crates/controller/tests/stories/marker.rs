@@ -51,6 +51,12 @@ fn status_writes(cluster: &TestCluster, node: usize) -> usize {
         .count()
 }
 
+/// Waits until the marker of node 2 is `False`; returns how long that took.
+async fn until_false(cluster: &TestCluster) -> Duration {
+    let is_false = |cluster: &TestCluster| marker(cluster, 2)["status"] == "False";
+    cluster.until("it is False", is_false).await
+}
+
 /// Another writer sets node 2 in service.
 async fn undo(cluster: &TestCluster) {
     cluster
@@ -178,9 +184,7 @@ async fn after_a_foreign_write_it_is_wrong_for_a_second_or_for_fifteen_without_t
         .world
         .control("PUT", "settings", &json!({"operationDelay": "5s"}));
     undo(&cluster).await;
-    let took = cluster
-        .until("it is False", |cluster| marker(cluster, 2)["status"] == "False")
-        .await;
+    let took = until_false(&cluster).await;
     assert!(took <= 15 * SECOND + SECOND / 2, "{took:?}");
     until_shown(&cluster, 2, "True", "AdminStateDown").await;
     sleep(10 * SECOND).await;
@@ -190,9 +194,7 @@ async fn after_a_foreign_write_it_is_wrong_for_a_second_or_for_fifteen_without_t
     // The foreign operation ends before its writer releases the Lease.
     sleep(6 * SECOND).await;
     cluster.world.release_arm_lease().await;
-    let took = cluster
-        .until("it is False", |cluster| marker(cluster, 2)["status"] == "False")
-        .await;
+    let took = until_false(&cluster).await;
     assert!(took <= SECOND, "{took:?}");
     until_shown(&cluster, 2, "True", "AdminStateDown").await;
 }
@@ -209,9 +211,7 @@ async fn a_foreign_write_while_the_pool_writer_waits_for_arm_is_seen_by_the_next
     sleep(5 * SECOND).await;
     assert!(shows(&cluster, 2, "True", "AdminStateDown"));
     undo(&cluster).await;
-    let took = cluster
-        .until("it is False", |cluster| marker(cluster, 2)["status"] == "False")
-        .await;
+    let took = until_false(&cluster).await;
     assert!(took <= 15 * SECOND + SECOND / 2, "{took:?}");
 }
 

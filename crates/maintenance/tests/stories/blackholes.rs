@@ -7,7 +7,7 @@ use kube::api::{ListParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::world::{NAMESPACE, SECOND, World};
+use crate::world::{Leader, NAMESPACE, SECOND, World};
 
 const AT_RISK: &str = "ConnectionsAtRisk";
 
@@ -25,6 +25,18 @@ fn ready() -> Value {
     json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
 }
 
+/// Node one is in service with a ready pod that two Services select.
+async fn world_with_a_pod_of_two_services() -> (World, Leader) {
+    let mut world = World::new(&["one"]).await;
+    for (name, policy) in [("local", "Local"), ("cluster", "Cluster")] {
+        service(&world, name, policy).await;
+    }
+    world.pod("one", "web", &ready()).await;
+    world.observe_in("one");
+    let leader = world.lead().await;
+    (world, leader)
+}
+
 fn observed(world: &World, policy: &str) -> (f64, f64) {
     let series = |part: &str| {
         world.metric(&format!(
@@ -36,13 +48,7 @@ fn observed(world: &World, policy: &str) -> (f64, f64) {
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_that_waits_for_its_load_balancer_loses_nothing() {
-    let mut world = World::new(&["one"]).await;
-    for (name, policy) in [("local", "Local"), ("cluster", "Cluster")] {
-        service(&world, name, policy).await;
-    }
-    world.pod("one", "web", &ready()).await;
-    world.observe_in("one");
-    let _leader = world.lead().await;
+    let (mut world, _leader) = world_with_a_pod_of_two_services().await;
     world.drain_one(5).await;
     sleep(30 * SECOND).await;
     assert_eq!(observed(&world, "local"), (0.0, 0.0), "in service");
@@ -56,13 +62,7 @@ async fn a_drain_that_waits_for_its_load_balancer_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn pods_that_leave_before_the_load_balancer_are_counted_and_named() {
-    let mut world = World::new(&["one"]).await;
-    for (name, policy) in [("local", "Local"), ("cluster", "Cluster")] {
-        service(&world, name, policy).await;
-    }
-    world.pod("one", "web", &ready()).await;
-    world.observe_in("one");
-    let _leader = world.lead().await;
+    let (mut world, _leader) = world_with_a_pod_of_two_services().await;
     let gate = json!({"loadBalancer": {"confirmation": "BestEffort", "confirmationTimeoutSeconds": 20, "connectionsDrainSeconds": 0}});
     world.maintain("m", "Drain", &["one"], &gate).await;
     world.until("the pod leaves", |world| !world.has_pod("web")).await;
