@@ -18,7 +18,7 @@ pub(crate) const MAX_ADDRESSES: usize = 500_000;
 /// Rules and probes of one load balancer; ARM allows 1,500 rules.
 pub(crate) const MAX_RULES: usize = 20_000;
 
-/// What [`BackendAddress`] reads: half of a pool's text, and more of its memory, are other fields.
+/// What [`BackendAddress`] reads. The other fields are most of an entry, and are skipped.
 const READ_OF_ADDRESS: Kept = Kept::Fields(&[
     ("name", Kept::All),
     (

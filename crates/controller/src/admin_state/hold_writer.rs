@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_core::node::{HOLD_ANNOTATION, HOLD_TTL};
+use headgate_core::node::{HOLD_ANNOTATION, HOLD_TTL, NodeHold};
 use headgate_kubernetes::{Edited, FieldIntents, NodeIntent, Shown};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -74,14 +74,13 @@ fn hold_intents(desired: &DesiredHolds, recorded: &RecordedHolds) -> BTreeMap<St
     let names: BTreeSet<&String> = desired.keys().chain(recorded.keys()).collect();
     let intent = |name: &String| {
         let shown = recorded.get(name);
-        let hold = desired
-            .get(name)
-            .and_then(|hold| Some((hold, annotation(hold, Timestamp::UNIX_EPOCH)?)));
-        match hold {
-            Some((hold, key)) => Some(hold_intent(hold, key, shown)),
-            // A hold that cannot be recorded is removed, like one that is over.
-            None => shown.map(|node| removal(node)),
-        }
+        let intent = desired.get(name).and_then(|hold| {
+            let record = hold.record(Timestamp::UNIX_EPOCH)?;
+            let key = record.to_annotation().ok()?;
+            Some(hold_intent(hold, &record, key, shown))
+        });
+        // A hold that cannot be recorded is removed, like one that is over.
+        intent.or_else(|| shown.map(|node| removal(node)))
     };
     names
         .into_iter()
@@ -94,13 +93,12 @@ fn annotation(hold: &DesiredHold, renewed_at: Timestamp) -> Option<String> {
     hold.record(renewed_at)?.to_annotation().ok()
 }
 
-fn hold_intent(hold: &DesiredHold, key: String, shown: Option<&Arc<ClusterNode>>) -> NodeIntent {
+fn hold_intent(hold: &DesiredHold, record: &NodeHold, key: String, shown: Option<&Arc<ClusterNode>>) -> NodeIntent {
     let shown = shown
         .filter(|node| node.uid == hold.node.uid)
         .and_then(|node| node.hold.as_ref());
-    let recorded = hold.record(Timestamp::UNIX_EPOCH);
-    let is_shown = shown.zip(recorded).is_some_and(|(shown, hold)| {
-        (&hold.pools, hold.probes_headgate, &hold.signals, &hold.pending)
+    let is_shown = shown.is_some_and(|shown| {
+        (&record.pools, record.probes_headgate, &record.signals, &record.pending)
             == (&shown.pools, shown.probes_headgate, &shown.signals, &shown.pending)
     });
     let hold = hold.clone();

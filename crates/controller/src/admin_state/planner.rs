@@ -165,7 +165,7 @@ impl Planner for LoadBalancerPlanner {
         let view = &*observation.view;
         let plan = self.plan_view(view, &targets, interfaces);
         let changes = plan.change_count();
-        // Of several entries the guard chooses by holds, among others, and only to keep a minimum.
+        // Where the guard keeps a minimum in service it prefers Nodes with a hold; nothing else of a plan reads holds.
         let has_choice = plan.entries.iter().any(|entry| entry.held_for.minimum);
         self.last_hold_generation = has_choice.then_some(targets.hold_generation);
         let (is_complete, unreadable_pools) = (interfaces.covers(view), interfaces.unreadable_pools(view));

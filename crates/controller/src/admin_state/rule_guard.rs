@@ -50,7 +50,7 @@ impl HeldFor {
         union
     }
 
-    pub(super) fn add(&mut self, other: &Self) {
+    fn add(&mut self, other: &Self) {
         self.minimum |= other.minimum;
         self.services.extend(other.services.iter().cloned());
         self.unknown = self.unknown.or(other.unknown);

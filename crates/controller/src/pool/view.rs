@@ -298,10 +298,11 @@ mod tests {
             view.pools[0].entries[index].key.as_ref().unwrap().as_str().as_ptr()
         };
         let earlier = read("10.0.0.2", "None");
-        let (same, changed) = (read("10.0.0.2", "None"), read("10.0.0.3", "Down"));
-        assert!(Arc::ptr_eq(&same.sharing_pools(&earlier).pools[0], &earlier.pools[0]));
-        let shared = changed.clone().sharing_pools(&earlier);
-        assert_eq!(shared, changed);
+        let same = read("10.0.0.2", "None").sharing_pools(&earlier);
+        let changed = || read("10.0.0.3", "Down");
+        assert!(Arc::ptr_eq(&same.pools[0], &earlier.pools[0]));
+        let shared = changed().sharing_pools(&earlier);
+        assert_eq!(shared, changed());
         assert_eq!(text(&shared, 0), text(&earlier, 0));
         assert_ne!(text(&shared, 1), text(&earlier, 1));
     }

@@ -1,5 +1,3 @@
-use headgate_core::node::NodeHold;
-
 use super::super::fixtures::{DRAIN, node};
 use super::*;
 
