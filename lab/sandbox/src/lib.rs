@@ -162,7 +162,6 @@ async fn run_until_stopped(
     } else {
         None
     };
-    directory.write_description(components.kubeconfig(), &nodes, emulator, azure_json)?;
     progress.print("ready");
     display::print_hints(&hints::text(&hints::HintContext {
         program: &options.program,
@@ -177,6 +176,8 @@ async fn run_until_stopped(
         maintenances: components.maintenances(),
     }))
     .map_err(SandboxError::Output)?;
+    // After the hints: who waits for it finds them.
+    directory.write_description(components.kubeconfig(), &nodes, emulator, azure_json)?;
     let exit_time = async {
         match options.exit_after {
             Some(duration) => sleep(duration).await,
