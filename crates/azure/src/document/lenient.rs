@@ -136,7 +136,7 @@ impl<'de> DeserializeSeed<'de> for &Kept {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         match self {
             Kept::All => Value::deserialize(deserializer),
-            Kept::Fields(fields) => deserializer.deserialize_any(KeptFields(*fields)),
+            Kept::Fields(fields) => deserializer.deserialize_any(KeptFields(fields)),
         }
     }
 }

@@ -103,12 +103,12 @@ pub(super) fn desired_holds(reads: &LastReads<'_>, unplanned: &Unplanned, guard:
     };
     for own in reads.entries.values() {
         let entries = own.iter().map(|own| own.entry).filter(|entry| entry.held_for.is_news());
-        let Some(held) = entries.clone().next().map(|entry| &entry.node) else {
+        let Some(planned) = entries.clone().next().map(|entry| &entry.node) else {
             continue;
         };
         // The Node as it is now: the plan may be older.
-        let node = targets.nodes.by_name(&held.name);
-        let Some(node) = node.filter(|node| node.uid == held.uid) else {
+        let node = targets.nodes.by_name(&planned.name);
+        let Some(node) = node.filter(|node| node.uid == planned.uid) else {
             continue;
         };
         let period = targets.signal_period(node).filter(|period| period.ended_at.is_none());

@@ -35,6 +35,9 @@ pub(super) struct Attempt {
 
 type FieldWrites = Vec<(NodeField, NodeIntent)>;
 
+/// Whether one of a Node's due writes changes something, and all of them.
+type DueWrites<'a> = (bool, Vec<(NodeField, &'a NodeIntent)>);
+
 /// How an attempt to write one field ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
@@ -132,7 +135,7 @@ impl Schedule {
         self.observe(intents);
         let mut next_at: Option<Instant> = None;
         let mut wake_at = |at: Instant| next_at = Some(next_at.map_or(at, |next_at| next_at.min(at)));
-        let mut due: BTreeMap<&String, (bool, Vec<(NodeField, &NodeIntent)>)> = BTreeMap::new();
+        let mut due: BTreeMap<&String, DueWrites<'_>> = BTreeMap::new();
         let mut confirmations = Vec::new();
         for (field, nodes) in intents {
             for (name, intent) in nodes.iter() {
@@ -183,7 +186,7 @@ impl Schedule {
         let started = due.iter().flat_map(|(_, (_, intents))| intents);
         let started = started.filter(|(field, intent)| is_confirmation(*field, intent));
         self.confirmations = Some((counted_since, confirmed + started.count()));
-        let start = |(name, (_, intents)): (&String, (bool, Vec<(NodeField, &NodeIntent)>))| {
+        let start = |(name, (_, intents)): (&String, DueWrites<'_>)| {
             self.nodes.entry(name.clone()).or_default().started_at = Some(now);
             let intents = intents.into_iter();
             Attempt {

@@ -48,7 +48,7 @@ fn observed(world: &World, policy: &str) -> (f64, f64) {
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_that_waits_for_its_load_balancer_loses_nothing() {
-    let (mut world, _leader) = world_with_a_pod_of_two_services().await;
+    let (world, _leader) = world_with_a_pod_of_two_services().await;
     world.drain_one(5).await;
     sleep(30 * SECOND).await;
     assert_eq!(observed(&world, "local"), (0.0, 0.0), "in service");
@@ -62,7 +62,7 @@ async fn a_drain_that_waits_for_its_load_balancer_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn pods_that_leave_before_the_load_balancer_are_counted_and_named() {
-    let (mut world, _leader) = world_with_a_pod_of_two_services().await;
+    let (world, _leader) = world_with_a_pod_of_two_services().await;
     let gate = json!({"loadBalancer": {"confirmation": "BestEffort", "confirmationTimeoutSeconds": 20, "connectionsDrainSeconds": 0}});
     world.maintain("m", "Drain", &["one"], &gate).await;
     world.until("the pod leaves", |world| !world.has_pod("web")).await;
