@@ -83,13 +83,8 @@ pub(crate) struct InstrumentedLeader {
 }
 
 impl InstrumentedLeader {
-    /// Starts it and waits until it leads and knows every pool.
-    pub(crate) async fn start(world: &World, azure: &Azure) -> anyhow::Result<Self> {
-        Self::start_with(world, azure, LeaderSignals::default()).await
-    }
-
-    /// The same with other signals.
-    pub(crate) async fn start_with(world: &World, azure: &Azure, signals: LeaderSignals) -> anyhow::Result<Self> {
+    /// Starts it with these signals and waits until it leads and knows every pool.
+    pub(crate) async fn start(world: &World, azure: &Azure, signals: LeaderSignals) -> anyhow::Result<Self> {
         world.forget_ledger().await?;
         let (recorder, mut registry) = (Recorder::default(), Registry::default());
         let metrics = Registered {

@@ -14,6 +14,7 @@ mod measuring;
 
 #[expect(dead_code, reason = "faults are the soak's")]
 mod azure;
+#[expect(dead_code, reason = "pools of interfaces are the scale report's")]
 mod documents;
 mod instrumented_leader;
 mod program;

@@ -146,7 +146,7 @@ struct Times {
 async fn run(world: &mut World, shape: Shape, signals: LeaderSignals) -> anyhow::Result<Times> {
     world.nodes(shape.nodes).await?;
     let azure = Azure::start(shape).await?;
-    let leader = InstrumentedLeader::start_with(world, &azure, signals).await?;
+    let leader = InstrumentedLeader::start(world, &azure, signals).await?;
     let mut times = Times::default();
     // The first wave creates the shared Lease and is not counted.
     for trial in 0..WAVE + TRIALS {
