@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks that the machine has what building and testing need.
 #
-#   prerequisites.sh build       a C linker with the static C library, and Rust; fails, with a line for each that is missing
+#   prerequisites.sh build       a C linker with the static C library, Rust, and a /dev/null that is a device; fails, with a line for each
+#                                that is missing
 #   prerequisites.sh lint        rustfmt and clippy; fails likewise
 #   prerequisites.sh namespaces  the programs of tests with network namespaces; this only warns
 #   prerequisites.sh ignored     what tests need that cargo ignores by default: network namespaces, their programs and chromium; installs
@@ -15,7 +16,7 @@
 #   prerequisites.sh prometheus  prometheus and promtool, for the alerts and dashboards; without them their tests fail; this only warns
 #
 # As root on a Debian-like machine it installs the packages for `namespaces`, `browser`, `clients`, `clocks`, `coverage`, `prometheus` and
-# `release`, and with CI=true those for `build` too.
+# `release`, and with CI=true those for `build` too, and makes /dev/null again.
 set -euo pipefail
 
 say() { printf 'prerequisites: %s\n' "$*" >&2; }
@@ -58,6 +59,17 @@ build() {
     good=false
   elif ! has_static_libc; then
     say "libc.a is missing: install the static C library, on Debian: apt-get install libc6-dev, on Fedora and openSUSE: glibc-static"
+    good=false
+  fi
+
+  # A program of root that renames its output to /dev/null leaves a file there. Then cargo compiles what others wrote to it.
+  if [[ ! -c /dev/null && ${CI:-} == true && $(id -u) == 0 ]]; then
+    say '/dev/null is no device: making it again'
+    rm -f /dev/null
+    mknod -m 666 /dev/null c 1 3 || true
+  fi
+  if [[ ! -c /dev/null ]]; then
+    say '/dev/null is no device: make it again, as root: rm -f /dev/null && mknod -m 666 /dev/null c 1 3'
     good=false
   fi
 
