@@ -85,7 +85,8 @@ impl fmt::Debug for BodyParser {
     }
 }
 
-/// Where the transport writes the body of one response. Clones write to the same parser.
+/// Where the transport writes the body of one response. Clones write to the same parser. Its lock is held while a writer waits for the
+/// parser, and nobody waits for the lock: chunks come one after the other, and `finish` after the last.
 #[derive(Clone)]
 pub(crate) struct BodySink(Arc<Mutex<State>>);
 

@@ -230,8 +230,8 @@ async fn each_profile_is_installed_upgraded_rolled_back_and_uninstalled() {
             monitored = listed.lines().map(ToOwned::to_owned).collect();
         }
         stdout_of(&mut helm_as(&administrator, &["uninstall", "headgate"]));
-        // A definition stays until the API server has deleted its objects, which helm does not wait for.
-        eventually(SOON, name, async || {
+        // A definition stays until the API server has deleted its objects, which helm does not wait for, and a busy one took a minute.
+        eventually(3 * SOON, name, async || {
             let left = objects(&administrator);
             met(left == before, format!("{left:?}"))
         })
