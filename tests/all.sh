@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs every test of the workspace, side by side: those of integration and maintenance wait for clusters most of the time,
 # all others compute. `lab` is there to build the program that they start. A target that is added is among the others by itself.
-# Drills come last, with nothing beside them: they watch what happens when, which a busy machine shows in another order.
+# Drills and rolls come last, with nothing beside them: they watch what happens when, which a busy machine shows in another order, or late.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
-readonly drills=drill::
+readonly last=(drill:: rollover::)
 tests() { cargo test --locked --workspace "$@"; }
 
 # What cargo ignores by default. CI has all that it needs, but Cluster API's controllers: `make cluster-api`.
@@ -32,9 +32,9 @@ maintenance=$!
 trap 'kill "$others" "$maintenance" 2>/dev/null || true; rm -f -- "$log" "$maintenance_log"' EXIT
 
 code=0
-tests --test integration --test lab --no-fail-fast -- "${ignored[@]}" --skip "$drills" || code=$?
+tests --test integration --test lab --no-fail-fast -- "${ignored[@]}" "${last[@]/#/--skip=}" || code=$?
 wait "$maintenance" || code=$?
 wait "$others" || code=$?
 cat -- "$maintenance_log" "$log"
-tests --test integration --test lab --no-fail-fast -- "${ignored[@]}" "$drills" || code=$?
+tests --test integration --test lab --no-fail-fast -- "${ignored[@]}" "${last[@]}" || code=$?
 exit "$code"
