@@ -85,8 +85,8 @@ impl fmt::Debug for BodyParser {
     }
 }
 
-/// Where the transport writes the body of one response. Clones write to the same parser. Its lock is held while a writer waits for the
-/// parser, and nobody waits for the lock: chunks come one after the other, and `finish` after the last.
+/// Where the transport writes the body of one response. Clones write to the same parser. A writer keeps the lock while it waits for
+/// the parser. Nobody else waits for the lock: chunks are written one after the other, and `finish` is called after the last one.
 #[derive(Clone)]
 pub(crate) struct BodySink(Arc<Mutex<State>>);
 

@@ -68,8 +68,8 @@ fn announces_end(node: &ClusterNode) -> bool {
     node.ends || node.eviction_at().is_some() || signals.any(Signal::announces_end)
 }
 
-/// Whether the `Down` counts as new. A time that is far ahead is another machine's clock. One that such a clock puts far back is not
-/// told from an old one: where the clocks of two leaders differ by [`WINDOW`], the second one sets another share `Down`.
+/// Whether the `Down` counts as new. A time that is far ahead is another machine's clock. A new leader whose clock is ahead by
+/// [`WINDOW`] takes the `Down` of the leader before it for old ones, and sets as many entries `Down` again.
 fn is_new(entry: LedgerEntry, now: Timestamp) -> bool {
     now.duration_since(entry.since).unsigned_abs() < WINDOW
 }
