@@ -76,9 +76,7 @@ impl Listener for TlsIncoming {
         Ok(LazyStream::Handshake(Box::new(self.acceptor.accept(stream))))
     }
 
-    async fn steer_away(&self) -> Vec<LazyStream> {
-        Vec::new()
-    }
+    async fn steer_away(&self, _: impl FnMut(LazyStream) + Send) {}
 }
 
 /// A connection that performs its TLS handshake when it is first used.

@@ -52,9 +52,9 @@ pub trait Listener: Send {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
     /// Accepts the next connection.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
-    /// Directs new connections to another process on the same port, if there is one. Returns connections that arrived
-    /// here in the meantime.
-    fn steer_away(&self) -> impl Future<Output = Vec<Self::Stream>> + Send;
+    /// Directs new connections to another process on the same port, if there is one. Connections that arrive here in
+    /// the meantime go to `serve`.
+    fn steer_away(&self, serve: impl FnMut(Self::Stream) + Send) -> impl Future<Output = ()> + Send;
 }
 
 impl Listener for TcpListener {
@@ -68,11 +68,10 @@ impl Listener for TcpListener {
         Ok(stream)
     }
 
-    async fn steer_away(&self) -> Vec<TcpStream> {
-        steer::steer_away(self).await.unwrap_or_else(|error| {
+    async fn steer_away(&self, serve: impl FnMut(TcpStream) + Send) {
+        if let Err(error) = steer::steer_away(self, serve).await {
             tracing::debug!(%error, "new connections not steered to another process");
-            Vec::new()
-        })
+        }
     }
 }
 
@@ -84,9 +83,7 @@ impl Listener for UnixListener {
         Ok(Self::accept(self).await?.0)
     }
 
-    async fn steer_away(&self) -> Vec<UnixStream> {
-        Vec::new()
-    }
+    async fn steer_away(&self, _: impl FnMut(UnixStream) + Send) {}
 }
 
 /// Serves `router` on `listener` until `stop` is cancelled, then closes: new connections are steered away, those in
@@ -164,9 +161,7 @@ pub async fn serve_with_limit<L: Listener>(
         // Again while connections still arrive: when another process leaves the group, the kernel renumbers the
         // sockets.
         if steered.is_none_or(|at| at.elapsed() >= STEER_INTERVAL) {
-            for stream in listener.steer_away().await {
-                add(&mut connections, stream);
-            }
+            listener.steer_away(|stream| add(&mut connections, stream)).await;
             steered = Some(Instant::now());
         }
         match timeout(QUEUE_EMPTY_TIMEOUT, listener.accept()).await {

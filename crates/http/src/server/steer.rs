@@ -8,6 +8,7 @@
 //! address shows whether that socket is this process's. With an index beyond the group the kernel chooses by hash, as
 //! without a program.
 
+use std::future::pending;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -20,10 +21,7 @@ use tokio::time::timeout;
 
 /// Time for a connection to the own address, which does not leave the kernel.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
-/// Time to search the own accept queue for the own connection. It is in the queue before the search begins;
-/// connections that arrive later must not prolong the search.
-const SEARCH_TIMEOUT: Duration = Duration::from_millis(60);
-/// Time for the other process to answer.
+/// Time for the own connection to arrive here, or for the other process to answer it.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Indexes to try; more processes never share a port.
 const MAX_GROUP_SIZE: u32 = 8;
@@ -42,18 +40,17 @@ enum SocketOwner {
     Unknown,
 }
 
-/// Directs new connections to a process that keeps serving, if there is one. Returns connections that arrived here in
-/// the meantime.
+/// Directs new connections to a process that keeps serving, if there is one. Connections that arrive here in the
+/// meantime go to `serve` at once: another process that closes may ask this one whether it stays.
 ///
 /// # Errors
 /// If the kernel does not have the option; the kernel then chooses as before.
-pub(super) async fn steer_away(listener: &TcpListener) -> io::Result<Vec<TcpStream>> {
-    let mut arrived = Vec::new();
+pub(super) async fn steer_away(listener: &TcpListener, mut serve: impl FnMut(TcpStream)) -> io::Result<()> {
     let mut own_indexes = 0;
     for index in 0..MAX_GROUP_SIZE {
         attach_program(listener, index)?;
-        match find_owner(listener, &mut arrived).await {
-            SocketOwner::Staying => return Ok(arrived),
+        match find_owner(listener, &mut serve).await {
+            SocketOwner::Staying => return Ok(()),
             SocketOwner::Closing => {}
             SocketOwner::ThisProcess => own_indexes += 1,
             SocketOwner::Unknown => break,
@@ -63,8 +60,7 @@ pub(super) async fn steer_away(listener: &TcpListener) -> io::Result<Vec<TcpStre
             break;
         }
     }
-    attach_program(listener, INDEX_BY_HASH)?;
-    Ok(arrived)
+    attach_program(listener, INDEX_BY_HASH)
 }
 
 /// Makes the kernel choose the socket at `index` for each new connection.
@@ -84,30 +80,32 @@ fn attach_program(listener: &TcpListener, index: u32) -> io::Result<()> {
 }
 
 /// Connects to the listener's own address and finds out which process gets the connection.
-async fn find_owner(listener: &TcpListener, arrived: &mut Vec<TcpStream>) -> SocketOwner {
+async fn find_owner(listener: &TcpListener, serve: &mut impl FnMut(TcpStream)) -> SocketOwner {
     let Some(stream) = connect(listener).await else {
         return SocketOwner::Unknown;
     };
     let Ok(own_address) = stream.local_addr() else {
         return SocketOwner::Unknown;
     };
-    let search = async {
+    let arrives_here = async {
         while let Ok((other, peer)) = listener.accept().await {
             if is_same_address(peer, own_address) {
-                return true;
+                return;
             }
-            arrived.push(other);
+            serve(other);
         }
-        false
+        // An own connection that cannot be accepted is for the timeout.
+        pending().await
     };
-    if timeout(SEARCH_TIMEOUT, search).await == Ok(true) {
-        return SocketOwner::ThisProcess;
-    }
-    if is_staying(stream).await {
-        SocketOwner::Staying
-    } else {
-        SocketOwner::Closing
-    }
+    let owner = async {
+        tokio::select! {
+            // In this order: a connection to this process is in its queue before another process could answer.
+            biased;
+            () = arrives_here => SocketOwner::ThisProcess,
+            stays = is_staying(stream) => if stays { SocketOwner::Staying } else { SocketOwner::Closing },
+        }
+    };
+    timeout(ANSWER_TIMEOUT, owner).await.unwrap_or(SocketOwner::Closing)
 }
 
 /// A connection to the listener's own port, in an IP family that this machine has.
@@ -129,17 +127,13 @@ async fn connect(listener: &TcpListener) -> Option<TcpStream> {
 /// Whether the process at the other end keeps serving: it answers, and without `Connection: close`. No process has
 /// the path, so no counter of health answers changes.
 async fn is_staying(mut stream: TcpStream) -> bool {
+    let mut head = [0; 1024];
     let answer = async {
         stream.write_all(b"GET / HTTP/1.1\r\nHost: headgate\r\n\r\n").await?;
-        let mut head = vec![0; 1024];
-        let length = stream.read(&mut head).await?;
-        head.truncate(length);
-        Ok::<_, io::Error>(head)
+        stream.read(&mut head).await
     };
-    let Ok(Ok(head)) = timeout(ANSWER_TIMEOUT, answer).await else {
-        return false;
-    };
-    let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
+    let length = answer.await.unwrap_or_default();
+    let head = String::from_utf8_lossy(&head[..length]).to_ascii_lowercase();
     head.starts_with("http/") && !head.contains("\r\nconnection: close\r\n")
 }
 
@@ -152,6 +146,7 @@ fn is_same_address(a: SocketAddr, b: SocketAddr) -> bool {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Instant;
 
     use tokio::task::JoinHandle;
 
@@ -175,6 +170,10 @@ mod tests {
     const STAYS: &str = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
     const LEAVES: &str = "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
+    fn nothing_arrives(stream: TcpStream) {
+        panic!("arrived: {stream:?}");
+    }
+
     /// Makes `count` connections and returns how many of them arrive at `listener`.
     async fn arriving(listener: &TcpListener, count: usize) -> usize {
         let address = listener.local_addr().unwrap();
@@ -197,7 +196,7 @@ mod tests {
             let b = bind(address).unwrap();
             let (leaver, stayer) = if leaver_first { (a, b) } else { (b, a) };
             let (task, count) = process(stayer, STAYS);
-            assert!(steer_away(&leaver).await.unwrap().is_empty());
+            steer_away(&leaver, nothing_arrives).await.unwrap();
             let before = count.load(Ordering::Relaxed);
             assert_eq!(arriving(&leaver, 50).await, 0, "leaver first: {leaver_first}");
             assert_eq!(count.load(Ordering::Relaxed) - before, 50);
@@ -220,7 +219,7 @@ mod tests {
             let leaver = listeners[positions[0]].take().unwrap();
             let (also_leaving, others) = process(listeners[positions[1]].take().unwrap(), LEAVES);
             let (staying, count) = process(listeners[positions[2]].take().unwrap(), STAYS);
-            steer_away(&leaver).await.unwrap();
+            steer_away(&leaver, drop).await.unwrap();
             let (before, others_before) = (count.load(Ordering::Relaxed), others.load(Ordering::Relaxed));
             assert_eq!(arriving(&leaver, 30).await, 0, "{positions:?}");
             assert_eq!(count.load(Ordering::Relaxed) - before, 30, "{positions:?}");
@@ -231,9 +230,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn processes_that_close_at_once_do_not_wait_for_each_other() {
+        let answer = |stream: TcpStream| {
+            // The peer may have closed already.
+            let _ = stream.try_write(LEAVES.as_bytes());
+        };
+        let mut shortest = Duration::MAX;
+        // More than once: a busy machine takes longer now and then.
+        for _ in 0..5 {
+            let stayer = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+            let address = stayer.local_addr().unwrap();
+            let leavers = [bind(address).unwrap(), bind(address).unwrap()];
+            let (task, _) = process(stayer, STAYS);
+            let begun = Instant::now();
+            let [first, second] = leavers.each_ref().map(|leaver| steer_away(leaver, answer));
+            tokio::try_join!(first, second).unwrap();
+            shortest = shortest.min(begun.elapsed());
+            task.abort();
+        }
+        assert!(shortest < ANSWER_TIMEOUT, "{shortest:?}");
+    }
+
+    #[tokio::test]
     async fn single_process_keeps_its_connections() {
         let alone = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
-        assert!(steer_away(&alone).await.unwrap().is_empty());
+        steer_away(&alone, nothing_arrives).await.unwrap();
         assert_eq!(arriving(&alone, 20).await, 20);
     }
 }
