@@ -95,7 +95,7 @@ async fn find_owner(listener: &TcpListener, serve: &mut impl FnMut(TcpStream)) -
             serve(other);
         }
         // An own connection that cannot be accepted is for the timeout.
-        pending().await
+        pending::<()>().await;
     };
     let owner = async {
         tokio::select! {
@@ -170,10 +170,6 @@ mod tests {
     const STAYS: &str = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
     const LEAVES: &str = "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-    fn nothing_arrives(stream: TcpStream) {
-        panic!("arrived: {stream:?}");
-    }
-
     /// Makes `count` connections and returns how many of them arrive at `listener`.
     async fn arriving(listener: &TcpListener, count: usize) -> usize {
         let address = listener.local_addr().unwrap();
@@ -196,7 +192,9 @@ mod tests {
             let b = bind(address).unwrap();
             let (leaver, stayer) = if leaver_first { (a, b) } else { (b, a) };
             let (task, count) = process(stayer, STAYS);
-            steer_away(&leaver, nothing_arrives).await.unwrap();
+            steer_away(&leaver, |stream| panic!("arrived: {stream:?}"))
+                .await
+                .unwrap();
             let before = count.load(Ordering::Relaxed);
             assert_eq!(arriving(&leaver, 50).await, 0, "leaver first: {leaver_first}");
             assert_eq!(count.load(Ordering::Relaxed) - before, 50);
@@ -254,7 +252,9 @@ mod tests {
     #[tokio::test]
     async fn single_process_keeps_its_connections() {
         let alone = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
-        steer_away(&alone, nothing_arrives).await.unwrap();
+        steer_away(&alone, |stream| panic!("arrived: {stream:?}"))
+            .await
+            .unwrap();
         assert_eq!(arriving(&alone, 20).await, 20);
     }
 }
