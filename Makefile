@@ -107,13 +107,16 @@ drill-picture: ## draw the README's picture from the results of drill-assumption
 test: build-tools namespace-tools browser prometheus-tools azure-clients helm krew static-binary ## run all tests, with the real control plane and the static binary
 	assets=$$($(control_plane)); export KUBEBUILDER_ASSETS=$$assets; $(if $(ARGS),cargo test --locked --workspace $(ARGS),tests/all.sh)
 
-.PHONY: lint
-lint: build-tools lint-tools client-tools ## check formatting, clippy with and without spans, licences, banned and unused dependencies, Go, Python, what the chart renders, workflows, the book
-	cargo fmt --all --check
+.PHONY: clippy
+clippy: build-tools ## run clippy on all targets, with and without spans, with warnings denied
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	# --all-targets leaves out benchmarks that run by name only, also where they are named beside it.
-	cargo clippy --locked --bench leader --bench soak --bench leader-soak --bench scale -- -D warnings
+	cargo clippy --locked --workspace --bench leader --bench soak --bench leader-soak --bench scale -- -D warnings
 	cargo clippy --locked -p headgate --no-default-features -- -D warnings
+
+.PHONY: lint
+lint: build-tools lint-tools client-tools clippy ## check formatting, clippy, licences, banned and unused dependencies, Go, Python, what the chart renders, workflows, the book
+	cargo fmt --all --check
 	cargo fetch --locked
 	cargo deny --locked --offline --workspace check --hide-inclusion-graph bans licenses sources
 	cargo machete
