@@ -19,13 +19,13 @@ const ROLLS: usize = 4;
 /// Probes that are answered before the old processes of a roll are stopped, and after they have ended.
 const BETWEEN: u64 = 500;
 /// An answer after this time, and as much as the machine stood still, is late.
-const LATE: Duration = Duration::from_millis(300);
+const LATE: Duration = Duration::from_millis(700);
 /// Of so many probes one may be late where the machine stood still; a process that lets connections wait makes more of them late.
 const PROBES_PER_LATE: u64 = 100;
 /// A machine that stood still for longer is busy: without that no probe is late.
 const BUSY: Duration = Duration::from_millis(300);
 /// For so long no probe may be answered, and for as long as the machine stood still.
-const LONGEST_GAP: Duration = Duration::from_millis(300);
+const LONGEST_GAP: Duration = Duration::from_secs(1);
 /// Between two looks of this test at itself.
 const LOOK: Duration = Duration::from_millis(50);
 /// The sources of the probes: an address has 28,000 ports, and each waits for a minute after its connection.
