@@ -25,7 +25,7 @@ const PROBES_PER_LATE: u64 = 100;
 /// A machine that stood still for longer is busy: without that no probe is late.
 const BUSY: Duration = Duration::from_millis(300);
 /// For so long no probe may be answered, and for as long as the machine stood still.
-const LONGEST_GAP: Duration = Duration::from_secs(1);
+const LONGEST_GAP: Duration = Duration::from_millis(500);
 /// Between two looks of this test at itself.
 const LOOK: Duration = Duration::from_millis(50);
 /// The sources of the probes: an address has 28,000 ports, and each waits for a minute after its connection.
