@@ -236,7 +236,7 @@ impl Server {
     }
 
     fn services(&self) -> usize {
-        self.tables.borrow().as_ref().map_or(0, |table| table.len())
+        self.tables.borrow().as_ref().map_or(0, |table| table.iter().count())
     }
 
     fn counted(&self, line: &str) -> u64 {

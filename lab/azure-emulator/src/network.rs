@@ -86,6 +86,9 @@ fn assign_private(
     let Some(list) = properties_mut(document).and_then(|properties| properties.get_mut(kind)) else {
         return Ok(());
     };
+    let children = list.as_array().into_iter().flatten();
+    let stated = children.filter_map(|child| child.pointer("/properties/privateIPAddress")?.as_str());
+    let stated: Vec<_> = stated.map(str::to_owned).collect();
     for child in list.as_array_mut().into_iter().flatten() {
         let kept = existing.and_then(|resource| {
             let list = resource::children(&resource.document, kind);
@@ -104,7 +107,7 @@ fn assign_private(
         let address = if let Some(kept) = kept {
             kept
         } else {
-            let used = used.get_or_insert_with(|| private_in_use(store));
+            let used = used.get_or_insert_with(|| [private_in_use(store), stated.clone()].concat());
             let address = free(v6, PRIVATE_V4, PRIVATE_V6, used)?;
             used.push(address.clone());
             address.into()

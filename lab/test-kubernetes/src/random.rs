@@ -4,7 +4,10 @@
 //! seed. Without them half of the runs have seeds that are always the same, the others fresh ones.
 
 use std::io::Write as _;
+use std::num::NonZero;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// From one line about the progress of many runs to the next.
@@ -114,28 +117,47 @@ fn seeds(default_runs: u64) -> Vec<Range<u64>> {
     }
 }
 
-/// Runs a story with each seed that the environment asks for, in paused time, and reports the progress of many runs to stderr.
-pub fn run_seeds<R: Future<Output = ()>>(name: &str, default_runs: u64, run: impl Fn(u64) -> R) {
+/// Runs a story with each seed that the environment asks for, in paused time, on all cores, and reports the progress of many runs to
+/// stderr. No run begins after one has failed.
+pub fn run_seeds<R: Future<Output = ()>>(name: &str, default_runs: u64, run: impl Fn(u64) -> R + Sync) {
     let (seeds, start) = (seeds(default_runs), std::time::Instant::now());
     let _ = writeln!(std::io::stderr(), "{name}: runs with the seeds {seeds:?}");
     let runs: u64 = seeds.iter().map(|range| range.end - range.start).sum();
-    for (done, seed) in (1_u64..).zip(seeds.into_iter().flatten()) {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_paused_time(run(seed))));
-        if let Err(panic) = result {
-            let _ = writeln!(
-                std::io::stderr(),
-                "{name}: seed {seed} failed: {} repeats the run",
-                repeat_command(seed)
-            );
-            std::panic::resume_unwind(panic);
+    let (waiting, done) = (Mutex::new(seeds.into_iter().flatten()), AtomicU64::new(0));
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        while let Some(seed) = next() {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_paused_time(run(seed))));
+            if let Err(panic) = result {
+                while next().is_some() {}
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "{name}: seed {seed} failed: {} repeats the run",
+                    repeat_command(seed)
+                );
+                std::panic::resume_unwind(panic);
+            }
+            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+            if done.is_multiple_of(RUNS_PER_REPORT) {
+                let took = start.elapsed();
+                // The harness captures what is printed.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "{name}: {done} of {runs} runs passed, the last with seed {seed}, in {took:.0?}"
+                );
+            }
         }
-        if done.is_multiple_of(RUNS_PER_REPORT) {
-            let took = start.elapsed();
-            // The harness captures what is printed.
-            let _ = writeln!(
-                std::io::stderr(),
-                "{name}: {done} of {runs} runs passed, the last with seed {seed}, in {took:.0?}"
-            );
+    };
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| {
+        // Named like the test, as its own thread is.
+        let test = std::thread::current().name().unwrap_or_default().to_owned();
+        let worker = |_| std::thread::Builder::new().name(test.clone()).spawn_scoped(scope, work);
+        let workers: Vec<_> = (0..cores).map(worker).collect();
+        for worker in workers {
+            if let Err(panic) = worker.unwrap().join() {
+                std::panic::resume_unwind(panic);
+            }
         }
-    }
+    });
 }

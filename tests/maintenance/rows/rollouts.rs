@@ -166,10 +166,9 @@ pub(super) async fn broken_successor(scene: Scene) {
             json!({"status": {"phase": "Pending", "containerStatuses": [container]}}),
         )
         .await;
-    for text in [
-        "container c: ImagePullBackOff: Back-off pulling image",
-        "ProgressDeadlineExceeded",
-    ] {
+    let cause = "container c: ImagePullBackOff: Back-off pulling image";
+    // The cause stays where the deadline is named too.
+    for text in [cause, "ProgressDeadlineExceeded", cause] {
         let blocked = |object: &Value| is_blocked(object, node, "DisruptionBudget", text);
         scene.until_maintenance(text, name, blocked).await;
     }

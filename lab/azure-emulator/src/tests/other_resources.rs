@@ -228,12 +228,13 @@ async fn configurations_with_a_subnet_get_an_address_of_their_own_and_keep_it() 
     let [one, two] = ["one", "two"].map(|name| frontend(name, &json!({})));
     let first = put("lb1", &[given, one.clone(), six.clone(), public]).await;
     assert_eq!(first, json!(["10.255.0.2", "10.255.0.1", "fd00::1", null]));
+    let next = frontend("next", &json!({"privateIPAddress": "10.255.0.3"}));
     assert_eq!(
-        put("lb2", &[one.clone(), two.clone()]).await,
-        json!(["10.255.0.3", "10.255.0.4"])
+        put("lb2", &[one.clone(), two.clone(), next]).await,
+        json!(["10.255.0.4", "10.255.0.5", "10.255.0.3"])
     );
     let again = put("lb1", &[two, one, six]).await;
-    assert_eq!(again, json!(["10.255.0.5", "10.255.0.1", "fd00::1"]));
+    assert_eq!(again, json!(["10.255.0.6", "10.255.0.1", "fd00::1"]));
 }
 
 #[tokio::test(start_paused = true)]
