@@ -121,6 +121,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn machines_are_read_where_cluster_api_serves_them() {
+        assert_eq!(
+            MachineObject::url_path(&(), Some("ns")),
+            "/apis/cluster.x-k8s.io/v1beta2/namespaces/ns/machines"
+        );
+        assert_eq!(MachineObject::kind(&()), "Machine");
+    }
+
+    #[test]
     fn a_machine_that_is_deleted_is_held_by_its_hooks() {
         let deleted = "2026-01-02T03:04:05Z";
         for (deletion, annotation, is_held) in [

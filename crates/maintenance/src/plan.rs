@@ -112,22 +112,25 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
     let mut wanted: BTreeMap<&str, (Isolation<'_>, NodePhase<'_>)> = BTreeMap::new();
     for maintenance in &view.maintenances {
         for node in &maintenance.nodes {
+            let drains = match maintenance.phase {
+                // It is not why anything on the node is as it is.
+                Phase::Idle | Phase::DryRun | Phase::Starting => continue,
+                Phase::Complete => {
+                    wanted.entry(node).or_default().0.is_uncordoned |= uncordons(maintenance);
+                    continue;
+                }
+                Phase::Cordon => false,
+                Phase::Drain => true,
+            };
             let (isolation, phase) = wanted.entry(node).or_default();
-            match maintenance.phase {
-                Phase::Cordon => {
-                    isolation.is_cordoned = true;
-                    isolation.is_kept_from_scale_down |= maintenance.object.spec.deadline.is_none();
-                    phase.cordoned_by.push(maintenance.name);
-                }
-                Phase::Drain => {
-                    isolation.is_cordoned = true;
-                    isolation.is_kept_from_scale_down |= maintenance.object.spec.deadline.is_none();
-                    isolation.drained_by.push(maintenance.uid());
-                    phase.drained_by.push(maintenance.name);
-                    phase.is_drained = view.is_drained(node);
-                }
-                Phase::Complete => isolation.is_uncordoned |= uncordons(maintenance),
-                Phase::Idle | Phase::DryRun | Phase::Starting => {}
+            isolation.is_cordoned = true;
+            isolation.is_kept_from_scale_down |= maintenance.object.spec.deadline.is_none();
+            if drains {
+                isolation.drained_by.push(maintenance.uid());
+                phase.drained_by.push(maintenance.name);
+                phase.is_drained = view.is_drained(node);
+            } else {
+                phase.cordoned_by.push(maintenance.name);
             }
         }
     }

@@ -357,10 +357,11 @@ fn rolling(deployment: &DeploymentFacts, problem: Option<&str>) -> String {
     )
 }
 
+/// The pod's problem comes first: it is the cause, and a blocker's message is cut at its end.
 fn failed(deployment: &DeploymentFacts, why: &str, problem: Option<&str>) -> String {
-    let problem = problem.map_or_else(String::new, |problem| format!("; {problem}"));
+    let problem = problem.map_or_else(String::new, |problem| format!("{problem}; "));
     format!(
-        "the rollout of Deployment {} does not succeed: {why}{problem}",
+        "the rollout of Deployment {} does not succeed: {problem}{why}",
         deployment.name
     )
 }

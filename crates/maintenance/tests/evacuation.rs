@@ -150,6 +150,10 @@ fn an_unknown_active_class_counts_for_nothing() {
     status(&mut evacuation).active_evacuator_class = Some("unknown.example".to_owned());
     status(&mut evacuation).active_evacuator_completed = true;
     assert_eq!(write(&mut evacuation, &pod, at(0)), "it is the turn of a.example");
+    evacuation.spec.evacuators = Some(Vec::new());
+    status(&mut evacuation).active_evacuator_class = Some("unknown.example".to_owned());
+    status(&mut evacuation).active_evacuator_completed = false;
+    assert_eq!(step(&evacuation, PodState::Exists(&pod), None, at(0)), Step::Evict);
 }
 
 #[test]
@@ -401,6 +405,7 @@ fn the_daemon_set_evacuator_stays_within_the_targets() {
         status.message,
         "web is terminating the pod due to node maintenance (OS upgrade)."
     );
+    assert_eq!(status.evacuation_progress_timestamp, Some(Time(at(10))));
     assert_eq!(status.expected_evacuation_finish_time, Some(Time(at(40))));
     assert!(!status.active_evacuator_completed);
     let hurried = NodeState {

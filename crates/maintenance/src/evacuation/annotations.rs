@@ -134,8 +134,9 @@ mod tests {
 
     #[test]
     fn a_value_is_a_priority_and_perhaps_a_role() {
-        let long = "a".repeat(55);
-        let role = format!("5/{}", "r".repeat(64));
+        let (longest, long) = ("a".repeat(54), "a".repeat(55));
+        let [longest_role, long_role] = [63, 64].map(|length| "r".repeat(length));
+        let [with_longest_role, with_long_role] = [&longest_role, &long_role].map(|role| format!("5/{role}"));
         for (class, value, expected) in [
             ("a.example", "0", Some((0, None))),
             ("a.example", "100000", Some((100_000, None))),
@@ -150,10 +151,12 @@ mod tests {
             ("a.example", "", None),
             ("a.example", "99999999999999999999", None),
             ("a.example", "5/", None),
-            ("a.example", &role, None),
+            ("a.example", &with_longest_role, Some((5, Some(longest_role.as_str())))),
+            ("a.example", &with_long_role, None),
             ("A.example", "5", None),
             ("a..example", "5", None),
             ("-a.example", "5", None),
+            (&longest, "5", Some((5, None))),
             (&long, "5", None),
             ("", "5", None),
         ] {
@@ -207,12 +210,14 @@ mod tests {
              there is another evacuator with the role controller"
         );
         let classes: Vec<_> = (0..120).map(|n| format!("e{n:03}.example")).collect();
-        let mut many: Vec<_> = classes.iter().map(|class| (class.as_str(), "5")).collect();
-        many.push(("z.example", "10000/controller"));
-        let result = parsed(&many);
-        assert_eq!(result.evacuators.len(), 100);
-        assert_eq!(result.evacuators[0].evacuator_class, "z.example");
-        assert_eq!(result.mistakes.len(), 21);
+        for controller in ["a.example", "z.example"] {
+            let mut many: Vec<_> = classes.iter().map(|class| (class.as_str(), "5")).collect();
+            many.push((controller, "10000/controller"));
+            let result = parsed(&many);
+            assert_eq!(result.evacuators.len(), 100);
+            assert_eq!(result.evacuators[0].evacuator_class, controller);
+            assert_eq!(result.mistakes.len(), 21);
+        }
     }
 
     #[test]

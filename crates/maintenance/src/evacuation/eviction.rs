@@ -102,6 +102,12 @@ mod tests {
                 "Operation cannot be fulfilled on pods \"web\"",
                 Err(EvictionFailure::Other),
             ),
+            (
+                409,
+                &[],
+                "Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: 2",
+                Err(EvictionFailure::Other),
+            ),
         ] {
             let outcome = match classify(code, causes, message) {
                 EvictionOutcome::Accepted => Ok(()),

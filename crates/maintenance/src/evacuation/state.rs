@@ -150,14 +150,14 @@ fn next_turn(
         // None has been active yet, or the one that is active is unknown: what it says counts for nothing.
         return match turns.first() {
             Some(first) => pass_on(status, first, None, now),
-            None => evict(&status, pod, deadline, now),
+            None => evict(pod),
         };
     };
     let is_over = status.active_evacuator_completed || now >= deadline;
     match turns.get(position + 1) {
         _ if !is_over => Step::Wait(Some(deadline)),
         Some(next) => pass_on(status, next, active, now),
-        None => evict(&status, pod, deadline, now),
+        None => evict(pod),
     }
 }
 
@@ -197,11 +197,7 @@ fn pass_on(mut status: EvacuationStatus, to: &Evacuator, from: Option<String>, n
     Step::UpdateStatus(Box::new(status))
 }
 
-fn evict(status: &EvacuationStatus, pod: &PodFacts, deadline: Timestamp, now: Timestamp) -> Step {
-    let is_working = status.active_evacuator_class.is_some() && !status.active_evacuator_completed && now < deadline;
-    if is_working {
-        return Step::Wait(Some(deadline));
-    }
+fn evict(pod: &PodFacts) -> Step {
     if pod.pod_type != PodType::Default || pod.terminating_until.is_some() {
         return Step::Wait(None);
     }

@@ -118,10 +118,14 @@ pub fn listed(
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
     use super::*;
     use crate::api::EvacuationStatus;
+    use crate::api::names::ROLLOUT_RESTARTED_CONDITION;
     use crate::drain_plan::{Labels, PodSelector};
     use crate::plan::evacuations::evacuation_of;
+    use crate::snapshot::Owner;
 
     const NOW: &str = "2026-01-01T01:00:00Z";
 
@@ -161,6 +165,57 @@ mod tests {
         ] {
             let found = blocker(&pod(), None, &budgets, true, now).map(|(_, message)| message);
             assert_eq!(found.as_deref(), expected, "{budgets:?}");
+        }
+    }
+
+    #[test]
+    fn a_budget_that_keeps_a_pod_comes_with_what_to_do() {
+        let replaced = |kind: &str| Owner {
+            api_version: "apps/v1".to_owned(),
+            kind: kind.to_owned(),
+            name: "web".to_owned(),
+            ..Owner::default()
+        };
+        let decided = |reason: RolloutReason| Condition {
+            type_: ROLLOUT_RESTARTED_CONDITION.to_owned(),
+            reason: reason.as_str().to_owned(),
+            message: "what the evacuator says".to_owned(),
+            status: "False".to_owned(),
+            last_transition_time: Time(NOW.parse().unwrap()),
+            observed_generation: None,
+        };
+        let on_its_own = Some("nothing replaces the pod: let the budget allow a disruption, or delete the pod");
+        for (needs_all, owner, condition, expected) in [
+            (true, None, None, on_its_own),
+            (false, None, None, None),
+            // The evacuator has not had its turn.
+            (true, Some("ReplicaSet"), None, None),
+            (
+                true,
+                Some("ReplicaSet"),
+                Some(RolloutReason::Paused),
+                Some("what the evacuator says"),
+            ),
+            (true, Some("ReplicaSet"), Some(RolloutReason::NotProtected), None),
+        ] {
+            let mut pod = pod();
+            pod.owner = owner.map(replaced);
+            let mut evacuation = evacuation_of(&pod);
+            evacuation.status = Some(EvacuationStatus {
+                conditions: condition.map(decided).into_iter().collect(),
+                ..EvacuationStatus::default()
+            });
+            let mut budget = budget("shop", "web", "web", 0);
+            budget.needs_all = needs_all;
+            let (_, message) = blocker(&pod, Some(&evacuation), &[budget], true, NOW.parse().unwrap()).unwrap();
+            let advice = message
+                .strip_prefix("PodDisruptionBudget web allows 0 disruptions")
+                .unwrap();
+            assert_eq!(
+                advice.strip_prefix("; "),
+                expected,
+                "{needs_all} {owner:?} {condition:?}"
+            );
         }
     }
 

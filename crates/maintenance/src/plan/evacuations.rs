@@ -150,6 +150,7 @@ pub(crate) fn by_pod<'a>(evacuations: &'a [Evacuation], pods: &[PodFacts]) -> BT
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::names::EVACUATOR_ANNOTATION_PREFIXES;
 
     #[test]
     fn a_name_is_cut_to_a_valid_one() {
@@ -161,6 +162,32 @@ mod tests {
             (format!("{}.--0", "p".repeat(148)), format!("u-{}", "p".repeat(148))),
         ] {
             assert_eq!(evacuation_name("u", &pod), expected);
+        }
+    }
+
+    #[test]
+    fn a_pod_of_a_daemon_set_has_one_controller() {
+        let own = EVACUATOR_ANNOTATION_PREFIXES[0];
+        for (registered, expected) in [
+            ([].as_slice(), [DAEMON_SET_EVACUATOR].as_slice()),
+            (
+                &[("first.example", "20000"), (DAEMON_SET_EVACUATOR, "5")],
+                &["first.example", DAEMON_SET_EVACUATOR],
+            ),
+            (&[("app.example", "10000/controller")], &["app.example"]),
+        ] {
+            let registered = registered.iter();
+            let pod = PodFacts {
+                pod_type: PodType::DaemonSet,
+                evacuators: registered
+                    .map(|(class, value)| (format!("{own}{class}"), (*value).to_owned()))
+                    .collect(),
+                ..PodFacts::default()
+            };
+            let evacuators = evacuation_of(&pod).spec.evacuators.unwrap();
+            let classes: Vec<_> = evacuators.iter().map(|one| one.evacuator_class.as_str()).collect();
+            assert_eq!(classes, expected);
+            assert_eq!(evacuators.last().unwrap().priority, CONTROLLER_PRIORITY);
         }
     }
 

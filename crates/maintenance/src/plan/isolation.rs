@@ -237,6 +237,12 @@ mod tests {
                 change(None, None, Some(Remove)),
             ),
             (
+                "another writer's text in the form of a UUID",
+                &none,
+                node(true, Some(false), Some("reserved-till-next-week-afterupgrade")),
+                change(Some(false), Some(Remove), None),
+            ),
+            (
                 "another writer's UUID without the annotation",
                 &none,
                 node(true, None, Some(gone)),

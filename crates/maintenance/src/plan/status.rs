@@ -19,24 +19,21 @@ use super::view::{View, previous_status};
 /// The status of a maintenance now. `is_completing` says that something is still to be undone for it.
 pub(super) fn status(view: &View<'_>, maintenance: &Maintenance<'_>, is_completing: bool) -> NodeMaintenanceStatus {
     let previous = maintenance.object.status.clone().unwrap_or_default();
-    let mut node_statuses = match maintenance.phase {
+    let (node_statuses, target_sets) = match maintenance.phase {
         // Still needed to know what is to be undone.
-        Phase::Complete if is_completing => previous.node_statuses.clone(),
-        Phase::Idle | Phase::Starting | Phase::Complete => Vec::new(),
-        Phase::DryRun | Phase::Cordon | Phase::Drain => listed_nodes(maintenance)
-            .into_iter()
-            .map(|node| node_status(view, maintenance, node))
-            .collect(),
+        Phase::Complete if is_completing => (previous.node_statuses.clone(), previous.target_sets.clone()),
+        Phase::Idle | Phase::Starting | Phase::Complete => (Vec::new(), Vec::new()),
+        Phase::DryRun | Phase::Cordon | Phase::Drain => {
+            let nodes = listed_nodes(maintenance).into_iter();
+            let mut statuses: Vec<_> = nodes.map(|node| node_status(view, maintenance, node)).collect();
+            let target_sets = share_long_targets(&mut statuses);
+            (statuses, target_sets)
+        }
     };
     let pods_left = node_statuses
         .iter()
         .map(|node| node.pods_pending_evacuation + node.pods_evacuating)
         .sum();
-    let target_sets = match maintenance.phase {
-        // They are those of the nodes in the status before.
-        Phase::Complete if is_completing => previous.target_sets.clone(),
-        _ => share_long_targets(&mut node_statuses),
-    };
     let is_drained = |node: &&String| maintenance.phase == Phase::Drain && view.is_drained(node);
     let participant = view.progress.participant(maintenance.name);
     let mut status = NodeMaintenanceStatus {

@@ -265,6 +265,10 @@ mod tests {
     fn a_rollout_is_complete_as_kubectl_counts() {
         let timed_out = json!([{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded",
             "message": "ReplicaSet \"web-2\" has timed out progressing."}]);
+        let refused = |status: &str| {
+            json!([{"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated", "message": "progressing"},
+                {"type": "ReplicaFailure", "status": status, "reason": "FailedCreate", "message": "exceeded quota"}])
+        };
         let failed = "ProgressDeadlineExceeded: ReplicaSet \"web-2\" has timed out progressing.";
         for (status, expected) in [
             (json!({}), Rollout::Complete),
@@ -276,6 +280,14 @@ mod tests {
             (
                 json!({"replicas": 2, "conditions": timed_out}),
                 Rollout::Failed(failed.to_owned()),
+            ),
+            (
+                json!({"replicas": 2, "conditions": refused("True")}),
+                Rollout::Failed("FailedCreate: exceeded quota".to_owned()),
+            ),
+            (
+                json!({"replicas": 2, "conditions": refused("False")}),
+                Rollout::InProgress,
             ),
             // The condition is about the rollout before.
             (
@@ -303,6 +315,7 @@ mod tests {
             (1, rolling(json!(0), json!(1)), Some("its maxSurge is 0")),
             (1, rolling(json!("0%"), json!("25%")), Some("its maxSurge is 0")),
             (1, rolling(json!("25%"), json!("99%")), None),
+            (1, rolling(json!("150%"), json!(0)), None),
             (3, rolling(json!("25%"), json!("25%")), None),
             (
                 4,
@@ -377,6 +390,11 @@ mod tests {
             (
                 json!({"initContainerStatuses": [crashes]}),
                 Some("pod web-2: container c: CrashLoopBackOff"),
+            ),
+            (
+                json!({"conditions": [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"},
+                    {"type": "PodScheduled", "status": "True"}]}),
+                None,
             ),
             (
                 json!({"conditions": unscheduled}),

@@ -124,6 +124,9 @@ mod tests {
         assert_eq!(status.evacuation_progress_timestamp.clone().unwrap().0, at(0));
         evacuation.status = Some(status);
         assert!(is_active(&evacuation) && was_restarted(&evacuation));
+        let mut of_another = evacuation.clone();
+        of_another.status.as_mut().unwrap().active_evacuator_class = Some("app.example".to_owned());
+        assert!(!is_active(&of_another));
         assert_eq!(status_after(&evacuation, &wait, at(9)), None, "nothing is new");
         let renewed = status_after(&evacuation, &wait, at(10)).unwrap();
         assert_eq!(renewed.evacuation_progress_timestamp.unwrap().0, at(10));
@@ -140,6 +143,7 @@ mod tests {
         // The Eviction API has refused since.
         "429".clone_into(&mut status.message);
         evacuation.status = Some(status);
+        assert!(!was_restarted(&evacuation));
         assert_eq!(status_after(&evacuation, &not_ours, at(2)), None);
         let taken_back = status_after(&evacuation, &Decision::Wait(explanation("waits", false)), at(3)).unwrap();
         assert!(!taken_back.active_evacuator_completed);

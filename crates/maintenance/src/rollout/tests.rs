@@ -200,6 +200,12 @@ fn what_no_rollout_can_replace_is_left_to_the_eviction_api() {
             "StatefulSet db ends a pod before it starts the next one: add a replica",
         ),
         (
+            "a kind that headgate does not know",
+            |scene| scene.pod.owner = Some(owner("CloneSet", "db")),
+            "not ours NoDeployment",
+            "headgate cannot have CloneSet db start a replacement first",
+        ),
+        (
             "no owner",
             |scene| scene.pod.owner = None,
             "not ours NoDeployment",
@@ -287,7 +293,10 @@ fn nothing_is_restarted_while_something_else_is_in_progress() {
         ),
         (
             "no cordon",
-            |scene| scene.node.is_cordoned = false,
+            |scene| {
+                scene.node.is_cordoned = false;
+                scene.replicas_leaving = 0;
+            },
             "wait NotCordoned",
             "the cordon of node one",
         ),
@@ -344,7 +353,7 @@ fn a_restart_is_followed_to_its_end_and_not_repeated() {
                 scene.successor_problem = Some("pod web-2-b: container c: ImagePullBackOff");
             },
             "wait ProgressDeadlineExceeded",
-            "does not succeed: ProgressDeadlineExceeded: timed out; pod web-2-b: container c: ImagePullBackOff",
+            "does not succeed: pod web-2-b: container c: ImagePullBackOff; ProgressDeadlineExceeded: timed out",
         ),
         (
             "the same, and the budget counts the successor",

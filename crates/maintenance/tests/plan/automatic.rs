@@ -141,6 +141,8 @@ fn each_cause_has_its_deadline() {
                 "{what}"
             );
             assert_eq!(Some(deadline(&world)), at(expected), "{what}");
+            let gate = created.spec.load_balancer;
+            assert_eq!(i64::from(gate.confirmation_timeout_seconds), expected / 4, "{what}");
             assert_eq!(
                 world.evacuated_pods().len(),
                 2,
@@ -430,22 +432,28 @@ fn a_machine_of_another_cluster_takes_no_node_and_waits_for_none() {
 #[test]
 fn a_machine_is_released_where_its_maintenance_is_completed() {
     let mut world = world(&[Cause::Machine]);
-    let in_service = NodeTraffic::InService {
-        detail: "pool web".to_owned(),
+    for node in ["one", "two"] {
+        let in_service = NodeTraffic::InService {
+            detail: "pool web".to_owned(),
+        };
+        world.observe(node, in_service);
+    }
+    let machines = |are_held: [bool; 2]| {
+        let machines = ["one", "two"].into_iter().zip(are_held);
+        let machines = machines.map(|(node, is_held)| DeletedMachine {
+            name: format!("of-{node}"),
+            node: node.to_owned(),
+            is_held,
+            ..DeletedMachine::default()
+        });
+        Some(machines.collect::<Vec<_>>())
     };
-    world.observe("one", in_service);
-    let held = DeletedMachine {
-        name: "of-one".to_owned(),
-        node: "one".to_owned(),
-        is_held: true,
-        ..DeletedMachine::default()
-    };
-    world.snapshot.machines = Some(vec![held]);
+    world.snapshot.machines = machines([true, true]);
     world.settle();
-    assert!(world.snapshot.machines.iter().flatten().all(|machine| machine.is_held));
-    world.snapshot.maintenances[0].spec.stage = Stage::Complete;
+    assert_eq!(world.snapshot.machines, machines([true, true]));
+    world.change("automatic-one", |one| one.spec.stage = Stage::Complete);
     world.settle();
-    assert!(world.snapshot.machines.iter().flatten().all(|machine| !machine.is_held));
+    assert_eq!(world.snapshot.machines, machines([false, true]));
 }
 
 /// What happens to one of two nodes.

@@ -37,6 +37,7 @@ fn reason<'a>(world: &'a World, maintenance: &str, kind: &str) -> &'a str {
 #[test]
 fn nodes_wait_for_room_and_are_taken_up_older_maintenances_first() {
     let mut world = limited(&["a", "b", "c", "d", "e"], IntOrPercent::Int(2));
+    world.maintain("idle", Stage::Idle, &["a", "b"], &[]);
     world.maintain("old", Stage::Drain, &["c", "d", "e"], &[]);
     world.maintain("new", Stage::Cordon, &["a", "d"], &[]);
     world.settle();
@@ -143,6 +144,13 @@ fn of_more_nodes_than_a_status_can_have_the_others_wait() {
         world = world.nodes(&names[..1]);
         world.settle();
         assert_eq!(count(&world), (501, 500, all), "{stage:?}");
+        // A limit that has room is not what holds back.
+        world.snapshot.max_concurrent_nodes = Some(IntOrPercent::Int(600));
+        world.settle();
+        let conditions = &world.maintenance("m").status.as_ref().unwrap().conditions;
+        let progressing = conditions.iter().find(|one| one.type_ == "Progressing").unwrap();
+        let (why, _) = progressing.message.rsplit_once(": ").unwrap();
+        assert_eq!(why, "Held back: a maintenance has 500 nodes at once at most");
         if dry_run {
             continue;
         }

@@ -38,6 +38,14 @@ fn every_condition_is_there_from_the_first_status_on() {
                 _ => Some(("True", "Accepted")),
             };
             assert_eq!(world.condition("m", "Accepted"), accepted, "{stage:?} {node}");
+            assert_eq!(world.condition("m", "AllNodesSelected").unwrap().0, "False");
+            if stage != Stage::Drain {
+                assert_eq!(
+                    world.condition("m", "Drained"),
+                    Some(("False", "NotStarted")),
+                    "{stage:?}"
+                );
+            }
         }
     }
 }
@@ -77,20 +85,23 @@ fn what_needs_someone_blocks() {
     world.observe("one", NodeTraffic::Out { since: None });
     world.settle();
     assert_eq!(world.condition("m", "Blocked"), Some(("True", "DisruptionBudget")));
-    let status = world.maintenance("m").status.clone().unwrap();
-    let blocked = status
-        .conditions
-        .iter()
-        .find(|condition| condition.type_ == "Blocked")
-        .unwrap();
+    let message = |world: &World, kind: &str| {
+        let status = world.maintenance("m").status.clone().unwrap();
+        let mut conditions = status.conditions.into_iter();
+        conditions.find(|condition| condition.type_ == kind).unwrap().message
+    };
     assert_eq!(
-        blocked.message,
+        message(&world, "Blocked"),
         "2 pods cannot leave, first shop/pod-0001 on one: PodDisruptionBudget web allows 0 disruptions"
     );
     world.snapshot.budgets.clear();
     world.settle();
     assert_eq!(world.condition("m", "Blocked"), Some(("False", "NotBlocked")));
-    assert_eq!(status.drained_nodes, 0);
+    assert_eq!(message(&world, "Drained"), "2 pods have to leave: one");
+    world.leave("one", 1);
+    world.settle();
+    assert_eq!(message(&world, "Drained"), "1 pod has to leave: one");
+    assert_eq!(world.maintenance("m").status.as_ref().unwrap().drained_nodes, 0);
     world.remove_pods(|_| true);
     world.settle();
     assert_eq!(world.maintenance("m").status.as_ref().unwrap().drained_nodes, 1);

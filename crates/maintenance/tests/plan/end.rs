@@ -3,7 +3,9 @@
 use headgate_core::node::NodeTraffic;
 use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER};
 use headgate_maintenance::api::{CancellationPolicy, PodType, Stage};
+use headgate_maintenance::drain_plan::PodSelector;
 use headgate_maintenance::plan::action::{Action, EventReason};
+use headgate_maintenance::snapshot::BudgetFacts;
 
 use crate::world::World;
 
@@ -54,8 +56,9 @@ fn a_node_is_kept_out_of_upgrades_while_it_is_under_maintenance() {
     assert!(world.node("one").labels.is_empty());
     assert_eq!(world.node("two").labels, before);
     // The setting is switched off meanwhile.
-    world.maintain("n", Stage::Cordon, &["one"], &[]);
+    world.maintain("n", Stage::Drain, &["one"], &[]);
     world.settle();
+    assert!(!world.node("one").labels.is_empty());
     world.snapshot.pauses_upgrades = false;
     world.settle();
     assert!(world.node("one").labels.is_empty() && world.node("one").unschedulable);
@@ -120,9 +123,9 @@ fn stages_are_recorded_once_and_cordon_always_runs() {
     let started = world
         .events
         .iter()
-        .filter(|event| event.reason == EventReason::StageStarted)
-        .count();
-    assert_eq!(started, 3);
+        .filter(|event| event.reason == EventReason::StageStarted);
+    assert_eq!(started.clone().count(), 3);
+    assert!(started.into_iter().all(|event| !event.reason.is_warning()));
 }
 
 #[test]
@@ -230,7 +233,16 @@ fn the_finalizer_goes_with_the_complete_stage_and_never_comes_back() {
             !world.plan().actions.contains(&removal),
             "{stage:?}: not before it is done"
         );
+        let listed = |world: &World| world.maintenance("m").status.as_ref().unwrap().node_statuses.len();
+        // A leader that dies here has written the status only.
+        let actions = world.plan().actions.into_iter();
+        for action in actions.filter(|action| matches!(action, Action::UpdateStatus { .. })) {
+            world.apply(action);
+        }
+        assert_eq!(world.condition("m", "Progressing"), Some(("True", "Completing")));
+        assert_eq!(listed(&world), 1, "what is to be undone");
         world.settle();
+        assert_eq!(listed(&world), 0);
         assert_nothing_left(&mut world);
         assert_eq!(world.maintenance("m").metadata.finalizers, Some(vec![]), "{stage:?}");
         // What changes later on its nodes is not its own any more.
@@ -357,6 +369,13 @@ fn a_dry_run_writes_its_status_only() {
     let before = world.snapshot.nodes.clone();
     world.maintain("m", Stage::Drain, &["one"], &[]);
     world.change("m", |one| one.spec.dry_run = true);
+    world.snapshot.budgets.push(BudgetFacts {
+        namespace: "shop".to_owned(),
+        name: "all".to_owned(),
+        selector: PodSelector::default(),
+        disruptions_allowed: 0,
+        needs_all: false,
+    });
     world.settle();
     assert_eq!(world.snapshot.nodes, before);
     assert_eq!(
@@ -367,6 +386,12 @@ fn a_dry_run_writes_its_status_only() {
         (0, None)
     );
     assert_eq!(world.message("m", "one"), "Dry run: 3 pods would leave");
+    let status = world.status("m", "one");
+    assert_eq!(
+        (status.drain_targets.len(), status.blockers_total),
+        (1, 3),
+        "what a drain would begin with, and what would block it"
+    );
     world.change("m", |one| one.spec.dry_run = false);
     world.settle();
     assert_eq!(world.evacuated_pods().len(), 3);

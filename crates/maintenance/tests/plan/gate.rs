@@ -223,6 +223,7 @@ fn proceed_after_goes_on_without_and_says_so() {
             .filter(|event| event.reason == EventReason::LoadBalancerNotConfirmed)
             .collect();
         assert_eq!(events.len(), 1, "{events:?}");
+        assert!(events[0].reason.is_warning());
         assert_eq!(world.condition("m", "LoadBalancerOut"), Some(("False", "TimedOut")));
         world.observe("one", out(&world));
         world.settle();
@@ -310,18 +311,21 @@ fn every_maintenance_of_a_node_has_to_let_pods_go() {
 
 #[test]
 fn a_read_from_before_the_cordon_confirms_nothing() {
-    let mut world = World::default().nodes(&["one"]).pods("one", 1, PodType::Default, 0);
-    world.observe("one", out(&world));
-    world.maintain("m", Stage::Drain, &["one"], &[]);
-    let first = world.plan();
-    for action in first.actions {
-        world.apply(action);
+    for by_somebody in [false, true] {
+        let mut world = World::default().nodes(&["one"]).pods("one", 1, PodType::Default, 0);
+        world.node("one").unschedulable = by_somebody;
+        world.observe("one", out(&world));
+        world.maintain("m", Stage::Drain, &["one"], &[]);
+        let first = world.plan();
+        for action in first.actions {
+            world.apply(action);
+        }
+        // The finalizer is there, the node is not cordoned yet.
+        let second = world.plan();
+        let statuses = format!("{:?}", second.actions);
+        headgate_test_kubernetes::assert_contains!(statuses, "Waiting for the cordon and the maintenance taint");
+        assert!(!statuses.contains("CreateEvacuation"), "{statuses}");
     }
-    // The finalizer is there, the node is not cordoned yet.
-    let second = world.plan();
-    let statuses = format!("{:?}", second.actions);
-    headgate_test_kubernetes::assert_contains!(statuses, "Waiting for the cordon and the maintenance taint");
-    assert!(!statuses.contains("CreateEvacuation"), "{statuses}");
 }
 
 #[test]

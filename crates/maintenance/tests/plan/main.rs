@@ -19,5 +19,6 @@ mod end;
 mod gate;
 mod model;
 mod properties;
+mod undecodable;
 mod vectors;
 mod world;

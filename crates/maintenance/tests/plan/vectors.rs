@@ -69,6 +69,12 @@ fn three_intersecting_maintenances() {
     assert_eq!(counts(&world, "maintenance-b", "one"), (100, 10));
     assert_eq!(counts(&world, "maintenance-b", "three"), (45, 25));
 
+    let pods_left = |world: &World, name| world.maintenance(name).status.as_ref().unwrap().pods_left;
+    assert_eq!(
+        ["maintenance-a", "maintenance-b"].map(|name| pods_left(&world, name)),
+        [147, 180]
+    );
+
     // V1: node three is done.
     world.leave("three", 25);
     world.leave("one", 5);
@@ -142,6 +148,20 @@ fn three_intersecting_maintenances() {
         (forwarded[0].maintenance.as_str(), forwarded[0].node.as_deref()),
         ("maintenance-c", Some("one"))
     );
+    assert_eq!(
+        forwarded[0].note,
+        "Node one is further on than this drain plan, because of older maintenance-a, maintenance-b; pods of earlier entries leave at once"
+    );
+    // Who raised the target may be gone.
+    let mut alone = world.clone();
+    for name in ["maintenance-a", "maintenance-b"] {
+        alone.delete(name);
+    }
+    alone.settle();
+    assert_eq!(
+        alone.message("maintenance-c", "one"),
+        "Evacuating (fast-forwarded by older maintenance)"
+    );
 
     // V5: only node four has pods left at its target.
     world.leave("one", 30);
@@ -179,6 +199,8 @@ fn one_maintenance_goes_through_its_plan() {
     world.settle();
     assert_eq!(world.evacuated_pods().len(), 0, "the static pod is left alone");
     assert_eq!(world.condition("m", "Drained"), Some(("True", "DrainCompleted")));
+    let status = world.maintenance("m").status.as_ref().unwrap();
+    assert_eq!(status.drain_plan_index, Some(11), "the last of twelve entries");
     let status = world.status("m", "one");
     assert_eq!(
         (
@@ -271,6 +293,7 @@ fn nodes_that_are_deleted_in_a_drain_are_drained_and_those_that_stop_to_match_ar
     };
     let mut deleted = drained(true);
     assert_eq!(deleted.condition("m", "Drained").unwrap().0, "True");
+    assert_eq!(deleted.condition("m", "AllNodesSelected").unwrap().0, "False");
     let unmatched = drained(false);
     assert_eq!(unmatched.condition("m", "Drained"), Some(("False", "NoNodes")));
     // Another selector says something else.

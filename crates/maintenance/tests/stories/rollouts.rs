@@ -255,8 +255,10 @@ async fn a_successor_that_does_not_start_keeps_the_pod_and_the_blocker_says_why(
     );
     world
         .until("the deadline", |world| {
-            blocker(world).contains("does not succeed: ProgressDeadlineExceeded: ReplicaSet \"web-2\" has timed out")
-                && blocker(world).contains("ImagePullBackOff")
+            blocker(world).contains(
+                "does not succeed: pod web-2-pod: container c: ImagePullBackOff: Back-off pulling image \"none\"; \
+                 ProgressDeadlineExceeded: ReplicaSet \"web-2\" has timed out",
+            )
         })
         .await;
     sleep(60 * MINUTE).await;

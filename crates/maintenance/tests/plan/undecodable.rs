@@ -1,0 +1,73 @@
+//! Maintenances that exist and cannot be decoded: what they may want stays, and nothing else does.
+
+use headgate_maintenance::api::{PodType, Stage};
+
+use crate::world::World;
+
+/// A node with a pod and a maintenance, of which a newer headgate has made what this one cannot decode.
+fn undecodable(stage: Stage) -> World {
+    let mut world = World::default()
+        .nodes(&["one", "two"])
+        .pods("one", 1, PodType::Default, 0);
+    world.maintain("odd", stage, &["one"], &[]);
+    let uid = "0b6e1f52-4c1d-4d53-9d0a-7a3c5f3f9a11".to_owned();
+    world.change("odd", |one| one.metadata.uid = Some(uid.clone()));
+    world.settle();
+    world.snapshot.maintenances.clear();
+    world.snapshot.undecodable_maintenances = [(uid, "odd".to_owned())].into();
+    world
+}
+
+#[test]
+fn the_node_of_an_undecodable_maintenance_stays_out_until_that_is_gone() {
+    for (what, stage, of_another) in [
+        ("cordoned", Stage::Cordon, [].as_slice()),
+        ("cordoned, and of an idle one", Stage::Cordon, &[Stage::Idle]),
+        ("drained", Stage::Drain, &[]),
+        ("drained, and of an idle one", Stage::Drain, &[Stage::Idle]),
+        ("drained by two", Stage::Drain, &[Stage::Drain]),
+        (
+            "drained by two, one of which ends",
+            Stage::Drain,
+            &[Stage::Drain, Stage::Complete],
+        ),
+    ] {
+        let mut world = undecodable(stage);
+        let isolation = |world: &mut World| {
+            let node = world.node("one").clone();
+            (node.unschedulable, node.was_unschedulable, node.maintenance_taint)
+        };
+        let before = isolation(&mut world);
+        for (number, stage) in of_another.iter().enumerate() {
+            if number == 0 {
+                world.maintain("m", *stage, &["one"], &[]);
+            } else {
+                world.change("m", |one| one.spec.stage = *stage);
+            }
+            world.settle();
+        }
+        world.settle();
+        assert_eq!(isolation(&mut world), before, "{what}");
+        world.snapshot.undecodable_maintenances.clear();
+        world.settle();
+        let is_out = of_another.last() == Some(&Stage::Drain);
+        assert_eq!(world.node("one").unschedulable, is_out, "{what}");
+    }
+}
+
+#[test]
+fn evacuations_of_unknown_pods_stay_while_a_maintenance_is_undecodable() {
+    let mut world = undecodable(Stage::Drain);
+    // Only pods of nodes that a known maintenance selects are read.
+    world.snapshot.pods.clear();
+    world = world.pods("two", 1, PodType::Default, 0);
+    world.maintain("m", Stage::Drain, &["two"], &[]);
+    world.settle();
+    assert_eq!(world.evacuated_pods().len(), 2);
+    world.delete("m");
+    world.settle();
+    assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), ["pod-0001"]);
+    world.snapshot.undecodable_maintenances.clear();
+    world.settle();
+    assert!(world.snapshot.evacuations.is_empty());
+}
