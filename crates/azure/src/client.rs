@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_core::clock::Clock;
+use headgate_core::throttle::ThrottledUntil;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATCH, USER_AGENT};
 use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Method, Uri};
@@ -59,15 +60,6 @@ pub struct ArmClientOptions {
     pub rate_limits: Option<RateLimits>,
     /// Value of the `User-Agent` header; `headgate/VERSION` if absent.
     pub user_agent: Option<String>,
-}
-
-/// Until when ARM throttles requests; `None` where it does not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ThrottledUntil {
-    /// When ARM accepts reads (GET) again, on the monotonic clock.
-    pub reads: Option<Instant>,
-    /// When ARM accepts writes (PUT) again, on the monotonic clock.
-    pub writes: Option<Instant>,
 }
 
 /// A client of one ARM. Clones share connections, throttle gates and tokens.

@@ -173,7 +173,7 @@ pub(crate) fn classify(status: Option<StatusCode>, error: &ErrorBody) -> ErrorCl
 /// The shortest wait after a 429 about the rate of requests, as it may come without `Retry-After`.
 pub(crate) const MIN_THROTTLE_WAIT: Duration = Duration::from_secs(1);
 
-/// Codes of a 429 because another operation holds the resource.
+/// Codes of a refusal because another operation holds the resource.
 const RESOURCE_BUSY_CODES: &[&str] = &[
     "RetryableError",
     "ReferencedResourceNotProvisioned",
@@ -223,8 +223,10 @@ pub enum ArmError {
         /// ARM's error from the operation's status.
         error: ErrorBody,
     },
-    /// The operation succeeded, but reads of the resource with this id do not show the change.
-    #[error("ARM accepted the write and reported Succeeded, but did not apply it: reads of {0} do not show the change")]
+    /// The operation succeeded, but reads of the resource with this id do not show the change, or not for long.
+    #[error(
+        "ARM accepted the write and reported Succeeded, but did not apply it: reads of {0} do not show the change, or not for long"
+    )]
     ReadBackMismatch(String),
     /// No complete response arrived. A write may have had its effect nevertheless.
     #[error("no answer from ARM: {0}")]
@@ -366,6 +368,11 @@ impl ArmError {
             Self::Throttled { .. } => true,
             _ => false,
         }
+    }
+
+    /// Whether another operation holds the resource, and ARM does not say for how long.
+    pub fn is_resource_busy(&self) -> bool {
+        matches!(self, Self::ErrorResponse { error, retry_after: None, .. } if !is_rate_limited(error))
     }
 
     /// The wait from `now` that ARM requested; [`MIN_THROTTLE_WAIT`] at least if it throttles requests.

@@ -30,7 +30,7 @@ pub use azure_json::{
 };
 pub use client::{
     API_VERSION, ArmClient, ArmClientOptions, EncodedPool, LoadBalancerList, LoadBalancerRead, LoadBalancerText,
-    ThrottledUntil, WriteOperation,
+    WriteOperation,
 };
 pub use document::{
     AdminState, BackendAddress, LoadBalancer, LoadBalancerSummary, Pool, PoolSummary, ProvisioningState, PutBody,

@@ -36,6 +36,13 @@ impl Moment {
             .and_then(|time| time.saturating_sub(behind));
         time.unwrap_or(self.wall)
     }
+
+    /// The same to the next whole second, for a time before which something must not happen.
+    pub fn whole_second_at(self, instant: Instant) -> Timestamp {
+        let exact = self.wall_at(instant);
+        let seconds = exact.as_second() + i64::from(exact.subsec_nanosecond() > 0);
+        Timestamp::from_second(seconds).unwrap_or(exact)
+    }
 }
 
 /// A time without fractions of a second, as Kubernetes stores times. With them, what was written would never equal what is read.
@@ -110,6 +117,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn wall_times_are_whole_seconds_and_not_too_early() {
+        let mono = Instant::now();
+        for (milliseconds, second) in [(0, 90), (1, 91), (999, 91)] {
+            let wall = Timestamp::from_millisecond(milliseconds).unwrap();
+            let found = Moment { wall, mono }.whole_second_at(mono + Duration::from_secs(90));
+            assert_eq!(found.as_millisecond(), second * 1000, "{milliseconds}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn instants_have_a_wall_clock_time() {

@@ -6,3 +6,4 @@ pub mod node;
 pub mod service;
 pub mod settings;
 pub mod telemetry;
+pub mod throttle;

@@ -39,5 +39,5 @@ pub use leader_status::LeaderStatus;
 pub use lease_state::LeaseName;
 pub use ledger::{LEDGER_NAME, new_ledger};
 pub use metrics::{CurrentTerm, LeaderMetrics};
-pub use successor_request::{Inability, InabilityReason, ThrottleDeadlines};
+pub use successor_request::{Inability, InabilityReason};
 pub use term::{Permit, PermitError, Term};

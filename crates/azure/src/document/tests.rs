@@ -115,6 +115,22 @@ fn load_balancers_and_their_pools() {
 }
 
 #[test]
+fn entry_that_is_malformed_has_no_admin_state() {
+    for (entry, expected) in [
+        (json!({}), Some(AdminState::None)),
+        (json!({"properties": null}), Some(AdminState::None)),
+        (json!({"properties": {"adminState": null}}), Some(AdminState::None)),
+        (json!({"properties": {"adminState": 1}}), None),
+        (json!({"properties": "x"}), None),
+        (json!("x"), None),
+        (json!(null), None),
+    ] {
+        let pool = pool(json!({"properties": {"loadBalancerBackendAddresses": [entry]}}));
+        assert_eq!(pool.addresses().next().unwrap().admin_state(), expected, "{entry}");
+    }
+}
+
+#[test]
 fn admin_states_are_parsed_in_any_case() {
     for (text, state) in [
         ("None", Some(AdminState::None)),

@@ -361,19 +361,20 @@ fn what_an_error_says_of_the_request_and_the_resource() {
 }
 
 #[test]
-fn a_throttled_request_waits_for_a_second_at_least() {
+fn a_throttled_request_waits_for_a_second_at_least_and_a_busy_resource_says_nothing() {
     let now = Instant::now();
     let until = now + Duration::from_secs(5);
-    for (error, expected) in [
-        (response(429, "TooManyRequests", None, false), Some(1)),
-        (response(429, "TooManyRequests", Some(0), false), Some(1)),
-        (response(429, "TooManyRequests", Some(3), false), Some(3)),
-        (response(429, "RetryableError", None, false), None),
-        (response(429, "RetryableError", Some(0), false), Some(0)),
-        (response(503, "", Some(2), false), Some(2)),
-        (ArmError::Throttled { until }, Some(5)),
-        (ArmError::RateLimited, None),
+    for (error, expected, is_busy) in [
+        (response(429, "TooManyRequests", None, false), Some(1), false),
+        (response(429, "TooManyRequests", Some(0), false), Some(1), false),
+        (response(429, "TooManyRequests", Some(3), false), Some(3), false),
+        (response(429, "RetryableError", None, false), None, true),
+        (response(429, "RetryableError", Some(0), false), Some(0), false),
+        (response(503, "", Some(2), false), Some(2), false),
+        (ArmError::Throttled { until }, Some(5), false),
+        (ArmError::RateLimited, None, false),
     ] {
         assert_eq!(error.retry_after(now), expected.map(Duration::from_secs), "{error}");
+        assert_eq!(error.is_resource_busy(), is_busy, "{error}");
     }
 }

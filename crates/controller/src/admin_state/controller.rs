@@ -21,7 +21,7 @@ use super::guard::HeldEntries;
 use super::holds::{DesiredHolds, HoldTracker, Unplanned, desired_holds};
 use super::last_reads::{LastReads, PlannedLoadBalancer};
 use super::ledger::{LedgerAges, LedgerStore};
-use super::list_outage::{ListState, to_deadlines};
+use super::list_outage::ListState;
 use super::local_pools::LocalPools;
 use super::marker::{MarkerInputs, Markers, evaluate as evaluate_markers};
 use super::metrics::GaugeValues;
@@ -53,6 +53,9 @@ const LEDGER_EXPIRY_INTERVAL: Duration = Duration::from_secs(30);
 /// From a change to the reports about it: events, ledger stages, holds, markers and metrics. Meanwhile the pool writers plan and request
 /// the shared Lease, on the same thread. Several changes in that time lead to one report.
 const REPORT_DELAY: Duration = Duration::from_millis(20);
+/// From a report to the next one pass so many times as long as it took, where that is more: one about thousands of entries takes tens of
+/// milliseconds.
+const REPORT_PAUSE: u32 = 4;
 
 /// What shows a load balancer to its pool writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,7 +174,7 @@ impl Controller<'_> {
         let mut expire_at = Instant::now();
         let mut writes = self.lock.writes();
         let mut handover: Option<Handover> = None;
-        let mut report_at = Some(Instant::now());
+        let (mut report_at, mut pause_until) = (Some(Instant::now()), Instant::now());
         let status_changed = Arc::clone(&self.status_changed);
         self.request_list(Some(ListUrgency::Prompt));
         loop {
@@ -191,7 +194,10 @@ impl Controller<'_> {
                 expire_at = Instant::now() + LEDGER_EXPIRY_INTERVAL;
             }
             if handover.is_some() || report_at.is_some_and(|report_at| Instant::now() >= report_at) {
-                report_at = self.report(&targets, list_state);
+                let began = Instant::now();
+                let next_at = self.report(&targets, list_state);
+                pause_until = Instant::now() + began.elapsed() * REPORT_PAUSE;
+                report_at = next_at.map(|next_at| next_at.max(pause_until));
             }
             let is_writing = *writes.borrow_and_update() > 0;
             if handover.is_some_and(|handover| handover.is_over(is_writing, self.is_all_sent(&targets))) {
@@ -228,7 +234,8 @@ impl Controller<'_> {
                     handover = Some(Handover { requested: Instant::now() });
                 }
             }
-            report_at = report_at.into_iter().chain([Instant::now() + REPORT_DELAY]).min();
+            let next_at = pause_until.max(Instant::now() + REPORT_DELAY);
+            report_at = report_at.into_iter().chain([next_at]).min();
         }
     }
 
@@ -312,9 +319,7 @@ impl Controller<'_> {
             }
         }
         self.term.report_inability(unable);
-        let until = self.arm.throttled_until(&self.subscription);
-        self.term
-            .report_throttle(to_deadlines(until, self.term.throttle(), now));
+        self.term.report_throttle(self.arm.throttled_until(&self.subscription));
     }
 
     /// Starts a writer for each new load balancer and aborts those of deleted ones.

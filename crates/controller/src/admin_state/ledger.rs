@@ -324,7 +324,7 @@ mod tests {
     fn entry_is_a_readable_text() {
         let text = "down 2026-11-21T10:00:00Z";
         let entry: LedgerEntry = text.parse().unwrap();
-        assert_eq!((entry.stage, entry.to_string().as_str()), (LedgerStage::Down, text));
+        assert_eq!((entry.stage, String::from(entry).as_str()), (LedgerStage::Down, text));
         for bad in [
             "",
             "down",
@@ -354,6 +354,14 @@ mod tests {
             Some(entry(LedgerStage::Down, 1))
         );
         assert_eq!(ledger.entry(&pool("other"), &key), None);
+        assert_eq!(
+            (
+                ledger.pool_ids().len(),
+                ledger.load_balancers().len(),
+                ledger.is_empty()
+            ),
+            (1, 1, false)
+        );
         ledger.apply(LedgerChange::new(&pool("kubernetes"), &key, None));
         assert!(ledger.is_empty());
     }
@@ -437,7 +445,8 @@ mod tests {
             for change in to.changes_since(&from) {
                 ledger.apply(change);
             }
-            prop_assert_eq!(ledger, to);
+            prop_assert_eq!(&ledger, &to);
+            prop_assert_eq!(from.with_changes(&to, &from), to);
         }
     }
 }

@@ -249,7 +249,9 @@ impl Planner for LoadBalancerPlanner {
             }),
             // From now on a `Down` of these entries is another writer's.
             Outcome::Written(_, Err(error)) if has_no_effect(error) => self.ledger.apply(self.undo.drain(..)),
-            Outcome::AttemptFailed(Some(error)) => self.update_status(|status| status.last_error = Some(error.clone())),
+            Outcome::AttemptFailed(Some(error)) | Outcome::Ignored(error) => {
+                self.update_status(|status| status.last_error = Some(error.clone()));
+            }
             Outcome::Recovered => self.update_status(|status| status.last_error = None),
             _ => {}
         }
@@ -296,3 +298,6 @@ pub(super) fn has_no_effect(error: &ArmError) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

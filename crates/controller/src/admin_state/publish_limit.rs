@@ -97,5 +97,7 @@ mod tests {
         let burst = vec![start; 5];
         let at: Vec<_> = publish(&burst, start).into_iter().map(|(at, _)| at).collect();
         assert_eq!(at, burst);
+        let (last, _) = publish(&[start; 6], start).pop().unwrap();
+        assert_eq!(last, start + INTERVAL, "one more waits");
     }
 }

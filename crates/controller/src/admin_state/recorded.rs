@@ -126,3 +126,43 @@ impl<'a> Evidence<'a> {
         source?.requested_at
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use headgate_azure::ErrorClass;
+
+    use super::super::fixtures::{ledger, pool_id, view};
+    use super::super::ledger::LedgerStage;
+    use super::*;
+    use crate::pool::{LastError, ManagedLoadBalancers};
+
+    #[test]
+    fn load_balancer_is_read_by_id_if_the_list_lacks_it_or_it_is_another_clusters() {
+        let ledger = ledger(&[("p", 1, LedgerStage::Down)]);
+        let id = pool_id("p").load_balancer().clone();
+        let error = LastError::new(ErrorClass::Retriable, "ServiceUnavailable", String::new(), None);
+        let shown = [(id.clone(), Arc::new(view(&[])))];
+        for (cluster, is_listed, has_failed, is_shown, is_read) in [
+            ("lb", true, false, false, true),
+            ("lb", true, false, true, false),
+            ("lb", true, true, false, false),
+            ("lb", false, false, false, false),
+            ("other", false, false, false, true),
+            ("other", true, true, false, true),
+            ("other", true, false, true, false),
+        ] {
+            let scope = ListScope {
+                group: id.group().clone(),
+                managed: ManagedLoadBalancers::new([cluster]),
+            };
+            let listing = Listing {
+                requested_at: is_listed.then(Instant::now),
+                last_error: has_failed.then(|| error.clone()),
+                load_balancers: shown.iter().filter(|_| is_shown).cloned().collect(),
+                ..Listing::default()
+            };
+            let missing = missing_load_balancers(&ledger, &scope, &listing);
+            assert_eq!(missing.contains(&id), is_read, "{cluster} {listing:?}");
+        }
+    }
+}

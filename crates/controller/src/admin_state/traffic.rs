@@ -156,11 +156,81 @@ fn recorded_since(own: &[&OwnEntry<'_>]) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
-    use headgate_core::clock::Clock;
+    use std::sync::Arc;
 
-    use super::super::fixtures::{DRAIN, ledger, node, plan_inputs, target_states, view};
+    use headgate_core::clock::{Clock, Moment};
+
+    use super::super::fixtures::{DRAIN, ledger, node, plan_inputs, pool_id, target_states, view};
+    use super::super::last_reads::PlannedLoadBalancer;
+    use super::super::ledger::{LedgerChange, LedgerEntry};
     use super::super::plan::plan;
+    use super::super::planner::LoadBalancerStatus;
     use super::*;
+    use crate::pool::{EntryKey, Listing};
+
+    #[test]
+    fn a_node_is_out_since_it_was_so_first() {
+        let second = |second| Timestamp::from_second(second).unwrap();
+        let start = Clock::anchored(second(100)).now();
+        let now = Moment {
+            mono: start.mono + MAX_LIST_AGE,
+            ..start
+        };
+        let targets = target_states(&[node(1, &[DRAIN])], start);
+        let out = |since| NodeTraffic::Out { since };
+        for (stage, previous, since) in [
+            (LedgerStage::Down, None, 5),
+            (LedgerStage::Intended, None, 100),
+            (LedgerStage::Down, Some(out(Some(second(3)))), 3),
+        ] {
+            let (pool, key) = (pool_id("p"), EntryKey::from_text("10.0.0.1"));
+            let mut ledger = ledger(&[]);
+            let entry = LedgerEntry {
+                stage,
+                since: second(5),
+            };
+            ledger.apply(LedgerChange::new(&pool, &key, Some(entry)));
+            let read = view(&[("p", &[(1, "Down")], true)]);
+            let planned = PlannedLoadBalancer {
+                id: read.id.clone(),
+                is_managed: true,
+                status: LoadBalancerStatus {
+                    planned_generation: Some(targets.generation),
+                    observed_at: Some(now.mono),
+                    covers_interfaces: true,
+                    entries: plan(&read, &plan_inputs(&targets, &ledger, now)).entries.into(),
+                    ..LoadBalancerStatus::default()
+                },
+            };
+            let mut listing = Listing {
+                requested_at: Some(now.mono),
+                ..Listing::default()
+            };
+            listing.load_balancers.insert(read.id.clone(), Arc::new(read));
+            let planned = [planned];
+            let reads = LastReads::new(&targets, &planned, &ledger, &listing, AdminStateMode::Enforce, now);
+            let previous = previous.into_iter().map(|traffic| ("n1".to_owned(), traffic)).collect();
+            assert_eq!(reads.prove(&previous)["n1"], out(Some(second(since))), "{stage:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_load_balancer_a_node_is_out_only_where_no_service_asks_for_one() {
+        let now = Clock::System.now();
+        let (targets, ledger) = (target_states(&[node(1, &[DRAIN])], now), ledger(&[]));
+        let listing = Listing {
+            requested_at: Some(now.mono),
+            ..Listing::default()
+        };
+        let mut reads = LastReads::new(&targets, &[], &ledger, &listing, AdminStateMode::Enforce, now);
+        for (has_no_service, expected) in [
+            (false, NodeTraffic::Unknown(Unproved::NoLoadBalancer)),
+            (true, NodeTraffic::Out { since: None }),
+        ] {
+            reads.has_no_load_balancer_service = has_no_service;
+            assert_eq!(reads.prove(&TrafficByNode::new())["n1"], expected);
+        }
+    }
 
     #[test]
     fn a_node_in_service_says_what_keeps_it_there() {

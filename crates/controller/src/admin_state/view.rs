@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use headgate_azure::{ArmClient, LoadBalancerId, ThrottledUntil};
+use headgate_azure::{ArmClient, LoadBalancerId};
 use headgate_core::clock::Moment;
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::last_reads::PlannedLoadBalancer;
 use super::ledger::{Ledger, LedgerStore};
-use super::list_outage::{ListState, to_deadlines};
+use super::list_outage::ListState;
 use super::plan::Policy;
 use super::target_states::TargetStates;
 use crate::local_service::{ServiceIndex, SharedUpdater};
@@ -178,8 +178,12 @@ impl WorkView {
         let targets = self.targets.borrow().clone()?;
         let listing = self.observed.over(&self.listings.borrow());
         let lists = ListState::new(&listing, true, std::time::Duration::ZERO, now);
-        let until: ThrottledUntil = self.arm.throttled_until(&self.subscription);
-        let throttled = to_deadlines(until, headgate_kubernetes::leader::ThrottleDeadlines::default(), now);
+        let throttled = self.arm.throttled_until(&self.subscription);
+        let wall_time = |until: Option<Instant>| {
+            until
+                .filter(|until| *until > now.mono)
+                .map(|at| now.whole_second_at(at))
+        };
         Some(WorkSnapshot {
             targets,
             services: Arc::clone(&self.services.borrow()),
@@ -190,8 +194,8 @@ impl WorkView {
             interfaces: Arc::clone(&self.interfaces.borrow()),
             updater: self.updater.clone(),
             policy: self.policy,
-            reads_throttled_until: throttled.reads.filter(|until| *until > now.wall),
-            writes_throttled_until: throttled.writes.filter(|until| *until > now.wall),
+            reads_throttled_until: wall_time(throttled.reads),
+            writes_throttled_until: wall_time(throttled.writes),
             events: self.events.all(),
         })
     }

@@ -29,7 +29,6 @@ use super::guard::GuardSettings;
 use super::hold_writer::{publish_holds, report_refusal};
 use super::holds::{DesiredHolds, HoldTracker};
 use super::ledger::{LedgerAges, LedgerError, LedgerStore};
-use super::list_outage::from_deadlines;
 use super::local_pools::{self, LocalPoolsContext};
 use super::marker::{Markers, publish_markers};
 use super::metrics::{GaugeValues, Metrics};
@@ -299,9 +298,10 @@ fn effective_policy(policy: Policy, target: &ClusterTarget) -> Policy {
 }
 
 /// Has the client obey what ARM told the leader before, and names its requests in the metrics.
-fn prepare_arm(mut target: ClusterTarget, term: &Term, context: &WorkContext) -> ClusterTarget {
-    let throttle = from_deadlines(term.throttle(), context.clock.now());
-    target.arm.obey_throttle(target.scope.group.subscription(), throttle);
+fn prepare_arm(mut target: ClusterTarget, term: &Term) -> ClusterTarget {
+    target
+        .arm
+        .obey_throttle(target.scope.group.subscription(), term.throttle());
     target.arm = target
         .arm
         .with_request_labels("loadbalancer_adminstate", "admin_state_controller");
@@ -316,7 +316,7 @@ async fn work_with(
 ) -> Result<(), WorkError> {
     term.report_nodes(None);
     term.report_inability(None);
-    let target = prepare_arm(target, term, context);
+    let target = prepare_arm(target, term);
     let mut tasks = Tasks::new();
     let mut targets = follow_nodes(&mut tasks, context, target.exclude_control_plane);
     let ledger = match ledger {

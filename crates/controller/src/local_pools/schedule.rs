@@ -36,14 +36,10 @@ impl TickSchedule {
 
     /// A tick has ended: the next one is at the next multiple of the interval.
     pub(crate) fn tick_ended(&mut self, now: Instant) {
-        let late = now.saturating_duration_since(self.next_at).as_nanos();
-        let missed = late / self.interval.as_nanos();
-        let missed = u32::try_from(missed).unwrap_or(u32::MAX);
-        let next = self
-            .interval
-            .checked_mul(missed.saturating_add(1))
-            .and_then(|wait| self.next_at.checked_add(wait));
-        self.next_at = next.filter(|next| *next > now).unwrap_or(now + self.interval);
+        let late = now.saturating_duration_since(self.next_at);
+        let beyond = late.as_nanos() % self.interval.as_nanos();
+        let beyond = Duration::from_nanos(u64::try_from(beyond).unwrap_or_default());
+        self.next_at = now.max(self.next_at) + self.interval.saturating_sub(beyond);
     }
 }
 

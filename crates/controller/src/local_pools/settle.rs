@@ -62,7 +62,6 @@ pub fn settle(
     batch: Batch,
     outcome: &BatchOutcome,
     max_retries: MaxRetries,
-    now: Instant,
     is_relevant: impl Fn(&OperationKey) -> bool,
 ) -> Settlement {
     let mut settlement = Settlement::default();
@@ -82,7 +81,7 @@ pub fn settle(
             settlement.add_events(&operations, EventReason::Updated, &updated_message());
         }
         BatchOutcome::Unchanged | BatchOutcome::ShuttingDown => {}
-        BatchOutcome::NotAttempted { not_before } => park(queue, operations, *not_before, now),
+        BatchOutcome::NotAttempted { not_before } => park(queue, operations, *not_before),
         BatchOutcome::Failed { failure, error } => match failure {
             Failure::Missing => {
                 settlement.counters.dropped += count(operations.len());
@@ -95,7 +94,7 @@ pub fn settle(
             }
             Failure::Retriable { not_before } => {
                 let (retried, not_before) = (settlement.retry(operations, max_retries, error), *not_before);
-                park(queue, retried, not_before, now);
+                park(queue, retried, not_before);
             }
         },
     }
@@ -142,9 +141,9 @@ impl Settlement {
 }
 
 /// Puts operations back, to be tried not before this time.
-fn park(queue: &mut OperationQueue, mut operations: Vec<Operation>, not_before: Option<Instant>, now: Instant) {
+fn park(queue: &mut OperationQueue, mut operations: Vec<Operation>, not_before: Option<Instant>) {
     for operation in &mut operations {
-        operation.next_eligible_at = not_before.filter(|until| *until > now);
+        operation.next_eligible_at = not_before;
     }
     queue.requeue(operations);
 }

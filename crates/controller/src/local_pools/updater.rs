@@ -285,7 +285,7 @@ impl Updater {
         let (index, placement) = (&self.index, &self.placement);
         let is_relevant = |key: &OperationKey| is_relevant(index, placement, key);
         let max_retries = self.settings.max_retries;
-        let mut settlement = settle(&mut self.queue, batch, outcome, max_retries, now, is_relevant);
+        let mut settlement = settle(&mut self.queue, batch, outcome, max_retries, is_relevant);
         let given_up = std::mem::take(&mut settlement.given_up);
         self.given_up.add(given_up, now, self.settings.resync_interval);
         self.counters += settlement.counters;

@@ -144,7 +144,7 @@ impl Members {
             },
             // Members that are due and were not taken wait for their next tick.
             Outcome::AttemptFailed(_) => self.return_due(),
-            Outcome::Written(..) | Outcome::Accepted(_) | Outcome::Recovered => {}
+            Outcome::Written(..) | Outcome::Accepted(_) | Outcome::Ignored(_) | Outcome::Recovered => {}
         }
     }
 

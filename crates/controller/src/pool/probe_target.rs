@@ -101,6 +101,19 @@ mod tests {
                 "{protocol} {port} {path:?}"
             );
         }
+        for (protocol, path, service) in [
+            ("Http", "/healthz/services/a/b?from=lb", Some(("a", "b"))),
+            ("Http", "/healthz/services/a/b/c", None),
+            ("Https", "/healthz/services/a/b", None),
+            ("Http", "/healthz", None),
+        ] {
+            let probe = Probe {
+                protocol: protocol.to_owned(),
+                port: 10456,
+                path: Some(path.to_owned()),
+            };
+            assert_eq!(probe.service(), service, "{protocol} {path}");
+        }
         let bare = Rule {
             name: "r".to_owned(),
             probe: None,

@@ -6,12 +6,13 @@ use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use headgate_azure::{ArmError, ErrorClass};
 use tokio::time::Instant;
 
-/// The design of cloud-provider-azure has 5 ms as the base delay of its work queue.
-const MIN_DELAY: Duration = Duration::from_millis(5);
+/// As long as ARM takes to answer. The work queue in the design of cloud-provider-azure begins with 5 ms, which is five more requests
+/// before anything can have changed.
+const MIN_DELAY: Duration = Duration::from_millis(100);
 const MAX_DELAY: Duration = Duration::from_secs(20);
 /// A terminal error lasts until an operator changes something, such as a role assignment.
 const MIN_TERMINAL_DELAY: Duration = Duration::from_secs(30);
-const MAX_TERMINAL_DELAY: Duration = Duration::from_mins(5);
+pub(super) const MAX_TERMINAL_DELAY: Duration = Duration::from_mins(5);
 
 /// What the last attempt failed with, until an attempt succeeds. Shown in events, logs and `headgate status`.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,15 +69,21 @@ pub(super) struct Backoff {
 
 impl Default for Backoff {
     fn default() -> Self {
-        let exponential = |min, max| {
-            let builder = ExponentialBuilder::default().with_factor(2.0).without_max_times();
-            builder.with_min_delay(min).with_max_delay(max).build()
-        };
         Self {
             retriable: exponential(MIN_DELAY, MAX_DELAY),
-            terminal: exponential(MIN_TERMINAL_DELAY, MAX_TERMINAL_DELAY),
+            terminal: terminal_delays(),
         }
     }
+}
+
+fn exponential(min: Duration, max: Duration) -> ExponentialBackoff {
+    let builder = ExponentialBuilder::default().with_factor(2.0).without_max_times();
+    builder.with_min_delay(min).with_max_delay(max).build()
+}
+
+/// The delays after terminal errors in a row.
+pub(super) fn terminal_delays() -> ExponentialBackoff {
+    exponential(MIN_TERMINAL_DELAY, MAX_TERMINAL_DELAY)
 }
 
 impl Backoff {
@@ -125,11 +132,26 @@ mod tests {
         let delays: Vec<_> = (0..14)
             .map(|_| backoff.delay_after(&conflict).as_micros().div_ceil(1000))
             .collect();
-        assert_eq!(&delays[..4], [5, 10, 20, 40]);
-        assert_eq!(&delays[12..], [20_000, 20_000]);
+        assert_eq!(&delays[..4], [100, 200, 400, 800]);
+        assert_eq!(&delays[8..], [20_000; 6]);
         backoff.reset();
         assert_eq!(backoff.delay_after(&conflict), MIN_DELAY);
-        assert_eq!(backoff.next_delay(), MIN_DELAY * 2);
+        assert_eq!(backoff.next_delay().as_millis(), 200);
+    }
+
+    #[test]
+    fn errors_differ_in_class_and_code_alone() {
+        let new = |class, code, message: &str| LastError::new(class, code, message.to_owned(), None);
+        let conflict = new(ErrorClass::Retriable, "Conflict", "one");
+        for (other, is_same) in [
+            (new(ErrorClass::Retriable, "Conflict", "another"), true),
+            (new(ErrorClass::Retriable, "Throttled", "one"), false),
+            (new(ErrorClass::Terminal, "Conflict", "one"), false),
+        ] {
+            assert_eq!(conflict.is_same_kind(&other), is_same, "{other:?}");
+        }
+        let ignored = LastError::from_arm(&ArmError::ReadBackMismatch("p".to_owned()), None);
+        assert!(ignored.is_ignored_write() && !conflict.is_ignored_write());
     }
 
     #[test]

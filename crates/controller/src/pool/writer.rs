@@ -10,9 +10,9 @@
 //! what fails with them is tried again without them. Alone they are written when no admin state is due.
 //!
 //! The writer is a loop of three steps: observe, plan, act. [`Phase`] is what it has in hand between two plans. `batch` is the
-//! part under the Lease, `documents` has the pools for its PUTs, `replaced` finds reads that are older than a write, `attempts` has
-//! what a failed attempt leaves for the next one. What changes is for the planner to decide, who leads and who has the Lease for
-//! `headgate_leader`.
+//! part under the Lease, `documents` has the pools for its PUTs, `replaced` finds reads that are older than a write, `written`
+//! writes that reads do not show, `attempts` has what a failed attempt leaves for the next one. What changes is for the planner to
+//! decide, who leads and who has the Lease for `headgate_leader`.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -40,10 +40,12 @@ mod documents;
 mod put;
 mod replaced;
 mod single_pools;
+mod written;
 
 use attempts::{AfterAttempt, AttemptError, Attempts};
 use batch::Batch;
 use replaced::ReplacedVersions;
+use written::{Waiting, WrittenEdits};
 
 /// After a handover was requested, a PUT may begin for so long.
 pub(crate) const HANDOVER_WRITE_WINDOW: Duration = Duration::from_millis(900);
@@ -80,6 +82,8 @@ pub(crate) enum Outcome<'a> {
     Written(&'a PoolEdit, Result<(), &'a ArmError>),
     /// The attempt has failed. The writer retries; the error is missing where it is not reported.
     AttemptFailed(Option<&'a LastError>),
+    /// ARM has ignored admin states, which are written again later; no others are left.
+    Ignored(&'a LastError),
     /// Nothing is left to write after an attempt failed.
     Recovered,
 }
@@ -167,14 +171,19 @@ struct State {
     attempts: Attempts,
     /// What this writer has replaced: reads may lag.
     replaced: ReplacedVersions,
+    /// What this writer has written, for reads that do not show it.
+    written: WrittenEdits,
     /// Whether the planner could not record the last edit.
     is_recording_failing: bool,
 }
 
 impl State {
-    fn plan(&self, planner: &mut impl Planner) -> Vec<PoolEdit> {
+    /// What is due, and what will be because ARM ignored it.
+    fn plan(&mut self, planner: &mut impl Planner) -> (Vec<PoolEdit>, Option<Waiting>) {
         let observation = self.observation.as_ref();
-        observation.map_or_else(Vec::new, |observation| planner.plan(observation, &self.interfaces))
+        let mut edits = observation.map_or_else(Vec::new, |observation| planner.plan(observation, &self.interfaces));
+        let waiting = self.written.take_waiting(&mut edits);
+        (edits, waiting)
     }
 }
 
@@ -194,7 +203,7 @@ impl PoolWriter {
                 Phase::Writing(_) => {}
             }
 
-            let edits = state.plan(&mut planner);
+            let (edits, waiting) = state.plan(&mut planner);
 
             // Act.
             phase = match phase {
@@ -209,14 +218,22 @@ impl PoolWriter {
                 without_lease => {
                     // If nothing is due any more, this leaves the queue.
                     drop(without_lease);
-                    if edits.iter().all(PoolEdit::is_members_only) && state.attempts.succeed() {
-                        planner.handle_outcome(Outcome::Recovered);
+                    if edits.iter().all(PoolEdit::is_members_only) {
+                        if let Some(waiting) = &waiting {
+                            if let Some(error) = state.attempts.report_ignored(&self.load_balancer, waiting) {
+                                planner.handle_outcome(Outcome::Ignored(&error));
+                            }
+                        } else if state.attempts.succeed() {
+                            planner.handle_outcome(Outcome::Recovered);
+                        }
                     }
                     let retry_at = state.attempts.deferred_until(&edits);
                     // Members do not wait for admin states that cannot be written now.
                     let are_members_due = edits.iter().any(|edit| edit.members.is_some());
                     if edits.is_empty() || retry_at.is_some() && !are_members_due {
-                        self.wait_for_change(&mut planner, retry_at).await;
+                        let ignored_until = waiting.map(|waiting| waiting.until);
+                        let due_at = retry_at.into_iter().chain(ignored_until).min();
+                        self.wait_for_change(&mut planner, due_at).await;
                         Phase::Idle
                     } else {
                         let request = self.request_lease(edits);

@@ -161,12 +161,17 @@ mod tests {
             (NOTICE, 1009, true),
             // A relist in another order.
             (NOTICE, 1006, false),
+            (OTHER, 1006, false),
             // As old as the API server keeps events.
             (NOTICE, 100, false),
         ] {
             let node = latest.apply(event("n", message, second), at(1010), &metrics);
             assert_eq!(node.is_some(), looks, "{message} {second}");
         }
+        assert_eq!(
+            latest.apply(event("no Node's name", NOTICE, 1010), at(1010), &metrics),
+            None
+        );
     }
 
     #[test]

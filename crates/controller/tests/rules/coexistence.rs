@@ -181,8 +181,9 @@ fn a_batch_joins_one_put_at_most() {
     assert!(prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
     assert_eq!(world.updater.due().pools("LB").count(), 1);
+    assert!(!world.updater.due().is_empty() && world.updater.due().batch(&pool()).is_some());
     let batch = world.updater.take_batch(&pool()).unwrap();
-    assert!(world.updater.due().is_empty());
+    assert!(world.updater.due().is_empty() && world.updater.due().batch(&pool()).is_none());
     assert!(
         world.updater.take_batch(&pool()).is_none(),
         "it is part of a PUT already"

@@ -229,8 +229,13 @@ fn pool_is_not_emptied_because_nodes_are_unknown() {
     }
     assert!(world.take_calls().is_empty(), "two of three are unknown");
     world.updater.apply_node(node("n2", &["10.0.0.2"]));
+    world.updater.apply_slice(&slice("default/web-1", "web", &["n2", "n3"]));
     world.tick();
-    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.1", "10.0.0.2"]);
+    assert_eq!(
+        world.addresses("lb", "default-web"),
+        ["10.0.0.2"],
+        "only one of two is unknown"
+    );
     world.updater.delete_node("n2");
     world.updater.apply_slice(&slice("default/web-1", "web", &["n1"]));
     world.tick();
@@ -428,4 +433,29 @@ fn status_shows_desired_actual_pending_and_parked() {
     assert_eq!((pool.is_pending, pool.retry_count), (true, 1));
     assert_eq!(pool.parked_until, Some(world.now + std::time::Duration::from_secs(100)));
     assert!(status.skipped.is_empty());
+    world.now += std::time::Duration::from_secs(100);
+    world.updater.drain(world.now);
+    let status = world.updater.service_status(&name("default/web"), world.now).unwrap();
+    let pool = &status.pools[0];
+    assert_eq!(
+        (pool.is_pending, pool.retry_count, pool.parked_until),
+        (true, 1, None),
+        "it waits for a writer"
+    );
+}
+
+#[test]
+fn update_that_a_full_queue_has_no_place_for_is_counted() {
+    let mut world = World::with_pending_update(UpdaterSettings {
+        capacity: 1,
+        ..UpdaterSettings::default()
+    });
+    for service in ["api", "shop"] {
+        world.add_service(&format!("default/{service}"), &[], "lb");
+        let name = format!("default/{service}-1");
+        world.updater.apply_slice(&slice(&name, service, &["n2"]));
+    }
+    world.observe();
+    compare_all(&mut world.updater, world.now);
+    assert_eq!((world.updater.queue().len(), world.updater.counters().rejected), (1, 2));
 }

@@ -93,6 +93,7 @@ fn services_and_pools_are_independent() {
         Enqueued::Unchanged,
         "case does not matter"
     );
+    assert!(!queue.is_empty());
     let drained = queue.drain(now, |_| true);
     let pools: Vec<_> = drained
         .batches

@@ -39,7 +39,7 @@ fn drain(queue: &mut OperationQueue, now: Instant) -> Batch {
     batches.remove(0)
 }
 
-fn fails(queue: &mut OperationQueue, batch: Batch, failure: Failure, max_retries: i64, now: Instant) -> Settlement {
+fn fails(queue: &mut OperationQueue, batch: Batch, failure: Failure, max_retries: i64) -> Settlement {
     let outcome = BatchOutcome::Failed {
         failure,
         error: "the error".into(),
@@ -49,7 +49,6 @@ fn fails(queue: &mut OperationQueue, batch: Batch, failure: Failure, max_retries
         batch,
         &outcome,
         MaxRetries::from_config(Some(max_retries)),
-        now,
         |_| true,
     )
 }
@@ -72,7 +71,7 @@ fn failed_batch_costs_each_of_its_operations_one_retry() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
     queue.enqueue(key("a"), members(&["10.0.0.1"]), now);
     let batch = drain(&mut queue, now);
-    fails(&mut queue, batch, retriable(), 3, now);
+    fails(&mut queue, batch, retriable(), 3);
     queue.enqueue(key("b"), members(&["10.0.0.2"]), now);
     let batch = drain(&mut queue, now);
     assert_eq!(
@@ -80,7 +79,7 @@ fn failed_batch_costs_each_of_its_operations_one_retry() {
         members(&["10.0.0.1", "10.0.0.2"]),
         "one PUT for both"
     );
-    let settlement = fails(&mut queue, batch, retriable(), 3, now);
+    let settlement = fails(&mut queue, batch, retriable(), 3);
     assert_eq!(reported(&settlement), [("a", Retrying), ("b", Retrying)]);
     assert_eq!(retries(&queue), [("a".to_owned(), 2), ("b".to_owned(), 1)]);
 }
@@ -91,10 +90,10 @@ fn operation_without_retries_left_is_removed_and_the_other_stays_queued() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
     queue.enqueue(key("old"), members(&["10.0.0.1"]), now);
     let batch = drain(&mut queue, now);
-    fails(&mut queue, batch, retriable(), 1, now);
+    fails(&mut queue, batch, retriable(), 1);
     queue.enqueue(key("fresh"), members(&["10.0.0.2"]), now);
     let batch = drain(&mut queue, now);
-    let settlement = fails(&mut queue, batch, retriable(), 1, now);
+    let settlement = fails(&mut queue, batch, retriable(), 1);
     assert_eq!(reported(&settlement), [("old", Failed), ("fresh", Retrying)]);
     assert_eq!((settlement.counters.failed, settlement.counters.retried), (1, 1));
     assert_eq!(retries(&queue), [("fresh".to_owned(), 1)]);
@@ -127,7 +126,7 @@ fn every_service_of_a_batch_gets_one_event() {
         }
         let batch = drain(&mut queue, now);
         assert_eq!(batch.services().len(), 3);
-        let settlement = settle(&mut queue, batch, &outcome, MaxRetries::default(), now, |_| true);
+        let settlement = settle(&mut queue, batch, &outcome, MaxRetries::default(), |_| true);
         assert_eq!(reported(&settlement), [("a", reason), ("b", reason), ("c", reason)]);
         let counters = settlement.counters;
         assert_eq!(
@@ -151,7 +150,6 @@ fn one_parked_operation_parks_the_whole_pool() {
             not_before: Some(now + Duration::from_mins(1)),
         },
         3,
-        now,
     );
     queue.enqueue(key("fresh"), members(&["10.0.0.2"]), now);
     assert!(!queue.has_eligible(now) && queue.drain(now, |_| true).batches.is_empty());
@@ -171,7 +169,7 @@ fn operations_without_service_are_dropped_and_the_others_are_retried() {
         error: String::new(),
     };
     let is_here = |key: &OperationKey| key.service.name() == "here";
-    let settlement = settle(&mut queue, batch, &outcome, MaxRetries::default(), now, is_here);
+    let settlement = settle(&mut queue, batch, &outcome, MaxRetries::default(), is_here);
     assert_eq!(reported(&settlement), [("here", Retrying)]);
     assert_eq!((settlement.counters.dropped, queue.len()), (1, 1));
 }

@@ -131,3 +131,96 @@ async fn reads_that_lag_another_writer_cost_two_refused_writes() {
     let statuses: Vec<_> = cluster.puts()[before..].iter().map(|put| put.status).collect();
     assert_eq!(statuses, [412, 412, 200]);
 }
+
+/// ARM refuses every write of a load balancer while an operation of another writer lasts, and no read shows that one does.
+#[tokio::test(start_paused = true)]
+async fn writes_refused_because_of_another_operation_do_not_follow_at_once() {
+    let pools = [("kubernetes", entries(1..=3, false)), ("local", entries(1..=3, false))];
+    let cluster = TestCluster::with(3, &[load_balancer("kubernetes", &pools)]).await;
+    let deviations = json!(["poolsStaySucceeded", "loadBalancersStaySucceeded", "secondWriteRefused"]);
+    let settings = json!({"operationDelay": "5s", "deviations": deviations});
+    cluster.world.control("PUT", "settings", &settings);
+    let drain = |pool: &mut Value| pool["properties"]["drainPeriodInSeconds"] = 60.into();
+    cluster.foreign("kubernetes", "kubernetes", drain).await;
+    let before = cluster.puts().len();
+    cluster.taint(2, &[DRAINING]);
+    let took = cluster.until_down(&["node-2"]).await;
+    assert!(took < 20 * SECOND, "{took:?}");
+    let statuses: Vec<_> = cluster.puts()[before..].iter().map(|put| put.status).collect();
+    assert_eq!(
+        statuses,
+        [409, 409, 409, 200, 200],
+        "after 1, 3 and 7 s, then one of each pool"
+    );
+    assert!(cluster.notes(FAILED, "node-2").await.is_empty());
+}
+
+/// ARM ignores writes, no read shows that an operation lasts, and reads lag: they show for a moment what is about to be lost.
+#[tokio::test(start_paused = true)]
+async fn ignored_writes_that_reads_show_for_a_moment_are_repeated_after_minutes_too() {
+    for names in [&["kubernetes"][..], &["kubernetes", "local"]] {
+        let pools: Vec<_> = names.iter().map(|name| (*name, entries(1..=3, false))).collect();
+        let cluster = TestCluster::with(3, &[load_balancer("kubernetes", &pools)]).await;
+        let deviations = json!(["poolsStaySucceeded", "loadBalancersStaySucceeded", "secondWriteRefused"]);
+        let settings = json!({"readLag": "2s", "operationDelay": "1s", "deviations": deviations});
+        cluster.world.control("PUT", "settings", &settings);
+        let lost = json!({"operation": "succeed", "effect": "lost"});
+        cluster.fault("PUT", "/loadBalancers/kubernetes/", None, &lost);
+        cluster.taint(2, &[DRAINING]);
+        sleep(3600 * SECOND).await;
+        for pool in names {
+            let puts = cluster.sent("PUT", &format!("/loadBalancers/kubernetes/backendAddressPools/{pool}$"));
+            // At most three at once, then after 30 s, 1 min, 2, 4 and every 5; they were 616 of each of two pools, half of them refused.
+            assert!((13..=20).contains(&puts.len()), "{pool} of {names:?}: {}", puts.len());
+            let waits = puts.windows(2).map(|pair| between(&pair[0], &pair[1]));
+            let late_waits: Vec<_> = waits.skip(puts.len() - 5).collect();
+            assert!(late_waits.iter().all(|wait| *wait >= 290 * SECOND), "{late_waits:?}");
+        }
+        // A single pool is shown to be written in between.
+        let failed = cluster.notes(FAILED, "node-2").await;
+        assert!((1..=14).contains(&failed.len()), "{names:?}: {failed:?}");
+        cluster.clear_faults();
+        sleep(310 * SECOND).await;
+        cluster.settle(&["node-2"]).await;
+        cluster.taint(2, &[]);
+        cluster.settle(&[]).await;
+    }
+}
+
+/// What was ignored waits no longer than the signal lasts.
+#[tokio::test(start_paused = true)]
+async fn a_new_signal_does_not_wait_for_the_ignored_write_of_the_last_one() {
+    let cluster = TestCluster::with(3, &one_pool()).await;
+    let lost = json!({"operation": "succeed", "effect": "lost"});
+    cluster.fault("PUT", "/loadBalancers/kubernetes/", None, &lost);
+    cluster.taint(2, &[DRAINING]);
+    sleep(600 * SECOND).await;
+    cluster.clear_faults();
+    cluster.taint(2, &[]);
+    sleep(40 * SECOND).await;
+    cluster.taint(2, &[DRAINING]);
+    let took = cluster.until_down(&["node-2"]).await;
+    assert!(took < 5 * SECOND, "{took:?}");
+}
+
+/// A pool whose writes are refused is not tried again when another pool's writes turn out to be ignored.
+#[tokio::test(start_paused = true)]
+async fn a_refused_pool_keeps_its_waits_beside_an_ignored_one() {
+    let pools = [("kubernetes", entries(1..=3, false)), ("local", entries(1..=3, false))];
+    let cluster = TestCluster::with(3, &[load_balancer("kubernetes", &pools)]).await;
+    let lost = json!({"operation": "succeed", "effect": "lost"});
+    cluster.fault("PUT", "/backendAddressPools/kubernetes$", None, &lost);
+    let refused = json!({"answer": {"code": "AuthorizationFailed"}});
+    cluster.fault("PUT", "/backendAddressPools/local$", None, &refused);
+    cluster.taint(2, &[DRAINING]);
+    sleep(25 * SECOND).await;
+    assert_eq!(cluster.sent("PUT", "/backendAddressPools/local$").len(), 1);
+    assert_eq!(cluster.sent("PUT", "/backendAddressPools/kubernetes$").len(), 1);
+    // The refusal ends, the other pool's writes are still ignored: the event names them then.
+    cluster.clear_faults();
+    cluster.fault("PUT", "/backendAddressPools/kubernetes$", None, &lost);
+    sleep(310 * SECOND).await;
+    assert_eq!(cluster.world.down("kubernetes", "local").len(), 1);
+    let notes = cluster.notes(FAILED, "node-2").await;
+    assert!(notes.last().unwrap().contains("did not apply it"), "{notes:?}");
+}

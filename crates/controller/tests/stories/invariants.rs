@@ -37,6 +37,8 @@ struct State {
     terminal: BTreeMap<usize, Option<Instant>>,
     /// The entries that a leader has set `Down`: path of the pool, address.
     owned: BTreeSet<(String, String)>,
+    /// The entries of each version of a pool that was there while a leader asked: path of the pool, etag.
+    versions: BTreeMap<(String, String), Vec<(String, String)>>,
     puts: usize,
     /// Whether an entry stays `Down` while its node has the signal.
     keeps_signalled_down: bool,
@@ -189,6 +191,7 @@ impl Invariants {
         let invariants = self.clone();
         self.state.lock().unwrap().terms.push(terms.clone());
         Arc::new(move |request| {
+            invariants.keep_versions();
             if request.method() == Method::PUT {
                 invariants.write(request, &terms);
             }
@@ -223,7 +226,10 @@ impl Invariants {
             return;
         };
         if before["etag"] != *if_match {
-            self.overwrite(&path, &before, &body);
+            let version = (path.to_lowercase(), if_match);
+            let planned_from = self.state.lock().unwrap().versions.get(&version).cloned();
+            let planned_from = planned_from.filter(|_| self.is_if_match_ignored());
+            self.overwrite(&path, &planned_from.unwrap_or_else(|| entries(&before)), &body);
             return;
         }
         if comparable(&before) != comparable(&body) {
@@ -275,10 +281,15 @@ impl Invariants {
         }
     }
 
-    /// A write that was planned from an old read: ARM rejects it, unless it ignores `If-Match`. Then nobody can tell what the leader has changed, and each
-    /// new `Down` is its own.
-    fn overwrite(&self, path: &str, before: &Value, body: &Value) {
-        let known = entries(before);
+    fn is_if_match_ignored(&self) -> bool {
+        let settings = self.emulator.send_control("GET", "settings", &Value::Null).unwrap();
+        let mut deviations = settings["deviations"].as_array().into_iter().flatten();
+        deviations.any(|deviation| deviation == "ifMatchIgnored")
+    }
+
+    /// A write that was planned from an old read: ARM rejects it, unless it ignores `If-Match`. Then each new `Down` is the leader's own,
+    /// also where another writer has set it meanwhile: `known` are the entries of that read.
+    fn overwrite(&self, path: &str, known: &[(String, String)], body: &Value) {
         for (key, state) in entries(body) {
             let is_new = state == "Down" && !known.contains(&(key.clone(), state));
             if is_new
@@ -299,24 +310,27 @@ impl Invariants {
         state.terms.iter().filter(may_write).count()
     }
 
+    /// All pools as the emulator has them.
+    fn pools(&self) -> Vec<Value> {
+        let state = self.emulator.send_control("GET", "state", &Value::Null).unwrap();
+        let resources = state["resources"].as_array().into_iter().flatten();
+        let pools = resources.filter_map(|resource| resource["properties"]["backendAddressPools"].as_array());
+        pools.flatten().cloned().collect()
+    }
+
     /// A pool as the emulator has it.
     fn pool(&self, path: &str) -> Option<Value> {
-        let state = self.emulator.send_control("GET", "state", &Value::Null).unwrap();
-        let (load_balancer, name) = path.rsplit_once("/backendAddressPools/")?;
-        let resources = state["resources"].as_array()?;
-        let found = resources.iter().find(|resource| {
-            let id = resource["id"].as_str().unwrap_or_default();
-            id.eq_ignore_ascii_case(load_balancer)
-        })?;
-        let pools = found["properties"]["backendAddressPools"].as_array()?;
-        pools
-            .iter()
-            .find(|pool| {
-                pool["name"]
-                    .as_str()
-                    .is_some_and(|known| known.eq_ignore_ascii_case(name))
-            })
-            .cloned()
+        let is_it = |pool: &Value| pool["id"].as_str().is_some_and(|id| id.eq_ignore_ascii_case(path));
+        self.pools().into_iter().find(is_it)
+    }
+
+    fn keep_versions(&self) {
+        let pools = self.pools();
+        let versions = &mut self.state.lock().unwrap().versions;
+        for pool in pools {
+            let text = |field: &str| pool[field].as_str().unwrap_or_default().to_owned();
+            versions.insert((text("id").to_lowercase(), text("etag")), entries(&pool));
+        }
     }
 
     /// Fails if a write violated an invariant.

@@ -601,9 +601,11 @@ impl RandomRun {
             }
             sleep(60 * SECOND).await;
             let puts = self.invariants.puts(0).0 - before;
+            let refused = self.world.refused_puts_since(position);
+            let allowed = refused.min(self.assumptions.refused_writes() * pools.len());
             assert!(
-                puts <= pools.len(),
-                "{puts} writes for {name} in {pools:?}, {:?}\n{}",
+                puts <= pools.len() + allowed,
+                "{puts} writes, {refused} of them refused, for {name} in {pools:?}, {:?}\n{}",
                 self.assumptions.settings(),
                 self.world.requests_since(position)
             );

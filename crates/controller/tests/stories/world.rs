@@ -488,14 +488,17 @@ impl World {
         }
     }
 
+    /// How many PUTs of headgate were refused since a position of the emulator's journal, because their entity tag was replaced.
+    pub(crate) fn refused_puts_since(&self, position: u64) -> usize {
+        let (puts, _) = self.puts_since(position);
+        let refused = |put: &&Value| is_own(put) && put["status"] == 412;
+        puts.iter().filter(refused).count()
+    }
+
     /// When the PUTs of headgate arrived.
     pub(crate) fn own_puts(&self) -> Vec<Timestamp> {
         let puts = self.puts().into_iter();
-        let own = puts.filter(|put| {
-            put["userAgent"]
-                .as_str()
-                .is_some_and(|agent| agent.contains("headgate"))
-        });
+        let own = puts.filter(is_own);
         own.map(|put| put["arrived"].as_str().unwrap().parse().unwrap())
             .collect()
     }
@@ -562,3 +565,10 @@ impl World {
 }
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+/// Whether a request of the emulator's journal is headgate's.
+pub(crate) fn is_own(request: &Value) -> bool {
+    request["userAgent"]
+        .as_str()
+        .is_some_and(|agent| agent.contains("headgate"))
+}

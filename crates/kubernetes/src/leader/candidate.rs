@@ -16,12 +16,13 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use headgate_core::clock::Moment;
+use headgate_core::throttle::ThrottledUntil;
 use tokio::time::Instant;
 
 use super::election_record::ElectionRecord;
 use super::fleet::Fleet;
 use super::observed_lease::{Contender, ObservedLease};
-use super::successor_request::{Inability, ThrottleDeadlines};
+use super::successor_request::Inability;
 use super::timing::{
     LEASE_DURATION, MAX_FAILED_TERM_BACKOFF, REQUEST_TIMEOUT, RETRY_PERIOD, WORK_STOP_TIMEOUT, failed_request_backoff,
     failed_term_backoff, first_read_delay, jittered, read_interval, spread, unpublished_read_interval,
@@ -90,7 +91,7 @@ pub(super) struct Inputs {
     /// That the work of the term cannot be done, as it reports.
     pub(super) unable: Option<Inability>,
     /// Until when ARM throttles requests, as the work reports.
-    pub(super) throttle: ThrottleDeadlines,
+    pub(super) throttle: ThrottledUntil,
 }
 
 /// The target state of the leader task.
@@ -106,7 +107,7 @@ pub(super) enum TaskTarget {
         /// The start of the last successful write.
         renewed: Moment,
         /// What the term before left.
-        throttle: ThrottleDeadlines,
+        throttle: ThrottledUntil,
     },
     /// The term has ended; its work ends, or is aborted.
     Stop { abort: bool },
@@ -120,8 +121,6 @@ struct ReadSchedule {
     last_read: Instant,
     /// Whether the last read can make an extra read due before the regular one.
     may_read_early: bool,
-    /// No read comes before this.
-    not_before: Instant,
 }
 
 impl ReadSchedule {
@@ -130,7 +129,6 @@ impl ReadSchedule {
             next_read,
             last_read: now,
             may_read_early: false,
-            not_before: now,
         }
     }
 }
@@ -272,11 +270,9 @@ impl Candidate {
             .observed
             .extra_read_at(self.contender(inputs), self.interval(), schedule.last_read)
             .filter(|_| schedule.may_read_early);
-        let read_at = extra_read
-            .map_or(schedule.next_read, |read| {
-                read.max(schedule.last_read).min(schedule.next_read)
-            })
-            .max(schedule.not_before);
+        let read_at = extra_read.map_or(schedule.next_read, |read| {
+            read.max(schedule.last_read).min(schedule.next_read)
+        });
         if inputs.now.mono < read_at {
             return (Phase::Waiting(schedule), Action::Wait(Some(read_at)));
         }
@@ -287,16 +283,12 @@ impl Candidate {
     /// Waits after a term, or after the attempt to acquire one, for at least `backoff`.
     fn wait_after_term(&mut self, backoff: Duration, inputs: Inputs) -> Transition {
         let (now, interval) = (inputs.now.mono, self.interval());
-        let next_read = if backoff.is_zero() {
-            now + jittered(&mut self.rng, interval)
+        let wait = if backoff.is_zero() {
+            jittered(&mut self.rng, interval)
         } else {
-            now
+            backoff
         };
-        let schedule = ReadSchedule {
-            not_before: now + backoff,
-            ..ReadSchedule::at(next_read, now)
-        };
-        self.wait_for_read(schedule, inputs)
+        self.wait_for_read(ReadSchedule::at(now + wait, now), inputs)
     }
 
     /// Waits after a failed request. If it may have acquired the Lease, the next read comes soon, once.
@@ -434,7 +426,7 @@ impl Candidate {
             let (now, wait) = (inputs.now.mono, jittered(&mut self.rng, RETRY_PERIOD));
             return self.wait_for_read(ReadSchedule::at(now + wait, now), inputs);
         }
-        let record = ElectionRecord::unheld(self.observed.highest_term(), inputs.now.wall);
+        let record = ElectionRecord::unheld(self.observed.highest_term());
         (Phase::Creating, write_request(record, inputs))
     }
 
@@ -564,7 +556,7 @@ impl Candidate {
         };
         let failed_terms = held.failed_terms_before(now.mono).saturating_add(1);
         let released = held.record.released(failed_terms, now.wall);
-        let released = released.reported(None, inputs.throttle, now.wall);
+        let released = released.reported(None, inputs.throttle, now);
         self.release(Some(released), failed_term_backoff(self.failed_terms), inputs)
     }
 
@@ -611,7 +603,7 @@ fn renew(mut held: HeldTerm, inputs: Inputs) -> Transition {
     let action = if held.is_record_current {
         let candidates = inputs.fleet.map(|fleet| fleet.candidates);
         let record = held.record.renewed(candidates, now.wall);
-        let mut record = record.reported(inputs.unable, inputs.throttle, now.wall);
+        let mut record = record.reported(inputs.unable, inputs.throttle, now);
         record.failed_terms = held.failed_terms_before(now.mono);
         Action::Write(record, deadline)
     } else {

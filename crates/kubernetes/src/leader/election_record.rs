@@ -2,6 +2,8 @@
 //!
 //! Invariant: every write is a change, so that a candidate that observes no change knows that the holder wrote nothing.
 
+use headgate_core::clock::Moment;
+use headgate_core::throttle::ThrottledUntil;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -120,12 +122,10 @@ impl ElectionRecord {
     }
 
     /// A new Lease without a holder. The next term has a higher number than `highest_term`.
-    pub(super) fn unheld(highest_term: i32, now: Timestamp) -> Self {
+    pub(super) fn unheld(highest_term: i32) -> Self {
         Self {
             lease: LeaseState {
                 transitions: highest_term,
-                renewed: Some(now),
-                duration_seconds: 1,
                 ..LeaseState::default()
             },
             ..Self::default()
@@ -162,12 +162,12 @@ impl ElectionRecord {
     }
 
     /// This record with what the holder reports about its work. A successor is needed only while the holder is unable.
-    pub(super) fn reported(self, unable: Option<Inability>, throttle: ThrottleDeadlines, now: Timestamp) -> Self {
+    pub(super) fn reported(self, unable: Option<Inability>, throttle: ThrottledUntil, now: Moment) -> Self {
         Self {
             unable,
             successor: self.successor.filter(|_| unable.is_some()),
-            give_ups: self.give_ups.recent(now),
-            throttle: throttle.remaining(now),
+            give_ups: self.give_ups.recent(now.wall),
+            throttle: ThrottleDeadlines::new(throttle, now),
             ..self
         }
     }
@@ -245,6 +245,10 @@ mod tests {
         let record = ElectionRecord::from_lease(&theirs);
         assert_eq!((record.candidates, record.failed_terms), (Some(3), 2));
         let acquired = record.acquired("me", 5, at(1));
+        assert_eq!(
+            (acquired.lease.renewed, acquired.lease.duration_seconds),
+            (Some(at(1)), 15)
+        );
         let renewed = acquired.renewed(Some(9), at(1)).to_lease(Some(&theirs), "l");
         assert_eq!(
             serde_json::to_value(&renewed).unwrap(),
@@ -256,6 +260,7 @@ mod tests {
         );
         let released = ElectionRecord::from_lease(&renewed).released(0, at(5));
         assert!(released.is_released() && released.candidates == Some(9));
+        assert_eq!(released.lease.renewed, Some(at(5)));
         let released = released.to_lease(Some(&renewed), "l");
         assert_eq!(
             released.metadata.annotations.unwrap().get(FAILED_TERMS_ANNOTATION),
@@ -295,22 +300,34 @@ mod tests {
     fn what_a_holder_reports_is_read_as_it_was_written_and_ends_with_its_term() {
         let reason = InabilityReason::Lists;
         let unable = Inability { reason, since: at(1) };
-        let throttle = ThrottleDeadlines {
-            reads: Some(at(9)),
+        let now = Moment {
+            wall: at(4),
+            mono: tokio::time::Instant::now(),
+        };
+        let throttle = ThrottledUntil {
+            reads: Some(now.mono + LEASE_DURATION),
             writes: None,
         };
         let free = ElectionRecord::default().gave_up("b", reason, at(2));
-        let held = free.acquired("a", 1, at(3)).reported(Some(unable), throttle, at(4));
+        let held = free.acquired("a", 1, at(3)).reported(Some(unable), throttle, now);
         let held = held.with_successor("c");
         let mut shorter = held.clone();
         shorter.lease.duration_seconds = 1;
         assert_eq!(shorter.renewed(None, at(5)).lease.duration_seconds, 15);
         let written = held.to_lease(None, "l");
         assert_eq!(ElectionRecord::from_lease(&written), held);
-        assert!(held.unable.is_some() && !held.give_ups.is_empty() && held.throttle == throttle);
+        assert!(held.unable.is_some() && !held.give_ups.is_empty() && held.throttle.reads.is_some());
         for ended in [held.released(1, at(5)), held.acquired("c", 2, at(5))] {
             assert_eq!((ended.unable, ended.successor), (None, None));
         }
+        let later = Moment {
+            wall: at(2) + jiff::SignedDuration::from_mins(10),
+            ..now
+        };
+        assert!(
+            held.reported(None, throttle, later).give_ups.is_empty(),
+            "no longer recent"
+        );
     }
 
     #[test]

@@ -196,10 +196,11 @@ mod tests {
     use std::time::Duration;
 
     use headgate_core::telemetry::{MetricsFormat, encode_metrics};
+    use headgate_core::throttle::ThrottledUntil;
     use prometheus_client::registry::Registry;
     use tokio::time::{Instant, advance};
 
-    use super::super::successor_request::{InabilityReason, ThrottleDeadlines};
+    use super::super::successor_request::InabilityReason;
     use super::*;
 
     /// What the work of the test's terms does.
@@ -229,7 +230,7 @@ mod tests {
             until: Instant::now() + Duration::from_secs(1),
             renewed: Clock::anchored(jiff::Timestamp::UNIX_EPOCH).now(),
             handover: handover.then_some(Handover::Requested),
-            throttle: ThrottleDeadlines::default(),
+            throttle: ThrottledUntil::default(),
         }
     }
 

@@ -338,6 +338,7 @@ mod tests {
         let stories: &[&[Read]] = &[
             // Clocks agree: late is more than 5 s behind.
             &[(0, "a", -2, false), (100, "a", 99, false), (200, "a", 193, true)],
+            &[(0, "a", 0, false), (100, "a", 95, false), (200, "a", 194, true)],
             &[(0, "a", -6, true)],
             // Clocks five minutes apart, either way: one extra read, then lateness is known again.
             &[
@@ -398,6 +399,11 @@ mod tests {
         };
         assert_eq!(extra(Some(held("a", 0)), false, 300, 0), None);
         assert_eq!(extra(Some(held("a", 0)), false, 14, 0), Some(15), "few candidates");
+        assert_eq!(
+            extra(Some(held("a", 0)), false, 15, 0),
+            None,
+            "the regular read comes as late"
+        );
         assert_eq!(extra(None, false, 300, 0), None);
         assert_eq!(
             extra(Some(ElectionRecord::default()), false, 300, 0),

@@ -3,14 +3,17 @@
 //!
 //! Invariants: a leader gives up its term only if another candidate has volunteered, so a leader without a successor keeps
 //! the term. A candidate that gave up for a reason does not volunteer for the same reason within [`GIVE_UP_TTL`]. Nothing
-//! here decides who may lead: times are compared with the local wall clock, so a wrong clock costs time and no safety.
+//! here decides who may lead: times in the Lease are compared with the local wall clock, so a wrong clock costs time and no safety.
 //!
 //! Pure. The annotations that hold this are `election_record`'s.
 
 use std::time::Duration;
 
+use headgate_core::clock::Moment;
+use headgate_core::throttle::ThrottledUntil;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 /// For how long a candidate that gave up a term leaves the Lease to others.
 const GIVE_UP_TTL: Duration = Duration::from_mins(10);
@@ -38,26 +41,26 @@ pub struct Inability {
     pub since: Timestamp,
 }
 
-/// Until when ARM throttles the requests of all instances, by the wall clock of the one that it answered.
+/// [`ThrottledUntil`] in a Lease: by the wall clock of the process that renewed it, at that time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ThrottleDeadlines {
-    /// For reads; `None` if they are not throttled.
+pub(super) struct ThrottleDeadlines {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reads: Option<Timestamp>,
-    /// For writes; `None` if they are not throttled.
+    pub(super) reads: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub writes: Option<Timestamp>,
+    pub(super) writes: Option<Timestamp>,
 }
 
 impl ThrottleDeadlines {
-    /// The deadlines that are still to be obeyed at `now`, each bounded.
-    #[must_use]
-    pub fn remaining(self, now: Timestamp) -> Self {
-        let max = now.saturating_add(signed(MAX_THROTTLE)).unwrap_or(Timestamp::MAX);
-        let remaining = |deadline: Option<Timestamp>| deadline.filter(|until| *until > now).map(|until| until.min(max));
+    /// What is still to be obeyed.
+    pub(super) fn new(until: ThrottledUntil, now: Moment) -> Self {
+        let deadline = |until: Option<Instant>| {
+            until
+                .filter(|until| *until > now.mono)
+                .map(|at| now.whole_second_at(at))
+        };
         Self {
-            reads: remaining(self.reads),
-            writes: remaining(self.writes),
+            reads: deadline(until.reads),
+            writes: deadline(until.writes),
         }
     }
 
@@ -74,6 +77,18 @@ impl ThrottleDeadlines {
         Self {
             reads: inherited(self.reads),
             writes: inherited(self.writes),
+        }
+    }
+
+    /// What the process obeys that wrote these at `now`.
+    pub(super) fn until(self, now: Moment) -> ThrottledUntil {
+        let until = |deadline: Option<Timestamp>| {
+            let wait = Duration::try_from(deadline?.duration_since(now.wall)).ok()?;
+            (!wait.is_zero()).then(|| now.mono + wait.min(MAX_THROTTLE))
+        };
+        ThrottledUntil {
+            reads: until(self.reads),
+            writes: until(self.writes),
         }
     }
 
@@ -146,6 +161,8 @@ fn signed(duration: Duration) -> SignedDuration {
 
 #[cfg(test)]
 mod tests {
+    use headgate_core::clock::Clock;
+
     use super::*;
 
     fn minute(minute: i64) -> Timestamp {
@@ -192,21 +209,31 @@ mod tests {
     }
 
     #[test]
-    fn a_throttle_deadline_ends_and_is_bounded() {
-        let deadlines = |reads, writes| ThrottleDeadlines { reads, writes };
-        let now = minute(0);
-        for (before, after) in [
-            (deadlines(None, None), deadlines(None, None)),
-            (
-                deadlines(Some(minute(5)), Some(minute(0))),
-                deadlines(Some(minute(5)), None),
-            ),
-            (
-                deadlines(Some(minute(-1)), Some(minute(600))),
-                deadlines(None, Some(minute(60))),
-            ),
-        ] {
-            assert_eq!(before.remaining(now), after);
+    fn a_throttle_deadline_is_the_same_on_both_sides() {
+        let now = Clock::System.now();
+        let until = ThrottledUntil {
+            reads: Some(now.mono + Duration::from_secs(90)),
+            writes: Some(now.mono),
+        };
+        let deadlines = ThrottleDeadlines::new(until, now);
+        let obeyed = deadlines.until(now);
+        let reads = obeyed.reads.unwrap() - now.mono;
+        assert!((90..91).contains(&reads.as_secs()), "{reads:?}");
+        assert_eq!((deadlines.writes, obeyed.writes), (None, None));
+    }
+
+    #[test]
+    fn a_throttle_deadline_of_another_process_ends_and_is_bounded() {
+        let wall = minute(0);
+        let mono = Instant::now();
+        for (minutes, remaining) in [(-1, None), (0, None), (5, Some(5)), (600, Some(60))] {
+            let deadlines = ThrottleDeadlines {
+                reads: None,
+                writes: Some(minute(minutes)),
+            };
+            let until = deadlines.until(Moment { wall, mono });
+            let writes = remaining.map(|minutes| mono + Duration::from_mins(minutes));
+            assert_eq!(until, ThrottledUntil { reads: None, writes });
         }
     }
 }

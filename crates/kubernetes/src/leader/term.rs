@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_core::clock::{Clock, Moment};
+use headgate_core::throttle::ThrottledUntil;
 use jiff::SignedDuration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::fleet::NodeSummary;
-use super::successor_request::{Inability, ThrottleDeadlines};
+use super::successor_request::Inability;
 use super::timing::MAX_CLOCK_DIVERGENCE;
 use crate::node_writer::MaySend;
 
@@ -47,7 +48,7 @@ impl Validity {
 pub(super) struct Reports {
     pub(super) nodes: Option<NodeSummary>,
     pub(super) unable: Option<Inability>,
-    pub(super) throttle: ThrottleDeadlines,
+    pub(super) throttle: ThrottledUntil,
 }
 
 /// A term handle: by it the work of a term learns whether the term is still valid. Clones belong to the same term.
@@ -220,12 +221,12 @@ impl Term {
     }
 
     /// Reports until when ARM throttles requests. The Lease has it from the next renewal on, for the next leader.
-    pub fn report_throttle(&self, throttle: ThrottleDeadlines) {
+    pub fn report_throttle(&self, throttle: ThrottledUntil) {
         self.report(|reports| reports.throttle = throttle);
     }
 
     /// Until when ARM throttles requests, as reported last in this term or by the leader before.
-    pub fn throttle(&self) -> ThrottleDeadlines {
+    pub fn throttle(&self) -> ThrottledUntil {
         self.reports.borrow().throttle
     }
 
@@ -253,7 +254,7 @@ impl TermOwner {
         number: i32,
         until: Instant,
         renewed: Moment,
-        throttle: ThrottleDeadlines,
+        throttle: ThrottledUntil,
         clock: Clock,
     ) -> (Self, Term) {
         let (validity, receiver) = watch::channel(Validity {
@@ -337,7 +338,7 @@ mod tests {
     /// A term that ends in a second, acquired now.
     fn new_term(number: i32, clock: &Clock) -> (TermOwner, Term) {
         let until = Instant::now() + SECOND;
-        TermOwner::new(number, until, clock.now(), ThrottleDeadlines::default(), clock.clone())
+        TermOwner::new(number, until, clock.now(), ThrottledUntil::default(), clock.clone())
     }
 
     fn anchored() -> Clock {
@@ -361,7 +362,7 @@ mod tests {
                 wall: now.wall - SignedDuration::from_secs(jump),
                 ..now
             };
-            let (owner, term) = TermOwner::new(7, until, before, ThrottleDeadlines::default(), clock.clone());
+            let (owner, term) = TermOwner::new(7, until, before, ThrottledUntil::default(), clock.clone());
             assert_eq!(term.permit().is_ok(), is_permitted, "{jump}");
             if is_permitted {
                 continue;
@@ -420,8 +421,13 @@ mod tests {
         let (owner, term) = new_term(7, &clock);
         assert!(timeout(SECOND / 10, term.handover_requested()).await.is_err());
         assert!(term.handover_requested().now_or_never().is_none());
+        let waiting = tokio::spawn({
+            let term = term.clone();
+            async move { term.handover_requested().await }
+        });
+        tokio::task::yield_now().await;
         assert!(owner.renew(Instant::now() + SECOND, clock.now(), true));
-        term.handover_requested().await;
+        timeout(SECOND / 10, waiting).await.unwrap().unwrap();
         assert!(term.handover_requested().now_or_never().is_some());
         assert!(term.permit().is_ok());
         drop(owner);
@@ -456,7 +462,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_report_of_the_nodes_belongs_to_one_term() {
+    async fn reports_belong_to_one_term() {
         let clock = anchored();
         let (mut owner, term) = new_term(7, &clock);
         assert_eq!(owner.reports().nodes, None);
@@ -469,7 +475,19 @@ mod tests {
         assert_eq!(owner.reports().nodes, Some(nodes));
         term.report_nodes(Some(nodes));
         assert!(timeout(SECOND, owner.reports_changed()).await.is_err(), "no change");
+        let throttle = ThrottledUntil {
+            reads: None,
+            writes: Some(Instant::now() + 9 * SECOND),
+        };
+        term.report_throttle(throttle);
+        assert_eq!((owner.reports().throttle, term.throttle()), (throttle, throttle));
+        let unable = Some(Inability {
+            reason: super::super::successor_request::InabilityReason::Lists,
+            since: jiff::Timestamp::UNIX_EPOCH,
+        });
+        term.report_inability(unable);
+        assert_eq!(owner.reports().unable, unable);
         let (mut next, _term) = new_term(8, &clock);
-        assert_eq!(next.reports().nodes, None);
+        assert_eq!(next.reports(), Reports::default());
     }
 }

@@ -143,6 +143,11 @@ mod tests {
             assert_eq!(interval(Some(candidates)), millis, "{candidates}");
         }
         assert_eq!(interval(None), 30_000);
+        let delay = |candidates| signalled_delay(candidates).as_millis();
+        assert_eq!(
+            [Some(2), Some(50), Some(5000), None].map(delay),
+            [1200, 12_000, 15_000, 15_000]
+        );
     }
 
     #[test]
@@ -167,5 +172,6 @@ mod tests {
         assert_eq!(seconds(signalled_term_min_duration), [60, 120, 240, 480, 960, 960]);
         assert_eq!(seconds(failed_request_backoff), [2, 2, 4, 8, 16, 30]);
         assert_eq!(seconds(unpublished_read_interval), [4, 4, 8, 8, 16, 30]);
+        assert_eq!(unpublished_read_interval(5).as_secs(), 30);
     }
 }

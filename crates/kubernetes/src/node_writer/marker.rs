@@ -368,6 +368,52 @@ mod tests {
     }
 
     #[test]
+    fn another_condition_is_written_on_each_change() {
+        let shown = fact("True", "R", "x");
+        for (status, reason, message, expected) in [
+            (MarkerStatus::True, "R", "m", Shown::Yes),
+            (MarkerStatus::False, "R", "m", Shown::No),
+            (MarkerStatus::True, "S", "m", Shown::No),
+            (MarkerStatus::True, "R", "n", Shown::No),
+        ] {
+            let message = message.to_owned();
+            let wanted = MarkerCondition {
+                status,
+                reason,
+                message,
+            };
+            let intent = condition_intent("T", "u".to_owned(), wanted, Some(&shown));
+            assert_eq!(intent.shown, expected, "{}", intent.key);
+        }
+    }
+
+    #[test]
+    fn condition_that_was_confirmed_meanwhile_does_not_expire() {
+        let (first, second) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH + SECOND);
+        let condition = |message: &str| MarkerCondition {
+            status: MarkerStatus::True,
+            reason: "AdminStateDown",
+            message: message.to_owned(),
+        };
+        let confirmed_at = |confirmed: Timestamp, message: &str| {
+            let mut node = Node::default();
+            set(MARKER_CONDITION, &condition(message), &mut node, confirmed);
+            node
+        };
+        let status = |node: &Node| {
+            node.status.as_ref().unwrap().conditions.as_ref().unwrap()[0]
+                .status
+                .clone()
+        };
+        for (confirmed, message, expected) in [(first, "m", "Unknown"), (second, "m", "True"), (first, "n", "True")] {
+            let shown = fact("True", "AdminStateDown", &first.to_string());
+            let mut node = confirmed_at(confirmed, message);
+            expired("u".to_owned(), shown, MARKER_TTL).edit.edit(&mut node, second);
+            assert_eq!(status(&node), expected, "{confirmed} {message}");
+        }
+    }
+
+    #[test]
     fn what_is_written_about_a_node() {
         use MarkerStatus::{False, True};
         let shown = |(status, reason)| Some(fact(status, reason, "x"));

@@ -108,6 +108,19 @@ fn quarter_of_a_cordoned_pool_leaves_at_a_time_the_oldest_signals_first() {
 }
 
 #[test]
+fn entries_that_stay_as_they_are_take_no_place() {
+    let mut cluster = Cluster::new(4, IntOrPercent::Int(1));
+    cluster.states[0] = "Up";
+    cluster.nodes[1].excluded = Some("label");
+    for number in 1..=3 {
+        cluster.cordon(number);
+        cluster.plan();
+        cluster.pass(SECOND);
+    }
+    assert_eq!(cluster.write(), [3]);
+}
+
+#[test]
 fn what_announces_the_end_of_the_machine_never_waits() {
     let cordoned = || {
         let mut cluster = Cluster::new(8, IntOrPercent::Int(1));

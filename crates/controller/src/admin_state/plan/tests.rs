@@ -241,6 +241,44 @@ const STAGES: [Option<LedgerStage>; 4] = [
     Some(LedgerStage::Restored),
 ];
 
+#[test]
+fn down_is_headgates_by_its_stage_and_a_restored_one_while_it_is_due_to_be_given_back() {
+    let now = Clock::System.now();
+    let (targets, ledger) = (target_states(&[node(1, &[DRAIN])], now), ledger(&[]));
+    let view = view(&[("p", &[(1, "Down")], true)]);
+    let plan = planned(&view, &targets, &ledger, ENFORCE, now);
+    for (observed, stage, target, is_ours) in [
+        (AdminState::Down, Some(LedgerStage::Down), TargetState::Down, true),
+        (AdminState::Down, Some(LedgerStage::Intended), TargetState::None, true),
+        (AdminState::Down, Some(LedgerStage::Restored), TargetState::None, true),
+        (AdminState::Down, Some(LedgerStage::Restored), TargetState::Down, false),
+        (AdminState::Down, None, TargetState::None, false),
+        (AdminState::None, Some(LedgerStage::Down), TargetState::Down, false),
+    ] {
+        let since = now.wall;
+        let entry = EntryStatus {
+            observed: Some(observed),
+            ledger_entry: stage.map(|stage| LedgerEntry { stage, since }),
+            target,
+            ..plan.entries[0].clone()
+        };
+        assert_eq!(entry.is_set_by_headgate(), is_ours, "{entry:?}");
+    }
+}
+
+#[test]
+fn changes_of_other_nodes_can_be_left_out() {
+    let now = Clock::System.now();
+    let targets = target_states(&[node(1, &[DRAIN]), node(2, &[DRAIN])], now);
+    let view = view(&[("p", &[(1, "-"), (2, "-")], true), ("q", &[(2, "-")], true)]);
+    let mut plan = planned(&view, &targets, &ledger(&[]), ENFORCE, now);
+    assert_eq!(plan.change_count(), 3);
+    plan.retain_changes(|node| node.name == "n1");
+    assert_eq!((plan.edits.len(), plan.change_count()), (1, 1));
+    let pending: Vec<_> = plan.entries.iter().filter(|entry| entry.is_pending()).collect();
+    assert_eq!((pending.len(), pending[0].node.name.as_str()), (1, "n1"));
+}
+
 proptest! {
     /// Whatever a pool and the ledger contain: nothing is set `Down` without a signal, nothing is restored that is not in the
     /// ledger, and after a plan is written the next plan is empty.

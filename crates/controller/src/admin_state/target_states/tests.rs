@@ -129,6 +129,10 @@ async fn signal_counts_at_once_and_its_end_after_the_debounce() {
         TargetState::None
     );
     assert!(states.left_out_of_service_while_ready(&node("u", &[])));
+    let mut excluded = node("u", &[]);
+    excluded.excluded = Some("label");
+    states.apply(excluded, clock.now());
+    assert!(states.left_out_of_service_while_ready(&node("u", &[])));
     assert!(states.has_signal_periods());
     assert_eq!(
         states.next_deadline(cleared + DEBOUNCE),

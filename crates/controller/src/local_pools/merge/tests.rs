@@ -138,6 +138,14 @@ fn rejected_members_leave_the_document_as_it_is() {
     };
     for (document, reason) in [
         (json!({"properties": {}}), MemberRejection::NoVirtualNetwork),
+        (
+            json!({"properties": {"virtualNetwork": {"id": ""}}}),
+            MemberRejection::NoVirtualNetwork,
+        ),
+        (
+            json!({"properties": {ADDRESSES: [{"properties": {"ipAddress": ""}}]}}),
+            MemberRejection::NetworkInterfaces,
+        ),
         (json!([]), MemberRejection::Malformed("document")),
         (json!({"properties": 7}), MemberRejection::Malformed("properties")),
         (
@@ -153,6 +161,11 @@ fn rejected_members_leave_the_document_as_it_is() {
         assert_eq!(merge(&mut written, &edit).rejected, Some(reason), "{document}");
         assert_eq!(written, document);
     }
+    let has_added = |document: &mut Value| merge(document, &edit).is_changed();
+    assert!(has_added(&mut pool(&[])), "the pool has a virtual network");
+    let has_all = json!({"properties": {ADDRESSES: [entry("n1", "10.0.0.1")]}});
+    let result = merge(&mut has_all.clone(), &edit);
+    assert_eq!(result.rejected, None, "nothing is added");
 }
 
 #[test]

@@ -49,6 +49,9 @@ fn ready_endpoints_serve_in_whatever_order_the_objects_come() {
     };
     let slice_first = |index: &mut ServiceIndex| {
         assert!(!index.apply_slice(&slice("web-1", Some("web"), &endpoints), now));
+        assert!(index.service("default", "web").is_none(), "only a slice is known");
+        assert!(index.apply_service(&web(0)));
+        assert!(index.service("default", "web").is_none(), "nothing probes it");
         assert!(index.apply_service(&web(32000)));
     };
     for order in [&service_first as &dyn Fn(&mut ServiceIndex), &slice_first] {
@@ -56,6 +59,7 @@ fn ready_endpoints_serve_in_whatever_order_the_objects_come() {
         order(&mut index);
         assert_eq!(serving(&index, 32000).unwrap(), ["n1", "n2"]);
         assert!(index.service_with_port(32001).is_none() && index.service_with_port(0).is_none());
+        assert!(index.service("default", "web").is_some());
         assert!(
             !index.apply_slice(&slice("web-1", Some("web"), &endpoints), now),
             "the same again"
@@ -83,7 +87,7 @@ fn what_is_gone_serves_nothing() {
     assert_eq!(serving(&index, 32001).unwrap(), ["n2"]);
     index.retain_slices(&[name("web-3")].into());
     assert_eq!(serving(&index, 32001).unwrap(), [""; 0]);
-    index.retain_services(&HashSet::new());
+    assert!(index.retain_services(&HashSet::new()) && !index.retain_services(&HashSet::new()));
     assert!(index.service_with_port(32001).is_none() && index.has_no_load_balancer_service());
     assert!(index.services.is_empty() && index.service_of_slice.is_empty() && index.node_names.is_empty());
 }
@@ -129,6 +133,7 @@ fn names_of_nodes_are_in_memory_once() {
         let endpoints = [("n1", None), ("n2", None)];
         index.apply_slice(&slice(&format!("s-{number}"), Some("web"), &endpoints), now);
     }
+    index.retain_slices(&index.slice_names());
     assert_eq!(index.node_names.len(), 2);
     assert_eq!(index.node_names.iter().map(Arc::strong_count).sum::<usize>(), 2 * 101);
 }

@@ -75,6 +75,11 @@ fn pending(updater: &mut Updater) -> Option<Vec<String>> {
 fn nothing_is_pending_before_both_lists_are_complete() {
     let feed = feed();
     let mut slices = HashSet::new();
+    assert!(
+        feed.apply_services(&services(&[])),
+        "the list is known now, although it is empty"
+    );
+    assert!(!feed.apply_services(&services(&[])));
     feed.apply_services(&services(&["Local"]));
     feed.apply_slice(&mut slices, Event::Init);
     feed.apply_slice(&mut slices, Event::InitApply(slim(slice("web-1", "n1"))));

@@ -161,6 +161,7 @@ fn equivalence_is_about_admin_states() {
     let mixed = vec![state(0, 1, AdminState::Down), state(1, 2, AdminState::None)];
     let rest = edit(mixed, Some(members(&[]))).without_downs().unwrap();
     assert!(rest.members.is_none() && rest.admin_states.len() == 1);
+    assert_eq!(rest.admin_states[0].to, AdminState::None);
 }
 
 proptest! {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::super::edit::PoolEdit;
 use super::super::retry::{Backoff, LastError};
 use super::IntentNotRecorded;
+use super::written::Waiting;
 
 /// Between two requests for the Lease: its holder releases it at some time, so a longer delay gains nothing.
 const LEASE_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -147,7 +148,36 @@ impl Attempts {
                 (LastError::from_arm(&error, previous), self.backoff.delay_after(&error))
             }
         };
-        if previous.is_none_or(|previous| !previous.is_same_kind(&error)) {
+        self.deferred = Some(DeferredPlan {
+            plan,
+            until: now + retry_in,
+            retry_after,
+        });
+        AfterAttempt::Failed(self.adopt(load_balancer, error, retry_in))
+    }
+
+    /// No admin state is left to write but those of a pool that ARM has ignored, which wait. Returns the error if it is news.
+    pub(super) fn report_ignored(
+        &mut self,
+        load_balancer: &LoadBalancerId,
+        Waiting { until, pool }: &Waiting,
+    ) -> Option<LastError> {
+        let before = std::mem::take(self);
+        self.last_error = before.last_error.filter(LastError::is_ignored_write);
+        let error = ArmError::ReadBackMismatch(pool.to_string());
+        let error = LastError::from_arm(&error, self.last_error.as_ref());
+        if self.last_error.as_ref() == Some(&error) {
+            return None;
+        }
+        Some(self.adopt(load_balancer, error, until.saturating_duration_since(Instant::now())))
+    }
+
+    fn adopt(&mut self, load_balancer: &LoadBalancerId, error: LastError, retry_in: Duration) -> LastError {
+        if self
+            .last_error
+            .as_ref()
+            .is_none_or(|previous| !previous.is_same_kind(&error))
+        {
             let load_balancer = load_balancer.name();
             warn_if!(
                 error.class == ErrorClass::Terminal,
@@ -158,13 +188,8 @@ impl Attempts {
                 "pools not written"
             );
         }
-        self.deferred = Some(DeferredPlan {
-            plan,
-            until: now + retry_in,
-            retry_after,
-        });
         self.last_error = Some(error.clone());
-        AfterAttempt::Failed(error)
+        error
     }
 }
 
@@ -185,3 +210,6 @@ pub(super) fn concerns_one_pool(error: &ArmError) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! The part of the writer's work under the shared Lease: pool after pool, each from a read of its own.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,13 +14,11 @@ use super::super::load_balancer_read::read_load_balancer;
 use super::super::view::LoadBalancerView;
 use super::attempts::{AttemptError, concerns_one_pool};
 use super::documents::{Document, Documents};
-use super::replaced::ReplacedVersions;
 use super::single_pools::SinglePools;
+use super::written::{ReadBack, WrittenEdits};
 use super::{IntentNotRecorded, Observation, Outcome, Phase, Planner, PoolWriter, READ_TIMEOUT, State};
 
-/// Reads in a row that do not show a write, all under the hold of the write; then ARM has ignored it (docs/dev/decisions.md 57).
-const MAX_READS_WITHOUT_WRITE: u32 = 2;
-/// Between these reads: ARM may be late.
+/// Between reads that are to show a write: ARM may be late.
 const READ_BACK_INTERVAL: Duration = Duration::from_secs(1);
 /// Writes in one batch that are repeated at once because another writer was faster.
 const MAX_STALE_WRITES: u32 = 2;
@@ -28,14 +26,13 @@ const MAX_STALE_WRITES: u32 = 2;
 /// The writes under one hold of the shared Lease. A pool whose write is rejected delays no other pool.
 pub(super) struct Batch {
     guard: LockGuard,
+    began: Instant,
     /// The span of the attempt.
     pub(super) span: ReconcileSpan,
     /// What was left to write at the last plan.
     plan: Vec<PoolEdit>,
     /// What the last read left for a write.
     pub(super) documents: Documents,
-    /// What ARM carried out in this batch, according to the operation.
-    written: HashMap<PoolId, Written>,
     /// Not written again in this batch.
     rejected: HashSet<PoolId>,
     first_rejection: Option<ArmError>,
@@ -44,13 +41,6 @@ pub(super) struct Batch {
     /// Whether the last edit could not be recorded, in this batch or the one before. What needs no record is written first then.
     is_recording_failing: bool,
     stale_writes: u32,
-}
-
-/// A write whose operation has succeeded.
-struct Written {
-    edit: PoolEdit,
-    /// Reads since then that do not show it.
-    reads_without: u32,
 }
 
 /// What is written next.
@@ -85,10 +75,10 @@ impl Batch {
     pub(super) fn new(guard: LockGuard, span: ReconcileSpan, plan: Vec<PoolEdit>, is_recording_failing: bool) -> Self {
         Self {
             guard,
+            began: Instant::now(),
             span,
             plan,
             documents: Documents::default(),
-            written: HashMap::new(),
             rejected: HashSet::new(),
             first_rejection: None,
             unrecorded: None,
@@ -97,24 +87,24 @@ impl Batch {
         }
     }
 
-    /// Counts the writes that the last read does not show, and rejects those that are ignored. Returns the edits that are not
-    /// rejected and whether each waits for another read.
-    fn check_read_backs(&mut self, edits: Vec<PoolEdit>) -> Vec<(PoolEdit, bool)> {
+    /// Returns the edits that are neither rejected nor ignored, and whether each waits for another read.
+    fn check_read_backs(
+        &mut self,
+        edits: Vec<PoolEdit>,
+        written: &mut WrittenEdits,
+        releases: u64,
+    ) -> Vec<(PoolEdit, bool)> {
         let mut checked = Vec::new();
         for edit in edits {
-            let written = self.written.get_mut(&edit.pool);
-            let written = written.filter(|written| !edit.is_members_only() && written.edit.is_equivalent(&edit));
-            let is_awaited = written.is_some();
-            let reads_without = written.map_or(0, |written| {
-                written.reads_without += 1;
-                written.reads_without
-            });
-            if reads_without >= MAX_READS_WITHOUT_WRITE {
-                self.written.remove(&edit.pool);
-                self.reject(edit.pool.clone(), ArmError::ReadBackMismatch(edit.pool.to_string()));
-            }
-            if !self.rejected.contains(&edit.pool) {
-                checked.push((edit, is_awaited));
+            match written.check(&edit, self.began, releases) {
+                ReadBack::Ignored => {
+                    let error = ArmError::ReadBackMismatch(edit.pool.to_string());
+                    self.span.fail(error.code(), &error);
+                    self.plan.retain(|planned| planned.pool != edit.pool);
+                    checked.extend(edit.members_only().map(|members| (members, false)));
+                }
+                _ if self.rejected.contains(&edit.pool) => {}
+                read_back => checked.push((edit, read_back == ReadBack::Awaited)),
             }
         }
         checked
@@ -203,11 +193,7 @@ impl PoolWriter {
         } else {
             edits
         };
-        let observation = state.observation.as_ref();
-        let is_busy = observation.is_some_and(|observation| observation.view.is_busy);
-        let step = self
-            .write_first(&mut batch, edits, is_busy, &mut state.replaced, planner)
-            .await;
+        let step = self.write_first(&mut batch, edits, state, planner).await;
         match step {
             Ok(BatchStep::ReadAgain) => self.read(batch, state, planner).await,
             Ok(BatchStep::ReadPools(pools)) => self.read_single_pools(batch, pools, state, planner).await,
@@ -232,11 +218,10 @@ impl PoolWriter {
         &self,
         batch: &mut Batch,
         edits: Vec<PoolEdit>,
-        is_busy: bool,
-        replaced: &mut ReplacedVersions,
+        state: &mut State,
         planner: &mut P,
     ) -> Result<BatchStep, AttemptError> {
-        if !edits.is_empty() && !batch.written.is_empty() && !batch.guard.held_check()() {
+        if !edits.is_empty() && state.written.any_since(batch.began) && !batch.guard.held_check()() {
             // What a read does not show now may be undone by another writer.
             return Err(AttemptError::LeaseLost);
         }
@@ -246,7 +231,8 @@ impl PoolWriter {
         if !edits.is_empty() {
             batch.plan.clone_from(&edits);
         }
-        let edits = batch.check_read_backs(edits);
+        let releases = *self.lock.released_by_others().borrow();
+        let edits = batch.check_read_backs(edits, &mut state.written, releases);
         let is_read_awaited = edits.iter().any(|(_, is_awaited)| *is_awaited);
         let open = edits.into_iter().filter(|(_, is_awaited)| !is_awaited);
         let mut open: Vec<_> = open.map(|(edit, _)| edit).collect();
@@ -254,7 +240,8 @@ impl PoolWriter {
             if !batch.guard.accepts_writes() {
                 return Err(AttemptError::HoldClosed);
             }
-            if is_busy {
+            let observation = state.observation.as_ref();
+            if observation.is_some_and(|observation| observation.view.is_busy) {
                 return Err(AttemptError::Busy);
             }
             if let Err(PermitError::HandingOver { .. }) = self.may_write() {
@@ -294,13 +281,12 @@ impl PoolWriter {
         }
         let etag = pool.as_ref().ok().map(|pool| pool.replaced().clone());
         let written = self.put(pool, &edit, &mut batch.guard, planner).await;
-        replaced.adopt(&edit.pool, etag, &written);
+        state.replaced.adopt(&edit.pool, etag, &written);
         planner.handle_outcome(Outcome::Written(&edit, written.as_ref().copied()));
         match written {
             Ok(()) => {
-                let reads_without = 0;
                 if !edit.is_members_only() {
-                    batch.written.insert(edit.pool.clone(), Written { edit, reads_without });
+                    state.written.insert(edit, releases);
                 } else if let Some(pools) = SinglePools::between(&edit.pool, &open, &batch.documents) {
                     return Ok(BatchStep::ReadPools(pools));
                 }
@@ -314,6 +300,8 @@ impl PoolWriter {
                     Err(_) => ArmError::NotPermitted.into(),
                 });
             }
+            // ARM would refuse the other pools, too.
+            Err(error) if error.is_resource_busy() => return Err(AttemptError::Busy),
             // The members are settled, so the next plan is without them: other pools and the admin states go on.
             Err(error) if edit.is_members_only() || with_members && concerns_one_pool(&error) => {}
             Err(error) if error.class() == ErrorClass::Stale && batch.stale_writes < MAX_STALE_WRITES => {
@@ -348,15 +336,18 @@ impl PoolWriter {
                 // Another writer works on it.
                 Document::Changed => return Err(AttemptError::Busy),
             };
+            let is_members_only = edit.is_members_only();
             if let Some(members) = &mut edit.members {
                 edit.admin_states = std::mem::take(&mut members.admin_states);
             }
             let applied = edit.apply(&mut pool);
-            if edit.members.is_some() && !applied.has_member_changes {
+            let without_members = edit.members.is_some() && !applied.has_member_changes;
+            if without_members {
                 planner.handle_outcome(Outcome::MembersNotWritten(&edit, applied.rejected.as_ref()));
                 edit.members = None;
             }
-            if applied.is_changed() {
+            // Admin states that are not due by themselves are no reason for a PUT.
+            if applied.is_changed() && !(without_members && is_members_only) {
                 let pool = pool.encode();
                 return Ok(NextWrite::Write(Box::new(PoolWrite { edit, pool, applied })));
             }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::super::guard::SHIPPED_GUARD;
-use super::super::world::{ENFORCE, Leader, SECOND, World, address, entries, id_of, load_balancer};
+use super::super::world::{ENFORCE, Leader, SECOND, World, address, entries, id_of, is_own, load_balancer};
 
 pub(crate) const INTERVAL: Duration = Duration::from_secs(30);
 pub(crate) const UPDATED: &str = "LoadBalancerBackendPoolUpdated";
@@ -200,11 +200,7 @@ impl LocalCluster {
         let journal = self.world.control("GET", &query, &Value::Null);
         let entries = journal["entries"].as_array().unwrap().iter();
         let requests = entries.filter(|entry| entry["kind"] == "request");
-        let own = requests.filter(|entry| {
-            entry["userAgent"]
-                .as_str()
-                .is_some_and(|agent| agent.contains("headgate"))
-        });
+        let own = requests.filter(|entry| is_own(entry));
         own.filter(|entry| entry["path"].as_str().unwrap().ends_with(path))
             .count()
     }

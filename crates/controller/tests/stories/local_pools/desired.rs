@@ -11,7 +11,7 @@ use headgate_test_kubernetes::Fault;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::super::world::{SECOND, address, entries, load_balancer, scope};
+use super::super::world::{SECOND, address, entries, is_own, load_balancer, scope};
 use super::cluster::{INTERVAL, LocalCluster, Options, nodes, operations_of, pool_path, several_load_balancers};
 use super::operations::{NODE_POOL, cluster_with};
 
@@ -192,11 +192,7 @@ async fn members_are_written_from_a_fresh_read() {
     assert_eq!(names, ["appliance".to_owned(), "node-2".to_owned()].into());
     assert_eq!(pool["properties"]["drainPeriodInSeconds"], 17);
     let journal = cluster.world.puts();
-    let own = journal.iter().find(|put| {
-        put["userAgent"]
-            .as_str()
-            .is_some_and(|agent| agent.contains("headgate"))
-    });
+    let own = journal.iter().find(|put| is_own(put));
     assert!(own.unwrap()["ifMatch"].is_string());
 }
 

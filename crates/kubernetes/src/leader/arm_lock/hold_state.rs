@@ -239,6 +239,7 @@ impl Drop for Waiter<'_> {
 mod tests {
     use std::time::Duration;
 
+    use futures::FutureExt as _;
     use jiff::Timestamp;
 
     use super::*;
@@ -262,7 +263,9 @@ mod tests {
     fn many_share_a_hold_and_the_last_one_closes_it() {
         let (holds, now) = (HoldState::new(), Instant::now());
         let closes = now + Duration::from_mins(1);
+        assert!(holds.changed().now_or_never().is_none(), "no writer has come");
         let (one, two) = (holds.wait(), holds.wait());
+        assert!(holds.changed().now_or_never().is_some());
         assert_eq!((one.enter(now), demand(&holds, now)), (None, (true, false, false)));
         holds.publish(Some(hold(1, closes)), Obstacle::Closed, 0);
         assert_eq!(demand(&holds, now), (true, true, false), "for the waiting writers");
@@ -321,8 +324,8 @@ mod tests {
         assert!(holds.is_held(1, now), "not released yet");
         holds.publish(Some(hold(2, closes)), Obstacle::Closed, 0);
         assert!(!holds.is_held(1, now) && holds.is_held(2, now));
-        holds.publish(None, Obstacle::Pending, 0);
-        assert!(!holds.is_held(2, now));
+        let is_lost = holds.publish(None, Obstacle::Pending, 0);
+        assert!(!is_lost && !holds.is_held(2, now), "no writer was in it");
     }
 
     #[test]
@@ -355,10 +358,15 @@ mod tests {
         let closes = now + Duration::from_mins(1);
         holds.publish(Some(hold(1, closes)), Obstacle::Closed, 0);
         assert_eq!(holds.wait().enter(now), Some(1));
+        let mut other_holds = holds.other_holds();
         assert!(holds.publish(None, Obstacle::Pending, 3), "the loss is reported");
-        assert_eq!(*holds.other_holds().borrow(), 3);
+        assert_eq!(
+            (other_holds.has_changed().unwrap(), *other_holds.borrow_and_update()),
+            (true, 3)
+        );
         assert!(!holds.accepts_writes(1, now) && holds.is_released_or_in_use(1));
         holds.publish(Some(hold(2, closes)), Obstacle::Closed, 3);
+        assert!(!other_holds.has_changed().unwrap());
         assert_eq!(holds.wait().enter(now), Some(2));
         holds.mark_written(1);
         assert!(!holds.leave(1));

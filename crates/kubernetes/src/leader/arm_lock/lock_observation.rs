@@ -113,6 +113,7 @@ impl LockObservation {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
     use serde_json::json;
 
     use super::*;
@@ -176,6 +177,10 @@ mod tests {
         ] {
             assert_eq!(counted(&states, Some(7)), count, "{case}");
         }
+        assert_eq!(counted(&[some(2, "c", 0, ""), None], None), 1, "one without times");
+        let mut renewed = lease(2, "", 7, "c");
+        renewed.spec.as_mut().unwrap().renew_time = Some(MicroTime(Timestamp::from_second(9).unwrap()));
+        assert_eq!(counted(&[free(), Some(renewed)], Some(7)), 1, "renewed by another");
     }
 
     #[test]

@@ -5,10 +5,11 @@
 use std::time::Duration;
 
 use headgate_core::clock::Moment;
+use headgate_core::throttle::ThrottledUntil;
 use tokio::time::Instant;
 
 use super::super::election_record::ElectionRecord;
-use super::super::successor_request::{InabilityReason, ThrottleDeadlines};
+use super::super::successor_request::InabilityReason;
 use super::super::timing::{RENEW_DEADLINE, RETRY_PERIOD, SUCCESSFUL_TERM_DURATION, signalled_term_min_duration};
 use super::{Inputs, TaskTarget};
 
@@ -45,7 +46,7 @@ pub(super) struct HeldTerm {
     /// Why the handover is requested.
     pub(super) handover: Option<Handover>,
     /// Until when ARM throttles requests, as the leader before left it.
-    inherited_throttle: ThrottleDeadlines,
+    inherited_throttle: ThrottledUntil,
 }
 
 impl HeldTerm {
@@ -63,7 +64,7 @@ impl HeldTerm {
             is_record_current: false,
             stop_work_by: None,
             handover: None,
-            inherited_throttle: record.throttle,
+            inherited_throttle: record.throttle.until(began),
         };
         held.renewed(record);
         held
@@ -131,7 +132,7 @@ impl HeldTerm {
     pub(super) fn released(&self, inputs: Inputs) -> ElectionRecord {
         let now = inputs.now;
         let released = self.record.released(self.failed_terms_before(now.mono), now.wall);
-        let released = released.reported(None, inputs.throttle, now.wall);
+        let released = released.reported(None, inputs.throttle, now);
         match self.handover {
             // The released record has no holder.
             Some(Handover::GaveUp(reason)) => released.gave_up(&self.record.lease.holder, reason, now.wall),
@@ -167,7 +168,7 @@ mod tests {
             is_signalled: false,
             fleet: None,
             unable: None,
-            throttle: ThrottleDeadlines::default(),
+            throttle: ThrottledUntil::default(),
         };
         change(&mut inputs);
         held.due_handover(inputs)
@@ -196,6 +197,20 @@ mod tests {
                 found, expected,
                 "{second} {is_stopping} {is_signalled} {has_healthy_peer}"
             );
+        }
+    }
+
+    #[test]
+    fn failed_terms_count_no_more_after_a_successful_minute() {
+        let began = Clock::System.now();
+        let record = ElectionRecord {
+            failed_terms: 3,
+            ..ElectionRecord::default()
+        };
+        let held = HeldTerm::new(1, began, record);
+        for (second, failed_terms) in [(0, 3), (59, 3), (60, 0)] {
+            let now = began.mono + Duration::from_secs(second);
+            assert_eq!(held.failed_terms_before(now), failed_terms, "{second}");
         }
     }
 

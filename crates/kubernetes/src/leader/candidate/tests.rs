@@ -6,6 +6,9 @@ use super::super::lease_state::LeaseState;
 use super::super::successor_request::InabilityReason;
 use super::*;
 
+mod reads;
+mod terms;
+
 /// A candidate with inputs that a test sets, the time included.
 struct Scenario {
     candidate: Candidate,
@@ -23,7 +26,7 @@ impl Scenario {
                 is_signalled: false,
                 fleet: None,
                 unable: None,
-                throttle: ThrottleDeadlines::default(),
+                throttle: ThrottledUntil::default(),
             },
         }
     }
@@ -38,7 +41,9 @@ impl Scenario {
     fn leading() -> (Self, ElectionRecord) {
         let mut scenario = Self::new();
         assert!(matches!(scenario.after(0, Event::Woke), Action::Wait(Some(_))));
-        assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
+        let read = scenario.after(5000, Event::Woke);
+        let by = |scenario: &Self| scenario.inputs.now.mono + Duration::from_secs(3);
+        assert_eq!(read, Action::Read(by(&scenario)));
         let released = ElectionRecord {
             lease: LeaseState {
                 resource_version: Some("1".to_owned()),
@@ -48,9 +53,10 @@ impl Scenario {
             },
             ..ElectionRecord::default()
         };
-        let Action::Write(acquired, _) = scenario.after(10, Event::Read(Some(released))) else {
+        let Action::Write(acquired, deadline) = scenario.after(10, Event::Read(Some(released))) else {
             panic!("the Lease is free")
         };
+        assert_eq!(deadline, by(&scenario));
         assert_eq!(
             (
                 acquired.lease.holder.as_str(),
@@ -69,7 +75,7 @@ impl Scenario {
             until,
             renewed,
             handover: None,
-            throttle: ThrottleDeadlines::default(),
+            throttle: ThrottledUntil::default(),
         };
         assert_eq!(
             scenario.candidate.task_target(),
@@ -116,7 +122,11 @@ fn a_term_past_its_deadline_is_not_continued_by_a_late_response() {
     ] {
         let (mut scenario, _) = Scenario::leading();
         assert!(matches!(scenario.after(1500, Event::Woke), Action::Write(..)));
-        assert!(matches!(scenario.after(8500, late), Action::Wait(Some(_))));
+        let wait = scenario.after(8500, late);
+        assert_eq!(
+            wait,
+            Action::Wait(Some(scenario.inputs.now.mono + Duration::from_secs(3)))
+        );
         assert_eq!(scenario.candidate.task_target(), TaskTarget::Stop { abort: false });
         // It does not contend until its work has ended.
         assert_eq!(scenario.after(3000, Event::Woke), Action::Wait(None));
@@ -161,8 +171,9 @@ fn the_lease_is_released_as_it_was_written_and_only_after_the_work() {
 fn a_lease_without_a_ledger_is_acquired_as_it_is_created() {
     let mut scenario = Scenario::new();
     assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
-    assert!(matches!(scenario.after(10, Event::Read(None)), Action::CreateLedger(_)));
+    let created = scenario.after(10, Event::Read(None));
     let began = scenario.inputs.now.mono;
+    assert_eq!(created, Action::CreateLedger(began + Duration::from_secs(3)));
     let Action::Write(created, _) = scenario.after(2000, Event::LedgerCreated) else {
         panic!("the Lease is created")
     };
@@ -212,6 +223,10 @@ fn only_who_creates_the_ledger_and_knows_of_no_lease_leads_at_once() {
     };
     let deleted = after_ledger(has_led, Event::LedgerCreated);
     assert!(is_unheld(&deleted), "{deleted:?}");
+    assert!(
+        matches!(&deleted, Action::Write(record, _) if record.lease.transitions == 3),
+        "terms are counted on: {deleted:?}"
+    );
     // Without the right to create it.
     let refused = after_ledger(|_| (), Event::Refused);
     assert!(is_unheld(&refused), "{refused:?}");
@@ -333,10 +348,13 @@ fn only_a_candidate_that_may_be_better_volunteers() {
             Action::Write(written, _) => {
                 assert!(volunteers);
                 assert_eq!(written, expected, "nothing else changes");
-                assert!(matches!(
-                    scenario.after(10, Event::Written(written)),
-                    Action::Wait(Some(_))
-                ));
+                let Action::Wait(Some(read_at)) = scenario.after(10, Event::Written(written)) else {
+                    panic!("the holder still has to hand over")
+                };
+                assert!(
+                    read_at - scenario.inputs.now.mono >= Duration::from_secs(4),
+                    "as after a read"
+                );
                 assert_eq!(scenario.candidate.task_target(), TaskTarget::Idle);
             }
             action => assert!(!volunteers && matches!(action, Action::Wait(Some(_))), "{action:?}"),
@@ -364,59 +382,75 @@ fn a_candidate_that_gave_up_leaves_a_free_lease_to_others_first() {
     ));
 }
 
+/// Throttled for this long from now on, on the clock of the scenario.
+fn throttled_writes(now: Moment, seconds: u64) -> ThrottledUntil {
+    ThrottledUntil {
+        reads: None,
+        writes: Some(now.mono + Duration::from_secs(seconds)),
+    }
+}
+
+/// For how many seconds writes are throttled, as the record says to a process with this clock.
+fn remaining(record: &ElectionRecord, now: Moment) -> i64 {
+    let until = record.throttle.writes.expect("a deadline");
+    until.duration_since(now.wall).as_secs()
+}
+
+/// A leader's record when it released the Lease, throttled for 30 s, with a clock that shows `ahead` more than the scenario's.
+fn released_by_another(scenario: &Scenario, ahead: jiff::SignedDuration) -> ElectionRecord {
+    let theirs = Moment {
+        wall: scenario.inputs.now.wall + ahead,
+        ..scenario.inputs.now
+    };
+    let held = ElectionRecord::default().acquired("other", 3, theirs.wall);
+    held.released(0, theirs.wall)
+        .reported(None, throttled_writes(theirs, 30), theirs)
+}
+
 #[test]
 fn a_throttle_deadline_passes_from_leader_to_leader() {
     let mut scenario = Scenario::new();
-    let until = scenario.inputs.now.wall + jiff::SignedDuration::from_mins(5);
-    let throttle = ThrottleDeadlines {
-        reads: Some(until),
-        writes: None,
-    };
-    let free = ElectionRecord::default()
-        .acquired("other", 3, scenario.inputs.now.wall)
-        .released(0, scenario.inputs.now.wall);
-    let free = free.reported(None, throttle, scenario.inputs.now.wall);
+    let free = released_by_another(&scenario, jiff::SignedDuration::ZERO);
+    let expected = scenario.inputs.now.mono + Duration::from_secs(30);
+    // The wall clock of the scenario stands still while 5 s pass.
+    scenario.inputs.now.wall += jiff::SignedDuration::from_secs(5);
     assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
-    let Action::Write(acquired, _) = scenario.after(10, Event::Read(Some(free))) else {
+    let Action::Write(acquired, _) = scenario.after(0, Event::Read(Some(free))) else {
         panic!("the Lease is free")
     };
     assert!(matches!(scenario.after(10, Event::Written(acquired)), Action::Wait(_)));
-    assert!(
-        matches!(scenario.candidate.task_target(), TaskTarget::Run { throttle: inherited, .. } if inherited == throttle)
-    );
+    let TaskTarget::Run { throttle, .. } = scenario.candidate.task_target() else {
+        panic!("it leads")
+    };
+    let writes = throttle.writes.expect("a deadline");
+    assert!(writes >= expected && writes - expected < Duration::from_secs(1));
     scenario.inputs.throttle = throttle;
     let Action::Write(renewal, _) = scenario.after(2000, Event::Woke) else {
         panic!("the renewal is due")
     };
-    assert_eq!(renewal.throttle, throttle);
+    assert!(renewal.throttle.writes.is_some());
     assert!(matches!(scenario.after(10, Event::Written(renewal)), Action::Wait(_)));
+    // Its clock was an hour ahead, and is corrected before it stops.
+    scenario.inputs.now.wall -= jiff::SignedDuration::from_hours(1);
     scenario.inputs.is_stopping = true;
     assert!(matches!(scenario.after(10, Event::Woke), Action::Wait(_)));
     let Action::Write(released, _) = scenario.after(10, Event::WorkEnded(WorkOutcome::Finished)) else {
         panic!("the Lease is released")
     };
-    assert_eq!(released.throttle, throttle);
+    let seconds = remaining(&released, scenario.inputs.now);
+    assert!((20..30).contains(&seconds), "{seconds} s");
 }
 
 #[test]
 fn a_throttle_deadline_by_a_clock_that_is_ahead_lasts_no_longer_for_the_next_leader() {
     for minutes_ahead in [-10, 0, 10] {
         let mut scenario = Scenario::new();
-        let theirs = scenario.inputs.now.wall + jiff::SignedDuration::from_mins(minutes_ahead);
-        let throttle = ThrottleDeadlines {
-            reads: None,
-            writes: Some(theirs + jiff::SignedDuration::from_secs(30)),
-        };
-        let free = ElectionRecord::default()
-            .acquired("other", 3, theirs)
-            .released(0, theirs)
-            .reported(None, throttle, theirs);
+        let free = released_by_another(&scenario, jiff::SignedDuration::from_mins(minutes_ahead));
         assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
         let Action::Write(acquired, _) = scenario.after(10, Event::Read(Some(free))) else {
             panic!("the Lease is free")
         };
-        let until = acquired.throttle.writes.expect("a deadline");
-        let remaining = until.duration_since(scenario.inputs.now.wall).as_secs();
-        assert!(remaining <= 31, "{minutes_ahead} min ahead: {remaining} s");
+        let seconds = remaining(&acquired, scenario.inputs.now);
+        assert!(seconds <= 31, "{minutes_ahead} min ahead: {seconds} s");
     }
 }

@@ -69,6 +69,7 @@ fn value_is_written_when_it_is_new_changed_overwritten_or_due_for_renewal() {
                 (4, once("a", No), Some(7)),
                 (7, once("a", No), Some(7)),
                 (8, once("a", Yes), None),
+                (9, once("a", No), Some(9)),
                 (20, once("a", No), Some(20)),
             ],
         ),
@@ -142,6 +143,10 @@ fn each_field_of_each_node_has_a_backoff_of_its_own() {
     // Neither another Node nor another value of this one waits for it.
     let both = wanted(["m", "n"].map(|name| (name.to_owned(), once("a", Shown::No))));
     assert_eq!(names(&schedule.start_due(&both, now).0), ["m"]);
+    assert!(
+        schedule.start_due(&one(once("b", Shown::No)), now).0.is_empty(),
+        "not at once either"
+    );
     let soon = now + MIN_BACKOFF;
     assert!(schedule.start_due(&target, soon).0.is_empty());
     let due = schedule.start_due(&one(once("b", Shown::No)), soon).0;
@@ -203,6 +208,7 @@ fn markers_of_many_nodes_are_confirmed_at_a_bounded_rate() {
             confirmed.entry(attempt.node.clone()).or_insert_with(Vec::new).push(now);
             schedule.finish(attempt, &[Ended::Done], now);
         }
+        assert!(schedule.start_due(&all, now).0.is_empty(), "no more in the same second");
         now = next_at.unwrap();
     }
     assert_eq!(confirmed.len(), NODES);

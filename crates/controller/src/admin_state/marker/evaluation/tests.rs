@@ -173,6 +173,50 @@ fn a_node_with_a_signal() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_condition_is_evaluated_again_when_its_list_is_too_old_or_its_plan_is_due() {
+    let mut marked = node(1, &[DRAIN]);
+    marked.marker = Some(shows("True"));
+    let new = node(1, &[DRAIN]);
+    let signal = |elapsed| Duration::from_hours(1).saturating_sub(elapsed);
+    for (what, node, elapsed, read_age, pools, is_shown, next_in) in [
+        (
+            "out",
+            &new,
+            10 * SECOND,
+            Some(SECOND),
+            &DOWN,
+            true,
+            Some(signal(5 * SECOND) + MAX_LIST_AGE),
+        ),
+        (
+            "not planned by all yet",
+            &new,
+            SECOND / 2,
+            None,
+            &UP,
+            false,
+            Some(signal(SECOND / 2) + FIRST_PLAN_TIME),
+        ),
+        ("planned", &new, SECOND / 2, Some(SECOND / 4), &UP, true, None),
+        ("disproved", &marked, SECOND / 2, None, &UP, true, None),
+        ("planned too late", &new, 2 * SECOND, None, &UP, true, None),
+    ] {
+        let scenario = Scenario {
+            elapsed,
+            read_age,
+            ..Scenario::new(std::slice::from_ref(node))
+        };
+        let evaluation = scenario.evaluate(pools, pools);
+        let found = evaluation.next_at.map(|at| at - Instant::now());
+        assert_eq!(
+            (evaluation.markers.contains_key("n1"), found),
+            (is_shown, next_in),
+            "{what}"
+        );
+    }
+}
+
 #[test]
 fn a_node_without_a_signal_has_no_condition_or_a_settled_one() {
     assert_eq!(Scenario::new(&[node(1, &[])]).condition(&UP, &UP), None);

@@ -185,8 +185,10 @@ fn a_hold_is_kept_while_it_is_needed_and_then_released() {
         assert_eq!(world.record().lease.holder, "headgate");
         assert_eq!(world.record().lease.duration_seconds, 900);
         world.watch();
-        world.pass(MAX_WRITE_WINDOW * 2);
-        assert_eq!(world.settle(KEPT), (String::new(), None));
+        for _ in 0..2 {
+            world.pass(MAX_WRITE_WINDOW);
+            assert_eq!(world.settle(KEPT), (String::new(), None), "it is closed");
+        }
         let dropped = Demand {
             kept_until: Some(world.now.mono + SECOND),
             ..KEPT
@@ -196,6 +198,7 @@ fn a_hold_is_kept_while_it_is_needed_and_then_released() {
         assert_eq!(world.machine.hold(), None);
         let record = world.record();
         assert!(record.is_released() && record.previous_holder.as_deref() == previous);
+        assert_eq!(world.settle(WAITING), (String::new(), Some(TURN_OF_OTHERS)));
         world.pass(TURN_OF_OTHERS);
         world.settle(WAITING);
         assert_eq!(world.machine.hold().map(|hold| hold.number), Some(2), "another hold");
@@ -222,8 +225,11 @@ fn a_waiting_writer_gets_the_lease_by_watch_expiry_or_read() {
     let wait = world.settle(WAITING);
     assert!(wait.0 == "read" && wait.1.unwrap() >= WATCHED_READ_INTERVAL, "{wait:?}");
     world.machine.handle_watch_error(world.now);
-    let wait = world.settle(WAITING).1.unwrap();
-    assert!(wait < UNWATCHED_READ_INTERVAL * 2, "{wait:?}");
+    let wait = world.settle(WAITING);
+    assert!(
+        wait.0.is_empty() && wait.1.unwrap() < UNWATCHED_READ_INTERVAL * 2,
+        "{wait:?}"
+    );
     // No writer waits: no requests.
     assert_eq!(world.settle(NOTHING), (String::new(), None));
 
@@ -250,6 +256,7 @@ fn a_waiting_writer_gets_the_lease_by_watch_expiry_or_read() {
 fn after_a_conflict_the_lease_is_read_again() {
     let mut world = World::new(Some(Lease::default()));
     world.settle(NOTHING);
+    assert_eq!(world.machine.obstacle(world.now), Obstacle::Pending);
     let acquire = world.request(WAITING);
     world.put(world.held("ccm", SECOND));
     world.send(&acquire);
@@ -272,6 +279,19 @@ fn after_a_conflict_the_lease_is_read_again() {
         world.machine.handle_response(&request, Response::Conflict, world.now);
     }
     assert!(sent <= 4, "{sent}");
+    // So do those of writes alone, while reads succeed.
+    world.pass(2 * RETRY_DELAY);
+    let mut conflicts = 0;
+    while let Step::Send(request) = world.machine.next(NOTHING, world.now) {
+        let response = if matches!(request, Request::Read) {
+            world.respond(&request)
+        } else {
+            conflicts += 1;
+            Response::Conflict
+        };
+        assert!(conflicts <= 4);
+        world.machine.handle_response(&request, response, world.now);
+    }
 }
 
 #[test]
@@ -328,7 +348,7 @@ fn lease_is_read_again_after_a_lost_response() {
     assert!(matches!(world.machine.obstacle(world.now), Obstacle::Failed(_)));
     let (sent, delay) = world.settle(NOTHING);
     assert!(sent.is_empty() && delay.unwrap() < 2 * RETRY_DELAY);
-    world.pass(2 * RETRY_DELAY);
+    world.pass(delay.unwrap());
     assert_eq!(world.settle(NOTHING).0, "read release");
     assert_eq!(world.record().previous_holder, None, "nothing was written");
     // Acquired, and still needed.
@@ -371,7 +391,12 @@ fn leftover_hold_counts_as_written() {
     world.put(world.held("headgate", Duration::ZERO));
     world.watch();
     assert_eq!(world.settle(NOTHING), (String::new(), Some(LEFTOVER_MIN_AGE)));
-    world.pass(LEFTOVER_MIN_AGE);
+    // A label does not make it younger.
+    world.pass(LEFTOVER_MIN_AGE / 2);
+    world.put(world.lease.clone().unwrap());
+    world.watch();
+    assert_eq!(world.settle(NOTHING), (String::new(), Some(LEFTOVER_MIN_AGE / 2)));
+    world.pass(LEFTOVER_MIN_AGE / 2);
     assert_eq!(world.settle(NOTHING).0, "release");
 }
 
@@ -381,5 +406,7 @@ fn a_short_lease_closes_early() {
     short.spec.get_or_insert_default().lease_duration_seconds = Some(20);
     let mut world = World::new(Some(short));
     assert_eq!(world.settle(WAITING).1, Some(10 * SECOND));
+    let expires_at = world.machine.hold().map(|hold| hold.expires_at);
+    assert_eq!(expires_at, Some(world.now.mono + 20 * SECOND));
     assert_eq!(world.record().lease.duration_seconds, 20, "and stays as others set it");
 }

@@ -1,0 +1,141 @@
+use std::sync::Arc;
+
+use headgate_azure::{AdminState, ErrorBody, OperationFailure, PoolId};
+use hyper::StatusCode;
+use tokio::time::advance;
+
+use super::super::super::ClusterNode;
+use super::super::super::edit::AdminStateChange;
+use super::super::super::pool_entry::EntryKey;
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn pool(name: &str) -> PoolId {
+    let group = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network";
+    PoolId::parse(&format!("{group}/loadBalancers/kubernetes/backendAddressPools/{name}")).unwrap()
+}
+
+fn edit(name: &str, to: Option<AdminState>) -> PoolEdit {
+    let change = |to| AdminStateChange {
+        index: 0,
+        key: EntryKey::from_text("10.0.0.1"),
+        node: Arc::new(ClusterNode::default()),
+        to,
+    };
+    PoolEdit {
+        pool: pool(name),
+        admin_states: to.map(change).into_iter().collect(),
+        members: None,
+    }
+}
+
+fn refused(status: u16, retry_after: Option<Duration>) -> ArmError {
+    ArmError::ErrorResponse {
+        status: StatusCode::from_u16(status).unwrap(),
+        error: ErrorBody::default(),
+        retry_after,
+        may_have_applied: false,
+    }
+}
+
+fn end(attempts: &mut Attempts, plan: Vec<PoolEdit>, result: Result<(), AttemptError>) -> AfterAttempt {
+    attempts.end(pool("a").load_balancer(), plan, result)
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_plan_waits_and_another_one_waits_for_retry_after_only() {
+    let down = |name| edit(name, Some(AdminState::Down));
+    let members = || edit("c", None);
+    for (status, retry_after, until, until_of_others) in [
+        (409, None, Some(SECOND / 10), None),
+        (429, Some(20 * SECOND), Some(20 * SECOND), Some(20 * SECOND)),
+    ] {
+        let mut attempts = Attempts::default();
+        let result = Err(AttemptError::Arm(refused(status, retry_after)));
+        assert!(matches!(
+            end(&mut attempts, vec![down("a"), down("b")], result),
+            AfterAttempt::Failed(_)
+        ));
+        let deferred = |attempts: &Attempts, plan: &[PoolEdit]| {
+            let until = attempts.deferred_until(plan);
+            until.map(|until| until - Instant::now())
+        };
+        for (plan, expected) in [
+            (vec![down("a"), down("b")], until),
+            (vec![down("a"), members(), down("b")], until),
+            (vec![down("a")], until_of_others),
+            (vec![down("a"), edit("b", Some(AdminState::None))], until_of_others),
+            (vec![members()], until_of_others),
+        ] {
+            assert_eq!(deferred(&attempts, &plan), expected, "{status}: {plan:?}");
+        }
+        advance(until.unwrap()).await;
+        assert_eq!(deferred(&attempts, &[down("a"), down("b")]), None, "{status}");
+        assert!(attempts.succeed() && !attempts.succeed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_load_balancer_is_read_ever_more_seldom_and_is_an_error_after_a_minute() {
+    let mut attempts = Attempts::default();
+    let mut busy = || end(&mut attempts, Vec::new(), Err(AttemptError::Busy));
+    for wait in [1, 2, 4, 8, 8, 8, 8, 8, 8] {
+        let AfterAttempt::Wait(delay) = busy() else {
+            panic!("no error yet")
+        };
+        assert_eq!(delay, wait * SECOND);
+        advance(delay).await;
+    }
+    advance(5 * SECOND).await;
+    let AfterAttempt::Failed(error) = busy() else {
+        panic!("busy for a minute")
+    };
+    assert_eq!(error.code, ArmError::Busy(String::new()).code());
+    assert!(matches!(
+        end(&mut attempts, Vec::new(), Ok(())),
+        AfterAttempt::PlanAgain
+    ));
+    let after = end(&mut attempts, Vec::new(), Err(AttemptError::Busy));
+    assert!(matches!(after, AfterAttempt::Wait(SECOND)), "it begins anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ignored_write_is_reported_once_for_each_pool() {
+    let mut attempts = Attempts::default();
+    let mut report = |name| {
+        let waiting = Waiting {
+            until: Instant::now() + SECOND,
+            pool: pool(name),
+        };
+        attempts.report_ignored(pool(name).load_balancer(), &waiting)
+    };
+    let error = report("a").unwrap();
+    assert!(
+        error.is_ignored_write() && error.message.contains("backendAddressPools/a"),
+        "{error:?}"
+    );
+    advance(SECOND).await;
+    assert_eq!(report("a"), None);
+    assert_eq!(report("b").unwrap().since, error.since);
+}
+
+#[test]
+fn refusal_of_one_pool_stops_no_other() {
+    let failed = ArmError::OperationFailed {
+        status: OperationFailure::Failed,
+        error: ErrorBody::default(),
+    };
+    for (error, expected) in [
+        (refused(400, None), true),
+        (refused(404, None), true),
+        (refused(401, None), false),
+        (refused(408, None), false),
+        (refused(429, None), false),
+        (refused(503, None), false),
+        (failed, true),
+        (ArmError::DeadlineExceeded, false),
+    ] {
+        assert_eq!(concerns_one_pool(&error), expected, "{error}");
+    }
+}
