@@ -288,13 +288,17 @@ fn validate_for_leader(
             message,
         });
     };
+    // The network's own subscription and tenant count before those of the nodes, as upstream.
+    let set_key = |network: &'static str, nodes| AzureJson::place_of(read_from, network).map_or(nodes, |_| network);
+    let subscription_key = set_key("networkResourceSubscriptionID", "subscriptionId");
+    let tenant_key = set_key("networkResourceTenantID", "tenantId");
     let (subscription, group) = (config.subscription_id.as_deref(), config.load_balancers_group());
     let (group_key, group_allowed) = match config.load_balancer_resource_group {
         Some(_) => ("loadBalancerResourceGroup", "the resource group of the load balancers"),
         None => ("resourceGroup", "the resource group of the nodes"),
     };
     for (key, value, allowed) in [
-        ("subscriptionId", subscription, "the subscription of the load balancers"),
+        (subscription_key, subscription, "the subscription of the load balancers"),
         (group_key, group, group_allowed),
     ] {
         match value {
@@ -320,7 +324,7 @@ fn validate_for_leader(
             wrong(key, format!("{error}; allowed: one of these three"));
         }
         Err(error @ (IdentityError::MissingTenant | IdentityError::InvalidTenant(_))) => {
-            wrong("tenantId", format!("{error}; allowed: the tenant's GUID or domain"));
+            wrong(tenant_key, format!("{error}; allowed: the tenant's GUID or domain"));
         }
         Err(error @ IdentityError::InvalidImds(_)) => wrong("--imds-endpoint", error.to_string()),
     }
@@ -400,6 +404,20 @@ mod tests {
             ),
             [
                 "f:3: loadBalancerResourceGroup: \"a/b\" is not allowed; allowed: the resource group of the load balancers"
+            ]
+        );
+        assert_eq!(
+            checked(
+                Some(
+                    "subscriptionId: s\nnetworkResourceSubscriptionID: a/b\nresourceGroup: g\naadClientId: c\naadClientSecret: hunter2\n\
+                     tenantId: t\nnetworkResourceTenantID: a/b"
+                ),
+                false,
+                Role::All
+            ),
+            [
+                "f:2: networkResourceSubscriptionID: \"a/b\" is not allowed; allowed: the subscription of the load balancers",
+                "f:7: networkResourceTenantID: \"a/b\" is not a tenantId; allowed: the tenant's GUID or domain",
             ]
         );
         assert_eq!(

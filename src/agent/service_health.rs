@@ -220,7 +220,7 @@ impl ServiceHealthView {
         });
         ServicesStatus {
             mode: self.mode.as_str().to_owned(),
-            services: self.kept.tables.borrow().as_ref().map(|table| table.len()),
+            services: self.kept.tables.borrow().as_ref().map(|table| table.iter().count()),
             open_ports: (self.mode == ServiceHealth::NodePorts).then_some(ports.open.len()),
             failed_ports: failed.collect(),
             watch_errors: watch_errors.collect(),

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use headgate_core::node::{MarkerFact, NodeObjectState, NodeReport, Source};
+use headgate_core::node::{MarkerFact, NodeObjectState, NodeReport};
 use headgate_kubernetes::FieldIntents;
 use headgate_kubernetes::MarkerState;
 use tokio::time::sleep;
@@ -72,11 +72,12 @@ impl ProbesMarker {
         let has_notice = !self.inputs.notices.borrow_and_update().is_empty();
         let local_services = self.local_services();
         let healthz = self.metrics.healthz_counts();
-        if report.signals().is_empty() && !has_notice {
+        let has_signal = !report.signals().is_empty() || has_notice;
+        if !has_signal {
             *probes = None;
         }
         let (uid, shown) = known_node(&report)?;
-        if report.signals().is_empty() && !has_notice {
+        if !has_signal {
             return shown.is_some().then(|| MarkerState::without_signal(uid, shown));
         }
         let probes = probes.get_or_insert_with(|| {
@@ -105,8 +106,8 @@ impl ProbesMarker {
 
 /// The UID and the marker of the Node, if this process has observed it and it exists.
 fn known_node(report: &NodeReport) -> Option<(String, Option<MarkerFact>)> {
-    let is_known = report.source == Source::Watch && report.object_state == NodeObjectState::Present;
-    let node = report.node.as_ref().filter(|_| is_known)?;
+    let is_present = report.object_state == NodeObjectState::Present;
+    let node = report.node.as_ref().filter(|_| is_present)?;
     Some((node.uid.clone(), node.marker.clone()))
 }
 

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use headgate_core::node::Node;
-use headgate_core::node::{NodeObjectState, NodeReport, Source};
+use headgate_core::node::{NodeObjectState, NodeReport};
 
 mod metrics;
 mod reconciler;
@@ -99,8 +99,8 @@ impl DeletionDelay {
 
     /// Adopts what is known of the Node; returns what should be on it.
     pub fn observe(&mut self, report: &NodeReport, now: Moment) -> DelayTarget {
-        let is_known = report.source == Source::Watch && report.object_state == NodeObjectState::Present;
-        let Some(node) = report.node.as_ref().filter(|_| is_known) else {
+        let is_present = report.object_state == NodeObjectState::Present;
+        let Some(node) = report.node.as_ref().filter(|_| is_present) else {
             return DelayTarget::new(DelayState::Unknown);
         };
         match self.timeout {

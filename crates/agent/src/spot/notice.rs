@@ -299,6 +299,14 @@ mod tests {
                 "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/disks/a",
                 None,
             ),
+            (
+                "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/cloudServices/a/virtualMachines/0",
+                None,
+            ),
+            (
+                "aws:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/vm-a",
+                None,
+            ),
             ("aws:///eu-west-1a/i-0123", None),
             ("kind://docker/kind/kind-worker", None),
             ("azure://", None),
@@ -403,11 +411,12 @@ mod tests {
             (70, &[], true),
             (129, &[], true),
         ]);
-        assert_eq!(has_notice(&states), [true; 5]);
+        let notices: Vec<_> = states.iter().map(|tracker| tracker.notice.as_ref().unwrap()).collect();
         assert_eq!(
-            states[0].notice.as_ref().unwrap().since,
-            states[4].notice.as_ref().unwrap().since
+            notices.iter().map(|notice| notice.is_listed).collect::<Vec<_>>(),
+            [true, false, true, false, false]
         );
+        assert_eq!(notices[0].since, notices[4].since);
     }
 
     #[test]
@@ -534,6 +543,10 @@ mod tests {
         );
         let both = [preempt.clone(), reboot.clone()];
         let (only_preempt, only_reboot) = (slice::from_ref(&preempt), slice::from_ref(&reboot));
+        let at = |second| Moment {
+            wall: start.wall + Duration::from_secs(second),
+            mono: start.mono + Duration::from_secs(second),
+        };
         let mut trackers = NoticeTrackers::default();
         // The second, the document, whether it is complete, the gravest notice, whether it is listed, and all notices.
         for (second, events, is_complete, gravest, is_listed, all) in [
@@ -547,11 +560,7 @@ mod tests {
             (65, only_preempt, true, "p", true, 2),
             (125, only_preempt, true, "p", true, 1),
         ] {
-            let now = Moment {
-                wall: start.wall + Duration::from_secs(second),
-                mono: start.mono + Duration::from_secs(second),
-            };
-            let next = |notice, tracker: &NoticeTracker| tracker.next(events, notice, is_complete, GRACE, now);
+            let next = |notice, tracker: &NoticeTracker| tracker.next(events, notice, is_complete, GRACE, at(second));
             trackers = trackers.map(&AzureNotice::ALL.into(), next);
             let tracker = trackers.gravest();
             let notice = tracker.notice.as_ref().unwrap();
@@ -562,6 +571,11 @@ mod tests {
             );
             assert_eq!(trackers.notices().count(), all, "{second}");
             assert!(!tracker.is_clear && !tracker.is_unconfirmed);
+        }
+        for (second, is_clear) in [(130, false), (189, false), (190, true)] {
+            let next = |notice, tracker: &NoticeTracker| tracker.next(&[], notice, true, GRACE, at(second));
+            trackers = trackers.map(&AzureNotice::ALL.into(), next);
+            assert_eq!(trackers.gravest().is_clear, is_clear, "no type is listed: {second}");
         }
     }
 }

@@ -94,6 +94,7 @@ pub fn next_taint_action(
 #[cfg(test)]
 mod tests {
     use super::super::fixtures::{BOOT, at, clear, notice, record, tracking};
+    use super::super::snapshot::EventsSnapshot;
     use super::*;
 
     fn listed(notice: &Notice) -> NoticeTracker {
@@ -166,10 +167,7 @@ mod tests {
     #[test]
     fn taint_without_confirmation_is_removed_15_minutes_after_the_time_of_its_notice() {
         const MINUTES_15: i64 = 15 * 60;
-        let unconfirmed = NoticeTracker {
-            is_unconfirmed: true,
-            ..NoticeTracker::default()
-        };
+        let unconfirmed = EventsSnapshot::without_documents().trackers.gravest();
         let still_counts = NoticeTracker {
             is_unconfirmed: true,
             ..tracking(notice("a", Some(100)), true)
@@ -187,6 +185,21 @@ mod tests {
         ] {
             let action = next_taint_action(tracker, Some(record), BOOT, at(second));
             assert_eq!(action, is_removed.then_some(TaintAction::Remove), "{case}");
+        }
+    }
+
+    #[test]
+    fn record_of_an_eviction_has_no_event_type() {
+        for (event_type, said) in [
+            (AzureNotice::Preempt, ""),
+            (AzureNotice::Reboot, r#""eventType":"Reboot","#),
+        ] {
+            let record = NoticeRecord {
+                event_type,
+                ..record("a", None, None)
+            };
+            let text = serde_json::to_string(&record).unwrap();
+            assert_eq!(text, format!(r#"{{{said}"eventId":"a","bootId":"{BOOT}"}}"#));
         }
     }
 

@@ -64,16 +64,6 @@ impl ServiceTable {
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<NamespacedName>, &ServedService)> {
         self.0.iter()
     }
-
-    /// The number of Services.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether no Service has service health.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 impl FromIterator<(NamespacedName, ServedService)> for ServiceTable {

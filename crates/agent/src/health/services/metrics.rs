@@ -50,7 +50,7 @@ impl Metrics {
             gauges.gauge(
                 "headgate_service_health_services",
                 "Services with service health; 0 until they and EndpointSlices were listed.",
-                tables.borrow().as_ref().map_or(0, |table| table.len()),
+                tables.borrow().as_ref().map_or(0, |table| table.iter().count()),
             )?;
             let (open, failed) = {
                 let ports = ports.borrow();

@@ -60,7 +60,7 @@ pub async fn watch_services(
         };
         if is_changed && let Some(table) = index.table() {
             if tables.borrow().is_none() {
-                tracing::info!(services = table.len(), "Services and EndpointSlices listed");
+                tracing::info!(services = table.iter().count(), "Services and EndpointSlices listed");
             }
             tables.send_replace(Some(Arc::new(table)));
         }
