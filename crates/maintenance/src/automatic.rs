@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use headgate_core::clock::whole_seconds;
 use headgate_core::node::{AUTOSCALER_TAINT, AzureNotice, KARPENTER_TAINT, Node};
 use headgate_core::telemetry::words;
 use jiff::{SignedDuration, Timestamp};
@@ -194,7 +195,11 @@ fn end(settings: &AutomaticMaintenances, object: &NodeMaintenance) -> Option<Act
 fn deadline_change(existing: &NodeMaintenance, node: &Node, causes: &[Cause]) -> Option<Action> {
     let present = existing.spec.deadline.as_ref().map(|deadline| deadline.0);
     let kept = causes.iter().any(|cause| cause.announced(node).is_none());
-    let announced = causes.iter().filter_map(|cause| cause.announced(node));
+    // The API server keeps whole seconds.
+    let announced = causes
+        .iter()
+        .filter_map(|cause| cause.announced(node))
+        .map(whole_seconds);
     let deadline = announced.chain(present.filter(|_| kept)).min()?;
     let is_over = existing.spec.stage == Stage::Complete || existing.metadata.deletion_timestamp.is_some();
     (!is_over && present != Some(deadline)).then(|| Action::SetDeadline {

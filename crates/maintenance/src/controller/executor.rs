@@ -1,16 +1,18 @@
-//! Carries out the actions of a plan, in their order. Those about Nodes are published to the writer of Nodes.
+//! Carries out the actions of a plan: first the writes of maintenances and Machines, then those of Evacuations, then finalizers; several
+//! objects at the same time, and of each the first one. What is about Nodes is published to the writer of Nodes.
 //!
 //! Invariants: each write fails if its object has changed since the plan was made. No Evacuation is created on a node before the cache
-//! shows the cordon that the plan asks for. Events are recorded once the status is written
-//! that shows the same. A failure keeps back what depends on it: no Evacuation is created on a node of a maintenance whose
+//! shows the cordon that the plan asks for. Events are recorded once the status is written that shows the same. A failure keeps back what
+//! depends on it: no Evacuation is created on a node of a maintenance whose
 //! status could not be written. Everything else goes on, so that one object that is refused does not stop all others; the next
 //! turn plans the rest again.
 
-mod automatic_writes;
 mod evacuation_writes;
+mod maintenance_writes;
 mod spans;
 mod turn;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,34 +20,29 @@ use std::time::Duration;
 use futures::{StreamExt as _, stream};
 use headgate_core::clock::Clock;
 use headgate_core::node::Node;
-use headgate_kubernetes::{Decoded, FieldIntents};
+use headgate_kubernetes::FieldIntents;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, ResourceExt as _};
-use serde_json::{Value, json};
+use kube::ResourceExt as _;
 use tokio::time::Instant;
 
 use super::caches::Caches;
 use super::metrics::Metrics;
 use super::node_edits::{ConditionsEdit, IsolationEdit, UpgradeStatusEdit, intent};
-use super::writer::{WriteError, Writer};
-use crate::api::names::{COMPLETION_FINALIZER, is_completion_finalizer};
-use crate::api::{NodeMaintenance, NodeMaintenanceStatus, Stage};
+use super::writer::Writer;
+use crate::api::NodeMaintenanceStatus;
 use crate::cordon_race::{CordonRaceDetector, is_revert};
-use crate::plan::action::{Action, Event};
-use crate::plan::conditions::{self, COMPLETED, PROGRESSING};
+use crate::plan::action::Action;
 use crate::plan::isolation::orphaned_taint;
 use crate::plan::status_changes::is_urgent;
 use crate::snapshot::Snapshot;
 
-use evacuation_writes::{change_evacuation, name_of};
-use spans::{action_span, evacuation_span, finalizer_span, turn_span};
+use maintenance_writes::unsigned;
+use spans::{action_span, turn_span, written_object};
 use turn::Turn;
 
 /// Between two writes of a status in which only counters and messages have changed.
 const COUNTER_INTERVAL: Duration = Duration::from_secs(5);
-/// Evacuations that are created or cancelled at the same time.
+/// Objects that are written at the same time.
 const MAX_CONCURRENT_WRITES: usize = 8;
 
 /// What became of the actions of a plan.
@@ -71,7 +68,7 @@ pub(super) struct Executor {
     pub(super) upgrade_statuses: FieldIntents,
     pub(super) races: Arc<Mutex<CordonRaceDetector>>,
     /// When the status of each maintenance was written last, by UID.
-    pub(super) written: HashMap<String, Instant>,
+    pub(super) written_at: HashMap<String, Instant>,
     /// Nodes of maintenances, by UID and name, whose first Evacuation is measured.
     pub(super) evacuated: BTreeSet<(String, String)>,
 }
@@ -92,87 +89,74 @@ impl Executor {
 
     async fn execute_in_span<'a>(&mut self, snapshot: &'a Snapshot, actions: Vec<Action>, now: Timestamp) -> Turn<'a> {
         let mut turn = Turn::new(snapshot);
-        let mut events: Vec<Event> = Vec::new();
-        let (mut parallel, mut last) = (Vec::new(), Vec::new());
+        let mut objects = BTreeMap::new();
+        let (mut evacuations, mut finalizers) = (Vec::new(), Vec::new());
         for action in actions {
-            let action = match action {
-                Action::RecordEvent(event) => {
-                    events.push(event);
-                    continue;
-                }
-                Action::RemoveFinalizer { maintenance } => {
-                    last.push(maintenance);
-                    continue;
-                }
+            match action {
+                Action::RecordEvent(event) => turn.events.entry(event.maintenance.clone()).or_default().push(event),
+                Action::RemoveFinalizer { .. } => finalizers.push(action),
                 Action::CreateEvacuation { .. }
                 | Action::AddInstigator { .. }
                 | Action::RemoveInstigator { .. }
-                | Action::DeleteEvacuation { .. } => {
-                    parallel.push(action);
-                    continue;
-                }
+                | Action::DeleteEvacuation { .. } => evacuations.push(action),
+                // Published; its pods could come back to a node that is not cordoned yet.
                 Action::UpdateNode { node, change } => {
-                    // Its pods could come back to a node that is not cordoned yet.
                     if change.unschedulable == Some(true) {
                         turn.blocked_nodes.insert(node);
                     }
-                    continue;
                 }
-                Action::UpdateNodeConditions { .. } | Action::SetUpgradePaused { .. } => continue,
-                Action::UpdateStatus { maintenance, status } => {
-                    if self.is_postponed(&mut turn, &maintenance, &status) {
-                        continue;
-                    }
-                    Action::UpdateStatus { maintenance, status }
+                Action::UpdateNodeConditions { .. } | Action::SetUpgradePaused { .. } => {}
+                Action::UpdateStatus { maintenance, status } if self.is_postponed(&mut turn, &maintenance, &status) => {
                 }
-                action => action,
-            };
-            let span = action_span(&self.writer.term, &action);
-            turn.span = Some(span.clone());
-            match action {
-                Action::CreateMaintenance { node, maintenance } => {
-                    span.run(self.create_maintenance(&mut turn, &node, *maintenance)).await;
-                }
-                Action::SetDeadline { maintenance, deadline } => {
-                    let change = json!({"spec": {"deadline": Time(deadline)}});
-                    span.run(self.change_maintenance(&mut turn, &maintenance, "deadline", change))
-                        .await;
-                }
-                Action::DeleteMaintenance { maintenance } => {
-                    span.run(self.delete_maintenance(&mut turn, &maintenance)).await;
-                }
-                Action::ReleaseMachine(machine) => span.run(self.release_machine(&mut turn, &machine)).await,
-                Action::AddFinalizer { maintenance } => span.run(self.add_finalizer(&mut turn, &maintenance)).await,
-                Action::SetStageComplete { maintenance } => {
-                    let change = json!({"spec": {"stage": Stage::Complete}});
-                    span.run(self.change_maintenance(&mut turn, &maintenance, "stage", change))
-                        .await;
-                }
-                Action::UpdateStatus { maintenance, status } => {
-                    let own;
-                    (own, events) = events.into_iter().partition(|event| event.maintenance == maintenance);
-                    span.run(self.update_status(&mut turn, &maintenance, *status, own, now))
-                        .await;
-                }
-                // Published, or collected above.
-                Action::UpdateNode { .. }
-                | Action::UpdateNodeConditions { .. }
-                | Action::SetUpgradePaused { .. }
-                | Action::RecordEvent(_)
-                | Action::RemoveFinalizer { .. }
-                | Action::CreateEvacuation { .. }
-                | Action::AddInstigator { .. }
-                | Action::RemoveInstigator { .. }
-                | Action::DeleteEvacuation { .. } => {}
+                action => match objects.entry(written_object(&action).1.to_owned()) {
+                    Entry::Vacant(first) => drop(first.insert(action)),
+                    // The first write makes its object another one.
+                    Entry::Occupied(_) => turn.keep_back(&action),
+                },
             }
         }
-        self.change_evacuations(&mut turn, parallel, now).await;
-        for maintenance in last {
-            let span = finalizer_span(&self.writer.term, &maintenance);
-            turn.span = Some(span.clone());
-            span.run(self.remove_finalizer(&mut turn, &maintenance)).await;
-        }
+        self.write_all(&mut turn, objects.into_values().collect(), now).await;
+        evacuations.retain(|action| !turn.is_blocked(action));
+        self.write_all(&mut turn, evacuations, now).await;
+        self.write_all(&mut turn, finalizers, now).await;
         turn
+    }
+
+    /// Carries out writes of as many objects, several at the same time: none waits long for others whose requests hang.
+    async fn write_all(&mut self, turn: &mut Turn<'_>, actions: Vec<Action>, now: Timestamp) {
+        let (this, known) = (&*self, &*turn);
+        let outcomes: Vec<_> = stream::iter(actions)
+            .map(|action| async move {
+                let span = action_span(&this.writer.term, &action, &known.pods);
+                let outcome = span.run(this.write(known, &action, now)).await;
+                (action, span, outcome)
+            })
+            .buffer_unordered(MAX_CONCURRENT_WRITES)
+            .collect()
+            .await;
+        for (action, span, outcome) in outcomes {
+            match outcome {
+                Ok(()) => self.written(turn, &action, now),
+                Err(error) => turn.failed(&action, &span, &error),
+            }
+        }
+    }
+
+    /// Remembers what a write did.
+    fn written(&mut self, turn: &Turn<'_>, action: &Action, now: Timestamp) {
+        match action {
+            Action::UpdateStatus { maintenance, .. } => {
+                let object = turn.maintenances.get(maintenance.as_str());
+                let uid = object.and_then(|object| object.uid());
+                self.written_at.insert(uid.unwrap_or_default(), Instant::now());
+            }
+            Action::CreateEvacuation { evacuation } => {
+                if let Some(node) = turn.node_of(evacuation) {
+                    self.measure_first_evacuation(turn, node, now);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Whether a status waits: only counters and messages have changed, and it was written shortly before.
@@ -180,7 +164,7 @@ impl Executor {
         let Some(object) = turn.maintenances.get(name) else {
             return false;
         };
-        let written_at = object.metadata.uid.as_ref().and_then(|uid| self.written.get(uid));
+        let written_at = object.metadata.uid.as_ref().and_then(|uid| self.written_at.get(uid));
         let due_at = written_at
             .map(|at| *at + COUNTER_INTERVAL)
             .filter(|at| *at > Instant::now());
@@ -189,93 +173,6 @@ impl Executor {
         };
         turn.next_write_at = Some(turn.next_write_at.map_or(due_at, |at| at.min(due_at)));
         true
-    }
-
-    fn maintenance_api(&self) -> Api<Decoded<NodeMaintenance>> {
-        Api::all(self.writer.client.clone())
-    }
-
-    /// Merges a change into a maintenance that has not changed since the plan was made.
-    async fn patch_maintenance(&self, object: &NodeMaintenance, mut change: Value) -> Result<(), WriteError> {
-        change["metadata"]["resourceVersion"] = json!(object.resource_version());
-        change["metadata"]["uid"] = json!(object.uid());
-        let (api, params, patch) = (self.maintenance_api(), PatchParams::default(), Patch::Merge(&change));
-        self.writer
-            .send(api.patch(&object.name_any(), &params, &patch))
-            .await
-            .map(drop)
-    }
-
-    async fn add_finalizer(&self, turn: &mut Turn<'_>, name: &str) {
-        let Some(object) = turn.maintenances.get(name).copied() else {
-            return;
-        };
-        let mut finalizers = object.finalizers().to_vec();
-        finalizers.push(COMPLETION_FINALIZER.to_owned());
-        let change = json!({"metadata": {"finalizers": finalizers}});
-        if let Err(error) = self.patch_maintenance(object, change).await {
-            turn.failed("finalizer", name, &error);
-        }
-    }
-
-    async fn remove_finalizer(&self, turn: &mut Turn<'_>, name: &str) {
-        let Some(object) = turn.maintenances.get(name).copied() else {
-            return;
-        };
-        let is_foreign = |finalizer: &&String| !is_completion_finalizer(finalizer);
-        let finalizers: Vec<_> = object.finalizers().iter().filter(is_foreign).collect();
-        let change = json!({"metadata": {"finalizers": finalizers}});
-        match self.patch_maintenance(object, change).await {
-            Ok(()) | Err(WriteError::Gone) => {}
-            Err(error) => turn.failed("finalizer", name, &error),
-        }
-    }
-
-    async fn change_maintenance(&self, turn: &mut Turn<'_>, name: &str, what: &str, change: Value) {
-        let Some(object) = turn.maintenances.get(name).copied() else {
-            return;
-        };
-        if let Err(error) = self.patch_maintenance(object, change).await {
-            turn.failed(what, name, &error);
-        }
-    }
-
-    async fn update_status(
-        &mut self,
-        turn: &mut Turn<'_>,
-        name: &str,
-        status: NodeMaintenanceStatus,
-        events: Vec<Event>,
-        now: Timestamp,
-    ) {
-        let Some(object) = turn.maintenances.get(name).copied() else {
-            return;
-        };
-        let mut changed = object.clone();
-        changed.status = Some(status);
-        let (api, params) = (self.maintenance_api(), PostParams::default());
-        let replacement = Decoded::Object(changed.clone());
-        if let Err(error) = self.writer.send(api.replace_status(name, &params, &replacement)).await {
-            let nodes = changed.status.iter().flat_map(|status| &status.node_statuses);
-            turn.blocked_nodes.extend(nodes.map(|node| node.node_ref.name.clone()));
-            turn.failed("status", name, &error);
-            return;
-        }
-        self.written.insert(object.uid().unwrap_or_default(), Instant::now());
-        for event in events {
-            let (is_warning, reason) = (event.reason.is_warning(), event.reason.as_str());
-            self.writer
-                .events
-                .about_maintenance(object, is_warning, reason, &event.note);
-            if let Some(node) = &event.node {
-                let text = format!("NodeMaintenance {name}: {}", event.note);
-                let node = (node.as_str(), &*self.node_uid(node));
-                self.writer
-                    .events
-                    .about_maintained_node(object, node, is_warning, reason, &text);
-            }
-        }
-        self.measure_stages(object.status.as_ref(), changed.status.as_ref(), now);
     }
 
     /// Publishes what the plan makes of Nodes. What it no longer asks for is no longer written.
@@ -334,68 +231,6 @@ impl Executor {
         node.map_or_else(|| name.to_owned(), |node| node.uid.clone())
     }
 
-    /// Observes the stages that ended with a new status.
-    fn measure_stages(
-        &self,
-        before: Option<&NodeMaintenanceStatus>,
-        after: Option<&NodeMaintenanceStatus>,
-        now: Timestamp,
-    ) {
-        let Some(after) = after else { return };
-        let known = before.map_or(0, |before| before.stage_statuses.len());
-        for pair in after.stage_statuses.windows(2).skip(known.saturating_sub(1)) {
-            if let [stage, next] = pair {
-                let took = next.start_timestamp.0.duration_since(stage.start_timestamp.0);
-                self.metrics.observe_stage(stage.name, unsigned(took));
-            }
-        }
-        let is_completed = |status: &NodeMaintenanceStatus| {
-            conditions::find(&status.conditions, PROGRESSING).is_some_and(|condition| condition.reason == COMPLETED)
-        };
-        if let Some(last) = after.stage_statuses.last()
-            && is_completed(after)
-            && !before.is_some_and(is_completed)
-        {
-            self.metrics
-                .observe_stage(last.name, unsigned(now.duration_since(last.start_timestamp.0)));
-        }
-    }
-
-    /// Creates and cancels Evacuations, several at the same time.
-    async fn change_evacuations(&mut self, turn: &mut Turn<'_>, actions: Vec<Action>, now: Timestamp) {
-        let node_of = |action: &Action, turn: &Turn<'_>| match action {
-            Action::CreateEvacuation { evacuation } => turn
-                .pods
-                .get(evacuation.spec.pod_ref.uid.as_str())
-                .map(|pod| pod.node.clone()),
-            _ => None,
-        };
-        let due = actions.into_iter().filter_map(|action| {
-            let node = node_of(&action, turn);
-            let is_blocked = node.as_ref().is_some_and(|node| turn.blocked_nodes.contains(node));
-            (!is_blocked).then_some((node, action))
-        });
-        let due: Vec<_> = due.collect();
-        let (writer, evacuations, pods) = (&self.writer, &turn.evacuations, &turn.pods);
-        let outcomes: Vec<_> = stream::iter(due)
-            .map(|(node, action)| async move {
-                let span = evacuation_span(&writer.term, &action, pods);
-                let outcome = span.run(change_evacuation(writer, evacuations, pods, &action)).await;
-                (node, action, span, outcome)
-            })
-            .buffer_unordered(MAX_CONCURRENT_WRITES)
-            .collect()
-            .await;
-        for (node, action, span, outcome) in outcomes {
-            turn.span = Some(span);
-            match (outcome, node) {
-                (Ok(()), Some(node)) => self.measure_first_evacuation(turn, &node, now),
-                (Ok(()), None) => {}
-                (Err(error), _) => turn.failed("evacuation", name_of(&action), &error),
-            }
-        }
-    }
-
     /// Observes the time from a node's confirmation to its first Evacuation, for each maintenance that drains it.
     fn measure_first_evacuation(&mut self, turn: &Turn<'_>, node: &str, now: Timestamp) {
         for object in &turn.snapshot.maintenances {
@@ -417,8 +252,4 @@ impl Executor {
             }
         }
     }
-}
-
-fn unsigned(duration: jiff::SignedDuration) -> Duration {
-    Duration::try_from(duration).unwrap_or_default()
 }

@@ -75,7 +75,7 @@ impl MaintenanceController {
                 conditions: context.node_intents.field(NodeField::MaintenanceConditions),
                 upgrade_statuses: context.node_intents.field(NodeField::UpgradeStatus),
                 races: Arc::default(),
-                written: HashMap::new(),
+                written_at: HashMap::new(),
                 evacuated: BTreeSet::new(),
             },
             caches,
@@ -153,7 +153,7 @@ impl MaintenanceController {
             maintenances.any(|one| one.metadata.uid.as_ref() == Some(uid))
         };
         self.executor.evacuated.retain(|(maintenance, _)| exists(maintenance));
-        self.executor.written.retain(|maintenance, _| exists(maintenance));
+        self.executor.written_at.retain(|maintenance, _| exists(maintenance));
         self.executor.publish_nodes(&snapshot, &plan.actions);
         let executed = if plan.actions.is_empty() {
             Executed::default()

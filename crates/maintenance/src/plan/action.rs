@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use crate::api::{Evacuation, NodeMaintenance, NodeMaintenanceStatus};
 use crate::machine::DeletedMachine;
 
-/// One thing to do. A plan lists them in the order in which they are to be done; the rest waits where one fails.
+/// One thing to do. A plan lists them in the order in which they are to be done: of several of one object the first comes now, and the rest
+/// with a later plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Create the maintenance of a node that is taken.

@@ -312,6 +312,16 @@ fn the_deadline_follows_the_announcement() {
     world.node("one").taints.retain(|taint| taint.key == DRAINING_TAINT);
     world.settle();
     assert_eq!(deadline(&world), after(200), "only the announced one is left");
+    let half = SignedDuration::from_millis(500);
+    announce(world.node("one"), AzureNotice::Terminate, Some(after(199) + half));
+    world.settle();
+    assert_eq!(
+        deadline(&world),
+        after(199),
+        "whole seconds are kept, and nothing is due again"
+    );
+    announce(world.node("one"), AzureNotice::Terminate, Some(after(200)));
+    world.settle();
     // Somebody ends it: it stays so while the node is taken.
     world.change("automatic-one", |one| one.spec.stage = Stage::Complete);
     announce(world.node("one"), AzureNotice::Terminate, Some(after(50)));

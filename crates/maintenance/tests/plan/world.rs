@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use headgate_core::clock::whole_seconds;
 use headgate_core::node::{Condition as NodeCondition, Node, NodeTraffic, UPGRADE_STATUS_LABEL};
 use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER};
 use headgate_maintenance::api::{
@@ -214,7 +215,9 @@ impl World {
                 self.snapshot.maintenances.push(object);
             }
             Action::SetDeadline { maintenance, deadline } => {
-                self.change(&maintenance, |one| one.spec.deadline = Some(Time(deadline)));
+                self.change(&maintenance, |one| {
+                    one.spec.deadline = Some(Time(whole_seconds(deadline)));
+                });
             }
             Action::DeleteMaintenance { maintenance } => self.delete(&maintenance),
             Action::AddFinalizer { maintenance } => self.change(&maintenance, |one| {

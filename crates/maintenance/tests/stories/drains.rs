@@ -245,6 +245,25 @@ async fn a_node_whose_requests_hang_delays_no_other_cordon() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn maintenances_whose_requests_hang_delay_another_as_long_as_one_request() {
+    let names: Vec<String> = (0..7).map(|number| format!("hanging-{number}")).collect();
+    let mut nodes: Vec<&str> = names.iter().map(String::as_str).collect();
+    nodes.push("two");
+    let mut world = World::new(&nodes).await;
+    let leader = world.lead().await;
+    leader.faults.set_for(Fault::Slow(60 * MINUTE), |request| {
+        request.path.contains("/nodemaintenances/hanging-")
+    });
+    for node in nodes {
+        world.maintain(node, "Cordon", &[node], &json!({})).await;
+    }
+    sleep(15 * SECOND).await;
+    assert!(world.isolation("two").0, "a request is given up after 10 s");
+    leader.faults.set(Fault::None);
+    world.until("the others", |world| world.isolation("hanging-0").0).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_eviction_that_hangs_delays_no_other() {
     let mut world = World::new(&["one"]).await;
     for number in 0..10 {

@@ -72,14 +72,3 @@ pub(super) async fn change_evacuation(
         outcome => outcome,
     }
 }
-
-/// The Evacuation of an action, for the log.
-pub(super) fn name_of(action: &Action) -> &str {
-    match action {
-        Action::CreateEvacuation { evacuation } => evacuation.metadata.name.as_deref().unwrap_or_default(),
-        Action::AddInstigator { evacuation }
-        | Action::RemoveInstigator { evacuation }
-        | Action::DeleteEvacuation { evacuation } => &evacuation.name,
-        _ => "",
-    }
-}

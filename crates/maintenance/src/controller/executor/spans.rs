@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use headgate_kubernetes::leader::Term;
 
-use super::evacuation_writes::name_of;
 use crate::plan::action::Action;
 use crate::snapshot::PodFacts;
 
@@ -21,56 +20,59 @@ pub(super) fn turn_span(term: &Term, actions: &[Action]) -> ReconcileSpan {
     })
 }
 
-/// The span of one write for a maintenance.
-pub(super) fn action_span(term: &Term, action: &Action) -> ReconcileSpan {
-    let maintenance = match action {
-        Action::CreateMaintenance { maintenance, .. } => maintenance.metadata.name.as_deref(),
-        Action::AddFinalizer { maintenance }
-        | Action::SetDeadline { maintenance, .. }
-        | Action::DeleteMaintenance { maintenance }
-        | Action::SetStageComplete { maintenance }
-        | Action::UpdateStatus { maintenance, .. }
-        | Action::RemoveFinalizer { maintenance } => Some(maintenance.as_str()),
-        _ => None,
-    };
-    span(term, maintenance)
-}
-
-/// The span of the removal of a finalizer.
-pub(super) fn finalizer_span(term: &Term, maintenance: &str) -> ReconcileSpan {
-    span(term, Some(maintenance))
-}
-
-fn span(term: &Term, maintenance: Option<&str>) -> ReconcileSpan {
-    ReconcileSpan::start(Reconciled::Maintenance, || Reconcile {
+/// The span of one write. The pod of an Evacuation is known if it is created.
+pub(super) fn action_span(term: &Term, action: &Action, pods: &BTreeMap<&str, &PodFacts>) -> ReconcileSpan {
+    let mut reconcile = Reconcile {
         term: Some(term.number()),
-        maintenance,
         ..Reconcile::default()
-    })
+    };
+    let mut reconciled = Reconciled::Maintenance;
+    let (_, name) = written_object(action);
+    match action {
+        Action::CreateEvacuation { evacuation } => {
+            let pod = pods.get(evacuation.spec.pod_ref.uid.as_str());
+            reconciled = Reconciled::Evacuation;
+            reconcile.evacuation = Some(name);
+            reconcile.namespace = evacuation.metadata.namespace.as_deref();
+            reconcile.node = pod.map(|pod| pod.node.as_str());
+            reconcile.pod = pod.map(|pod| pod.name.as_str());
+        }
+        Action::AddInstigator { evacuation }
+        | Action::RemoveInstigator { evacuation }
+        | Action::DeleteEvacuation { evacuation } => {
+            reconciled = Reconciled::Evacuation;
+            reconcile.evacuation = Some(name);
+            reconcile.namespace = Some(&evacuation.namespace);
+        }
+        Action::ReleaseMachine(_) => {}
+        _ => reconcile.maintenance = Some(name),
+    }
+    ReconcileSpan::start(reconciled, || reconcile)
 }
 
-/// The span of one write of an Evacuation; its pod is known if it is created.
-pub(super) fn evacuation_span(term: &Term, action: &Action, pods: &BTreeMap<&str, &PodFacts>) -> ReconcileSpan {
-    ReconcileSpan::start(Reconciled::Evacuation, || {
-        let (namespace, pod) = match action {
-            Action::CreateEvacuation { evacuation } => {
-                let pod = pods.get(evacuation.spec.pod_ref.uid.as_str());
-                (evacuation.metadata.namespace.as_deref(), pod)
-            }
-            Action::AddInstigator { evacuation }
-            | Action::RemoveInstigator { evacuation }
-            | Action::DeleteEvacuation { evacuation } => (Some(evacuation.namespace.as_str()), None),
-            _ => (None, None),
-        };
-        Reconcile {
-            term: Some(term.number()),
-            node: pod.map(|pod| pod.node.as_str()),
-            namespace,
-            evacuation: Some(name_of(action)),
-            pod: pod.map(|pod| pod.name.as_str()),
-            ..Reconcile::default()
+/// What an action writes, for the log, and the name of its object.
+pub(super) fn written_object(action: &Action) -> (&'static str, &str) {
+    match action {
+        Action::CreateMaintenance { maintenance, .. } => {
+            ("creation", maintenance.metadata.name.as_deref().unwrap_or_default())
         }
-    })
+        Action::SetDeadline { maintenance, .. } => ("deadline", maintenance),
+        Action::DeleteMaintenance { maintenance } => ("deletion", maintenance),
+        Action::AddFinalizer { maintenance } | Action::RemoveFinalizer { maintenance } => ("finalizer", maintenance),
+        Action::SetStageComplete { maintenance } => ("stage", maintenance),
+        Action::UpdateStatus { maintenance, .. } => ("status", maintenance),
+        Action::RecordEvent(event) => ("event", &event.maintenance),
+        Action::ReleaseMachine(machine) => ("machine", &machine.name),
+        Action::UpdateNode { node, .. }
+        | Action::UpdateNodeConditions { node, .. }
+        | Action::SetUpgradePaused { node, .. } => ("node", node),
+        Action::CreateEvacuation { evacuation } => {
+            ("evacuation", evacuation.metadata.name.as_deref().unwrap_or_default())
+        }
+        Action::AddInstigator { evacuation }
+        | Action::RemoveInstigator { evacuation }
+        | Action::DeleteEvacuation { evacuation } => ("evacuation", &evacuation.name),
+    }
 }
 
 fn node_of(action: &Action) -> Option<&str> {

@@ -6,7 +6,9 @@ use headgate_core::telemetry::{ReconcileSpan, warn_if};
 use tokio::time::Instant;
 
 use super::super::writer::WriteError;
+use super::spans::written_object;
 use crate::api::{Evacuation, NodeMaintenance};
+use crate::plan::action::{Action, Event};
 use crate::snapshot::{PodFacts, Snapshot};
 
 /// The objects of one turn.
@@ -16,6 +18,8 @@ pub(super) struct Turn<'a> {
     pub(super) evacuations: BTreeMap<&'a str, &'a Evacuation>,
     /// The pods of the snapshot, by UID.
     pub(super) pods: BTreeMap<&'a str, &'a PodFacts>,
+    /// What is recorded once a status is written, by maintenance.
+    pub(super) events: BTreeMap<String, Vec<Event>>,
     /// Nodes on which no Evacuation is created in this turn.
     pub(super) blocked_nodes: BTreeSet<String>,
     pub(super) failures: usize,
@@ -23,8 +27,6 @@ pub(super) struct Turn<'a> {
     pub(super) errors: usize,
     /// When a status is to be written that waits.
     pub(super) next_write_at: Option<Instant>,
-    /// The span of the present write.
-    pub(super) span: Option<ReconcileSpan>,
 }
 
 impl<'a> Turn<'a> {
@@ -41,16 +43,42 @@ impl<'a> Turn<'a> {
                 .filter_map(|one| Some((one.metadata.uid.as_deref()?, one)))
                 .collect(),
             pods: snapshot.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect(),
+            events: BTreeMap::new(),
             blocked_nodes: BTreeSet::new(),
             failures: 0,
             errors: 0,
             next_write_at: None,
-            span: None,
         }
     }
 
-    pub(super) fn failed(&mut self, what: &str, name: &str, error: &WriteError) {
+    /// The node of the pod that an Evacuation is about.
+    pub(super) fn node_of(&self, evacuation: &Evacuation) -> Option<&'a str> {
+        let pod = self.pods.get(evacuation.spec.pod_ref.uid.as_str());
+        pod.map(|pod| pod.node.as_str())
+    }
+
+    /// Whether an action creates an Evacuation on a node where none is created now.
+    pub(super) fn is_blocked(&self, action: &Action) -> bool {
+        let Action::CreateEvacuation { evacuation } = action else {
+            return false;
+        };
+        let node = self.node_of(evacuation);
+        node.is_some_and(|node| self.blocked_nodes.contains(node))
+    }
+
+    /// Keeps back what depends on a write that is not done in this turn.
+    pub(super) fn keep_back(&mut self, action: &Action) {
+        if let Action::UpdateStatus { status, .. } = action {
+            let nodes = status.node_statuses.iter().map(|node| node.node_ref.name.clone());
+            self.blocked_nodes.extend(nodes);
+        }
+    }
+
+    /// Counts and logs a write that failed, and keeps back what depends on it.
+    pub(super) fn failed(&mut self, action: &Action, span: &ReconcileSpan, error: &WriteError) {
         self.failures += 1;
+        self.keep_back(action);
+        let (what, name) = written_object(action);
         match error {
             // Another writer was first, or the term is over: the next turn knows more.
             WriteError::Conflict | WriteError::Gone | WriteError::NotPermitted(_) => {
@@ -58,9 +86,7 @@ impl<'a> Turn<'a> {
             }
             WriteError::Refused(_) | WriteError::Failed(_) => {
                 self.errors += 1;
-                if let Some(span) = &self.span {
-                    span.fail(error.outcome().as_str(), error);
-                }
+                span.fail(error.outcome().as_str(), error);
                 let is_refused = matches!(error, WriteError::Refused(_));
                 warn_if!(is_refused, what, name, %error, "maintenance not written; retrying");
             }
