@@ -14,8 +14,9 @@ use headgate_core::clock::Moment;
 use headgate_core::node::Signal;
 use jiff::Timestamp;
 
+use super::guard::ClaimedEntry;
 use super::ledger::{LedgerEntry, LedgerStage};
-use super::rule_guard::{ClaimedEntry, HeldFor};
+use super::rule_guard::HeldFor;
 use super::target_states::{TargetState, TargetStates};
 use crate::pool::ClusterNode;
 use headgate_core::settings::IntOrPercent;
@@ -47,7 +48,7 @@ pub(super) fn hold_waiting(
             new += usize::from(is_due || is_new(known, now.wall));
             continue;
         }
-        let is_due = targets.target_state(node, now.mono) == TargetState::Down
+        let is_due = entry.target == TargetState::Down
             && entry.observed == Some(AdminState::None)
             && may_be_set
             && !held.contains_key(&entry.index);

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::ledger::{LedgerEntry, LedgerStage};
 use super::target_states::{TargetState, TargetStates};
 use crate::local_service::ServiceIndex;
-use crate::pool::{ClusterNode, InterfaceCache, PoolView};
+use crate::pool::{ClusterNode, EntryOwner, InterfaceCache, PoolView};
 use headgate_core::settings::IntOrPercent;
 
 /// The settings of the guard, and what it needs of the process.
@@ -74,28 +74,30 @@ pub struct GuardInputs<'a> {
     pub services: Option<&'a ServiceIndex>,
 }
 
-/// An entry whose Node has a signal, with what decides whether it may be held back.
+/// An entry whose Node may have a signal, with what decides whether it may be held back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SignalledEntry<'a> {
+pub(super) struct ClaimedEntry<'a> {
     pub(super) index: usize,
-    pub(super) node: &'a ClusterNode,
+    pub(super) owner: EntryOwner<'a>,
+    /// The target state of its Node, whatever the mode.
+    pub(super) target: TargetState,
     pub(super) observed: Option<AdminState>,
     pub(super) ledger_entry: Option<LedgerEntry>,
 }
 
 /// The indexes of the entries to hold back in a pool that a rule uses.
 ///
-/// `signalled` are all entries of the pool whose Nodes have a signal for admin states or for health answers.
+/// `owned` are all entries of the pool whose Nodes have a signal for admin states or for health answers.
 pub(super) fn entries_to_hold_back(
     pool: &PoolView,
-    signalled: &[SignalledEntry<'_>],
+    owned: &[ClaimedEntry<'_>],
     targets: &TargetStates,
     interfaces: &InterfaceCache,
     guard: GuardInputs<'_>,
     now: Instant,
 ) -> BTreeSet<usize> {
     let minimum = guard.settings.minimum_in_service.rounded_up(pool.entries.len());
-    if minimum == 0 || signalled.is_empty() {
+    if minimum == 0 || owned.is_empty() {
         return BTreeSet::new();
     }
     let is_probed = pool.probes_headgate(guard.settings.health_port);
@@ -104,11 +106,14 @@ pub(super) fn entries_to_hold_back(
     let fails_probes = |node: &ClusterNode| is_probed && !node.health_signals.is_empty();
     let can_serve = |node: &ClusterNode| is_alive(node) && !is_signalled(node) && !fails_probes(node);
     // What probes alone take out, a recorded hold alone brings back.
-    let is_candidate = |entry: &SignalledEntry<'_>| {
-        let node = entry.node;
+    let is_candidate = |entry: &&ClaimedEntry<'_>| {
+        let node = entry.owner.node;
         let is_coverable = !is_probed || node.health_signals.iter().all(Signal::is_revocable);
-        let is_out = is_signalled(node) || entry.observed == Some(AdminState::Down) && targets.is_damped(node, now);
-        is_coverable && (is_out || fails_probes(node) && guard.settings.may_write_holds)
+        let is_out = entry.target == TargetState::Down
+            || entry.observed == Some(AdminState::Down) && targets.is_damped(node, now);
+        // The hold would be one claimant's, and the probe may reach another.
+        let is_alone = entry.owner.claimants.len() == 1;
+        is_alone && is_coverable && (is_out || fails_probes(node) && guard.settings.may_write_holds)
     };
     let needed = minimum - count_in_service(pool, targets, interfaces, can_serve, now, minimum);
     if needed == 0 {
@@ -117,23 +122,27 @@ pub(super) fn entries_to_hold_back(
     // An interface that is not looked up yet may belong to a Node that serves: nothing is lifted because of it.
     let is_complete = interfaces.covers_pool(pool);
     let name = hold_name(&pool.id);
-    let mut candidates: Vec<_> = signalled
+    let may_be_held = |entry: &&ClaimedEntry<'_>| {
+        is_candidate(entry) && entry.may_be_in_service(is_complete) && may_be_alive(entry.owner.node, targets, now)
+    };
+    let mut candidates: Vec<_> = owned
         .iter()
-        .filter(|entry| is_candidate(entry) && entry.may_be_held(is_complete, targets, now))
+        .filter(may_be_held)
         .map(|entry| {
-            let hold = entry.node.hold.as_ref();
+            let node = entry.owner.node;
+            let hold = node.hold.as_ref();
             let is_recorded = hold.is_some_and(|hold| hold.pools.contains(&name));
-            let is_held = is_recorded || guard.held.contains(&(pool.id.clone(), entry.node.uid.clone()));
+            let is_held = is_recorded || guard.held.contains(&(pool.id.clone(), node.uid.clone()));
             // Ready Nodes, then the present choice, then Nodes without a signal, then what is in service; false comes first. The same Node
             // is chosen in all its pools.
             let order = [
-                !entry.node.ready,
+                !node.ready,
                 !is_held,
-                !targets.is_damped(entry.node, now),
+                !targets.is_damped(node, now),
                 entry.observed == Some(AdminState::Down),
                 hold.is_none(),
             ];
-            (order, entry.node.name.as_str(), entry.index)
+            (order, node.name.as_str(), entry.index)
         })
         .collect();
     candidates.sort_unstable();
@@ -145,15 +154,17 @@ pub(super) fn hold_name(pool: &PoolId) -> String {
     format!("{}/{}", pool.load_balancer().name(), pool.name())
 }
 
-impl SignalledEntry<'_> {
-    fn may_be_held(&self, may_lift: bool, targets: &TargetStates, now: Instant) -> bool {
-        let is_ours = |entry: LedgerEntry| entry.stage != LedgerStage::Restored;
-        let can_be_in_service = match self.observed {
+impl ClaimedEntry<'_> {
+    /// Whether it is in service, or headgate can bring it back.
+    pub(super) fn may_be_in_service(&self, may_lift: bool) -> bool {
+        match self.observed {
             Some(AdminState::None | AdminState::Up) => true,
-            Some(AdminState::Down) => may_lift && self.ledger_entry.is_some_and(is_ours),
+            Some(AdminState::Down) => {
+                let is_ours = |entry: LedgerEntry| entry.stage != LedgerStage::Restored;
+                may_lift && self.ledger_entry.is_some_and(is_ours)
+            }
             None => false,
-        };
-        can_be_in_service && may_be_alive(self.node, targets, now)
+        }
     }
 }
 

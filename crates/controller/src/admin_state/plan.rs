@@ -24,12 +24,14 @@ use headgate_azure::{AdminState, PoolId};
 use headgate_core::clock::Moment;
 
 use super::brake::hold_waiting;
-use super::guard::{GuardInputs, SignalledEntry, entries_to_hold_back};
+use super::guard::{ClaimedEntry, GuardInputs, entries_to_hold_back};
 use super::ledger::{Ledger, LedgerEntry, LedgerStage, PoolLedger};
-use super::rule_guard::{ClaimedEntry, HeldFor, RuleGuard};
+use super::rule_guard::{HeldFor, RuleGuard};
 use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::{SignalledNodes, TargetState, TargetStates};
-use crate::pool::{AdminStateChange, ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, PoolEdit, PoolView};
+use crate::pool::{
+    AdminStateChange, ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, PoolEdit, PoolEntry, PoolView,
+};
 use headgate_core::settings::IntOrPercent;
 
 /// What the leader may change.
@@ -212,24 +214,29 @@ impl Plan {
             waiting: 0,
             probes_headgate: pool.probes_headgate(inputs.guard.settings.health_port),
         };
-        let held_back = guarded.map_or_else(BTreeMap::new, |guarded| held_back(pool, &ledger, inputs, guarded));
+        let guarded = guarded.filter(|_| pool.is_used());
+        let claimed = guarded.map_or_else(Vec::new, |guarded| claimed_entries(pool, &ledger, inputs, guarded));
+        let held_back = held_back(pool, &claimed, inputs);
+        let mut claimed = claimed.into_iter().peekable();
         for (index, entry) in pool.entries.iter().enumerate() {
             let observed = entry.admin_state;
             counts.actual_down += usize::from(observed == Some(AdminState::Down));
             let mut planned = observed;
             let ledger_entry = entry.key.as_ref().and_then(|key| ledger.entry(key));
             let is_held_back = held_back.contains_key(&index);
-            let is_relevant = is_held_back
+            let claimed = claimed.next_if(|claimed| claimed.index == index);
+            let is_relevant = claimed.is_some()
                 || ledger_entry.is_some()
                 || observed == Some(AdminState::Down)
                 || signalled.may_match(&entry.matcher, inputs.interfaces);
             // Other entries are not looked up: that is most of the time of a plan.
             if is_relevant
                 && let Some(key) = &entry.key
-                && let Some(owner) = inputs.targets.owner(entry, inputs.interfaces, inputs.now.mono)
+                && let Some((node, target)) = claimed
+                    .map(|claimed| (claimed.owner.node, claimed.target))
+                    .or_else(|| inputs.owner_and_target(entry))
             {
-                let node = owner.node;
-                let target = inputs.targets.target_state(node, inputs.now.mono).in_mode(policy.mode);
+                let target = target.in_mode(policy.mode);
                 let wanted = if is_held_back { TargetState::None } else { target };
                 let becomes = next_admin_state(node, wanted, observed, ledger_entry, policy)
                     .filter(|_| may_set_down || ledger_entry.is_some())
@@ -281,40 +288,45 @@ impl Plan {
     }
 }
 
-/// The pool's entries that the guard keeps in service, by their indexes. `guarded` are the Nodes that it chooses from.
-fn held_back(
+impl<'a> PlanInputs<'a> {
+    /// The Node that decides about an entry, and its target state.
+    fn owner_and_target(&self, entry: &PoolEntry) -> Option<(&'a Arc<ClusterNode>, TargetState)> {
+        let node = self.targets.owner(entry, self.interfaces, self.now.mono)?.node;
+        Some((node, self.targets.target_state(node, self.now.mono)))
+    }
+}
+
+/// The pool's entries whose Nodes may have a signal, in their order. `guarded` are the Nodes that the guard chooses from.
+fn claimed_entries<'a>(
     pool: &PoolView,
     ledger: &PoolLedger<'_>,
-    inputs: &PlanInputs<'_>,
+    inputs: &PlanInputs<'a>,
     guarded: &SignalledNodes,
-) -> BTreeMap<usize, HeldFor> {
-    if !pool.is_used() {
-        return BTreeMap::new();
-    }
+) -> Vec<ClaimedEntry<'a>> {
     let entries = pool.entries.iter().enumerate();
     let may_match = entries.filter(|(_, entry)| guarded.may_match(&entry.matcher, inputs.interfaces));
-    let owned = may_match.filter_map(|(index, entry)| {
+    let claimed = may_match.filter_map(|(index, entry)| {
         let key = entry.key.as_ref()?;
+        let owner = inputs.targets.owner(entry, inputs.interfaces, inputs.now.mono)?;
         Some(ClaimedEntry {
             index,
-            owner: inputs.targets.owner(entry, inputs.interfaces, inputs.now.mono)?,
+            owner,
+            target: inputs.targets.target_state(owner.node, inputs.now.mono),
             observed: entry.admin_state,
             ledger_entry: ledger.entry(key),
         })
     });
-    let owned: Vec<_> = owned.collect();
-    // The hold would be one claimant's, and the probe may reach another.
-    let alone = owned.iter().filter(|entry| entry.owner.claimants.len() == 1);
-    let signalled = alone.map(|entry| SignalledEntry {
-        index: entry.index,
-        node: entry.owner.node,
-        observed: entry.observed,
-        ledger_entry: entry.ledger_entry,
-    });
-    let signalled: Vec<_> = signalled.collect();
+    claimed.collect()
+}
+
+/// The pool's entries that the guard keeps in service, by their indexes.
+fn held_back(pool: &PoolView, claimed: &[ClaimedEntry<'_>], inputs: &PlanInputs<'_>) -> BTreeMap<usize, HeldFor> {
+    if claimed.is_empty() {
+        return BTreeMap::new();
+    }
     let minimum = entries_to_hold_back(
         pool,
-        &signalled,
+        claimed,
         inputs.targets,
         inputs.interfaces,
         inputs.guard,
@@ -333,13 +345,13 @@ fn held_back(
         now: inputs.now.mono,
     };
     if inputs.guard.settings.minimum_in_service != IntOrPercent::Int(0) {
-        rules.hold_back(&owned, &mut held);
+        rules.hold_back(claimed, &mut held);
     }
     // Where nothing is written, nothing waits.
     let limit = inputs.guard.settings.max_new_down;
     if inputs.policy.mode == AdminStateMode::Enforce && limit != IntOrPercent::ALL {
         let size = pool.entries.len();
-        hold_waiting(&owned, size, limit, inputs.targets, inputs.now, &mut held);
+        hold_waiting(claimed, size, limit, inputs.targets, inputs.now, &mut held);
     }
     held
 }

@@ -14,12 +14,11 @@ use headgate_azure::AdminState;
 use headgate_core::telemetry::first_names;
 use tokio::time::Instant;
 
-use super::guard::{GuardInputs, is_alive};
-use super::ledger::{LedgerEntry, LedgerStage};
+use super::guard::{ClaimedEntry, GuardInputs, is_alive};
 use super::plan::EntryStatus;
 use super::target_states::{TargetState, TargetStates};
 use crate::local_service::{LocalService, ServiceIndex, Unknown};
-use crate::pool::{ClusterNode, EntryOwner, InterfaceCache, PoolView, ProbeTarget, Rule};
+use crate::pool::{ClusterNode, InterfaceCache, PoolView, ProbeTarget, Rule};
 
 /// Ports that cannot be a `healthCheckNodePort`: kube-proxy's, and that of health-probe-proxy in front of it (the mode `shared`).
 const SHARED_PROBE_PORTS: [u16; 2] = [10256, 10356];
@@ -89,15 +88,6 @@ impl HeldFor {
     }
 }
 
-/// An entry, with the Node that decides about it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ClaimedEntry<'a> {
-    pub(super) index: usize,
-    pub(super) owner: EntryOwner<'a>,
-    pub(super) observed: Option<AdminState>,
-    pub(super) ledger_entry: Option<LedgerEntry>,
-}
-
 /// What the choice is made from.
 #[derive(Clone, Copy)]
 pub(super) struct RuleGuard<'a> {
@@ -123,7 +113,7 @@ impl RuleGuard<'_> {
         };
         let may_be_held = |entry: &&ClaimedEntry<'_>| {
             let node = entry.owner.node;
-            let is_out = self.is_targeted(node) || self.targets.is_damped(node, self.now);
+            let is_out = entry.target == TargetState::Down || self.targets.is_damped(node, self.now);
             is_out && !node.is_terminal() && node.excluded.is_none()
         };
         let revocable: Vec<_> = owned.iter().filter(may_be_held).collect();
@@ -141,7 +131,7 @@ impl RuleGuard<'_> {
         if let Some(why) = unknown {
             let in_service = revocable
                 .iter()
-                .filter(|entry| entry.observed != Some(AdminState::Down) && self.is_targeted(entry.owner.node));
+                .filter(|entry| entry.observed != Some(AdminState::Down) && entry.target == TargetState::Down);
             for entry in in_service {
                 held.entry(entry.index).or_default().unknown = Some(why);
             }
@@ -218,20 +208,6 @@ impl RuleGuard<'_> {
                         claimants.any(|node| able.contains(node.name.as_str()))
                     })
             })
-    }
-}
-
-impl ClaimedEntry<'_> {
-    /// Whether it is in service, or headgate can bring it back.
-    fn may_be_in_service(&self, may_lift: bool) -> bool {
-        match self.observed {
-            Some(AdminState::None | AdminState::Up) => true,
-            Some(AdminState::Down) => {
-                let is_ours = |entry: LedgerEntry| entry.stage != LedgerStage::Restored;
-                may_lift && self.ledger_entry.is_some_and(is_ours)
-            }
-            None => false,
-        }
     }
 }
 

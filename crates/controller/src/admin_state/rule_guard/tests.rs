@@ -8,6 +8,7 @@ use super::super::fixtures::{
     target_states,
 };
 use super::super::guard::{GuardSettings, HeldEntries};
+use super::super::ledger::LedgerStage;
 use super::super::plan::{Plan, PlanInputs, plan};
 use super::*;
 use crate::pool::{ClusterNode, LoadBalancerView};
