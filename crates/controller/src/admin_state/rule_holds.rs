@@ -20,20 +20,16 @@ pub(super) struct RuleHoldTracker {
 impl RuleHoldTracker {
     /// The events about holds that are new, or for other Services than before.
     pub(super) fn evaluate(&mut self, reads: &LastReads<'_>) -> Vec<NodeEvent> {
-        let is_held = |entry: &&EntryStatus| {
-            let others = HeldFor {
-                minimum: false,
-                ..entry.held_for.clone()
-            };
-            others.is_news()
+        // What the minimum keeps has an event of its own.
+        let of_rules = |held_for: HeldFor| HeldFor {
+            minimum: false,
+            ..held_for
         };
+        let is_held = |entry: &&EntryStatus| of_rules(entry.held_for.clone()).is_news();
         let (mut events, mut reported) = (Vec::new(), BTreeMap::new());
         for (uid, own) in &reads.entries {
             let entries: Vec<_> = own.iter().map(|own| own.entry).filter(is_held).collect();
-            let held_for = HeldFor {
-                minimum: false,
-                ..HeldFor::union(entries.iter().copied())
-            };
+            let held_for = of_rules(HeldFor::union(entries.iter().copied()));
             let Some(node) = entries.first().map(|entry| &entry.node) else {
                 continue;
             };

@@ -1,5 +1,5 @@
 //! Carries out the actions of a plan: first the writes of maintenances and Machines, then those of Evacuations, then finalizers; several
-//! objects at the same time, and of each the first one. What is about Nodes is published to the writer of Nodes.
+//! objects at the same time, and of each the first one that is not refused. What is about Nodes is published to the writer of Nodes.
 //!
 //! Invariants: each write fails if its object has changed since the plan was made. No Evacuation is created on a node before the cache
 //! shows the cordon that the plan asks for. Events are recorded once the status is written that shows the same. A failure keeps back what
@@ -12,7 +12,6 @@ mod maintenance_writes;
 mod spans;
 mod turn;
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,7 +27,7 @@ use tokio::time::Instant;
 use super::caches::Caches;
 use super::metrics::Metrics;
 use super::node_edits::{ConditionsEdit, IsolationEdit, UpgradeStatusEdit, intent};
-use super::writer::Writer;
+use super::writer::{WriteError, Writer};
 use crate::api::NodeMaintenanceStatus;
 use crate::cordon_race::{CordonRaceDetector, is_revert};
 use crate::plan::action::Action;
@@ -89,16 +88,16 @@ impl Executor {
 
     async fn execute_in_span<'a>(&mut self, snapshot: &'a Snapshot, actions: Vec<Action>, now: Timestamp) -> Turn<'a> {
         let mut turn = Turn::new(snapshot);
-        let mut objects = BTreeMap::new();
+        let mut objects: BTreeMap<_, Vec<Action>> = BTreeMap::new();
         let (mut evacuations, mut finalizers) = (Vec::new(), Vec::new());
         for action in actions {
             match action {
                 Action::RecordEvent(event) => turn.events.entry(event.maintenance.clone()).or_default().push(event),
-                Action::RemoveFinalizer { .. } => finalizers.push(action),
+                Action::RemoveFinalizer { .. } => finalizers.push(vec![action]),
                 Action::CreateEvacuation { .. }
                 | Action::AddInstigator { .. }
                 | Action::RemoveInstigator { .. }
-                | Action::DeleteEvacuation { .. } => evacuations.push(action),
+                | Action::DeleteEvacuation { .. } => evacuations.push(vec![action]),
                 // Published; its pods could come back to a node that is not cordoned yet.
                 Action::UpdateNode { node, change } => {
                     if change.unschedulable == Some(true) {
@@ -108,37 +107,49 @@ impl Executor {
                 Action::UpdateNodeConditions { .. } | Action::SetUpgradePaused { .. } => {}
                 Action::UpdateStatus { maintenance, status } if self.is_postponed(&mut turn, &maintenance, &status) => {
                 }
-                action => match objects.entry(written_object(&action).1.to_owned()) {
-                    Entry::Vacant(first) => drop(first.insert(action)),
-                    // The first write makes its object another one.
-                    Entry::Occupied(_) => turn.keep_back(&action),
-                },
+                action => {
+                    let is_machine = matches!(action, Action::ReleaseMachine(_));
+                    let object = (is_machine, written_object(&action).1.to_owned());
+                    objects.entry(object).or_default().push(action);
+                }
             }
         }
         self.write_all(&mut turn, objects.into_values().collect(), now).await;
-        evacuations.retain(|action| !turn.is_blocked(action));
+        evacuations.retain(|actions| !actions.iter().any(|action| turn.is_blocked(action)));
         self.write_all(&mut turn, evacuations, now).await;
         self.write_all(&mut turn, finalizers, now).await;
         turn
     }
 
-    /// Carries out writes of as many objects, several at the same time: none waits long for others whose requests hang.
-    async fn write_all(&mut self, turn: &mut Turn<'_>, actions: Vec<Action>, now: Timestamp) {
+    /// Carries out the writes of objects, several objects at the same time: none waits long for others whose requests hang. What a
+    /// write succeeds in makes its object another one, so the next write of that object is for another turn, but after a refusal.
+    async fn write_all(&mut self, turn: &mut Turn<'_>, objects: Vec<Vec<Action>>, now: Timestamp) {
         let (this, known) = (&*self, &*turn);
-        let outcomes: Vec<_> = stream::iter(actions)
-            .map(|action| async move {
-                let span = action_span(&this.writer.term, &action, &known.pods);
-                let outcome = span.run(this.write(known, &action, now)).await;
-                (action, span, outcome)
+        let outcomes: Vec<_> = stream::iter(objects)
+            .map(|actions| async move {
+                let (mut outcomes, mut actions) = (Vec::new(), actions.into_iter());
+                for action in actions.by_ref() {
+                    let span = action_span(&this.writer.term, &action, &known.pods);
+                    let outcome = span.run(this.write(known, &action, now)).await;
+                    let is_refused = matches!(outcome, Err(WriteError::Refused(_)));
+                    outcomes.push((action, span, outcome));
+                    if !is_refused {
+                        break;
+                    }
+                }
+                (outcomes, actions)
             })
             .buffer_unordered(MAX_CONCURRENT_WRITES)
             .collect()
             .await;
-        for (action, span, outcome) in outcomes {
-            match outcome {
-                Ok(()) => self.written(turn, &action, now),
-                Err(error) => turn.failed(&action, &span, &error),
+        for (outcomes, left) in outcomes {
+            for (action, span, outcome) in outcomes {
+                match outcome {
+                    Ok(()) => self.written(turn, &action, now),
+                    Err(error) => turn.failed(&action, &span, &error),
+                }
             }
+            left.for_each(|action| turn.keep_back(&action));
         }
     }
 

@@ -1,5 +1,6 @@
 //! How maintenances end: what was there before comes back, and what another one still needs stays.
 
+use headgate_test_kubernetes::Fault;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use tokio::time::sleep;
@@ -66,4 +67,29 @@ async fn a_leader_killed_at_any_time_leaves_a_maintenance_that_the_next_one_ends
             assert!(world.evacuation(pod).await.is_none(), "round {round}: {pod}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_stage_keeps_no_status_back() {
+    let mut world = World::new(&["one"]).await;
+    world.observe_out("one");
+    let leader = world.lead().await;
+    world.drain_one(0).await;
+    let progressing = |world: &World| world.condition("m", "Progressing").unwrap_or_default();
+    world
+        .until("in Drain", |world| {
+            progressing(world) == ("True".to_owned(), "Drain".to_owned())
+        })
+        .await;
+    leader.faults.set_for(Fault::Status(403), |request| {
+        request.method == "PATCH" && request.path.ends_with("/nodemaintenances/m")
+    });
+    world.delete_maintenance("m").await;
+    world
+        .until("completed", |world| {
+            progressing(world) == ("False".to_owned(), "Completed".to_owned())
+        })
+        .await;
+    leader.faults.set(Fault::None);
+    world.until("gone", |world| world.maintenance("m").is_none()).await;
 }
