@@ -45,6 +45,8 @@ struct Seen {
     satisfied: BTreeSet<String>,
     violations: Vec<String>,
     changes: u64,
+    /// When the traces on each node changed, and what they were then.
+    traces: BTreeMap<String, Vec<(Timestamp, Vec<String>)>>,
 }
 
 pub(crate) struct Observer {
@@ -109,6 +111,15 @@ impl Observer {
         self.seen.borrow_mut().rolled.insert(namespace.to_owned());
     }
 
+    /// What maintenances, and others, left on a node, and since when.
+    pub(crate) fn traces(&self, node: &str) -> String {
+        let seen = self.seen.borrow();
+        seen.traces
+            .get(node)
+            .map(|all| format!("{node}: {all:?}"))
+            .unwrap_or_default()
+    }
+
     /// How many changes of Nodes, maintenances and Evacuations were seen.
     pub(crate) fn changes(&self) -> u64 {
         self.seen.borrow().changes
@@ -151,6 +162,16 @@ impl Seen {
                     self.violations.extend(rules::removal(&object, &self.ignored));
                 }
                 self.pods.insert(uid(&object), object);
+            }
+            "Node" => {
+                let history = self
+                    .traces
+                    .entry(object["metadata"]["name"].as_str().unwrap_or_default().to_owned())
+                    .or_default();
+                let traces = traces(&object);
+                if history.last().map(|(_, last)| last) != Some(&traces) {
+                    history.push((Timestamp::now(), traces));
+                }
             }
             "Evacuation" => {
                 self.evacuations.entry(uid(&object)).or_insert(object);

@@ -230,8 +230,16 @@ impl Scene {
 
     /// Deletes a maintenance, and waits until it is gone.
     pub(crate) async fn end(&self, name: &str) {
-        self.delete(&format!("{MAINTENANCES}/{name}")).await;
-        self.gone(&format!("{MAINTENANCES}/{name}")).await;
+        let path = format!("{MAINTENANCES}/{name}");
+        self.delete(&path).await;
+        eventually(SOON, &format!("{}: {path} is gone", self.namespace), async || {
+            let Some(object) = self.get(&path).await else {
+                return Ok(());
+            };
+            let nodes: Vec<_> = self.nodes.iter().map(|node| self.observer.traces(node)).collect();
+            Err(format!("{}; traces since: {nodes:?}", object["status"]["conditions"]))
+        })
+        .await;
     }
 
     /// How many events of this reason are about a maintenance.
