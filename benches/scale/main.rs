@@ -67,7 +67,7 @@ fn run() -> anyhow::Result<()> {
     memory::raise_open_files()?;
     // Child processes end with the thread that starts them, so this thread starts all of them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let report = runtime.block_on(async {
+    let (report, measured) = runtime.block_on(async {
         let mut interrupts = Interrupts::listen()?;
         // What was started ends with its owner, whichever of the two ends first.
         tokio::select! {
@@ -75,5 +75,6 @@ fn run() -> anyhow::Result<()> {
             () = interrupts.next() => anyhow::bail!("interrupted"),
         }
     })?;
-    report.write(&options.directory())
+    report.write(&options.directory())?;
+    measured
 }

@@ -109,18 +109,22 @@ impl Phase {
 
 /// Everything that a run showed.
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Report {
     conditions: Conditions,
+    /// What kept the phases that are missing from happening.
+    broken_off: Option<String>,
     phases: Vec<Phase>,
     /// For 100,000 Nodes.
     computed: Vec<Computed>,
 }
 
 impl Report {
-    pub(crate) fn new(conditions: Conditions, phases: Vec<Phase>) -> Self {
+    pub(crate) fn new(conditions: Conditions, phases: Vec<Phase>, broken_off: Option<String>) -> Self {
         let computed = computed(&conditions, &phases);
         Self {
             conditions,
+            broken_off,
             phases,
             computed,
         }
@@ -152,6 +156,9 @@ impl Report {
             "# {nodes} Nodes, {agents} agents, {minutes} minutes\n\n{}\n",
             self.conditions()
         );
+        if let Some(error) = &self.broken_off {
+            text.push_str(&format!("\n**Broken off**, so phases are missing: {error}\n"));
+        }
         text.push_str("\n## Budgets\n\n| figure | measured | budget | |\n|---|---|---|---|\n");
         for check in self.phases.iter().flat_map(|phase| &phase.checks) {
             let verdict = check.pass.map_or("", |pass| if pass { "met" } else { "**missed**" });

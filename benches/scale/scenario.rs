@@ -43,11 +43,11 @@ pub(crate) struct Run<'a> {
     pub(crate) world: World,
 }
 
-/// Runs all phases.
+/// Runs all phases. With the report comes why it has not all of them.
 ///
 /// # Errors
-/// Something cannot be started, or a phase did not happen.
-pub(crate) async fn run(options: &Options) -> anyhow::Result<Report> {
+/// Something cannot be started.
+pub(crate) async fn run(options: &Options) -> anyhow::Result<(Report, anyhow::Result<()>)> {
     let (load, begun) = (load_average(), Timestamp::now());
     let mut run = Run::start(options).await?;
     let mut phases = Vec::new();
@@ -58,8 +58,9 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<Report> {
     fleet.stop().await;
     azure.stop().await;
     world.stop().await;
-    measured?;
-    Ok(Report::new(Conditions::read(options, load, begun)?, phases))
+    let broken_off = measured.as_ref().err().map(|error| format!("{error:#}"));
+    let report = Report::new(Conditions::read(options, load, begun)?, phases, broken_off);
+    Ok((report, measured))
 }
 
 async fn measure(run: &mut Run<'_>, phases: &mut Vec<Phase>) -> anyhow::Result<()> {
