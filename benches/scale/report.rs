@@ -157,7 +157,7 @@ impl Report {
             self.conditions()
         );
         if let Some(error) = &self.broken_off {
-            text.push_str(&format!("\n**Broken off**, so phases are missing: {error}\n"));
+            let _ = writeln!(text, "\n**Broken off**, so phases are missing: {error}");
         }
         text.push_str("\n## Budgets\n\n| figure | measured | budget | |\n|---|---|---|---|\n");
         for check in self.phases.iter().flat_map(|phase| &phase.checks) {
