@@ -36,8 +36,8 @@ pub(super) const FIRST_SERVICE_IP: &str = "10.0.0.1";
 
 /// Time between SIGTERM and SIGKILL. kube-apiserver needs one to two seconds to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for a component to become ready. On two cores kube-apiserver needs 2 to 3 s, and more than a minute with 50,000 Nodes.
-const START_TIMEOUT: Duration = Duration::from_mins(5);
+/// Time for a component to become ready. kube-apiserver needs 2 to 3 s on two cores.
+const START_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The control plane cannot be started, or has failed.
 #[derive(Debug, thiserror::Error)]

@@ -3,9 +3,8 @@
 //!
 //! Invariants: each write fails if its object has changed since the plan was made. No Evacuation is created on a node before the cache
 //! shows the cordon that the plan asks for. Events are recorded once the status is written that shows the same. A failure keeps back what
-//! depends on it: no Evacuation is created on a node of a maintenance whose
-//! status could not be written. Everything else goes on, so that one object that is refused does not stop all others; the next
-//! turn plans the rest again.
+//! depends on it: no Evacuation is created on a node of a maintenance whose status could not be written. Everything else goes on, so that
+//! one object that is refused does not stop all others; the next turn plans the rest again.
 
 mod evacuation_writes;
 mod maintenance_writes;
@@ -121,8 +120,8 @@ impl Executor {
         turn
     }
 
-    /// Carries out the writes of objects, several objects at the same time: none waits long for others whose requests hang. What a
-    /// write succeeds in makes its object another one, so the next write of that object is for another turn, but after a refusal.
+    /// Carries out the writes of objects, several objects at the same time: none waits long for others whose requests hang. A write that
+    /// succeeds gives its object another version, so the object's next write is for another turn; after a refusal it comes at once.
     async fn write_all(&mut self, turn: &mut Turn<'_>, objects: Vec<Vec<Action>>, now: Timestamp) {
         let (this, known) = (&*self, &*turn);
         let outcomes: Vec<_> = stream::iter(objects)
