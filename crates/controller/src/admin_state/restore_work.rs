@@ -3,7 +3,8 @@
 //! It writes as the leader does in the mode `off`: by the planner and the pool writer of each load balancer, under the shared Lease, with
 //! permits of the term. A foreign `Down` and entries that belong to no Node are left alone. No task outlives the work.
 //!
-//! An answer of ARM may be older than the `Down`, so another list has to confirm that nothing is left.
+//! An answer of ARM may be older than the `Down`, so another list has to confirm that nothing is left. What that list does not show as
+//! the ledger has it, a third one has to confirm once no read lags any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,8 +32,8 @@ use super::recorded::read_recorded_once;
 use super::settings::{AdminStateMode, ForeignDown, STALE_NODES_TIMEOUT};
 use super::target_states::TargetStates;
 use crate::pool::{
-    HANDOVER_ANSWER_TIMEOUT, InterfaceCache, LastError, ListRequest, Listing, PoolWriter, RecordedPools, WriterLabels,
-    list_on_request, look_up_interfaces, node_store,
+    HANDOVER_ANSWER_TIMEOUT, InterfaceCache, LastError, ListRequest, Listing, MAX_READ_LAG, PoolWriter, RecordedPools,
+    WriterLabels, list_on_request, look_up_interfaces, node_store,
 };
 
 /// The plan of the mode `off`: `None` for every `Down` in the ledger.
@@ -157,10 +158,11 @@ impl Progress {
         self.status.covers_interfaces && (is_restored || is_terminal)
     }
 
-    /// The entries that are not `Down`, although the ledger says so.
-    fn outdated(&self) -> impl Iterator<Item = &EntryStatus> {
+    /// The entries to restore that are not `Down`, although the ledger says so.
+    fn outdated(&self, context: &RestoreContext) -> impl Iterator<Item = &EntryStatus> {
         let is_down_in_ledger = |entry: LedgerEntry| entry.stage != LedgerStage::Restored;
         let entries = self.status.entries.iter();
+        let entries = entries.filter(|entry| context.includes(&entry.node.name));
         entries.filter(move |entry| {
             entry.ledger_entry.is_some_and(is_down_in_ledger) && entry.observed != Some(AdminState::Down)
         })
@@ -336,16 +338,26 @@ async fn work(
         if present_ledger.is_empty() {
             return;
         }
-        let since = Instant::now();
-        list_requests.send_modify(|request| request.number += 1);
-        let listing = next_listing(&mut listed, since).await;
-        let recorded = read_recorded_once(&arm, &scope, &present_ledger, &listing).await;
-        recorded_listings.send_replace(Arc::new(recorded.clone()));
-        // What is not shown any more was deleted, or cannot be read.
-        let lists = [&*listing, &recorded];
-        let is_shown = |id: &LoadBalancerId| lists.iter().any(|list| list.load_balancers.contains_key(id));
-        let shown = progress.iter_mut().filter(|progress| is_shown(&progress.load_balancer));
-        join_all(shown.map(|progress| progress.follow(Some(since)))).await;
+        let now = Instant::now();
+        for earliest in [now, now + MAX_READ_LAG] {
+            sleep_until(earliest).await;
+            let since = Instant::now();
+            list_requests.send_modify(|request| request.number += 1);
+            let listing = next_listing(&mut listed, since).await;
+            let recorded = read_recorded_once(&arm, &scope, &present_ledger, &listing).await;
+            recorded_listings.send_replace(Arc::new(recorded.clone()));
+            // What is not shown any more was deleted, or cannot be read.
+            let lists = [&*listing, &recorded];
+            let is_shown = |id: &LoadBalancerId| lists.iter().any(|list| list.load_balancers.contains_key(id));
+            let shown = progress.iter_mut().filter(|progress| is_shown(&progress.load_balancer));
+            join_all(shown.map(|progress| progress.follow(Some(since)))).await;
+            if progress
+                .iter()
+                .all(|progress| progress.outdated(context).next().is_none())
+            {
+                return;
+            }
+        }
     };
     let is_complete = tokio::select! {
         () = complete => true,
@@ -413,8 +425,18 @@ async fn finish(
         outcome
             .not_restored
             .extend(remaining.map(|entry| (entry, reason.clone())));
-        let outdated = progress.outdated().filter(|entry| context.includes(&entry.node.name));
-        changes.extend(outdated.map(|entry| LedgerChange::new(&entry.pool, &entry.key, Some(restored))));
+        let outdated = progress.outdated(context);
+        if is_complete {
+            changes.extend(outdated.map(|entry| LedgerChange::new(&entry.pool, &entry.key, Some(restored))));
+        } else {
+            let unconfirmed = outdated
+                .map(owned_entry)
+                .filter(|entry| !progress.restored.contains(entry));
+            let reason = "a read shows it in service, and the time was up before another one confirmed it";
+            outcome
+                .not_restored
+                .extend(unconfirmed.map(|entry| (entry, reason.to_owned())));
+        }
     }
     ledger.apply(changes);
     outcome.ledger_error = ledger.flush().await.err().map(|error| error.to_string());

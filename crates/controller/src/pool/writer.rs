@@ -44,6 +44,7 @@ mod written;
 
 use attempts::{AfterAttempt, AttemptError, Attempts};
 use batch::Batch;
+pub(crate) use replaced::MAX_READ_LAG;
 use replaced::ReplacedVersions;
 use written::{Waiting, WrittenEdits};
 

@@ -1,6 +1,6 @@
 //! Ledger entries end only on proof: a load balancer that no list shows may still have headgate's `Down`.
 
-use headgate_controller::admin_state::Ledger;
+use headgate_controller::admin_state::{Ledger, RestoreOutcome};
 use headgate_core::clock::WallOffset;
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -201,6 +201,41 @@ async fn restore_gives_back_in_load_balancers_that_are_not_configured() {
     cluster.kill();
     let outcome = cluster.restore().await;
     assert_eq!(outcome.restored.len(), 3, "{outcome:?}");
+    assert!(outcome.not_restored.is_empty(), "{outcome:?}");
+    cluster.until_down(&[]).await;
+}
+
+/// A cluster whose second node is `Down`, whose leader is gone, and whose next lists show what was before; what is restored then.
+async fn restore_after_lists_of_before(lists: u32, then: Option<Value>) -> (TestCluster, RestoreOutcome) {
+    let mut cluster = TestCluster::new(3).await;
+    let list = cluster.world.get(&format!("{GROUP}/providers/Microsoft.Network/loadBalancers")).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    cluster.kill();
+    let before = json!({"answer": {"status": 200, "body": list}});
+    cluster.fault("GET", LOAD_BALANCERS, Some(lists), &before);
+    if let Some(action) = then {
+        cluster.fault("GET", LOAD_BALANCERS, None, &action);
+    }
+    let outcome = cluster.restore().await;
+    (cluster, outcome)
+}
+
+#[tokio::test(start_paused = true)]
+async fn restore_gives_back_what_two_lists_do_not_show() {
+    let (cluster, outcome) = restore_after_lists_of_before(2, None).await;
+    assert!(outcome.not_restored.is_empty(), "{outcome:?}");
+    cluster.until_down(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn restore_forgets_nothing_without_a_second_list() {
+    let (cluster, outcome) = restore_after_lists_of_before(1, Some(json!({"answer": {"status": 500}}))).await;
+    let counts = (outcome.restored.len(), outcome.not_restored.len());
+    assert_eq!((counts, ledger_entries(&cluster).await), ((0, 3), 3), "{outcome:?}");
+    assert!(!cluster.world.ledger().await.to_string().contains("restored"));
+    cluster.clear_faults();
+    let outcome = cluster.restore().await;
     assert!(outcome.not_restored.is_empty(), "{outcome:?}");
     cluster.until_down(&[]).await;
 }

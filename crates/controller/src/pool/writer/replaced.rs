@@ -8,7 +8,7 @@ use headgate_azure::{ArmError, Etag, PoolId};
 use tokio::time::Instant;
 
 /// How long reads may lag; Azure names no time. From then on a read that shows the same version counts: ARM has not replaced it.
-const MAX_READ_LAG: Duration = Duration::from_secs(10);
+pub(crate) const MAX_READ_LAG: Duration = Duration::from_secs(10);
 
 /// The replaced versions, and since when each is known as such.
 #[derive(Debug, Default)]
