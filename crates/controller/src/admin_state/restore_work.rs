@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::cluster_target::ClusterTarget;
 use super::guard::{GuardSettings, HeldEntries};
-use super::ledger::{LedgerChange, LedgerEntry, LedgerError, LedgerStage, LedgerStore};
+use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerError, LedgerStage, LedgerStore};
 use super::nodes::{TargetStatesConfig, publish_target_states};
 use super::plan::{EntryStatus, Policy};
 use super::planner::{LoadBalancerPlanner, LoadBalancerStatus};
@@ -338,26 +338,15 @@ async fn work(
         if present_ledger.is_empty() {
             return;
         }
-        let now = Instant::now();
-        for earliest in [now, now + MAX_READ_LAG] {
-            sleep_until(earliest).await;
-            let since = Instant::now();
-            list_requests.send_modify(|request| request.number += 1);
-            let listing = next_listing(&mut listed, since).await;
-            let recorded = read_recorded_once(&arm, &scope, &present_ledger, &listing).await;
-            recorded_listings.send_replace(Arc::new(recorded.clone()));
-            // What is not shown any more was deleted, or cannot be read.
-            let lists = [&*listing, &recorded];
-            let is_shown = |id: &LoadBalancerId| lists.iter().any(|list| list.load_balancers.contains_key(id));
-            let shown = progress.iter_mut().filter(|progress| is_shown(&progress.load_balancer));
-            join_all(shown.map(|progress| progress.follow(Some(since)))).await;
-            if progress
-                .iter()
-                .all(|progress| progress.outdated(context).next().is_none())
-            {
-                return;
-            }
-        }
+        confirm(
+            context,
+            &mut progress,
+            &list_requests,
+            &mut listed,
+            &present_ledger,
+            &recorded_listings,
+        )
+        .await;
     };
     let is_complete = tokio::select! {
         () = complete => true,
@@ -376,6 +365,36 @@ async fn work(
         .map(|(id, error)| (id.clone(), error.message.clone()))
         .collect();
     Ok(outcome)
+}
+
+/// Lists again, until what is left is restored; and once more when no read lags any more, where a list does not show what the ledger has.
+async fn confirm(
+    context: &RestoreContext,
+    progress: &mut [Progress],
+    list_requests: &watch::Sender<ListRequest>,
+    listed: &mut watch::Receiver<Arc<Listing>>,
+    ledger: &Ledger,
+    recorded_listings: &watch::Sender<Arc<Listing>>,
+) {
+    let ClusterTarget { arm, scope, .. } = &context.target;
+    let now = Instant::now();
+    for earliest in [now, now + MAX_READ_LAG] {
+        sleep_until(earliest).await;
+        let since = Instant::now();
+        list_requests.send_modify(|request| request.number += 1);
+        let listing = next_listing(listed, since).await;
+        let recorded = Arc::new(read_recorded_once(arm, scope, ledger, &listing).await);
+        recorded_listings.send_replace(Arc::clone(&recorded));
+        // What is not shown any more was deleted, or cannot be read.
+        let lists = [listing, recorded];
+        let is_shown = |id: &LoadBalancerId| lists.iter().any(|list| list.load_balancers.contains_key(id));
+        let shown = progress.iter_mut().filter(|progress| is_shown(&progress.load_balancer));
+        join_all(shown.map(|progress| progress.follow(Some(since)))).await;
+        let mut outdated = progress.iter().flat_map(|progress| progress.outdated(context));
+        if outdated.next().is_none() {
+            return;
+        }
+    }
 }
 
 /// The first list that succeeds. A terminal error ends the wait.

@@ -208,7 +208,10 @@ async fn restore_gives_back_in_load_balancers_that_are_not_configured() {
 /// A cluster whose second node is `Down`, whose leader is gone, and whose next lists show what was before; what is restored then.
 async fn restore_after_lists_of_before(lists: u32, then: Option<Value>) -> (TestCluster, RestoreOutcome) {
     let mut cluster = TestCluster::new(3).await;
-    let list = cluster.world.get(&format!("{GROUP}/providers/Microsoft.Network/loadBalancers")).await;
+    let list = cluster
+        .world
+        .get(&format!("{GROUP}/providers/Microsoft.Network/loadBalancers"))
+        .await;
     cluster.taint(2, &[DRAINING]);
     cluster.settle(&["node-2"]).await;
     cluster.kill();
