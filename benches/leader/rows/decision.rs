@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use headgate_azure::{Etag, LoadBalancer, LoadBalancerId, Pool};
+use headgate_azure::{Etag, LoadBalancer, LoadBalancerId, PoolDraft};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{
     GuardInputs, GuardSettings, HeldEntries, Ledger, LedgerChange, LedgerEntry, LedgerStage, PlanInputs, Policy,
@@ -138,7 +138,7 @@ fn round(
     let (mut book, mut written) = (Ledger::default(), 0);
     for (name, answer) in answers {
         let document: Value = spend(&mut spent.parsed, || serde_json::from_slice(answer))??;
-        let (view, mut pools) = spend(&mut spent.viewed, || view(name, document))??;
+        let (view, mut pools) = spend(&mut spent.viewed, || view(name, document, answer))??;
         let now = clock.now();
         let held = HeldEntries::new();
         let inputs = PlanInputs {
@@ -201,12 +201,13 @@ fn read(object: &Value) -> anyhow::Result<ClusterNode> {
     Ok(read_node(serde_json::from_value(object.clone())?, &reader))
 }
 
-fn view(name: &str, document: Value) -> anyhow::Result<(LoadBalancerView, Vec<Pool>)> {
-    let mut load_balancer = LoadBalancer {
+fn view(name: &str, document: Value, text: &[u8]) -> anyhow::Result<(LoadBalancerView, Vec<PoolDraft>)> {
+    let load_balancer = LoadBalancer {
         id: LoadBalancerId::parse(&format!("{}{name}", load_balancers_path()))?,
         etag: Etag::new("W/\"bench\""),
         document,
     };
     let view = LoadBalancerView::new(&load_balancer);
-    Ok((view, load_balancer.take_pools()))
+    let pools = PoolDraft::all_of(text, &load_balancer.id, load_balancer.etag.as_ref())?;
+    Ok((view, pools))
 }

@@ -11,10 +11,12 @@ use serde_json::{Map, Value};
 
 use crate::id::{Etag, LoadBalancerId, PoolId};
 
+mod draft;
 mod lenient;
 mod put_body;
 mod summary;
 
+pub use draft::PoolDraft;
 pub use put_body::PutBody;
 pub(crate) use summary::parts::{
     ListedPool, LoadBalancerState, PartsPage, pools_of_rules, read_pool, read_pools_page, read_provisioning_state,
@@ -154,29 +156,37 @@ impl Pool {
 
     /// Sets the admin state of the entry at this index of [`Self::addresses`]. Returns whether that changed the document.
     pub fn set_admin_state(&mut self, index: usize, state: AdminState) -> bool {
-        let addresses = self.document.pointer_mut(ADDRESSES).and_then(Value::as_array_mut);
-        let Some(Value::Object(address)) = addresses.and_then(|addresses| addresses.get_mut(index)) else {
-            return false;
-        };
-        let properties = address.entry("properties").or_insert_with(|| Value::Object(Map::new()));
-        if properties.is_null() {
-            *properties = Value::Object(Map::new());
-        }
-        let Value::Object(properties) = properties else {
-            return false;
-        };
-        let present = properties.get("adminState").and_then(Value::as_str).unwrap_or("None");
-        if AdminState::parse(present) == Some(state) {
-            return false;
-        }
-        properties.insert("adminState".to_owned(), state.as_str().into());
-        true
+        let entry = entries_mut(&mut self.document).and_then(|entries| entries.get_mut(index));
+        entry.is_some_and(|entry| set_admin_state(entry, state))
     }
 
     /// The body of a PUT: the document without the fields that only ARM writes.
     pub fn put_body(&self) -> PutBody<'_> {
-        PutBody::new(&self.document)
+        PutBody::new(&self.document, false)
     }
+}
+
+fn entries_mut(document: &mut Value) -> Option<&mut Vec<Value>> {
+    document.pointer_mut(ADDRESSES)?.as_array_mut()
+}
+
+/// Sets the admin state of a pool entry. Returns whether that changed it.
+fn set_admin_state(entry: &mut Value, state: AdminState) -> bool {
+    let Value::Object(address) = entry else { return false };
+    let present = address.get("properties").unwrap_or(&Value::Null);
+    if !present.is_object() && !present.is_null() {
+        return false;
+    }
+    let present = present.get("adminState").and_then(Value::as_str).unwrap_or("None");
+    if AdminState::parse(present) == Some(state) {
+        return false;
+    }
+    let properties = address.entry("properties").or_insert(Value::Null);
+    if properties.is_null() {
+        *properties = Value::Object(Map::new());
+    }
+    properties["adminState"] = state.as_str().into();
+    true
 }
 
 const ADDRESSES: &str = "/properties/loadBalancerBackendAddresses";

@@ -33,7 +33,8 @@ pub use client::{
     WriteOperation,
 };
 pub use document::{
-    AdminState, BackendAddress, LoadBalancer, LoadBalancerSummary, Pool, PoolSummary, ProvisioningState, PutBody,
+    AdminState, BackendAddress, LoadBalancer, LoadBalancerSummary, Pool, PoolDraft, PoolSummary, ProvisioningState,
+    PutBody,
 };
 pub use endpoints::{EndpointError, Endpoints, Origin};
 pub use error::{ArmError, ErrorBody, ErrorClass, OperationFailure, TokenError};

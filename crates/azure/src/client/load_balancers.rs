@@ -7,7 +7,9 @@ use tokio::time::Instant;
 
 use super::{ArmClient, CallOptions, MAX_PAGES, etag};
 use crate::body_stream::{BodyExtent, BodyParser, BodyReader};
-use crate::document::{BackendAddress, ListPage, LoadBalancer, LoadBalancerSummary, read_load_balancer, read_page};
+use crate::document::{
+    BackendAddress, ListPage, LoadBalancer, LoadBalancerSummary, PoolDraft, read_load_balancer, read_page,
+};
 use crate::error::ArmError;
 use crate::id::{Etag, LoadBalancerId, ResourceGroupId};
 use crate::transport::BufferedResponse;
@@ -50,6 +52,20 @@ impl LoadBalancerText {
     /// Whether the text was kept.
     pub fn is_kept(&self) -> bool {
         !self.text.is_empty()
+    }
+
+    /// The pools of this load balancer, for writes; `None` if it is too large to be kept. A pool without a name is omitted.
+    ///
+    /// # Errors
+    /// When the text cannot be parsed.
+    pub fn pools(&self, id: &LoadBalancerId) -> Result<Option<Vec<PoolDraft>>, ArmError> {
+        if !self.is_kept() {
+            return Ok(None);
+        }
+        let pools = PoolDraft::all_of(&self.text, id, self.etag.as_ref());
+        pools
+            .map(Some)
+            .map_err(|error| ArmError::InvalidResponse(error.to_string()))
     }
 
     /// The whole document; `None` if it is too large to be kept.

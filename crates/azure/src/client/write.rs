@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{ArmClient, CallOptions, Put, parse_json};
 use crate::body_stream::{BodyExtent, BodyReader};
-use crate::document::{Pool, ProvisioningState, read_provisioning_state};
+use crate::document::{Pool, ProvisioningState, PutBody, read_provisioning_state};
 use crate::error::{ArmError, ErrorBody, OperationFailure};
 use crate::id::{Etag, PoolId};
 use crate::request_path::WritePermit;
@@ -80,6 +80,10 @@ impl Pool {
     /// # Errors
     /// When the pool was read without an etag or while ARM was busy with it.
     pub fn encode(&self) -> Result<EncodedPool, ArmError> {
+        self.encode_body(self.put_body())
+    }
+
+    pub(crate) fn encode_body(&self, body: PutBody<'_>) -> Result<EncodedPool, ArmError> {
         if self.provisioning_state() == ProvisioningState::Busy {
             return Err(ArmError::Busy(self.id.to_string()));
         }
@@ -89,7 +93,7 @@ impl Pool {
                 self.id
             )));
         };
-        let body = serde_json::to_vec(&self.put_body());
+        let body = serde_json::to_vec(&body);
         let mut body = body.map_err(|error| ArmError::InvalidResponse(error.to_string()))?;
         // It has grown by doubling, and waits for the ledger and for ARM.
         body.shrink_to_fit();

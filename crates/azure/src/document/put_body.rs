@@ -1,9 +1,15 @@
 //! The body of a PUT: a pool's document without the fields that only ARM writes, in the pool and in each address.
 //!
-//! It serializes from the document without a copy, because a pool may have thousands of addresses.
+//! It serializes from the document, or from the texts of its addresses, without a copy, because a pool may have thousands of them.
 
-use serde::ser::{Serialize, SerializeMap as _, Serializer};
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::ser::{Error as _, Serialize, SerializeMap as _, Serializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// Fields that only ARM writes, at the top level of a pool and of an address.
 const READ_ONLY: &[&str] = &["type", "etag"];
@@ -28,11 +34,12 @@ const READ_ONLY_ADDRESS_PROPERTIES: &[&str] = &[
 pub struct PutBody<'a> {
     part: Part,
     value: &'a Value,
+    has_texts: bool,
 }
 
 /// The part of a pool's document that a value is.
-#[derive(Clone, Copy, Debug)]
-enum Part {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
     Pool,
     PoolProperties,
     Addresses,
@@ -51,7 +58,7 @@ impl Part {
     }
 
     /// The part that a field is, if it may contain read-only fields.
-    fn child(self, name: &str) -> Option<Self> {
+    pub(super) fn child(self, name: &str) -> Option<Self> {
         match (self, name) {
             (Self::Pool, "properties") => Some(Self::PoolProperties),
             (Self::PoolProperties, "loadBalancerBackendAddresses") => Some(Self::Addresses),
@@ -62,10 +69,12 @@ impl Part {
 }
 
 impl<'a> PutBody<'a> {
-    pub(super) fn new(document: &'a Value) -> Self {
+    /// `has_texts`: whether the entries are strings, which have their texts.
+    pub(super) fn new(document: &'a Value, has_texts: bool) -> Self {
         Self {
             part: Part::Pool,
             value: document,
+            has_texts,
         }
     }
 }
@@ -73,9 +82,13 @@ impl<'a> PutBody<'a> {
 impl Serialize for PutBody<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match (self.value, self.part) {
+            (Value::Array(entries), Part::Addresses) if self.has_texts => {
+                let texts = entries.iter().map(|text| text.as_str().unwrap_or_default());
+                serializer.collect_seq(texts.map(|text| PutText(Part::Address, text)))
+            }
             (Value::Array(addresses), Part::Addresses) => {
                 let part = Part::Address;
-                serializer.collect_seq(addresses.iter().map(|value| Self { part, value }))
+                serializer.collect_seq(addresses.iter().map(|value| Self { part, value, ..*self }))
             }
             (value, Part::Addresses) => value.serialize(serializer),
             (Value::Object(fields), part) => {
@@ -85,7 +98,7 @@ impl Serialize for PutBody<'_> {
                         continue;
                     }
                     match part.child(name) {
-                        Some(part) => map.serialize_entry(name, &Self { part, value })?,
+                        Some(part) => map.serialize_entry(name, &Self { part, value, ..*self })?,
                         None => map.serialize_entry(name, value)?,
                     }
                 }
@@ -95,3 +108,57 @@ impl Serialize for PutBody<'_> {
         }
     }
 }
+
+/// Serializes the text of an address, or of its properties, without building values from it.
+struct PutText<'a>(Part, &'a str);
+
+impl Serialize for PutText<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(part, text) = *self;
+        if !text.starts_with('{') {
+            let value: &RawValue = serde_json::from_str(text).map_err(S::Error::custom)?;
+            return value.serialize(serializer);
+        }
+        let Fields(fields) = serde_json::from_str(text).map_err(S::Error::custom)?;
+        let fields = fields
+            .iter()
+            .filter(|(name, _)| !part.read_only().contains(&name.as_ref()));
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in fields {
+            match part.child(name) {
+                Some(part) => map.serialize_entry(name, &Self(part, value.get()))?,
+                None => map.serialize_entry(name, value)?,
+            }
+        }
+        map.end()
+    }
+}
+
+/// The fields of an object, with their values as texts.
+struct Fields<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FieldsVisitor;
+        impl<'de> Visitor<'de> for FieldsVisitor {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields = Vec::with_capacity(8);
+                while let Some((BorrowedName(name), value)) = map.next_entry()? {
+                    fields.push((name, value));
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+/// A name that is borrowed where it has no escapes.
+#[derive(Deserialize)]
+struct BorrowedName<'a>(#[serde(borrow)] Cow<'a, str>);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use headgate_azure::{AdminState, Pool, PoolId};
+use headgate_azure::{AdminState, PoolDraft, PoolId};
 
 use super::ClusterNode;
 use super::pool_entry::EntryKey;
@@ -69,7 +69,7 @@ impl AppliedEdit {
 
 impl PoolEdit {
     /// Makes the changes in the document that they were planned from. An admin state of an entry that leaves is no change.
-    pub fn apply(&self, pool: &mut Pool) -> AppliedEdit {
+    pub fn apply(&self, pool: &mut PoolDraft) -> AppliedEdit {
         let mut applied = AppliedEdit::default();
         // Entries are found by their index, so admin states come before members.
         let mut set = Vec::new();
@@ -84,7 +84,7 @@ impl PoolEdit {
                 nodes: &members.nodes,
                 virtual_network: members.virtual_network.as_deref(),
             };
-            let merged = merge(&mut pool.document, &edit);
+            let merged = merge(&mut pool.pool().document, &edit);
             applied.has_member_changes = merged.is_changed();
             let removed: HashSet<_> = merged.removed.iter().map(IpAddr::to_string).collect();
             set.retain(|key| !removed.contains(key.as_str()));

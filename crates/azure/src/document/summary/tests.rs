@@ -2,7 +2,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::document::AdminState;
+use crate::document::{AdminState, PoolDraft};
 
 const GROUP: &str = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers";
 
@@ -129,6 +129,71 @@ fn summaries_are_those_of_the_whole_documents() {
         assert_eq!(Some(whole.summarize(entry)), read);
     }
     assert!(shown > 1000, "{shown}");
+}
+
+#[test]
+fn pools_whose_entries_stay_text_are_changed_and_written_as_whole_documents() {
+    let mut random = fastrand::Rng::with_seed(56);
+    let mut changed = 0;
+    for number in 0..2000 {
+        let document = document(&mut random, number);
+        let text = document.to_string();
+        let Ok(mut whole) = LoadBalancer::from_document(document, None) else {
+            continue;
+        };
+        let pools = whole.take_pools();
+        let mut drafts = PoolDraft::all_of(text.as_bytes(), &whole.id, None).unwrap();
+        assert_eq!(drafts.len(), pools.len(), "{text}");
+        for (mut pool, draft) in pools.into_iter().zip(&mut drafts) {
+            let written = |draft: &PoolDraft| serde_json::to_value(draft.put_body()).unwrap();
+            assert_eq!(written(draft), serde_json::to_value(pool.put_body()).unwrap(), "{text}");
+            for (index, state) in [AdminState::Down, AdminState::None, AdminState::Up]
+                .into_iter()
+                .enumerate()
+            {
+                let is_changed = draft.set_admin_state(index, state);
+                assert_eq!(is_changed, pool.set_admin_state(index, state), "{text}");
+                changed += usize::from(is_changed);
+            }
+            assert_eq!(written(draft), serde_json::to_value(pool.put_body()).unwrap(), "{text}");
+            assert_eq!(*draft.pool(), pool);
+        }
+    }
+    assert!(changed > 1000, "{changed}");
+    assert!(PoolDraft::all_of(b"{", &LoadBalancerId::parse(&format!("{GROUP}/lb")).unwrap(), None).is_err());
+}
+
+#[test]
+fn a_draft_has_the_etag_of_its_pool_or_of_the_headers_or_of_the_load_balancer() {
+    let id = LoadBalancerId::parse(&format!("{GROUP}/lb")).unwrap();
+    let text = json!({"etag": "W/\"lb\"", "properties": {"backendAddressPools": [{"name": "p", "etag": "W/\"p\""}, {"name": "q"}]}});
+    let etags = |header: Option<&str>| {
+        let header = header.and_then(Etag::new);
+        let mut drafts = PoolDraft::all_of(text.to_string().as_bytes(), &id, header.as_ref()).unwrap();
+        let drafts = drafts.iter_mut();
+        drafts
+            .map(|draft| draft.pool().etag.take().unwrap().as_str().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(etags(None), ["W/\"p\"", "W/\"lb\""]);
+    assert_eq!(etags(Some("W/\"header\"")), ["W/\"p\"", "W/\"header\""]);
+}
+
+/// Names with escapes, and what has read-only fields at other places.
+#[test]
+fn texts_are_written_without_read_only_fields() {
+    let entry = r#"{"na\u006de":"n","etag":"x","\u0074ype":"t","note":{"etag":"kept"},
+        "properties":{ "provisioningState":"Succeeded","ipAddress":"10.0.0.1","networkInterfaceIPConfiguration":{"id":"i"}}}"#;
+    let text = format!(
+        r#"{{"properties":{{"backendAddressPools":[{{"name":"p","properties":{{"loadBalancerBackendAddresses":[{entry},7,"s",null]}}}}]}}}}"#
+    );
+    let id = LoadBalancerId::parse(&format!("{GROUP}/lb")).unwrap();
+    let drafts = PoolDraft::all_of(text.as_bytes(), &id, None).unwrap();
+    assert_eq!(
+        serde_json::to_value(drafts[0].put_body()).unwrap(),
+        json!({"name": "p", "properties": {"loadBalancerBackendAddresses": [
+            {"name": "n", "note": {"etag": "kept"}, "properties": {"ipAddress": "10.0.0.1"}}, 7, "s", null]}})
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use headgate_azure::{AdminState, ArmError, ErrorBody, PoolId};
+use headgate_azure::{AdminState, ArmError, ErrorBody, PoolDraft, PoolId};
 use headgate_core::clock::{Clock, Moment};
 use headgate_core::settings::IntOrPercent;
 use hyper::StatusCode;
@@ -86,12 +86,12 @@ pub(super) fn decide(known: &Known) -> Decision {
     if let Some(members) = &mut edit.members {
         edit.admin_states = std::mem::take(&mut members.admin_states);
     }
-    let mut document = documents(&known.pool).pop().unwrap();
+    let mut document = PoolDraft::from(documents(&known.pool).pop().unwrap());
     let applied = edit.apply(&mut document);
     if !applied.is_changed() {
         return decision;
     }
-    decision.pool = Some(entries_of(&document));
+    decision.pool = Some(entries_of(document.pool()));
     decision.needs_record = edit.sets_down() || !applied.added_downs.is_empty();
     if decision.needs_record {
         let intents = intents(&planned.ledger, &edit, &applied.added_downs, now.wall);

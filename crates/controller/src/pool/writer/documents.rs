@@ -4,7 +4,9 @@
 //! and its etag proves that it is the same as in the read that was planned from. Between two writes of members only single pools of
 //! such a load balancer are read (`single_pools`); the document of the one that is written next is then the plan's own.
 
-use headgate_azure::{ArmClient, ArmError, ErrorClass, Etag, LoadBalancerSummary, LoadBalancerText, Pool, PoolId};
+use headgate_azure::{
+    ArmClient, ArmError, ErrorClass, Etag, LoadBalancerSummary, LoadBalancerText, Pool, PoolDraft, PoolId,
+};
 use tokio::time::Instant;
 
 use super::super::pool_entry::PoolEntry;
@@ -23,7 +25,7 @@ pub(super) struct AllPools {
     /// The text of the load balancer, until its pools are needed.
     text: Option<LoadBalancerText>,
     /// From the text; `None` if it was not kept.
-    pools: Option<Vec<Pool>>,
+    pools: Option<Vec<PoolDraft>>,
     /// The version of each pool.
     etags: Vec<(PoolId, Option<Etag>)>,
 }
@@ -31,7 +33,7 @@ pub(super) struct AllPools {
 /// The document of a pool.
 pub(super) enum Document {
     /// As the read showed it.
-    Unchanged(Pool),
+    Unchanged(PoolDraft),
     /// It has changed since then.
     Changed,
     /// It did not exist then.
@@ -82,7 +84,7 @@ impl Documents {
             Self::Whole(all) => all.take(arm, id, deadline).await,
             Self::Single(pool) => {
                 let pool = pool.take_if(|pool| pool.id == *id);
-                Ok(pool.map_or(Document::NotRead, |pool| Document::Unchanged(*pool)))
+                Ok(pool.map_or(Document::NotRead, |pool| Document::Unchanged(PoolDraft::from(*pool))))
             }
         }
     }
@@ -91,17 +93,17 @@ impl Documents {
 impl AllPools {
     async fn take(&mut self, arm: &ArmClient, id: &PoolId, deadline: Instant) -> Result<Document, ArmError> {
         if let Some(text) = self.text.take() {
-            self.pools = text.document()?.map(|mut document| document.take_pools());
+            self.pools = text.pools(id.load_balancer())?;
         }
         let Some((_, etag)) = self.etags.iter().find(|(pool, _)| pool == id) else {
             return Ok(Document::Missing);
         };
         if let Some(pools) = &mut self.pools {
-            let index = pools.iter().position(|pool| pool.id == *id);
+            let index = pools.iter().position(|pool| pool.id() == id);
             return Ok(index.map_or(Document::Missing, |index| Document::Unchanged(pools.swap_remove(index))));
         }
         match arm.get_pool(id, deadline).await {
-            Ok(pool) if pool.etag.is_some() && pool.etag == *etag => Ok(Document::Unchanged(pool)),
+            Ok(pool) if pool.etag.is_some() && pool.etag == *etag => Ok(Document::Unchanged(pool.into())),
             Ok(_) => Ok(Document::Changed),
             Err(error) if error.class() == ErrorClass::Stale => Ok(Document::Changed),
             Err(error) => Err(error),

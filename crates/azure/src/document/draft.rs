@@ -1,0 +1,209 @@
+//! Pools for writes: their entries stay text until they change, because a pool may have thousands, and a write changes a few of them.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::put_body::{Part, PutBody};
+use super::{AdminState, Pool, entries_mut, etag_of, set_admin_state};
+use crate::client::EncodedPool;
+use crate::error::ArmError;
+use crate::id::{Etag, LoadBalancerId, PoolId};
+
+/// A pool that is changed and written.
+#[derive(Clone, Debug)]
+pub struct PoolDraft {
+    pool: Pool,
+    /// Whether the entries in the document are strings, which have their texts.
+    has_texts: bool,
+}
+
+impl From<Pool> for PoolDraft {
+    fn from(pool: Pool) -> Self {
+        Self { pool, has_texts: false }
+    }
+}
+
+impl PoolDraft {
+    /// The pools in the text of a load balancer, without those that have no name. The text has their etags if the headers (`etag`) do not.
+    ///
+    /// # Errors
+    /// When the text is not JSON.
+    pub fn all_of(text: &[u8], id: &LoadBalancerId, etag: Option<&Etag>) -> serde_json::Result<Vec<Self>> {
+        let mut found = Found::default();
+        Seed(Place::LoadBalancer, &mut found).deserialize(&mut serde_json::Deserializer::from_slice(text))?;
+        let etag = etag.cloned().or(found.etag);
+        let draft = |(document, has_texts): (Value, bool)| {
+            let name = document.get("name").and_then(Value::as_str)?;
+            let pool = Pool {
+                id: id.pool(name).ok()?,
+                etag: etag_of(&document).or_else(|| etag.clone()),
+                document,
+            };
+            Some(Self { pool, has_texts })
+        };
+        Ok(found.pools.into_iter().filter_map(draft).collect())
+    }
+
+    /// The pool's resource id.
+    pub fn id(&self) -> &PoolId {
+        &self.pool.id
+    }
+
+    /// The pool with its whole document, for any change.
+    pub fn pool(&mut self) -> &mut Pool {
+        if std::mem::take(&mut self.has_texts)
+            && let Some(entries) = entries_mut(&mut self.pool.document)
+        {
+            for entry in entries {
+                *entry = parsed(entry);
+            }
+        }
+        &mut self.pool
+    }
+
+    /// As [`Pool::set_admin_state`].
+    pub fn set_admin_state(&mut self, index: usize, state: AdminState) -> bool {
+        if !self.has_texts {
+            return self.pool.set_admin_state(index, state);
+        }
+        let entry = entries_mut(&mut self.pool.document).and_then(|entries| entries.get_mut(index));
+        let Some(text) = entry else { return false };
+        let mut entry = parsed(text);
+        let is_changed = set_admin_state(&mut entry, state);
+        if is_changed {
+            *text = entry.to_string().into();
+        }
+        is_changed
+    }
+
+    /// As [`Pool::encode`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn encode(&self) -> Result<EncodedPool, ArmError> {
+        self.pool.encode_body(self.put_body())
+    }
+
+    /// As [`Pool::put_body`].
+    pub fn put_body(&self) -> PutBody<'_> {
+        PutBody::new(&self.pool.document, self.has_texts)
+    }
+}
+
+/// A pool entry from its text, whose syntax was checked when it was read.
+fn parsed(text: &Value) -> Value {
+    let text = text.as_str().unwrap_or_default();
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+#[derive(Default)]
+struct Found {
+    etag: Option<Etag>,
+    /// The documents of pools, and whether their entries are texts.
+    pools: Vec<(Value, bool)>,
+    has_texts: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    LoadBalancer,
+    Properties,
+    Pools,
+    /// In a pool.
+    In(Part),
+}
+
+/// Reads what is at this place of a load balancer; of the pools everything is kept.
+struct Seed<'a>(Place, &'a mut Found);
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let Self(place, found) = self;
+        let mut fields = Map::new();
+        while let Some(name) = map.next_key::<String>()? {
+            match (place, name.as_str()) {
+                (Place::LoadBalancer, "etag") => {
+                    found.etag = map.next_value::<Value>()?.as_str().and_then(Etag::new);
+                }
+                (Place::LoadBalancer, "properties") => drop(map.next_value_seed(Seed(Place::Properties, found))?),
+                (Place::Properties, "backendAddressPools") => drop(map.next_value_seed(Seed(Place::Pools, found))?),
+                (Place::In(part), _) => {
+                    let value = match part.child(&name) {
+                        Some(child) => map.next_value_seed(Seed(Place::In(child), found))?,
+                        None => map.next_value()?,
+                    };
+                    fields.insert(name, value);
+                }
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(fields.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let Self(place, found) = self;
+        let mut items = Vec::new();
+        match place {
+            Place::Pools => {
+                while let Some(pool) = seq.next_element_seed(Seed(Place::In(Part::Pool), found))? {
+                    let has_texts = std::mem::take(&mut found.has_texts);
+                    found.pools.push((pool, has_texts));
+                }
+            }
+            Place::In(Part::Addresses) => {
+                found.has_texts = true;
+                while let Some(text) = seq.next_element::<Box<RawValue>>()? {
+                    items.push(Value::String(Box::<str>::from(text).into()));
+                }
+            }
+            Place::In(_) => {
+                while let Some(item) = seq.next_element()? {
+                    items.push(item);
+                }
+            }
+            Place::LoadBalancer | Place::Properties => while seq.next_element::<IgnoredAny>()?.is_some() {},
+        }
+        Ok(items.into())
+    }
+}
