@@ -230,7 +230,7 @@ cloud-controller-manager: build-tools ## test the emulator, and headgate's contr
 	  beside_cloud_controller_manager::controllers --nocapture
 
 .PHONY: chaos
-chaos: build-tools clock-tools ## disturb three controllers beside the real cloud-controller-manager for MINUTES (30) by SEED (1), and check the history of all writes; reports in target/chaos
+chaos: build-tools clock-tools namespace-tools ## disturb three controllers beside the real cloud-controller-manager for MINUTES (30) by SEED (1), and check the history of all writes; reports in target/chaos
 	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \
 	CHAOS_MINUTES=$(or $(MINUTES),30) CHAOS_SEED=$(or $(SEED),1) KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm \
 	  cargo test --locked --test cloud_controller_manager --test lab $(ARGS) -- beside_cloud_controller_manager::chaos --nocapture

@@ -8,6 +8,7 @@
 use serde::Serialize;
 
 pub(crate) mod clocks;
+pub(crate) mod connections;
 pub(crate) mod history;
 pub(crate) mod leadership;
 pub(crate) mod registers;

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::Violation;
+use super::connections::Connections;
 
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -32,6 +33,8 @@ pub(crate) struct Report {
     pub(crate) puts_after_restore: usize,
     /// Entries that a restore of etcd left `Down` without a ledger entry, so that an operator has to give them back.
     pub(crate) downs_left_by_restores: u64,
+    /// Known at the end.
+    pub(crate) connections: Connections,
     pub(crate) longest_milliseconds_to_down: u64,
     pub(crate) longest_milliseconds_to_restore: u64,
     pub(crate) longest_seconds_to_calm: u64,
@@ -76,6 +79,20 @@ impl Report {
             (
                 "`Down` that a restore left without a ledger entry",
                 self.downs_left_by_restores,
+            ),
+            ("connections opened", self.connections.opened),
+            (
+                "refused while all members were `Down` or gone",
+                self.connections.refused_without_backend,
+            ),
+            ("connections of up to 2 minutes", self.connections.held),
+            (
+                "of these through a `Down` of their node",
+                self.connections.outlived_down,
+            ),
+            (
+                "of these cut where the pool lost its node",
+                self.connections.cut_by_removal,
             ),
         ] {
             row(what, count.to_string());

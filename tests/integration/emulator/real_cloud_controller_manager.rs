@@ -260,14 +260,8 @@ fn node(number: u8) -> Node {
     headgate_sandbox::nodes::ready_node(&format!("node-{number}"), number, "integration")
 }
 
-#[tokio::test]
-async fn reconciles_a_service_from_creation_to_deletion() {
-    let (control_plane, client) = own_cluster().await;
-    let mut fixture = Fixture::start(client.clone(), control_plane.kubeconfig()).await;
-    for number in [1, 2] {
-        fixture.add_node(number).await;
-    }
-    let services = Api::<Service>::namespaced(client.clone(), "default");
+/// Creates the Service `web` with an endpoint on the first node.
+async fn create_service(client: &Client, services: &Api<Service>) {
     let service = json!({"metadata": {"name": "web"}, "spec": {
         "type": "LoadBalancer", "ipFamilies": ["IPv4"], "ports": [{"name": "p80", "port": 80}]}});
     let service = serde_json::from_value(service).unwrap();
@@ -277,6 +271,17 @@ async fn reconciles_a_service_from_creation_to_deletion() {
     let slices = Api::<EndpointSlice>::namespaced(client.clone(), "default");
     let slice = serde_json::from_value(slice).unwrap();
     slices.create(&PostParams::default(), &slice).await.unwrap();
+}
+
+#[tokio::test]
+async fn reconciles_a_service_from_creation_to_deletion() {
+    let (control_plane, client) = own_cluster().await;
+    let mut fixture = Fixture::start(client.clone(), control_plane.kubeconfig()).await;
+    for number in [1, 2] {
+        fixture.add_node(number).await;
+    }
+    let services = Api::<Service>::namespaced(client.clone(), "default");
+    create_service(&client, &services).await;
 
     // The Service gets an address, and its resources exist.
     let ingress = eventually(RECONCILE_TIMEOUT, "an address", async || {

@@ -32,7 +32,7 @@ pub fn load_balancer() -> String {
 }
 
 /// Replaces the backends whose established flows have ended; no rule of NAT changes by it.
-pub(crate) fn ended_flows(ended: &[(Ipv4Addr, FlowEnd)]) -> String {
+pub fn ended_flows(ended: &[(Ipv4Addr, FlowEnd)]) -> String {
     let mut rules = "flush chain ip load_balancer forward\n".to_owned();
     for (address, how) in ended {
         let verdict = match how {

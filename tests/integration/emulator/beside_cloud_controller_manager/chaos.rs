@@ -6,13 +6,13 @@
 //! Each round of disturbances ends in calm: without signals and faults nothing stays `Down`, and a signal acts. Then the history of the
 //! round is checked (`crate::chaos`). At the end the shared Lease is free and the ledger has nothing that is `Down`.
 //!
-//! Clocks stay wrong in calm, and are right at the begin of each round and at the end. Left out: connections, since the emulator has no data
-//! plane (drills count them).
+//! Clocks stay wrong in calm, and are right at the begin of each round and at the end. Connections are open all the time (`data_plane`).
 
 use headgate_test_kubernetes::number_from;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 
+use self::data_plane::DataPlane;
 use self::disturbances::Chaos;
 use self::observer::Shared;
 use super::super::cloud_controller_manager::{Controller as OperatorClient, with_version};
@@ -22,6 +22,7 @@ use crate::chaos::report::Report;
 use crate::chaos::rules::{World, downs_of};
 use crate::chaos::{check, schedule};
 
+mod data_plane;
 mod disturbances;
 mod faults;
 mod machine_clock;
@@ -269,10 +270,8 @@ fn report_directory(seed: u64, rounds: u64, length: Duration) -> PathBuf {
     let mut text = String::new();
     for round in 0..rounds {
         for step in schedule::round(seed, round, length) {
-            text += &format!(
-                "{}\n",
-                json!({"round": round, "milliseconds": step.milliseconds, "action": step.action})
-            );
+            text += &json!({"round": round, "milliseconds": step.milliseconds, "action": step.action}).to_string();
+            text.push('\n');
         }
     }
     let file = directory.join(format!("seed-{seed}-disturbances.jsonl"));
@@ -344,6 +343,7 @@ async fn invariants_hold_through_all_disturbances() {
     let directory = report_directory(seed, length.as_secs().div_ceil(round_length.as_secs()), round_length);
     let mut chaos = start(seed).await;
     let observer = chaos.shared.observe();
+    let data_plane = DataPlane::start(&chaos.shared, seed).await;
     let began = Instant::now();
     while began.elapsed() < length {
         let steps = schedule::round(seed, chaos.report.rounds, round_length);
@@ -351,6 +351,7 @@ async fn invariants_hold_through_all_disturbances() {
         chaos.calm_down().await;
         chaos.measure_signal().await;
         assert!(!observer.is_finished(), "the observer has failed");
+        assert!(data_plane.is_running(), "the load balancer has failed");
         chaos.check_history().await;
         chaos.check_processes();
         chaos.report.rounds += 1;
@@ -369,7 +370,17 @@ async fn invariants_hold_through_all_disturbances() {
     }
     chaos.correct_clocks().await;
     chaos.wait_for_end().await;
+    let (connections, violations) = data_plane.stop().await;
+    chaos.report.connections = connections;
+    for text in violations {
+        chaos.shared.add_violation("connections", text).await;
+    }
+    chaos
+        .report
+        .violations
+        .append(&mut chaos.shared.violations.lock().unwrap());
     observer.abort();
+    chaos.write_report(&directory);
     println!("{}", chaos.report.to_markdown());
     assert!(
         chaos.report.violations.is_empty(),
@@ -381,6 +392,10 @@ async fn invariants_hold_through_all_disturbances() {
     assert!(
         chaos.report.entries_set_down >= least,
         "headgate set too few entries Down to prove anything"
+    );
+    assert!(
+        length < ROUND || connections.outlived_down > 0,
+        "no connection ran through a node that was Down"
     );
     assert!(
         length < ROUND || chaos.report.lease_writes_by_wrong_clocks > 0,

@@ -394,7 +394,7 @@ impl Chaos {
     async fn restart_apiserver(&mut self, seconds: u64) -> Option<()> {
         self.thaw_apiserver();
         let begin = Timestamp::now();
-        if seconds % 2 == 0 {
+        if seconds.is_multiple_of(2) {
             self.control_plane.stop_apiserver().await;
         } else {
             self.control_plane.kill_apiserver().await;

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::super::super::real_cloud_controller_manager::{control, resources};
+use super::super::super::real_cloud_controller_manager::{CLUSTER, control, resources};
 use crate::chaos::Violation;
+use crate::chaos::connections::Backends;
 use crate::chaos::history::{Event, from_audit, from_journal};
 use crate::chaos::rules::{Observations, World};
 
@@ -31,6 +33,8 @@ pub(super) struct Shared {
     pub(super) observations: Mutex<Observations>,
     pub(super) history: Mutex<Vec<Event>>,
     pub(super) violations: Mutex<Vec<Violation>>,
+    /// Of the pool of all nodes, as the last sample shows it.
+    pub(super) backends: watch::Sender<Backends>,
     emulator: SocketAddr,
     audit_log: PathBuf,
     positions: tokio::sync::Mutex<Positions>,
@@ -50,6 +54,7 @@ impl Shared {
             observations: Mutex::default(),
             history: Mutex::default(),
             violations: Mutex::default(),
+            backends: watch::Sender::default(),
             emulator,
             audit_log: audit_log.to_owned(),
             positions: tokio::sync::Mutex::default(),
@@ -131,6 +136,12 @@ impl Shared {
                 let load_balancers = shared.load_balancers().await;
                 let now = Instant::now();
                 let world = shared.world.lock().unwrap().clone();
+                let backends = Backends::of(&load_balancers, CLUSTER, &world.nodes);
+                shared.backends.send_if_modified(|known| {
+                    let is_changed = *known != backends;
+                    *known = backends;
+                    is_changed
+                });
                 let emptied = {
                     let mut observations = shared.observations.lock().unwrap();
                     observations.sample(&load_balancers, &world, now);
