@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use bytes::Bytes;
 use headgate_azure::{Etag, LoadBalancer, LoadBalancerId, PoolDraft};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{
@@ -74,7 +75,7 @@ pub(super) async fn measure() -> anyhow::Result<Row> {
     let azure = Azure::start(SHAPE).await?;
     let mut answers = Vec::new();
     for name in SHAPE.names() {
-        answers.push((name, azure.load_balancer(name).await?));
+        answers.push((name, Bytes::from(azure.load_balancer(name).await?)));
     }
     azure.stop().await;
     let received: usize = answers.iter().map(|(_, answer)| answer.len()).sum();
@@ -118,7 +119,7 @@ pub(super) async fn measure() -> anyhow::Result<Row> {
 
 /// Runs one flood; returns the bytes of all bodies.
 fn round(
-    answers: &[(&str, Vec<u8>)],
+    answers: &[(&str, Bytes)],
     events: &[Value],
     tainted: &[Value],
     spent: &mut CpuTimes,
@@ -201,7 +202,7 @@ fn read(object: &Value) -> anyhow::Result<ClusterNode> {
     Ok(read_node(serde_json::from_value(object.clone())?, &reader))
 }
 
-fn view(name: &str, document: Value, text: &[u8]) -> anyhow::Result<(LoadBalancerView, Vec<PoolDraft>)> {
+fn view(name: &str, document: Value, text: &Bytes) -> anyhow::Result<(LoadBalancerView, Vec<PoolDraft>)> {
     let load_balancer = LoadBalancer {
         id: LoadBalancerId::parse(&format!("{}{name}", load_balancers_path()))?,
         etag: Etag::new("W/\"bench\""),

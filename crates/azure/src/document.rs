@@ -162,7 +162,7 @@ impl Pool {
 
     /// The body of a PUT: the document without the fields that only ARM writes.
     pub fn put_body(&self) -> PutBody<'_> {
-        PutBody::new(&self.document, false)
+        PutBody::new(&self.document, None)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use bytes::Bytes;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -15,14 +16,15 @@ use crate::id::{Etag, LoadBalancerId, PoolId};
 /// A pool that is changed and written.
 #[derive(Clone, Debug)]
 pub struct PoolDraft {
+    /// Its document has no entries while they are text.
     pool: Pool,
-    /// Whether the entries in the document are strings, which have their texts.
-    has_texts: bool,
+    /// The texts of the entries, which are parts of the load balancer's text until they change.
+    texts: Option<Vec<Bytes>>,
 }
 
 impl From<Pool> for PoolDraft {
     fn from(pool: Pool) -> Self {
-        Self { pool, has_texts: false }
+        Self { pool, texts: None }
     }
 }
 
@@ -31,18 +33,21 @@ impl PoolDraft {
     ///
     /// # Errors
     /// When the text is not JSON.
-    pub fn all_of(text: &[u8], id: &LoadBalancerId, etag: Option<&Etag>) -> serde_json::Result<Vec<Self>> {
-        let mut found = Found::default();
+    pub fn all_of(text: &Bytes, id: &LoadBalancerId, etag: Option<&Etag>) -> serde_json::Result<Vec<Self>> {
+        let mut found = Found {
+            text: text.clone(),
+            ..Found::default()
+        };
         Seed(Place::LoadBalancer, &mut found).deserialize(&mut serde_json::Deserializer::from_slice(text))?;
         let etag = etag.cloned().or(found.etag);
-        let draft = |(document, has_texts): (Value, bool)| {
+        let draft = |(document, texts): (Value, Option<Vec<Bytes>>)| {
             let name = document.get("name").and_then(Value::as_str)?;
             let pool = Pool {
                 id: id.pool(name).ok()?,
                 etag: etag_of(&document).or_else(|| etag.clone()),
                 document,
             };
-            Some(Self { pool, has_texts })
+            Some(Self { pool, texts })
         };
         Ok(found.pools.into_iter().filter_map(draft).collect())
     }
@@ -54,23 +59,22 @@ impl PoolDraft {
 
     /// The pool with its whole document, for any change.
     pub fn pool(&mut self) -> &mut Pool {
-        if std::mem::take(&mut self.has_texts)
+        if let Some(texts) = self.texts.take()
             && let Some(entries) = entries_mut(&mut self.pool.document)
         {
-            for entry in entries {
-                *entry = parsed(entry);
-            }
+            entries.extend(texts.iter().map(parsed));
         }
         &mut self.pool
     }
 
     /// As [`Pool::set_admin_state`].
     pub fn set_admin_state(&mut self, index: usize, state: AdminState) -> bool {
-        if !self.has_texts {
+        let Some(texts) = &mut self.texts else {
             return self.pool.set_admin_state(index, state);
-        }
-        let entry = entries_mut(&mut self.pool.document).and_then(|entries| entries.get_mut(index));
-        let Some(text) = entry else { return false };
+        };
+        let Some(text) = texts.get_mut(index) else {
+            return false;
+        };
         let mut entry = parsed(text);
         let is_changed = set_admin_state(&mut entry, state);
         if is_changed {
@@ -89,22 +93,22 @@ impl PoolDraft {
 
     /// As [`Pool::put_body`].
     pub fn put_body(&self) -> PutBody<'_> {
-        PutBody::new(&self.pool.document, self.has_texts)
+        PutBody::new(&self.pool.document, self.texts.as_deref())
     }
 }
 
 /// A pool entry from its text, whose syntax was checked when it was read.
-fn parsed(text: &Value) -> Value {
-    let text = text.as_str().unwrap_or_default();
-    serde_json::from_str(text).unwrap_or_default()
+fn parsed(text: &Bytes) -> Value {
+    serde_json::from_slice(text).unwrap_or_default()
 }
 
 #[derive(Default)]
 struct Found {
+    text: Bytes,
     etag: Option<Etag>,
-    /// The documents of pools, and whether their entries are texts.
-    pools: Vec<(Value, bool)>,
-    has_texts: bool,
+    /// The documents of pools, and the texts of their entries.
+    pools: Vec<(Value, Option<Vec<Bytes>>)>,
+    texts: Option<Vec<Bytes>>,
 }
 
 #[derive(Clone, Copy)]
@@ -183,19 +187,20 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let Self(place, found) = self;
-        let mut items = Vec::new();
+        let mut items: Vec<Value> = Vec::new();
         match place {
             Place::Pools => {
                 while let Some(pool) = seq.next_element_seed(Seed(Place::In(Part::Pool), found))? {
-                    let has_texts = std::mem::take(&mut found.has_texts);
-                    found.pools.push((pool, has_texts));
+                    let texts = found.texts.take();
+                    found.pools.push((pool, texts));
                 }
             }
             Place::In(Part::Addresses) => {
-                found.has_texts = true;
-                while let Some(text) = seq.next_element::<Box<RawValue>>()? {
-                    items.push(Value::String(Box::<str>::from(text).into()));
+                let mut texts = Vec::new();
+                while let Some(text) = seq.next_element::<&RawValue>()? {
+                    texts.push(found.text.slice_ref(text.get().as_bytes()));
                 }
+                found.texts = Some(texts);
             }
             Place::In(_) => {
                 while let Some(item) = seq.next_element()? {

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::ser::{Error as _, Serialize, SerializeMap as _, Serializer};
@@ -34,7 +35,8 @@ const READ_ONLY_ADDRESS_PROPERTIES: &[&str] = &[
 pub struct PutBody<'a> {
     part: Part,
     value: &'a Value,
-    has_texts: bool,
+    /// The texts of the addresses, where the document has none.
+    texts: Option<&'a [Bytes]>,
 }
 
 /// The part of a pool's document that a value is.
@@ -69,12 +71,12 @@ impl Part {
 }
 
 impl<'a> PutBody<'a> {
-    /// `has_texts`: whether the entries are strings, which have their texts.
-    pub(super) fn new(document: &'a Value, has_texts: bool) -> Self {
+    /// `texts`: those of the addresses, if the document has none.
+    pub(super) fn new(document: &'a Value, texts: Option<&'a [Bytes]>) -> Self {
         Self {
             part: Part::Pool,
             value: document,
-            has_texts,
+            texts,
         }
     }
 }
@@ -82,11 +84,10 @@ impl<'a> PutBody<'a> {
 impl Serialize for PutBody<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match (self.value, self.part) {
-            (Value::Array(entries), Part::Addresses) if self.has_texts => {
-                let texts = entries.iter().map(|text| text.as_str().unwrap_or_default());
-                serializer.collect_seq(texts.map(|text| PutText(Part::Address, text)))
-            }
             (Value::Array(addresses), Part::Addresses) => {
+                if let Some(texts) = self.texts {
+                    return serializer.collect_seq(texts.iter().map(|text| PutText(Part::Address, text)));
+                }
                 let part = Part::Address;
                 serializer.collect_seq(addresses.iter().map(|value| Self { part, value, ..*self }))
             }
@@ -110,23 +111,23 @@ impl Serialize for PutBody<'_> {
 }
 
 /// Serializes the text of an address, or of its properties, without building values from it.
-struct PutText<'a>(Part, &'a str);
+struct PutText<'a>(Part, &'a [u8]);
 
 impl Serialize for PutText<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self(part, text) = *self;
-        if !text.starts_with('{') {
-            let value: &RawValue = serde_json::from_str(text).map_err(S::Error::custom)?;
+        if !text.starts_with(b"{") {
+            let value: &RawValue = serde_json::from_slice(text).map_err(S::Error::custom)?;
             return value.serialize(serializer);
         }
-        let Fields(fields) = serde_json::from_str(text).map_err(S::Error::custom)?;
+        let Fields(fields) = serde_json::from_slice(text).map_err(S::Error::custom)?;
         let fields = fields
             .iter()
             .filter(|(name, _)| !part.read_only().contains(&name.as_ref()));
         let mut map = serializer.serialize_map(None)?;
         for (name, value) in fields {
             match part.child(name) {
-                Some(part) => map.serialize_entry(name, &Self(part, value.get()))?,
+                Some(part) => map.serialize_entry(name, &Self(part, value.get().as_bytes()))?,
                 None => map.serialize_entry(name, value)?,
             }
         }
