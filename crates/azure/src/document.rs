@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::id::{Etag, LoadBalancerId, PoolId};
 
+mod address;
 mod draft;
 mod lenient;
 mod put_body;
@@ -151,7 +152,7 @@ impl Pool {
     /// The pool entries, in the document's order.
     pub fn addresses(&self) -> impl Iterator<Item = BackendAddress<'_>> {
         let addresses = self.document.pointer(ADDRESSES).and_then(Value::as_array);
-        addresses.into_iter().flatten().map(BackendAddress)
+        addresses.into_iter().flatten().map(BackendAddress::of_value)
     }
 
     /// Sets the admin state of the entry at this index of [`Self::addresses`]. Returns whether that changed the document.
@@ -191,41 +192,52 @@ fn set_admin_state(entry: &mut Value, state: AdminState) -> bool {
 
 const ADDRESSES: &str = "/properties/loadBalancerBackendAddresses";
 
-/// A pool entry: one of a pool's backend addresses.
+/// A pool entry: one of a pool's backend addresses, as far as headgate reads it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BackendAddress<'a>(&'a Value);
+pub struct BackendAddress<'a> {
+    name: Option<&'a str>,
+    ip_address: Option<IpAddr>,
+    interface: Option<&'a str>,
+    admin_state: Option<AdminState>,
+}
 
 impl<'a> BackendAddress<'a> {
+    fn of_value(entry: &'a Value) -> Self {
+        let properties = entry.get("properties").unwrap_or(&Value::Null);
+        let is_well_formed = entry.is_object() && (properties.is_object() || properties.is_null());
+        let state = || match properties.get("adminState") {
+            None | Some(Value::Null) => Some(AdminState::None),
+            Some(value) => value.as_str().and_then(AdminState::parse),
+        };
+        let text = |value: Option<&'a Value>| value.and_then(Value::as_str);
+        let interface = properties.get("networkInterfaceIPConfiguration");
+        Self {
+            name: text(entry.get("name")),
+            ip_address: text(properties.get("ipAddress")).and_then(|address| address.parse().ok()),
+            interface: text(interface.and_then(|interface| interface.get("id"))),
+            admin_state: is_well_formed.then(state).flatten(),
+        }
+    }
+
     /// The entry's name: the name of a node, or one that Azure generated.
     pub fn name(self) -> Option<&'a str> {
-        self.0.get("name").and_then(Value::as_str)
+        self.name
     }
 
     /// The entry's IP address; `None` if it is missing or malformed.
     pub fn ip_address(self) -> Option<IpAddr> {
-        self.property("ipAddress")?.as_str()?.parse().ok()
+        self.ip_address
     }
 
     /// The id of the entry's network interface configuration, in a NIC pool.
     pub fn network_interface_ip_configuration(self) -> Option<&'a str> {
-        self.property("networkInterfaceIPConfiguration")?.get("id")?.as_str()
+        self.interface
     }
 
     /// The entry's admin state; `None` if the entry is malformed, or has a word that this version does not know and must
     /// not change.
     pub fn admin_state(self) -> Option<AdminState> {
-        let properties = self.0.get("properties").unwrap_or(&Value::Null);
-        if !self.0.is_object() || !properties.is_object() && !properties.is_null() {
-            return None;
-        }
-        match self.property("adminState") {
-            None | Some(Value::Null) => Some(AdminState::None),
-            Some(value) => value.as_str().and_then(AdminState::parse),
-        }
-    }
-
-    fn property(self, name: &str) -> Option<&'a Value> {
-        self.0.get("properties")?.get(name)
+        self.admin_state
     }
 }
 

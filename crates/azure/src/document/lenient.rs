@@ -1,8 +1,6 @@
 //! Reads JSON objects and arrays element by element. A value of another type is skipped, as if it had no elements.
 
-use serde::Deserialize as _;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Value};
 
 /// Something that reads the fields of an object.
 pub(super) trait Fields {
@@ -15,17 +13,19 @@ pub(super) trait Items {
     fn item<'de, A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error>;
 }
 
-/// Reads an object with `F`. Returns whether the value is one; any other value is skipped.
+/// Reads an object with `F`; any other value is skipped.
 pub(super) struct Object<'a, F>(pub(super) &'a mut F);
 
 /// Reads an array with `I`. Returns whether the value is one; any other value is skipped.
 pub(super) struct Array<'a, I>(pub(super) &'a mut I);
 
-/// What is kept of a value that is in memory only until it is converted.
-pub(super) enum Kept {
-    All,
-    /// Of an object these fields. Nothing of any other value, but whether it is null.
-    Fields(&'static [(&'static str, Self)]),
+/// What a value was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// What was expected.
+    Read,
+    Null,
+    Other,
 }
 
 macro_rules! skip_scalars {
@@ -45,64 +45,84 @@ macro_rules! skip_scalars {
         fn visit_f64<E>(self, _: f64) -> Result<$value, E> {
             Ok($skipped)
         }
-        fn visit_str<E>(self, _: &str) -> Result<$value, E> {
-            Ok($skipped)
-        }
         fn visit_unit<E>(self) -> Result<$value, E> {
             Ok($null)
         }
     };
 }
 
-/// Reads the name of a field into a text that all names of an object share.
-struct Name<'a>(&'a mut String);
+macro_rules! skip_texts {
+    ($value:ty, $skipped:expr) => {
+        fn visit_str<E>(self, _: &str) -> Result<$value, E> {
+            Ok($skipped)
+        }
+    };
+}
 
-impl<'de> DeserializeSeed<'de> for Name<'_> {
-    type Value = ();
+macro_rules! skip_objects {
+    ($value:ty, $skipped:expr) => {
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<$value, A::Error> {
+            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+            Ok($skipped)
+        }
+    };
+}
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_str(self)
+macro_rules! skip_arrays {
+    ($value:ty, $skipped:expr) => {
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<$value, A::Error> {
+            while seq.next_element::<IgnoredAny>()?.is_some() {}
+            Ok($skipped)
+        }
+    };
+}
+
+/// Reads a text into one that is used again; any other value is skipped.
+pub(super) struct Text<'a>(pub(super) &'a mut String);
+
+impl<'de> DeserializeSeed<'de> for Text<'_> {
+    type Value = Shape;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Shape, D::Error> {
+        deserializer.deserialize_any(self)
     }
 }
 
-impl Visitor<'_> for Name<'_> {
-    type Value = ();
+impl<'de> Visitor<'de> for Text<'_> {
+    type Value = Shape;
 
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the name of a field")
-    }
+    skip_scalars!(Shape, Shape::Other, Shape::Null);
+    skip_objects!(Shape, Shape::Other);
+    skip_arrays!(Shape, Shape::Other);
 
-    fn visit_str<E>(self, name: &str) -> Result<(), E> {
+    fn visit_str<E>(self, text: &str) -> Result<Shape, E> {
         self.0.clear();
-        self.0.push_str(name);
-        Ok(())
+        self.0.push_str(text);
+        Ok(Shape::Read)
     }
 }
 
 impl<'de, F: Fields> DeserializeSeed<'de> for Object<'_, F> {
-    type Value = bool;
+    type Value = Shape;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Shape, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
 impl<'de, F: Fields> Visitor<'de> for Object<'_, F> {
-    type Value = bool;
+    type Value = Shape;
 
-    skip_scalars!(bool, false, false);
+    skip_scalars!(Shape, Shape::Other, Shape::Null);
+    skip_texts!(Shape, Shape::Other);
+    skip_arrays!(Shape, Shape::Other);
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<bool, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Shape, A::Error> {
         let mut name = String::new();
-        while map.next_key_seed(Name(&mut name))?.is_some() {
+        while map.next_key_seed(Text(&mut name))?.is_some() {
             self.0.field(&name, &mut map)?;
         }
-        Ok(true)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<bool, A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(false)
+        Ok(Shape::Read)
     }
 }
 
@@ -118,59 +138,20 @@ impl<'de, I: Items> Visitor<'de> for Array<'_, I> {
     type Value = bool;
 
     skip_scalars!(bool, false, false);
+    skip_texts!(bool, false);
+    skip_objects!(bool, false);
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<bool, A::Error> {
         while self.0.item(&mut seq)? {}
         Ok(true)
     }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<bool, A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(false)
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for &Kept {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        match self {
-            Kept::All => Value::deserialize(deserializer),
-            Kept::Fields(fields) => deserializer.deserialize_any(KeptFields(fields)),
-        }
-    }
-}
-
-struct KeptFields(&'static [(&'static str, Kept)]);
-
-impl<'de> Visitor<'de> for KeptFields {
-    type Value = Value;
-
-    skip_scalars!(Value, Value::Bool(false), Value::Null);
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let (mut object, mut name) = (Map::new(), String::new());
-        while map.next_key_seed(Name(&mut name))?.is_some() {
-            match self.0.iter().find(|(known, _)| *known == name) {
-                Some((_, kept)) => drop(object.insert(name.clone(), map.next_value_seed(kept)?)),
-                None => skip_value(&mut map)?,
-            }
-        }
-        Ok(Value::Object(object))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Value::Bool(false))
-    }
 }
 
 /// Reads a text; `None` for any other value.
 pub(super) fn read_text<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Option<String>, A::Error> {
-    Ok(match map.next_value::<Value>()? {
-        Value::String(text) => Some(text),
-        _ => None,
-    })
+    let mut text = String::new();
+    let shape = map.next_value_seed(Text(&mut text))?;
+    Ok((shape == Shape::Read).then_some(text))
 }
 
 pub(super) fn skip_value<'de, A: MapAccess<'de>>(map: &mut A) -> Result<(), A::Error> {

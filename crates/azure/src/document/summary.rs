@@ -6,7 +6,8 @@
 use serde::de::{DeserializeSeed as _, Error as _, MapAccess, SeqAccess};
 use serde_json::{Deserializer, Value, json};
 
-use super::lenient::{Array, Fields, Items, Kept, Object, read_text, skip_value};
+use super::address::AddressReader;
+use super::lenient::{Array, Fields, Items, Object, read_text, skip_value};
 use super::{BackendAddress, LoadBalancer, ProvisioningState};
 use crate::body_stream::BodyReader;
 use crate::id::{Etag, LoadBalancerId, PoolId};
@@ -17,19 +18,6 @@ pub(super) mod parts;
 pub(crate) const MAX_ADDRESSES: usize = 500_000;
 /// Rules and probes of one load balancer; ARM allows 1,500 rules.
 pub(crate) const MAX_RULES: usize = 20_000;
-
-/// What [`BackendAddress`] reads. The other fields are most of an entry, and are skipped.
-const READ_OF_ADDRESS: Kept = Kept::Fields(&[
-    ("name", Kept::All),
-    (
-        "properties",
-        Kept::Fields(&[
-            ("adminState", Kept::All),
-            ("ipAddress", Kept::All),
-            ("networkInterfaceIPConfiguration", Kept::Fields(&[("id", Kept::All)])),
-        ]),
-    ),
-]);
 
 /// A load balancer without the documents of its pools. `E` is what a pool entry is converted to.
 #[derive(Clone, Debug, PartialEq)]
@@ -370,6 +358,7 @@ impl<'a, E> PoolReader<'a, E> {
                 provisioning_state: ProvisioningState::Settled,
                 has_addresses: false,
                 addresses: Vec::new(),
+                address: AddressReader::default(),
             },
         }
     }
@@ -405,6 +394,7 @@ struct PoolPropertiesReader<'a, E> {
     /// Whether the pool entries are there, even if there are none.
     has_addresses: bool,
     addresses: Vec<E>,
+    address: AddressReader,
 }
 
 impl<E> Fields for PoolPropertiesReader<'_, E> {
@@ -422,13 +412,14 @@ impl<E> Fields for PoolPropertiesReader<'_, E> {
 
 impl<E> Items for PoolPropertiesReader<'_, E> {
     fn item<'de, A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error> {
-        let Some(address) = seq.next_element_seed(&READ_OF_ADDRESS)? else {
+        self.address.reset();
+        let Some(shape) = seq.next_element_seed(Object(&mut self.address))? else {
             return Ok(false);
         };
         if self.addresses.len() >= self.max_addresses {
             return Err(A::Error::custom(format!("more than {MAX_ADDRESSES} pool entries")));
         }
-        self.addresses.push((self.convert)(BackendAddress(&address)));
+        self.addresses.push((self.convert)(self.address.address(shape)));
         Ok(true)
     }
 }
