@@ -33,7 +33,7 @@ drill_propagation = drill --runs $(or $(DRILL_RUNS),20) --strategy node-port,kub
 	for delay in 0s 1s 2s 3s 4s 5s 7s 10s 15s; do drill --runs $(or $(DRILL_RUNS),20) --strategy admin-state,exclude-label --operation-delay $$delay; done
 
 # What the chart sets in every pod of headgate, for what is measured of its memory.
-as_in_pods = MALLOC_ARENA_MAX=2
+as_in_pods = MALLOC_ARENA_MAX=2 MALLOC_MMAP_THRESHOLD_=131072
 
 # What the admin state alone depends on. Faults and settings are in real time, of which the drill makes five times as much.
 drill_arm_assumptions = '--pool-members nic' '--other-writer 1s' '--operation-delay-per-member 250ms' '--azure-settings {"readLag":"400ms"}' \
