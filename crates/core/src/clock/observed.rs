@@ -52,6 +52,13 @@ impl<T: PartialEq> Observed<T> {
         });
     }
 
+    /// Replaces the present value by one that is as old.
+    pub fn replace(&mut self, value: T) {
+        if let Some(current) = &mut self.current {
+            current.value = value;
+        }
+    }
+
     /// What is there now.
     pub fn value(&self) -> Option<&T> {
         self.current.as_ref().map(|current| &current.value)
@@ -121,6 +128,11 @@ mod tests {
         assert_eq!(observed.expires_at(TTL), Some(after(280).mono), "from its observation");
         observed.pause(after(100).mono, after(130).mono);
         assert_eq!(observed.expires_at(TTL), Some(after(310).mono));
+        observed.replace("c");
+        assert_eq!(
+            (observed.value(), observed.expires_at(TTL)),
+            (Some(&"c"), Some(after(310).mono))
+        );
         let mut expired = Observed::default();
         expired.observe(Some("a"), |_| Duration::MAX, after(5));
         assert_eq!(expired.expires_at(TTL), Some(after(5).mono));

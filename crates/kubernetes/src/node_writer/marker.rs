@@ -197,7 +197,14 @@ fn observe(
             .confirmed_at
             .map_or(Duration::ZERO, |at| age_by_wall_clock(at, now))
     };
-    observed.observe(shown.filter(MarkerFact::needs_confirmation), age, now);
+    let shown = shown.filter(MarkerFact::needs_confirmation);
+    match (shown, observed.value()) {
+        // Another text without a time of its own confirms nothing.
+        (Some(shown), Some(known)) if shown.confirmed_at.is_none_or(|at| known.confirmed_at == Some(at)) => {
+            observed.replace(shown);
+        }
+        (shown, _) => observed.observe(shown, age, now),
+    }
     observed.expires_at(observed.value().map_or(ttl, |shown| shown.ttl(ttl)))
 }
 
@@ -319,6 +326,30 @@ mod tests {
             expiry.observe(Some(unproved), MARKER_TTL, after(130)),
             Some(after(310).mono)
         );
+    }
+
+    #[test]
+    fn another_text_without_a_new_time_confirms_nothing() {
+        let start = Clock::System.now();
+        let after = |seconds: u32| Moment {
+            wall: start.wall + seconds * SECOND,
+            mono: start.mono + seconds * SECOND,
+        };
+        let time = |seconds: u32| after(seconds).wall.to_string();
+        let mut expiry = Expiry::default();
+        for (second, shown, expected) in [
+            (0, fact("True", "AdminStateDown", &time(0)), 180),
+            (60, fact("True", "Other", &time(0)), 180),
+            (120, fact("True", "Other", "x"), 180),
+            (130, fact("False", "NotDown", "x"), 180),
+            (140, fact("True", "AdminStateDown", &time(140)), 320),
+        ] {
+            assert_eq!(
+                expiry.observe(Some(shown), MARKER_TTL, after(second)),
+                Some(after(expected).mono),
+                "{second}"
+            );
+        }
     }
 
     #[test]
