@@ -222,7 +222,8 @@ impl Ledger {
     /// changes.
     ///
     /// A ledger entry whose pool entry is absent [`LIST_LAG`] later becomes `restored`, at `now`. A restored one is removed if its pool
-    /// entry is not `Down` [`STALE_WRITE_WINDOW`] later.
+    /// entry is not `Down` [`STALE_WRITE_WINDOW`] later; that window begins again where it is `Down` again [`LIST_LAG`] later: what ARM
+    /// ignores of the writes that give it back is shown for a moment each time.
     #[must_use]
     pub fn expiry_changes(
         &self,
@@ -240,7 +241,10 @@ impl Ledger {
                 {
                     None
                 }
-                (LedgerStage::Intended | LedgerStage::Down, ObservedState::Absent) if known_for >= LIST_LAG => {
+                (LedgerStage::Intended | LedgerStage::Down, ObservedState::Absent)
+                | (LedgerStage::Restored, ObservedState::Down)
+                    if known_for >= LIST_LAG =>
+                {
                     Some(LedgerEntry {
                         stage: LedgerStage::Restored,
                         since: now,
@@ -415,6 +419,11 @@ mod tests {
         assert_eq!(of(&ledger, "unseen"), Some(entry(LedgerStage::Down, 0)));
         assert_eq!(of(&ledger, "meant"), Some(entry(LedgerStage::Restored, 299)));
         assert_eq!(of(&ledger, "old"), Some(entry(LedgerStage::Restored, 0)));
+        assert_eq!(
+            of(&ledger, "back"),
+            Some(entry(LedgerStage::Restored, 299)),
+            "Down again: remembered from now on"
+        );
         let is_down = |(.., entry): &(&str, &str, LedgerEntry)| entry.stage != LedgerStage::Restored;
         assert_eq!(ledger.entries().filter(is_down).count(), 2);
         for change in ledger.expiry_changes(list(300), at(300)) {
