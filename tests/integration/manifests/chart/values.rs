@@ -293,7 +293,7 @@ fn values_reach_the_objects() {
     let pod = &template["spec"];
     assert_eq!(pod["nodeSelector"], json!({"kubernetes.io/os": "linux", "pool": "x"}));
     let container = &pod["containers"][0];
-    assert_eq!(container["env"][3], json!({"name": "A", "value": "b"}));
+    assert_eq!(container["env"][4], json!({"name": "A", "value": "b"}));
     assert_eq!(
         container["resources"]["limits"],
         json!({"memory": "1Gi", "ephemeral-storage": "512Mi"})
