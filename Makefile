@@ -274,7 +274,7 @@ count: ## print the lines of code of the product, of the lab, and of tests and b
 coverage: build-tools coverage-tools namespace-tools ## print how much of each product crate the tests of these crates run, without integration tests: make coverage, or make coverage CRATES='-p headgate-core'
 	llvm=$$(rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p'); \
 	export LLVM_COV=$$(command -v llvm-cov-$$llvm) LLVM_PROFDATA=$$(command -v llvm-profdata-$$llvm); \
-	crates='$(or $(CRATES),$(patsubst crates/%,-p headgate-%,$(wildcard crates/*)))'; cargo llvm-cov clean --profraw-only; \
+	crates='$(or $(CRATES),$(patsubst crates/%,-p headgate-%,$(wildcard crates/*)))'; cargo llvm-cov clean --workspace; \
 	cargo llvm-cov --locked --no-report $$crates --lib --tests $(ARGS) -- --include-ignored; \
 	cargo llvm-cov report $$crates --lcov --output-path $(target_dir)/coverage.info; \
 	cargo llvm-cov report $$crates --json --output-path $(target_dir)/coverage.json; \
