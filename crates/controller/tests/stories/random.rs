@@ -9,6 +9,7 @@ use headgate_controller::admin_state::GuardSettings;
 use headgate_core::clock::{Clock, WallOffset};
 use headgate_core::node::{KeyMatcher, SignalMatcher};
 use headgate_core::settings::IntOrPercent;
+use headgate_kubernetes::leader::Term;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, run_seeds};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -437,10 +438,12 @@ impl RandomRun {
     /// The ledger is deleted or replaced by an earlier one while a leader lives, and the leader has time to notice it.
     async fn ledger_loss(&mut self) {
         let name = "headgate-admin-state";
-        let leads = |running: &RunningLeader| running.leader.terms.borrow().is_some();
+        let term = |running: &RunningLeader| running.leader.terms.borrow().as_ref().map(Term::number);
+        let leading = self.leaders.iter().find_map(term);
         // A leader that has just begun may not have read the ledger yet.
         sleep(10 * SECOND).await;
-        if self.leaders.len() != 2 || !self.leaders.iter().any(leads) || !self.wait_for_api().await {
+        let is_known = leading.is_some() && self.leaders.iter().find_map(term) == leading;
+        if self.leaders.len() != 2 || !is_known || !self.wait_for_api().await {
             return;
         }
         let Some(found) = self.fake.peek::<ConfigMap>("kube-system", name) else {
