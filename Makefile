@@ -32,7 +32,7 @@ include_ignored := --include-ignored --skip real_machine_controller
 drill_propagation = drill --runs $(or $(DRILL_RUNS),20) --strategy node-port,kube-proxy,healthz; \
 	for delay in 0s 1s 2s 3s 4s 5s 7s 10s 15s; do drill --runs $(or $(DRILL_RUNS),20) --strategy admin-state,exclude-label --operation-delay $$delay; done
 
-# What the chart sets in every pod of headgate, for what is measured of its memory.
+# What the chart sets in the pods of agents and controllers, for what is measured of their memory.
 as_in_pods = MALLOC_ARENA_MAX=2 MALLOC_MMAP_THRESHOLD_=131072
 
 # What the admin state alone depends on. Faults and settings are in real time, of which the drill makes five times as much.

@@ -3,10 +3,11 @@
 use std::fmt;
 
 use bytes::Bytes;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::lenient::{Array, Fields, Items, Object, read_text, skip_value};
 use super::put_body::{Part, PutBody};
 use super::{AdminState, Pool, entries_mut, etag_of, set_admin_state};
 use crate::client::EncodedPool;
@@ -38,7 +39,7 @@ impl PoolDraft {
             text: text.clone(),
             ..Found::default()
         };
-        Seed(Place::LoadBalancer, &mut found).deserialize(&mut serde_json::Deserializer::from_slice(text))?;
+        Object(&mut found).deserialize(&mut serde_json::Deserializer::from_slice(text))?;
         let etag = etag.cloned().or(found.etag);
         let draft = |(document, texts): (Value, Option<Vec<Bytes>>)| {
             let name = document.get("name").and_then(Value::as_str)?;
@@ -102,28 +103,61 @@ fn parsed(text: &Bytes) -> Value {
     serde_json::from_slice(text).unwrap_or_default()
 }
 
+/// What is read of a load balancer.
 #[derive(Default)]
 struct Found {
     text: Bytes,
     etag: Option<Etag>,
     /// The documents of pools, and the texts of their entries.
     pools: Vec<(Value, Option<Vec<Bytes>>)>,
-    texts: Option<Vec<Bytes>>,
 }
 
-#[derive(Clone, Copy)]
-enum Place {
-    LoadBalancer,
-    Properties,
-    Pools,
-    /// In a pool.
-    In(Part),
+impl Fields for Found {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        match name {
+            "etag" => self.etag = read_text(map)?.as_deref().and_then(Etag::new),
+            "properties" => drop(map.next_value_seed(Object(&mut Properties(self)))?),
+            _ => skip_value(map)?,
+        }
+        Ok(())
+    }
 }
 
-/// Reads what is at this place of a load balancer; of the pools everything is kept.
-struct Seed<'a>(Place, &'a mut Found);
+struct Properties<'a>(&'a mut Found);
 
-impl<'de> DeserializeSeed<'de> for Seed<'_> {
+impl Fields for Properties<'_> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        match name {
+            "backendAddressPools" => drop(map.next_value_seed(Array(&mut *self.0))?),
+            _ => skip_value(map)?,
+        }
+        Ok(())
+    }
+}
+
+impl Items for Found {
+    fn item<'de, A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error> {
+        let mut texts = None;
+        let seed = PartSeed {
+            part: Part::Pool,
+            source: &self.text,
+            texts: &mut texts,
+        };
+        let pool = seq.next_element_seed(seed)?;
+        let is_some = pool.is_some();
+        self.pools.extend(pool.map(|pool| (pool, texts)));
+        Ok(is_some)
+    }
+}
+
+/// Reads a part of a pool, with everything in it but the entries, whose texts it takes from `source`.
+struct PartSeed<'a> {
+    part: Part,
+    source: &'a Bytes,
+    texts: &'a mut Option<Vec<Bytes>>,
+}
+
+impl<'de> DeserializeSeed<'de> for PartSeed<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -131,7 +165,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Seed<'_> {
+impl<'de> Visitor<'de> for PartSeed<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -163,51 +197,32 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let Self(place, found) = self;
+        let Self { part, source, texts } = self;
         let mut fields = Map::new();
         while let Some(name) = map.next_key::<String>()? {
-            match (place, name.as_str()) {
-                (Place::LoadBalancer, "etag") => {
-                    found.etag = map.next_value::<Value>()?.as_str().and_then(Etag::new);
+            let value = match part.child(&name) {
+                Some(part) => {
+                    let texts = &mut *texts;
+                    map.next_value_seed(PartSeed { part, source, texts })?
                 }
-                (Place::LoadBalancer, "properties") => drop(map.next_value_seed(Seed(Place::Properties, found))?),
-                (Place::Properties, "backendAddressPools") => drop(map.next_value_seed(Seed(Place::Pools, found))?),
-                (Place::In(part), _) => {
-                    let value = match part.child(&name) {
-                        Some(child) => map.next_value_seed(Seed(Place::In(child), found))?,
-                        None => map.next_value()?,
-                    };
-                    fields.insert(name, value);
-                }
-                _ => drop(map.next_value::<IgnoredAny>()?),
-            }
+                None => map.next_value()?,
+            };
+            fields.insert(name, value);
         }
         Ok(fields.into())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let Self(place, found) = self;
         let mut items: Vec<Value> = Vec::new();
-        match place {
-            Place::Pools => {
-                while let Some(pool) = seq.next_element_seed(Seed(Place::In(Part::Pool), found))? {
-                    let texts = found.texts.take();
-                    found.pools.push((pool, texts));
-                }
+        if let Part::Addresses = self.part {
+            let texts = self.texts.insert(Vec::new());
+            while let Some(text) = seq.next_element::<&RawValue>()? {
+                texts.push(self.source.slice_ref(text.get().as_bytes()));
             }
-            Place::In(Part::Addresses) => {
-                let mut texts = Vec::new();
-                while let Some(text) = seq.next_element::<&RawValue>()? {
-                    texts.push(found.text.slice_ref(text.get().as_bytes()));
-                }
-                found.texts = Some(texts);
+        } else {
+            while let Some(item) = seq.next_element()? {
+                items.push(item);
             }
-            Place::In(_) => {
-                while let Some(item) = seq.next_element()? {
-                    items.push(item);
-                }
-            }
-            Place::LoadBalancer | Place::Properties => while seq.next_element::<IgnoredAny>()?.is_some() {},
         }
         Ok(items.into())
     }

@@ -40,7 +40,7 @@ pub struct PutBody<'a> {
 }
 
 /// The part of a pool's document that a value is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
     Pool,
     PoolProperties,
@@ -120,7 +120,7 @@ impl Serialize for PutText<'_> {
             let value: &RawValue = serde_json::from_slice(text).map_err(S::Error::custom)?;
             return value.serialize(serializer);
         }
-        let Fields(fields) = serde_json::from_slice(text).map_err(S::Error::custom)?;
+        let FieldTexts(fields) = serde_json::from_slice(text).map_err(S::Error::custom)?;
         let fields = fields
             .iter()
             .filter(|(name, _)| !part.read_only().contains(&name.as_ref()));
@@ -136,13 +136,13 @@ impl Serialize for PutText<'_> {
 }
 
 /// The fields of an object, with their values as texts.
-struct Fields<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+struct FieldTexts<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for FieldTexts<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct FieldsVisitor;
         impl<'de> Visitor<'de> for FieldsVisitor {
-            type Value = Fields<'de>;
+            type Value = FieldTexts<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -153,7 +153,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
                 while let Some((BorrowedName(name), value)) = map.next_entry()? {
                     fields.push((name, value));
                 }
-                Ok(Fields(fields))
+                Ok(FieldTexts(fields))
             }
         }
         deserializer.deserialize_map(FieldsVisitor)

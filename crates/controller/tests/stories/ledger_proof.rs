@@ -205,7 +205,7 @@ async fn restore_gives_back_in_load_balancers_that_are_not_configured() {
     cluster.until_down(&[]).await;
 }
 
-/// A cluster whose second node is `Down`, whose leader is gone, and whose next lists show what was before; what is restored then.
+/// Restores in a cluster whose second node is `Down` and whose leader is gone, while the next lists show what was before that.
 async fn restore_after_lists_of_before(lists: u32, then: Option<Value>) -> (TestCluster, RestoreOutcome) {
     let mut cluster = TestCluster::new(3).await;
     let list = cluster
