@@ -18,7 +18,7 @@ pub mod lifetimes;
 pub mod machine;
 pub mod network;
 pub mod operation;
-mod pod;
+pub mod pod;
 pub mod probe;
 pub mod progress;
 pub mod report;

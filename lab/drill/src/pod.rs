@@ -26,15 +26,19 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two attempts.
 const LISTEN_INTERVAL: Duration = Duration::from_millis(5);
 
+/// A Pod's process.
 #[derive(Debug)]
-pub(crate) struct Pod {
+pub struct Pod {
     ready: Arc<AtomicBool>,
     tasks: [JoinHandle<()>; 2],
 }
 
 impl Pod {
     /// Starts one in the network namespace of the calling thread, on all of its addresses.
-    pub(crate) async fn start(node: u8) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// Another process listens on its ports.
+    pub async fn start(node: u8) -> io::Result<Self> {
         let listener = listen(POD_PORT).await?;
         let ready_listener = listen(POD_READY_PORT).await?;
         let ready = Arc::new(AtomicBool::new(true));

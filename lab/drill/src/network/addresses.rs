@@ -30,7 +30,7 @@ const FIRST_NODE: u8 = 10;
 /// Where processes of a node reach the instance metadata service.
 pub(crate) const METADATA_SERVICE: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 /// Where a Pod serves clients.
-pub(crate) const POD_PORT: u16 = 8080;
+pub const POD_PORT: u16 = 8080;
 /// Where a Pod serves `/ready`, as Envoy's admin port.
 pub(crate) const POD_READY_PORT: u16 = 9901;
 

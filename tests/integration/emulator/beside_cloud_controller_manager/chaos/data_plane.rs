@@ -2,7 +2,7 @@
 //! load balancer has no probes, and takes new flows to the members that are not `Down`; a member that ARM no longer shows gets a reset, as
 //! a machine that is gone.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,7 @@ use headgate_drill::draining::FlowEnd;
 use headgate_drill::lifetimes::Lifetimes;
 use headgate_drill::network::namespace::Running;
 use headgate_drill::network::{Network, addresses, ruleset, tool};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use headgate_drill::pod::Pod;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -20,8 +19,6 @@ use super::observer::Shared;
 use super::{NODES, node_name};
 use crate::chaos::connections::{Backends, Connections, Held, InForce, judge};
 
-/// Where a node answers.
-const PORT: u16 = 8080;
 /// How long an answer may take on a busy machine.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -46,10 +43,9 @@ impl DataPlane {
         for (index, namespace) in (0..NODES).zip(&network.nodes) {
             let mut stopped = stopped.clone();
             let answer = move || async move {
-                tokio::select! {
-                    () = answer(index) => {}
-                    _ = stopped.wait_for(|stop| *stop) => {}
-                }
+                let _pod = Pod::start(index).await.unwrap();
+                // At the end its sender may be gone.
+                let _ = stopped.wait_for(|stop| *stop).await;
             };
             nodes.push(namespace.spawn("node", answer).unwrap());
         }
@@ -102,17 +98,6 @@ impl DataPlane {
     }
 }
 
-/// Answers each byte with the node's index, twice, as the Pods of drills do.
-async fn answer(node: u8) {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).await.unwrap();
-    while let Ok((mut stream, _)) = listener.accept().await {
-        tokio::spawn(async move {
-            let mut request = [0];
-            while stream.read_exact(&mut request).await.is_ok() && stream.write_all(&[node, node]).await.is_ok() {}
-        });
-    }
-}
-
 async fn follow(
     network: Network,
     mut backends: watch::Receiver<Backends>,
@@ -138,7 +123,7 @@ async fn put_in_force(network: &Network, backends: Backends, seed: u64) -> InFor
     for index in 0..NODES {
         let (node, address) = (node_name(index + 1), addresses::node(usize::from(index)));
         if backends.rotation.contains(&node) {
-            rotation.push(SocketAddrV4::new(address, PORT));
+            rotation.push(SocketAddrV4::new(address, addresses::POD_PORT));
         } else if !backends.down.contains(&node) {
             gone.push((address, FlowEnd::Reset));
         }
