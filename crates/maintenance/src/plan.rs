@@ -218,7 +218,7 @@ fn released_machines<'a>(view: &'a View<'_>) -> impl Iterator<Item = Action> + '
     released.cloned().map(Action::ReleaseMachine)
 }
 
-/// Whether anything is still to be undone for a maintenance in the `Complete` stage.
+/// Whether anything is still to be undone for a maintenance in the `Complete` stage. Once nothing was, what changes on its nodes is not its own.
 fn is_completing(
     view: &View<'_>,
     maintenance: &Maintenance<'_>,
@@ -236,6 +236,7 @@ fn is_completing(
         .filter(|node| view.nodes.contains_key(node))
         .collect();
     maintenance.phase == Phase::Complete
+        && !maintenance.is_completed()
         && (nodes.iter().any(|node| changes.contains_key(node))
             || cancellations
                 .iter()

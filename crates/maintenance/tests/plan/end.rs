@@ -255,6 +255,32 @@ fn the_finalizer_goes_with_the_complete_stage_and_never_comes_back() {
 }
 
 #[test]
+fn a_completed_maintenance_stays_completed_while_another_has_its_nodes() {
+    for (first, is_cordoned) in [(Stage::Idle, true), (Stage::Cordon, false), (Stage::Drain, true)] {
+        let mut world = World::default().nodes(&["one"]).pods("one", 2, PodType::Default, 0);
+        world.maintain("m", first, &["one"], &[]);
+        world.settle();
+        world.change("m", |one| one.spec.stage = Stage::Complete);
+        world.settle();
+        let completed = world.maintenance("m").clone();
+        assert_eq!(world.condition("m", "Progressing"), Some(("False", "Completed")));
+        world.node("one").unschedulable = is_cordoned;
+        world.maintain("later", Stage::Drain, &["one"], &[]);
+        for stage in [Stage::Drain, Stage::Complete] {
+            world.change("later", |later| later.spec.stage = stage);
+            for _ in 0..20 {
+                for action in world.plan().actions {
+                    world.apply(action);
+                    assert_eq!(world.maintenance("m"), &completed, "{first:?}, {stage:?}");
+                }
+            }
+            assert_eq!(world.plan().actions, [], "{first:?}, {stage:?}");
+        }
+        assert_eq!(world.node("one").unschedulable, is_cordoned, "{first:?}: a person's");
+    }
+}
+
+#[test]
 fn a_finalizer_without_anything_to_undo_is_removed() {
     for (stage, dry_run) in [(Stage::Idle, false), (Stage::Drain, true), (Stage::Complete, true)] {
         let mut world = World::default().nodes(&["one"]);
