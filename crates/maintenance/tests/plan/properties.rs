@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use headgate_maintenance::api::{DrainPlanEntry, PodType, Stage};
+use headgate_maintenance::api::{DrainPlanEntry, NodeMaintenance, PodType, Stage};
 use headgate_maintenance::drain_plan::{DrainTargets, PodSelector};
 use headgate_maintenance::snapshot::PodFacts;
 use proptest::collection::vec;
@@ -36,6 +36,8 @@ pub(super) enum Happening {
         plan: Vec<DrainPlanEntry>,
         stage: Stage,
     },
+    /// A maintenance is completed.
+    Completes(usize),
     /// A maintenance is deleted.
     Deletes(usize),
 }
@@ -75,12 +77,19 @@ fn entries() -> impl Strategy<Value = DrainPlanEntry> {
 }
 
 pub(super) fn happenings() -> impl Strategy<Value = Happening> {
-    let stage = select(vec![Stage::Cordon, Stage::Drain, Stage::Drain, Stage::Drain]);
+    let stage = select(vec![
+        Stage::Idle,
+        Stage::Cordon,
+        Stage::Drain,
+        Stage::Drain,
+        Stage::Drain,
+    ]);
     prop_oneof![
         6 => any::<prop::sample::Index>().prop_map(|index| Happening::Leaves(index.index(1000))),
         2 => pods().prop_map(Happening::Comes),
         2 => (vec(0..NODES.len(), 1..4), vec(entries(), 0..4), stage)
             .prop_map(|(nodes, plan, stage)| Happening::Maintains { nodes, plan, stage }),
+        1 => (0..10_usize).prop_map(Happening::Completes),
         1 => (0..10_usize).prop_map(Happening::Deletes),
     ]
 }
@@ -115,18 +124,37 @@ pub(super) fn happen(world: &mut World, happening: &Happening, number: usize) {
             let nodes: Vec<_> = nodes.iter().map(|node| NODES[*node]).collect();
             world.maintain(&format!("m{number}"), *stage, &nodes, plan);
         }
+        Happening::Completes(index) => {
+            if let Some(name) = name_of(world, *index) {
+                world.change(&name, |one| one.spec.stage = Stage::Complete);
+            }
+        }
         Happening::Deletes(index) => {
-            let names: Vec<_> = world
-                .snapshot
-                .maintenances
-                .iter()
-                .filter_map(|one| one.metadata.name.clone())
-                .collect();
-            if !names.is_empty() {
-                world.delete(&names[index % names.len()]);
+            if let Some(name) = name_of(world, *index) {
+                world.delete(&name);
             }
         }
     }
+}
+
+fn name_of(world: &World, index: usize) -> Option<String> {
+    let maintenances = &world.snapshot.maintenances;
+    let index = index.checked_rem(maintenances.len())?;
+    maintenances[index].metadata.name.clone()
+}
+
+/// The maintenances whose status says that everything is undone.
+fn completed(world: &World) -> Vec<NodeMaintenance> {
+    let is_completed = |one: &&NodeMaintenance| {
+        world.condition(one.metadata.name.as_deref().unwrap(), "Progressing") == Some(("False", "Completed"))
+    };
+    world
+        .snapshot
+        .maintenances
+        .iter()
+        .filter(is_completed)
+        .cloned()
+        .collect()
 }
 
 /// The targets of each node, from the statuses.
@@ -173,6 +201,21 @@ proptest! {
                     prop_assert!(world.evacuated_pods().contains(&pod.name), "{:?} has no Evacuation", pod);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_is_completed_stays_completed(first in vec(pods(), 0..10), then in vec(happenings(), 1..16)) {
+        let mut world = begin(&first);
+        for (number, happening) in then.iter().enumerate() {
+            let completed = completed(&world);
+            happen(&mut world, happening, number);
+            world.settle_with(|world| {
+                for before in &completed {
+                    let now = world.find(before.metadata.name.as_deref().unwrap());
+                    assert!(now.is_none_or(|now| now == before), "{happening:?}: {now:?} was {before:?}");
+                }
+            });
         }
     }
 

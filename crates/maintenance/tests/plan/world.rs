@@ -149,6 +149,11 @@ impl World {
 
     /// Plans and carries out until nothing is left to do.
     pub(super) fn settle(&mut self) {
+        self.settle_with(|_| {});
+    }
+
+    /// The same, and looks at the world after each action.
+    pub(super) fn settle_with(&mut self, look: impl Fn(&Self)) {
         for _ in 0..MOST_ROUNDS {
             let plan = self.plan();
             if plan.actions.is_empty() {
@@ -156,6 +161,7 @@ impl World {
             }
             for action in plan.actions {
                 self.apply(action);
+                look(self);
             }
         }
         panic!("still to do: {:#?}", self.plan().actions);
