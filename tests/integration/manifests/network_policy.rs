@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use headgate::config::{METRICS_PORT, Settings};
 use serde_json::{Value, json};
 
-use super::rendering::{folder, hardened};
+use super::rendering::{folder, hardened, merged};
 use super::{only, render};
 
 /// The ports of a list of rules, with the addresses to which a rule limits them.
@@ -72,4 +72,34 @@ fn network_policy_opens_the_ports_of_the_controllers() {
         .chain(dns)
         .collect();
     assert_eq!(ports(&spec["egress"]), egress);
+}
+
+#[test]
+fn network_policy_opens_the_ports_of_the_proxies_and_what_the_values_add() {
+    let egress = |values: Value| {
+        let objects = render(&folder(&merged(hardened(), values)));
+        ports(&only(&objects, "NetworkPolicy")["spec"]["egress"])
+    };
+    let before = egress(json!({}));
+    let tcp = |port| (port, "TCP".to_owned(), None);
+    for (values, expected) in [
+        (json!({"proxy": {"https": "http://proxy.example.com:3128"}}), vec![3128]),
+        (
+            json!({"proxy": {"http": "http://user:p%40ss@10.0.0.9:8080/"}}),
+            vec![8080],
+        ),
+        (
+            json!({"proxy": {"https": "http://[fd00::9]:3128", "http": "http://[fd00::9]"}}),
+            vec![80, 3128],
+        ),
+        (json!({"proxy": {"https": "http://proxy"}}), vec![80]),
+        (
+            json!({"networkPolicy": {"extraEgress": [{"ports": [{"port": 4318, "protocol": "TCP"}]}]}}),
+            vec![4318],
+        ),
+    ] {
+        let added: Vec<_> = egress(values.clone()).difference(&before).cloned().collect();
+        let expected: Vec<_> = expected.into_iter().map(tcp).collect();
+        assert_eq!(added, expected, "{values}");
+    }
 }
