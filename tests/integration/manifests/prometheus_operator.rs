@@ -7,7 +7,7 @@ use std::process::Command;
 use headgate_test_kubernetes::{kubectl, own_control_plane, scratch};
 use serde_json::{Value, json};
 
-use super::rendering::{hardened, merged, rendered};
+use super::rendering::{hardened, merged, profile, rendered};
 use super::{only, repository, stdout_of};
 
 /// The objects of the operator's kinds.
@@ -16,6 +16,45 @@ fn objects() -> Vec<Value> {
     let mut objects = rendered("kube-system", &merged(hardened(), values), &[]);
     objects.retain(|object| object["apiVersion"] == "monitoring.coreos.com/v1");
     objects
+}
+
+/// The names of the containers of which Prometheus makes a target each, by the role `pod` of its discovery, and that the relabelings keep.
+/// A container with ports has one target for each of them.
+fn targets(pod: &Value, relabelings: &[Value]) -> Vec<String> {
+    let lists = ["containers", "initContainers"].map(|list| pod[list].as_array().cloned().unwrap_or_default());
+    let mut names = Vec::new();
+    for container in lists.concat() {
+        let ports = container["ports"].as_array().map_or(0, Vec::len).max(1);
+        let name = container["name"].as_str().unwrap().to_owned();
+        names.extend(std::iter::repeat_n(name, ports));
+    }
+    for rule in relabelings.iter().filter(|rule| rule["action"] == "keep") {
+        assert_eq!(
+            rule["sourceLabels"],
+            json!(["__meta_kubernetes_pod_container_name"]),
+            "{rule}"
+        );
+        names.retain(|name| rule["regex"] == name.as_str());
+    }
+    names
+}
+
+#[test]
+fn each_pod_is_one_target() {
+    let more = json!({"podMonitor": {"enabled": true}});
+    for name in ["azure", "aks", "everything"] {
+        let objects = rendered("kube-system", &merged(profile(name), more.clone()), &[]);
+        let monitor = &only(&objects, "PodMonitor")["spec"];
+        let relabelings = monitor["podMetricsEndpoints"][0]["relabelings"].as_array().unwrap();
+        let selected = monitor["selector"]["matchExpressions"][0]["values"].as_array().unwrap();
+        let templates = objects.iter().map(|object| &object["spec"]["template"]);
+        let templates = templates
+            .filter(|template| selected.contains(&template["metadata"]["labels"]["app.kubernetes.io/component"]));
+        let found: Vec<_> = templates
+            .map(|template| targets(&template["spec"], relabelings))
+            .collect();
+        assert_eq!(found, [["headgate"], ["headgate"]], "{name}");
+    }
 }
 
 /// A file with an object.

@@ -446,8 +446,8 @@ fn values_for_pods_reach_agents_and_controllers() {
     );
     let relabelings = endpoint["relabelings"].as_array().unwrap();
     assert_eq!(
-        (relabelings.len(), &relabelings[3]),
-        (4, &json!({"action": "labeldrop"}))
+        (relabelings.len(), &relabelings[4]),
+        (5, &json!({"action": "labeldrop"}))
     );
     for rules in objects.iter().filter(|object| object["kind"] == "PrometheusRule") {
         assert_eq!(rules["spec"]["groups"][0]["interval"], "1m");
