@@ -6,11 +6,16 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use headgate_test_kubernetes::{assets, scratch};
+use headgate_test_kubernetes::{assets, control_plane, kubectl, scratch};
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::PostParams;
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::harness::succeed;
 use crate::manifests::rendering::tools;
 use crate::sandbox::command::Sandbox;
 
@@ -186,6 +191,44 @@ fn every_block_is_shell() {
             String::from_utf8_lossy(&output.stderr)
         );
     }
+}
+
+/// The functions of the runbooks show the events of Nodes, which are in `default`, whatever the namespace of the context is; the newest last.
+#[tokio::test]
+async fn node_events_are_shown_from_any_namespace() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let events = Api::<Event>::namespaced(client, "default");
+    for (name, is_last) in [("b-runbook", false), ("a-runbook", true)] {
+        let event = json!({"metadata": {"name": name}, "eventTime": "2026-11-21T10:00:00.000000Z", "action": "Wrote", "reason": "Test",
+            "regarding": {"apiVersion": "v1", "kind": "Node", "name": "runbook"}, "note": name, "type": "Normal",
+            "reportingController": "headgate.dev/test", "reportingInstance": "test"});
+        let event = serde_json::from_value(event).unwrap();
+        events.create(&PostParams::default(), &event).await.unwrap();
+        if !is_last {
+            // Times of creation are whole seconds.
+            tokio::time::sleep(Duration::from_millis(1100)).await;
+        }
+    }
+    let elsewhere = scratch("runbooks").join("kubeconfig");
+    std::fs::copy(&cluster.kubeconfig, &elsewhere).unwrap();
+    succeed(kubectl(&elsewhere).args(["config", "set-context", "--current", "--namespace=elsewhere"]));
+    let blocks = blocks(&["docs/reference/runbooks.md"]);
+    let functions = blocks
+        .iter()
+        .find(|block| block.text.contains("node_events() {"))
+        .unwrap();
+    let programs = assets().program("kubectl").unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut bash = Command::new("bash");
+    bash.arg("-c").arg(format!("{}\nnode_events", functions.text));
+    bash.env("PATH", format!("{}:{path}", programs.parent().unwrap().display()));
+    let shown = succeed(bash.env("KUBECONFIG", &elsewhere));
+    let positions = ["b-runbook", "a-runbook"].map(|name| shown.find(name));
+    assert!(
+        positions.iter().all(Option::is_some) && positions.is_sorted(),
+        "{shown}"
+    );
 }
 
 #[test]
