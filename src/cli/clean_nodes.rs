@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use headgate_core::telemetry::escape_line;
 
@@ -13,7 +13,8 @@ use super::{Failure, block_on, print};
 
 /// Remove what headgate wrote on Nodes: annotations, taints and conditions, after headgate was deleted
 ///
-/// A running headgate writes again what it needs. Nodes that a maintenance made unschedulable stay so, and are named.
+/// Refused while a leader is alive or a NodeMaintenance is not over, whose record this is. Nodes that a maintenance made unschedulable stay
+/// so, and are named.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -23,7 +24,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     block_on(async {
         let client = arguments.cluster.client().await?;
-        let cleaned = clean_nodes(&client).await.context("listing the Nodes");
+        let cleaned = clean_nodes(&client).await;
         report(&cleaned.map_err(Failure::runtime)?)
     })
 }

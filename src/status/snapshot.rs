@@ -166,6 +166,15 @@ pub(crate) async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<Cluste
     })
 }
 
+/// Who leads, by the Lease; `None` if there is no Lease.
+///
+/// # Errors
+/// Why the Lease cannot be read.
+pub(crate) async fn read_leader(client: &Client) -> Result<Option<LeaderStatus>, String> {
+    let lease = lease(client).await?;
+    Ok(lease.map(|lease| LeaderStatus::from_lease(&lease, Clock::System.now().wall)))
+}
+
 pub(super) async fn lease(client: &Client) -> Result<Option<Lease>, String> {
     let LeaseName { namespace, name } = LeaseName::default();
     let api = Api::<Decoded<Lease>>::namespaced(client.clone(), &namespace);

@@ -25,13 +25,25 @@ pub(super) async fn left_by_maintenances(client: &Client) -> Option<String> {
         (Leftover::Node, Node::url_path(&(), None)),
     ];
     for (leftover, path) in paths {
-        match names_of(client, leftover, &path).await {
-            Err(error) => return Some(format!("{path} cannot be listed: {error}")),
-            Ok(names) if names.is_empty() => {}
-            Ok(names) => return Some(in_words(leftover, &names)),
+        let left = left_in(client, leftover, &path).await;
+        if left.is_some() {
+            return left;
         }
     }
     None
+}
+
+/// The maintenances that are not over, in words; `None` if there are none. A failed read counts as one.
+pub(super) async fn unfinished_maintenances(client: &Client) -> Option<String> {
+    left_in(client, Leftover::Maintenance, &NodeMaintenance::url_path(&(), None)).await
+}
+
+async fn left_in(client: &Client, leftover: Leftover, path: &str) -> Option<String> {
+    match names_of(client, leftover, path).await {
+        Err(error) => Some(format!("{path} cannot be listed: {error}")),
+        Ok(names) if names.is_empty() => None,
+        Ok(names) => Some(in_words(leftover, &names)),
+    }
 }
 
 /// A kind of object that may keep something of a maintenance.

@@ -1,6 +1,7 @@
 //! Removes what headgate wrote on Nodes, after headgate itself was deleted.
 //!
-//! Invariants: nothing of other writers is changed. A Node that a maintenance made unschedulable stays so: someone may be working on it.
+//! Invariants: nothing is changed while a leader is alive or a maintenance is not over: the annotations are the controllers' record of how a
+//! Node was before. Nothing of other writers is changed. A Node that a maintenance made unschedulable stays so: someone may be working on it.
 
 use std::sync::Arc;
 
@@ -10,12 +11,16 @@ use headgate_core::node::{
     AzureNotice, CONNECTIONS_CONDITION, CORDON_ANNOTATION, DELETION_DELAY_ANNOTATION, DRAINING_TAINT, HOLD_ANNOTATION,
     MARKER_CONDITION, SPOT_NOTICE_ANNOTATION,
 };
+use headgate_kubernetes::leader::LeaderStatus;
 use headgate_kubernetes::{Decoded, Edited, NodeField, NodeIntent, NodeWriteMetrics, NodeWriter, Shown};
 use headgate_maintenance::controller::remove_traces;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use prometheus_client::registry::Registry;
+
+use super::maintenances::unfinished_maintenances;
+use crate::status::read_leader;
 
 /// Nodes in one page of a list: each has 20 KiB and more.
 const PAGE_SIZE: u32 = 100;
@@ -32,11 +37,40 @@ pub(crate) struct Cleaned {
     pub(crate) failed: Vec<String>,
 }
 
+/// Why no Node, or not every one, was cleaned.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CleanError {
+    /// headgate may still need what is on the Nodes.
+    #[error(
+        "{0}. Nothing was changed: what headgate wrote on Nodes is its record of them. Delete headgate first, and repeat this"
+    )]
+    InUse(String),
+    /// The Nodes cannot be listed.
+    #[error("listing the Nodes")]
+    List(#[from] kube::Error),
+}
+
+/// Why headgate may still need what is on the Nodes; `None` if it does not.
+async fn in_use(client: &Client) -> Option<String> {
+    match read_leader(client).await {
+        Err(error) => Some(format!("the leader is unknown: {error}")),
+        Ok(Some(LeaderStatus {
+            holder: Some(holder),
+            alive: true,
+            ..
+        })) => Some(format!("{holder} leads")),
+        Ok(_) => unfinished_maintenances(client).await,
+    }
+}
+
 /// Removes what headgate wrote from all Nodes. May be repeated.
 ///
 /// # Errors
-/// The Nodes cannot be listed.
-pub(crate) async fn clean_nodes(client: &Client) -> kube::Result<Cleaned> {
+/// If a leader is alive, a maintenance is not over, or the Nodes cannot be listed.
+pub(crate) async fn clean_nodes(client: &Client) -> Result<Cleaned, CleanError> {
+    if let Some(reason) = in_use(client).await {
+        return Err(CleanError::InUse(reason));
+    }
     let metrics = NodeWriteMetrics::register(&mut Registry::default());
     let writer = NodeWriter::new(client.clone(), metrics, Clock::System);
     let api = Api::<Decoded<Node>>::all(client.clone());
@@ -122,7 +156,10 @@ fn clean(node: &mut Node) {
 
 #[cfg(test)]
 mod tests {
+    use headgate_maintenance::api::NodeMaintenance;
+    use headgate_maintenance::api::names::COMPLETION_FINALIZER;
     use headgate_test_kubernetes::FakeApi;
+    use k8s_openapi::api::coordination::v1::Lease;
     use kube::api::PostParams;
     use serde_json::{Value, json};
 
@@ -198,5 +235,45 @@ mod tests {
             }
         }
         assert_eq!(clean_nodes(&client).await.unwrap(), Cleaned::default());
+    }
+
+    #[tokio::test]
+    async fn nodes_of_a_headgate_that_may_run_are_left_alone() {
+        let now = Clock::System.now().wall.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+        let lease: Lease = serde_json::from_value(
+            json!({"metadata": {"namespace": "kube-system", "name": "headgate-leader"},
+            "spec": {"holderIdentity": "n1_0a", "leaseDurationSeconds": 15, "acquireTime": now, "renewTime": now}}),
+        )
+        .unwrap();
+        let maintenance: NodeMaintenance =
+            serde_json::from_value(json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance",
+            "metadata": {"name": "m", "finalizers": [COMPLETION_FINALIZER]},
+            "spec": {"nodeSelector": {"nodeSelectorTerms": []}, "stage": "Drain"}}))
+            .unwrap();
+        let annotations = json!({"headgate.dev/hold": "{}", "headgate.dev/unschedulable-before-maintenance": "false"});
+        let cordoned = node("one", &annotations, &json!([]), &json!([]), true);
+        for (lease, maintenance, reason) in [
+            (Some(lease), None, "n1_0a leads"),
+            (None, Some(maintenance), "1 NodeMaintenances are not over: m"),
+        ] {
+            let fake = FakeApi::default();
+            let client = fake.client().0;
+            let node: Node = serde_json::from_value(cordoned.clone()).unwrap();
+            let params = PostParams::default();
+            let nodes = Api::all(client.clone());
+            nodes.create(&params, &node).await.unwrap();
+            if let Some(lease) = lease {
+                let leases = Api::namespaced(client.clone(), "kube-system");
+                leases.create(&params, &lease).await.unwrap();
+            }
+            if let Some(maintenance) = maintenance {
+                let maintenances = Api::all(client.clone());
+                maintenances.create(&params, &maintenance).await.unwrap();
+            }
+            let refused = clean_nodes(&client).await.unwrap_err().to_string();
+            assert!(refused.contains(reason), "{refused}");
+            let left: Node = fake.peek("", "one").unwrap();
+            assert_eq!(json!(left)["metadata"]["annotations"], annotations, "{reason}");
+        }
     }
 }
