@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use futures::{TryFutureExt as _, TryStreamExt as _};
 use headgate_kubernetes::Decoded;
+use headgate_kubernetes::leader::LeaseName;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Volume};
 use kube::api::ListParams;
@@ -32,9 +33,11 @@ const HEADGATE_PODS: &str = "app.kubernetes.io/name=headgate";
 
 /// All parts.
 pub(super) async fn parts(client: &Client, namespace: &str, deadline: Instant) -> Vec<Part> {
+    // The Leases and the ledger are there wherever headgate runs.
+    let system = LeaseName::default().namespace;
     let nodes = Api::<Decoded<Node>>::all(client.clone());
     let pods = Api::<Decoded<Pod>>::namespaced(client.clone(), namespace);
-    let leases = Api::<Decoded<Lease>>::namespaced(client.clone(), namespace);
+    let leases = Api::<Decoded<Lease>>::namespaced(client.clone(), &system);
     let all = ListParams::default();
     let own = ListParams::default().labels(HEADGATE_PODS);
     let pods_and_settings = async {
@@ -52,7 +55,7 @@ pub(super) async fn parts(client: &Client, namespace: &str, deadline: Instant) -
         within(deadline, "events/nodes.json", node_events(client)),
         within(deadline, "leases.json", rows(&leases, &all, lease)),
         within(deadline, "maintenances.json", maintenances(client)),
-        config_map(client, namespace, (LEDGER, "ledger.json"), deadline)
+        config_map(client, &system, (LEDGER, "ledger.json"), deadline)
     );
     let mut parts = settings;
     parts.extend([leases, nodes, pods, own_events, node_events, maintenances]);
@@ -202,7 +205,36 @@ fn event(object: Event) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use headgate_test_kubernetes::FakeApi;
+    use kube::api::PostParams;
+
     use super::*;
+
+    #[tokio::test]
+    async fn the_ledger_and_the_leases_are_in_kube_system_wherever_headgate_runs() {
+        let client = FakeApi::default().client().0;
+        let (params, metadata) = (
+            PostParams::default(),
+            json!({"namespace": "kube-system", "name": LEDGER}),
+        );
+        let ledger = serde_json::from_value(json!({"metadata": metadata, "data": {"ledger.json": "the ledger"}}));
+        let maps = Api::<ConfigMap>::namespaced(client.clone(), "kube-system");
+        maps.create(&params, &ledger.unwrap()).await.unwrap();
+        let lease = json!({"metadata": {"namespace": "kube-system", "name": "headgate-leader"}});
+        let leases = Api::<Lease>::namespaced(client.clone(), "kube-system");
+        leases
+            .create(&params, &serde_json::from_value(lease).unwrap())
+            .await
+            .unwrap();
+        let read = parts(&client, "headgate", Instant::now() + Duration::from_secs(10)).await;
+        for (file, expected) in [("ledger.json", "the ledger"), ("leases.json", "headgate-leader")] {
+            let is_there =
+                |part: &Part| matches!(part, Part::File { path, text } if path == file && text.contains(expected));
+            assert!(read.iter().any(is_there), "{file}");
+        }
+    }
 
     #[test]
     fn settings_are_those_that_the_pods_name() {
