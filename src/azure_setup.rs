@@ -11,9 +11,10 @@ mod script;
 pub(crate) use run::run;
 pub(crate) use script::{command_line, script};
 
-/// The role, with [`ROLE_SUBSCRIPTION`] in the place of the subscription.
+/// The role, with [`ROLE_SUBSCRIPTION`] in the places of the subscription.
 const ROLE: &str = include_str!("../manifests/azure/role.json");
-const ROLE_NAME: &str = "headgate";
+/// What the role's name begins with; the subscription follows. Names of custom roles are unique in a tenant, and the role is of one subscription.
+const ROLE_NAME_PREFIX: &str = "headgate-";
 const ROLE_SUBSCRIPTION: &str = "00000000-0000-0000-0000-000000000002";
 /// The `ServiceAccount` of the chart's controllers.
 const SERVICE_ACCOUNT: &str = "headgate-controller";
@@ -225,20 +226,11 @@ fn identity(inputs: &Inputs) -> Vec<Step> {
 
 /// The role, and where the identity has it.
 fn role() -> Vec<Step> {
-    let mut list = words(&[
-        "role",
-        "definition",
-        "list",
-        "--custom-role-only",
-        "true",
-        "--name",
-        ROLE_NAME,
-        "--scope",
-    ]);
-    list.push(Word(vec![
-        Part::Text("/subscriptions/".to_owned()),
-        Part::Variable(SUBSCRIPTION),
-    ]));
+    let of_subscription = |text: &str| Word(vec![Part::Text(text.to_owned()), Part::Variable(SUBSCRIPTION)]);
+    let mut list = words(&["role", "definition", "list", "--custom-role-only", "true", "--name"]);
+    list.push(of_subscription(ROLE_NAME_PREFIX));
+    list.push("--scope".into());
+    list.push(of_subscription("/subscriptions/"));
     list.extend(in_subscription());
 
     let mut create = words(&["role", "definition", "create"]);
@@ -279,9 +271,14 @@ fn role() -> Vec<Step> {
 /// The role of this subscription, on one line.
 fn definition() -> Word {
     let role: String = ROLE.lines().map(str::trim).collect();
-    let (before, after) = role.split_once(ROLE_SUBSCRIPTION).unwrap_or((&role, ""));
-    let text = |text: &str| Part::Text(text.to_owned());
-    Word(vec![text(before), Part::Variable(SUBSCRIPTION), text(after)])
+    let mut parts = Vec::new();
+    for text in role.split(ROLE_SUBSCRIPTION) {
+        if !parts.is_empty() {
+            parts.push(Part::Variable(SUBSCRIPTION));
+        }
+        parts.push(Part::Text(text.to_owned()));
+    }
+    Word(parts)
 }
 
 fn assignment(about: &'static str, scope: Word) -> Step {

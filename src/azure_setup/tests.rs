@@ -1,5 +1,6 @@
 //! The script that a shell runs and the steps that headgate runs are the same commands, whatever the inputs and Azure's answers.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
@@ -179,6 +180,38 @@ fn what_is_there_is_left_alone() {
     }
 }
 
+/// The names of custom roles are unique in a tenant, and a list shows those of its scope only.
+#[test]
+fn each_subscription_of_a_tenant_gets_a_role_of_its_own() {
+    let mut roles = BTreeMap::<String, String>::new();
+    let mut created = Vec::new();
+    for subscription in ["s-1", "s-2", "s-1"] {
+        let answers = answers(&[("id", subscription)]);
+        let values = run(&plan(&inputs()), |arguments| {
+            let value_of = |flag: &str| &arguments[arguments.iter().position(|word| word == flag).unwrap() + 1];
+            match arguments.iter().map(String::as_str).take(3).collect::<Vec<_>>()[..] {
+                ["role", "definition", "list"] => {
+                    let is_shown = roles.get(value_of("--name")) == Some(value_of("--scope"));
+                    Ok(if is_shown { "/roles/r\n" } else { "" }.to_owned())
+                }
+                ["role", "definition", "create"] => {
+                    let role: Value = serde_json::from_str(value_of("--role-definition")).unwrap();
+                    let text = |value: &Value| value.as_str().unwrap().to_owned();
+                    let (name, scope) = (text(&role["Name"]), text(&role["AssignableScopes"][0]));
+                    created.push(subscription);
+                    match roles.insert(name, scope) {
+                        None => Ok("/roles/r\n".to_owned()),
+                        Some(_) => anyhow::bail!("RoleDefinitionWithSameNameExists"),
+                    }
+                }
+                _ => Ok(answer(&answers, arguments)),
+            }
+        });
+        values.unwrap();
+    }
+    assert_eq!(created, ["s-1", "s-2"]);
+}
+
 #[test]
 fn a_cluster_without_admin_states_is_refused_before_anything_is_changed() {
     for (query, value) in [
@@ -194,10 +227,16 @@ fn a_cluster_without_admin_states_is_refused_before_anything_is_changed() {
 #[test]
 fn the_role_is_that_of_the_manifests() {
     let Word(parts) = definition();
-    let [Part::Text(before), Part::Variable(SUBSCRIPTION), Part::Text(after)] = parts.as_slice() else {
-        panic!("{parts:?}")
-    };
-    let role: Value = serde_json::from_str(&format!("{before}{ROLE_SUBSCRIPTION}{after}")).unwrap();
+    let parts = parts.iter().map(|part| match part {
+        Part::Text(text) => text.as_str(),
+        Part::Variable(SUBSCRIPTION) => ROLE_SUBSCRIPTION,
+        _ => panic!("{part:?}"),
+    });
+    let role: Value = serde_json::from_str(&parts.collect::<String>()).unwrap();
     assert_eq!(role, serde_json::from_str::<Value>(ROLE).unwrap());
-    assert_eq!(role["Name"], ROLE_NAME);
+    assert_eq!(role["Name"], format!("{ROLE_NAME_PREFIX}{ROLE_SUBSCRIPTION}"));
+    assert_eq!(
+        role["AssignableScopes"],
+        json!([format!("/subscriptions/{ROLE_SUBSCRIPTION}")])
+    );
 }
