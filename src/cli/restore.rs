@@ -1,5 +1,6 @@
 //! `headgate restore`: sets the entries that headgate set `Down` back to `None`, after a confirmation.
 
+use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::time::Duration;
 
@@ -84,20 +85,19 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
     } else {
         0
     };
-    if ours.is_empty() {
-        print_line("Nothing is Down by headgate.");
-        return if unmatched == 0 || arguments.dry_run {
-            Ok(())
-        } else {
-            Err(not_restored(unmatched))
+    if ours.is_empty() || arguments.dry_run {
+        let unread = print_unread(report.unreadable_load_balancers.iter().map(|row| (&row.id, &row.why)));
+        print_line(&match (ours.len(), unread) {
+            (0, 0) => "Nothing is Down by headgate.".to_owned(),
+            (0, _) => "Nothing is Down by headgate in the load balancers that were read.".to_owned(),
+            (count, _) => format!("{count} entries would be restored; nothing was written."),
+        });
+        return match (unread, unmatched) {
+            (0, 0) => Ok(()),
+            (0, _) if arguments.dry_run => Ok(()),
+            (0, count) => Err(not_restored(count)),
+            (count, _) => Err(Failure::runtime(anyhow!("{count} load balancers were not read"))),
         };
-    }
-    if arguments.dry_run {
-        print_line(&format!(
-            "{} entries would be restored; nothing was written.",
-            ours.len()
-        ));
-        return Ok(());
     }
     refuse_beside_leader(report.leader.as_ref(), arguments.wait).map_err(Failure::runtime)?;
     if !arguments.yes {
@@ -126,16 +126,12 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
             ours.load_balancer, ours.pool, ours.entry, ours.node
         ));
     }
-    for (load_balancer, why) in &restored.unreadable {
-        print_line(&format!(
-            "{load_balancer}   not read, so what is Down there stays so: {why}"
-        ));
-    }
+    let unread = print_unread(&restored.unreadable);
     print_line(&format!("{} entries were restored.", restored.restored.len()));
     if let Some(why) = restored.ledger_error {
         print_progress(&format!("the ledger was not updated, which is harmless: {why}"));
     }
-    match restored.not_restored.len() + restored.unreadable.len() + unmatched {
+    match restored.not_restored.len() + unread + unmatched {
         0 => Ok(()),
         count => Err(not_restored(count)),
     }
@@ -180,6 +176,16 @@ fn print_unmatched(report: &StatusReport) -> usize {
         print_line(&format!(
             "{}/{}   {}   left alone: it belongs to no Node, and cloud-controller-manager removes such entries",
             line.load_balancer, line.pool, line.entry
+        ));
+    });
+    printed.count()
+}
+
+/// Prints the load balancers of the ledger that could not be read, each with the reason. Returns their number.
+fn print_unread(load_balancers: impl IntoIterator<Item = (impl Display, impl Display)>) -> usize {
+    let printed = load_balancers.into_iter().map(|(load_balancer, why)| {
+        print_line(&format!(
+            "{load_balancer}   not read, so what is Down there stays so: {why}"
         ));
     });
     printed.count()

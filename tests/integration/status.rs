@@ -238,6 +238,31 @@ async fn restored(world: &World) {
         text,
         "1 entries of kubernetes/kubernetes are Down and belong to no Node"
     );
+
+    // What is Down in a load balancer that cannot be read is not known, also where one node is named.
+    let ledger = [("unrelated/kubernetes/127.0.0.1", "down 2026-11-21T10:00:00Z")];
+    world.write_ledger(&ledger).await;
+    for arguments in [
+        &["restore", "--yes"][..],
+        &["restore", "--dry-run"],
+        &["restore", "--yes", "node-1"],
+    ] {
+        world.refuse_read("unrelated").await;
+        let output = world.with_azure(arguments);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let error = refused(&output, 1);
+        assert!(
+            text.contains("loadBalancers/unrelated   not read"),
+            "{arguments:?}: {text}{error}"
+        );
+        assert!(!text.contains("Nothing is Down by headgate."), "{arguments:?}: {text}");
+        assert!(
+            error.contains("1 load balancers were not read"),
+            "{arguments:?}: {error}"
+        );
+    }
+    let text = stdout_of(world.with_azure(&["restore", "--yes"]));
+    assert!(text.contains("Nothing is Down by headgate."), "{text}");
 }
 
 #[test]

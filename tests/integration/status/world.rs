@@ -191,13 +191,24 @@ impl World {
 
     /// Changes the emulator's settings.
     pub(super) async fn set_emulator(&self, settings: &Value) {
-        let (control, body) = (self.emulator.control, settings.to_string());
+        self.control("PUT", "settings", settings).await;
+    }
+
+    /// Refuses the next read of a load balancer by its id.
+    pub(super) async fn refuse_read(&self, load_balancer: &str) {
+        let path = format!("/loadBalancers/{load_balancer}$");
+        let rule = json!({"match": {"method": "GET", "path": path}, "times": 1, "action": {"answer": {"status": 403}}});
+        self.control("POST", "faults", &rule).await;
+    }
+
+    async fn control(&self, method: &str, path: &str, body: &Value) {
+        let (control, body) = (self.emulator.control, body.to_string());
         let request = format!(
-            "PUT /emulator/v1/settings HTTP/1.1\r\nHost: {control}\r\nContent-Length: {}\r\n\r\n{body}",
+            "{method} /emulator/v1/{path} HTTP/1.1\r\nHost: {control}\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
         let answer = http::exchange(control, request.as_bytes()).await.unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.status / 100, 2, "{}", answer.text());
     }
 
     /// The entries of the cluster's load balancer that are Down, by pool.
@@ -247,12 +258,14 @@ impl World {
     pub(super) async fn write_ledger(&self, lines: &[(&str, &str)]) {
         let mut ledger = Ledger::default();
         for (key, record) in lines {
-            let (pool, key) = match key.split_once('/') {
-                Some(named) => named,
-                None if key.contains(':') => ("kubernetes-IPv6", *key),
-                None => ("kubernetes", *key),
+            let (load_balancer, pool, key) = match key.split('/').collect::<Vec<_>>()[..] {
+                [load_balancer, pool, key] => (load_balancer, pool, key),
+                [pool, key] => ("kubernetes", pool, key),
+                _ if key.contains(':') => ("kubernetes", "kubernetes-IPv6", *key),
+                _ => ("kubernetes", "kubernetes", *key),
             };
-            let id = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/kubernetes/backendAddressPools/{pool}");
+            let id =
+                format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{load_balancer}/backendAddressPools/{pool}");
             let (id, key) = (PoolId::parse(&id).unwrap(), EntryKey::from_text(key));
             ledger.apply(LedgerChange::new(&id, &key, Some(record.parse().unwrap())));
         }
