@@ -1,6 +1,7 @@
 //! What has to happen before headgate is deleted from a cluster: maintenances are over, the instances that may lead get the mode `Disabled`,
 //! and the ledger ends up without a standing entry.
 //!
+//! A failure after the settings were written leaves the mode `Disabled`, and the error says so: nothing here puts the earlier settings back.
 //! What `headgate verify` left `Down` ends it at once: no leader restores that. Maintenances come before the settings: a drain needs admin
 //! states, and a command that runs out of time because of one has changed nothing.
 //! Nothing here writes to Azure. The leader restores what headgate set `Down` once it runs with the new settings (`adminState.mode` in
@@ -34,7 +35,8 @@ pub(crate) use nodes::{Cleaned, clean_nodes};
 
 /// The key of the settings in their `ConfigMap`.
 const SETTINGS_KEY: &str = "settings.yaml";
-/// The annotation of the pod template that rolls the pods.
+/// The annotation of the pod template that rolls the pods. Its value is the version of the settings, so that repeating the command rolls
+/// nothing, and a second uninstall after the first was taken back does.
 const MODE_ANNOTATION: &str = "headgate.dev/admin-state-mode";
 /// The time between two looks at the rollout and the ledger.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -138,6 +140,19 @@ pub(crate) enum UninstallError {
         /// What was missing.
         left: String,
     },
+    /// It failed after the settings were written.
+    #[error(
+        "{why}. adminState.mode is Disabled now, so headgate sets nothing Down; to go on with headgate instead, put the earlier settings back \
+         (helm rollback) and run `kubectl -n {namespace} rollout restart {workload}`"
+    )]
+    LeftDisabled {
+        /// Why it failed.
+        why: String,
+        /// The namespace of the workload.
+        namespace: String,
+        /// The pods that may lead.
+        workload: Workload,
+    },
 }
 
 /// Waits until maintenances have left nothing, sets the mode `Disabled`, rolls the workload, and waits until the rollout is complete and the
@@ -150,7 +165,7 @@ pub(crate) async fn prepare_uninstall(
     mut progress: impl FnMut(&str),
 ) -> Result<(), UninstallError> {
     let deadline = Instant::now() + request.timeout;
-    let mut left = "no answer of the API server has come".to_owned();
+    let (mut left, mut is_disabled) = ("no answer of the API server has come".to_owned(), false);
     let work = async {
         let mut is_waiting = |now: Option<String>, progress: &mut dyn FnMut(&str)| match now {
             None => false,
@@ -176,8 +191,9 @@ pub(crate) async fn prepare_uninstall(
         while is_waiting(left_by_maintenances(&request.client).await, &mut progress) {
             sleep(POLL_INTERVAL).await;
         }
-        set_mode_off(request).await?;
-        roll(request).await?;
+        let version = set_mode_off(request).await?;
+        is_disabled = true;
+        roll(request, &version).await?;
         progress(&format!(
             "adminState.mode is Disabled, and {} restarts",
             request.workload
@@ -187,16 +203,24 @@ pub(crate) async fn prepare_uninstall(
         }
         Ok(())
     };
-    match timeout_at(deadline, work).await {
-        Ok(outcome) => outcome,
-        Err(_) => Err(UninstallError::TimedOut {
+    let outcome = timeout_at(deadline, work).await.unwrap_or_else(|_| {
+        Err(UninstallError::TimedOut {
             timeout: request.timeout,
             left,
+        })
+    });
+    match outcome {
+        Err(why) if is_disabled => Err(UninstallError::LeftDisabled {
+            why: format!("{:#}", anyhow::Error::from(why)),
+            namespace: request.namespace.clone(),
+            workload: request.workload.clone(),
         }),
+        outcome => outcome,
     }
 }
 
-async fn set_mode_off(request: &UninstallRequest) -> Result<(), UninstallError> {
+/// Returns the version of the settings that have the mode.
+async fn set_mode_off(request: &UninstallRequest) -> Result<String, UninstallError> {
     let maps: Api<Decoded<ConfigMap>> = Api::namespaced(request.client.clone(), &request.namespace);
     let what = |verb: &str| format!("{verb} the ConfigMap {}/{}", request.namespace, request.settings);
     let map = maps.get(&request.settings).await.and_then(Decoded::into_object);
@@ -214,15 +238,17 @@ async fn set_mode_off(request: &UninstallRequest) -> Result<(), UninstallError> 
     let written = maps
         .patch(&request.settings, &PatchParams::default(), &Patch::Merge(patch))
         .await;
-    written.map(drop).map_err(|source| UninstallError::Request {
+    let written = written.and_then(Decoded::into_object);
+    let written = written.map_err(|source| UninstallError::Request {
         what: what("writing"),
         source,
-    })
+    })?;
+    Ok(written.metadata.resource_version.unwrap_or_default())
 }
 
 /// Restarts the pods that may lead. Those of a `DaemonSet` all at once: each new pod answers beside its old one.
-async fn roll(request: &UninstallRequest) -> Result<(), UninstallError> {
-    let template = json!({"metadata": {"annotations": {MODE_ANNOTATION: "off"}}});
+async fn roll(request: &UninstallRequest, version: &str) -> Result<(), UninstallError> {
+    let template = json!({"metadata": {"annotations": {MODE_ANNOTATION: format!("Disabled-{version}")}}});
     let params = PatchParams::default();
     let name = request.workload.name.as_str();
     let mut spec = json!({"template": template});

@@ -12,6 +12,7 @@ use headgate_test_kubernetes::{
 };
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use super::{SOON, aks, chart, helm, merged, profile, stdout_of, text, values_file};
 use crate::manifests::caller::{Account, ApiRequest, CONTROLLER, Caller, acting_on};
@@ -332,6 +333,91 @@ async fn run_hook(administrator: &Caller, uninstaller: &Caller, timeout: Option<
         .unwrap()
 }
 
+/// Starts an uninstall, up to the hook's new Job, and gets a token of its `ServiceAccount` with a pod on a node.
+async fn begin_uninstall(world: &World, administrator: &Caller, node: &str) -> (JoinHandle<Output>, Caller) {
+    let job = async || administrator.ask(&ApiRequest::get(JOB)).await;
+    let (_, earlier) = job().await;
+    let mut uninstall = helm_as(administrator, &["uninstall", "headgate", "--timeout", "5m"]);
+    let uninstall = tokio::task::spawn_blocking(move || uninstall.output().unwrap());
+    eventually(SOON, "the hook's Job", async || match job().await {
+        (200, job) if job["metadata"]["uid"] != earlier["metadata"]["uid"] => Ok(()),
+        (_, body) => Err(body.to_string()),
+    })
+    .await;
+    let account = Account {
+        namespace: "kube-system",
+        name: "headgate-uninstall",
+    };
+    (uninstall, acting_on(&world.control_plane, account, node).await)
+}
+
+/// Reports the end of the hook's Job.
+async fn end_job(administrator: &Caller, conditions: [&str; 2], more: Value) {
+    let condition = |name: &str| json!({"type": name, "status": "True", "lastTransitionTime": "2026-01-01T00:00:01Z"});
+    let [before, end] = conditions.map(condition);
+    let mut conditions = vec![end];
+    // 1.30 has it for Jobs with a policy only, newer ones require it.
+    if !is_kubernetes_1_30(&administrator.client).await {
+        conditions.insert(0, before);
+    }
+    let status = merged(
+        json!({"startTime": "2026-01-01T00:00:00Z", "conditions": conditions}),
+        more,
+    );
+    administrator
+        .merge(&format!("{JOB}/status"), json!({"status": status}))
+        .await;
+}
+
+/// What restarted the pods that may lead last.
+async fn roll(administrator: &Caller) -> Value {
+    let deployment = administrator.get(DEPLOYMENT).await;
+    deployment["spec"]["template"]["metadata"]["annotations"]["headgate.dev/admin-state-mode"].clone()
+}
+
+/// A hook that runs out of time leaves the mode `Disabled`, and says how to go on with headgate.
+async fn a_failed_uninstall_is_taken_back_by_the_commands_of_the_page(world: &World, administrator: &Caller) {
+    let (uninstall, uninstaller) = begin_uninstall(world, administrator, "node-3").await;
+    let failed = run_hook(administrator, &uninstaller, Some("4s")).await;
+    let said = String::from_utf8_lossy(&failed.stderr);
+    assert_eq!(failed.status.code(), Some(1), "{said}");
+    assert!(settings(administrator).await.contains("Disabled"));
+    assert_contains!(
+        said,
+        "adminState.mode is Disabled now",
+        "helm rollback",
+        "kubectl -n kube-system rollout restart deployment/headgate-controller"
+    );
+    end_job(administrator, ["FailureTarget", "Failed"], json!({"failed": 3})).await;
+    let output = uninstall.await.unwrap();
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+
+    let page = text("docs/guides/upgrade-uninstall.md");
+    let mut blocks = page.split("```sh cloud\n").skip(1);
+    let block = blocks.find(|block| block.starts_with("helm rollback")).unwrap();
+    for line in block.split("```").next().unwrap().lines() {
+        let command = line.split('#').next().unwrap().replace("REVISION", "1");
+        let (program, arguments) = command.trim().split_once(' ').unwrap();
+        let words: Vec<_> = arguments.split_whitespace().collect();
+        match program {
+            "helm" => stdout_of(&mut helm_as(administrator, &words)),
+            "kubectl" => stdout_of(kubectl(&administrator.kubeconfig).args(words)),
+            _ => panic!("{line}"),
+        };
+    }
+    let settings = settings(administrator).await;
+    assert!(
+        settings.contains("Enforce") && !settings.contains("Disabled"),
+        "{settings}"
+    );
+    let deployment = administrator.get(DEPLOYMENT).await;
+    let annotations = &deployment["spec"]["template"]["metadata"]["annotations"];
+    assert!(
+        annotations["kubectl.kubernetes.io/restartedAt"].is_string(),
+        "{annotations}"
+    );
+}
+
 #[tokio::test]
 async fn an_uninstall_first_gives_back_what_is_down() {
     let world = World::start().await;
@@ -345,20 +431,9 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     world.taint("node-2", taint).await;
     is_down(&world, &["node-2"]).await;
 
-    let mut uninstall = helm_as(&administrator, &["uninstall", "headgate", "--timeout", "5m"]);
-    let uninstall = tokio::task::spawn_blocking(move || uninstall.output().unwrap());
-    eventually(SOON, "the hook's Job", async || {
-        match administrator.ask(&ApiRequest::get(JOB)).await {
-            (200, _) => Ok(()),
-            (_, body) => Err(body.to_string()),
-        }
-    })
-    .await;
-    let account = Account {
-        namespace: "kube-system",
-        name: "headgate-uninstall",
-    };
-    let uninstaller = acting_on(&world.control_plane, account, "node-1").await;
+    a_failed_uninstall_is_taken_back_by_the_commands_of_the_page(&world, &administrator).await;
+    let earlier_roll = roll(&administrator).await;
+    let (uninstall, uninstaller) = begin_uninstall(&world, &administrator, "node-1").await;
 
     // With the earlier settings still running, the command waits to the end of its time.
     let early = run_hook(&administrator, &uninstaller, Some("4s")).await;
@@ -366,6 +441,7 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     assert_eq!(early.status.code(), Some(1), "{said}");
     assert_contains!(said, "the rollout of deployment/headgate-controller is not complete");
     assert!(said.contains("headgate restore"), "{said}");
+    assert_ne!(roll(&administrator).await, earlier_roll, "the pods restart again");
 
     // The rollout is complete and no new pod has led yet: what is Down still stands.
     leader.signal(Signal::SIGTERM);
@@ -397,15 +473,8 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     is_down(&world, &[]).await;
     assert!(!uninstall.is_finished(), "helm waits for the Job");
 
-    let condition = |name: &str| json!({"type": name, "status": "True", "lastTransitionTime": "2026-01-01T00:00:01Z"});
-    let mut conditions = vec![condition("Complete")];
-    // 1.30 has it for Jobs with a success policy only, newer ones require it.
-    if !is_kubernetes_1_30(&administrator.client).await {
-        conditions.insert(0, condition("SuccessCriteriaMet"));
-    }
-    let done = json!({"status": {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:00:01Z", "succeeded": 1,
-        "conditions": conditions}});
-    administrator.merge(&format!("{JOB}/status"), done).await;
+    let times_and_count = json!({"completionTime": "2026-01-01T00:00:01Z", "succeeded": 1});
+    end_job(&administrator, ["SuccessCriteriaMet", "Complete"], times_and_count).await;
     let output = uninstall.await.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
@@ -427,6 +496,7 @@ async fn only_the_commands_of_the_page_are_left_to_run(administrator: &Caller, b
     assert_eq!(left(), expected);
     let page = text("docs/guides/upgrade-uninstall.md");
     let (_, section) = page.split_once("\n## Uninstall\n").unwrap();
+    let (_, section) = section.split_once("\n3. Delete what the leader made").unwrap();
     for command in section.lines().filter_map(|line| line.strip_prefix("kubectl ")) {
         let words = command.split('#').next().unwrap().split_whitespace();
         stdout_of(kubectl(&administrator.kubeconfig).args(words));
