@@ -168,8 +168,8 @@ impl ArmClient {
         now.mono + requested.filter(|requested| !requested.is_zero()).unwrap_or(interval)
     }
 
-    /// Waits for the end of the operation. Only ARM's word ends the wait: a status that cannot be read says nothing about the
-    /// operation.
+    /// Waits for the end of the operation. Only ARM's word or the deadline ends the wait: a status that cannot be read says nothing
+    /// about the operation.
     ///
     /// # Errors
     /// When the operation failed or was canceled, when the pool does not exist, or when the end is unknown at the deadline.
@@ -187,7 +187,12 @@ impl ArmClient {
             let closed_until = self.gates.closed_until(group.subscription(), RequestKind::Read);
             poll_at = poll_at.max(closed_until.unwrap_or(poll_at));
             if poll_at >= deadline {
-                return Err(ArmError::DeadlineExceeded);
+                // The status comes too late, so the pool has to show the end.
+                let settled = self.poll_until_settled(pool, deadline).await;
+                return settled.map_err(|error| match error.is_about_missing_resource() {
+                    true => error,
+                    false => ArmError::DeadlineExceeded,
+                });
             }
             sleep_until(poll_at).await;
             polls += 1;
@@ -261,10 +266,10 @@ impl ArmClient {
                     (wait, error)
                 }
             };
+            sleep_until(deadline.min(now + wait)).await;
             if now + wait >= deadline {
                 return Err(error);
             }
-            sleep_until(now + wait).await;
         }
     }
 }

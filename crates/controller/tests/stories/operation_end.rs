@@ -27,6 +27,12 @@ async fn the_lease_is_held_until_the_end_of_an_operation_is_known() {
         ("GET", "/operations/", answer(410, "Gone")),
         ("GET", "/operations/", answer(404, "")),
         ("GET", "/operations/", json!({"cut": "before"})),
+        // Later than the time that an operation has.
+        (
+            "GET",
+            "/operations/",
+            json!({"answer": {"status": 429, "retryAfter": 900, "body": {"error": {"code": "RetryableError"}}}}),
+        ),
         // The write itself has no answer.
         ("PUT", "/backendAddressPools/", json!({"cut": "after"})),
     ] {
