@@ -48,8 +48,8 @@ pub(crate) fn terminal_message(error: &str) -> String {
 
 pub(crate) fn exhausted_message(retries: u32, error: &str) -> String {
     format!(
-        "Backend pool update failed after {retries} retries: {}. To retrigger, cause a reconciliation for the Service \
-         (e.g., add or update any annotation on the Service).",
+        "Backend pool update failed after {retries} retries: {}. To retrigger, cause an endpoint change for the Service \
+         (e.g., restart or scale a backing pod).",
         without_period(error)
     )
 }
@@ -78,8 +78,8 @@ mod tests {
         assert_eq!(retrying_message("E."), "Backend pool update failed, will retry: E.");
         assert_eq!(
             exhausted_message(3, "E"),
-            "Backend pool update failed after 3 retries: E. To retrigger, cause a reconciliation for the Service (e.g., \
-             add or update any annotation on the Service)."
+            "Backend pool update failed after 3 retries: E. To retrigger, cause an endpoint change for the Service (e.g., \
+             restart or scale a backing pod)."
         );
     }
 }
