@@ -71,8 +71,7 @@ impl NodeIndex {
         }
         let leaving = self.leaving.remove(&name);
         let was_deleting = self.by_name.get(&name).is_some_and(|known| known.is_deleting);
-        self.remove(&name);
-        self.leaving.remove(&name);
+        self.take(&name, &node.internal_addresses);
         if node.is_deleting {
             let leaving = leaving.filter(|_| was_deleting);
             let leaving = leaving.unwrap_or_else(|| Leaving::new(node.clone()));
@@ -95,23 +94,31 @@ impl NodeIndex {
     /// Removes a Node. Returns whether it was known.
     pub fn remove(&mut self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
-        let Some(node) = self.by_name.remove(name.as_str()) else {
+        let Some(node) = self.take(&name, &[]) else {
             return false;
         };
-        for address in node.internal_addresses.iter().copied() {
-            if let Some(names) = self.by_address.get_mut(&address) {
-                names.retain(|known| **known != *name);
-                if names.is_empty() {
-                    self.by_address.remove(&address);
-                    self.remember(address, name.as_str().into());
-                }
-            }
-        }
         self.leaving.insert(name.into(), Leaving::new(node));
         if self.leaving.len() > MAX_FORMER_NODES {
             self.forget_first();
         }
         true
+    }
+
+    /// Takes a Node out, and remembers its addresses but for those that it keeps.
+    fn take(&mut self, name: &str, kept: &[IpAddr]) -> Option<Node> {
+        let node = self.by_name.remove(name)?;
+        for address in node.internal_addresses.iter().copied() {
+            if let Some(names) = self.by_address.get_mut(&address) {
+                names.retain(|known| **known != *name);
+                if names.is_empty() {
+                    self.by_address.remove(&address);
+                }
+            }
+            if !kept.contains(&address) {
+                self.remember(address, name.into());
+            }
+        }
+        Some(node)
     }
 
     /// Forgets the Node that left first.
@@ -282,6 +289,24 @@ mod tests {
         ] {
             assert_eq!(index.owns_entry(name, ip(address)), is_owned, "{name:?} {address}");
         }
+    }
+
+    #[test]
+    fn entry_of_a_former_node_is_known_also_where_another_has_its_address_meanwhile() {
+        let entry_of = |index: &NodeIndex| index.owns_entry(Some("n2"), ip("10.0.0.2"));
+        // The other one is there before it goes.
+        let mut index = NodeIndex::default();
+        index.apply(node("n2", 1, &["10.0.0.2"]));
+        index.apply(node("n9", 1, &["10.0.0.2"]));
+        index.remove("n2");
+        assert!(entry_of(&index));
+        // And changes after it.
+        let draining = Node {
+            is_draining: true,
+            ..node("n9", 1, &["10.0.0.2"])
+        };
+        index.apply(draining);
+        assert!(entry_of(&index));
     }
 
     #[test]

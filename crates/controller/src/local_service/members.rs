@@ -254,11 +254,7 @@ fn not_written(rejected: Option<&MemberRejection>) -> BatchOutcome {
 
 /// Whether the pool, as it was read, has exactly these members besides foreign entries.
 fn has_members(pool: &PoolView, desired: &DesiredMembers, nodes: &NodeIndex) -> bool {
-    let entries = pool.entries.iter().map(|entry| Entry {
-        name: None,
-        ..Entry::of(entry)
-    });
-    compare(entries, desired, nodes)
+    compare(pool.entries.iter().map(Entry::of), desired, nodes)
         .as_ref()
         .is_ok_and(MemberDifference::is_empty)
 }

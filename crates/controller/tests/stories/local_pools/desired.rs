@@ -53,6 +53,26 @@ async fn service_on_another_load_balancer_is_updated_where_its_rule_is() {
     assert_eq!((cluster.puts(), cluster.events("web").await), (1, [1, 0, 0]));
 }
 
+/// A machine that somebody put into the pool, and whose address a Node has as well.
+#[tokio::test(start_paused = true)]
+async fn update_counts_beside_a_foreign_entry_with_the_address_of_a_node() {
+    let mut pool = entries([1], false);
+    let foreign = json!({"name": "vm", "properties": {"ipAddress": address(4, false)}});
+    pool.as_array_mut().unwrap().push(foreign);
+    let cluster = LocalCluster::with(Options {
+        load_balancers: vec![load_balancer("kubernetes", &[("default-web", pool)])],
+        ..Options::default()
+    })
+    .await;
+    cluster.add_service("web").await;
+    cluster.set_slice("web", "web-1", &[1]).await;
+    cluster.tick().await;
+    cluster.set_slice("web", "web-1", &[2]).await;
+    cluster.tick().await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[2, 4]));
+    assert_eq!(cluster.events("web").await, [1, 0, 0]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn changes_are_accepted_while_a_request_is_under_way() {
     let cluster = settled().await;
