@@ -252,7 +252,10 @@ pub enum ArmError {
     DeadlineExceeded,
     /// Not sent, because the permit of the write is no longer valid.
     #[error("not sent: this instance may no longer write")]
-    NotPermitted,
+    NotPermitted {
+        /// An earlier attempt of the same request had no usable response and may have had its effect.
+        may_have_applied: bool,
+    },
     /// There is no token to send.
     #[error(transparent)]
     Token(#[from] TokenError),
@@ -279,7 +282,7 @@ impl ArmError {
             | Self::InvalidResponse(_)
             | Self::TooLarge(_) => ErrorClass::Retriable,
             // ARM accepts the write and ignores it; the same write will be ignored again.
-            Self::ReadBackMismatch(_) | Self::NotPermitted => ErrorClass::Terminal,
+            Self::ReadBackMismatch(_) | Self::NotPermitted { .. } => ErrorClass::Terminal,
             Self::Token(error) => error.class(),
         }
     }
@@ -306,7 +309,7 @@ impl ArmError {
             Self::RateLimited => "RateLimited",
             Self::Busy(_) => "Busy",
             Self::DeadlineExceeded => "Deadline",
-            Self::NotPermitted => "NotPermitted",
+            Self::NotPermitted { .. } => "NotPermitted",
             Self::Token(_) => "Token",
             Self::InvalidResponse(_) | Self::TooLarge(_) => "Answer",
         }
@@ -316,7 +319,13 @@ impl ArmError {
     pub fn is_not_sent(&self) -> bool {
         matches!(
             self,
-            Self::Throttled { .. } | Self::RateLimited | Self::Busy(_) | Self::NotPermitted | Self::Token(_)
+            Self::Throttled { .. }
+                | Self::RateLimited
+                | Self::Busy(_)
+                | Self::NotPermitted {
+                    may_have_applied: false
+                }
+                | Self::Token(_)
         )
     }
 
@@ -329,6 +338,7 @@ impl ArmError {
                 may_have_applied,
                 ..
             } => *may_have_applied || status.is_server_error() || *status == StatusCode::REQUEST_TIMEOUT,
+            Self::NotPermitted { may_have_applied } => *may_have_applied,
             Self::Connection(_) | Self::DeadlineExceeded | Self::InvalidResponse(_) | Self::TooLarge(_) => true,
             _ => false,
         }

@@ -210,6 +210,10 @@ impl Middleware for Retry {
                     outcome = earlier.take().unwrap_or(outcome);
                     return outcome.map(Self::mark);
                 }
+                if let Err(ArmError::NotPermitted { may_have_applied }) = &mut outcome {
+                    // Only what has no usable answer is sent again.
+                    *may_have_applied = !is_first;
+                }
                 let delay = self.0.delay(&outcome, backoff.next(), fastrand::f64());
                 let retry_at = delay.and_then(|delay| Instant::now().checked_add(delay));
                 let Some(retry_at) = retry_at.filter(|retry_at| *retry_at < request.deadline) else {
@@ -303,7 +307,8 @@ struct RequirePermit;
 impl Middleware for RequirePermit {
     fn handle<'a>(&'a self, request: ArmRequest, next: Next<'a>) -> BoxFuture<'a, ResponseResult> {
         if request.permit.as_ref().is_some_and(|permit| !permit.is_valid()) {
-            return std::future::ready(Err(ArmError::NotPermitted)).boxed();
+            let may_have_applied = false;
+            return std::future::ready(Err(ArmError::NotPermitted { may_have_applied })).boxed();
         }
         next.run(request)
     }

@@ -105,7 +105,14 @@ mod tests {
             (connection(), 0, 0.4, Some(800)),
             (connection(), 3, 0.4, None),
             (Err(ArmError::DeadlineExceeded), 0, 0.4, None),
-            (Err(ArmError::NotPermitted), 0, 0.4, None),
+            (
+                Err(ArmError::NotPermitted {
+                    may_have_applied: false,
+                }),
+                0,
+                0.4,
+                None,
+            ),
             (Err(ArmError::Throttled { until: Instant::now() }), 0, 0.4, None),
         ] {
             let backoff = RetryPolicy::backoff().nth(retried);

@@ -340,7 +340,18 @@ fn what_an_error_says_of_the_request_and_the_resource() {
         (ArmError::Throttled { until }, "Throttled", "unsent throttled"),
         (ArmError::RateLimited, "RateLimited", "unsent"),
         (ArmError::Busy("p".to_owned()), "Busy", "unsent"),
-        (ArmError::NotPermitted, "NotPermitted", "unsent"),
+        (
+            ArmError::NotPermitted {
+                may_have_applied: false,
+            },
+            "NotPermitted",
+            "unsent",
+        ),
+        (
+            ArmError::NotPermitted { may_have_applied: true },
+            "NotPermitted",
+            "accepted",
+        ),
         (TokenError::AzureCli("x".to_owned()).into(), "Token", "unsent"),
     ] {
         let found = [

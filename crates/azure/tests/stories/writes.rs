@@ -167,16 +167,25 @@ async fn write_without_valid_permit_is_not_sent() {
     let mut pool = bed.pool("pool").await;
     pool.set_admin_state(0, AdminState::Down);
     let error = bed.write(&pool, WritePermit::new(|| false), soon()).await.unwrap_err();
-    assert!(matches!(error, ArmError::NotPermitted), "{error}");
+    assert!(
+        matches!(
+            error,
+            ArmError::NotPermitted {
+                may_have_applied: false
+            }
+        ),
+        "{error}"
+    );
     assert!(bed.requests("PUT", "").is_empty());
 
-    // The permit ends between two attempts: the second is not sent.
+    // The permit ends between two attempts: the second is not sent, and the first may have had its effect.
     bed.fault("PUT", "/pool$", 1, &json!({"cut": "before"}));
     let checks = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&checks);
     let once = WritePermit::new(move || counted.fetch_add(1, Ordering::Relaxed) == 0);
     let error = bed.write(&pool, once, soon()).await.unwrap_err();
-    assert!(matches!(error, ArmError::NotPermitted), "{error}");
+    let may_have_applied = matches!(error, ArmError::NotPermitted { may_have_applied: true });
+    assert!(may_have_applied, "{error}");
     assert_eq!(bed.requests("PUT", "").len(), 1);
 }
 

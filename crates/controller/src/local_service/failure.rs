@@ -164,7 +164,12 @@ mod tests {
         let until = now + Duration::from_secs(90);
         for (error, not_before) in [
             (ArmError::Busy("lb".into()), None),
-            (ArmError::NotPermitted, None),
+            (
+                ArmError::NotPermitted {
+                    may_have_applied: false,
+                },
+                None,
+            ),
             (ArmError::RateLimited, None),
             (ArmError::Token(TokenError::Connection("IMDS".into())), None),
             (ArmError::Throttled { until }, Some(until)),

@@ -291,13 +291,13 @@ impl PoolWriter {
                     return Ok(BatchStep::ReadPools(pools));
                 }
             }
-            Err(ArmError::NotPermitted) => {
+            Err(error @ ArmError::NotPermitted { .. }) => {
                 // After a jump of the clocks, the next renewal decides.
                 self.term.clocks_agree().await;
                 return Err(match self.may_write() {
                     Ok(()) => AttemptError::LeaseLost,
                     Err(PermitError::HandingOver { .. }) => AttemptError::HandingOver,
-                    Err(_) => ArmError::NotPermitted.into(),
+                    Err(_) => error.into(),
                 });
             }
             // ARM would refuse the other pools, too.

@@ -73,7 +73,12 @@ mod tests {
             (vec![refused(StatusCode::PRECONDITION_FAILED)], false),
             (vec![refused(StatusCode::PRECONDITION_FAILED); 2], true),
             (vec![refused(StatusCode::CONFLICT); 2], false),
-            (vec![Err(ArmError::NotPermitted)], false),
+            (
+                vec![Err(ArmError::NotPermitted {
+                    may_have_applied: false,
+                })],
+                false,
+            ),
         ] {
             let (first, second) = (Etag::new("\"1\"").unwrap(), Etag::new("\"2\"").unwrap());
             let mut replaced = ReplacedVersions::default();

@@ -152,6 +152,30 @@ async fn no_write_begins_at_the_end_of_a_handover() {
     }
 }
 
+/// The write has no answer, and its retry comes too late for the handover.
+#[tokio::test(start_paused = true)]
+async fn the_lease_of_a_write_without_an_answer_is_left_to_the_next_leader() {
+    let mut cluster = one_pool().await;
+    acquire(&cluster, "cloud-controller-manager").await;
+    cluster
+        .world
+        .control("PUT", "settings", &json!({"operationDelay": "20s"}));
+    cluster.fault("PUT", "", Some(1), &json!({"cut": "after"}));
+    cluster.taint(2, &[DRAINING]);
+    sleep(5 * SECOND).await;
+    let fake = cluster.fake.clone();
+    let other = tokio::spawn(async move {
+        sleep(SECOND / 2).await;
+        release(&fake);
+    });
+    cluster.stop().await;
+    other.await.unwrap();
+    assert_eq!((cluster.puts().len(), &*holder(&cluster)), (1, "headgate"));
+    cluster.lead(ENFORCE).await;
+    cluster.settle(&["node-2"]).await;
+    assert_eq!(holder(&cluster), "");
+}
+
 /// The next leader takes it over.
 #[tokio::test(start_paused = true)]
 async fn the_lease_is_not_released_while_a_write_is_on_its_way() {
