@@ -120,8 +120,8 @@ impl InterfaceCache {
                 if previous_error.is_none_or(|previous| !previous.is_same_kind(&last_error)) {
                     tracing::info!(interface = ?id, %error, "network interface not read; its last known machine counts");
                 }
-                // A stale error means that the interface no longer exists: that is an answer.
-                let last_error = Some(last_error).filter(|error| error.class != ErrorClass::Stale);
+                // That the interface no longer exists is an answer.
+                let last_error = Some(last_error).filter(|_| !error.is_about_missing_resource());
                 (previous.and_then(|cached| cached.machine), last_error, FAILURE_TTL)
             }
         };
@@ -211,6 +211,9 @@ mod tests {
             interfaces.unreadable_pools(&view).is_empty(),
             "the last one has no result yet"
         );
+        // The page of a proxy.
+        interfaces.store(id("b"), Err(refused(StatusCode::NOT_FOUND, "")));
+        assert_eq!(interfaces.unreadable_pools(&view).len(), 1);
         interfaces.store(id("b"), forbidden());
         assert!(interfaces.covers(&view));
         assert_eq!(interfaces.machine_of(&id("KNOWN")), Some("/vm"));

@@ -188,6 +188,23 @@ async fn lists_that_fail_make_it_unknown_until_they_succeed() {
     scene.until("node-1", is_out).await;
 }
 
+/// Such as the page of a proxy: it says nothing about the load balancer, nor about the machine of an interface.
+#[tokio::test(start_paused = true)]
+async fn a_404_that_is_not_arms_proves_nothing() {
+    let scene = Scene::new(TestCluster::without_leader(2, &two_load_balancers(2)).await, ENFORCE).await;
+    let page = json!({"answer": {"status": 404, "text": "404 page not found"}});
+    scene.cluster.fault("GET", "/loadBalancers/[^/]*$", None, &page);
+    scene.cluster.taint(1, &[MAINTENANCE]);
+    for _ in 0..600 {
+        let read = scene.read("node-1");
+        assert!(!matches!(read, Some(NodeTraffic::Out { .. })), "{read:?}");
+        sleep(SECOND / 10).await;
+    }
+    assert!(scene.cluster.down().values().all(BTreeSet::is_empty));
+    scene.cluster.clear_faults();
+    scene.until("node-1", is_out).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn modes_that_set_nothing_down_say_so() {
     for (mode, expected) in [

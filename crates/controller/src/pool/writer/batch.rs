@@ -165,7 +165,7 @@ impl PoolWriter {
                 }
             }
             // It was deleted; the next list shows that, too.
-            Err(error) if error.class() == ErrorClass::Stale => LoadBalancerView::deleted(self.load_balancer.clone()),
+            Err(error) if error.is_about_missing_resource() => LoadBalancerView::deleted(self.load_balancer.clone()),
             Err(error) => {
                 planner.handle_outcome(Outcome::ReadFailed(&error));
                 return self.end_batch(batch, Err(error.into()), state, planner).await;
