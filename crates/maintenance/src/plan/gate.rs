@@ -2,7 +2,8 @@
 //!
 //! The state is derived from the last read at each decision. What is kept in the status are times only: since when the
 //! controller waits, and when a read confirmed first. A read that no longer confirms closes the gate; Evacuations that exist
-//! go on. Where there is no read at all, the gate is closed as well, but the times stay.
+//! go on. Where there is no read at all, the gate is closed as well, but the time of the confirmation stays. Either way the time to wait starts
+//! anew: only a loss that lasts lets pods go without a confirmation.
 //!
 //! Then come the established connections: at least `connectionsDrainSeconds`, and as long as the node's agent counts some that pass through the
 //! node, at most `connectionsTimeoutSeconds` more. An agent that cannot count makes nothing wait.
@@ -59,11 +60,14 @@ impl Gate {
         let before = previous
             .and_then(|status| status.confirmed_time.as_ref())
             .map(|time| time.0);
-        let timed_out = previous.is_some_and(|status| status.state == LoadBalancerState::TimedOut);
+        let is_state = |state| previous.is_some_and(|status| status.state == state);
+        let timed_out = is_state(LoadBalancerState::TimedOut);
+        // The time to wait starts anew where a confirmation was lost.
+        let anew_if = |is_lost: bool| if is_lost { input.now } else { wait_start_time };
         if !input.is_isolated {
             // A read from before the cordon says nothing.
             return Self::pending(
-                wait_start_time,
+                anew_if(before.is_some() || timed_out),
                 None,
                 "the cordon and the maintenance taint".to_owned(),
                 None,
@@ -76,15 +80,15 @@ impl Gate {
             _ if timed_out => Self::timed_out(wait_start_time, None),
             NodeTraffic::Unknown(why) => {
                 let waiting_for = format!("a read of the load balancers: {why}");
-                Self::unconfirmed(input, wait_start_time, before, waiting_for, false)
+                let since = anew_if(is_state(LoadBalancerState::Draining) || is_state(LoadBalancerState::Out));
+                Self::unconfirmed(input, since, before, waiting_for, false)
             }
             NodeTraffic::InService { detail } => {
-                // The time to wait starts anew where a confirmation was lost.
-                let since = if before.is_some() { input.now } else { wait_start_time };
+                let since = anew_if(before.is_some());
                 Self::unconfirmed(input, since, None, format!("the load balancers: {detail}"), false)
             }
             NodeTraffic::HeldBack { detail } => {
-                let since = if before.is_some() { input.now } else { wait_start_time };
+                let since = anew_if(before.is_some());
                 let waiting_for = format!("the load balancers, where too few other nodes are in service: {detail}");
                 Self::unconfirmed(input, since, None, waiting_for, true)
             }

@@ -208,6 +208,73 @@ fn a_missing_read_closes_the_gate_and_forgets_nothing() {
     );
 }
 
+/// A new leader knows nothing in its first turn.
+#[test]
+fn a_lost_proof_starts_the_time_to_wait_anew() {
+    let mut world = draining(LoadBalancerConfirmation::BestEffort);
+    world.node("one").connections = Some(open(9));
+    pass(&mut world, 90);
+    world.observe("one", out(&world));
+    world.settle();
+    let confirmed = world.now;
+    pass(&mut world, 11);
+    world.observe("one", unknown());
+    world.settle();
+    let lost = world.now;
+    assert_eq!(state(&world), (LoadBalancerState::Pending, 0));
+    assert_eq!(confirmed_time(&world), Some(confirmed));
+    assert_eq!(world.plan().wake_at, Some(lost + SignedDuration::from_secs(100)));
+    pass(&mut world, 20);
+    world.observe("one", NodeTraffic::Out { since: Some(confirmed) });
+    world.settle();
+    assert_eq!(
+        state(&world),
+        (LoadBalancerState::Draining, 0),
+        "connections are counted"
+    );
+    // Once the pods leave, and the node is back in service after the next loss, it waits again.
+    pass(&mut world, 60);
+    assert_eq!(state(&world), (LoadBalancerState::Out, 3));
+    pass(&mut world, 200);
+    for (observation, passed, expected) in [
+        (unknown(), 99, LoadBalancerState::Pending),
+        (in_service(), 99, LoadBalancerState::Pending),
+        (unknown(), 1, LoadBalancerState::TimedOut),
+    ] {
+        world.observe("one", observation);
+        world.settle();
+        pass(&mut world, passed);
+        assert_eq!(state(&world).0, expected);
+    }
+}
+
+#[test]
+fn a_lost_taint_starts_the_time_to_wait_anew() {
+    let held_back = || NodeTraffic::HeldBack {
+        detail: "pool web".to_owned(),
+    };
+    for (first, before) in [
+        (None, LoadBalancerState::Out),
+        (Some(held_back()), LoadBalancerState::TimedOut),
+    ] {
+        let mut world = draining(LoadBalancerConfirmation::Required);
+        let first = first.unwrap_or_else(|| out(&world));
+        world.observe("one", first);
+        world.settle();
+        pass(&mut world, 3600);
+        assert_eq!(state(&world), (before, 3));
+        world.node("one").maintenance_taint = None;
+        world.observe("one", held_back());
+        world.settle();
+        assert!(world.node("one").maintenance_taint.is_some());
+        assert_eq!(state(&world).0, LoadBalancerState::Pending, "{before:?}");
+        pass(&mut world, 99);
+        assert_eq!(state(&world).0, LoadBalancerState::Pending, "{before:?}");
+        pass(&mut world, 1);
+        assert_eq!(state(&world).0, LoadBalancerState::TimedOut, "{before:?}");
+    }
+}
+
 #[test]
 fn proceed_after_goes_on_without_and_says_so() {
     for observation in [in_service(), unknown()] {
