@@ -112,6 +112,11 @@ pub(crate) fn own_conditions(node: &Node) -> impl Iterator<Item = (&str, &str)> 
     true_conditions(node).filter(|(_, message)| is_own_condition(message))
 }
 
+/// Whether a Node shows that a maintenance has drained it.
+pub(super) fn shows_drained(node: &Node) -> bool {
+    own_conditions(node).any(|(kind, _)| matches!(kind, "Drained" | "MaintenanceInProgress"))
+}
+
 /// What has to change in the conditions of a Node, if anything has. One that another writer has made `True` stays as it is.
 ///
 /// The types mean what KEP-5683 says: a maintenance is planned until its pods have left, and in progress from then on. Others act on that:

@@ -51,6 +51,11 @@ pub struct Gate {
 }
 
 impl Gate {
+    /// Whether a read confirmed that the node is out, and only a newer one is missing.
+    pub(super) fn lost_its_read(&self) -> bool {
+        self.status.state == LoadBalancerState::Pending && self.status.confirmed_time.is_some()
+    }
+
     /// Decides the gate of one node from its last read and its previous status.
     pub fn decide(input: &GateInput<'_>) -> Self {
         let previous = input.previous;

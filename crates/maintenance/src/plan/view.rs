@@ -11,6 +11,7 @@ use crate::drain_plan::DrainTargets;
 use crate::snapshot::{PodFacts, Snapshot};
 
 use super::concurrency::maintenances;
+use super::conditions::shows_drained;
 use super::evacuations::by_pod;
 use super::gate::{Gate, GateInput};
 use super::phase::{Maintenance, Phase};
@@ -111,9 +112,15 @@ impl<'a> View<'a> {
             || (self.hurried.contains(pod.node.as_str()) && pod.has_to_leave())
     }
 
-    /// Whether no pod has to leave a node that is drained, and all its gates are open.
+    /// Whether no pod has to leave a node that is drained, and all its gates are open. A node that was drained stays so while nothing but a
+    /// read is missing, as in the first turn of a leader.
     pub(super) fn is_drained(&self, node: &str) -> bool {
-        self.is_open(node) && !self.pods_of(node).any(PodFacts::has_to_leave)
+        let was_drained = || self.nodes.get(node).is_some_and(|node| shows_drained(node));
+        let only_lost_reads = || {
+            let mut gates = self.gates.iter().filter(|((_, of), _)| *of == node);
+            gates.all(|(_, gate)| gate.is_open || gate.lost_its_read())
+        };
+        (self.is_open(node) || (was_drained() && only_lost_reads())) && !self.pods_of(node).any(PodFacts::has_to_leave)
     }
 
     fn decide_gates(&self) -> BTreeMap<(&'a str, &'a str), Gate> {

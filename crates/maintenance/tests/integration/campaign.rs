@@ -199,6 +199,7 @@ impl World {
             leader_metrics: LeaderMetrics::register(&mut registry),
             node_writes: NodeWriteMetrics::register(&mut registry),
             load_balancers: LoadBalancerSource::Probes,
+            first_read_after: std::time::Duration::ZERO,
             automatic: AutomaticMaintenances::default(),
         };
         let (controller, _) = candidate.start();

@@ -406,3 +406,83 @@ fn an_empty_node_is_drained_only_once_it_is_out() {
     world.settle();
     assert_eq!(world.condition("m", "Drained").unwrap().0, "True");
 }
+
+/// A new leader, whose first turn comes before its first read, takes nothing back.
+#[test]
+fn a_drained_node_stays_drained_while_no_read_shows_it() {
+    let mut world = World::default().nodes(&["one", "two"]);
+    for node in ["one", "two"] {
+        world.observe(node, in_service());
+    }
+    world.maintain("m", Stage::Drain, &["one", "two"], &[]);
+    world.change("m", |one| one.spec.load_balancer.connections_drain_seconds = 20);
+    world.settle();
+    let conditions = |world: &mut World, node: &str| world.node(node).conditions.keys().cloned().collect::<Vec<_>>();
+    let drained = ["Drained", "MaintenanceInProgress"];
+    let draining = ["DrainInProgress", "MaintenancePlanned"];
+    let drained_events = |world: &World| {
+        let events = world.events.iter();
+        events.filter(|event| event.reason == EventReason::Drained).count()
+    };
+
+    // Before its connections are gone a node is not drained.
+    let since = NodeTraffic::Out { since: Some(world.now) };
+    world.observe("one", since.clone());
+    pass(&mut world, 0);
+    pass(&mut world, 19);
+    world.observe("one", unknown());
+    pass(&mut world, 10);
+    assert_eq!(conditions(&mut world, "one"), draining);
+
+    // One of two.
+    world.observe("one", since.clone());
+    world.settle();
+    assert_eq!(conditions(&mut world, "one"), drained);
+    world.observe("one", unknown());
+    pass(&mut world, 3600);
+    let count = |world: &World| world.maintenance("m").status.as_ref().unwrap().drained_nodes;
+    assert_eq!(
+        (conditions(&mut world, "one"), count(&world)),
+        (drained.map(str::to_owned).to_vec(), 1)
+    );
+    assert_eq!(conditions(&mut world, "two"), draining);
+
+    // Both.
+    for node in ["one", "two"] {
+        world.observe(node, since.clone());
+    }
+    world.settle();
+    pass(&mut world, 3600);
+    assert_eq!(world.condition("m", "Drained").unwrap().0, "True");
+    for node in ["one", "two"] {
+        world.observe(node, unknown());
+    }
+    world.settle();
+    assert_eq!(world.condition("m", "Drained").unwrap().0, "True");
+    assert_eq!(world.condition("m", "Blocked").unwrap().0, "False");
+    assert_eq!(world.condition("m", "LoadBalancerOut"), Some(("False", "Waiting")));
+    for node in ["one", "two"] {
+        assert_eq!(conditions(&mut world, node), drained);
+        world.observe(node, since.clone());
+    }
+    world.settle();
+    assert_eq!(drained_events(&world), 1);
+
+    // A pod, another maintenance, or a read that shows it in service.
+    world.observe("one", unknown());
+    world = world.pods("one", 1, PodType::Default, 0);
+    world.settle();
+    assert_eq!(conditions(&mut world, "one"), draining);
+    assert_eq!(world.evacuated_pods().len(), 0, "the gate is closed");
+    world.snapshot.pods.clear();
+    world.observe("one", since.clone());
+    world.settle();
+    assert_eq!(conditions(&mut world, "one"), drained);
+    world.observe("one", unknown());
+    world.maintain("other", Stage::Drain, &["one"], &[]);
+    world.settle();
+    assert_eq!(conditions(&mut world, "one"), draining);
+    world.observe("two", in_service());
+    world.settle();
+    assert_eq!(conditions(&mut world, "two"), draining);
+}

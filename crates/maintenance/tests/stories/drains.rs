@@ -203,6 +203,43 @@ async fn a_new_leader_goes_on_where_the_one_before_was_killed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_new_leader_that_has_not_read_yet_takes_nothing_back_and_lets_no_pod_go() {
+    let mut world = World::new(&["one", "two"]).await;
+    world.first_read_after = 10 * SECOND;
+    let leader = world.lead().await;
+    world.observe_out("one");
+    let gate = json!({"loadBalancer": {"confirmation": "BestEffort", "connectionsDrainSeconds": 3600}});
+    world.maintain("empty", "Drain", &["one"], &json!({})).await;
+    world.maintain("m", "Drain", &["two"], &gate).await;
+    world.pod("two", "web", &json!({})).await;
+    let state = |world: &World| world.node_status("m", "two").load_balancer.map(|gate| gate.state);
+    world.observe_out("two");
+    sleep(30 * MINUTE).await;
+    let is_drained = |world: &World| {
+        world
+            .condition("empty", "Drained")
+            .is_some_and(|(status, _)| status == "True")
+    };
+    let conditions = ["Drained", "MaintenanceInProgress"];
+    assert!(is_drained(&world));
+    assert_eq!(world.node_conditions("one"), conditions);
+    assert_eq!(state(&world), Some(LoadBalancerState::Draining));
+    let events = world.event_counts("empty").await;
+    leader.kill();
+    let _leader = world.lead().await;
+    sleep(SECOND).await;
+    assert_eq!(state(&world), Some(LoadBalancerState::Pending), "before its first read");
+    assert!(is_drained(&world));
+    assert_eq!(world.node_conditions("one"), conditions);
+    let blocked = ("False".to_owned(), "NotBlocked".to_owned());
+    assert_eq!(world.condition("empty", "Blocked"), Some(blocked));
+    sleep(MINUTE).await;
+    assert_eq!(state(&world), Some(LoadBalancerState::Draining));
+    assert!(is_drained(&world) && world.has_pod("web"));
+    assert_eq!(world.event_counts("empty").await, events);
+}
+
+#[tokio::test(start_paused = true)]
 async fn another_actor_that_keeps_uncordoning_is_reported() {
     let mut world = World::new(&["one"]).await;
     let _leader = world.lead().await;

@@ -1,5 +1,9 @@
 //! A process that stands for election and runs the controllers in its terms.
 
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
 use headgate_core::clock::Clock;
 use headgate_core::node::{NodeDetail, NodeReader};
 use headgate_kubernetes::leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, Term};
@@ -10,6 +14,7 @@ use headgate_test_kubernetes::event_sink;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 /// What such a process has.
@@ -21,6 +26,8 @@ pub(crate) struct Candidate {
     pub(crate) leader_metrics: LeaderMetrics,
     pub(crate) node_writes: NodeWriteMetrics,
     pub(crate) load_balancers: LoadBalancerSource,
+    /// From the beginning of a term to its first read of the load balancers.
+    pub(crate) first_read_after: Duration,
     pub(crate) automatic: AutomaticMaintenances,
 }
 
@@ -42,6 +49,7 @@ impl Candidate {
         let terms = elector.terms();
         let events = event_sink(client.clone(), &self.name);
         let (load_balancers, automatic) = (self.load_balancers, self.automatic);
+        let first_read_after = self.first_read_after;
         let task = tokio::spawn(async move {
             let work = move |term: Term| {
                 let reader = NodeReader {
@@ -63,6 +71,7 @@ impl Candidate {
                     services,
                     intents,
                 } = stores;
+                let (load_balancers, run_reads) = reads_of_term(&load_balancers, first_read_after);
                 let context = MaintenanceContext {
                     events: events.clone(),
                     client: client.clone(),
@@ -71,7 +80,7 @@ impl Candidate {
                     node_intents: intents,
                     metrics: metrics.clone(),
                     clock: clock.clone(),
-                    load_balancers: load_balancers.clone(),
+                    load_balancers,
                     max_concurrent_nodes: None,
                     automatic: automatic.clone(),
                     pauses_upgrades: false,
@@ -81,6 +90,7 @@ impl Candidate {
                     tokio::select! {
                         () = run(term, context) => {}
                         () = run_stores => {}
+                        () = run_reads => {}
                         () = handed_over.handover_requested() => {}
                     }
                     Ok::<(), String>(())
@@ -90,4 +100,30 @@ impl Candidate {
         });
         (task, terms)
     }
+}
+
+/// What a term knows of the load balancers, which is nothing before its first read, and the task that reads.
+fn reads_of_term(
+    source: &LoadBalancerSource,
+    first_after: Duration,
+) -> (LoadBalancerSource, impl Future<Output = ()> + use<>) {
+    let (sender, own) = watch::channel(Arc::default());
+    let (of_term, reads) = match source {
+        _ if first_after.is_zero() => (source.clone(), None),
+        LoadBalancerSource::Probes => (LoadBalancerSource::Probes, None),
+        LoadBalancerSource::Reads(reads) => (LoadBalancerSource::Reads(own), Some(reads.clone())),
+    };
+    let read = async move {
+        let Some(mut reads) = reads else {
+            return pending().await;
+        };
+        sleep(first_after).await;
+        loop {
+            sender.send_replace(reads.borrow_and_update().clone());
+            if reads.changed().await.is_err() {
+                return;
+            }
+        }
+    };
+    (of_term, read)
 }

@@ -46,6 +46,8 @@ pub(crate) struct World {
     pub(crate) is_probed: bool,
     /// Which nodes get a maintenance by themselves.
     pub(crate) automatic: AutomaticMaintenances,
+    /// From the beginning of each term to its first read of the load balancers.
+    pub(crate) first_read_after: Duration,
 }
 
 /// A process that leads.
@@ -80,6 +82,7 @@ impl World {
             leaders: AtomicU32::new(0),
             is_probed: false,
             automatic: AutomaticMaintenances::default(),
+            first_read_after: Duration::ZERO,
         };
         for name in nodes {
             let node = json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "spec": {},
@@ -130,6 +133,7 @@ impl World {
             node_writes: self.node_writes.clone(),
             load_balancers,
             automatic: self.automatic.clone(),
+            first_read_after: self.first_read_after,
         };
         let (task, terms) = candidate.start();
         let task = AbortOnDropHandle::new(task);
