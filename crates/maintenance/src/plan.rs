@@ -235,7 +235,10 @@ fn is_completing(
         .chain(maintenance.nodes.iter().map(String::as_str))
         .filter(|node| view.nodes.contains_key(node))
         .collect();
+    // One without a status has done nothing, unless the status could not be written before it was deleted.
+    let has_begun = maintenance.object.status.is_some() || maintenance.is_deleted();
     maintenance.phase == Phase::Complete
+        && has_begun
         && !maintenance.is_completed()
         && (nodes.iter().any(|node| changes.contains_key(node))
             || cancellations

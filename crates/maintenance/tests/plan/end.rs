@@ -219,6 +219,29 @@ fn a_maintenance_that_is_created_as_complete_or_restored_without_status_undoes_n
     }
 }
 
+/// Another maintenance changes one of its nodes in the same turn, or an Evacuation is cancelled.
+#[test]
+fn a_maintenance_that_is_created_as_complete_undoes_nothing_while_its_nodes_change() {
+    for finalizers in [None, Some(vec![COMPLETION_FINALIZER.to_owned()])] {
+        let mut world = World::default().nodes(&["one", "two"]);
+        world.maintain("other", Stage::Drain, &["one"], &[]);
+        world.settle();
+        world.node("one").unschedulable = false;
+        world.node("two").unschedulable = true;
+        world.maintain("m", Stage::Complete, &["one", "two"], &[]);
+        world.change("m", |one| one.metadata.finalizers = finalizers);
+        world.settle();
+        assert!(world.node("one").unschedulable && world.node("two").unschedulable);
+        assert_eq!(world.maintenance("m").metadata.finalizers.iter().flatten().count(), 0);
+        assert_eq!(world.condition("m", "Progressing"), Some(("False", "Completed")));
+        let started = &world.maintenance("m").status.as_ref().unwrap().stage_statuses;
+        assert_eq!(
+            started.iter().map(|one| one.name).collect::<Vec<_>>(),
+            [Stage::Complete]
+        );
+    }
+}
+
 #[test]
 fn the_finalizer_goes_with_the_complete_stage_and_never_comes_back() {
     for stage in [Stage::Cordon, Stage::Drain] {

@@ -83,6 +83,7 @@ pub(super) fn happenings() -> impl Strategy<Value = Happening> {
         Stage::Drain,
         Stage::Drain,
         Stage::Drain,
+        Stage::Complete,
     ]);
     prop_oneof![
         6 => any::<prop::sample::Index>().prop_map(|index| Happening::Leaves(index.index(1000))),
