@@ -119,6 +119,12 @@ pub fn is_automatic(maintenance: &NodeMaintenance) -> bool {
     cause_label(maintenance).is_some() && owner(maintenance).is_some()
 }
 
+/// Whether headgate created the maintenance for this Node, and not for one of the same name before.
+pub(crate) fn is_automatic_of(maintenance: &NodeMaintenance, node: &Node) -> bool {
+    let is_node = |owner: &OwnerReference| owner.name == node.name && owner.uid == node.uid;
+    is_automatic(maintenance) && owner(maintenance).is_some_and(is_node)
+}
+
 /// Whether its deadline is a guess: nothing announces when the machine ends, and it may stay for longer.
 pub(crate) fn is_deadline_guessed(maintenance: &NodeMaintenance) -> bool {
     let is_guess = |cause: Cause| matches!(cause, Cause::Autoscaler | Cause::Machine);
@@ -150,9 +156,8 @@ pub(crate) fn changes(snapshot: &Snapshot, nodes: &BTreeMap<&str, &Node>, now: T
         .filter_map(|one| Some((owner(one)?, one)))
         .map(|(node, one)| ((node.name.as_str(), node.uid.as_str()), one))
         .collect();
-    let others = maintenances.iter().filter(|one| !is_automatic(one));
     let undecodable = snapshot.undecodable_maintenances.values().map(String::as_str);
-    let names = others.filter_map(|one| one.metadata.name.as_deref());
+    let names = maintenances.iter().filter_map(|one| one.metadata.name.as_deref());
     let taken: BTreeSet<_> = names.chain(undecodable).collect();
     let mut actions = Vec::new();
     for node in nodes.values() {
@@ -258,8 +263,8 @@ fn maintenance(
     }
 }
 
-/// The name of the Node's maintenance: `automatic-NODE`, cut to the limit of a name. If a maintenance has that name that is not headgate's
-/// or cannot be decoded, a part of the Node's UID follows.
+/// The name of the Node's maintenance: `automatic-NODE`, cut to the limit of a name. If another maintenance has that name, such as somebody's
+/// or that of the Node before of the same name, a part of the Node's UID follows.
 fn name(node: &Node, taken: &BTreeSet<&str>) -> String {
     let name = joined(&node.name, "");
     if !taken.contains(name.as_str()) {

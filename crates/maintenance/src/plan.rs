@@ -25,11 +25,12 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_core::clock::whole_seconds;
+use headgate_core::node::Node;
 use jiff::Timestamp;
 
 use crate::api::Stage;
 use crate::automatic;
-use crate::automatic::is_automatic;
+use crate::automatic::is_automatic_of;
 use crate::deadline::hurries_from;
 use crate::machine::DeletedMachine;
 use crate::snapshot::{PodFacts, Snapshot};
@@ -203,15 +204,17 @@ fn evacuation_changes<'a>(view: &View<'a>) -> (Vec<Action>, Vec<(Option<&'a str>
 /// The Machines that wait for headgate no longer: their nodes are out of the load balancers, as the gates say, or gone.
 fn released_machines<'a>(view: &'a View<'_>) -> impl Iterator<Item = Action> + 'a {
     // Whoever completes the maintenance of a node that is taken does not wait for it.
-    let is_completed = |node: &str| {
+    let is_completed = |node: &Node| {
         let mut completed = view.maintenances.iter().filter(|one| one.phase == Phase::Complete);
-        completed.any(|one| is_automatic(one.object) && one.nodes.contains(node))
+        completed.any(|one| is_automatic_of(one.object, node))
     };
     let is_released = move |machine: &DeletedMachine| {
         let node = machine.node.as_str();
-        let is_here = view.nodes.get(node).is_some_and(|node| machine.is_of(node));
+        let Some(known) = view.nodes.get(node).filter(|node| machine.is_of(node)) else {
+            return true;
+        };
         let has_gate = view.gates.keys().any(|(_, of)| *of == node);
-        !is_here || (has_gate && view.is_open(node)) || is_completed(node)
+        (has_gate && view.is_open(node)) || is_completed(known)
     };
     let machines = view.snapshot.machines.iter().flatten();
     let released = machines.filter(move |machine| machine.is_held && is_released(machine));

@@ -238,6 +238,54 @@ fn it_ends_with_the_notice_or_the_node() {
     }
 }
 
+/// A Node of the same name may be taken before the maintenance of the one before it is gone, which may take as long as somebody's finalizer.
+#[test]
+fn a_node_that_is_created_again_and_taken_does_not_wait_for_the_maintenance_before() {
+    for is_completed in [false, true] {
+        let mut world = world(&Cause::ALL);
+        announce(world.node("one"), AzureNotice::Preempt, None);
+        world.settle();
+        world.change("automatic-one", |one| {
+            let finalizers = one.metadata.finalizers.get_or_insert_default();
+            finalizers.push("example.com/other".to_owned());
+        });
+        let mut fresh = Node {
+            name: "one".to_owned(),
+            uid: "another".to_owned(),
+            ready: true,
+            cluster_api_machine: Some("/of-one".to_owned()),
+            ..Node::default()
+        };
+        announce(&mut fresh, AzureNotice::Preempt, None);
+        *world.node("one") = fresh;
+        let in_service = NodeTraffic::InService {
+            detail: "pool web".to_owned(),
+        };
+        world.observe("one", in_service);
+        world.snapshot.machines = Some(vec![DeletedMachine {
+            name: "of-one".to_owned(),
+            node: "one".to_owned(),
+            is_held: true,
+            ..DeletedMachine::default()
+        }]);
+        if is_completed {
+            world.change("automatic-one", |one| one.spec.stage = Stage::Complete);
+        }
+        world.settle();
+        assert!(world.node("one").unschedulable && world.node("one").maintenance_taint.is_some());
+        assert_eq!(world.maintenance("automatic-one-another").spec.stage, Stage::Drain);
+        let old = world.maintenance("automatic-one");
+        assert!(old.metadata.deletion_timestamp.is_some());
+        assert_eq!(old.metadata.finalizers, Some(vec!["example.com/other".to_owned()]));
+        assert_eq!(
+            world.condition("automatic-one", "Progressing"),
+            Some(("False", "Completed"))
+        );
+        let machines = world.snapshot.machines.as_ref().unwrap();
+        assert!(machines[0].is_held, "its node is in service: {is_completed}");
+    }
+}
+
 /// A person's maintenance may have the name that headgate would give its own.
 #[test]
 fn somebody_elses_maintenance_of_its_name_is_left_alone() {
@@ -474,6 +522,7 @@ enum Happening {
     ShuttingDown(bool),
     Withdrawn,
     Recreated,
+    Replaced,
     Passed(i64),
 }
 
@@ -485,6 +534,7 @@ fn happenings() -> impl Strategy<Value = (bool, Happening)> {
         any::<bool>().prop_map(Happening::ShuttingDown),
         Just(Happening::Withdrawn),
         Just(Happening::Recreated),
+        Just(Happening::Replaced),
         (1..200_i64).prop_map(Happening::Passed),
     ];
     (any::<bool>(), happening)
@@ -512,10 +562,13 @@ proptest! {
                 Happening::Autoscaled => world.node(name).taints.push(Taint::new(AUTOSCALER_TAINT, "NoSchedule")),
                 Happening::ShuttingDown(is_so) => world.node(name).shutting_down = is_so,
                 Happening::Withdrawn => world.node(name).taints.clear(),
-                Happening::Recreated => {
+                Happening::Recreated | Happening::Replaced => {
                     made += 1;
                     let uid = format!("uid-{made}");
                     *world.node(name) = Node { name: name.to_owned(), uid, ready: true, ..Node::default() };
+                    if matches!(happening, Happening::Replaced) {
+                        world.node(name).taints.push(Taint::new(AUTOSCALER_TAINT, "NoSchedule"));
+                    }
                 }
                 Happening::Passed(seconds) => world.now += SignedDuration::from_secs(seconds),
             }

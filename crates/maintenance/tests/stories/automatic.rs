@@ -200,3 +200,29 @@ async fn a_withdrawn_notice_gives_the_node_back() {
     assert_eq!(world.isolation("one"), (false, Vec::new(), None));
     assert!(world.has_pod("web"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_registered_again_and_taken_while_nobody_leads_is_drained() {
+    let mut world = world(&["one"]).await;
+    let leader = world.lead().await;
+    announce(&world, "one", 600);
+    world
+        .until("the taint", |world| !world.isolation("one").1.is_empty())
+        .await;
+    leader.kill();
+    world.fake.delete::<Node>("", "one");
+    let node = json!({"metadata": {"name": "one"}, "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    world.create::<Node>("", node).await;
+    announce(&world, "one", 600);
+    let uid = world.node("one").metadata.uid.unwrap();
+    let _leader = world.lead().await;
+    world
+        .until("the taint", |world| !world.isolation("one").1.is_empty())
+        .await;
+    world
+        .until("the one before is gone", |world| world.maintenance(AUTOMATIC).is_none())
+        .await;
+    let second = world.maintenance(&format!("{AUTOMATIC}-{}", &uid[..8])).unwrap();
+    assert_eq!(second.metadata.owner_references.unwrap()[0].uid, uid);
+}
