@@ -203,10 +203,10 @@ fn evacuation_changes<'a>(view: &View<'a>) -> (Vec<Action>, Vec<(Option<&'a str>
 
 /// The Machines that wait for headgate no longer: their nodes are out of the load balancers, as the gates say, or gone.
 fn released_machines<'a>(view: &'a View<'_>) -> impl Iterator<Item = Action> + 'a {
-    // Whoever completes the maintenance of a node that is taken does not wait for it.
+    // Whoever completes the maintenance of a node that is taken does not wait for it. One that is deleted is created again.
     let is_completed = |node: &Node| {
-        let mut completed = view.maintenances.iter().filter(|one| one.phase == Phase::Complete);
-        completed.any(|one| is_automatic_of(one.object, node))
+        let mut maintenances = view.maintenances.iter();
+        maintenances.any(|one| one.phase == Phase::Complete && !one.is_deleted() && is_automatic_of(one.object, node))
     };
     let is_released = move |machine: &DeletedMachine| {
         let node = machine.node.as_str();

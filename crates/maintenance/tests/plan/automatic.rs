@@ -488,14 +488,7 @@ fn a_machine_of_another_cluster_takes_no_node_and_waits_for_none() {
 }
 
 #[test]
-fn a_machine_is_released_where_its_maintenance_is_completed() {
-    let mut world = world(&[Cause::Machine]);
-    for node in ["one", "two"] {
-        let in_service = NodeTraffic::InService {
-            detail: "pool web".to_owned(),
-        };
-        world.observe(node, in_service);
-    }
+fn a_machine_is_released_where_its_maintenance_is_completed_and_not_where_it_is_deleted() {
     let machines = |are_held: [bool; 2]| {
         let machines = ["one", "two"].into_iter().zip(are_held);
         let machines = machines.map(|(node, is_held)| DeletedMachine {
@@ -506,12 +499,30 @@ fn a_machine_is_released_where_its_maintenance_is_completed() {
         });
         Some(machines.collect::<Vec<_>>())
     };
-    world.snapshot.machines = machines([true, true]);
-    world.settle();
-    assert_eq!(world.snapshot.machines, machines([true, true]));
-    world.change("automatic-one", |one| one.spec.stage = Stage::Complete);
-    world.settle();
-    assert_eq!(world.snapshot.machines, machines([false, true]));
+    for (is_deleted, expected) in [(false, [false, true]), (true, [true, true])] {
+        let mut world = world(&[Cause::Machine]);
+        for node in ["one", "two"] {
+            let in_service = NodeTraffic::InService {
+                detail: "pool web".to_owned(),
+            };
+            world.observe(node, in_service);
+        }
+        world.snapshot.machines = machines([true, true]);
+        world.settle();
+        assert_eq!(world.snapshot.machines, machines([true, true]));
+        if is_deleted {
+            world.delete("automatic-one");
+        } else {
+            world.change("automatic-one", |one| one.spec.stage = Stage::Complete);
+        }
+        world.settle();
+        assert_eq!(world.snapshot.machines, machines(expected), "{is_deleted}");
+        assert_eq!(
+            world.node("one").maintenance_taint.is_some(),
+            is_deleted,
+            "it is created again"
+        );
+    }
 }
 
 /// What happens to one of two nodes.
