@@ -188,7 +188,21 @@ fn evacuators_are_filled_in_where_an_instigator_left_them_out() {
     };
     assert_eq!(
         step(&evacuation, PodState::Exists(&pod), None, at(0)),
-        Step::SetEvacuators(vec![expected])
+        Step::SetEvacuators(vec![expected.clone()])
+    );
+    // The list of a pod of a DaemonSet is the one of headgate's own Evacuations: nothing else deletes the pod.
+    let pod = PodFacts {
+        pod_type: PodType::DaemonSet,
+        ..pod
+    };
+    let daemon_set = Evacuator {
+        evacuator_class: DAEMON_SET_EVACUATOR.to_owned(),
+        priority: 10_000,
+        role: Some("controller".to_owned()),
+    };
+    assert_eq!(
+        step(&evacuation, PodState::Exists(&pod), None, at(0)),
+        Step::SetEvacuators(vec![expected, daemon_set])
     );
 }
 

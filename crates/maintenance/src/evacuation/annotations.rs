@@ -10,8 +10,11 @@ use std::collections::BTreeMap;
 use headgate_kubernetes::is_dns_subdomain;
 use thiserror::Error;
 
-use crate::api::Evacuator;
-use crate::api::names::{CONTROLLER_PRIORITY, CONTROLLER_ROLE, evacuator_class};
+use crate::api::names::{
+    CONTROLLER_PRIORITY, CONTROLLER_ROLE, DAEMON_SET_EVACUATOR, evacuator_class, is_daemon_set_evacuator,
+};
+use crate::api::{Evacuator, PodType};
+use crate::snapshot::PodFacts;
 
 /// The most evacuators of a pod. One place is kept for the controller.
 const MAX_EVACUATORS: usize = 100;
@@ -36,6 +39,25 @@ pub struct AnnotationError {
     key: String,
     value: String,
     problem: &'static str,
+}
+
+/// The evacuators that the Evacuation of a pod gets, in any order: those that the pod registers, and for a pod of a DaemonSet, which the
+/// Eviction API does not support, the one that deletes it, unless it registers a controller.
+pub(crate) fn evacuators_of(pod: &PodFacts) -> Vec<Evacuator> {
+    let mut evacuators = parse_evacuators(&pod.evacuators).evacuators;
+    let has_controller = evacuators
+        .iter()
+        .any(|evacuator| evacuator.priority == CONTROLLER_PRIORITY);
+    if pod.pod_type == PodType::DaemonSet && !has_controller {
+        // The DaemonSet controller does not annotate its pods.
+        evacuators.retain(|evacuator| !is_daemon_set_evacuator(&evacuator.evacuator_class));
+        evacuators.push(Evacuator {
+            evacuator_class: DAEMON_SET_EVACUATOR.to_owned(),
+            priority: CONTROLLER_PRIORITY,
+            role: Some(CONTROLLER_ROLE.to_owned()),
+        });
+    }
+    evacuators
 }
 
 /// Reads the annotations of a pod; others than those of evacuators are ignored.

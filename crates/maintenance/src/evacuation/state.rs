@@ -15,7 +15,7 @@ use crate::api::names::{is_daemon_set_evacuator, is_instigator_finalizer, is_pro
 use crate::api::{CancellationPolicy, Evacuation, EvacuationStatus, Evacuator, PodType};
 use crate::snapshot::PodFacts;
 
-use super::annotations::{parse_evacuators, turn};
+use super::annotations::{evacuators_of, turn};
 use super::is_about;
 
 /// What is to be done for an Evacuation now.
@@ -88,7 +88,7 @@ pub fn step(evacuation: &Evacuation, pod: PodState<'_>, turns_end: Option<Timest
         };
     }
     match &evacuation.spec.evacuators {
-        None => Step::SetEvacuators(parse_evacuators(&pod.evacuators).evacuators),
+        None => Step::SetEvacuators(evacuators_of(pod)),
         Some(evacuators) => {
             let deadline = turn_deadline(evacuation, &status, turns_end);
             next_turn(evacuators, status, pod, deadline, now)

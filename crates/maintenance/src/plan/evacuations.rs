@@ -4,12 +4,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use crate::api::names::{
-    CONTROLLER_PRIORITY, CONTROLLER_ROLE, DAEMON_SET_EVACUATOR, INSTIGATOR_FINALIZER, NODE_LABEL,
-    PROGRESS_DEADLINE_SECONDS, is_daemon_set_evacuator, is_protection_finalizer,
-};
-use crate::api::{CancellationPolicy, Evacuation, EvacuationSpec, Evacuator, PodReference, PodType};
-use crate::evacuation::annotations::parse_evacuators;
+use crate::api::names::{INSTIGATOR_FINALIZER, NODE_LABEL, PROGRESS_DEADLINE_SECONDS, is_protection_finalizer};
+use crate::api::{CancellationPolicy, Evacuation, EvacuationSpec, PodReference};
+use crate::evacuation::annotations::evacuators_of;
 use crate::evacuation::is_about;
 use crate::rollout;
 use crate::snapshot::{BudgetFacts, PodFacts};
@@ -52,25 +49,12 @@ fn finalizers(evacuation: &Evacuation) -> impl Iterator<Item = &str> {
 /// The Evacuation of a pod, as the controller creates it. It is owned by the pod, and has none of its labels: a tool that selects by these
 /// would take it for one of its own objects.
 pub fn evacuation_of(pod: &PodFacts) -> Evacuation {
-    let mut evacuators = parse_evacuators(&pod.evacuators).evacuators;
-    let has_controller = evacuators
-        .iter()
-        .any(|evacuator| evacuator.priority == CONTROLLER_PRIORITY);
-    if pod.pod_type == PodType::DaemonSet && !has_controller {
-        // The DaemonSet controller does not annotate its pods.
-        evacuators.retain(|evacuator| !is_daemon_set_evacuator(&evacuator.evacuator_class));
-        evacuators.push(Evacuator {
-            evacuator_class: DAEMON_SET_EVACUATOR.to_owned(),
-            priority: CONTROLLER_PRIORITY,
-            role: Some(CONTROLLER_ROLE.to_owned()),
-        });
-    }
     let spec = EvacuationSpec {
         pod_ref: PodReference {
             name: pod.name.clone(),
             uid: pod.uid.clone(),
         },
-        evacuators: Some(evacuators),
+        evacuators: Some(evacuators_of(pod)),
         progress_deadline_seconds: PROGRESS_DEADLINE_SECONDS,
     };
     Evacuation {
@@ -150,7 +134,8 @@ pub(crate) fn by_pod<'a>(evacuations: &'a [Evacuation], pods: &[PodFacts]) -> BT
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::names::EVACUATOR_ANNOTATION_PREFIXES;
+    use crate::api::PodType;
+    use crate::api::names::{CONTROLLER_PRIORITY, DAEMON_SET_EVACUATOR, EVACUATOR_ANNOTATION_PREFIXES};
 
     #[test]
     fn a_name_is_cut_to_a_valid_one() {

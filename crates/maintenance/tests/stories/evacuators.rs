@@ -86,6 +86,24 @@ async fn an_evacuation_of_another_instigator_is_carried_out_without_any_maintena
     assert_eq!(world.isolation("one"), (false, Vec::new(), None));
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_evacuation_of_another_instigator_for_a_pod_of_a_daemon_set_blocks_no_drain() {
+    let mut world = World::new(&["one"]).await;
+    world.daemon_pod("one", "log", false).await;
+    let _leader = world.lead().await;
+    let pod: k8s_openapi::api::core::v1::Pod = world.fake.peek(NAMESPACE, "log").unwrap();
+    let uid = pod.metadata.uid.unwrap();
+    let theirs = json!({"metadata": {"name": format!("{uid}-log"), "finalizers": [OTHER_INSTIGATOR]},
+        "spec": {"podRef": {"name": "log", "uid": uid}, "progressDeadlineSeconds": 1800}});
+    world.create::<Evacuation>(NAMESPACE, theirs).await;
+    sleep(60 * MINUTE).await;
+    assert!(world.has_pod("log"), "no maintenance drains its node");
+    world.observe_out("one");
+    world.drain_one(0).await;
+    world.until("the pod leaves", |world| !world.has_pod("log")).await;
+    assert_eq!(world.requests("POST", "/eviction"), 0);
+}
+
 /// Who may create Evacuations in one namespace evicts no pod of another one, whose UID every event about it tells.
 #[tokio::test(start_paused = true)]
 async fn an_evacuation_with_the_uid_of_another_pod_ends_without_an_eviction() {
