@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::guard::GUARD;
 use super::rows::cluster::TestCluster;
-use super::world::{ENFORCE, SECOND, address, entries, load_balancer, two_load_balancers};
+use super::world::{ENFORCE, SECOND, address, entries, load_balancer, scope, two_load_balancers};
 
 const MAINTENANCE: &str = "headgate.dev/maintenance";
 const NODES: usize = 3;
@@ -163,6 +163,40 @@ async fn signal_of_any_kind_that_only_agents_follow_leaves_one_in_service() {
         agents.run(&cluster, 10 * SECOND, Duration::ZERO).await;
     }
     assert!(cluster.puts().is_empty(), "no admin state follows from these signals");
+}
+
+#[tokio::test(start_paused = true)]
+async fn hold_beside_no_down_outlasts_lists_that_lack_its_load_balancer() {
+    let mut far = load_balancer("far", &[("pool", entries([1], false))]);
+    far["id"] = json!("/subscriptions/sub/resourceGroups/other/providers/Microsoft.Network/loadBalancers/far");
+    let resources = [two_load_balancers(NODES), vec![far]].concat();
+    let mut cluster = TestCluster::without_leader(NODES, &resources).await;
+    cluster.world.rules = rules(&[json!({"taint": MAINTENANCE})]);
+    cluster.world.guard = GuardSettings {
+        health_rules: rules(&[json!({"signal": "cordon", "after": "0s"})]),
+        ..GUARD.clone()
+    };
+    cluster.lead(ENFORCE).await;
+    let mut agents = Agents::default();
+    cordon_all(&cluster, true);
+    assert_eq!(agents.run(&cluster, 60 * SECOND, 3 * SECOND).await, [1].into());
+    assert!(cluster.puts().is_empty(), "no ledger entry names the load balancers");
+    // Another resource group, whose list has none of them.
+    cluster.world.reconfigure(Some(scope("other", &["kubernetes"])));
+    assert_eq!(agents.run(&cluster, 600 * SECOND, Duration::ZERO).await, [1].into());
+    cluster.world.reconfigure(None);
+    assert_eq!(agents.run(&cluster, 60 * SECOND, Duration::ZERO).await, [1].into());
+    // One list, of those that are due every five minutes.
+    cluster.fault(
+        "GET",
+        "/loadBalancers$",
+        Some(1),
+        &json!({"answer": {"status": 404, "body": {"error": {"code": "ResourceNotFound", "message": "m"}}}}),
+    );
+    assert_eq!(agents.run(&cluster, 660 * SECOND, Duration::ZERO).await, [1].into());
+    cordon_all(&cluster, false);
+    agents.run(&cluster, 10 * SECOND, Duration::ZERO).await;
+    assert_eq!(hold(&cluster, 1), None, "a hold ends with the signals");
 }
 
 #[tokio::test(start_paused = true)]
