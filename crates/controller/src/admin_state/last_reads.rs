@@ -1,7 +1,7 @@
 //! What all load balancers showed last, and what it is compared with: what events, ledger stages, holds, markers and gates follow from.
 //! Pure.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use headgate_azure::{AdminState, LoadBalancerId, PoolId};
 use headgate_core::clock::Moment;
@@ -12,7 +12,7 @@ use super::plan::EntryStatus;
 use super::planner::LoadBalancerStatus;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
-use crate::pool::{ClusterNode, EntryKey, Listing};
+use crate::pool::{ClusterNode, EntryKey, Listing, NodeMatcher, PoolView};
 
 /// A load balancer, as it was planned last.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub(super) struct LastReads<'a> {
     pub(super) entries: BTreeMap<&'a str, Vec<OwnEntry<'a>>>,
     /// The last list. A pool writer does not adopt it while it waits for ARM.
     pub(super) listing: &'a Listing,
+    /// What the entries match that this list alone shows in service: no plan knows whose they are.
+    pub(super) only_listed: Vec<&'a NodeMatcher>,
     /// Whether it is known that the cluster has no Service of type `LoadBalancer`, and so no load balancer.
     pub(super) has_no_load_balancer_service: bool,
     /// What the leader writes.
@@ -90,6 +92,7 @@ impl<'a> LastReads<'a> {
             load_balancers,
             entries: nodes,
             listing,
+            only_listed: only_listed(listing, load_balancers),
             has_no_load_balancer_service: false,
             mode,
             now,
@@ -135,17 +138,47 @@ impl<'a> LastReads<'a> {
     }
 }
 
+/// Whether the list was sent after the read that the plan was made from.
+fn is_newer(listing: &Listing, status: &LoadBalancerStatus) -> bool {
+    let listed_at = listing.requested_at;
+    listed_at.is_some_and(|at| status.observed_at.is_none_or(|planned| planned < at))
+}
+
+/// What the entries match that are in service in a list, and in no used pool of the plan that the list is newer than.
+fn only_listed<'a>(listing: &'a Listing, load_balancers: &[PlannedLoadBalancer]) -> Vec<&'a NodeMatcher> {
+    let mut matchers = Vec::new();
+    for (id, listed) in &listing.load_balancers {
+        let status = load_balancers.iter().find(|one| one.id == *id).map(|one| &one.status);
+        if status.is_some_and(|status| !is_newer(listing, status)) {
+            continue;
+        }
+        let planned = status.and_then(|status| status.view.as_deref());
+        let planned = planned
+            .into_iter()
+            .flat_map(|view| &view.pools)
+            .filter(|pool| pool.is_used());
+        let planned: HashMap<&PoolId, &PoolView> = planned.map(|pool| (&pool.id, &**pool)).collect();
+        for pool in listed.pools.iter().filter(|pool| pool.is_used()) {
+            let known = planned.get(&pool.id).into_iter().flat_map(|pool| &pool.entries);
+            let known: HashSet<&EntryKey> = known.filter_map(|entry| entry.key.as_ref()).collect();
+            let entries = pool.entries.iter().filter(|entry| {
+                let is_new = entry.key.as_ref().is_some_and(|key| !known.contains(key));
+                is_new && entry.admin_state != Some(AdminState::Down)
+            });
+            matchers.extend(entries.map(|entry| &entry.matcher));
+        }
+    }
+    matchers
+}
+
 /// The admin states of a pool in a list that the pool writer has not adopted yet; none if the plan is as new as the list.
 fn listed_after_plan<'a>(
     listing: &'a Listing,
     load_balancer: &PlannedLoadBalancer,
     pool: &PoolId,
 ) -> HashMap<&'a EntryKey, Option<AdminState>> {
-    let PlannedLoadBalancer { id, status, .. } = load_balancer;
-    let is_newer = listing
-        .requested_at
-        .is_some_and(|at| status.observed_at.is_none_or(|planned| planned < at));
-    let listed = listing.load_balancers.get(id).filter(|_| is_newer);
+    let is_newer = is_newer(listing, &load_balancer.status);
+    let listed = listing.load_balancers.get(&load_balancer.id).filter(|_| is_newer);
     let pool = listed.and_then(|view| view.pools.iter().find(|known| known.id == *pool));
     let entries = pool.into_iter().flat_map(|pool| &pool.entries).rev();
     // Of entries with the same key the first counts.

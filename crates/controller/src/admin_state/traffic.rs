@@ -16,7 +16,7 @@ use super::plan::EntryStatus;
 use super::rule_guard::HeldFor;
 use super::settings::AdminStateMode;
 use super::transitions::pool_names;
-use crate::pool::{Claimed, ClusterNode};
+use crate::pool::{Claimed, ClusterNode, NodeMatcher};
 
 /// The age of the last list from which it proves nothing. While a Node has a signal, a list is due every 15 s.
 pub(super) const MAX_LIST_AGE: Duration = Duration::from_secs(45);
@@ -90,6 +90,9 @@ impl LastReads<'_> {
         if self.managed().next().is_none() && !self.has_no_load_balancer_service {
             return Some(Unproved::NoLoadBalancer);
         }
+        if self.only_listed.iter().any(|matcher| may_match(matcher, node)) {
+            return Some(Unproved::EntryNotPlanned);
+        }
         if node.addresses.is_empty() && node.machine.is_empty() {
             return Some(Unproved::NotIdentified);
         }
@@ -107,6 +110,17 @@ impl LastReads<'_> {
         }
         let is_unknown = statuses().any(|status| !status.covers_interfaces);
         is_unknown.then_some(Unproved::InterfaceUnknown)
+    }
+}
+
+/// Whether an entry may be the Node's. Which machine has an interface that is in no scale set, only ARM knows.
+fn may_match(matcher: &NodeMatcher, node: &ClusterNode) -> bool {
+    match matcher {
+        NodeMatcher::Address(ip) => node.addresses.contains(ip),
+        NodeMatcher::Machine(machine) => machine.as_str() == node.machine,
+        NodeMatcher::Interface(_) => true,
+        NodeMatcher::Name(name) => name.eq_ignore_ascii_case(&node.name),
+        NodeMatcher::Unmatched => false,
     }
 }
 

@@ -216,6 +216,34 @@ async fn a_foreign_write_while_the_pool_writer_waits_for_arm_is_seen_by_the_next
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_entry_that_is_added_while_the_pool_writer_waits_for_arm_is_seen_by_the_next_list() {
+    let cluster = cluster().await;
+    let mut removed = Value::Null;
+    cluster
+        .foreign("kubernetes", "kubernetes", |document| {
+            removed = entry(document, "node-2").clone();
+            let entries = document["properties"]["loadBalancerBackendAddresses"].as_array_mut();
+            entries.unwrap().retain(|entry| entry["name"] != "node-2");
+        })
+        .await;
+    cluster.taint(2, &[DRAINING]);
+    until_shown(&cluster, 2, "True", "AdminStateDown").await;
+    sleep(20 * SECOND).await;
+    cluster.fault("PUT", "loadBalancers/kubernetes/", Some(1), &json!({"stall": "90s"}));
+    cluster.taint(3, &[DRAINING]);
+    sleep(5 * SECOND).await;
+    assert!(shows(&cluster, 2, "True", "AdminStateDown"));
+    cluster
+        .foreign("kubernetes", "kubernetes", |document| {
+            let entries = document["properties"]["loadBalancerBackendAddresses"].as_array_mut();
+            entries.unwrap().push(removed);
+        })
+        .await;
+    let took = until_false(&cluster).await;
+    assert!(took <= 15 * SECOND + SECOND / 2, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn failing_lists_and_a_new_leader_never_leave_it_true_without_proof() {
     let mut cluster = cluster().await;
     cluster.taint(2, &[DRAINING]);

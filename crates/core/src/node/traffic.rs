@@ -46,6 +46,9 @@ pub enum Unproved {
     /// Not every load balancer was planned with the signal.
     #[error("not every load balancer is planned with the signal yet")]
     NotPlanned,
+    /// A pool entry that only the last list shows may be the Node's.
+    #[error("the last list shows a pool entry that is not planned yet")]
+    EntryNotPlanned,
     /// There is no list of load balancers that is recent and newer than the signal.
     #[error("load balancers are not listed{}", .0.as_ref().map_or_else(|| " since the signal yet".to_owned(), |error| format!(": {error}")))]
     NotListed(Option<String>),
@@ -81,7 +84,11 @@ impl Unproved {
         match self {
             Self::ModeOff => "AdminStateOff",
             Self::NodesStale(_) => "NodesStale",
-            Self::NotPlanned | Self::NotListed(_) | Self::InterfaceUnknown | Self::InterfaceUnreadable(_) => "NotRead",
+            Self::NotPlanned
+            | Self::EntryNotPlanned
+            | Self::NotListed(_)
+            | Self::InterfaceUnknown
+            | Self::InterfaceUnreadable(_) => "NotRead",
             Self::NoLoadBalancer => "NoLoadBalancer",
             Self::NotIdentified => "NotIdentified",
             Self::AddressContested(_) => "AddressContested",

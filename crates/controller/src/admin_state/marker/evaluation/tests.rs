@@ -76,6 +76,7 @@ impl Scenario {
             planned_generation: self.read_age.map(|_| generation),
             observed_at: self.read_age.map(|age| now - age),
             covers_interfaces: self.covers_interfaces,
+            view: self.read_age.map(|_| Arc::new(read.clone())),
             entries: planned.entries.into(),
             ..LoadBalancerStatus::default()
         };
@@ -340,11 +341,21 @@ fn a_list_that_the_pool_writer_has_not_adopted_disproves() {
     let found = scenario.condition(&DOWN, &HALF).unwrap();
     assert_eq!((found.0, found.1), ("False", "NotDown"));
     assert!(found.2.contains("lb/b"), "{}", found.2);
+    for (what, read, listed, status) in [
+        ("another entry of the node", &ABSENT[..], &UP[..], "False"),
+        ("another pool with the node", &DOWN[..1], &HALF, "False"),
+        ("the same, Down", &DOWN[..1], &DOWN, "True"),
+        ("an entry of another node", &OPERATORS[..0], &ABSENT, "True"),
+    ] {
+        assert_eq!(scenario.condition(read, listed).unwrap().0, status, "{what}");
+    }
     let older = Scenario {
         list_age: Some(3 * SECOND),
         ..scenario
     };
-    assert_eq!(older.condition(&DOWN, &HALF).unwrap().0, "True", "the read is newer");
+    for read in [&DOWN, &ABSENT] {
+        assert_eq!(older.condition(read, &HALF).unwrap().0, "True", "the read is newer");
+    }
 }
 
 #[test]
