@@ -93,7 +93,7 @@ impl LastReads<'_> {
         if self.only_listed.iter().any(|matcher| may_match(matcher, node)) {
             return Some(Unproved::EntryNotPlanned);
         }
-        if node.addresses.is_empty() && node.machine.is_empty() {
+        if node.addresses.is_empty() && node.machine.is_empty() || self.may_have_unknown_entry(node) {
             return Some(Unproved::NotIdentified);
         }
         let addresses = node.addresses.iter().copied().map(Claimed::Address);
@@ -110,6 +110,23 @@ impl LastReads<'_> {
         }
         let is_unknown = statuses().any(|status| !status.covers_interfaces);
         is_unknown.then_some(Unproved::InterfaceUnknown)
+    }
+
+    /// Whether an entry that is no known Node's may be this one's, which lacks what the entry names.
+    fn may_have_unknown_entry(&self, node: &ClusterNode) -> bool {
+        let (has_address, has_machine) = (!node.addresses.is_empty(), !node.machine.is_empty());
+        if has_address && has_machine {
+            return false;
+        }
+        let nodes = &self.targets.nodes;
+        let views = self.managed().filter_map(|one| one.status.view.as_ref());
+        let used = views.flat_map(|view| &view.pools).filter(|pool| pool.is_used());
+        used.flat_map(|pool| &pool.entries).any(|entry| match &entry.matcher {
+            NodeMatcher::Address(ip) => !has_address && nodes.claimants(*ip).is_empty(),
+            NodeMatcher::Machine(machine) => !has_machine && nodes.machine_claimants(machine.as_str()).is_empty(),
+            NodeMatcher::Interface(_) => !has_machine,
+            NodeMatcher::Name(_) | NodeMatcher::Unmatched => false,
+        })
     }
 }
 
@@ -172,7 +189,9 @@ fn recorded_since(own: &[&OwnEntry<'_>]) -> Option<Timestamp> {
 mod tests {
     use std::sync::Arc;
 
+    use headgate_azure::Pool;
     use headgate_core::clock::{Clock, Moment};
+    use serde_json::json;
 
     use super::super::fixtures::{DRAIN, ledger, node, plan_inputs, pool_id, target_states, view};
     use super::super::last_reads::PlannedLoadBalancer;
@@ -180,7 +199,7 @@ mod tests {
     use super::super::plan::plan;
     use super::super::planner::LoadBalancerStatus;
     use super::*;
-    use crate::pool::{EntryKey, Listing};
+    use crate::pool::{EntryKey, Listing, PoolEntry};
 
     #[test]
     fn a_node_is_out_since_it_was_so_first() {
@@ -243,6 +262,69 @@ mod tests {
         ] {
             reads.has_no_load_balancer_service = has_no_service;
             assert_eq!(reads.prove(&TrafficByNode::new())["n1"], expected);
+        }
+    }
+
+    #[test]
+    fn a_node_is_identified_by_what_the_entries_of_its_pools_name() {
+        let now = Clock::System.now();
+        let machine = |number: u8| format!("/m/virtualmachinescalesets/v/virtualmachines/{number}");
+        let address = |number: u8| json!({"ipAddress": format!("10.0.0.{number}")});
+        let interface =
+            |id: String| json!({"networkInterfaceIPConfiguration": {"id": format!("{id}/ipConfigurations/c")}});
+        let of_scale_set = |number: u8| interface(format!("{}/networkinterfaces/i", machine(number)));
+        let other =
+            interface("/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/networkInterfaces/i".to_owned());
+        let (out, unknown) = (
+            NodeTraffic::Out { since: None },
+            NodeTraffic::Unknown(Unproved::NotIdentified),
+        );
+        for (has_address, has_machine, entry, expected) in [
+            (true, false, of_scale_set(3), &unknown),
+            (true, false, of_scale_set(2), &out),
+            (true, false, other.clone(), &unknown),
+            (true, false, address(3), &out),
+            (false, true, address(3), &unknown),
+            (false, true, address(2), &out),
+            (false, true, of_scale_set(3), &out),
+            (true, true, of_scale_set(3), &out),
+            (true, true, other, &out),
+            (false, false, of_scale_set(2), &unknown),
+        ] {
+            let (mut one, mut two) = (node(1, &[DRAIN]), node(2, &[]));
+            two.machine = machine(2);
+            if !has_address {
+                one.addresses.clear();
+            }
+            if has_machine {
+                one.machine = machine(1);
+            }
+            let what = format!("{:?} {:?} {entry}", one.addresses, one.machine);
+            let (targets, ledger) = (target_states(&[one, two], now), ledger(&[]));
+            let mut read = view(&[("p", &[], true)]);
+            let pool = Pool {
+                id: pool_id("p"),
+                etag: None,
+                document: json!({"properties": {"loadBalancerBackendAddresses": [{"name": "e", "properties": entry}]}}),
+            };
+            Arc::make_mut(&mut read.pools[0]).entries = pool.addresses().map(PoolEntry::new).collect();
+            let planned = [PlannedLoadBalancer {
+                id: read.id.clone(),
+                is_managed: true,
+                status: LoadBalancerStatus {
+                    planned_generation: Some(targets.generation),
+                    observed_at: Some(now.mono),
+                    view: Some(Arc::new(read)),
+                    covers_interfaces: true,
+                    ..LoadBalancerStatus::default()
+                },
+            }];
+            let listing = Listing {
+                requested_at: Some(now.mono),
+                ..Listing::default()
+            };
+            let reads = LastReads::new(&targets, &planned, &ledger, &listing, AdminStateMode::Enforce, now);
+            assert_eq!(reads.prove(&TrafficByNode::new())["n1"], *expected, "{what}");
         }
     }
 

@@ -58,8 +58,8 @@ pub enum Unproved {
          cannot be listed; headgate status shows the names"
     )]
     NoLoadBalancer,
-    /// The Node has nothing by which its entries are found.
-    #[error("the Node has neither an InternalIP nor a providerID, by which pool entries are found")]
+    /// The Node lacks that by which its entries are found.
+    #[error("the Node lacks an InternalIP or a providerID of Azure, by which entries of its pools are found")]
     NotIdentified,
     /// A pool entry with this address may be another Node's.
     #[error("{0} is an InternalIP of another Node, too")]
