@@ -390,14 +390,16 @@ impl Controller<'_> {
         }
     }
 
+    /// The load balancers, as they were planned last.
+    fn planned(&self) -> Vec<PlannedLoadBalancer> {
+        let writers = self.load_balancers.iter();
+        writers.map(|(id, writer)| writer.planned(id)).collect()
+    }
+
     /// Reports what the last reads show: events, ledger changes, holds, traffic, markers, metrics. Returns when to do so again although
     /// nothing changes.
     fn report(&mut self, targets: &TargetStates, list_state: ListState) -> Option<Instant> {
-        let load_balancers: Vec<_> = self
-            .load_balancers
-            .iter()
-            .map(|(id, writer)| writer.planned(id))
-            .collect();
+        let load_balancers = self.planned();
         self.context.metrics.views.observe(&load_balancers);
         let (listing, ledger) = (Arc::clone(&self.listings.borrow()), self.ledger.ledger());
         let now = self.context.clock.now();
@@ -523,12 +525,12 @@ impl Controller<'_> {
         let held = holds
             .flat_map(|hold| &hold.pools)
             .filter_map(|pool| Some(pool.split_once('/')?.0));
-        names.extend(
-            held.filter(|name| recorded.contains(name) || !is_listed(name))
         let is_listed = |name: &str| {
             let mut writers = self.load_balancers.iter();
             writers.any(|(id, writer)| writer.source == Source::List && id.name().eq_ignore_ascii_case(name))
         };
+        names.extend(
+            held.filter(|name| recorded.contains(name) || !is_listed(name))
                 .map(str::to_owned),
         );
         Unplanned::Named(names)
@@ -554,8 +556,9 @@ impl Controller<'_> {
         if ledger.is_empty() {
             return;
         }
+        let load_balancers = self.planned();
         let (listing, recorded) = (self.listings.borrow(), self.recorded.borrow());
-        let evidence = Evidence::new(&listing, &recorded, &self.ledger_ages);
+        let evidence = Evidence::new(&listing, &recorded, &load_balancers, &self.ledger_ages);
         let now = self.context.clock.now().wall;
         let changes = ledger.expiry_changes(|pool, key| evidence.observe(pool, key), now);
         self.ledger.apply(changes);

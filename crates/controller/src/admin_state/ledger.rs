@@ -278,7 +278,8 @@ pub enum ObservedState {
     Down,
     /// The entry is in its pool, and not `Down`.
     NotDown,
-    /// The entry is not in its pool, or the pool or its load balancer does not exist.
+    /// The entry is not in its pool, or the pool or its load balancer does not exist; or it is not `Down` and no Node's, so that no
+    /// transition of a Node will say so.
     Absent,
 }
 

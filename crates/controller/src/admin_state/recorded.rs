@@ -4,7 +4,7 @@
 //! A load balancer is missing from a list if it was deleted, and also if `azure.json` or `azure.clusterName` names others than
 //! before. What is read here is never set `Down`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
+use super::last_reads::PlannedLoadBalancer;
 use super::ledger::{Ledger, LedgerAges, LedgerStore, Observation, ObservedState};
 use crate::pool::{ListScope, Listing, read_by_id};
 
@@ -76,10 +77,19 @@ pub(super) struct Evidence<'a> {
     recorded: &'a Listing,
     /// By pool, in lower case, and key.
     states: HashMap<String, HashMap<&'a str, Option<AdminState>>>,
+    /// The load balancers whose plans know which Node each entry belongs to.
+    planned: BTreeSet<&'a LoadBalancerId>,
+    /// The keys of the entries of Nodes in these, by pool, in lower case.
+    owned: HashMap<String, HashSet<&'a str>>,
 }
 
 impl<'a> Evidence<'a> {
-    pub(super) fn new(listing: &'a Listing, recorded: &'a Listing, ages: &'a LedgerAges) -> Self {
+    pub(super) fn new(
+        listing: &'a Listing,
+        recorded: &'a Listing,
+        load_balancers: &'a [PlannedLoadBalancer],
+        ages: &'a LedgerAges,
+    ) -> Self {
         let mut states: HashMap<_, HashMap<_, _>> = HashMap::new();
         // What the list shows is newer.
         let views = recorded.load_balancers.values().chain(listing.load_balancers.values());
@@ -88,11 +98,25 @@ impl<'a> Evidence<'a> {
             let entries = entries.filter_map(|entry| Some((entry.key.as_ref()?.as_str(), entry.admin_state)));
             states.insert(pool.id.to_string().to_ascii_lowercase(), entries.collect());
         }
+        let planned = load_balancers.iter().filter(|one| one.status.covers_interfaces);
+        let mut owned: HashMap<_, HashSet<_>> = HashMap::new();
+        let entries = planned.clone().map(|one| &one.status.entries);
+        // The entries are ordered by pool, so the name of each pool is made once.
+        for entries in entries.flat_map(|entries| entries.chunk_by(|one, other| one.pool == other.pool)) {
+            let keys = entries.iter().map(|entry| entry.key.as_str());
+            owned.extend(
+                entries
+                    .first()
+                    .map(|first| (first.pool.to_string().to_ascii_lowercase(), keys.collect())),
+            );
+        }
         Self {
             ages,
             listing,
             recorded,
             states,
+            planned: planned.map(|one| &one.id).collect(),
+            owned,
         }
     }
 
@@ -101,15 +125,21 @@ impl<'a> Evidence<'a> {
         if self.listing.last_error.is_some() {
             return None;
         }
-        let requested_at = match PoolId::parse(pool) {
-            Ok(pool) => self.shown_at(pool.load_balancer()),
+        let parsed = PoolId::parse(pool).ok();
+        let load_balancer = parsed.as_ref().map(PoolId::load_balancer);
+        let requested_at = match load_balancer {
+            Some(load_balancer) => self.shown_at(load_balancer),
             // Not the name of a pool, so no pool has such an entry.
-            Err(_) => self.listing.requested_at,
+            None => self.listing.requested_at,
         }?;
+        let is_nodes = || {
+            let is_planned = load_balancer.is_some_and(|load_balancer| self.planned.contains(load_balancer));
+            !is_planned || self.owned.get(pool).is_some_and(|keys| keys.contains(key))
+        };
         let state = match self.states.get(pool).and_then(|states| states.get(key)) {
             Some(Some(AdminState::Down)) => ObservedState::Down,
-            Some(_) => ObservedState::NotDown,
-            None => ObservedState::Absent,
+            Some(_) if is_nodes() => ObservedState::NotDown,
+            Some(_) | None => ObservedState::Absent,
         };
         Some(Observation {
             state,

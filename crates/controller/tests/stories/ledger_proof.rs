@@ -196,6 +196,27 @@ async fn deleted_load_balancer_and_deleted_pool_are_proof() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_deleted_node_leaves_in_a_pool_is_forgotten_once_it_is_not_down() {
+    let cluster = TestCluster::with_node_2_down().await;
+    cluster.world.remove_node(2).await;
+    sleep(EIGHT_MINUTES * SECOND).await;
+    assert_eq!(ledger_entries(&cluster).await, 3, "the entries are Down");
+    for (load_balancer, pool) in [
+        ("kubernetes", "kubernetes"),
+        ("kubernetes", "kubernetes-IPv6"),
+        ("kubernetes-internal", "kubernetes"),
+    ] {
+        cluster
+            .foreign(load_balancer, pool, |pool| {
+                super::rows::cluster::entry(pool, "node-2")["properties"]["adminState"] = json!("None");
+            })
+            .await;
+    }
+    sleep(EIGHT_MINUTES * SECOND).await;
+    assert_eq!(ledger_entries(&cluster).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn restore_gives_back_in_load_balancers_that_are_not_configured() {
     let mut cluster = cluster_with_wrong_name().await;
     cluster.kill();
