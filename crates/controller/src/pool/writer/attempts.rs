@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_azure::{ArmError, ErrorClass, LoadBalancerId};
+use headgate_azure::{ArmError, ErrorClass, LoadBalancerId, PoolId};
 use headgate_core::telemetry::warn_if;
 use headgate_kubernetes::leader::LockError;
 use tokio::time::Instant;
@@ -67,6 +67,8 @@ pub(super) struct Attempts {
     last_error: Option<LastError>,
     deferred: Option<DeferredPlan>,
     busy: Option<Busy>,
+    /// The pools whose PUT ended an attempt, the last one at the end.
+    failed_pools: Vec<PoolId>,
 }
 
 struct DeferredPlan {
@@ -88,6 +90,18 @@ impl Attempts {
     pub(super) fn succeed(&mut self) -> bool {
         let before = std::mem::take(self);
         before.last_error.is_some()
+    }
+
+    /// Remembers that the PUT of this pool ends the attempt.
+    pub(super) fn fail_pool(&mut self, pool: PoolId) {
+        self.failed_pools.retain(|failed| *failed != pool);
+        self.failed_pools.push(pool);
+    }
+
+    /// Moves the pools that ended attempts behind the others, the last one to the end: what ends each attempt must not come first in
+    /// each, or nothing else of the load balancer would ever be written.
+    pub(super) fn take_failed_last(&self, edits: &mut [PoolEdit]) {
+        edits.sort_by_key(|edit| self.failed_pools.iter().position(|failed| *failed == edit.pool));
     }
 
     /// Until when this plan is deferred. A plan that differs from the failed one waits for ARM's `Retry-After` only.

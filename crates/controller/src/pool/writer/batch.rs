@@ -236,6 +236,7 @@ impl PoolWriter {
         let is_read_awaited = edits.iter().any(|(_, is_awaited)| *is_awaited);
         let open = edits.into_iter().filter(|(_, is_awaited)| !is_awaited);
         let mut open: Vec<_> = open.map(|(edit, _)| edit).collect();
+        state.attempts.take_failed_last(&mut open);
         if batch.next_edit(&open).is_some() {
             if !batch.guard.accepts_writes() {
                 return Err(AttemptError::HoldClosed);
@@ -308,7 +309,10 @@ impl PoolWriter {
                 batch.stale_writes += 1;
             }
             Err(error) if concerns_one_pool(&error) => batch.reject(edit.pool, error),
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                state.attempts.fail_pool(edit.pool);
+                return Err(error.into());
+            }
         }
         Ok(BatchStep::ReadAgain)
     }

@@ -1,5 +1,7 @@
 //! The rows of "Risks and Mitigations", except stale state, which is in `replaced`.
 
+use std::collections::BTreeSet;
+
 use headgate_azure::{RateLimit, RateLimits};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -190,7 +192,7 @@ async fn partial_updates_are_reported_and_completed() {
     cluster.taint(2, &[OUT_OF_SERVICE]);
     sleep(120 * SECOND).await;
     let down = cluster.down();
-    let counts: Vec<_> = down.values().map(std::collections::BTreeSet::len).collect();
+    let counts: Vec<_> = down.values().map(BTreeSet::len).collect();
     assert_eq!(counts, [0, 1, 1], "the other pools are written: {down:?}");
     assert!(cluster.notes(DOWN, "node-2").await.is_empty(), "not everywhere yet");
     let notes = cluster.notes(FAILED, "node-2").await;
@@ -202,6 +204,34 @@ async fn partial_updates_are_reported_and_completed() {
         notes.len() == 1 && notes[0].contains("kubernetes-internal/kubernetes"),
         "{notes:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn pool_that_arm_fails_to_write_delays_no_other_pool_for_long() {
+    let cluster = TestCluster::new(3).await;
+    cluster.taint(1, &[OUT_OF_SERVICE]);
+    cluster.settle(&["node-1"]).await;
+    let error = json!({"answer": {"status": 500}});
+    cluster.fault(
+        "PUT",
+        "/loadBalancers/kubernetes/backendAddressPools/kubernetes$",
+        None,
+        &error,
+    );
+    cluster.taint(2, &[OUT_OF_SERVICE]);
+    sleep(120 * SECOND).await;
+    let down = |nodes: &[&str]| nodes.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+    assert_eq!(
+        cluster.down()["kubernetes/kubernetes-IPv6"],
+        down(&["node-1", "node-2"])
+    );
+    // What is given back elsewhere does not wait for the `Down` that fails.
+    cluster.taint(1, &[]);
+    sleep(120 * SECOND).await;
+    assert_eq!(cluster.down()["kubernetes/kubernetes-IPv6"], down(&["node-2"]));
+    assert!(!cluster.notes(FAILED, "node-2").await.is_empty());
+    cluster.clear_faults();
+    cluster.settle(&["node-2"]).await;
 }
 
 #[tokio::test(start_paused = true)]

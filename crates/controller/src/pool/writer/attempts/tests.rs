@@ -77,6 +77,29 @@ async fn failed_plan_waits_and_another_one_waits_for_retry_after_only() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pools_that_ended_attempts_come_last_and_take_turns_until_all_is_written() {
+    let mut attempts = Attempts::default();
+    let order = |attempts: &Attempts| {
+        let mut edits = ["a", "b", "c", "d"].map(|name| edit(name, Some(AdminState::Down)));
+        attempts.take_failed_last(&mut edits);
+        edits.map(|edit| edit.pool.name().to_owned())
+    };
+    for (failed, expected) in [
+        ("a", ["b", "c", "d", "a"]),
+        ("b", ["c", "d", "a", "b"]),
+        ("a", ["c", "d", "b", "a"]),
+        ("b", ["c", "d", "a", "b"]),
+    ] {
+        attempts.fail_pool(pool(failed));
+        let result = Err(AttemptError::Arm(refused(500, None)));
+        end(&mut attempts, vec![edit("a", Some(AdminState::Down))], result);
+        assert_eq!(order(&attempts), expected);
+    }
+    attempts.succeed();
+    assert_eq!(order(&attempts), ["a", "b", "c", "d"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn busy_load_balancer_is_read_ever_more_seldom_and_is_an_error_after_a_minute() {
     let mut attempts = Attempts::default();
     let mut busy = || end(&mut attempts, Vec::new(), Err(AttemptError::Busy));
