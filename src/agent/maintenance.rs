@@ -3,12 +3,13 @@
 //!
 //! They run only in a process that may write other Nodes. Their end is no end of the term.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headgate_controller::other_nodes::OtherNodes;
-use headgate_core::node::TrafficByNode;
-use headgate_kubernetes::TermStores;
-use headgate_kubernetes::leader::Term;
+use headgate_core::node::{Node, TrafficByNode};
+use headgate_kubernetes::leader::{NodeSummary, Term};
+use headgate_kubernetes::{Objects, TermStores};
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run as run_controllers};
 use tokio::sync::watch;
 
@@ -41,6 +42,7 @@ pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: 
         );
     }
     let handed_over = term.clone();
+    let reports = report_nodes(&handed_over, &context.node_name, stores.nodes.objects.clone());
     let controllers = async {
         let source = LoadBalancerSource::Probes;
         if let Some(controllers_context) = controllers_context(context, metrics, stores, source) {
@@ -50,7 +52,28 @@ pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: 
     };
     tokio::select! {
         () = controllers => {}
+        () = reports => {}
         () = handed_over.handover_requested() => {}
+    }
+}
+
+/// Reports the Nodes to the election whenever they change; never ends by itself. The admin-state controller does so where Azure is configured.
+async fn report_nodes(term: &Term, own: &str, mut nodes: watch::Receiver<Objects<Arc<Node>>>) {
+    loop {
+        let reported = nodes.borrow_and_update().as_ref().map(|nodes| summary(nodes, own));
+        term.report_nodes(reported);
+        if nodes.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// What the election needs to know of all Nodes, to the leader on the Node `own`.
+fn summary(nodes: &BTreeMap<String, Arc<Node>>, own: &str) -> NodeSummary {
+    let mut others = nodes.values().filter(|node| node.name != own);
+    NodeSummary {
+        nodes: nodes.len(),
+        has_healthy_peer: others.any(|node| node.ready && node.signals.is_empty()),
     }
 }
 
@@ -76,4 +99,37 @@ fn controllers_context(
         automatic: context.settings.maintenance.automatic.clone(),
         max_concurrent_nodes: Some(context.settings.maintenance.max_concurrent_nodes),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use headgate_core::node::Signal;
+
+    use super::*;
+
+    #[test]
+    fn a_healthy_peer_is_another_node_that_is_ready_and_has_no_signal() {
+        for (name, ready, is_signalled, is_healthy_peer) in [
+            ("own", true, false, false),
+            ("other", true, false, true),
+            ("other", false, false, false),
+            ("other", true, true, false),
+        ] {
+            let signal = is_signalled.then_some((Signal::Deletion, Duration::ZERO));
+            let node = Node {
+                name: name.to_owned(),
+                ready,
+                signals: signal.into_iter().collect(),
+                ..Node::default()
+            };
+            let expected = NodeSummary {
+                nodes: 1,
+                has_healthy_peer: is_healthy_peer,
+            };
+            let nodes = BTreeMap::from([(name.to_owned(), Arc::new(node))]);
+            assert_eq!(summary(&nodes, "own"), expected, "{name} {ready} {is_signalled}");
+        }
+    }
 }

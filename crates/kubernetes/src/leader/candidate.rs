@@ -86,7 +86,7 @@ pub(super) struct Inputs {
     pub(super) is_stopping: bool,
     /// The own node has a signal.
     pub(super) is_signalled: bool,
-    /// The candidates, as far as the work of a term has reported Nodes.
+    /// The candidates; `None` if they are counted from the Nodes and the work of a term has reported none.
     pub(super) fleet: Option<Fleet>,
     /// That the work of the term cannot be done, as it reports.
     pub(super) unable: Option<Inability>,

@@ -35,14 +35,16 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    pub(super) fn new(placement: CandidatePlacement, nodes: NodeSummary) -> Self {
-        Self {
-            candidates: match placement {
-                CandidatePlacement::EveryNode => u32::try_from(nodes.nodes).unwrap_or(u32::MAX).max(1),
-                CandidatePlacement::Replicas => REPLICAS,
-            },
-            has_healthy_peer: nodes.has_healthy_peer,
-        }
+    /// The candidates at `placement`; `None` if only Nodes that nobody has reported could tell how many there are.
+    pub(super) fn new(placement: CandidatePlacement, nodes: Option<NodeSummary>) -> Option<Self> {
+        let candidates = match placement {
+            CandidatePlacement::EveryNode => u32::try_from(nodes?.nodes).unwrap_or(u32::MAX).max(1),
+            CandidatePlacement::Replicas => REPLICAS,
+        };
+        Some(Self {
+            candidates,
+            has_healthy_peer: nodes.is_some_and(|nodes| nodes.has_healthy_peer),
+        })
     }
 }
 
@@ -61,16 +63,23 @@ mod tests {
             for has_healthy_peer in [false, true] {
                 let fleet = Fleet::new(
                     placement,
-                    NodeSummary {
+                    Some(NodeSummary {
                         nodes,
                         has_healthy_peer,
-                    },
+                    }),
                 );
-                assert_eq!(
-                    (fleet.candidates, fleet.has_healthy_peer),
-                    (candidates, has_healthy_peer)
-                );
+                let expected = Fleet {
+                    candidates,
+                    has_healthy_peer,
+                };
+                assert_eq!(fleet, Some(expected));
             }
         }
+        assert_eq!(Fleet::new(CandidatePlacement::EveryNode, None), None);
+        let expected = Fleet {
+            candidates: 2,
+            has_healthy_peer: false,
+        };
+        assert_eq!(Fleet::new(CandidatePlacement::Replicas, None), Some(expected));
     }
 }

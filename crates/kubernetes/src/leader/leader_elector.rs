@@ -123,7 +123,7 @@ impl LeaderElector {
                 now: self.clock.now(),
                 is_stopping: stop.is_cancelled(),
                 is_signalled: !self.reports.borrow_and_update().is_eligible(),
-                fleet: reports.nodes.map(|nodes| Fleet::new(self.placement, nodes)),
+                fleet: Fleet::new(self.placement, reports.nodes),
                 unable: reports.unable,
                 throttle: reports.throttle,
             };

@@ -68,6 +68,8 @@ pub(crate) struct ElectionFixture {
     pub(crate) fake: FakeApi,
     /// What the work of each term reports.
     pub(crate) nodes: watch::Sender<Option<NodeSummary>>,
+    /// Where the candidates run.
+    pub(crate) placement: CandidatePlacement,
     pub(crate) journal: Arc<Mutex<Journal>>,
     anchor: Moment,
 }
@@ -176,6 +178,7 @@ impl ElectionFixture {
                 nodes: candidates,
                 has_healthy_peer: true,
             })),
+            placement: CandidatePlacement::EveryNode,
             journal: Arc::default(),
             anchor: Clock::anchored(wall).now(),
         }
@@ -217,7 +220,7 @@ impl ElectionFixture {
             client,
             lease: LeaseName::default(),
             identity: name.to_owned(),
-            placement: CandidatePlacement::EveryNode,
+            placement: self.placement,
             reports: reports.subscribe(),
             metrics: LeaderMetrics::default(),
             clock,

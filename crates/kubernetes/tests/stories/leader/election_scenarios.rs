@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_kubernetes::leader::{FAILED_TERMS_ANNOTATION, NodeSummary};
+use headgate_kubernetes::leader::{CANDIDATES_ANNOTATION, CandidatePlacement, FAILED_TERMS_ANNOTATION, NodeSummary};
 use headgate_test_kubernetes::Fault;
 use hyper::Method;
 use tokio::time::Instant;
@@ -13,7 +13,11 @@ const MINUTE: Duration = Duration::from_mins(1);
 
 /// So many candidates, one of which has led for a minute. Returns also the number and the holder of its term.
 async fn settled(count: u8) -> (ElectionFixture, Vec<TestCandidate>, i32, String) {
-    let election = ElectionFixture::new(count.into());
+    settle(ElectionFixture::new(count.into()), count).await
+}
+
+/// The same for candidates of this election.
+async fn settle(election: ElectionFixture, count: u8) -> (ElectionFixture, Vec<TestCandidate>, i32, String) {
     let candidates = election.candidates(count);
     let (number, holder, _) = election.leader_after(-1, MINUTE).await;
     election.pass(MINUTE).await;
@@ -25,9 +29,12 @@ async fn settled(count: u8) -> (ElectionFixture, Vec<TestCandidate>, i32, String
     (election, candidates, number, holder)
 }
 
+fn annotation(election: &ElectionFixture, name: &str) -> Option<String> {
+    election.lease()?.metadata.annotations?.get(name).cloned()
+}
+
 fn failed_terms(election: &ElectionFixture) -> Option<String> {
-    let annotations = election.lease()?.metadata.annotations?;
-    annotations.get(FAILED_TERMS_ANNOTATION).cloned()
+    annotation(election, FAILED_TERMS_ANNOTATION)
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,6 +158,31 @@ async fn a_signalled_leader_stays_until_there_is_a_healthy_peer() {
     election.nodes.send_replace(nodes(true));
     let (_, successor, took) = election.leader_after(number, MINUTE).await;
     assert!(successor != holder && took < 4 * SECOND, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_are_counted_though_no_work_reports_nodes() {
+    let mut election = ElectionFixture::new(2);
+    election.placement = CandidatePlacement::Replicas;
+    election.nodes.send_replace(None);
+    let (election, candidates, number, holder) = settle(election, 2).await;
+    assert_eq!(annotation(&election, CANDIDATES_ANNOTATION).as_deref(), Some("2"));
+    named(&candidates, &holder).signal(true);
+    election.pass(2 * MINUTE).await;
+    assert_eq!(
+        election.leader(),
+        Some((number, holder.clone())),
+        "no healthy peer is known"
+    );
+    named(&candidates, &holder).kill();
+    let (next, successor, took) = election.leader_after(number, MINUTE).await;
+    assert!(took <= 23 * SECOND, "{took:?}");
+    // An orderly stop is noticed as soon as among candidates that were reported.
+    let returned = election.candidate("returned", 0);
+    election.pass(MINUTE).await;
+    named(&candidates, &successor).stop();
+    let (.., took) = election.leader_after(next, MINUTE).await;
+    assert!(took < 4 * SECOND && !returned.has_ended(), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
