@@ -162,7 +162,7 @@ impl NodeEdit for Look {
                 );
                 return Edited::Done;
             }
-            if let Err(until) = memory.limit.take(Instant::now()) {
+            if let Err(until) = memory.limit.take(&self.name, Instant::now()) {
                 self.task.metrics.count(Outcome::Delayed);
                 tracing::warn!(
                     node = self.name,

@@ -25,22 +25,26 @@ pub(super) fn is_spot(node: &Node) -> bool {
     SPOT_LABELS.into_iter().any(has)
 }
 
-/// The times of the last taints.
+/// The last taints: when, and of which Node.
 #[derive(Debug, Default)]
 pub(super) struct TaintLimit {
-    taken: VecDeque<Instant>,
+    taken: VecDeque<(Instant, String)>,
 }
 
 impl TaintLimit {
-    /// Takes a place for a taint, or returns when there is one. A failed write keeps its place.
-    pub(super) fn take(&mut self, now: Instant) -> Result<(), Instant> {
-        while self.taken.front().is_some_and(|taken| now >= *taken + WINDOW) {
+    /// Takes a place for the taint of `node`, or returns when there is one. A failed write keeps its place, and the next attempt for the
+    /// Node has the same one.
+    pub(super) fn take(&mut self, node: &str, now: Instant) -> Result<(), Instant> {
+        while self.taken.front().is_some_and(|(taken, _)| now >= *taken + WINDOW) {
             self.taken.pop_front();
         }
+        if self.taken.iter().any(|(_, holder)| holder == node) {
+            return Ok(());
+        }
         match self.taken.front() {
-            Some(oldest) if self.taken.len() >= MAX_TAINTS => Err(*oldest + WINDOW),
+            Some((oldest, _)) if self.taken.len() >= MAX_TAINTS => Err(*oldest + WINDOW),
             _ => {
-                self.taken.push_back(now);
+                self.taken.push_back((now, node.to_owned()));
                 Ok(())
             }
         }
@@ -70,12 +74,14 @@ mod tests {
         let second = |number: u64| begin + Duration::from_secs(number);
         let mut limit = TaintLimit::default();
         for number in 0..5 {
-            assert_eq!(limit.take(second(10 * number)), Ok(()));
+            assert_eq!(limit.take(&number.to_string(), second(10 * number)), Ok(()));
         }
-        assert_eq!(limit.take(second(41)), Err(second(60)));
-        assert_eq!(limit.take(second(59)), Err(second(60)));
-        assert_eq!(limit.take(second(60)), Ok(()));
-        assert_eq!(limit.take(second(61)), Err(second(70)));
-        assert_eq!(limit.take(second(1000)), Ok(()));
+        assert_eq!(limit.take("a", second(41)), Err(second(60)));
+        assert_eq!(limit.take("a", second(59)), Err(second(60)));
+        // The second attempt for a Node takes no second place, and prolongs none.
+        assert_eq!(limit.take("0", second(59)), Ok(()));
+        assert_eq!(limit.take("a", second(60)), Ok(()));
+        assert_eq!(limit.take("0", second(61)), Err(second(70)));
+        assert_eq!(limit.take("0", second(1000)), Ok(()));
     }
 }

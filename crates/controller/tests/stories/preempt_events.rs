@@ -263,6 +263,30 @@ async fn node_whose_requests_hang_delays_no_other_notice() {
     assert!(scene.is_tainted(), "it is tried again");
 }
 
+/// A place of the limit is a Node's, however often its write is tried.
+#[tokio::test(start_paused = true)]
+async fn node_whose_writes_are_refused_delays_no_other_notice() {
+    let scene = Scene::new().await;
+    let other = json!({"metadata": {"name": "z", "labels": {"karpenter.sh/capacity-type": "spot"}}, "spec": {"providerID": "azure:///z"}});
+    let other: Node = serde_json::from_value(other).unwrap();
+    let nodes = Api::<Node>::all(scene.client.clone());
+    nodes.create(&PostParams::default(), &other).await.unwrap();
+    scene.fake.change::<Node>("", "z", |node| {
+        node["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    });
+    // As with an admission webhook that refuses each change of one Node.
+    let is_refused = |request: &RecordedRequest| request.method == "PATCH" && request.path.ends_with("/nodes/n");
+    scene.faults.set_for(Fault::Status(403), is_refused);
+    scene.event(FIRST).await;
+    sleep(10 * SECOND).await;
+    let now = scene.clock.now().wall;
+    scene.event_about("z", FIRST, now).await;
+    sleep(4 * SECOND).await;
+    let other = serde_json::to_value(nodes.get("z").await.unwrap()).unwrap();
+    assert_eq!(other["spec"]["taints"][0]["key"], DRAINING_TAINT, "{other:#}");
+    assert!(!scene.is_tainted());
+}
+
 /// What the task observes is shared with nothing that outlives it.
 #[tokio::test(start_paused = true)]
 async fn node_that_does_not_exist_costs_one_read() {
