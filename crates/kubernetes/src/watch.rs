@@ -5,7 +5,8 @@
 //! arrives, or when the API server has accepted a list or a watch of this stream and no error follows within 1 s, even if
 //! nothing has changed in the meantime: kube has no event for that, so each stream has a client of its own that observes
 //! the responses. In the same way a stream verifies that the consumer's state is current: by a complete list, by a change, or
-//! by a watch that is accepted and has no error within 1 s.
+//! by a watch that is accepted and has no error within 1 s. A watch that ends within 1 s without an event shows neither, and the next one
+//! gets a backoff.
 //!
 //! Before a watch resumes, `resume` verifies that the API server's `resourceVersion` has not gone backwards.
 //!
@@ -35,7 +36,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::decoded::Decoded;
 
-use backoff::WatchBackoff;
+use backoff::{ShortWatches, WatchBackoff};
 pub use error::{WatchErrorCounter, WatchErrorReason, WatchFailure};
 pub use reporter::WatchReporter;
 use resume::{Resumption, Verification, is_watch};
@@ -103,12 +104,15 @@ where
 struct Responses {
     lists: u64,
     watches: u64,
+    /// Watches that were accepted and too short.
+    short_watches: u64,
 }
 
 /// What is known of the requests of a stream.
 struct Observed {
     responses: watch::Receiver<Responses>,
     resumption: Resumption,
+    short_watches: ShortWatches,
 }
 
 /// A client of the same API server that verifies watches before they resume, and what is known of its requests.
@@ -116,11 +120,18 @@ fn observe(client: &Client, verification: Verification) -> (Client, Observed) {
     let (sender, responses) = watch::channel(Responses::default());
     let resumption = Resumption::new(verification);
     let verifier = resumption.clone();
+    let short_watches = ShortWatches::default();
+    let last_watch = short_watches.clone();
     let (inner, namespace) = (client.clone(), client.default_namespace().to_owned());
     let service = tower::service_fn(move |request: Request<Body>| {
         let (inner, sender, verifier) = (inner.clone(), sender.clone(), verifier.clone());
+        let last_watch = last_watch.clone();
         let is_watch = is_watch(&request);
         async move {
+            if is_watch && let Some(delay) = last_watch.delay() {
+                sender.send_modify(|responses| responses.short_watches += 1);
+                sleep(delay).await;
+            }
             let uri = request.uri().clone();
             if let Some(expired) = verifier.verify(&inner, &uri).await? {
                 return Ok(expired);
@@ -128,6 +139,9 @@ fn observe(client: &Client, verification: Verification) -> (Client, Observed) {
             let response = inner.send(request).await?;
             if response.status().is_success() {
                 verifier.succeeded(is_watch);
+                if is_watch {
+                    last_watch.accepted();
+                }
                 sender.send_modify(|responses| {
                     responses.lists += u64::from(!is_watch);
                     responses.watches += u64::from(is_watch);
@@ -136,7 +150,12 @@ fn observe(client: &Client, verification: Verification) -> (Client, Observed) {
             Ok::<_, kube::Error>(response)
         }
     });
-    (Client::new(service, namespace), Observed { responses, resumption })
+    let observed = Observed {
+        responses,
+        resumption,
+        short_watches,
+    };
+    (Client::new(service, namespace), observed)
 }
 
 /// What an item of a stream shows.
@@ -158,8 +177,8 @@ struct Supervised<T> {
     is_listing_again: bool,
     /// Whether a watch was accepted and no error has followed.
     is_watch_accepted: bool,
-    /// The number of accepted watches so far.
-    watches: u64,
+    /// The responses so far.
+    responses: Responses,
     reporter: WatchReporter,
     backoff: WatchBackoff,
     delay: Option<Duration>,
@@ -177,9 +196,13 @@ impl<T> Supervised<T> {
                 // Responses first: an error after a response must not be over by that response.
                 biased;
                 Ok(()) = self.observed.responses.changed() => {
-                    let watches = self.observed.responses.borrow_and_update().watches;
-                    self.is_watch_accepted |= watches > self.watches;
-                    self.watches = watches;
+                    let before = std::mem::replace(&mut self.responses, *self.observed.responses.borrow_and_update());
+                    if self.responses.short_watches > before.short_watches {
+                        self.recovers_at = None;
+                        self.is_watch_accepted = false;
+                        continue;
+                    }
+                    self.is_watch_accepted |= self.responses.watches > before.watches;
                     self.recovers_at = Some(Instant::now() + RECOVERY_DELAY);
                 }
                 event = self.events.next() => return match event? {
@@ -187,6 +210,7 @@ impl<T> Supervised<T> {
                         let meaning = (self.meaning)(&event);
                         if meaning != Meaning::Nothing {
                             self.recovered();
+                            self.observed.short_watches.showed_something();
                             // Otherwise lists that succeed would make a watch that is refused again and again start more often.
                             if !self.is_listing_again {
                                 self.backoff.reset();
@@ -205,6 +229,7 @@ impl<T> Supervised<T> {
                     Err(error) => {
                         self.recovers_at = None;
                         self.is_watch_accepted = false;
+                        self.observed.short_watches.showed_something();
                         let reason = self.reporter.failed(&error);
                         self.observed.resumption.failed(reason);
                         self.delay = Some(self.backoff.after(reason));
@@ -239,7 +264,7 @@ fn supervise<T: Send + 'static>(
         observed,
         is_listing_again: false,
         is_watch_accepted: false,
-        watches: 0,
+        responses: Responses::default(),
         reporter,
         backoff: WatchBackoff::default(),
         delay: None,

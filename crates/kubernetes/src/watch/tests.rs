@@ -32,6 +32,8 @@ struct ApiServer {
     answer: fn(number: usize, is_watch: bool) -> Answer,
 }
 
+/// How long a watch lasts that ends at once.
+const SOON: Duration = Duration::from_millis(5);
 /// Two good Nodes around one whose `spec` is no object.
 const LIST_WITH_UNDECODABLE: &str = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[
     {"metadata":{"name":"a","resourceVersion":"1"}},{"metadata":{"name":"odd","resourceVersion":"2"},"spec":7},
@@ -47,6 +49,8 @@ enum Answer {
     List,
     /// A watch that is accepted and stays silent.
     Silence,
+    /// A watch that is accepted and ends after this time, without an event.
+    Ended(Duration),
     /// A watch that is accepted and reports that it is too old.
     Expired,
     /// A watch that is accepted and sends what is no event.
@@ -92,6 +96,11 @@ impl ApiServer {
             ),
             Answer::Silence => {
                 let chunks = stream::pending::<Result<Frame<Bytes>, std::io::Error>>();
+                return Ok(Response::new(StreamBody::new(chunks).boxed_unsync()));
+            }
+            Answer::Ended(after) => {
+                let end = stream::once(sleep(after));
+                let chunks = end.filter_map(|()| ready(None::<Result<Frame<Bytes>, std::io::Error>>));
                 return Ok(Response::new(StreamBody::new(chunks).boxed_unsync()));
             }
             Answer::Expired => {
@@ -206,6 +215,50 @@ async fn attempts_become_rarer_while_watches_are_refused_and_lists_succeed() {
         let watches: Vec<_> = requests.into_iter().filter(|seen| seen.is_watch).collect();
         assert_rarer(&watches);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_become_rarer_while_each_one_ends_at_once() {
+    for is_of_one in [false, true] {
+        let api_server = ApiServer::new(|_, is_watch| if is_watch { Answer::Ended(SOON) } else { Answer::List });
+        let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), Clock::System);
+        let (began, verified_at) = (Instant::now(), reporter.verified_at());
+        let client = api_server.client();
+        if is_of_one {
+            let mut states = watch_object::<Node>(&client, Api::all, "n", reporter);
+            read_for(&mut states, Duration::from_mins(10)).await;
+        } else {
+            let mut events = watch_events::<Node>(&client, Api::all, watcher::Config::default(), reporter);
+            read_for(&mut events, Duration::from_mins(10)).await;
+            assert_eq!(
+                *verified_at.borrow(),
+                began,
+                "no watch lasted, and nothing was listed again"
+            );
+        }
+        let watches: Vec<_> = api_server.seen().into_iter().filter(|seen| seen.is_watch).collect();
+        assert!((10..100).contains(&watches.len()), "{is_of_one}: {}", watches.len());
+        assert_rarer(&watches);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_after_one_that_lasted_or_expired_starts_at_once() {
+    let lasting = Duration::from_secs(5);
+    let api_server = ApiServer::new(|number, is_watch| match (is_watch, number) {
+        (false, _) => Answer::List,
+        (true, 6) => Answer::Expired,
+        (true, 8) => Answer::Ended(Duration::from_secs(5)),
+        (true, _) => Answer::Ended(SOON),
+    });
+    let (mut events, ..) = watch_nodes(&api_server);
+    read_for(&mut events, Duration::from_mins(1)).await;
+    let seen = api_server.seen();
+    let until_next = |number: usize| seen[number].at - seen[number - 1].at;
+    assert!(until_next(5) > 3 * until_next(2), "the backoff grows");
+    assert_eq!((until_next(6), until_next(7)), (Duration::ZERO, Duration::ZERO));
+    assert_eq!(until_next(8), lasting);
+    assert!(until_next(9) < 3 * until_next(2), "the backoff starts again");
 }
 
 /// The reasons of the failure of a watch as they change, until it is over; each must change within this time.
