@@ -344,6 +344,12 @@ mod tests {
         assert!(record.is_same_renewal(&annotated));
         // The clock stands still, or was set back to the same microsecond.
         assert!(!record.is_same_renewal(&record.renewed(None, at(1))));
+        let mut renewals = vec![record.clone()];
+        for _ in 0..4 {
+            let renewed = renewals[renewals.len() - 1].renewed(None, at(1));
+            assert!(renewals.iter().all(|before| !before.is_same_renewal(&renewed)));
+            renewals.push(renewed);
+        }
         assert!(!record.is_same_renewal(&record.acquired("a", 2, at(1))));
         assert!(!record.is_same_renewal(&record.released(0, at(1))));
     }

@@ -6,6 +6,9 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 
+/// A clock that is less behind `renewTime` counts as standing still; one that is more was set back.
+const MAX_CLOCK_STEP: SignedDuration = SignedDuration::from_secs(1);
+
 /// Identifies a Lease. The default is the Lease of the leader election, `kube-system/headgate-leader`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseName {
@@ -69,16 +72,14 @@ impl LeaseState {
     }
 
     /// `now` with the precision of a Lease, changed if necessary so that it differs from the times in the Lease. A write
-    /// with this time is always a change, even if a clock was set back.
+    /// with this time is always a change, even if a clock was set back, and each one of many while a clock stands still.
     pub(super) fn next_time(&self, now: Timestamp) -> Timestamp {
-        let mut time = Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now);
-        // Two times can be in the way.
-        for _ in 0..2 {
-            if self.acquired == Some(time) || self.renewed == Some(time) {
-                time = time.saturating_add(SignedDuration::from_micros(1)).unwrap_or(time);
-            }
-        }
-        time
+        let after = |time: Timestamp| time.saturating_add(SignedDuration::from_micros(1)).unwrap_or(time);
+        let time = Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now);
+        let behind = self.renewed.map(|renewed| renewed.duration_since(time));
+        let is_standing = behind.is_some_and(|behind| !behind.is_negative() && behind < MAX_CLOCK_STEP);
+        let time = self.renewed.filter(|_| is_standing).map_or(time, after);
+        if self.acquired == Some(time) { after(time) } else { time }
     }
 }
 
@@ -116,5 +117,23 @@ mod tests {
             ..acquired
         };
         assert_eq!(renewed.next_time(now).as_nanosecond(), 1_234_569_000);
+        // In microseconds: what the Lease has, the clock, and what is written.
+        let at = |micros| Timestamp::from_microsecond(micros).unwrap();
+        for (acquired, renewed, now, written) in [
+            (7, 9, 7, 10),
+            (10, 9, 7, 11),
+            (7, 9, 10, 10),
+            (10, 9, 10, 11),
+            (0, 1_000_009, 10, 1_000_010),
+            (0, 1_000_009, 9, 9),
+            (9, 1_000_009, 9, 10),
+        ] {
+            let lease = LeaseState {
+                acquired: Some(at(acquired)),
+                renewed: Some(at(renewed)),
+                ..LeaseState::default()
+            };
+            assert_eq!(lease.next_time(at(now)), at(written), "{acquired} {renewed} {now}");
+        }
     }
 }
