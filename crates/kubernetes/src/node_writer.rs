@@ -1,8 +1,8 @@
 //! The one writer of Nodes of a process: features publish what fields should be, one task writes what is missing.
 //!
 //! Invariants: each write is made from a read of its Node and fails if the Node is another one or has changed since; `may_send` is asked
-//! right before each request that writes. All fields of a Node that are due are written together, unless the API server refuses them
-//! together. Nodes do not wait for each other: an attempt that fails is repeated with backoff, one that hangs takes no place from another.
+//! right before each request that writes. All fields of a Node that are due are written together, and each for itself where that
+//! fails. Nodes do not wait for each other: an attempt that fails is repeated with backoff, one that hangs takes no place from another.
 //! A kind of failure is logged once for each field, until nothing of that field fails any more. `schedule` says when a field is due,
 //! `operations` what a patch contains; what a field should be is left to the features.
 
@@ -117,7 +117,7 @@ impl NodeWriter {
         }
     }
 
-    /// Writes the fields of one Node: together, or each for itself if they are refused together.
+    /// Writes the fields of one Node: together, or each for itself if one of them may be why that fails.
     async fn attempt(&self, attempt: Attempt) -> (Attempt, Vec<FieldOutcome>) {
         let Attempt { node, intents } = &attempt;
         let span = ReconcileSpan::start(Reconciled::Node, || Reconcile {
@@ -127,7 +127,7 @@ impl NodeWriter {
         });
         let write = async {
             match self.write(node, intents).await {
-                Err(failure) if failure.outcome == Outcome::Refused && intents.len() > 1 => {
+                Err(failure) if failure.may_be_of_one_field() && intents.len() > 1 => {
                     let mut outcomes = Vec::new();
                     for intent in intents.chunks(1) {
                         outcomes.extend(
@@ -202,7 +202,9 @@ impl NodeWriter {
         let mut read = Some(before.clone());
         if let Some(operations) = operations(before, after) {
             let patch = self.patch(operations)?;
-            let answer = within(nodes.patch(name, &PatchParams::default(), &patch)).await?;
+            let answer = within(nodes.patch(name, &PatchParams::default(), &patch))
+                .await
+                .map_err(Failure::of_write)?;
             read = answer.into_object().ok();
             self.report(before, after, changed.iter().filter(|(.., is_status)| !is_status));
         }
@@ -215,7 +217,9 @@ impl NodeWriter {
             return Err(Failure::new(Outcome::Conflict, "the conditions have changed"));
         };
         let patch = self.patch(operations)?;
-        within(nodes.patch_status(name, &PatchParams::default(), &patch)).await?;
+        within(nodes.patch_status(name, &PatchParams::default(), &patch))
+            .await
+            .map_err(Failure::of_write)?;
         self.report(before, after, changed.iter().filter(|(.., is_status)| *is_status));
         Ok(())
     }

@@ -38,6 +38,8 @@ pub(super) struct Failure {
     pub(super) error: String,
     /// Whether a Node that has changed since it was read would be answered the same: the test of a JSON patch has no status code of its own.
     pub(super) may_be_outdated: bool,
+    /// Whether a request that writes failed, and not the read before it.
+    is_of_write: bool,
 }
 
 impl Failure {
@@ -47,7 +49,22 @@ impl Failure {
             outcome,
             error,
             may_be_outdated: false,
+            is_of_write: false,
         }
+    }
+
+    /// The same of a request that writes.
+    pub(super) fn of_write(self) -> Self {
+        Self {
+            is_of_write: true,
+            ..self
+        }
+    }
+
+    /// Whether it may be due to one field alone of those that were written together, as with an admission webhook that refuses, fails or
+    /// hangs.
+    pub(super) fn may_be_of_one_field(&self) -> bool {
+        self.is_of_write && matches!(self.outcome, Outcome::Refused | Outcome::Error | Outcome::Timeout)
     }
 
     /// The same for a Node that has changed since it was read.

@@ -31,6 +31,8 @@ enum Fault {
     Write(u16),
     /// Answers this to writes of the main resource.
     Main(u16),
+    /// Never answers writes of the main resource.
+    MainHangs,
     /// Another writer changes the Node between its read and its write, so many times.
     Races(u32),
 }
@@ -120,7 +122,12 @@ impl World {
                 let body = body.collect().await.unwrap().to_bytes();
                 sleep(Duration::from_millis(5)).await;
                 let name = parts.uri.path().split('/').nth(4).unwrap();
-                let hangs = server.lock().unwrap().faults.get(name) == Some(&Fault::Hangs);
+                let is_main_write = parts.method == Method::PATCH && !parts.uri.path().ends_with("/status");
+                let hangs = match server.lock().unwrap().faults.get(name) {
+                    Some(Fault::Hangs) => true,
+                    Some(Fault::MainHangs) => is_main_write,
+                    _ => false,
+                };
                 if hangs {
                     server
                         .lock()
@@ -407,9 +414,21 @@ async fn an_accepted_change_is_reported_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fields_of_a_node_are_written_together_and_each_alone_if_they_are_refused() {
+async fn fields_of_a_node_are_written_together_and_each_alone_if_that_fails() {
+    for (fault, outcome, most_seconds) in [
+        (Fault::Main(403), "refused", 0),
+        (Fault::Main(400), "error", 0),
+        (Fault::Main(500), "error", 0),
+        (Fault::MainHangs, "timeout", 11),
+    ] {
+        fields_are_written_unless_they_fail_alone(fault, outcome, most_seconds * SECOND).await;
+    }
+}
+
+/// Within this time, where this fault of the second Node has this outcome.
+async fn fields_are_written_unless_they_fail_alone(fault: Fault, outcome: &str, most: Duration) {
     let world = World::new(&["one", "two"]);
-    world.fault("two", Some(Fault::Main(403)));
+    world.fault("two", Some(fault));
     let (marker, taints) = (
         world.intents.field(NodeField::Marker),
         world.intents.field(NodeField::DrainingTaint),
@@ -418,14 +437,13 @@ async fn fields_of_a_node_are_written_together_and_each_alone_if_they_are_refuse
     taints.publish(["one", "two"].map(|name| intent(name, Shown::No, taint)).into());
     sleep(SECOND / 10).await;
     assert_eq!(world.requests("one"), ["GET one", "PATCH one", "PATCH status one"]);
-    assert!(world.has_condition("one") && world.has_condition("two"));
+    sleep(most).await;
+    assert!(world.has_condition("one") && world.has_condition("two"), "{fault:?}");
     assert_eq!(world.node("one")["spec"]["taints"][0]["key"], "t");
     assert_eq!(world.count("marker", "written"), 2);
     assert_eq!(
-        (
-            world.count("marker", "refused"),
-            world.count("draining_taint", "refused")
-        ),
-        (0, 1)
+        (world.count("marker", outcome), world.count("draining_taint", outcome)),
+        (0, 1),
+        "{fault:?}"
     );
 }
