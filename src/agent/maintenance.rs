@@ -70,11 +70,7 @@ async fn report_nodes(term: &Term, own: &str, mut nodes: watch::Receiver<Objects
 
 /// What the election needs to know of all Nodes, to the leader on the Node `own`.
 fn summary(nodes: &BTreeMap<String, Arc<Node>>, own: &str) -> NodeSummary {
-    let mut others = nodes.values().filter(|node| node.name != own);
-    NodeSummary {
-        nodes: nodes.len(),
-        has_healthy_peer: others.any(|node| node.ready && node.signals.is_empty()),
-    }
+    NodeSummary::new(nodes.values(), own, |node| !node.signals.is_empty())
 }
 
 /// What the controllers need, or `None` if this process may not write other Nodes.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use headgate_azure::{ArmClient, LoadBalancerId};
 use headgate_core::telemetry::warn_if;
-use headgate_kubernetes::leader::{ArmLock, NodeSummary, Term};
+use headgate_kubernetes::leader::{ArmLock, Term};
 use headgate_kubernetes::{EventSink, node_reference};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
@@ -30,7 +30,7 @@ use super::planner::{LoadBalancerPlanner, LoadBalancerStatus};
 use super::recorded::Evidence;
 use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
-use super::target_states::{TargetState, TargetStates};
+use super::target_states::TargetStates;
 use super::transitions::{NodeEvent, TransitionTracker};
 use super::view::{RecordedEvent, WorkView};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
@@ -566,12 +566,8 @@ impl Controller<'_> {
 
     /// Reports the Nodes to the election, which derives the number of candidates and a healthy peer from them.
     fn report_nodes(&self, targets: &TargetStates) {
-        let now = Instant::now();
-        let mut others = targets.nodes.iter().filter(|node| node.name != self.context.node_name);
-        self.term.report_nodes(Some(NodeSummary {
-            nodes: targets.nodes.len(),
-            has_healthy_peer: others.any(|node| node.ready && targets.target_state(node, now) == TargetState::None),
-        }));
+        let summary = targets.summary(&self.context.node_name, Instant::now());
+        self.term.report_nodes(Some(summary));
     }
 
     /// Whether ARM has accepted every change that is due.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use headgate_core::clock::Moment;
 use headgate_core::node::{DEBOUNCE, OUT_OF_SERVICE_TAINT, PeriodChange, Signal, SignalPeriod, SignalPeriods};
+use headgate_kubernetes::leader::NodeSummary;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -279,6 +280,13 @@ impl TargetStates {
             let is_lost = self.is_lost(node, now);
             (is_lost, if is_lost { 2 - reason } else { reason })
         })
+    }
+
+    /// What the election needs to know of all Nodes, to the leader on the Node `own`.
+    #[must_use]
+    pub fn summary(&self, own: &str, now: Instant) -> NodeSummary {
+        let has_signal = |node: &ClusterNode| self.target_state(node, now) != TargetState::None;
+        NodeSummary::new(self.nodes.iter(), own, has_signal)
     }
 
     /// The signal period of a Node, if it has one that is not dropped yet.

@@ -116,6 +116,9 @@ pub struct Node {
     /// The label of a control-plane node, which excludes it only by a setting of the cloud: [`Node::exclude_control_plane`].
     #[serde(skip)]
     pub control_plane: Option<&'static str>,
+    /// Whether its labels say that no agent runs on it, because it is no Linux node or a virtual one.
+    #[serde(skip)]
+    pub lacks_agent: bool,
     /// The value of the taint `headgate.dev/maintenance:NoSchedule`, if the Node has it.
     #[serde(skip)]
     pub maintenance_taint: Option<String>,
@@ -206,6 +209,7 @@ impl NodeReader {
             is_deleting,
             excluded: excluding_label(&labels),
             control_plane: control_plane_label(&labels),
+            lacks_agent: lacks_agent(&labels),
             labels: self.labels(labels),
             hold: NodeHold::from_annotations(&annotations, &uid),
             uid,
@@ -326,6 +330,12 @@ impl NodeReader {
         }
         read
     }
+}
+
+/// Whether the agents' `DaemonSet` selects no Node with these labels, as the chart has it by default.
+fn lacks_agent(labels: &BTreeMap<String, String>) -> bool {
+    let value = |key| labels.get(key).map(String::as_str);
+    value("kubernetes.io/os").is_some_and(|system| system != "linux") || value("type") == Some("virtual-kubelet")
 }
 
 impl Node {

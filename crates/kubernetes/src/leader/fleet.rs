@@ -3,16 +3,39 @@
 //! The leader's work observes the Nodes and reports them ([`Term::report_nodes`](super::Term::report_nodes)); what
 //! follows for the election is decided here.
 
+use std::sync::Arc;
+
+use headgate_core::node::Node;
+
 /// The candidates of a cluster that runs headgate as a Deployment. Its replicas cannot be counted from the Nodes.
 const REPLICAS: u32 = 2;
 
 /// What the work of a term observes of the cluster's Nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeSummary {
-    /// The number of Nodes.
+    /// The number of Nodes that can have an agent, whether or not its `DaemonSet` selects them.
     pub nodes: usize,
     /// Whether a Node other than the leader's own is ready and has no signal.
     pub has_healthy_peer: bool,
+}
+
+impl NodeSummary {
+    /// What a leader on the Node `own` observes of all Nodes.
+    pub fn new<'a>(
+        nodes: impl IntoIterator<Item = &'a Arc<Node>>,
+        own: &str,
+        has_signal: impl Fn(&Node) -> bool,
+    ) -> Self {
+        let mut summary = Self {
+            nodes: 0,
+            has_healthy_peer: false,
+        };
+        for node in nodes.into_iter().filter(|node| !node.lacks_agent) {
+            summary.nodes += 1;
+            summary.has_healthy_peer |= node.name != own && node.ready && !has_signal(node);
+        }
+        summary
+    }
 }
 
 /// Where the candidates run.

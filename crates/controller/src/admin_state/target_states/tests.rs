@@ -356,6 +356,29 @@ fn a_node_that_is_not_ready_is_lost_after_a_while_and_a_new_one_of_its_name_is_n
 }
 
 #[test]
+fn only_nodes_that_can_have_an_agent_are_candidates() {
+    let now = Clock::System.now();
+    let named = |name: &str, lacks_agent| ClusterNode {
+        name: name.to_owned(),
+        lacks_agent,
+        ..node(name, &[])
+    };
+    let mut states = TargetStates::default();
+    for (other, lacks_agent, nodes, has_healthy_peer) in [
+        ("own", false, 1, false),
+        ("windows", true, 1, false),
+        ("linux", false, 2, true),
+    ] {
+        states.apply(named(other, lacks_agent), now);
+        let expected = NodeSummary {
+            nodes,
+            has_healthy_peer,
+        };
+        assert_eq!(states.summary("own", now.mono), expected, "{other}");
+    }
+}
+
+#[test]
 fn signals_are_counted_by_their_nodes() {
     let now = Clock::System.now();
     let mut states = TargetStates::default();

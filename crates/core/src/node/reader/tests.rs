@@ -49,6 +49,19 @@ fn what_changes_with_each_renewal_is_kept_of_the_own_node_only() {
 }
 
 #[test]
+fn windows_and_virtual_nodes_lack_an_agent() {
+    for (labels, lacks_agent) in [
+        (json!({}), false),
+        (json!({"kubernetes.io/os": "linux", "type": "x"}), false),
+        (json!({"kubernetes.io/os": "windows"}), true),
+        (json!({"kubernetes.io/os": "linux", "type": "virtual-kubelet"}), true),
+    ] {
+        let node = read(&json!({"metadata": {"labels": labels}}));
+        assert_eq!(node.lacks_agent, lacks_agent, "{labels}");
+    }
+}
+
+#[test]
 fn taints_and_deletion_are_read() {
     let node = json!({"metadata": {"uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"podCIDR": "10.0.0.0/24", "taints": [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "value": "v", "effect": "NoExecute"}]}});
