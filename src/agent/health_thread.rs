@@ -3,7 +3,8 @@
 //!
 //! The port opens at once if there is a remembered state; otherwise after the first sync with the API server, or
 //! after 5 s as eligible. If the thread also answers about Services, it waits within the same 5 s until they are
-//! listed, so that a roll of headgate fails no Service. No failure elsewhere closes the port.
+//! listed, and their other nodes read if this one has signals, so that a roll of headgate neither fails a Service nor
+//! takes back a 503. No failure elsewhere closes the port.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use futures::future::OptionFuture;
-use headgate_agent::health::services::ServiceTable;
-use headgate_core::node::{NodeReport, Source};
+use headgate_agent::health::services::ServiceRoutes;
+use headgate_core::node::NodeReport;
 use headgate_http::server::{self, Binder, Limits, Metrics};
 use tokio::runtime;
 use tokio::sync::{oneshot, watch};
@@ -137,11 +138,11 @@ impl HealthServer {
             heartbeat,
         } = self;
         let node_ports = extras.node_ports.map(|serve| serve(stop.clone()));
-        let (router, tables) = match extras.routes {
-            Some(extra) => (router.merge(extra.router), Some(extra.tables)),
-            None => (router, None),
+        let router = match extras.routes.clone() {
+            Some(routes) => router.merge(routes.path_router()),
+            None => router,
         };
-        let synced = wait_for_sync(reports, tables);
+        let synced = wait_for_sync(reports, extras.routes);
         let all = async {
             let node_ports = async { Ok(OptionFuture::from(node_ports).await.transpose().map(drop)?) };
             tokio::try_join!(serve(binder, router, limits, metrics, synced, stop), node_ports).map(drop)
@@ -162,19 +163,17 @@ async fn beat(heartbeat: &Heartbeat) {
 }
 
 /// Waits, with a limit, until the inputs of the answers are known.
-async fn wait_for_sync(
-    mut reports: watch::Receiver<NodeReport>,
-    tables: Option<watch::Receiver<Option<Arc<ServiceTable>>>>,
-) {
+async fn wait_for_sync(mut reports: watch::Receiver<NodeReport>, routes: Option<ServiceRoutes>) {
     let deadline = Instant::now() + SYNC_TIMEOUT;
-    let is_known = |report: &NodeReport| report.is_synced() || report.source == Source::Remembered;
-    if timeout_at(deadline.into(), reports.wait_for(is_known)).await.is_err() {
+    if timeout_at(deadline.into(), reports.wait_for(NodeReport::is_known))
+        .await
+        .is_err()
+    {
         tracing::warn!("state of the Node unknown and no remembered state found, it counts as eligible");
     }
-    if let Some(mut tables) = tables
-        && timeout_at(deadline.into(), tables.wait_for(Option::is_some))
-            .await
-            .is_err()
+    if let Some(routes) = routes
+        && timeout_at(deadline.into(), routes.known()).await.is_err()
+        && routes.tables.borrow().is_none()
     {
         tracing::warn!("Services and EndpointSlices not listed in time; requests about them get 503");
     }
@@ -202,4 +201,76 @@ async fn serve(
     };
     server::serve("healthz", listener, router, limits, &metrics, stop).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use headgate_agent::health::services::{Metrics as ServiceMetrics, PortStates, ServiceDrains, ServiceIndex};
+    use headgate_agent::health::{ProxyStatus, VerdictInputs};
+    use headgate_core::clock::Clock;
+    use headgate_core::node::{Node, SignalRules, Taint};
+    use kube::runtime::watcher::Event;
+    use prometheus_client::registry::Registry;
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    /// How long the health port of a Node with these taints waits while its Service is listed and no other node was read.
+    async fn waited(taints: Vec<Taint>) -> Duration {
+        let (clock, rules) = (Clock::System, SignalRules::default_health());
+        let node = Node {
+            uid: "u".into(),
+            taints,
+            ..Node::default()
+        };
+        let report = NodeReport::initial(None, &rules, clock.now());
+        let reports = watch::Sender::new(report.with_node(node.with_signals(&rules), clock.now()));
+        let mut index = ServiceIndex::new("n".to_owned());
+        let service = json!({"metadata": {"namespace": "a", "name": "b", "uid": "u"}, "spec": {"type": "LoadBalancer",
+            "externalTrafficPolicy": "Local", "healthCheckNodePort": 30_000, "clusterIPs": ["10.0.0.1"]}});
+        let slice = json!({"metadata": {"namespace": "a", "name": "b", "labels": {"kubernetes.io/service-name": "b"}},
+            "addressType": "IPv4", "endpoints": [{"addresses": ["10.1.0.1"], "nodeName": "n"}], "ports": [{"name": "", "port": 80}]});
+        for event in [
+            Event::Init,
+            Event::InitApply(from_value(service).unwrap()),
+            Event::InitDone,
+        ] {
+            index.apply_service(event);
+        }
+        for event in [
+            Event::Init,
+            Event::InitApply(from_value(slice).unwrap()),
+            Event::InitDone,
+        ] {
+            index.apply_slice(event);
+        }
+        let tables = watch::Sender::new(index.table().map(Arc::new));
+        let ports = watch::Sender::new(PortStates::default());
+        let routes = ServiceRoutes {
+            metrics: ServiceMetrics::register(&mut Registry::default(), tables.subscribe(), ports.subscribe(), None),
+            tables: tables.subscribe(),
+            drains: ServiceDrains {
+                inputs: VerdictInputs {
+                    node: reports.subscribe(),
+                    proxy: watch::Sender::new(ProxyStatus::new(Duration::from_mins(1))).subscribe(),
+                    notices: watch::Sender::new(BTreeMap::new()).subscribe(),
+                },
+                reads: watch::Sender::new(None).subscribe(),
+            },
+            clock,
+        };
+        let begun = tokio::time::Instant::now();
+        wait_for_sync(reports.subscribe(), Some(routes)).await;
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_port_waits_for_the_other_nodes_of_services_but_not_for_long() {
+        assert_eq!(waited(Vec::new()).await.as_secs(), 0);
+        let taint = Taint::new("headgate.dev/maintenance", "NoSchedule");
+        let waited = waited(vec![taint]).await;
+        assert!(waited.abs_diff(SYNC_TIMEOUT) < Duration::from_secs(1), "{waited:?}");
+    }
 }

@@ -15,7 +15,6 @@ use headgate_agent::health::{LastChange, VerdictInputs};
 use headgate_agent::spot::EventsSnapshot;
 use headgate_controller::local_service::QueuedUpdate;
 use headgate_core::clock::Clock;
-use headgate_core::node::Source;
 use headgate_core::telemetry::MetricsFormat;
 use headgate_http::server::{self, BindState, Binder, Limits, Metrics};
 use headgate_kubernetes::WatchFailure;
@@ -148,7 +147,7 @@ async fn readyz(State(operations): State<Operations>) -> Response {
         }
     });
     let report = operations.inputs.node.borrow();
-    let outcome = if report.is_synced() || report.source == Source::Remembered {
+    let outcome = if report.is_known() {
         Ok(())
     } else {
         Err("not observed yet, and there is no remembered state".to_owned())

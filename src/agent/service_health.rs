@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use axum::Router;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_agent::health::ServiceAnswers;
@@ -42,16 +41,10 @@ pub(super) type StoppableServer =
 /// What the health thread serves beside `/healthz` and `/livez`.
 #[derive(Default)]
 pub(super) struct HealthThreadExtras {
-    /// More routes of the health port.
-    pub(super) routes: Option<ExtraRoutes>,
+    /// What the health port answers about Services: with 503 until there is a table.
+    pub(super) routes: Option<ServiceRoutes>,
     /// The server of the Services' node ports.
     pub(super) node_ports: Option<StoppableServer>,
-}
-
-/// Routes that answer with 503 until there is a table.
-pub(super) struct ExtraRoutes {
-    pub(super) router: Router,
-    pub(super) tables: watch::Receiver<Option<Arc<ServiceTable>>>,
 }
 
 /// What service health is started with.
@@ -143,10 +136,7 @@ impl Channels {
         let extras = match self.mode {
             ServiceHealth::Disabled => return HealthThreadExtras::default(),
             ServiceHealth::Path => HealthThreadExtras {
-                routes: Some(ExtraRoutes {
-                    router: routes.path_router(),
-                    tables: self.tables.subscribe(),
-                }),
+                routes: Some(routes),
                 node_ports: None,
             },
             ServiceHealth::NodePorts => {

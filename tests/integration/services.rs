@@ -110,7 +110,7 @@ struct Server {
     serving: JoinHandle<Result<(), ServeError>>,
     path: Router,
     registry: Registry,
-    _others: watch::Sender<NodeReport>,
+    node: watch::Sender<NodeReport>,
 }
 
 /// Splits `namespace/name`.
@@ -151,6 +151,7 @@ impl Server {
     fn new() -> Self {
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
         let (node, proxy, inputs) = inputs(&clock);
+        node.send_modify(|report| *report = report.without_node());
         let tables = watch::Sender::new(None);
         let state = watch::Sender::default();
         let ports = state.subscribe();
@@ -184,7 +185,7 @@ impl Server {
             stop,
             path,
             registry,
-            _others: node,
+            node,
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use headgate_core::clock::Clock;
+use headgate_core::node::{NodeReport, SignalRules};
 use hyper::Method;
 use tokio::time::sleep;
 
@@ -94,6 +96,34 @@ async fn a_port_that_cannot_be_opened_is_tried_every_5_s_and_at_each_change() {
     assert!(server.ports.borrow().failed.is_empty());
     sleep(Duration::from_mins(10)).await;
     assert_eq!(attempts(&server), 6, "then no more");
+}
+
+/// Not tested upstream. A process that does not know its Node would answer as for one without signals.
+#[tokio::test(start_paused = true)]
+async fn the_first_ports_open_when_the_node_is_known_or_after_5_s() {
+    let clock = Clock::System;
+    for after in [2, 60] {
+        let mut server = Server::new();
+        let unknown = NodeReport::initial(None, &SignalRules::default(), clock.now());
+        let known = server.node.send_replace(unknown);
+        server.sync_endpoints(&[("a/b", 2)]).await;
+        server.sync_services(&[("a/b", 9376)]).await;
+        // A second has passed since the first table, and a bit.
+        sleep(Duration::from_millis(100)).await;
+        for second in 1..=7 {
+            let is_open = second > after || second >= 5;
+            assert_eq!(
+                !server.sockets.open().is_empty(),
+                is_open,
+                "{second} s, known after {after}"
+            );
+            if second == after {
+                server.node.send_replace(known.clone());
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+        server.expect("a/b", "0.0.0.0:9376", 2, true).await;
+    }
 }
 
 /// Not tested upstream.

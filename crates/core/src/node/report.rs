@@ -186,6 +186,11 @@ impl NodeReport {
         self.object_state != NodeObjectState::Unknown
     }
 
+    /// Whether this process or an earlier one has observed the Node, or this one that it does not exist.
+    pub fn is_known(&self) -> bool {
+        self.is_synced() || self.source == Source::Remembered
+    }
+
     /// Whether new connections may be sent to the node: it has no signal. A node about which nothing is known is
     /// eligible.
     pub fn is_eligible(&self) -> bool {
@@ -227,10 +232,10 @@ mod tests {
     #[test]
     fn unknown_node_is_eligible() {
         let report = NodeReport::initial(None, &keys(), at(1));
-        assert!(report.is_eligible() && !report.is_synced());
+        assert!(report.is_eligible() && !report.is_synced() && !report.is_known());
         assert_eq!(report.source, Source::None);
         let report = report.without_node();
-        assert!(report.is_eligible() && report.is_synced());
+        assert!(report.is_eligible() && report.is_synced() && report.is_known());
         assert_eq!(
             (report.source, report.object_state),
             (Source::None, NodeObjectState::Missing)

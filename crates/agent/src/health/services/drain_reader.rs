@@ -1,7 +1,7 @@
 //! Reads the other nodes of the Services with endpoints on this node, while the node has signals that may be taken back.
 //!
 //! At rest it reads nothing. A round lists the EndpointSlices of each such Service and gets the Nodes that they name, until one keeps
-//! serving. Both come from storage and not from the API server's cache, as `drain` requires. A round that fails changes nothing: what was
+//! serving. The next one follows after 5 s, or when a Service appears that was not read. Both come from storage and not from the API server's cache, as `drain` requires. A round that fails changes nothing: what was
 //! read before expires.
 
 use headgate_core::service::{NamespacedName, SERVICE_NAME_LABEL};
@@ -74,7 +74,7 @@ impl DrainReader {
                 // A hold ends without a change of the Node.
                 let is_at_rest = state == OwnState::Eligible;
                 let pause = if is_at_rest { FORGET_INTERVAL } else { ROUND_INTERVAL };
-                self.wait(Instant::now() + pause, |_| false).await;
+                self.wait(Instant::now() + pause, |_| false, |_| true).await;
                 continue;
             }
             let known = self.reads.borrow().clone();
@@ -100,7 +100,10 @@ impl DrainReader {
             round += 1;
             let reads = Arc::new(reads);
             self.reads.send_replace(Some(Arc::clone(&reads)));
-            self.wait(next_round, |signals| reads.continues_with(signals)).await;
+            // A round that failed is repeated at its time, whatever changes.
+            let is_read = |table: &ServiceTable| is_failing || reads.covers(table);
+            self.wait(next_round, |signals| reads.continues_with(signals), is_read)
+                .await;
         }
     }
 
@@ -110,18 +113,25 @@ impl DrainReader {
         (state, signals)
     }
 
-    /// Waits until a time, or until a change after which `continues` does not hold for the signals.
-    async fn wait(&mut self, until: Instant, continues: impl Fn(&Signals) -> bool) {
+    /// Waits until a time, or until a change after which `continues` does not hold for the signals or `is_read` not for the Services.
+    async fn wait(
+        &mut self,
+        until: Instant,
+        continues: impl Fn(&Signals) -> bool,
+        is_read: impl Fn(&ServiceTable) -> bool,
+    ) {
         loop {
-            tokio::select! {
+            let changed = tokio::select! {
                 () = sleep_until(until) => return,
-                changed = self.inputs.node.changed() => if changed.is_err() {
-                    // The sender was dropped: the process stops, and aborts this task.
-                    return std::future::pending().await;
-                },
+                changed = self.inputs.node.changed() => changed,
+                changed = self.tables.changed() => changed,
+            };
+            if changed.is_err() {
+                // The sender was dropped: the process stops, and aborts this task.
+                return std::future::pending().await;
             }
             let signals = self.inputs.node.borrow_and_update().signals().clone();
-            if !continues(&signals) {
+            if !continues(&signals) || !self.tables.borrow_and_update().as_deref().is_none_or(&is_read) {
                 return;
             }
         }
@@ -131,12 +141,9 @@ impl DrainReader {
     async fn read(&self, before: &DrainReads, round: usize) -> Result<BTreeMap<NamespacedName, ServiceRead>, String> {
         let started_at = Instant::now();
         let table = self.tables.borrow().clone();
-        let here = table.iter().flat_map(|table| table.iter());
-        let here: Vec<_> = here
-            .filter(|(_, served)| served.endpoints_of_any_family() > 0)
-            .collect();
+        let here = table.iter().flat_map(|table| table.with_endpoints());
         let (mut nodes, mut services) = (NodesRead::new(), BTreeMap::new());
-        for (service, _) in here {
+        for service in here {
             let known = before.services.get(&**service);
             let known = known.and_then(|known| known.others.without_signal.as_deref());
             let names = candidates(
@@ -217,11 +224,17 @@ fn candidates(mut serving: BTreeSet<String>, own_name: &str, known: Option<&str>
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use hyper::{Request, Response};
     use kube::client::Body;
     use serde_json::{Value, json};
+    use tokio::time::sleep;
 
+    use headgate_core::node::{NodeReport, Taint};
+
+    use super::super::super::proxy_status::ProxyStatus;
+    use super::super::index::ServedService;
     use super::*;
 
     /// A time that a kube-apiserver stores and a `Timestamp` does not hold.
@@ -274,6 +287,92 @@ mod tests {
         assert_eq!(others.without_signal.as_deref(), Some("n2"));
         let failed = serving_nodes(&client, &NamespacedName::new("default", "down")).await;
         assert!(failed.unwrap_err().contains("refused"));
+    }
+
+    /// A reader of a node with a signal over the API server `answer`, and what it reads and publishes.
+    struct Reading {
+        tables: watch::Sender<Option<Arc<ServiceTable>>>,
+        reads: watch::Receiver<Option<Arc<DrainReads>>>,
+        lists: Arc<AtomicUsize>,
+        _inputs: (watch::Sender<NodeReport>, watch::Sender<ProxyStatus>),
+    }
+
+    impl Reading {
+        fn start() -> Self {
+            let (clock, rules) = (Clock::System, SignalRules::default_health());
+            let drained = Node {
+                name: "n1".into(),
+                uid: "u".into(),
+                taints: vec![Taint::new("headgate.dev/maintenance", "NoSchedule")],
+                ..Node::default()
+            };
+            let report = NodeReport::initial(None, &rules, clock.now());
+            let node = watch::Sender::new(report.with_node(drained.with_signals(&rules), clock.now()));
+            let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
+            let (tables, reads) = (watch::Sender::new(None), watch::Sender::new(None));
+            let lists = Arc::new(AtomicUsize::new(0));
+            let counted = Arc::clone(&lists);
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let is_list = request.uri().path().ends_with("/endpointslices");
+                counted.fetch_add(usize::from(is_list), Ordering::Relaxed);
+                answer(request)
+            });
+            let reading = Self {
+                tables: tables.clone(),
+                reads: reads.subscribe(),
+                lists,
+                _inputs: (node.clone(), proxy.clone()),
+            };
+            let reader = DrainReader {
+                client: Client::new(service, "default"),
+                node_name: "n1".to_owned(),
+                rules,
+                relies_on_signalled: true,
+                inputs: VerdictInputs {
+                    node: node.subscribe(),
+                    proxy: proxy.subscribe(),
+                    notices: watch::Sender::default().subscribe(),
+                },
+                tables: tables.subscribe(),
+                answers: ServiceAnswers::default(),
+                reads,
+                clock,
+            };
+            tokio::spawn(reader.run());
+            reading
+        }
+
+        /// Publishes these Services of the namespace `default`, and waits for less than a round.
+        async fn publish(&self, services: &[(&str, u32)]) {
+            let services = services
+                .iter()
+                .map(|(name, endpoints)| (NamespacedName::new("default", name), ServedService::example(*endpoints)));
+            self.tables.send_replace(Some(Arc::new(services.collect())));
+            sleep(Duration::from_secs(1)).await;
+        }
+
+        fn read(&self) -> Vec<String> {
+            let reads = self.reads.borrow();
+            let services = reads.iter().flat_map(|reads| reads.services.keys());
+            services.map(|service| service.name().to_owned()).collect()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_appears_between_two_rounds_is_read_at_once() {
+        let reading = Reading::start();
+        let lists = || reading.lists.load(Ordering::Relaxed);
+        sleep(Duration::from_millis(100)).await;
+        assert!(reading.read().is_empty() && lists() == 0);
+        reading.publish(&[("web", 1), ("far", 0)]).await;
+        assert_eq!((reading.read(), lists()), (vec!["web".to_owned()], 1));
+        // Neither other changes nor a round that fails lead to more of them.
+        reading.publish(&[("web", 2), ("far", 0)]).await;
+        assert_eq!(lists(), 1);
+        for endpoints in 1..4 {
+            reading.publish(&[("down", 1), ("web", endpoints)]).await;
+            assert_eq!((reading.read(), lists()), (vec!["web".to_owned()], 2), "{endpoints}");
+        }
     }
 
     #[test]

@@ -64,6 +64,12 @@ impl ServiceTable {
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<NamespacedName>, &ServedService)> {
         self.0.iter()
     }
+
+    /// The Services with endpoints on this node, in the same order.
+    pub(super) fn with_endpoints(&self) -> impl Iterator<Item = &Arc<NamespacedName>> {
+        let here = self.0.iter().filter(|(_, served)| served.endpoints_of_any_family() > 0);
+        here.map(|(service, _)| service)
+    }
 }
 
 impl FromIterator<(NamespacedName, ServedService)> for ServiceTable {

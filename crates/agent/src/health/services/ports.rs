@@ -1,9 +1,9 @@
 //! The Services' health check node ports: opened and closed as the table requires, each IP family separately.
 //!
-//! A port is open on all of its addresses or on none. A port that cannot be opened is retried every 5 s and at each
-//! change of the table. Two Services never share a port; the first one keeps it. After a port is closed, connections
-//! that are still open get 503. When the process stops, all ports are handed over to the next process as the health
-//! port is.
+//! The first ports open when the answers are known, or 5 s after the first table. A port is open on all of its
+//! addresses or on none. A port that cannot be opened is retried every 5 s and at each change of the table. Two
+//! Services never share a port; the first one keeps it. After a port is closed, connections that are still open get
+//! 503. When the process stops, all ports are handed over to the next process as the health port is.
 
 use headgate_core::service::{IpFamily, NamespacedName};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use headgate_http::server::{self, ConnectionLimit, Limits, ServeError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::index::ServiceTable;
@@ -23,7 +23,9 @@ use super::service_routes::ServiceRoutes;
 use super::sockets::Sockets;
 
 /// Time between two attempts to open a port, as for the health port.
-const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Time to wait for what the answers are computed from once the Services are listed, as for the health port.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 /// The name of these listeners in logs and errors.
 const LISTENER_NAME: &str = "service";
 /// The limits of each port, which only the Service's own load balancer probes.
@@ -138,6 +140,15 @@ impl<S: Sockets> NodePortServer<S> {
             tasks: JoinSet::new(),
             connection_limit: ConnectionLimit::new(MAX_CONNECTIONS_OF_ALL_PORTS),
         };
+        let known = async {
+            // The error of a sender that was dropped is for the loop.
+            let _ = tables.wait_for(Option::is_some).await;
+            let _ = timeout(SYNC_TIMEOUT, self.routes.known()).await;
+        };
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = known => {}
+        }
         loop {
             let table = tables.borrow_and_update().clone();
             if let Some(table) = table {

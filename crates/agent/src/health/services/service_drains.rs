@@ -69,15 +69,20 @@ impl ServiceDrains {
         let reads = reads.as_deref().filter(|reads| reads.continues_with(node.signals()));
         service_drain(own, reads, service, now.mono)
     }
+
+    /// Whether the node's state is known and, while it has signals, the other nodes of its Services are.
+    pub(super) fn are_known(&self, table: &ServiceTable, now: Moment) -> bool {
+        let is_read = |service| self.drain(service, now) != ServiceDrain::HeldBack(HoldReason::NotRead);
+        self.inputs.node.borrow().is_known() && table.with_endpoints().all(|service| is_read(service))
+    }
 }
 
 impl KeptServicesView {
     /// These Services; none while the node has no signal.
     pub fn kept(&self, now: Moment) -> KeptServices {
         let table = self.tables.borrow();
-        let here = table.iter().flat_map(|table| table.iter());
-        let here = here.filter(|(_, served)| served.endpoints_of_any_family() > 0);
-        let kept = here.filter_map(|(service, _)| {
+        let here = table.iter().flat_map(|table| table.with_endpoints());
+        let kept = here.filter_map(|service| {
             let because = match self.drains.drain(service, now) {
                 ServiceDrain::HeldBack(reason) => KeptBecause::Held(reason),
                 ServiceDrain::Failing if !self.is_own_port(service) && !self.answers.has(service) => {

@@ -36,6 +36,28 @@ pub struct ServiceRoutes {
 }
 
 impl ServiceRoutes {
+    /// Waits until the answers are those of a process that has run for a while: the Services are listed, the Node is known and, while it has
+    /// signals, the other nodes were read. Never returns if the process stops before.
+    pub async fn known(&self) {
+        let (mut tables, mut node, mut reads) = (
+            self.tables.clone(),
+            self.drains.inputs.node.clone(),
+            self.drains.reads.clone(),
+        );
+        loop {
+            let is_known = |table: &ServiceTable| self.drains.are_known(table, self.clock.now());
+            if tables.borrow_and_update().as_deref().is_some_and(is_known) {
+                return;
+            }
+            tokio::select! {
+                Ok(()) = tables.changed() => {}
+                Ok(()) = node.changed() => {}
+                Ok(()) = reads.changed() => {}
+                else => std::future::pending().await,
+            }
+        }
+    }
+
     /// The route `/healthz/services/{namespace}/{name}`. It answers 503 until there is a table, and 404 for a Service
     /// that does not exist or has no service health.
     pub fn path_router(self) -> Router {
@@ -102,5 +124,98 @@ impl ServiceRoutes {
             .into_response();
         response.headers_mut().insert(WEIGHT_HEADER, answer.weight.into());
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use headgate_core::node::{Node, NodeReport, SignalRules, Taint};
+    use prometheus_client::registry::Registry;
+    use tokio::time::{Instant, sleep};
+
+    use super::super::super::proxy_status::ProxyStatus;
+    use super::super::super::verdict::VerdictInputs;
+    use super::super::drain::{DrainReads, OtherNodes, ServiceRead};
+    use super::super::index::ServedService;
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_answers_are_known_with_the_services_the_node_and_while_it_has_signals_the_others() {
+        let (clock, rules) = (Clock::System, SignalRules::default_health());
+        let start = NodeReport::initial(None, &rules, clock.now());
+        let node = watch::Sender::new(start.clone());
+        let (tables, reads) = (watch::Sender::new(None), watch::Sender::new(None));
+        let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
+        let states = watch::Sender::default();
+        let routes = ServiceRoutes {
+            metrics: Metrics::register(&mut Registry::default(), tables.subscribe(), states.subscribe(), None),
+            tables: tables.subscribe(),
+            drains: ServiceDrains {
+                inputs: VerdictInputs {
+                    node: node.subscribe(),
+                    proxy: proxy.subscribe(),
+                    notices: watch::Sender::default().subscribe(),
+                },
+                reads: reads.subscribe(),
+            },
+            clock: clock.clone(),
+        };
+        let table = |services: &[(&str, u32)]| {
+            let served = |(name, endpoints): &(&str, u32)| {
+                (NamespacedName::new("default", name), ServedService::example(*endpoints))
+            };
+            Some(Arc::new(services.iter().map(served).collect::<ServiceTable>()))
+        };
+        let of = |taints: Vec<Taint>| {
+            let node = Node {
+                uid: "u".into(),
+                taints,
+                ..Node::default()
+            };
+            start.with_node(node.with_signals(&rules), clock.now())
+        };
+        let signalled = of(vec![Taint::new("headgate.dev/maintenance", "NoSchedule")]);
+        let read = |services: &[&str]| {
+            let started_at = Instant::now();
+            let mut found = DrainReads::new(signalled.signals().clone(), started_at);
+            let others = OtherNodes::default();
+            found.services = services
+                .iter()
+                .map(|name| {
+                    let others = others.clone();
+                    (NamespacedName::new("default", name), ServiceRead { started_at, others })
+                })
+                .collect::<BTreeMap<_, _>>();
+            Some(Arc::new(found))
+        };
+        let wait = || {
+            let routes = routes.clone();
+            tokio::spawn(async move { routes.known().await })
+        };
+        let steps: [(&dyn Fn(), bool); 9] = [
+            (&|| drop(tables.send_replace(table(&[("web", 1), ("far", 0)]))), false),
+            (&|| drop(node.send_replace(start.without_node())), true),
+            (&|| drop(node.send_replace(signalled.clone())), false),
+            (&|| drop(reads.send_replace(read(&[]))), false),
+            (&|| drop(reads.send_replace(read(&["web"]))), true),
+            (&|| drop(tables.send_replace(table(&[("web", 1), ("far", 1)]))), false),
+            (&|| drop(tables.send_replace(table(&[("web", 2), ("far", 0)]))), true),
+            (&|| drop(reads.send_replace(None)), false),
+            (&|| drop(node.send_replace(of(Vec::new()))), true),
+        ];
+        let mut waiting = wait();
+        for (number, (change, is_known)) in steps.into_iter().enumerate() {
+            if waiting.is_finished() {
+                change();
+                waiting = wait();
+            } else {
+                change();
+            }
+            sleep(Duration::from_millis(1)).await;
+            assert_eq!(waiting.is_finished(), is_known, "step {number}");
+        }
     }
 }
