@@ -2,7 +2,7 @@
 //!
 //! This adds two things that Go's server does and hyper does not. A request in HTTP/1.1 without exactly one Host gets
 //! 400. While the listener closes, each answer carries `Connection: close`, so that the peer sends no further request
-//! on a connection that is about to end.
+//! on a connection that is about to end. It also answers the question of `steer`.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -23,6 +23,7 @@ use tower::Service as _;
 
 use super::activity::{Activity, Phase};
 use super::proxy_protocol::ExpectedPrefix;
+use super::steer::STEERING_HEADER;
 
 /// The largest request line with headers. hyper answers a larger one with 431.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
@@ -81,12 +82,14 @@ pub(super) async fn serve_connection<S>(
                 Some(turns) => Some(take_turn(turns).await),
                 None => None,
             };
-            let mut response = if has_one_host(&request) {
+            let mut response = if !has_one_host(&request) {
+                bad_request()
+            } else if request.headers().contains_key(STEERING_HEADER) {
+                not_found()
+            } else {
                 // A router is always ready, and its error type is Infallible.
                 let Ok(response) = router.call(request.map(Body::new)).await;
                 response
-            } else {
-                bad_request()
             };
             if response.extensions().get::<CloseWithoutAnswer>().is_some() {
                 return Err(Unanswered);
@@ -149,6 +152,13 @@ fn has_one_host<B>(request: &Request<B>) -> bool {
     } else {
         hosts <= 1
     }
+}
+
+/// The answer to another process that closes.
+fn not_found() -> Response<Body> {
+    let mut response = Response::default();
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response
 }
 
 fn bad_request() -> Response<Body> {

@@ -13,6 +13,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use axum::http::HeaderName;
 use nix::libc::{self, sock_filter, sock_fprog};
 use nix::sys::socket::{setsockopt, sockopt::AttachReusePortCbpf};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -27,6 +28,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 const MAX_GROUP_SIZE: u32 = 8;
 /// An index beyond every group, with which the kernel chooses by hash.
 const INDEX_BY_HASH: u32 = u32::MAX;
+/// The field of the question whether a process stays. Every listener answers it without its router, so that it counts as no probe.
+pub(super) const STEERING_HEADER: HeaderName = HeaderName::from_static("x-headgate-steering");
+/// The question.
+const QUESTION: &[u8] = b"GET / HTTP/1.1\r\nHost: headgate\r\nX-Headgate-Steering: 1\r\n\r\n";
 
 /// Which process has the socket at an index.
 enum SocketOwner {
@@ -124,12 +129,11 @@ async fn connect(listener: &TcpListener) -> Option<TcpStream> {
     None
 }
 
-/// Whether the process at the other end keeps serving: it answers, and without `Connection: close`. No process has
-/// the path, so no counter of health answers changes.
+/// Whether the process at the other end keeps serving: it answers, and without `Connection: close`.
 async fn is_staying(mut stream: TcpStream) -> bool {
     let mut head = [0; 1024];
     let answer = async {
-        stream.write_all(b"GET / HTTP/1.1\r\nHost: headgate\r\n\r\n").await?;
+        stream.write_all(QUESTION).await?;
         stream.read(&mut head).await
     };
     let length = answer.await.unwrap_or_default();
@@ -148,9 +152,11 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Instant;
 
+    use axum::Router;
     use tokio::task::JoinHandle;
+    use tokio_util::sync::CancellationToken;
 
-    use super::super::bind;
+    use super::super::{Limits, Metrics, ProxyProtocol, bind, serve};
     use super::*;
 
     /// A process that answers every connection with `head`, and the number of connections so far.
@@ -206,6 +212,40 @@ mod tests {
             assert_eq!(count.load(Ordering::Relaxed) - before + here, 20);
             task.abort();
         }
+    }
+
+    /// A process that serves the port with this setting while another one closes: how many of 50 connections arrive at the one that closes,
+    /// and how many requests reach the router of the one that stays.
+    async fn steered_from(proxy_protocol: ProxyProtocol) -> (usize, usize) {
+        let leaver = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let stayer = bind(leaver.local_addr().unwrap()).unwrap();
+        let requests = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&requests);
+        let router = Router::new().fallback(move || async move {
+            counter.fetch_add(1, Ordering::Relaxed);
+        });
+        let limits = Limits {
+            proxy_protocol,
+            ..Limits::HEALTH
+        };
+        let serving = tokio::spawn(async move {
+            let metrics = Metrics::default();
+            serve("test", stayer, router, limits, &metrics, CancellationToken::new()).await
+        });
+        steer_away(&leaver, drop).await.unwrap();
+        let here = arriving(&leaver, 50).await;
+        serving.abort();
+        (here, requests.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn connections_go_to_a_process_that_stays_and_its_router_is_not_asked() {
+        let settings = [ProxyProtocol::Disabled, ProxyProtocol::Optional];
+        let mut found = Vec::new();
+        for setting in settings {
+            found.push((setting, steered_from(setting).await));
+        }
+        assert_eq!(found, settings.map(|setting| (setting, (0, 0))));
     }
 
     #[tokio::test]
