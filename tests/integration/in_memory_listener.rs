@@ -1,6 +1,6 @@
 //! A listener without sockets, for these tests and the fuzz targets.
 
-use headgate_http::server::Listener;
+use headgate_http::server::{Listener, ProxyProtocol};
 use tokio::io::DuplexStream;
 use tokio::sync::{Mutex, mpsc};
 
@@ -17,5 +17,5 @@ impl Listener for InMemoryListener {
         }
     }
 
-    async fn steer_away(&self, _: impl FnMut(DuplexStream) + Send) {}
+    async fn steer_away(&self, _: ProxyProtocol, _: impl FnMut(DuplexStream) + Send) {}
 }

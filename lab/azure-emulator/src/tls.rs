@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use headgate_certificates::{CertificateAuthority, CertificateError};
-use headgate_http::server::Listener;
+use headgate_http::server::{Listener, ProxyProtocol};
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -76,7 +76,7 @@ impl Listener for TlsIncoming {
         Ok(LazyStream::Handshake(Box::new(self.acceptor.accept(stream))))
     }
 
-    async fn steer_away(&self, _: impl FnMut(LazyStream) + Send) {}
+    async fn steer_away(&self, _: ProxyProtocol, _: impl FnMut(LazyStream) + Send) {}
 }
 
 /// A connection that performs its TLS handshake when it is first used.

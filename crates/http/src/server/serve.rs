@@ -16,7 +16,7 @@ use super::connection::{self, ClosePhase};
 use super::connection_limit::ConnectionLimit;
 use super::connections::{Connections, Limits};
 use super::metrics::Metrics;
-use super::proxy_protocol::ExpectedPrefix;
+use super::proxy_protocol::{ExpectedPrefix, ProxyProtocol};
 use super::steer;
 
 /// Time between two checks of the time limits of connections.
@@ -52,9 +52,13 @@ pub trait Listener: Send {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
     /// Accepts the next connection.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
-    /// Directs new connections to another process on the same port, if there is one. Connections that arrive here in
-    /// the meantime go to `serve`.
-    fn steer_away(&self, serve: impl FnMut(Self::Stream) + Send) -> impl Future<Output = ()> + Send;
+    /// Directs new connections to another process on the same port, if there is one; it expects the same of a
+    /// connection's beginning. Connections that arrive here in the meantime go to `serve`.
+    fn steer_away(
+        &self,
+        proxy_protocol: ProxyProtocol,
+        serve: impl FnMut(Self::Stream) + Send,
+    ) -> impl Future<Output = ()> + Send;
 }
 
 impl Listener for TcpListener {
@@ -68,8 +72,8 @@ impl Listener for TcpListener {
         Ok(stream)
     }
 
-    async fn steer_away(&self, serve: impl FnMut(TcpStream) + Send) {
-        if let Err(error) = steer::steer_away(self, serve).await {
+    async fn steer_away(&self, proxy_protocol: ProxyProtocol, serve: impl FnMut(TcpStream) + Send) {
+        if let Err(error) = steer::steer_away(self, proxy_protocol, serve).await {
             tracing::debug!(%error, "new connections not steered to another process");
         }
     }
@@ -83,7 +87,7 @@ impl Listener for UnixListener {
         Ok(Self::accept(self).await?.0)
     }
 
-    async fn steer_away(&self, _: impl FnMut(UnixStream) + Send) {}
+    async fn steer_away(&self, _: ProxyProtocol, _: impl FnMut(UnixStream) + Send) {}
 }
 
 /// Serves `router` on `listener` until `stop` is cancelled, then closes: new connections are steered away, those in
@@ -161,7 +165,9 @@ pub async fn serve_with_limit<L: Listener>(
         // Again while connections still arrive: when another process leaves the group, the kernel renumbers the
         // sockets.
         if steered.is_none_or(|at| at.elapsed() >= STEER_INTERVAL) {
-            listener.steer_away(|stream| add(&mut connections, stream)).await;
+            listener
+                .steer_away(limits.proxy_protocol, |stream| add(&mut connections, stream))
+                .await;
             steered = Some(Instant::now());
         }
         match timeout(QUEUE_EMPTY_TIMEOUT, listener.accept()).await {

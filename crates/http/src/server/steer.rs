@@ -20,6 +20,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
+use super::proxy_protocol::ProxyProtocol;
+
 /// Time for a connection to the own address, which does not leave the kernel.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
 /// Time for the own connection to arrive here, or for the other process to answer it.
@@ -30,6 +32,8 @@ const MAX_GROUP_SIZE: u32 = 8;
 const INDEX_BY_HASH: u32 = u32::MAX;
 /// The field of the question whether a process stays. Every listener answers it without its router, so that it counts as no probe.
 pub(super) const STEERING_HEADER: HeaderName = HeaderName::from_static("x-headgate-steering");
+/// A header of the PROXY protocol without addresses.
+const UNKNOWN_PEER: &[u8] = b"PROXY UNKNOWN\r\n";
 /// The question.
 const QUESTION: &[u8] = b"GET / HTTP/1.1\r\nHost: headgate\r\nX-Headgate-Steering: 1\r\n\r\n";
 
@@ -50,11 +54,15 @@ enum SocketOwner {
 ///
 /// # Errors
 /// If the kernel does not have the option; the kernel then chooses as before.
-pub(super) async fn steer_away(listener: &TcpListener, mut serve: impl FnMut(TcpStream)) -> io::Result<()> {
+pub(super) async fn steer_away(
+    listener: &TcpListener,
+    proxy_protocol: ProxyProtocol,
+    mut serve: impl FnMut(TcpStream),
+) -> io::Result<()> {
     let mut own_indexes = 0;
     for index in 0..MAX_GROUP_SIZE {
         attach_program(listener, index)?;
-        match find_owner(listener, &mut serve).await {
+        match find_owner(listener, proxy_protocol, &mut serve).await {
             SocketOwner::Staying => return Ok(()),
             SocketOwner::Closing => {}
             SocketOwner::ThisProcess => own_indexes += 1,
@@ -85,7 +93,11 @@ fn attach_program(listener: &TcpListener, index: u32) -> io::Result<()> {
 }
 
 /// Connects to the listener's own address and finds out which process gets the connection.
-async fn find_owner(listener: &TcpListener, serve: &mut impl FnMut(TcpStream)) -> SocketOwner {
+async fn find_owner(
+    listener: &TcpListener,
+    proxy_protocol: ProxyProtocol,
+    serve: &mut impl FnMut(TcpStream),
+) -> SocketOwner {
     let Some(stream) = connect(listener).await else {
         return SocketOwner::Unknown;
     };
@@ -107,7 +119,7 @@ async fn find_owner(listener: &TcpListener, serve: &mut impl FnMut(TcpStream)) -
             // In this order: a connection to this process is in its queue before another process could answer.
             biased;
             () = arrives_here => SocketOwner::ThisProcess,
-            stays = is_staying(stream) => if stays { SocketOwner::Staying } else { SocketOwner::Closing },
+            stays = is_staying(stream, proxy_protocol) => if stays { SocketOwner::Staying } else { SocketOwner::Closing },
         }
     };
     timeout(ANSWER_TIMEOUT, owner).await.unwrap_or(SocketOwner::Closing)
@@ -130,10 +142,15 @@ async fn connect(listener: &TcpListener) -> Option<TcpStream> {
 }
 
 /// Whether the process at the other end keeps serving: it answers, and without `Connection: close`.
-async fn is_staying(mut stream: TcpStream) -> bool {
+async fn is_staying(mut stream: TcpStream, proxy_protocol: ProxyProtocol) -> bool {
+    // With the same setting, it closes a connection without a header.
+    let header = match proxy_protocol {
+        ProxyProtocol::Required => UNKNOWN_PEER,
+        ProxyProtocol::Disabled | ProxyProtocol::Optional => &[],
+    };
     let mut head = [0; 1024];
     let answer = async {
-        stream.write_all(QUESTION).await?;
+        stream.write_all(&[header, QUESTION].concat()).await?;
         stream.read(&mut head).await
     };
     let length = answer.await.unwrap_or_default();
@@ -156,7 +173,7 @@ mod tests {
     use tokio::task::JoinHandle;
     use tokio_util::sync::CancellationToken;
 
-    use super::super::{Limits, Metrics, ProxyProtocol, bind, serve};
+    use super::super::{Limits, Metrics, bind, serve};
     use super::*;
 
     /// A process that answers every connection with `head`, and the number of connections so far.
@@ -198,7 +215,7 @@ mod tests {
             let b = bind(address).unwrap();
             let (leaver, stayer) = if leaver_first { (a, b) } else { (b, a) };
             let (task, count) = process(stayer, STAYS);
-            steer_away(&leaver, |stream| panic!("arrived: {stream:?}"))
+            steer_away(&leaver, ProxyProtocol::Disabled, |stream| panic!("arrived: {stream:?}"))
                 .await
                 .unwrap();
             let before = count.load(Ordering::Relaxed);
@@ -232,7 +249,7 @@ mod tests {
             let metrics = Metrics::default();
             serve("test", stayer, router, limits, &metrics, CancellationToken::new()).await
         });
-        steer_away(&leaver, drop).await.unwrap();
+        steer_away(&leaver, proxy_protocol, drop).await.unwrap();
         let here = arriving(&leaver, 50).await;
         serving.abort();
         (here, requests.load(Ordering::Relaxed))
@@ -240,12 +257,11 @@ mod tests {
 
     #[tokio::test]
     async fn connections_go_to_a_process_that_stays_and_its_router_is_not_asked() {
-        let settings = [ProxyProtocol::Disabled, ProxyProtocol::Optional];
         let mut found = Vec::new();
-        for setting in settings {
+        for setting in ProxyProtocol::ALL {
             found.push((setting, steered_from(setting).await));
         }
-        assert_eq!(found, settings.map(|setting| (setting, (0, 0))));
+        assert_eq!(found, ProxyProtocol::ALL.map(|setting| (setting, (0, 0))));
     }
 
     #[tokio::test]
@@ -257,7 +273,7 @@ mod tests {
             let leaver = listeners[positions[0]].take().unwrap();
             let (also_leaving, others) = process(listeners[positions[1]].take().unwrap(), LEAVES);
             let (staying, count) = process(listeners[positions[2]].take().unwrap(), STAYS);
-            steer_away(&leaver, drop).await.unwrap();
+            steer_away(&leaver, ProxyProtocol::Disabled, drop).await.unwrap();
             let (before, others_before) = (count.load(Ordering::Relaxed), others.load(Ordering::Relaxed));
             assert_eq!(arriving(&leaver, 30).await, 0, "{positions:?}");
             assert_eq!(count.load(Ordering::Relaxed) - before, 30, "{positions:?}");
@@ -281,7 +297,9 @@ mod tests {
             let leavers = [bind(address).unwrap(), bind(address).unwrap()];
             let (task, _) = process(stayer, STAYS);
             let begun = Instant::now();
-            let [first, second] = leavers.each_ref().map(|leaver| steer_away(leaver, answer));
+            let [first, second] = leavers
+                .each_ref()
+                .map(|leaver| steer_away(leaver, ProxyProtocol::Disabled, answer));
             tokio::try_join!(first, second).unwrap();
             shortest = shortest.min(begun.elapsed());
             task.abort();
@@ -292,7 +310,7 @@ mod tests {
     #[tokio::test]
     async fn single_process_keeps_its_connections() {
         let alone = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
-        steer_away(&alone, |stream| panic!("arrived: {stream:?}"))
+        steer_away(&alone, ProxyProtocol::Disabled, |stream| panic!("arrived: {stream:?}"))
             .await
             .unwrap();
         assert_eq!(arriving(&alone, 20).await, 20);
