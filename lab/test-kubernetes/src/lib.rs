@@ -14,6 +14,7 @@
     reason = "a failure of the fixture fails the test"
 )]
 
+mod blocked_logs;
 mod cluster;
 mod fake;
 mod fault_points;
@@ -32,6 +33,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use headgate_kubernetes::{CONTROLLER, EventSink};
 use kube::Client;
 
+pub use blocked_logs::blocked_logs;
 pub use cluster::{
     Cluster, assets, control_plane, create_node, is_kubernetes_1_30, kubectl, own_cluster, own_control_plane,
     own_control_plane_with, patch_node, set_taints,

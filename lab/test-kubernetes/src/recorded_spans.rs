@@ -40,7 +40,7 @@ struct Index(usize);
 
 /// While a process has one subscriber, tracing asks the subscriber of the thread that reaches a span first, and keeps the answer
 /// for all threads: a test without a subscriber would disable the spans of another test. With these it asks all subscribers.
-static OTHER_SUBSCRIBERS: LazyLock<[Dispatch; 2]> =
+pub(crate) static OTHER_SUBSCRIBERS: LazyLock<[Dispatch; 2]> =
     LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
 
 impl RecordedSpans {

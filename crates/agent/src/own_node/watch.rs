@@ -76,27 +76,28 @@ pub async fn watch_own_node(
     }
 }
 
-/// Publishes a report if it differs from the current one.
+/// Publishes a report if it differs from the current one. Health answers read it, so no line of the log is written under its lock.
 fn publish(reports: &watch::Sender<NodeReport>, name: &str, report: NodeReport) {
+    let (before, after) = (reports.borrow().object_state, report.object_state);
     reports.send_if_modified(|current| {
-        if *current == report {
-            return false;
-        }
-        if current.object_state != report.object_state {
-            let (before, after) = (current.object_state.as_str(), report.object_state.as_str());
-            tracing::info!(node = name, before, after, "state of the Node object changed");
-        }
+        let is_new = *current != report;
         *current = report;
-        true
+        is_new
     });
+    if before != after {
+        let (before, after) = (before.as_str(), after.as_str());
+        tracing::info!(node = name, before, after, "state of the Node object changed");
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::Future;
-    use std::sync::{Arc, Mutex};
+    use std::sync::{Arc, Mutex, mpsc};
+    use std::thread;
     use std::time::Duration;
 
+    use headgate_test_kubernetes::blocked_logs;
     use hyper::{Request, Response};
     use kube::client::Body;
     use prometheus_client::registry::Registry;
@@ -178,6 +179,28 @@ mod tests {
         let is_held = reports.borrow().is_held(&[], Instant::now());
         watching.abort();
         is_held
+    }
+
+    #[test]
+    fn the_report_can_be_read_while_a_line_of_the_log_waits() {
+        let (subscriber, blocked) = blocked_logs();
+        let reports = watch::Sender::new(NodeReport::initial(None, &SignalRules::default(), Clock::System.now()));
+        let received = reports.subscribe();
+        let publishing = thread::spawn(move || {
+            let report = reports.borrow().without_node();
+            tracing::subscriber::with_default(subscriber, || publish(&reports, "n", report));
+        });
+        let (done, is_read) = mpsc::channel();
+        thread::spawn(move || {
+            while !received.borrow().is_synced() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            done.send(())
+        });
+        is_read.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert!(!publishing.is_finished());
+        drop(blocked);
+        publishing.join().unwrap();
     }
 
     #[tokio::test(start_paused = true)]

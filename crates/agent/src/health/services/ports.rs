@@ -272,20 +272,9 @@ impl<S: Sockets> NodePortServer<S> {
             failed,
         };
         self.state.send_if_modified(|state| {
-            if *state == ports {
-                return false;
-            }
-            for (key, failure) in &ports.failed {
-                if state.failed.get(key).map(|known| &known.error) != Some(&failure.error) {
-                    let (service, port, error) = (&key.service, failure.port, &failure.error);
-                    tracing::warn!(%service, port, error, retry_in = ?RETRY_INTERVAL, "health check node port not opened");
-                }
-            }
-            for key in state.failed.keys().filter(|key| ports.open.contains_key(*key)) {
-                tracing::info!(service = %key.service, "health check node port opened");
-            }
+            let is_new = *state != ports;
             *state = ports;
-            true
+            is_new
         });
     }
 }
@@ -297,5 +286,78 @@ fn flatten_outcome(ended: Result<Result<(), ServeError>, tokio::task::JoinError>
             listener: LISTENER_NAME,
             source,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use headgate_core::clock::Clock;
+    use headgate_core::node::{NodeReport, SignalRules};
+    use headgate_test_kubernetes::blocked_logs;
+    use prometheus_client::registry::Registry;
+    use tokio::net::TcpListener;
+    use tokio::runtime;
+
+    use super::super::super::proxy_status::ProxyStatus;
+    use super::super::super::verdict::VerdictInputs;
+    use super::super::index::ServedService;
+    use super::super::metrics::Metrics;
+    use super::super::service_drains::ServiceDrains;
+    use super::*;
+
+    struct NoSockets;
+
+    impl Sockets for NoSockets {
+        type Listener = TcpListener;
+
+        fn bind(&self, _: SocketAddr) -> io::Result<TcpListener> {
+            Err(io::ErrorKind::AddrInUse.into())
+        }
+    }
+
+    #[test]
+    fn a_port_that_cannot_be_opened_waits_for_no_line_of_the_log() {
+        let (clock, rules) = (Clock::System, SignalRules::default_health());
+        let node = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()).without_node());
+        let table = [(NamespacedName::new("default", "web"), ServedService::example(1))];
+        let tables = watch::Sender::new(Some(Arc::new(table.into_iter().collect::<ServiceTable>())));
+        let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
+        let state = watch::Sender::new(PortStates::default());
+        let states = state.subscribe();
+        let server = NodePortServer {
+            routes: ServiceRoutes {
+                metrics: Metrics::register(&mut Registry::default(), tables.subscribe(), states.clone(), None),
+                tables: tables.subscribe(),
+                drains: ServiceDrains {
+                    inputs: VerdictInputs {
+                        node: node.subscribe(),
+                        proxy: proxy.subscribe(),
+                        notices: watch::Sender::default().subscribe(),
+                    },
+                    reads: watch::Sender::new(None).subscribe(),
+                },
+                clock,
+            },
+            sockets: NoSockets,
+            state,
+        };
+        let (subscriber, _blocked) = blocked_logs();
+        let stop = CancellationToken::new();
+        let (stopped, (done, is_done)) = (stop.clone(), mpsc::channel());
+        thread::spawn(move || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            tracing::subscriber::with_default(subscriber, || runtime.block_on(server.run(stopped))).unwrap();
+            done.send(())
+        });
+        thread::spawn(move || {
+            while states.borrow().failed.is_empty() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            stop.cancel();
+        });
+        is_done.recv_timeout(Duration::from_secs(10)).unwrap();
     }
 }
