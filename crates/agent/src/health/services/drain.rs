@@ -112,6 +112,8 @@ pub(super) enum OwnState {
     Eligible,
     /// It has signals, and the leader keeps it in service in some pool.
     HeldByLeader,
+    /// It has signals that may be taken back, none of them in its Node object, so that the other nodes do not see them.
+    Unpublished,
     /// It has signals that may be taken back.
     Signalled,
     /// It has signals and ends whatever others do, or no load balancer has it.
@@ -133,6 +135,8 @@ impl OwnState {
             Self::Ending
         } else if report.is_held_in_a_pool(&names, now) {
             Self::HeldByLeader
+        } else if report.signals().is_empty() {
+            Self::Unpublished
         } else {
             Self::Signalled
         }
@@ -155,6 +159,8 @@ pub enum ServiceDrain {
 pub enum HoldReason {
     /// The leader keeps the node in service.
     Leader,
+    /// The signals are not in the Node object, so that of two nodes with such signals each would count the other.
+    Unpublished,
     /// The other nodes are not read yet, or could not be read lately.
     NotRead,
     /// No other node keeps serving.
@@ -165,6 +171,7 @@ impl fmt::Display for HoldReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Leader => "held back: the leader keeps the node in service",
+            Self::Unpublished => "held back: other nodes cannot see the signals, which are not in the Node object",
             Self::NotRead => "held back: the other nodes with a ready endpoint could not be read within 30 s",
             Self::LastServing => "held back: last serving node",
         })
@@ -182,6 +189,7 @@ pub(super) fn service_drain(
         OwnState::Eligible => return ServiceDrain::Eligible,
         OwnState::Ending => return ServiceDrain::Failing,
         OwnState::HeldByLeader => return ServiceDrain::HeldBack(HoldReason::Leader),
+        OwnState::Unpublished => return ServiceDrain::HeldBack(HoldReason::Unpublished),
         OwnState::Signalled => {}
     }
     let not_read = ServiceDrain::HeldBack(HoldReason::NotRead);

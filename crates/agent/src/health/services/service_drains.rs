@@ -177,7 +177,7 @@ mod tests {
         assert!(
             revocable.as_ref().is_some_and(Signal::is_revocable) && !ends.as_ref().is_some_and(Signal::is_revocable)
         );
-        let held = Some(KeptBecause::Held(HoldReason::NotRead));
+        let held = Some(KeptBecause::Held(HoldReason::Unpublished));
         let elsewhere = Some(KeptBecause::AnsweredElsewhere);
         for (signal, endpoints, is_answered, port, expected) in [
             (None, 1, false, None, None),

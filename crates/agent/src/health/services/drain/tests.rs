@@ -206,6 +206,13 @@ fn own_state_follows_from_the_node_and_the_hold() {
             &[&Signal::Azure(AzureNotice::Terminate)],
             OwnState::Ending,
         ),
+        // Other nodes see only what the Node object shows.
+        (
+            &report(false, |_| {}),
+            &[&Signal::Azure(AzureNotice::Reboot)],
+            OwnState::Unpublished,
+        ),
+        (&signalled, &[&Signal::Azure(AzureNotice::Reboot)], OwnState::Signalled),
         (&report(true, |node| node.ends = true), &[], OwnState::Ending),
         (
             &report(true, |node| node.excluded = Some("label")),
