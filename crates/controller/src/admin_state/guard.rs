@@ -133,13 +133,13 @@ pub(super) fn entries_to_hold_back(
             let hold = node.hold.as_ref();
             let is_recorded = hold.is_some_and(|hold| hold.pools.contains(&name));
             let is_held = is_recorded || guard.held.contains(&(pool.id.clone(), node.uid.clone()));
-            // Ready Nodes, then the present choice, then Nodes without a signal, then what is in service; false comes first. The same Node
+            // Ready Nodes, then the present choice, then what is in service, then Nodes without a signal; false comes first. The same Node
             // is chosen in all its pools.
             let order = [
                 !node.ready,
                 !is_held,
-                !targets.is_damped(node, now),
                 entry.observed == Some(AdminState::Down),
+                !targets.is_damped(node, now),
                 hold.is_none(),
             ];
             (order, node.name.as_str(), entry.index)

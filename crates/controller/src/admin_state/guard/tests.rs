@@ -60,9 +60,10 @@ impl Cluster {
     /// The leader observes the Node, and the end of a signal counts.
     fn set(&mut self, number: u8, taints: &[&str]) {
         let index = usize::from(number) - 1;
-        let ready = self.nodes[index].ready;
+        let ClusterNode { ready, hold, .. } = self.nodes[index].clone();
         self.nodes[index] = ClusterNode {
             ready,
+            hold,
             ..node(number, taints)
         };
         self.targets.apply(self.nodes[index].clone(), self.now);
@@ -95,6 +96,11 @@ impl Cluster {
         );
         let held = plan.entries.iter().filter(|entry| entry.is_held_back);
         self.held = held.map(|entry| (entry.pool.clone(), entry.node.uid.clone())).collect();
+        // The record of a hold that has ended is removed.
+        for node in &mut self.nodes {
+            let is_held = self.held.iter().any(|(_, uid)| *uid == node.uid);
+            node.hold = node.hold.take().filter(|_| is_held);
+        }
         plan
     }
 
@@ -212,6 +218,28 @@ fn choice_is_kept_and_released_only_after_a_read_shows_a_replacement() {
     let release = cluster.plan();
     assert_eq!(cluster.write(&release), [2]);
     assert!(cluster.held.is_empty());
+}
+
+/// A Node whose signal flaps, and whose entry is still `Down`, does not take the place of one that serves.
+#[test]
+fn of_two_choices_that_in_service_stays() {
+    let mut cluster = Cluster::new(&["-"; 3], IntOrPercent::Int(2));
+    cluster.set(1, &[DRAIN]);
+    cluster.set(3, &[DRAIN]);
+    cluster.set(3, &[]);
+    cluster.set(3, &[OUT]);
+    cluster.nodes[1].ready = false;
+    cluster.settle();
+    assert_eq!(cluster.held(), ["u1"]);
+    cluster.set(3, &[]);
+    cluster.plan();
+    assert_eq!(cluster.held(), ["u1", "u3"]);
+    cluster.nodes[1].ready = true;
+    let plan = cluster.plan();
+    assert_eq!((cluster.write(&plan), cluster.held()), (vec![], vec!["u1".to_owned()]));
+    cluster.pass(30);
+    cluster.settle();
+    assert_eq!((cluster.up(), cluster.held()), (vec![2, 3], vec![]));
 }
 
 #[test]
