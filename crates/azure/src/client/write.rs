@@ -189,9 +189,12 @@ impl ArmClient {
             if poll_at >= deadline {
                 // The status comes too late, so the pool has to show the end.
                 let settled = self.poll_until_settled(pool, deadline).await;
-                return settled.map_err(|error| match error.is_about_missing_resource() {
-                    true => error,
-                    false => ArmError::DeadlineExceeded,
+                return settled.map_err(|error| {
+                    if error.is_about_missing_resource() {
+                        error
+                    } else {
+                        ArmError::DeadlineExceeded
+                    }
                 });
             }
             sleep_until(poll_at).await;

@@ -1,8 +1,8 @@
 //! Reads the other nodes of the Services with endpoints on this node, while the node has signals that may be taken back.
 //!
 //! At rest it reads nothing. A round lists the EndpointSlices of each such Service and gets the Nodes that they name, until one keeps
-//! serving. The next one follows after 5 s, or when a Service appears that was not read. Both come from storage and not from the API server's cache, as `drain` requires. A round that fails changes nothing: what was
-//! read before expires.
+//! serving. Both come from storage and not from the API server's cache, as `drain` requires. The next round follows after 5 s, or when
+//! a Service appears that was not read. A round that fails changes nothing: what was read before expires.
 
 use headgate_core::service::{NamespacedName, SERVICE_NAME_LABEL};
 use std::collections::{BTreeMap, BTreeSet};
