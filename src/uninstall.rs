@@ -143,7 +143,7 @@ pub(crate) enum UninstallError {
     /// It failed after the settings were written.
     #[error(
         "{why}. adminState.mode is Disabled now, so headgate sets nothing Down; to go on with headgate instead, put the earlier settings back \
-         (helm rollback) and run `kubectl -n {namespace} rollout restart {workload}`"
+         (helm rollback RELEASE REVISION --force-conflicts, where REVISION is the last of its history) and run `kubectl -n {namespace} rollout restart {workload}`"
     )]
     LeftDisabled {
         /// Why it failed.

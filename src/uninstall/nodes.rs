@@ -42,7 +42,8 @@ pub(crate) struct Cleaned {
 pub(crate) enum CleanError {
     /// headgate may still need what is on the Nodes.
     #[error(
-        "{0}. Nothing was changed: what headgate wrote on Nodes is its record of them. Delete headgate first, and repeat this"
+        "{0}. Nothing was changed: what headgate wrote on Nodes is its record of them. Repeat this once maintenances are over and headgate is \
+         deleted; where it is deleted already, take headgate's finalizer off what is left first"
     )]
     InUse(String),
     /// The Nodes cannot be listed.

@@ -274,6 +274,7 @@ async fn create_service(client: &Client, services: &Api<Service>) {
 }
 
 #[tokio::test]
+#[allow(clippy::too_many_lines, reason = "one story")]
 async fn reconciles_a_service_from_creation_to_deletion() {
     let (control_plane, client) = own_cluster().await;
     let mut fixture = Fixture::start(client.clone(), control_plane.kubeconfig()).await;

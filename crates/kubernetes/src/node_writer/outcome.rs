@@ -40,6 +40,8 @@ pub(super) struct Failure {
     pub(super) may_be_outdated: bool,
     /// Whether a request that writes failed, and not the read before it.
     is_of_write: bool,
+    /// Whether the API server has too much to do, or stops.
+    is_overload: bool,
 }
 
 impl Failure {
@@ -50,6 +52,7 @@ impl Failure {
             error,
             may_be_outdated: false,
             is_of_write: false,
+            is_overload: false,
         }
     }
 
@@ -64,7 +67,8 @@ impl Failure {
     /// Whether it may be due to one field alone of those that were written together, as with an admission webhook that refuses, fails or
     /// hangs.
     pub(super) fn may_be_of_one_field(&self) -> bool {
-        self.is_of_write && matches!(self.outcome, Outcome::Refused | Outcome::Error | Outcome::Timeout)
+        let is_answer = matches!(self.outcome, Outcome::Refused | Outcome::Error | Outcome::Timeout);
+        self.is_of_write && !self.is_overload && is_answer
     }
 
     /// The same for a Node that has changed since it was read.
@@ -85,9 +89,10 @@ impl From<kube::Error> for Failure {
             kube::Error::HyperError(_) | kube::Error::Service(_) => Outcome::Connection,
             _ => Outcome::Error,
         };
-        let may_be_outdated = matches!(&error, kube::Error::Api(status) if status.code == 422);
+        let is_code = |codes: &[u16]| matches!(&error, kube::Error::Api(status) if codes.contains(&status.code));
         Self {
-            may_be_outdated,
+            may_be_outdated: is_code(&[422]),
+            is_overload: is_code(&[429, 503]),
             ..Self::new(outcome, headgate_core::telemetry::error_chain(&error))
         }
     }
@@ -141,7 +146,9 @@ mod tests {
             (404, Outcome::Gone),
             (409, Outcome::Conflict),
             (422, Outcome::Refused),
+            (429, Outcome::Error),
             (500, Outcome::Error),
+            (503, Outcome::Error),
         ] {
             let status = json!({"status": "Failure", "code": code, "message": message});
             let error = kube::Error::Api(Box::new(serde_json::from_value(status).unwrap()));
@@ -151,6 +158,8 @@ mod tests {
                 (expected, code == 422),
                 "{code}"
             );
+            let may_be_of_one_field = failure.of_write().may_be_of_one_field();
+            assert_eq!(may_be_of_one_field, !matches!(code, 404 | 409 | 429 | 503), "{code}");
         }
     }
 }

@@ -121,17 +121,16 @@ impl DrainReader {
         is_read: impl Fn(&ServiceTable) -> bool,
     ) {
         loop {
-            let changed = tokio::select! {
+            let (changed, is_over) = tokio::select! {
                 () = sleep_until(until) => return,
-                changed = self.inputs.node.changed() => changed,
-                changed = self.tables.changed() => changed,
+                changed = self.inputs.node.changed() => (changed, !continues(self.inputs.node.borrow_and_update().signals())),
+                changed = self.tables.changed() => (changed, !self.tables.borrow_and_update().as_deref().is_none_or(&is_read)),
             };
             if changed.is_err() {
                 // The sender was dropped: the process stops, and aborts this task.
                 return std::future::pending().await;
             }
-            let signals = self.inputs.node.borrow_and_update().signals().clone();
-            if !continues(&signals) || !self.tables.borrow_and_update().as_deref().is_none_or(&is_read) {
+            if is_over {
                 return;
             }
         }
