@@ -79,6 +79,24 @@ pub enum Unproved {
 }
 
 impl Unproved {
+    /// Whether nothing but a newer read is missing. The others say that the node may serve again, or that no read will tell.
+    pub fn is_missing_read(&self) -> bool {
+        match self {
+            Self::NodesStale(_)
+            | Self::NotPlanned
+            | Self::NotListed(_)
+            | Self::InterfaceUnknown
+            | Self::NotConfirmed(_) => true,
+            Self::ModeOff
+            | Self::EntryNotPlanned
+            | Self::NoLoadBalancer
+            | Self::NotIdentified
+            | Self::AddressContested(_)
+            | Self::MachineContested(_)
+            | Self::InterfaceUnreadable(_) => false,
+        }
+    }
+
     /// The reason of the marker.
     pub fn reason(&self) -> &'static str {
         match self {

@@ -86,7 +86,8 @@ impl Gate {
             NodeTraffic::Unknown(why) => {
                 let waiting_for = format!("a read of the load balancers: {why}");
                 let since = anew_if(is_state(LoadBalancerState::Draining) || is_state(LoadBalancerState::Out));
-                Self::unconfirmed(input, since, before, waiting_for, false)
+                let confirmed = before.filter(|_| why.is_missing_read());
+                Self::unconfirmed(input, since, confirmed, waiting_for, false)
             }
             NodeTraffic::InService { detail } => {
                 let since = anew_if(before.is_some());

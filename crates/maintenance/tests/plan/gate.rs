@@ -468,6 +468,17 @@ fn a_drained_node_stays_drained_while_no_read_shows_it() {
     world.settle();
     assert_eq!(drained_events(&world), 1);
 
+    // What says that it may serve again is more than a missing read.
+    for why in [Unproved::ModeOff, Unproved::EntryNotPlanned, Unproved::NotIdentified] {
+        world.observe("two", NodeTraffic::Unknown(why));
+        world.settle();
+        assert_eq!(conditions(&mut world, "two"), draining);
+        world.observe("two", since.clone());
+        pass(&mut world, 0);
+        pass(&mut world, 20);
+        assert_eq!(conditions(&mut world, "two"), drained);
+    }
+
     // A pod, another maintenance, or a read that shows it in service.
     world.observe("one", unknown());
     world = world.pods("one", 1, PodType::Default, 0);
