@@ -138,7 +138,7 @@ pub(super) fn entries_to_hold_back(
             let order = [
                 !node.ready,
                 !is_held,
-                entry.observed == Some(AdminState::Down),
+                entry.observed == Some(AdminState::Down) || fails_probes(node) && !guard.settings.may_write_holds,
                 !targets.is_damped(node, now),
                 hold.is_none(),
             ];

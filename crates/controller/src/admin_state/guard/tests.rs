@@ -348,6 +348,40 @@ fn signals_of_health_alone_hold_back_where_a_hold_has_an_effect() {
     assert_eq!(held(&in_daemon_set, Signal::Unschedulable, false), 0);
 }
 
+/// Its agent answers 503, and nothing can bring it back.
+#[test]
+fn one_that_fails_its_probes_comes_last_where_no_hold_can_be_written() {
+    for (may_write_holds, expected) in [(true, "u2"), (false, "u1")] {
+        let mut cluster = Cluster::new(&["-"; 2], IntOrPercent::Int(1));
+        cluster.set(1, &[DRAIN]);
+        cluster.settle();
+        // Its signal flaps.
+        for taints in [&[][..], &[DRAIN], &[]] {
+            cluster.set(1, taints);
+        }
+        cluster.set(2, &[DRAIN]);
+        cluster.nodes[1].health_signals = [Signal::Unschedulable].into();
+        for node in &cluster.nodes {
+            cluster.targets.apply(node.clone(), cluster.now);
+        }
+        let settings = GuardSettings {
+            health_port: 10456,
+            may_write_holds,
+            ..guard(IntOrPercent::Int(1))
+        };
+        let plan = plan(
+            &probed_view(&[(1, "Down"), (2, "-")]),
+            &PlanInputs {
+                guard: guarded_by(&settings),
+                ..plan_inputs(&cluster.targets, &cluster.ledger, cluster.now)
+            },
+        );
+        let held = plan.entries.iter().filter(|entry| entry.is_held_back);
+        let held: Vec<_> = held.map(|entry| &*entry.node.uid).collect();
+        assert_eq!(held, [expected], "{may_write_holds}");
+    }
+}
+
 #[test]
 fn mode_off_holds_nothing() {
     let mut cluster = Cluster::new(&["-"; 1], IntOrPercent::Int(1));
