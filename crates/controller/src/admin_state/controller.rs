@@ -36,7 +36,8 @@ use super::view::{RecordedEvent, WorkView};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
 use crate::local_service::{Members, ServiceIndex};
 use crate::pool::{
-    HANDOVER_ANSWER_TIMEOUT, HANDOVER_WRITE_WINDOW, InterfaceCache, ListRequest, Listing, PoolWriter, WriterLabels,
+    HANDOVER_ANSWER_TIMEOUT, HANDOVER_WRITE_WINDOW, InterfaceCache, ListRequest, Listing, ManagedLoadBalancers,
+    PoolWriter, WriterLabels,
 };
 
 /// The values that the design of cloud-provider-azure gives these labels.
@@ -122,6 +123,8 @@ pub(super) struct Controller<'a> {
     pub(super) arm: ArmClient,
     /// The subscription of the load balancers, whose throttling the next leader learns about.
     pub(super) subscription: String,
+    /// The load balancers that the configuration names.
+    pub(super) managed: ManagedLoadBalancers,
     /// The policy of the settings, `off` if `azure.json` says so.
     pub(super) policy: Policy,
     pub(super) targets: watch::Receiver<Option<Arc<TargetStates>>>,
@@ -503,7 +506,8 @@ impl Controller<'_> {
     }
 
     /// The load balancers without a plan of this term, or since the Nodes were stale, and those about which a recorded hold is all that
-    /// is known: that no list shows them may be a mistake in the configuration, and holds end with the signals anyway.
+    /// is known: that the configuration does not name them, that a list does not show what the ledger has, or that it shows none at all may
+    /// be a mistake.
     fn unplanned(&self, targets: &TargetStates) -> Unplanned {
         if self.listings.borrow().requested_at.is_none() {
             return Unplanned::All;
@@ -525,12 +529,9 @@ impl Controller<'_> {
         let held = holds
             .flat_map(|hold| &hold.pools)
             .filter_map(|pool| Some(pool.split_once('/')?.0));
-        let is_listed = |name: &str| {
-            let mut writers = self.load_balancers.iter();
-            writers.any(|(id, writer)| writer.source == Source::List && id.name().eq_ignore_ascii_case(name))
-        };
+        let is_none_listed = self.load_balancers.values().all(|writer| writer.source != Source::List);
         names.extend(
-            held.filter(|name| recorded.contains(name) || !is_listed(name))
+            held.filter(|name| is_none_listed || recorded.contains(name) || !self.managed.contains_name(name))
                 .map(str::to_owned),
         );
         Unplanned::Named(names)

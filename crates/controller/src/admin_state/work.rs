@@ -370,6 +370,7 @@ async fn work_with(
         context,
         arm: target.arm.clone(),
         subscription: target.scope.group.subscription().to_owned(),
+        managed: target.scope.managed.clone(),
         policy,
         targets,
         services,

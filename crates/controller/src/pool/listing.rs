@@ -57,7 +57,12 @@ impl ManagedLoadBalancers {
 
     /// Whether the load balancer is the cluster's.
     pub fn contains(&self, id: &LoadBalancerId) -> bool {
-        let name = id.name().to_ascii_lowercase();
+        self.contains_name(id.name())
+    }
+
+    /// The same for a load balancer of this name.
+    pub(crate) fn contains_name(&self, name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
         self.0.contains(name.strip_suffix(INTERNAL_SUFFIX).unwrap_or(&name)) || self.0.contains(&name)
     }
 }
