@@ -1,7 +1,7 @@
 //! The cluster's Nodes, found by name and by address.
 //!
-//! Invariants: an address that two Nodes have belongs to the younger; an address that no Node has any more is
-//! remembered for a while, so that the pool entry of a deleted Node is known to be a Node's. Everything else in a pool is
+//! Invariants: an address that two Nodes have belongs to the younger; an address that a Node has no more is remembered for
+//! a while, also while another has it, so that the pool entry of a deleted Node is known to be a Node's. Everything else in a pool is
 //! foreign and stays, also an entry with the address of a Node and the name of something else: a Node can claim any address.
 //! A Node that is being deleted or has gone is *leaving* for [`LEAVE_TIMEOUT`].
 
