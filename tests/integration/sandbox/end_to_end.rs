@@ -143,7 +143,7 @@ async fn a_taint_sets_a_node_down_in_every_pool_until_it_is_removed() {
     eventually(Duration::from_secs(30), "another instance is leader", async || {
         let now = holder();
         if now.is_empty() || now == before {
-            Err(now)
+            Err(format!("{now}, {before} before, and {leader} has the taint"))
         } else {
             Ok(())
         }
