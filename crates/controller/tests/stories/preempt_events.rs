@@ -63,6 +63,18 @@ impl Scene {
         }
     }
 
+    /// Creates another spot Node, `z`, and returns the API of Nodes.
+    async fn add_other(&self) -> Api<Node> {
+        let other = json!({"metadata": {"name": "z", "labels": {"karpenter.sh/capacity-type": "spot"}}, "spec": {"providerID": "azure:///z"}});
+        let other: Node = serde_json::from_value(other).unwrap();
+        let nodes = Api::<Node>::all(self.client.clone());
+        nodes.create(&PostParams::default(), &other).await.unwrap();
+        self.fake.change::<Node>("", "z", |node| {
+            node["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+        });
+        nodes
+    }
+
     /// node-problem-detector emits an event, or repeats it.
     async fn event(&self, message: &str) {
         self.event_at(message, self.clock.now().wall).await;
@@ -242,13 +254,7 @@ async fn events_of_an_earlier_node_and_old_ones_are_ignored() {
 #[tokio::test(start_paused = true)]
 async fn node_whose_requests_hang_delays_no_other_notice() {
     let scene = Scene::new().await;
-    let other = json!({"metadata": {"name": "z", "labels": {"karpenter.sh/capacity-type": "spot"}}, "spec": {"providerID": "azure:///z"}});
-    let other: Node = serde_json::from_value(other).unwrap();
-    let nodes = Api::<Node>::all(scene.client.clone());
-    nodes.create(&PostParams::default(), &other).await.unwrap();
-    scene.fake.change::<Node>("", "z", |node| {
-        node["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
-    });
+    let nodes = scene.add_other().await;
     // As with an admission webhook that hangs for one Node.
     let is_hanging = |request: &RecordedRequest| request.path.ends_with("/nodes/n");
     scene.faults.set_for(Fault::Slow(Duration::from_hours(1)), is_hanging);
@@ -267,13 +273,7 @@ async fn node_whose_requests_hang_delays_no_other_notice() {
 #[tokio::test(start_paused = true)]
 async fn node_whose_writes_are_refused_delays_no_other_notice() {
     let scene = Scene::new().await;
-    let other = json!({"metadata": {"name": "z", "labels": {"karpenter.sh/capacity-type": "spot"}}, "spec": {"providerID": "azure:///z"}});
-    let other: Node = serde_json::from_value(other).unwrap();
-    let nodes = Api::<Node>::all(scene.client.clone());
-    nodes.create(&PostParams::default(), &other).await.unwrap();
-    scene.fake.change::<Node>("", "z", |node| {
-        node["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
-    });
+    let nodes = scene.add_other().await;
     // As with an admission webhook that refuses each change of one Node.
     let is_refused = |request: &RecordedRequest| request.method == "PATCH" && request.path.ends_with("/nodes/n");
     scene.faults.set_for(Fault::Status(403), is_refused);
