@@ -136,7 +136,7 @@ impl ObservedLease {
         let is_earlier = record.lease.transitions < self.highest_term();
         let wait = if is_earlier { wait.max(LEASE_DURATION) } else { wait };
         let delay = if contender.is_last_choice {
-            signalled_delay(self.candidates)
+            signalled_delay(self.candidates, record.lease.released_term_age())
         } else {
             Duration::ZERO
         };

@@ -71,9 +71,14 @@ pub(super) fn unpublished_read_interval(reads: u32) -> Duration {
 }
 
 /// How much longer a signalled candidate leaves a free Lease to others: a lease duration, or less if all others read
-/// twice in less.
-pub(super) fn signalled_delay(candidates: Option<u32>) -> Duration {
-    LEASE_DURATION.min(2 * read_interval(candidates).mul_f64(1.0 + JITTER))
+/// twice in less. Where the last term lasted for `term_age` only, others may not have read yet how many candidates there are, and read
+/// more rarely.
+pub(super) fn signalled_delay(candidates: Option<u32>, term_age: Option<Duration>) -> Duration {
+    let longest = |interval: Duration| interval.mul_f64(1.0 + JITTER);
+    if term_age.is_some_and(|age| age < longest(DEFAULT_READ_INTERVAL)) {
+        return LEASE_DURATION;
+    }
+    LEASE_DURATION.min(2 * longest(read_interval(candidates)))
 }
 
 /// An interval with jitter, which only prolongs it.
@@ -143,11 +148,17 @@ mod tests {
             assert_eq!(interval(Some(candidates)), millis, "{candidates}");
         }
         assert_eq!(interval(None), 30_000);
-        let delay = |candidates| signalled_delay(candidates).as_millis();
-        assert_eq!(
-            [Some(2), Some(50), Some(5000), None].map(delay),
-            [1200, 12_000, 15_000, 15_000]
-        );
+        for (candidates, term_age, millis) in [
+            (Some(2), None, 1200),
+            (Some(2), Some(36), 1200),
+            (Some(2), Some(35), 15_000),
+            (Some(50), None, 12_000),
+            (Some(5000), None, 15_000),
+            (None, None, 15_000),
+        ] {
+            let delay = signalled_delay(candidates, term_age.map(Duration::from_secs));
+            assert_eq!(delay.as_millis(), millis, "{candidates:?} {term_age:?}");
+        }
     }
 
     #[test]

@@ -137,6 +137,30 @@ async fn a_signalled_leader_hands_over_to_a_candidate_without_a_signal() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_signalled_leader_hands_over_before_others_know_how_often_to_read() {
+    for published_after in [0, 3, 6, 12, 18] {
+        let election = ElectionFixture::new(3);
+        let nodes = election.nodes.send_replace(None);
+        let candidates = election.candidates(3);
+        let (number, holder, _) = election.leader_after(-1, MINUTE).await;
+        election.pass(published_after * SECOND).await;
+        election.nodes.send_replace(nodes);
+        // Its next renewal publishes their number; the others read that some seconds later.
+        election.pass(3 * SECOND).await;
+        let other = candidates.iter().find(|candidate| candidate.name != holder).unwrap();
+        other.signal(true);
+        named(&candidates, &holder).signal(true);
+        let (_, successor, took) = election.leader_after(number, MINUTE).await;
+        assert!(took <= 18 * SECOND, "{published_after}: {took:?}");
+        assert!(
+            successor != other.name && successor != holder,
+            "{published_after}: {successor}, where {holder} and {} have a signal",
+            other.name
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_signalled_leader_stays_until_there_is_a_healthy_peer() {
     let (election, candidates, number, holder) = settled(2).await;
     let nodes = |has_healthy_peer| {
