@@ -190,8 +190,9 @@ fn evacuation_changes<'a>(view: &View<'a>) -> (Vec<Action>, Vec<(Option<&'a str>
     let mut cancellations = Vec::new();
     for (uid, evacuation) in &view.evacuations {
         let pod = pods.get(uid);
-        // The Evacuation of a pod that has ended is the Evacuation controller's to remove.
-        let is_wanted = pod.is_some_and(|pod| pod.is_finished || view.is_targeted(pod));
+        // The Evacuation of a pod that has ended is the Evacuation controller's to remove. One that somebody deleted is created again.
+        let is_ending = evacuations::is_ending(evacuation);
+        let is_wanted = pod.is_some_and(|pod| pod.is_finished || (view.is_targeted(pod) && !is_ending));
         // An undecodable maintenance may want what no known one does.
         let is_known = pod.is_some() || view.snapshot.undecodable_maintenances.is_empty();
         if evacuations::is_ours(evacuation) && !is_wanted && is_known {

@@ -97,16 +97,22 @@ pub fn request(pod: &PodFacts, existing: Option<&Evacuation>, budgets: &[BudgetF
     }
 }
 
+/// Whether an Evacuation is being deleted and makes no pod leave any more: it waits for the finalizers of its instigators only.
+pub(super) fn is_ending(evacuation: &Evacuation) -> bool {
+    evacuation.metadata.deletion_timestamp.is_some() && !is_forbidden(evacuation)
+}
+
+fn is_forbidden(evacuation: &Evacuation) -> bool {
+    let status = evacuation.status.as_ref();
+    status.is_some_and(|status| status.evacuation_cancellation_policy == CancellationPolicy::Forbid)
+}
+
 /// How an Evacuation of ours ends that is not wanted any more.
 pub fn cancel(evacuation: &Evacuation) -> Action {
-    let is_forbidden = evacuation
-        .status
-        .as_ref()
-        .is_some_and(|status| status.evacuation_cancellation_policy == CancellationPolicy::Forbid);
     let has_foreign_finalizers = finalizers(evacuation)
         .any(|finalizer| finalizer != INSTIGATOR_FINALIZER && !is_protection_finalizer(finalizer));
     let is_deleted = evacuation.metadata.deletion_timestamp.is_some();
-    if is_forbidden || has_foreign_finalizers || is_deleted {
+    if is_forbidden(evacuation) || has_foreign_finalizers || is_deleted {
         Action::RemoveInstigator {
             evacuation: key(evacuation),
         }

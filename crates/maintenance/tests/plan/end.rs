@@ -6,6 +6,7 @@ use headgate_maintenance::api::{CancellationPolicy, PodType, Stage};
 use headgate_maintenance::drain_plan::PodSelector;
 use headgate_maintenance::plan::action::{Action, EventReason};
 use headgate_maintenance::snapshot::BudgetFacts;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::world::World;
 
@@ -371,6 +372,21 @@ fn a_cancelled_evacuation_with_a_foreign_finalizer_or_forbid_is_not_deleted() {
         })
         .collect();
     assert_eq!(left, [(false, Some(vec![other.to_owned()])), (false, Some(vec![]))]);
+}
+
+#[test]
+fn an_evacuation_that_is_deleted_while_its_pod_is_wanted_is_created_anew() {
+    for (policy, is_anew) in [(CancellationPolicy::Allow, true), (CancellationPolicy::Forbid, false)] {
+        let mut world = drained_half();
+        world.set_evacuation_status("pod-0001", policy);
+        let now = world.now;
+        world.snapshot.evacuations[0].metadata.deletion_timestamp = Some(Time(now));
+        world.settle();
+        assert_eq!(world.evacuated_pods().len(), 2, "{policy:?}");
+        let mut evacuations = world.snapshot.evacuations.iter();
+        let is_ending = evacuations.any(|one| one.metadata.deletion_timestamp.is_some());
+        assert_eq!(!is_ending, is_anew, "{policy:?}");
+    }
 }
 
 #[test]
