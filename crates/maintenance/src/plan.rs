@@ -60,7 +60,8 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
         wake_at: None,
     };
     for maintenance in &view.maintenances {
-        if maintenance.phase == Phase::Starting {
+        let is_in_progress = matches!(maintenance.phase, Phase::Starting | Phase::Cordon | Phase::Drain);
+        if is_in_progress && !maintenance.has_finalizer() {
             plan.actions.push(Action::AddFinalizer {
                 maintenance: maintenance.name.to_owned(),
             });

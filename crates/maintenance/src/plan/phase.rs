@@ -20,7 +20,7 @@ pub enum Phase {
     Idle,
     /// Only the status shows what would be done.
     DryRun,
-    /// The finalizer is missing, and comes first.
+    /// Nothing was done yet: the finalizer is missing, and comes first.
     Starting,
     /// Its nodes are kept unschedulable.
     Cordon,
@@ -116,6 +116,12 @@ fn has_finalizer(object: &NodeMaintenance) -> bool {
     finalizers.any(|finalizer| is_completion_finalizer(finalizer))
 }
 
+/// Whether the status says that any stage was started.
+fn has_begun(object: &NodeMaintenance) -> bool {
+    let status = object.status.as_ref();
+    status.is_some_and(|status| !status.stage_statuses.is_empty())
+}
+
 fn phase(object: &NodeMaintenance) -> Phase {
     let is_deleted = object.metadata.deletion_timestamp.is_some();
     match object.spec.stage {
@@ -125,7 +131,8 @@ fn phase(object: &NodeMaintenance) -> Phase {
         _ if is_deleted => Phase::Complete,
         // It is over, or no controller has seen it before: a copy without its status has done nothing.
         Stage::Complete if object.status.as_ref().is_none_or(is_completed) => Phase::Complete,
-        _ if !has_finalizer(object) => Phase::Starting,
+        // One that loses it midway keeps its nodes.
+        _ if !has_finalizer(object) && !has_begun(object) => Phase::Starting,
         Stage::Cordon => Phase::Cordon,
         Stage::Drain => Phase::Drain,
         Stage::Complete => Phase::Complete,

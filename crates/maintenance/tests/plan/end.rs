@@ -106,6 +106,30 @@ fn the_finalizer_comes_before_anything_else() {
     }
 }
 
+/// As by a `kubectl replace`.
+#[test]
+fn a_finalizer_that_is_lost_midway_comes_back_and_nothing_is_given_back() {
+    for stage in [Stage::Cordon, Stage::Drain] {
+        let mut world = World::default().nodes(&["one"]).pods("one", 2, PodType::Default, 0);
+        world.maintain("m", stage, &["one"], &[]);
+        world.settle();
+        world.change("m", |one| one.metadata.finalizers = None);
+        let addition = Action::AddFinalizer {
+            maintenance: "m".to_owned(),
+        };
+        assert_eq!(world.plan().actions, [addition], "{stage:?}");
+        world.settle();
+        world.change("m", |one| {
+            one.metadata.finalizers = None;
+            one.spec.stage = Stage::Complete;
+        });
+        world.settle();
+        assert_nothing_left(&mut world);
+        assert_eq!(world.maintenance("m").metadata.finalizers, None, "{stage:?}");
+        assert_eq!(world.condition("m", "Progressing"), Some(("False", "Completed")));
+    }
+}
+
 #[test]
 fn stages_are_recorded_once_and_cordon_always_runs() {
     let mut world = drained_half();
