@@ -8,7 +8,7 @@ use std::time::Duration;
 use headgate_core::node::Node;
 use jiff::Timestamp;
 
-use crate::plan::action::{Action, NodeChange};
+use crate::plan::action::{Action, Change, NodeChange};
 
 /// So many reverts within [`WINDOW`] are a race: one or two are an operator who did not know of the maintenance.
 const REVERTS: usize = 3;
@@ -41,7 +41,7 @@ pub(crate) fn is_revert(action: &Action, node: &Node) -> bool {
         Action::UpdateNode { node: name, change } if *name == node.name => change,
         _ => return false,
     };
-    *unschedulable == Some(true) && remembered.is_none() && node.was_unschedulable.is_some()
+    *unschedulable == Some(true) && *remembered != Some(Change::Remove) && node.was_unschedulable.is_some()
 }
 
 impl CordonRaceDetector {
@@ -75,7 +75,6 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::plan::action::Change;
 
     fn at(minutes: i64) -> Timestamp {
         Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes)
@@ -134,6 +133,10 @@ mod tests {
             ..Node::default()
         };
         assert!(is_revert(&cordon(None), &node("one", Some(false))));
+        assert!(
+            is_revert(&cordon(Some(Change::Set(false))), &node("one", Some(true))),
+            "over another cordon, which is forgotten"
+        );
         assert!(
             !is_revert(&cordon(Some(Change::Set(false))), &node("one", None)),
             "the first cordon"

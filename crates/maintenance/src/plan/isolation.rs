@@ -2,8 +2,8 @@
 //! NM-11).
 //!
 //! The value of `spec.unschedulable` before the first maintenance is kept in an annotation, in the same request that changes
-//! it, so a cordon from before survives. A taint whose value is not the UID of a maintenance belongs to another writer and stays,
-//! unless a maintenance that no longer exists left it: [`orphaned_taint`].
+//! it, so a cordon from before survives, unless its owner takes it back meanwhile. A taint whose value is not the UID of a
+//! maintenance belongs to another writer and stays, unless a maintenance that no longer exists left it: [`orphaned_taint`].
 
 use std::collections::BTreeSet;
 
@@ -32,13 +32,17 @@ impl Isolation<'_> {
             ..NodeChange::default()
         };
         let wanted = if self.is_cordoned {
-            if node.was_unschedulable.is_none() {
+            // Who makes the node schedulable meanwhile takes a cordon from before back.
+            if node
+                .was_unschedulable
+                .is_none_or(|before| before && !node.unschedulable)
+            {
                 change.remembered = Some(Change::Set(node.unschedulable));
             }
             true
         } else if let Some(before) = node.was_unschedulable {
             change.remembered = Some(Change::Remove);
-            before
+            before && node.unschedulable
         } else {
             node.unschedulable && !self.is_uncordoned
         };
@@ -171,6 +175,15 @@ mod tests {
                 change(Some(true), None, None),
             ),
             (
+                "a cordon from before that its owner takes back",
+                &cordon,
+                node(false, Some(true), None),
+                NodeChange {
+                    keep_from_scale_down: None,
+                    ..change(Some(true), Some(Set(false)), None)
+                },
+            ),
+            (
                 "a new drain",
                 &drain,
                 node(false, None, None),
@@ -210,7 +223,7 @@ mod tests {
                 "the end, uncordoned meanwhile",
                 &none,
                 node(false, Some(true), None),
-                change(Some(true), Some(Remove), None),
+                change(None, Some(Remove), None),
             ),
             (
                 "the end beside a taint by hand",

@@ -352,6 +352,20 @@ fn a_cordon_from_before_and_a_taint_by_hand_stay() {
 }
 
 #[test]
+fn a_cordon_from_before_that_its_owner_takes_back_meanwhile_is_not_restored() {
+    let mut world = World::default().nodes(&["one"]);
+    world.node("one").unschedulable = true;
+    world.maintain("m", Stage::Drain, &["one"], &[]);
+    world.settle();
+    world.node("one").unschedulable = false;
+    world.settle();
+    assert!(world.node("one").unschedulable, "the maintenance's");
+    world.delete("m");
+    world.settle();
+    assert_nothing_left(&mut world);
+}
+
+#[test]
 fn a_node_stays_out_while_another_maintenance_is_in_progress() {
     let mut world = drained_half();
     world.maintain("cordon", Stage::Cordon, &["one"], &[]);
