@@ -137,8 +137,8 @@ pub struct NodeMaintenanceNodeStatus {
     /// Whether the node is out of its load balancers. Set from the Drain stage on.
     #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub load_balancer: Option<LoadBalancerStatus>,
-    /// What keeps evacuating pods on the node. The first five, by namespace and name, and fewer or none where a maintenance of many nodes
-    /// has many blockers.
+    /// What keeps evacuating or terminating pods on the node. The first five, by namespace and name, and fewer or none where a maintenance of many
+    /// nodes has many blockers.
     #[serde(default, deserialize_with = "known_items")]
     #[schemars(length(max = 5))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]

@@ -105,7 +105,12 @@ fn node_status(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str) -> No
         _ => DrainTargets::default(),
     };
     let (blockers, blockers_total) = match maintenance.phase {
-        Phase::Drain => blockers(view, node, &evacuating, previous),
+        Phase::Drain => {
+            // One that terminates for another reason may have no Evacuation, as where its namespace is being deleted.
+            let terminating = pending.iter().filter(|pod| pod.terminating_until.is_some());
+            let leaving: Vec<_> = evacuating.iter().chain(terminating).copied().collect();
+            blockers(view, node, &leaving, previous)
+        }
         Phase::DryRun => blockers(view, node, &pending, previous),
         _ => (Vec::new(), 0),
     };

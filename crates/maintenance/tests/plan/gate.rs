@@ -363,6 +363,21 @@ fn before_a_deadline_half_of_the_time_is_for_the_load_balancer() {
     );
 }
 
+/// It terminates for another reason, and has no Evacuation: the gate is closed, or its namespace is being deleted.
+#[test]
+fn a_pod_without_an_evacuation_that_does_not_end_blocks() {
+    let mut world = draining(LoadBalancerConfirmation::Required);
+    let now = world.now;
+    for (pod, seconds) in [(0, -1), (1, 60)] {
+        world.snapshot.pods[pod].terminating_until = Some(now + SignedDuration::from_secs(seconds));
+    }
+    world.settle();
+    let status = world.status("m", "one");
+    assert_eq!((status.pods_pending_evacuation, status.blockers_total), (3, 1));
+    assert_eq!(status.blockers[0].pod_ref.name, "pod-0001");
+    assert_eq!(world.condition("m", "Blocked"), Some(("True", "Terminating")));
+}
+
 #[test]
 fn every_maintenance_of_a_node_has_to_let_pods_go() {
     let mut world = draining(LoadBalancerConfirmation::BestEffort);
