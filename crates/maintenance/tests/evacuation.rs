@@ -160,12 +160,15 @@ fn an_unknown_active_class_counts_for_nothing() {
 fn some_pods_are_never_evicted() {
     let mut terminating = pod(&[]);
     terminating.terminating_until = Some(at(30));
-    for pod_type in [PodType::DaemonSet, PodType::Static] {
+    for (pod_type, turns) in [(PodType::DaemonSet, 1), (PodType::Static, 0)] {
         let kept = PodFacts { pod_type, ..pod(&[]) };
         let mut evacuation = created(&kept);
         evacuation.spec.evacuators = Some(Vec::new());
+        for _ in 0..turns {
+            write(&mut evacuation, &kept, at(0));
+        }
         assert_eq!(
-            step(&evacuation, PodState::Exists(&kept), None, at(0)),
+            step(&evacuation, PodState::Exists(&kept), None, at(1800)),
             Step::Wait(None),
             "{pod_type:?}"
         );
@@ -174,6 +177,45 @@ fn some_pods_are_never_evicted() {
         step(&created(&terminating), PodState::Exists(&terminating), None, at(0)),
         Step::Wait(None)
     );
+}
+
+#[test]
+fn a_pod_of_a_daemon_set_is_deleted_last_where_its_evacuation_names_no_controller() {
+    let daemon_pod = PodFacts {
+        pod_type: PodType::DaemonSet,
+        ..pod(&[])
+    };
+    let own = "it is the turn of headgate.dev/daemonset";
+    let after_app = "app.example made no progress; it is the turn of headgate.dev/daemonset";
+    for (evacuators, expected) in [
+        (&[][..], &[own][..]),
+        (&[("app.example", 5)], &["it is the turn of app.example", after_app]),
+        (&[("app.example", 10_000)], &["it is the turn of app.example"]),
+        (
+            &[("daemonset.apps.k8s.io", 5)],
+            &["it is the turn of daemonset.apps.k8s.io"],
+        ),
+    ] {
+        let mut evacuation = created(&daemon_pod);
+        let evacuators = evacuators.iter().map(|(class, priority)| Evacuator {
+            evacuator_class: (*class).to_owned(),
+            priority: *priority,
+            role: None,
+        });
+        evacuation.spec.evacuators = Some(evacuators.collect());
+        let mut now = at(0);
+        for message in expected {
+            assert_eq!(write(&mut evacuation, &daemon_pod, now), *message);
+            let deadline = now + SignedDuration::from_secs(1800);
+            let waits = step(&evacuation, PodState::Exists(&daemon_pod), None, now);
+            assert_eq!(waits, Step::Wait(Some(deadline)), "{message}");
+            now = deadline;
+        }
+        assert_eq!(
+            step(&evacuation, PodState::Exists(&daemon_pod), None, now),
+            Step::Wait(None)
+        );
+    }
 }
 
 #[test]

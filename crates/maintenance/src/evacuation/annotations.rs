@@ -51,13 +51,18 @@ pub(crate) fn evacuators_of(pod: &PodFacts) -> Vec<Evacuator> {
     if pod.pod_type == PodType::DaemonSet && !has_controller {
         // The DaemonSet controller does not annotate its pods.
         evacuators.retain(|evacuator| !is_daemon_set_evacuator(&evacuator.evacuator_class));
-        evacuators.push(Evacuator {
-            evacuator_class: DAEMON_SET_EVACUATOR.to_owned(),
-            priority: CONTROLLER_PRIORITY,
-            role: Some(CONTROLLER_ROLE.to_owned()),
-        });
+        evacuators.push(daemon_set_evacuator());
     }
     evacuators
+}
+
+/// The evacuator that deletes pods of DaemonSets.
+pub(super) fn daemon_set_evacuator() -> Evacuator {
+    Evacuator {
+        evacuator_class: DAEMON_SET_EVACUATOR.to_owned(),
+        priority: CONTROLLER_PRIORITY,
+        role: Some(CONTROLLER_ROLE.to_owned()),
+    }
 }
 
 /// Reads the annotations of a pod; others than those of evacuators are ignored.

@@ -3,7 +3,7 @@
 //! Evacuators take turns by priority. A turn passes on when the evacuator has completed and the pod still exists, or when it
 //! made no progress for `progressDeadlineSeconds`. After the last one the controller calls the Eviction API. A fresh progress
 //! timestamp ends these calls. Pods of DaemonSets and static pods are never evicted: the API would answer, and they would come
-//! back.
+//! back. The last turn of the former is that of headgate's evacuator, where no other controller has one.
 //!
 //! The state is in the object alone: `status` and finalizers. Only the pauses between failed evictions are the caller's, see
 //! [`eviction`](super::eviction).
@@ -11,11 +11,13 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::names::{is_daemon_set_evacuator, is_instigator_finalizer, is_protection_finalizer};
+use crate::api::names::{
+    CONTROLLER_PRIORITY, is_daemon_set_evacuator, is_instigator_finalizer, is_protection_finalizer,
+};
 use crate::api::{CancellationPolicy, Evacuation, EvacuationStatus, Evacuator, PodType};
 use crate::snapshot::PodFacts;
 
-use super::annotations::{evacuators_of, turn};
+use super::annotations::{daemon_set_evacuator, evacuators_of, turn};
 use super::is_about;
 
 /// What is to be done for an Evacuation now.
@@ -142,6 +144,14 @@ fn next_turn(
 ) -> Step {
     let mut turns: Vec<_> = evacuators.iter().collect();
     turns.sort_by(|a, b| turn(a).cmp(&turn(b)));
+    // The list of another instigator may name nobody who deletes a pod of a DaemonSet, and it cannot be changed.
+    let last = daemon_set_evacuator();
+    let has_controller = turns.iter().any(|evacuator| {
+        evacuator.priority == CONTROLLER_PRIORITY || is_daemon_set_evacuator(&evacuator.evacuator_class)
+    });
+    if pod.pod_type == PodType::DaemonSet && !has_controller {
+        turns.push(&last);
+    }
     let active = status.active_evacuator_class.clone();
     let position = turns
         .iter()
