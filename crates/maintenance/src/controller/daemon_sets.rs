@@ -5,13 +5,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use headgate_core::clock::{Clock, whole_seconds};
 use kube::ResourceExt as _;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use super::MaintenanceContext;
 use super::caches::Caches;
 use super::evacuation_span::evacuation_span;
+use super::evacuations::failed_status;
 use super::grace_periods::GracePeriodCut;
 use super::writer::{WriteError, Writer};
 use crate::api::names::is_daemon_set_evacuator;
@@ -19,12 +22,17 @@ use crate::api::{Evacuation, EvacuationStatus, NodeMaintenance, Stage};
 use crate::deadline;
 use crate::drain_plan::DrainTargets;
 use crate::evacuation::daemon_set::{DaemonSetStep, NodeState, evacuate};
+use crate::evacuation::eviction::EvictionFailure;
 use crate::snapshot::PodFacts;
 
 /// Between two turns, so that changes in quick succession share one.
 const MIN_INTERVAL: Duration = Duration::from_millis(200);
+/// Pods that are deleted at the same time: one whose deletion hangs delays no other.
+const MAX_DELETIONS: usize = 8;
 /// Until a pod that does not terminate is deleted again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(15);
+/// Until an Evacuation that has changed meanwhile is worked on again. The cache shows the change by then.
+const CONFLICT_INTERVAL: Duration = Duration::from_secs(1);
 const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
 
 /// The evacuator.
@@ -34,6 +42,8 @@ pub(super) struct DaemonSetEvacuator {
     clock: Clock,
     /// When the pod of an Evacuation, by UID, may be deleted again.
     repeat_at: HashMap<String, Instant>,
+    /// The UIDs of the Evacuations whose pods are being deleted.
+    working: BTreeSet<String>,
 }
 
 /// A pod to delete.
@@ -59,26 +69,44 @@ impl DaemonSetEvacuator {
             writer,
             clock: context.clock.clone(),
             repeat_at: HashMap::new(),
+            working: BTreeSet::new(),
         }
     }
 
     /// Runs until it is aborted.
     pub(super) async fn run(mut self) {
+        let mut deletions = FuturesUnordered::new();
+        let mut turn_at = Instant::now();
+        let mut next_turn_from = turn_at;
         loop {
-            let due = self.due();
-            for deletion in due {
-                self.delete(deletion).await;
-            }
-            let wake_at = self.repeat_at.values().min().copied();
-            let wake_at = wake_at.unwrap_or_else(|| Instant::now() + RESYNC_INTERVAL);
-            sleep(MIN_INTERVAL).await;
             let caches = &mut self.caches;
-            tokio::select! {
-                Ok(()) = caches.evacuations.changed() => {}
-                Ok(()) = caches.maintenances.changed() => {}
-                Ok(()) = caches.nodes.changed() => {}
-                Ok(()) = caches.pods.changed() => {}
-                () = sleep_until(wake_at) => {}
+            let is_changed = tokio::select! {
+                Some((uid, repeat_at)) = deletions.next() => {
+                    self.working.remove(&uid);
+                    self.repeat_at.insert(uid, repeat_at);
+                    true
+                }
+                Ok(()) = caches.evacuations.changed() => true,
+                Ok(()) = caches.maintenances.changed() => true,
+                Ok(()) = caches.nodes.changed() => true,
+                Ok(()) = caches.pods.changed() => true,
+                () = sleep_until(turn_at) => {
+                    // What finds no place is due again when a deletion has ended.
+                    for deletion in self.due().into_iter().take(MAX_DELETIONS - self.working.len()) {
+                        let uid = deletion.evacuation.uid().unwrap_or_default();
+                        if self.working.insert(uid) {
+                            deletions.push(delete(self.writer.clone(), self.clock.clone(), deletion));
+                        }
+                    }
+                    let wake_at = self.repeat_at.values().min().copied();
+                    let now = Instant::now();
+                    next_turn_from = now + MIN_INTERVAL;
+                    turn_at = wake_at.unwrap_or(now + RESYNC_INTERVAL).max(next_turn_from);
+                    false
+                }
+            };
+            if is_changed {
+                turn_at = turn_at.min(next_turn_from);
             }
         }
     }
@@ -98,7 +126,8 @@ impl DaemonSetEvacuator {
         let (drained, pods) = (drained_nodes(maintenances.values()), pods.by_uid());
         let mut due = Vec::new();
         for evacuation in evacuations.values().filter(|evacuation| is_our_turn(evacuation)) {
-            if self.repeat_at.contains_key(&evacuation.uid().unwrap_or_default()) {
+            let uid = evacuation.uid().unwrap_or_default();
+            if self.repeat_at.contains_key(&uid) || self.working.contains(&uid) {
                 continue;
             }
             let Some(pod) = pods.get(evacuation.spec.pod_ref.uid.as_str()).copied() else {
@@ -128,44 +157,59 @@ impl DaemonSetEvacuator {
         }
         due
     }
+}
 
-    /// Writes the progress, then deletes the pod.
-    async fn delete(&mut self, deletion: Deletion) {
-        let Deletion {
-            evacuation,
-            status,
-            pod,
-            cut,
-        } = deletion;
-        let deleted = async {
-            self.writer.write_evacuation_status(&evacuation, status).await?;
-            self.writer.delete_pod(&pod, cut).await
-        };
-        let span = evacuation_span(self.writer.term.number(), &evacuation, Some(&pod));
-        let deleted = span.run(deleted).await;
-        match deleted {
-            Ok(()) => {
-                tracing::info!(
-                    namespace = pod.namespace,
-                    pod = pod.name,
-                    node = pod.node,
-                    "pod of the DaemonSet deleted"
-                );
-                if let Some(cut) = cut {
-                    self.writer.events.grace_period_cut(&pod, cut);
-                }
-                let repeat_at = Instant::now() + REPEAT_INTERVAL;
-                self.repeat_at.insert(evacuation.uid().unwrap_or_default(), repeat_at);
-            }
-            // The cache will show another Evacuation or pod.
-            Err(WriteError::Conflict | WriteError::Gone) => {}
-            Err(error) => {
-                span.fail(error.outcome().as_str(), &error);
-                tracing::info!(namespace = pod.namespace, pod = pod.name, %error, "pod of the DaemonSet not deleted; retrying");
-                let repeat_at = Instant::now() + REPEAT_INTERVAL;
-                self.repeat_at.insert(evacuation.uid().unwrap_or_default(), repeat_at);
+/// Writes the progress, then deletes the pod. Returns the UID of the Evacuation, and when it may be worked on again.
+async fn delete(writer: Writer, clock: Clock, deletion: Deletion) -> (String, Instant) {
+    let Deletion {
+        evacuation,
+        status,
+        pod,
+        cut,
+    } = deletion;
+    let deleted = async {
+        let written = writer.write_evacuation_status(&evacuation, status).await?;
+        let deleted = writer.delete_pod(&pod, cut).await;
+        if let Err(error) = &deleted {
+            write_failure(&writer, &written, error, &clock).await;
+        }
+        deleted
+    };
+    let span = evacuation_span(writer.term.number(), &evacuation, Some(&pod));
+    let deleted = span.run(deleted).await;
+    let mut interval = REPEAT_INTERVAL;
+    match deleted {
+        Ok(()) => {
+            tracing::info!(
+                namespace = pod.namespace,
+                pod = pod.name,
+                node = pod.node,
+                "pod of the DaemonSet deleted"
+            );
+            if let Some(cut) = cut {
+                writer.events.grace_period_cut(&pod, cut);
             }
         }
+        // The cache will show another Evacuation or pod.
+        Err(WriteError::Conflict | WriteError::Gone) => interval = CONFLICT_INTERVAL,
+        Err(error) => {
+            span.fail(error.outcome().as_str(), &error);
+            tracing::info!(namespace = pod.namespace, pod = pod.name, %error, "pod of the DaemonSet not deleted; retrying");
+        }
+    }
+    (evacuation.uid().unwrap_or_default(), Instant::now() + interval)
+}
+
+/// Writes a deletion that failed to the status, as an eviction that failed: the pod is a blocker from then on.
+async fn write_failure(writer: &Writer, evacuation: &Evacuation, error: &WriteError, clock: &Clock) {
+    let (reason, message) = match error {
+        WriteError::Refused(message) => (EvictionFailure::Forbidden, message),
+        WriteError::Failed(message) => (EvictionFailure::Other, message),
+        WriteError::Conflict | WriteError::Gone | WriteError::NotPermitted(_) => return,
+    };
+    let status = failed_status(evacuation, reason, message.clone(), whole_seconds(clock.now().wall));
+    if let Err(error) = writer.write_evacuation_status(evacuation, status).await {
+        tracing::info!(namespace = evacuation.namespace(), name = evacuation.name_any(), %error, "Evacuation not written");
     }
 }
 

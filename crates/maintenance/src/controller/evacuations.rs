@@ -33,7 +33,7 @@ use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome, pause};
 use crate::evacuation::state::{FinishReason, PodState, Step, step};
 use crate::snapshot::{BudgetFacts, PodFacts, PodObject};
 
-use failure::failed_status;
+pub(super) use failure::failed_status;
 
 /// Evacuations that are worked on at the same time, without those whose step began longer than [`SLOW_AFTER`] ago.
 const MAX_CONCURRENT_STEPS: usize = 8;

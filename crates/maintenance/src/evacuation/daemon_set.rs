@@ -61,10 +61,15 @@ pub fn evacuate(
         "" => String::new(),
         reason => format!(" ({reason})"),
     };
+    // Why the last deletion failed stays the message until the pod terminates: a blocker shows it.
+    let has_failed = status.failed_eviction_counter > 0;
+    let failure = has_failed.then(|| status.message.clone());
+    let message =
+        failure.unwrap_or_else(|| format!("{} is terminating the pod due to node maintenance{because}.", pod.name));
     DaemonSetStep::Delete(Box::new(EvacuationStatus {
         evacuation_progress_timestamp: Some(Time(now)),
         expected_evacuation_finish_time: now.checked_add(grace_period).ok().map(Time),
-        message: format!("{} is terminating the pod due to node maintenance{because}.", pod.name),
+        message,
         ..status
     }))
 }

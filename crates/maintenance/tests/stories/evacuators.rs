@@ -1,6 +1,7 @@
 //! Evacuators of other authors, and Evacuations that are not of a maintenance.
 
-use headgate_maintenance::api::Evacuation;
+use headgate_maintenance::api::{BlockerReason, Evacuation};
+use headgate_test_kubernetes::{Fault, RecordedRequest};
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 use serde_json::{Value, json};
@@ -102,6 +103,59 @@ async fn an_evacuation_of_another_instigator_for_a_pod_of_a_daemon_set_blocks_no
     world.drain_one(0).await;
     world.until("the pod leaves", |world| !world.has_pod("log")).await;
     assert_eq!(world.requests("POST", "/eviction"), 0);
+}
+
+/// A webhook that fails, or the missing right to delete pods.
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_a_daemon_set_whose_deletion_is_refused_is_a_blocker_until_it_is_deleted() {
+    let mut world = World::new(&["one"]).await;
+    world.daemon_pod("one", "log", false).await;
+    let leader = world.lead().await;
+    leader.faults.set_for(Fault::Status(403), deletes_log);
+    world.observe_out("one");
+    world.drain_one(0).await;
+    sleep(MINUTE).await;
+    let node = world.node_status("m", "one");
+    assert_eq!(node.blockers_total, 1);
+    let (reason, message) = (node.blockers[0].reason, &node.blockers[0].message);
+    assert_eq!(reason, BlockerReason::EvictionFailed);
+    assert!(
+        message.contains("evictions failed; ") && message.contains("a fault"),
+        "{message}"
+    );
+    let blocked = world.condition("m", "Blocked");
+    assert_eq!(blocked, Some(("True".to_owned(), "EvictionFailed".to_owned())));
+    leader.faults.set(Fault::None);
+    world.until("the pod leaves", |world| !world.has_pod("log")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_a_daemon_set_whose_deletion_hangs_delays_no_other() {
+    let mut world = World::new(&["one", "two"]).await;
+    world.daemon_pod("one", "log", false).await;
+    world.daemon_pod("two", "metrics", false).await;
+    let leader = world.lead().await;
+    leader.faults.set_for(Fault::Slow(60 * MINUTE), deletes_log);
+    world.observe_out("one");
+    world.observe_out("two");
+    world.drain_one(0).await;
+    world.until_evacuating("log").await;
+    sleep(3 * SECOND).await;
+    world
+        .maintain(
+            "n",
+            "Drain",
+            &["two"],
+            &json!({"loadBalancer": {"connectionsDrainSeconds": 0}}),
+        )
+        .await;
+    world.until_evacuating("metrics").await;
+    sleep(2 * SECOND).await;
+    assert!(!world.has_pod("metrics"), "within a few seconds");
+}
+
+fn deletes_log(request: &RecordedRequest) -> bool {
+    request.method == "DELETE" && request.path.ends_with("/pods/log")
 }
 
 /// Who may create Evacuations in one namespace evicts no pod of another one, whose UID every event about it tells.

@@ -1,4 +1,4 @@
-//! What a failed eviction leaves in the status of its Evacuation.
+//! What a failed eviction, or deletion of a pod of a DaemonSet, leaves in the status of its Evacuation.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -10,7 +10,7 @@ use crate::evacuation::eviction::EvictionFailure;
 const EVICTION_FAILED: &str = "EvictionFailed";
 
 /// The status after a failed eviction.
-pub(super) fn failed_status(
+pub(in crate::controller) fn failed_status(
     evacuation: &Evacuation,
     reason: EvictionFailure,
     message: String,
